@@ -1,0 +1,196 @@
+"""Tangle: make each chapter's notebook and module from its one source.
+
+``python docs/_ext/tangle.py`` writes the views that are stale;
+``--check`` only names them. A chapter is ``chapters/NN_name.py``. Its views are
+
+* ``src/literate_rl/name.py``: the code cells tagged ``export``, joined;
+* ``chapters/notebooks/NN_name.ipynb``: all cells, without outputs.
+
+Every view carries a digest of its own content. A view whose digest does not fit
+was edited by hand: nothing is written then, and the message says where to edit.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = "# Generated from {} by `make sync`: edit the chapter. Digest {}\n"
+HEADER_PATTERN = re.compile(HEADER.format(r"(\S+)", r"(\w+)"))
+HAND_WRITTEN = {"__init__.py", "__main__.py"}
+
+
+class TangleError(Exception):
+    """What is wrong with a chapter or a view, one line each."""
+
+
+def chapter_paths(root: Path = ROOT) -> list[Path]:
+    """Return the chapters in reading order."""
+    return sorted((root / "chapters").glob("[0-9][0-9]_*.py"))
+
+
+def module_name(chapter: Path) -> str:
+    """Return the module a chapter becomes: ``04_ppo_error.py`` is ``ppo_error``."""
+    return chapter.stem.split("_", 1)[1]
+
+
+def read(chapter: Path) -> NotebookNode:
+    """Read a chapter; ``metadata.source_map`` holds each cell's 0-based first line."""
+    text = chapter.read_text(encoding="utf-8")
+    notebook = jupytext.reads(text, fmt="py:percent")
+    lines = text.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("# %%")]
+    if len(starts) != len(notebook.cells):
+        raise TangleError(f"{chapter}:1: text outside of the `# %%` cells")
+    notebook.metadata["source_map"] = starts
+    return notebook
+
+
+def is_export(cell: NotebookNode) -> bool:
+    """Say whether a cell is package code."""
+    return cell.cell_type == "code" and "export" in cell.metadata.get("tags", [])
+
+
+def module_text(chapter: Path, root: Path = ROOT) -> str:
+    """Return the module: the export cells of a chapter under one header line."""
+    notebook = read(chapter)
+    sources = []
+    for cell, start in zip(notebook.cells, notebook.metadata["source_map"], strict=True):
+        if not is_export(cell):
+            continue
+        try:
+            ast.parse(cell.source)
+        except SyntaxError as error:
+            line = start + 1 + (error.lineno or 1)
+            place = f"{chapter.relative_to(root)}:{line}"
+            raise TangleError(f"{place}: {error.msg}") from error
+        sources.append(cell.source)
+    if not sources:
+        raise TangleError(f"{chapter.relative_to(root)}:1: no cell is tagged `export`")
+    body = "\n\n\n".join(sources) + "\n"
+    return HEADER.format(chapter.relative_to(root).as_posix(), digest(body)) + body
+
+
+def notebook_text(chapter: Path) -> str:
+    """Return the notebook: deterministic cell ids, no outputs, its own digest."""
+    notebook = read(chapter)
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"{module_name(chapter).replace('_', '-')}-{number:02d}"
+    notebook.metadata = NotebookNode(
+        kernelspec=notebook.metadata.get("kernelspec", {}),
+        language_info={"name": "python"},
+        literate_rl={"digest": digest(cells_of(notebook))},
+    )
+    return nbformat.writes(notebook, version=4) + "\n"
+
+
+def cells_of(notebook: NotebookNode) -> str:
+    """Return what a person edits in a notebook: kinds, tags and sources of its cells."""
+    return json.dumps([
+        (cell.cell_type, cell.metadata.get("tags", []), cell.source)
+        for cell in notebook.cells
+    ])
+
+
+def digest(text: str) -> str:
+    """Return a short digest of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def same(old: str, new: str, suffix: str) -> bool:
+    """Say whether two texts of a view hold the same cells (or the same code)."""
+    if suffix == ".py":
+        return old == new
+    return cells_of(nbformat.reads(old, 4)) == cells_of(nbformat.reads(new, 4))
+
+
+def untouched(text: str, suffix: str) -> bool:
+    """Say whether a view still is what ``make sync`` wrote."""
+    if suffix == ".py":
+        header, _, body = text.partition("\n")
+        match = HEADER_PATTERN.fullmatch(header + "\n")
+        return match is not None and match[2] == digest(body)
+    notebook = nbformat.reads(text, 4)
+    written = notebook.metadata.get("literate_rl", {}).get("digest")
+    return written == digest(cells_of(notebook))
+
+
+def plan(root: Path = ROOT) -> dict[Path, str]:
+    """Return every view's path and the text that it should have."""
+    views = {}
+    for chapter in chapter_paths(root):
+        name = module_name(chapter)
+        views[root / f"src/literate_rl/{name}.py"] = module_text(chapter, root)
+        views[root / f"chapters/notebooks/{chapter.stem}.ipynb"] = notebook_text(chapter)
+    return views
+
+
+def stale(views: dict[Path, str], root: Path = ROOT) -> list[Path]:
+    """Return the views to write or to remove; raise if one was edited by hand."""
+    modules = set((root / "src/literate_rl").glob("*.py"))
+    present = {path for path in modules if path.name not in HAND_WRITTEN}
+    present |= set((root / "chapters/notebooks").glob("*.ipynb"))
+    changed, edited = [], []
+    for path in sorted(present | views.keys()):
+        new = views.get(path)
+        old = path.read_text(encoding="utf-8") if path in present else None
+        if old == new:
+            continue
+        changed.append(path)
+        kept = old is None or (new is not None and same(old, new, path.suffix))
+        if not kept and not untouched(old or "", path.suffix):
+            edited.append(
+                f"{path.relative_to(root)}:1: edited by hand. Code and prose are edited "
+                "in chapters/NN_name.py only: move the edit there, delete this file, "
+                "run `make sync`"
+            )
+    if edited:
+        raise TangleError("\n".join(edited))
+    return changed
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".tmp")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
+
+
+def sync(root: Path = ROOT, check: bool = False) -> list[Path]:
+    """Bring all views up to date (or only name the stale ones); return them."""
+    views = plan(root)
+    changed = stale(views, root)
+    for path in changed if not check else []:
+        if path in views:
+            write(path, views[path])
+        else:
+            path.unlink()
+    return changed
+
+
+def main(arguments: list[str]) -> int:
+    """Run from the command line; return the exit code."""
+    check = "--check" in arguments
+    try:
+        changed = sync(check=check)
+    except TangleError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for path in changed:
+        print(f"{path.relative_to(ROOT)}: {'stale, run `make sync`' if check else 'synced'}")
+    return int(check and bool(changed))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

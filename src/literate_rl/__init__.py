@@ -1,0 +1,1 @@
+"""Literate RL: deep reinforcement learning, line by line."""
