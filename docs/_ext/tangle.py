@@ -44,16 +44,23 @@ def module_name(chapter: Path) -> str:
     return chapter.stem.split("_", 1)[1]
 
 
-def read(chapter: Path) -> NotebookNode:
-    """Read a chapter; ``metadata.source_map`` holds each cell's 0-based first line."""
-    text = chapter.read_text(encoding="utf-8")
+def parse(text: str) -> NotebookNode:
+    """Parse a chapter; ``metadata.source_map`` holds each cell's 0-based first line."""
     notebook = jupytext.reads(text, fmt="py:percent")
     lines = text.splitlines()
     starts = [number for number, line in enumerate(lines) if line.startswith("# %%")]
     if len(starts) != len(notebook.cells):
-        raise TangleError(f"{chapter}:1: text outside of the `# %%` cells")
+        raise TangleError("text outside of the `# %%` cells")
     notebook.metadata["source_map"] = starts
     return notebook
+
+
+def read(chapter: Path, root: Path = ROOT) -> NotebookNode:
+    """Read a chapter file."""
+    try:
+        return parse(chapter.read_text(encoding="utf-8"))
+    except TangleError as error:
+        raise TangleError(f"{chapter.relative_to(root)}:1: {error}") from error
 
 
 def is_export(cell: NotebookNode) -> bool:
@@ -63,9 +70,11 @@ def is_export(cell: NotebookNode) -> bool:
 
 def module_text(chapter: Path, root: Path = ROOT) -> str:
     """Return the module: the export cells of a chapter under one header line."""
-    notebook = read(chapter)
+    notebook = read(chapter, root)
     sources = []
-    for cell, start in zip(notebook.cells, notebook.metadata["source_map"], strict=True):
+    for cell, start in zip(
+        notebook.cells, notebook.metadata["source_map"], strict=True
+    ):
         if not is_export(cell):
             continue
         try:
@@ -81,9 +90,9 @@ def module_text(chapter: Path, root: Path = ROOT) -> str:
     return HEADER.format(chapter.relative_to(root).as_posix(), digest(body)) + body
 
 
-def notebook_text(chapter: Path) -> str:
+def notebook_text(chapter: Path, root: Path = ROOT) -> str:
     """Return the notebook: deterministic cell ids, no outputs, its own digest."""
-    notebook = read(chapter)
+    notebook = read(chapter, root)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"{module_name(chapter).replace('_', '-')}-{number:02d}"
     notebook.metadata = NotebookNode(
@@ -96,10 +105,12 @@ def notebook_text(chapter: Path) -> str:
 
 def cells_of(notebook: NotebookNode) -> str:
     """Return what a person edits in a notebook: kinds, tags and sources of its cells."""
-    return json.dumps([
-        (cell.cell_type, cell.metadata.get("tags", []), cell.source)
-        for cell in notebook.cells
-    ])
+    return json.dumps(
+        [
+            (cell.cell_type, cell.metadata.get("tags", []), cell.source)
+            for cell in notebook.cells
+        ]
+    )
 
 
 def digest(text: str) -> str:
@@ -131,7 +142,9 @@ def plan(root: Path = ROOT) -> dict[Path, str]:
     for chapter in chapter_paths(root):
         name = module_name(chapter)
         views[root / f"src/literate_rl/{name}.py"] = module_text(chapter, root)
-        views[root / f"chapters/notebooks/{chapter.stem}.ipynb"] = notebook_text(chapter)
+        views[root / f"chapters/notebooks/{chapter.stem}.ipynb"] = notebook_text(
+            chapter, root
+        )
     return views
 
 
@@ -188,7 +201,9 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     for path in changed:
-        print(f"{path.relative_to(ROOT)}: {'stale, run `make sync`' if check else 'synced'}")
+        print(
+            f"{path.relative_to(ROOT)}: {'stale, run `make sync`' if check else 'synced'}"
+        )
     return int(check and bool(changed))
 
 

@@ -1,0 +1,51 @@
+# `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+.DEFAULT_GOAL := help
+.PHONY: help html serve sync check test notebooks lab bench clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# The environment: made once, and again when a dependency changes.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable '.[docs,test,bench]'
+	@touch $@
+
+sync: $(READY)  ## Make the notebooks and the modules from the chapters
+	@$(BIN)/python docs/_ext/tangle.py
+
+html: sync  ## Execute the chapters and build the website
+	@mkdir -p build
+	$(BIN)/python -m sphinx -n -W --keep-going -T . build/html
+	@echo "Open $(CURDIR)/build/html/index.html"
+
+serve: html  ## Build the website and serve it on http://localhost:8000
+	$(BIN)/python -m http.server --bind localhost --directory build/html 8000
+
+test: html  ## Run all tests, those of the built website included
+	$(BIN)/python -m pytest
+
+check: $(READY)  ## Lint, check types, and see that notebooks and modules are in sync
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python docs/_ext/tangle.py --check
+
+notebooks: sync  ## Execute the notebooks, with a progress bar
+	$(BIN)/python docs/_ext/notebooks.py
+
+lab: sync  ## Open the notebooks in JupyterLab; chapter and notebook are saved together
+	$(BIN)/jupyter lab chapters/notebooks
+
+bench: $(READY)  ## Measure speed beside the peers; store the data for the results page
+	$(BIN)/python -m benchmarks
+
+clean:  ## Remove what was built; the environment stays
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis

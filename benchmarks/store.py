@@ -1,0 +1,91 @@
+"""Keep measured figures as small CSV files with their provenance on top."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one method in one case: medians and quartiles.
+
+    Attributes:
+        case: Name of the case.
+        method: Name of the method.
+        microseconds: Median CPU time of one call.
+        time_q1: Lower quartile of that time.
+        time_q3: Upper quartile of that time.
+        ratio: Median of the peer's time divided by this method's in the same round.
+        ratio_q1: Lower quartile of that ratio.
+        ratio_q3: Upper quartile of that ratio.
+        rounds: Number of samples.
+        at_least: Goal for the ratio, or None.
+        at_most: Goal for the time in microseconds, or None.
+    """
+
+    case: str
+    method: str
+    microseconds: float
+    time_q1: float
+    time_q3: float
+    ratio: float
+    ratio_q1: float
+    ratio_q3: float
+    rounds: int
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the goal was reached; None without a goal."""
+        if self.at_least is not None:
+            return self.ratio >= self.at_least
+        if self.at_most is not None:
+            return self.microseconds <= self.at_most
+        return None
+
+
+def write_results(path: Path, rows: list[Row], provenance: dict[str, str]) -> None:
+    """Write figures and provenance; a reader sees the old file or the new one."""
+    text = io.StringIO()
+    for key, value in provenance.items():
+        text.write(f"# {key}: {value}\n")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(field.name for field in fields(Row))
+    for row in rows:
+        writer.writerow(show(value) for value in asdict(row).values())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_text(text.getvalue(), "utf-8")
+    os.replace(new, path)
+
+
+def show(value: object) -> str:
+    """Write four digits of a measured number: more would only be noise."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def read_results(path: Path) -> tuple[list[Row], dict[str, str]]:
+    """Read what ``write_results`` wrote.
+
+    Raises:
+        FileNotFoundError: If nothing was measured yet.
+    """
+    lines = path.read_text("utf-8").splitlines()
+    head = [line for line in lines if line.startswith("#")]
+    provenance = dict(line.removeprefix("# ").split(": ", 1) for line in head)
+    rows = []
+    for entry in csv.DictReader(lines[len(head) :]):
+        rounds = int(entry.pop("rounds"))
+        case, method = entry.pop("case"), entry.pop("method")
+        numbers = {key: float(value) if value else None for key, value in entry.items()}
+        rows.append(Row(case=case, method=method, rounds=rounds, **numbers))
+    return rows, provenance

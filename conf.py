@@ -1,0 +1,158 @@
+"""Sphinx configuration: the chapters and the pages of docs/ become the website."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import zlib
+from importlib.metadata import version as installed
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent
+BUILD = ROOT / "build"
+sys.path.insert(0, str(ROOT / "docs/_ext"))
+
+project = "Literate RL"
+author = "The Literate RL authors"
+copyright = "2026, The Literate RL authors"
+release = installed("literate-rl")
+language = "en"
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.linkcode",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinxcontrib.bibtex",
+    "weave",
+    "equations",
+    "results",
+]
+
+# --- What is a page. A list of what is, not of what is not: every .py file is a
+# candidate, and tests or this file would be executed as chapters.
+include_patterns = ["index.md", "chapters/[0-9][0-9]_*.py", "docs/*.md", "docs/api/*.md"]
+nb_custom_formats = {".py": "weave.read_chapter"}
+
+# --- Execution
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(BUILD / "cache")
+nb_execution_timeout = 120
+nb_execution_raise_on_error = False
+nb_execution_show_tb = True
+nb_merge_streams = True
+nb_output_stderr = "show"
+
+# --- Markdown and mathematics
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist", "attrs_inline"]
+myst_dmath_double_inline = True
+myst_heading_anchors = 3
+numfig = False
+mathjax_path = "tex-svg.js"
+mathjax3_config = {"options": {"enableMenu": False}}
+
+# --- Docstrings
+napoleon_numpy_docstring = False
+napoleon_use_param = True
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+napoleon_custom_sections = [("Source", "returns_style")]
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:class", r"(treetensor|ttorch)\..*"),
+    ("py:class", r"(Any|Callable|Mapping|Space|Tree|.*ArrayLike|np\..*|numpy\..*)"),
+    ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
+    ("py:.*", r"(optional|.*TypeVar.*)"),
+]
+
+bibtex_bibfiles = ["docs/references.bib"]
+bibtex_reference_style = "author_year"
+bibtex_default_style = "alpha"
+
+# --- Links to other projects. Their inventories are a few lines in docs/inventories.txt,
+# compiled here, so that a build needs no network.
+INVENTORY_URLS = {
+    "torch": "https://docs.pytorch.org/docs/stable/",
+    "gymnasium": "https://gymnasium.farama.org/",
+    "python": "https://docs.python.org/3/",
+    "numpy": "https://numpy.org/doc/stable/",
+}
+
+
+def compile_inventory(name: str) -> str:
+    """Write the inventory of one project; return its path."""
+    lines = []
+    for line in (ROOT / "docs/inventories.txt").read_text("utf-8").splitlines():
+        owner, _, entry = line.partition(" ")
+        if owner == name:
+            target, role, page = entry.split()
+            lines.append(f"{target} {role} 1 {page} -\n")
+    path = BUILD / "inventories" / f"{name}.inv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = f"# Sphinx inventory version 2\n# Project: {name}\n# Version: \n"
+    head += "# The remainder of this file is compressed using zlib.\n"
+    path.write_bytes(head.encode() + zlib.compress("".join(lines).encode()))
+    return str(path)
+
+
+intersphinx_mapping = {
+    name: (url, compile_inventory(name)) for name, url in INVENTORY_URLS.items()
+}
+
+
+def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
+    """Lead from the API page to the chapter, to the line of the definition."""
+    stem = info["module"].removeprefix("literate_rl.")
+    for chapter in ROOT.glob(f"chapters/[0-9][0-9]_{stem}.py"):
+        return f"../../chapters/{chapter.stem}.html#def-{info['fullname']}"
+    return None
+
+
+# --- Look
+html_theme = "sphinx_book_theme"
+html_title = "Literate RL"
+html_static_path = ["docs/_static"]
+templates_path = ["docs/_templates"]
+html_copy_source = False
+html_show_copyright = False
+html_last_updated_fmt = None
+html_context = {"default_mode": "auto"}
+html_theme_options = {
+    "navbar_persistent": [],
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+    "show_navbar_depth": 1,
+    "max_navbar_depth": 2,
+    # Chapters need the room of the right-hand contents for their two columns.
+    "secondary_sidebar_items": {"chapters/*": [], "docs/*": ["page-toc"], "index": []},
+    "home_page_in_toc": True,
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+copybutton_selector = "div.cell_input pre, div.highlight-bash pre, div.highlight-python pre"
+
+
+def skip_member(
+    app: Any, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
+    """Leave out what a NamedTuple says of its fields: the class describes them."""
+    document = getattr(obj, "__doc__", None) or ""
+    return True if document.startswith("Alias for field number") else None
+
+
+def setup(app: Any) -> None:
+    """Put MathJax, one file with its fonts inside, among the static files."""
+    mathjax = Path(find_spec("mathjax").origin).parent / "static/mathjax/es5/tex-svg.js"
+    static = BUILD / "static"
+    static.mkdir(parents=True, exist_ok=True)
+    shutil.copy(mathjax, static)
+    html_static_path.append(str(static))
+    app.connect("autodoc-skip-member", skip_member)

@@ -1,0 +1,266 @@
+"""Equations: tie each labelled equation to the code that computes it and to its tests.
+
+An equation is computed where an export cell cites it with ``{eq}``, and proved by each
+test with the mark ``equation(label)``. The page says both below the equation, the
+directive ``equation-index`` lists them all, and the build warns of every orphan. Labels
+that start with ``def-`` are statements that nothing computes.
+
+The directive ``errata-tests`` does the same for the errata page and its marks.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+from tangle import ROOT
+
+logger = logging.getLogger(__name__)
+INDEX = "docs/equations"
+
+
+@dataclass(frozen=True)
+class Test:
+    """A marked test: where it stands and its source."""
+
+    file: str
+    name: str
+    source: str
+
+
+def marked_tests(mark: str) -> dict[str, list[Test]]:
+    """Return the tests with ``@pytest.mark.<mark>("label")``, by label."""
+    found: dict[str, list[Test]] = defaultdict(list)
+    for path in sorted((ROOT / "tests").glob("test_*.py")):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for decorator in node.decorator_list:
+                if ast.unparse(decorator).startswith(f"pytest.mark.{mark}("):
+                    label = ast.literal_eval(decorator.args[0])  # type: ignore[attr-defined]
+                    source = ast.get_source_segment(text, node) or ""
+                    found[label].append(Test(path.name, node.name, source))
+    return dict(found)
+
+
+# --- Collecting -----------------------------------------------------------------------
+
+
+def load_tests(app: Sphinx, env: BuildEnvironment, *_: Any) -> list[str]:
+    """Read the marks; pages whose tests changed are written again."""
+    tests = {mark: marked_tests(mark) for mark in ("equation", "erratum")}
+    changed = tests != getattr(env, "marked_tests", None)
+    env.marked_tests = tests  # type: ignore[attr-defined]
+    pages = [INDEX, "docs/errata", *getattr(env, "equations_of", {})]
+    return [page for page in pages if page in env.found_docs] if changed else []
+
+
+def collect(app: Sphinx, document: nodes.document) -> None:
+    """Note a page's labelled equations and the places that compute them."""
+    env = app.env
+    if not hasattr(env, "equations_of"):
+        env.equations_of, env.computed_in = {}, {}  # type: ignore[attr-defined]
+    labels = [
+        block["label"] for block in document.findall(nodes.math_block) if block.get("label")
+    ]
+    computed: dict[str, list[str]] = defaultdict(list)
+    for reference in document.findall(addnodes.pending_xref):
+        owner = reference.get("computed_by")
+        if owner and owner not in computed[reference["reftarget"]]:
+            computed[reference["reftarget"]].append(owner)
+    env.equations_of[env.docname] = labels  # type: ignore[attr-defined]
+    env.computed_in[env.docname] = dict(computed)  # type: ignore[attr-defined]
+
+
+def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
+    """Drop what a removed or changed page noted."""
+    for notes in ("equations_of", "computed_in"):
+        getattr(env, notes, {}).pop(docname, None)
+
+
+def computing(env: BuildEnvironment, label: str) -> list[tuple[str, str]]:
+    """Return the (page, function) pairs that compute an equation."""
+    return [
+        (page, owner)
+        for page, labels in sorted(env.computed_in.items())  # type: ignore[attr-defined]
+        for owner in labels.get(label, [])
+    ]
+
+
+def check(app: Sphinx, env: BuildEnvironment) -> None:
+    """Warn of equations without code or test, and of marks without equation."""
+    known = {}
+    for page, labels in env.equations_of.items():  # type: ignore[attr-defined]
+        for label in labels:
+            known[label] = page
+    tests = env.marked_tests["equation"]  # type: ignore[attr-defined]
+    for label, page in known.items():
+        if label.startswith("def-"):
+            continue
+        if not computing(env, label):
+            logger.warning("no export cell computes equation %r", label, location=page)
+        if label not in tests:
+            logger.warning("no test is marked for equation %r", label, location=page)
+    for label in tests.keys() - known.keys():
+        logger.warning("tests name an unknown equation %r", label, location=INDEX)
+
+
+# --- Showing --------------------------------------------------------------------------
+
+
+class equation_index(nodes.General, nodes.Element):  # noqa: N801 (docutils' style)
+    """Stands for the index until all pages are read."""
+
+
+class EquationIndex(SphinxDirective):
+    """``{equation-index}``: all equations with their code and tests."""
+
+    def run(self) -> list[nodes.Node]:
+        """Leave a placeholder."""
+        return [equation_index()]
+
+
+class ErrataTests(SphinxDirective):
+    """``{errata-tests} name``: the tests that reproduce an entry of the errata."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Show the tests, or warn that there is none."""
+        tests = self.env.marked_tests["erratum"].get(self.arguments[0], [])  # type: ignore[attr-defined]
+        shown = self.env.metadata[self.env.docname].setdefault("errata", "")
+        self.env.metadata[self.env.docname]["errata"] = f"{shown} {self.arguments[0]}"
+        if not tests:
+            logger.warning(
+                "no test is marked for erratum %r",
+                self.arguments[0],
+                location=self.get_location(),
+            )
+        return [listing(test) for test in tests]
+
+
+def check_errata(app: Sphinx, env: BuildEnvironment) -> None:
+    """Warn of marks without an entry on the errata page."""
+    shown = env.metadata.get("docs/errata", {}).get("errata", "").split()
+    for name in env.marked_tests["erratum"].keys() - set(shown):  # type: ignore[attr-defined]
+        logger.warning("tests name an unknown erratum %r", name, location="docs/errata")
+
+
+def listing(test: Test) -> nodes.Node:
+    """Return a folded listing of a test, with an anchor of its own."""
+    box = nodes.container(ids=[anchor(test)], classes=["test-listing"])
+    box += nodes.raw("", f"<details><summary>{test.name} ", format="html")
+    box += nodes.raw("", f"<span>tests/{test.file}</span></summary>", format="html")
+    box += nodes.literal_block(test.source, test.source, language="python")
+    box += nodes.raw("", "</details>", format="html")
+    return box
+
+
+def anchor(test: Test) -> str:
+    """Return the id of a test's listing."""
+    return f"{test.file.removesuffix('.py')}-{test.name}".replace("_", "-")
+
+
+def tie(app: Sphinx, document: nodes.document, docname: str) -> None:
+    """Say below each equation what computes it and what proves it; fill the index."""
+    env = app.env
+    if document.next_node(equation_index):
+        for place in list(document.findall(equation_index)):
+            place.replace_self(index_of(app, docname))
+        return
+    for block in list(document.findall(nodes.math_block)):
+        label = block.get("label")
+        if label and not label.startswith("def-"):
+            line = ties(app, label, docname, classes=["equation-ties"])
+            if line.children:
+                block.parent.insert(block.parent.index(block) + 1, line)
+
+
+def ties(app: Sphinx, label: str, docname: str, classes: list[str]) -> nodes.paragraph:
+    """Return the line "Computed by … · proved by …"."""
+    line = nodes.paragraph(classes=classes)
+    places = computing(app.env, label)
+    tests = app.env.marked_tests["equation"].get(label, [])  # type: ignore[attr-defined]
+    for number, (page, owner) in enumerate(places):
+        line += nodes.Text("computed by " if number == 0 else ", ")
+        line += link(app, docname, page, f"def-{owner}", owner)
+    for number, test in enumerate(tests):
+        line += nodes.Text(" · tested by " if number == 0 else ", ")
+        line += link(app, docname, INDEX, anchor(test), test.name)
+    return line
+
+
+def link(app: Sphinx, here: str, page: str, identifier: str, text: str) -> nodes.Node:
+    """Return a link with code as its text."""
+    uri = "" if page == here else app.builder.get_relative_uri(here, page)
+    return nodes.reference(
+        "", "", nodes.literal("", text), refuri=f"{uri}#{identifier}", internal=True
+    )
+
+
+def index_of(app: Sphinx, docname: str) -> list[nodes.Node]:
+    """Return the index: page by page, each equation with its code and its tests."""
+    env = app.env
+    content: list[nodes.Node] = []
+    listed: set[Test] = set()
+    for page, labels in sorted(env.equations_of.items()):  # type: ignore[attr-defined]
+        shown = [label for label in labels if not label.startswith("def-")]
+        if not shown:
+            continue
+        title = env.titles[page].astext()
+        content.append(nodes.rubric("", title, heading_level=2))
+        blocks = {
+            block.get("label"): block
+            for block in env.get_doctree(page).findall(nodes.math_block)
+        }
+        for label in shown:
+            content += entry(app, docname, page, label, blocks[label], listed)
+    return content
+
+
+def entry(
+    app: Sphinx,
+    docname: str,
+    page: str,
+    label: str,
+    block: nodes.math_block,
+    listed: set[Test],
+) -> list[nodes.Node]:
+    """Return one equation of the index; a test is listed where it is first needed."""
+    heading = nodes.paragraph(classes=["equation-entry"])
+    uri = app.builder.get_relative_uri(docname, page)
+    place = f"{uri}#{nodes.make_id('equation-' + label)}"
+    heading += nodes.reference("", label, refuri=place, internal=True)
+    formula = nodes.math_block(block.astext(), block.astext())
+    formula.attributes.update(number=None, label=None, nowrap=block.get("nowrap", False))
+    line = ties(app, label, docname, classes=["equation-ties"])
+    content: list[nodes.Node] = [heading, formula, line]
+    for test in app.env.marked_tests["equation"].get(label, []):  # type: ignore[attr-defined]
+        if test not in listed:
+            listed.add(test)
+            content.append(listing(test))
+    return content
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register with Sphinx."""
+    app.add_node(equation_index)
+    app.add_directive("equation-index", EquationIndex)
+    app.add_directive("errata-tests", ErrataTests)
+    app.connect("env-get-outdated", load_tests)
+    app.connect("doctree-read", collect)
+    app.connect("env-purge-doc", forget)
+    app.connect("env-check-consistency", check)
+    app.connect("env-check-consistency", check_errata)
+    app.connect("doctree-resolved", tie)
+    return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}

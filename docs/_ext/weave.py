@@ -1,0 +1,403 @@
+"""Weave: turn chapters into pages, with prose and code side by side.
+
+An export cell of a chapter is cut at its comments and docstrings. Each of them becomes
+prose on the left; the code that it speaks of stands on the right. The whole cell stays
+in the page too, for readers who prefer the plain notebook and for the copy button.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import io
+import re
+import tokenize
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import Parser as RstParser
+from docutils.utils import new_document
+from myst_nb.sphinx_ import NbMetadataCollector
+from myst_parser.parsers.sphinx_ import MystParser
+from nbformat import NotebookNode
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.ext.intersphinx import InventoryAdapter
+from sphinx.ext.napoleon import GoogleDocstring
+from sphinx.transforms import SphinxTransform
+from sphinx.writers.html5 import HTML5Translator
+from tangle import ROOT, is_export, module_name, parse
+
+PACKAGE = "literate_rl"
+# A change of one of these may change what a chapter prints.
+EXECUTED_WITH = ("torch", "numpy", "gymnasium", "DI-treetensor", "matplotlib", "ipykernel")
+DIRECTIVE = re.compile(r"#(:|\s*(noqa|type:|fmt:|pragma|ruff:|mypy:))")
+
+
+# --- Reading: what decides whether a chapter is executed again ------------------------
+
+
+def read_chapter(text: str) -> NotebookNode:
+    """Read a chapter for myst-nb.
+
+    The execution cache compares code cells and the kernelspec. A digest of the imported
+    chapters and of the libraries stands in the kernelspec, so that a page never shows
+    numbers of an earlier state of the package.
+    """
+    notebook = parse(text)
+    code = "\n".join(c.source for c in notebook.cells if c.cell_type == "code")
+    parts = [f"{name} {version(name)}" for name in EXECUTED_WITH]
+    parts += [meaning(path.read_text("utf-8")) for path in imported_modules(code)]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    notebook.metadata.setdefault("kernelspec", {})["package_digest"] = digest
+    return notebook
+
+
+def imported_modules(code: str) -> list[Path]:
+    """Return the package's modules that a code imports, directly or through others."""
+    found: dict[Path, None] = {}
+    waiting = [code]
+    while waiting:
+        for name in re.findall(rf"^\s*from {PACKAGE}\.(\w+) import", waiting.pop(), re.M):
+            path = ROOT / "src" / PACKAGE / f"{name}.py"
+            if path.exists() and path not in found:
+                found[path] = None
+                waiting.append(path.read_text("utf-8"))
+    return sorted(found)
+
+
+def meaning(code: str) -> str:
+    """Return what a module does: its syntax tree without comments and docstrings."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if docstring_of(node) is not None:
+            del node.body[0]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+# --- Splitting a cell into rows -------------------------------------------------------
+
+
+@dataclass
+class Prose:
+    """A comment (MyST) or a docstring (Google style) and its first line in the cell."""
+
+    text: str
+    line: int
+    is_docstring: bool = False
+
+
+@dataclass
+class Row:
+    """Prose and the code beside it, as a range of the cell's 0-based lines."""
+
+    prose: list[Prose] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+
+
+def docstring_of(node: ast.AST) -> ast.Constant | None:
+    """Return the docstring's node of a module, class or function."""
+    if not isinstance(
+        node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    ):
+        return None
+    first = node.body[0] if node.body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        return first.value if isinstance(first.value.value, str) else None
+    return None
+
+
+def comment_lines(source: str) -> dict[int, str]:
+    """Return the full-line comments outside of brackets: 0-based line to text."""
+    comments, depth = {}, 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.OP:
+            depth += (token.string in "([{") - (token.string in ")]}")
+        full_line = token.line[: token.start[1]].strip() == ""
+        if token.type == tokenize.COMMENT and full_line and depth == 0:
+            if not DIRECTIVE.match(token.string):
+                comments[token.start[0] - 1] = token.string[1:].removeprefix(" ")
+    return comments
+
+
+def split(source: str) -> list[Row]:
+    """Cut a cell into rows at its comments and at its classes' and functions' docstrings."""
+    docstrings, headers = {}, {}
+    for node in ast.walk(ast.parse(source)):
+        text = docstring_of(node)
+        if text is None or isinstance(node, ast.Module):
+            continue
+        decorators = [decorator.lineno for decorator in node.decorator_list]  # type: ignore[attr-defined]
+        headers[min([node.lineno, *decorators]) - 1] = True  # type: ignore[attr-defined]
+        docstrings[text.lineno - 1] = (text, text.end_lineno or text.lineno)
+    comments = comment_lines(source)
+
+    rows, number, total = [Row()], 0, source.count("\n") + 1
+    while number < total:
+        if number in comments:
+            prose = Prose("", number)
+            while number in comments:
+                prose.text += comments[number] + "\n"
+                number += 1
+            rows.append(Row([prose]))
+        elif number in docstrings:
+            text, end = docstrings[number]
+            rows[-1].prose.append(Prose(inspect.cleandoc(str(text.value)), number, True))
+            number = end
+        else:
+            # A documented definition opens a row of its own, unless a comment just did.
+            if number in headers and has_code(source, rows[-1]):
+                rows.append(Row())
+            rows[-1].lines.append(number)
+            number += 1
+    return [row for row in rows if row.prose or has_code(source, row)]
+
+
+def has_code(source: str, row: Row) -> bool:
+    """Say whether a row holds more than blank lines."""
+    lines = source.splitlines()
+    return any(lines[number].strip() for number in row.lines)
+
+
+def definitions(source: str) -> dict[int, str]:
+    """Return the 0-based line of each top-level definition and method, with its name."""
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.lineno - 1] = node.name
+        if isinstance(node, ast.ClassDef):
+            for child in node.body:
+                if isinstance(child, ast.FunctionDef):
+                    found[child.lineno - 1] = f"{node.name}.{child.name}"
+    return found
+
+
+# --- Building the page ----------------------------------------------------------------
+
+
+class code_lines(nodes.General, nodes.Element):  # noqa: N801 (docutils' style)
+    """Some lines of a cell: ``source`` is the whole cell, ``lines`` the range."""
+
+
+class WeaveCells(SphinxTransform):
+    """Set export cells in two columns, before messages are marked for translation."""
+
+    default_priority = 5
+
+    def apply(self, **kwargs: Any) -> None:
+        """Rewrite the document in place."""
+        path = Path(self.env.doc2path(self.env.docname))
+        if path.suffix != ".py":
+            return
+        notebook = parse(path.read_text("utf-8"))
+        code = [c.source for c in notebook.cells if c.cell_type == "code"]
+        for module in imported_modules("\n".join(code)):
+            self.env.note_dependency(str(module))
+        self.env.note_dependency(str(ROOT / "constraints.txt"))
+
+        module = f"{PACKAGE}.{module_name(path)}"
+        own = [c.source for c in notebook.cells if is_export(c)]
+        names = aliases(code) | {
+            name: f"{module}.{name}"
+            for source in own
+            for name in definitions(source).values()
+        }
+        for block in self.document.findall(nodes.literal_block):
+            block["aliases"] = names
+        starts = notebook.metadata["source_map"]
+        for cell in list(self.document.findall(nodes.container)):
+            if cell.get("nb_element") != "cell_code":
+                continue
+            if "tag_export" in cell["classes"]:
+                self.weave(cell, starts[cell["cell_index"]] + 1, names)
+        self.add_facts(path, module)
+
+    def weave(self, cell: nodes.container, first: int, names: dict[str, str]) -> None:
+        """Add the two columns to a cell whose code starts at 0-based line ``first``."""
+        block = next(cell.findall(nodes.literal_block))
+        source = block.astext()
+        rows = split(source)
+        if not any(row.prose for row in rows):
+            return
+        owners = definitions(source)
+        columns = nodes.container(classes=["weave-columns"])
+        owner = ""
+        for row in rows:
+            box = nodes.container(classes=["weave-row"])
+            prose = nodes.container(classes=["weave-prose"])
+            for number in row.lines:
+                if number in owners:
+                    owner = owners[number]
+                    identifier = f"def-{owner}"
+                    box["ids"].append(identifier)
+            for piece in row.prose:
+                line = first + piece.line
+                prose += self.parse(piece, line)
+            for reference in prose.findall(addnodes.pending_xref):
+                if reference["reftype"] == "eq":
+                    reference["computed_by"] = owner
+            box += [prose, code_lines(source=source, lines=row.lines, aliases=names)]
+            columns += box
+        plain = nodes.container("", *cell.children, classes=["weave-plain"])
+        cell.children = []
+        cell["classes"].append("woven")
+        cell += [columns, plain]
+
+    def parse(self, piece: Prose, line: int) -> list[nodes.Node]:
+        """Parse a comment as MyST, a docstring as reStructuredText after Napoleon."""
+        document = new_document(self.document["source"], self.document.settings)
+        document.reporter = self.document.reporter
+        if not piece.is_docstring:
+            MystParser().parse("\n" * line + piece.text, document)
+            return document.children
+        body = str(GoogleDocstring(piece.text, self.config))
+        indented = "\n".join("   " + text for text in body.splitlines())
+        directive = ".. py:function:: f\n   :no-index:\n\n"
+        RstParser().parse("\n" * (line - 3) + directive + indented, document)
+        content = next(document.findall(addnodes.desc_content)).children
+        # The reference part is folded: it is long, and the code beside it is short.
+        text = [node for node in content if not isinstance(node, nodes.field_list)]
+        fields = [node for node in content if isinstance(node, nodes.field_list)]
+        if fields:
+            summary = "<details><summary>Arguments, result, errors</summary>"
+            text.append(nodes.raw("", summary, format="html"))
+            text += [*fields, nodes.raw("", "</details>", format="html")]
+        return text
+
+    def add_facts(self, path: Path, module: str) -> None:
+        """Say under the title how long the page ran and where its other views are."""
+        title = next(self.document.findall(nodes.title))
+        run = NbMetadataCollector.get_exec_data(self.env, self.env.docname) or {}
+        facts = nodes.paragraph(classes=["chapter-facts"])
+        if run.get("runtime"):
+            facts += nodes.Text(f"Ran in {run['runtime']:.0f} s · ")
+        notebook = f"/chapters/notebooks/{path.stem}.ipynb"
+        facts += download("Notebook", notebook)
+        facts += nodes.Text(" · ")
+        facts += addnodes.pending_xref(
+            "",
+            nodes.inline("", "Module"),
+            refdomain="py",
+            reftype="mod",
+            reftarget=module,
+            refdoc=self.env.docname,
+            refexplicit=True,
+        )
+        facts += nodes.Text(" · ")
+        facts += download("Source", f"/{path.relative_to(ROOT)}")
+        title.parent.insert(title.parent.index(title) + 1, facts)
+
+
+def download(text: str, target: str) -> nodes.Node:
+    """Return a link that downloads a file of the repository."""
+    return addnodes.download_reference(
+        "", text, reftype="download", reftarget=target, refdoc=""
+    )
+
+
+# --- Highlighting: the lines of one cell, with links to what they name ----------------
+
+
+def aliases(cells: list[str]) -> dict[str, str]:
+    """Return what the names that a chapter imports stand for, fully qualified."""
+    names = {}
+    for node in ast.walk(ast.parse("\n".join(cells))):
+        if isinstance(node, ast.Import):
+            for item in node.names:
+                short = item.asname or item.name.split(".")[0]
+                names[short] = item.name if item.asname else short
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for item in node.names:
+                names[item.asname or item.name] = f"{node.module}.{item.name}"
+    return names
+
+
+DOTTED = re.compile(
+    r'(?<!<span class="o">\.</span>)<span class="n[a-z]*">\w+</span>'
+    r'(?:<span class="o">\.</span><span class="n[a-z]*">\w+</span>)*'
+)
+
+
+def link_names(translator: HTML5Translator, html: str, names: dict[str, str]) -> str:
+    """Link the names in highlighted code to the API page or to other projects."""
+    builder = translator.builder
+    here = builder.current_docname
+    own = builder.env.domains["py"].objects
+    others = InventoryAdapter(builder.env).main_inventory
+
+    def target(name: str) -> str | None:
+        if name in own:
+            entry = own[name]
+            return f"{builder.get_relative_uri(here, entry.docname)}#{entry.node_id}"
+        for kind, items in others.items():
+            if kind.startswith("py:") and name in items:
+                return items[name].uri
+        return None
+
+    def link(match: re.Match[str]) -> str:
+        words = re.findall(r">(\w+)</span>", match[0])
+        if words[0] not in names:
+            return match[0]
+        spans = match[0].split('<span class="o">.</span>')
+        for length in range(len(words), 0, -1):
+            full = ".".join([names[words[0]], *words[1:length]])
+            if (uri := target(full)) is not None:
+                dot = '<span class="o">.</span>'
+                inner, rest = dot.join(spans[:length]), spans[length:]
+                return f'<a href="{uri}">{inner}</a>' + "".join(dot + s for s in rest)
+        return match[0]
+
+    return DOTTED.sub(link, html)
+
+
+@cache
+def highlighted_lines(highlighter: Any, source: str) -> list[str]:
+    """Return a cell's highlighted lines, each with balanced tags."""
+    html = highlighter.highlight_block(source, "ipython3")
+    inner = html.split("<pre>", 1)[1].rsplit("</pre>", 1)[0]
+    return inner.replace("<span></span>", "", 1).split("\n")
+
+
+def visit_code_lines(self: HTML5Translator, node: code_lines) -> None:
+    """Write some lines of a cell."""
+    lines = highlighted_lines(self.highlighter, node["source"])
+    chosen = [lines[number] for number in node["lines"]]
+    html = link_names(self, "\n".join(chosen).strip("\n"), node["aliases"])
+    if html.strip():
+        self.body.append(
+            f'<div class="weave-code highlight" tabindex="0"><pre>{html}\n</pre></div>'
+        )
+    raise nodes.SkipNode
+
+
+def visit_literal_block(self: HTML5Translator, node: nodes.literal_block) -> None:
+    """Write a whole code block as Sphinx does, then link its names."""
+    try:
+        HTML5Translator.visit_literal_block(self, node)
+    finally:
+        if "aliases" in node:
+            self.body[-1] = link_names(self, self.body[-1], node["aliases"])
+
+
+def skip(self: Any, node: nodes.Node) -> None:
+    """Leave the columns out of formats that only need the plain cell."""
+    raise nodes.SkipNode
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register with Sphinx."""
+    app.add_node(code_lines, html=(visit_code_lines, None), text=(skip, None))
+    app.add_node(
+        nodes.literal_block,
+        override=True,
+        html=(visit_literal_block, HTML5Translator.depart_literal_block),
+    )
+    app.add_transform(WeaveCells)
+    app.add_js_file("weave.js")
+    app.add_css_file("weave.css")
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,729 @@
+import random
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from literate_rl.agents import (
+    Ring,
+    Rollout,
+    best_device,
+    check_steps,
+    discounted_returns,
+    grade,
+    make_envs,
+    rollout,
+    seed_everything,
+    tabular_values,
+    true_successors,
+)
+
+GAMMAS = st.one_of(st.just(0.0), st.just(1.0), st.floats(0.0, 1.0))
+
+
+def slow_returns(reward, next_value, terminated, truncated, gamma):
+    """Sum the rewards of each step's own episode forward, one number at a time."""
+    steps, copies = reward.shape
+    result = np.zeros((steps, copies))
+    for start in range(steps):
+        for copy in range(copies):
+            weight = 1.0
+            for t in range(start, steps):
+                result[start, copy] += weight * float(reward[t, copy])
+                weight *= gamma
+                if terminated[t, copy]:
+                    break
+                if truncated[t, copy] or t == steps - 1:
+                    result[start, copy] += weight * float(next_value[t, copy])
+                    break
+    return torch.from_numpy(result)
+
+
+@st.composite
+def batches(draw, max_steps=8, max_copies=3):
+    """Draw a float64 batch: reward, next_value, terminated, truncated."""
+    shape = draw(st.integers(1, max_steps)), draw(st.integers(1, max_copies))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    numbers = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+    chance = draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))
+    flags = torch.rand(2, *shape, generator=generator) < chance
+    return numbers[0], 3 * numbers[1], flags[0], flags[1]
+
+
+def no_flags(*shape):
+    return torch.zeros(shape, dtype=torch.bool)
+
+
+# discounted_returns
+
+
+@pytest.mark.equation("discounted-return")
+@given(batches(), GAMMAS)
+def test_returns_equal_the_forward_sum(batch, gamma):
+    wanted = slow_returns(*batch, gamma)
+    torch.testing.assert_close(discounted_returns(*batch, gamma), wanted)
+
+
+@pytest.mark.equation("discounted-return")
+@given(batches(), GAMMAS, st.data())
+def test_cutting_at_a_done_changes_nothing(batch, gamma, data):
+    reward, _, terminated, truncated = batch
+    cut = data.draw(st.integers(1, len(reward)))
+    truncated[cut - 1] |= ~terminated[cut - 1]
+    whole = discounted_returns(*batch, gamma)
+    head = discounted_returns(*(x[:cut] for x in batch), gamma)
+    torch.testing.assert_close(whole[:cut], head)
+    if cut < len(reward):
+        tail = discounted_returns(*(x[cut:] for x in batch), gamma)
+        torch.testing.assert_close(whole[cut:], tail)
+
+
+@given(batches(), GAMMAS)
+def test_a_full_batch_bootstraps_like_a_truncation(batch, gamma):
+    reward, next_value, terminated, truncated = batch
+    cut = truncated.clone()
+    cut[-1] = True
+    torch.testing.assert_close(
+        discounted_returns(reward, next_value, terminated, truncated, gamma),
+        discounted_returns(reward, next_value, terminated, cut, gamma),
+    )
+
+
+@given(batches())
+def test_gamma_zero_returns_the_reward(batch):
+    torch.testing.assert_close(discounted_returns(*batch, gamma=0.0), batch[0])
+
+
+@given(st.integers(1, 30), st.floats(0.0, 0.99), st.booleans())
+def test_constant_reward_has_a_closed_form(steps, gamma, end):
+    reward = torch.ones(steps, 1, dtype=torch.float64)
+    terminated = no_flags(steps, 1)
+    terminated[-1] = end
+    value = reward / (1 - gamma)
+    returns = discounted_returns(reward, value, terminated, no_flags(steps, 1), gamma)
+    left = torch.arange(steps, 0, -1, dtype=torch.float64).unsqueeze(1)
+    wanted = (1 - gamma**left) / (1 - gamma) if end else value
+    torch.testing.assert_close(returns, wanted)
+
+
+@given(batches(), GAMMAS)
+def test_termination_wins_when_both_flags_are_set(batch, gamma):
+    reward, next_value, terminated, truncated = batch
+    torch.testing.assert_close(
+        discounted_returns(reward, next_value, terminated, truncated, gamma),
+        discounted_returns(
+            reward, next_value, terminated, truncated & ~terminated, gamma
+        ),
+    )
+
+
+@given(batches(), GAMMAS)
+def test_values_that_do_not_count_may_be_anything(batch, gamma):
+    reward, next_value, terminated, truncated = batch
+    read = truncated & ~terminated
+    read[-1] = ~terminated[-1]
+    wild = next_value.masked_fill(~read, float("nan"))
+    torch.testing.assert_close(
+        discounted_returns(reward, wild, terminated, truncated, gamma),
+        discounted_returns(reward, next_value, terminated, truncated, gamma),
+    )
+
+
+@given(batches(), GAMMAS)
+def test_arguments_are_not_written_to(batch, gamma):
+    before = [x.clone() for x in batch]
+    discounted_returns(*batch, gamma)
+    assert all(map(torch.equal, batch, before))
+
+
+def test_no_gradient_flows_through_a_return():
+    reward = torch.randn(4, 2, requires_grad=True)
+    value = torch.randn(4, 2, requires_grad=True)
+    returns = discounted_returns(reward, value, no_flags(4, 2), no_flags(4, 2))
+    assert not returns.requires_grad
+
+
+def test_returns_keep_dtype_and_default_gamma():
+    reward = torch.ones(2, 1)
+    returns = discounted_returns(reward, reward, no_flags(2, 1), no_flags(2, 1))
+    assert returns.dtype == torch.float32
+    torch.testing.assert_close(returns, torch.tensor([[2.9701], [1.99]]))
+
+
+def test_returns_are_the_same_on_the_best_device():
+    batch = torch.randn(6, 3), torch.randn(6, 3), no_flags(6, 3), torch.rand(6, 3) < 0.3
+    on_device = discounted_returns(*(x.to(best_device()) for x in batch))
+    torch.testing.assert_close(on_device.cpu(), discounted_returns(*batch))
+
+
+def good_arguments():
+    return {
+        "reward": torch.ones(3, 2),
+        "next_value": torch.ones(3, 2),
+        "terminated": no_flags(3, 2),
+        "truncated": no_flags(3, 2),
+        "gamma": 0.9,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "error", "message"),
+    [
+        ("reward", [1.0], TypeError, "reward must be a tensor, got list"),
+        ("reward", torch.ones(3, 2).long(), TypeError, "reward must be floating-point"),
+        ("reward", torch.ones(3), ValueError, r"reward .* shape \(T, B\), got \(3,\)"),
+        ("reward", torch.ones(0, 2), ValueError, r"reward .* got \(0, 2\)"),
+        ("next_value", torch.ones(3, 2, 1), ValueError, r"next_value .* \(3, 2, 1\)"),
+        (
+            "next_value",
+            torch.ones(3, 1),
+            ValueError,
+            r"next_value must have shape \(3, 2",
+        ),
+        ("next_value", np.ones((3, 2)), TypeError, "next_value must be a tensor"),
+        ("terminated", torch.zeros(3, 2), TypeError, "terminated must be boolean"),
+        ("terminated", no_flags(2, 3), ValueError, r"terminated .* got \(2, 3\)"),
+        ("truncated", torch.zeros(3, 2).int(), TypeError, "truncated must be boolean"),
+        ("truncated", no_flags(3, 1), ValueError, r"truncated .* got \(3, 1\)"),
+        ("gamma", 1.01, ValueError, r"gamma must lie in \[0, 1\], got 1.01"),
+        ("gamma", -0.1, ValueError, "gamma must lie in"),
+        ("gamma", float("nan"), ValueError, "gamma must lie in"),
+        ("gamma", "0.9", TypeError, "gamma must be a number, got str"),
+        ("gamma", True, TypeError, "gamma must be a number, got bool"),
+        ("reward", torch.full((3, 2), torch.nan), ValueError, "^reward must be finite"),
+        (
+            "next_value",
+            torch.full((3, 2), torch.inf),
+            ValueError,
+            "^next_value must be",
+        ),
+        ("reward", torch.full((3, 2), 3e38), ValueError, "the sum of reward must be"),
+    ],
+)
+def test_returns_name_the_bad_argument(name, bad, error, message):
+    with pytest.raises(error, match=message):
+        discounted_returns(**(good_arguments() | {name: bad}))
+
+
+def test_check_steps_accepts_what_is_right():
+    good = good_arguments()
+    del good["gamma"]
+    check_steps(**good)
+
+
+# tabular_values
+
+
+@st.composite
+def chains(draw):
+    """Draw a chain (S, S) in which every state may terminate, and its rewards."""
+    size = draw(st.integers(1, 6))
+    random = np.random.default_rng(draw(st.integers(0, 2**31)))
+    transition = random.dirichlet(np.ones(size + 1), size)[:, :size]
+    return transition, random.normal(size=size)
+
+
+def slow_values(transition, reward, gamma):
+    """Apply the Bellman equation until nothing moves."""
+    values = np.zeros(len(reward))
+    while True:
+        moved = reward + gamma * transition @ values
+        if np.abs(moved - values).max() < 1e-13:
+            return moved
+        values = moved
+
+
+@pytest.mark.equation("tabular-value")
+@given(chains(), st.floats(0.0, 0.95))
+def test_values_equal_iterated_bellman_updates(chain, gamma):
+    wanted = slow_values(*chain, gamma)
+    np.testing.assert_allclose(tabular_values(*chain, gamma), wanted, atol=1e-10)
+
+
+@given(chains(), st.floats(0.0, 1.0))
+def test_a_discount_is_a_chance_of_the_end(chain, gamma):
+    transition, reward = chain
+    moved = tabular_values(gamma * transition, reward, 1.0)
+    np.testing.assert_allclose(tabular_values(*chain, gamma), moved, rtol=1e-9)
+
+
+def test_values_of_a_corridor_by_hand():
+    corridor = [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    values = tabular_values(corridor, [0.0, 0.0, 1.0], 0.5)
+    np.testing.assert_allclose(values, [0.25, 0.5, 1.0])
+    assert values.dtype == np.float64
+    np.testing.assert_allclose(tabular_values(corridor, [0, 0, 1], 1), [1, 1, 1])
+
+
+def test_values_do_not_write_to_their_arguments():
+    transition, reward = np.full((2, 2), 0.4), np.ones(2)
+    tabular_values(transition, reward, 0.9)
+    assert (transition == 0.4).all()
+    assert (reward == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("transition", "reward", "gamma", "error", "message"),
+    [
+        ([[1.0, 0.0]], [1.0], 0.9, ValueError, r"transition must have shape \(S, S\)"),
+        ([0.5, 0.5], [1.0], 0.9, ValueError, r"transition .* got \(2,\)"),
+        (np.zeros((0, 0)), [], 0.9, ValueError, r"transition .* got \(0, 0\)"),
+        ([[0.5]], [1.0, 2.0], 0.9, ValueError, r"reward must have shape \(1,\), got"),
+        ([[0.5]], [[1.0]], 0.9, ValueError, r"reward must have shape .* \(1, 1\)"),
+        ([[0.5]], [np.nan], 0.9, ValueError, "reward must be finite"),
+        ([[-0.5]], [1.0], 0.9, ValueError, "transition must have rows of prob"),
+        ([[1.1]], [1.0], 0.9, ValueError, "transition must have rows of prob"),
+        ([[np.nan]], [1.0], 0.9, ValueError, "transition must have rows of prob"),
+        ([[0.5]], [1.0], 1.5, ValueError, "gamma must lie in"),
+        ([[0.5]], [1.0], None, TypeError, "gamma must be a number"),
+        ([[1.0]], [1.0], 1.0, ValueError, "gamma must be below 1"),
+        # The first state may end, the other two go round for ever.
+        ([[0.5, 0, 0], [0, 0, 1], [0, 1, 0]], [1, 1, 1], 1.0, ValueError, "gamma must"),
+    ],
+)
+def test_values_name_the_bad_argument(transition, reward, gamma, error, message):
+    with pytest.raises(error, match=message):
+        tabular_values(transition, reward, gamma)
+
+
+# Ring
+
+
+def test_ring_conforms_to_gymnasium():
+    check_env(Ring(), skip_render_check=True)
+    check_env(Ring(num_cells=2, end_probability=1.0), skip_render_check=True)
+
+
+@pytest.mark.parametrize("num_cells", [2, 3, 5])
+def test_ring_moves_pays_and_ends(num_cells):
+    env = Ring(num_cells, end_probability=0.0)
+    cell, _ = env.reset(seed=0)
+    for action in (0, 0, 1, 1, 1, 0, 1) * 3:
+        successor, reward, terminated, truncated, _ = env.step(action)
+        assert successor == (cell + 2 * action - 1) % num_cells
+        assert reward == (cell == 0)
+        assert not terminated
+        assert not truncated
+        cell = successor
+    env = Ring(num_cells, end_probability=1.0)
+    env.reset(seed=0)
+    assert env.step(1)[2:4] == (True, False)
+
+
+def test_ring_starts_in_every_cell():
+    env = Ring()
+    assert {int(env.reset(seed=seed)[0]) for seed in range(40)} == set(range(5))
+
+
+@pytest.mark.parametrize("num_cells", [2, 5])
+def test_ring_chain_is_what_the_ring_does(num_cells):
+    ring = Ring(num_cells, end_probability=0.3)
+    transition, reward = ring.chain(right=0.8)
+    wanted = np.zeros((num_cells, num_cells))
+    for cell in range(num_cells):
+        wanted[cell, (cell + 1) % num_cells] += 0.7 * 0.8
+        wanted[cell, (cell - 1) % num_cells] += 0.7 * 0.2
+    np.testing.assert_allclose(transition, wanted)
+    np.testing.assert_array_equal(reward, np.arange(num_cells) == 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Ring(num_cells=1), "num_cells must be at least 2, got 1"),
+        (lambda: Ring(end_probability=1.5), "end_probability must be in"),
+        (lambda: Ring(end_probability=float("nan")), "end_probability must be in"),
+        (lambda: Ring().step(2), "action must be 0 or 1, got 2"),
+    ],
+)
+def test_ring_refuses_nonsense(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# make_envs, true_successors, rollout
+
+
+def limited_ring(limit=3, end_probability=0.0):
+    return TimeLimit(Ring(end_probability=end_probability), limit)
+
+
+def always_right(obs):
+    return torch.ones(len(obs), dtype=torch.long)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", Ring, limited_ring])
+def test_make_envs_resets_in_the_same_step(env):
+    envs = make_envs(env, num_envs=3)
+    assert isinstance(envs, SyncVectorEnv)
+    assert envs.num_envs == 3
+    assert envs.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+    assert make_envs(env).num_envs == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "num_envs", "error", "message"),
+    [
+        ("NoSuchTask-v0", 1, ValueError, "env 'NoSuchTask-v0' cannot be made"),
+        (Ring(), 1, TypeError, "env must be an id or a function, got Ring"),
+        (None, 1, TypeError, "env must be an id or a function, got NoneType"),
+        (dict, 1, TypeError, "env must make a gymnasium.Env, got dict"),
+        (
+            partial(dict.get, {0: Ring()}, 0),
+            2,
+            ValueError,
+            "env must make a new environment",
+        ),
+        (Ring, 0, ValueError, "num_envs must be at least 1, got 0"),
+        (Ring, 2.0, TypeError, "num_envs must be an int, got float"),
+        (Ring, True, TypeError, "num_envs must be an int, got bool"),
+    ],
+)
+def test_make_envs_names_the_bad_argument(env, num_envs, error, message):
+    with pytest.raises(error, match=message):
+        make_envs(env, num_envs)
+
+
+@pytest.mark.equation("true-successor")
+@given(st.integers(1, 5), st.integers(0, 2**31))
+def test_true_successors_replace_exactly_the_done_rows(copies, seed):
+    generator = np.random.default_rng(seed)
+    next_obs = generator.normal(size=(copies, 2)).astype(np.float32)
+    done = generator.random(copies) < 0.5
+    last = np.full(copies, None, dtype=object)
+    for index in np.flatnonzero(done):
+        last[index] = generator.normal(size=2).astype(np.float32)
+    infos = {"final_obs": last, "_final_obs": done} if done.any() else {}
+    before = next_obs.copy()
+    successors = true_successors(next_obs, infos)
+    for index in range(copies):
+        wanted = last[index] if done[index] else next_obs[index]
+        np.testing.assert_array_equal(successors[index], wanted)
+    successors[:] = 0
+    np.testing.assert_array_equal(next_obs, before)
+    assert successors.dtype == np.float32
+
+
+def test_true_successors_refuse_another_shape():
+    last = np.array([None, np.zeros(3)], dtype=object)
+    infos = {"final_obs": last, "_final_obs": np.array([False, True])}
+    with pytest.raises(
+        ValueError, match=r"final_obs must have shape \(2,\), got \(3,\)"
+    ):
+        true_successors(np.zeros((2, 2)), infos)
+
+
+@pytest.mark.equation("true-successor")
+def test_rollout_writes_down_where_each_step_led():
+    envs = make_envs(partial(limited_ring, 4, 0.2), num_envs=6)
+    obs, _ = envs.reset(seed=0)
+    batch, last = rollout(envs, always_right, 50, obs)
+    assert torch.equal(batch.next_obs, (batch.obs + 1) % 5)
+    assert torch.equal(batch.reward, (batch.obs == 0).float())
+    assert batch.terminated.any()
+    assert (batch.truncated & ~batch.terminated).any()
+    # Between two rows of one episode, the successor is the next observation.
+    goes_on = ~(batch.terminated | batch.truncated)[:-1]
+    assert torch.equal(batch.next_obs[:-1][goes_on], batch.obs[1:][goes_on])
+    assert (batch.next_obs[:-1][~goes_on] != batch.obs[1:][~goes_on]).any()
+    goes_on = ~(batch.terminated | batch.truncated)[-1].numpy()
+    np.testing.assert_array_equal(batch.next_obs[-1].numpy()[goes_on], last[goes_on])
+
+
+@pytest.mark.parametrize(
+    ("env", "obs_shape", "policy", "action_shape"),
+    [
+        ("CartPole-v1", (4,), always_right, ()),
+        ("Pendulum-v1", (3,), lambda obs: torch.zeros(len(obs), 1), (1,)),
+        (Ring, (), always_right, ()),
+    ],
+)
+def test_rollout_shapes_and_dtypes(env, obs_shape, policy, action_shape):
+    envs = make_envs(env, num_envs=2)
+    obs, _ = envs.reset(seed=0)
+    kept = obs.copy()
+    batch, last = rollout(envs, policy, 5, obs)
+    np.testing.assert_array_equal(obs, kept)
+    np.testing.assert_array_equal(batch.obs[0].numpy(), kept)
+    assert isinstance(batch, Rollout)
+    assert batch.obs.shape == batch.next_obs.shape == (5, 2, *obs_shape)
+    assert batch.action.shape == (5, 2, *action_shape)
+    assert (
+        batch.reward.shape == batch.terminated.shape == batch.truncated.shape == (5, 2)
+    )
+    assert batch.reward.dtype == torch.float32
+    assert batch.terminated.dtype == batch.truncated.dtype == torch.bool
+    assert last.shape == (2, *obs_shape)
+
+
+def test_two_rollouts_in_a_row_are_one():
+    def run(*lengths):
+        envs = make_envs(partial(limited_ring, 4, 0.2), num_envs=3)
+        obs, _ = envs.reset(seed=1)
+        parts = []
+        for steps in lengths:
+            part, obs = rollout(envs, always_right, steps, obs)
+            parts.append(part)
+        return [torch.cat(fields) for fields in zip(*parts, strict=True)]
+
+    assert all(map(torch.equal, run(20), run(7, 13)))
+
+
+def test_a_policy_is_called_without_gradient():
+    weight = torch.nn.Parameter(torch.zeros(3, 1))
+    envs = make_envs("Pendulum-v1")
+    obs, _ = envs.reset(seed=0)
+    batch, _ = rollout(envs, lambda state: state @ weight, 3, obs)
+    assert not batch.action.requires_grad
+
+
+def test_pendulum_is_cut_and_never_over():
+    envs = make_envs("Pendulum-v1", num_envs=2)
+    obs, _ = envs.reset(seed=0)
+    batch, _ = rollout(envs, lambda obs: torch.zeros(len(obs), 1), 401, obs)
+    assert not batch.terminated.any()
+    assert batch.truncated.nonzero()[:, 0].unique().tolist() == [199, 399]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"num_steps": 0}, ValueError, "num_steps must be at least 1, got 0"),
+        ({"num_steps": 1.0}, TypeError, "num_steps must be an int, got float"),
+        (
+            {"obs": np.zeros(3, int)},
+            ValueError,
+            r"obs must have shape \(2,\), got \(3,\)",
+        ),
+        ({"policy": lambda obs: [1, 1]}, TypeError, "policy must return a tensor"),
+        (
+            {"policy": lambda obs: torch.ones(2, 1, dtype=torch.long)},
+            ValueError,
+            r"policy must return shape \(2,\), got \(2, 1\)",
+        ),
+        ({"envs": SyncVectorEnv([Ring] * 2)}, ValueError, "envs must .*NEXT_STEP"),
+    ],
+)
+def test_rollout_names_the_bad_argument(change, error, message):
+    envs = make_envs(Ring, num_envs=2)
+    good = {"policy": always_right, "num_steps": 2, "obs": envs.reset(seed=0)[0]}
+    with pytest.raises(error, match=message):
+        rollout(**({"envs": envs} | good | change))
+
+
+# seeds and devices
+
+
+def test_the_same_seed_gives_the_same_run():
+    def run(seed):
+        seed_everything(seed)
+        envs = make_envs("CartPole-v1", num_envs=2)
+        obs, _ = envs.reset(seed=seed)
+        policy = lambda obs: torch.randint(2, (len(obs),))  # noqa: E731
+        return rollout(envs, policy, 60, obs)[0]
+
+    assert all(map(torch.equal, run(3), run(3)))
+    assert not torch.equal(run(3).obs, run(4).obs)
+
+
+def test_seed_everything_seeds_three_generators():
+    def draw(seed):
+        seed_everything(seed)
+        return random.random(), np.random.random(), torch.rand(()).item()
+
+    first, again, other = draw(0), draw(0), draw(2**32 - 1)
+    assert first == again
+    assert all(a != b for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("seed", "error"),
+    [(True, TypeError), (1.0, TypeError), (None, TypeError), (-1, ValueError),
+     (2**32, ValueError)],
+)  # fmt: skip
+def test_seed_everything_names_a_bad_seed(seed, error):
+    with pytest.raises(error, match="seed must"):
+        seed_everything(seed)
+
+
+def test_best_device_is_cuda_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert best_device() == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert best_device() == torch.device("cuda")
+
+
+# grade
+
+
+def double(x):
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (double, "Right: all 2 cases agree."),
+        (lambda x: 2.0 * x, "Right: all 2 cases agree."),
+        (lambda x: torch.tensor(2.0 * x), "Right: all 2 cases agree."),
+        (lambda x: x + 1, "Not yet: answer(3) gave 4, expected 6."),
+        (lambda x: ..., "Not yet: answer(1) gave Ellipsis, expected 2."),
+        (lambda x: None, "Not yet: answer(1) gave None, expected 2."),
+        (lambda x: "two", "Not yet: answer(1) gave 'two', expected 2."),
+        (lambda x: [2], "Not yet: answer(1) gave [2], expected 2."),
+        (lambda x: x / 0, "answer(1) raised ZeroDivisionError: division by zero"),
+        (lambda: 2, "answer(1) raised TypeError"),
+    ],
+)
+def test_grade_prints_one_line(answer, line, capsys):
+    assert grade(answer, double, (1,), (3,)) is None
+    printed = capsys.readouterr().out
+    assert line in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted", "right"),
+    [
+        (torch.ones(3), torch.ones(3), True),
+        (torch.ones(3, requires_grad=True), np.ones(3), True),
+        (torch.ones(3) + 1e-7, torch.ones(3), True),
+        (torch.ones(3) + 1e-2, torch.ones(3), False),
+        (torch.ones(3, 1), torch.ones(3), False),
+        (torch.tensor(torch.nan), torch.tensor(torch.nan), True),
+        ((1.0, [2.0]), (1.0, [2.0]), True),
+        ((1.0,), (1.0, 2.0), False),
+        ((1.0, ...), (1.0, 2.0), False),
+        ("b", "b", True),
+        ("a", "b", False),
+        (1, "b", False),
+        (True, False, False),
+    ],
+)
+def test_grade_compares_values_and_shapes(got, wanted, right, capsys):
+    grade(lambda: got, lambda: wanted, ())
+    assert capsys.readouterr().out.startswith("Right" if right else "Not yet")
+
+
+def test_grade_needs_a_case():
+    with pytest.raises(ValueError, match="cases must hold at least one"):
+        grade(double, double)
+
+
+# errata
+
+
+def one_flag_values(transition, reward, gamma, limit):
+    """Return where TD(0) with one flag arrives, from the exact chain with a clock.
+
+    An episode starts in a state drawn uniformly and is cut after ``limit`` steps. State
+    and clock together form a chain, whose exact visits weigh the TD(0) targets.
+    """
+    size = len(reward)
+    at_clock = np.full(size, 1 / size)
+    visits, moves = np.zeros(size), np.zeros((size, size))
+    for clock in range(limit):
+        visits += at_clock
+        if clock < limit - 1:
+            moves += at_clock[:, None] * transition
+        at_clock = at_clock @ transition
+    return slow_values(moves / visits[:, None], reward, gamma)
+
+
+@pytest.mark.erratum("cleanrl-time-limit")
+@pytest.mark.parametrize("limit", [1, 5, 20, 200])
+@pytest.mark.parametrize("end_probability", [0.0, 0.02])
+def test_one_flag_shortens_the_horizon_by_a_known_factor(limit, end_probability):
+    gamma = 0.99
+    transition, reward = Ring(5, end_probability).chain(right=0.8)
+    alive = (1 - end_probability) ** np.arange(limit)
+    kappa = alive[-1] / alive.sum()
+    biased = one_flag_values(transition, reward, gamma, limit)
+    predicted = tabular_values(transition, reward, gamma * (1 - kappa))
+    np.testing.assert_allclose(biased, predicted, rtol=1e-9)
+    # The rewards sum to 1 over the five cells, so the mean value is a geometric series.
+    survival = gamma * (1 - end_probability)
+    exact = tabular_values(transition, reward, gamma)
+    assert exact.mean() == pytest.approx(0.2 / (1 - survival))
+    assert biased.mean() == pytest.approx(0.2 / (1 - survival * (1 - kappa)))
+    assert biased.mean() < 0.99 * exact.mean()
+
+
+@pytest.mark.erratum("cleanrl-time-limit")
+def test_one_flag_loses_the_tail_of_the_return():
+    gamma, steps = 0.99, 20
+    reward, none = torch.ones(steps, 1, dtype=torch.float64), no_flags(steps, 1)
+    cut = none.clone()
+    cut[-1] = True
+    value = 100 * reward
+    right = discounted_returns(reward, value, none, cut, gamma)
+    wrong = discounted_returns(reward, value, cut, none, gamma)
+    torch.testing.assert_close(right, value)
+    left = torch.arange(steps, 0, -1, dtype=torch.float64).unsqueeze(1)
+    torch.testing.assert_close(right - wrong, gamma**left * value)
+
+
+@pytest.mark.erratum("gymnasium-next-step")
+def test_next_step_puts_a_phantom_row_behind_every_episode():
+    def moves(mode):
+        envs = SyncVectorEnv([limited_ring], autoreset_mode=mode)
+        obs, _ = envs.reset(seed=4)
+        for _ in range(80):
+            next_obs, reward, terminated, truncated, infos = envs.step(np.array([1]))
+            successor = true_successors(next_obs, infos)
+            honest = successor[0] == (obs[0] + 1) % 5
+            yield honest, reward[0], bool(terminated[0] or truncated[0])
+            obs = next_obs
+
+    rows = list(moves(AutoresetMode.NEXT_STEP))
+    assert SyncVectorEnv([Ring]).metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+    # Every fourth row is the reset: unpaid, unflagged, and mostly not a move at all.
+    phantoms = rows[3::4]
+    assert all(reward == 0 and not done for _, reward, done in phantoms)
+    assert sum(not honest for honest, _, _ in phantoms) > 10
+    assert all(honest for index, (honest, _, _) in enumerate(rows) if index % 4 != 3)
+    assert all(honest for honest, _, _ in moves(AutoresetMode.SAME_STEP))
+
+
+@pytest.mark.erratum("reset-observation")
+def test_the_observation_at_done_is_the_next_start():
+    envs = make_envs(limited_ring)
+    obs, _ = envs.reset(seed=4)
+    differs = 0
+    for _ in range(30):
+        next_obs, _, _, truncated, infos = envs.step(np.array([1]))
+        assert true_successors(next_obs, infos)[0] == (obs[0] + 1) % 5
+        if truncated[0]:
+            assert next_obs[0] == envs.envs[0].unwrapped.cell
+            differs += next_obs[0] != infos["final_obs"][0]
+        obs = next_obs
+    assert differs > 3
+
+
+@pytest.mark.erratum("column-minus-row")
+@settings(max_examples=20)
+@given(st.integers(2, 6))
+def test_a_column_of_values_learns_the_mean(size):
+    target = torch.arange(size, dtype=torch.float64)
+    column = target.unsqueeze(1).clone().requires_grad_()
+    error = target - column
+    assert error.shape == (size, size)
+    error.square().mean().backward()
+    # The perfect values get a gradient, and at the mean it vanishes.
+    wanted = 2 / size * (target - target.mean())
+    torch.testing.assert_close(column.grad.squeeze(1), wanted)
+
+
+@pytest.mark.erratum("neighbouring-seeds")
+def test_neighbouring_seeds_share_all_first_episodes_but_one():
+    envs = make_envs("CartPole-v1", num_envs=8)
+    first, second = envs.reset(seed=0)[0], envs.reset(seed=1)[0]
+    np.testing.assert_array_equal(first[1:], second[:-1])
+    apart = envs.reset(seed=1000)[0]
+    assert not {tuple(row) for row in first} & {tuple(row) for row in apart}

@@ -1,0 +1,398 @@
+"""The book's own rules: what docs/contributing.md asks of a chapter, checked."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import tangle
+from nbformat import NotebookNode
+
+import literate_rl
+
+ROOT = tangle.ROOT
+INIT = ROOT / "src/literate_rl/__init__.py"
+CHAPTERS = tangle.chapter_paths()
+MODULES = [tangle.module_name(chapter) for chapter in CHAPTERS]
+
+each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+each_module = pytest.mark.parametrize("module", MODULES)
+
+
+# --- Reading --------------------------------------------------------------------------
+
+
+@cache
+def cells(chapter: Path) -> list[NotebookNode]:
+    """Return a chapter's cells; each knows the line of its marker as ``cell.place``."""
+    notebook = tangle.read(chapter)
+    starts = notebook.metadata["source_map"]
+    for cell, start in zip(notebook.cells, starts, strict=True):
+        cell["place"] = f"{chapter.relative_to(ROOT)}:{start + 1}"
+    return notebook.cells
+
+
+def code_cells(chapter: Path) -> list[NotebookNode]:
+    """Return the code cells."""
+    return [cell for cell in cells(chapter) if cell.cell_type == "code"]
+
+
+def headings(chapter: Path) -> list[tuple[int, int, str]]:
+    """Return (cell number, level, text) of each heading."""
+    return [
+        (number, len(marks), text.strip())
+        for number, cell in enumerate(cells(chapter))
+        if cell.cell_type == "markdown"
+        for marks, text in re.findall(r"^(#+) (.+)$", without_code(cell.source), re.M)
+    ]
+
+
+def without_code(markdown: str) -> str:
+    """Return Markdown without its fenced blocks."""
+    return re.sub(r"^(```+|:::+).*?^\1", "", markdown, flags=re.M | re.S)
+
+
+def calls(cell: NotebookNode, name: str) -> bool:
+    """Say whether a code cell calls a function."""
+    return cell.cell_type == "code" and any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name | ast.Attribute)
+        and ast.unparse(node.func).split(".")[-1] == name
+        for node in ast.walk(ast.parse(cell.source))
+    )
+
+
+def exported(module: str) -> list[str]:
+    """Return the ``__all__`` of a module."""
+    return list(importlib.import_module(f"literate_rl.{module}").__all__)
+
+
+def in_python(code: str) -> str:
+    """Run code in a fresh interpreter; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+# --- Files ----------------------------------------------------------------------------
+
+
+def test_there_are_chapters():
+    assert CHAPTERS
+
+
+def test_the_views_are_in_sync():
+    stale = [str(path.relative_to(ROOT)) for path in tangle.sync(ROOT, check=True)]
+    assert not stale, f"stale, run `make sync`: {', '.join(stale)}"
+
+
+def test_every_file_among_the_chapters_is_a_chapter():
+    assert sorted((ROOT / "chapters").glob("*.py")) == CHAPTERS
+
+
+def test_no_two_chapters_make_one_module():
+    assert len(set(MODULES)) == len(MODULES)
+
+
+def test_no_module_is_named_like_a_public_object():
+    names = {name for module in MODULES for name in exported(module)}
+    assert not names & set(MODULES)
+
+
+@each_chapter
+def test_a_chapter_compiles_as_a_script(chapter):
+    compile(chapter.read_text("utf-8"), chapter, "exec")
+
+
+@each_chapter
+def test_a_chapter_has_an_api_page_and_a_place_in_the_order(chapter):
+    module = tangle.module_name(chapter)
+    page = ROOT / f"docs/api/{module}.md"
+    assert page.exists(), f"write {page.relative_to(ROOT)}"
+    assert f".. automodule:: literate_rl.{module}\n" in page.read_text("utf-8")
+    entries = [line.strip() for line in (ROOT / "index.md").read_text().splitlines()]
+    assert f"chapters/{chapter.stem}" in entries
+    assert f"docs/api/{module}" in entries
+
+
+def test_the_reading_order_is_that_of_the_numbers():
+    index = (ROOT / "index.md").read_text("utf-8")
+    listed = re.findall(r"^chapters/(\d\d_\w+)$", index, re.M)
+    assert listed == [chapter.stem for chapter in CHAPTERS]
+
+
+# --- Imports --------------------------------------------------------------------------
+
+
+@each_chapter
+def test_a_chapter_imports_only_earlier_chapters_from_their_modules(chapter):
+    earlier = MODULES[: CHAPTERS.index(chapter)]
+    for cell in code_cells(chapter):
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.Import):
+                for item in node.names:
+                    package = item.name.split(".")[0]
+                    assert package != "literate_rl", f"{cell.place}: {item.name}"
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{cell.place}: relative import"
+                package, _, module = (node.module or "").partition(".")
+                if package == "literate_rl":
+                    assert module in earlier, f"{cell.place}: from {node.module}"
+
+
+@each_chapter
+def test_package_code_imports_at_its_first_cell_only(chapter):
+    exports = [cell for cell in code_cells(chapter) if tangle.is_export(cell)]
+    for cell in exports[1:]:
+        for node in ast.parse(cell.source).body:
+            assert not isinstance(node, ast.Import | ast.ImportFrom), cell.place
+
+
+@each_chapter
+def test_the_first_code_cell_opens_the_module(chapter):
+    first = code_cells(chapter)[0]
+    assert tangle.is_export(first), first.place
+    tree = ast.parse(first.source)
+    assert ast.get_docstring(tree), first.place
+    assert isinstance(tree.body[1], ast.ImportFrom), first.place
+    assert tree.body[1].module == "__future__", first.place
+    assert [item.name for item in tree.body[1].names] == ["annotations"], first.place
+    assert list_named_all(tree), first.place
+
+
+def list_named_all(tree: ast.Module) -> list[str]:
+    """Return the literal ``__all__`` of a source."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+@each_module
+def test_all_names_what_the_module_itself_defines(module):
+    loaded = importlib.import_module(f"literate_rl.{module}")
+    assert loaded.__all__ == sorted(loaded.__all__)
+    tree = ast.parse((ROOT / f"src/literate_rl/{module}.py").read_text("utf-8"))
+    defined = {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    assigned = {
+        ast.unparse(target)
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    }
+    assert set(loaded.__all__) <= defined | assigned
+
+
+@each_module
+def test_public_objects_are_described(module):
+    loaded = importlib.import_module(f"literate_rl.{module}")
+    for name in loaded.__all__:
+        thing = getattr(loaded, name)
+        if callable(thing):
+            assert thing.__doc__, name
+
+
+# --- The package's front door ---------------------------------------------------------
+
+
+def names_for_type_checkers() -> dict[str, str]:
+    """Return name to module of the imports under ``if TYPE_CHECKING:``."""
+    names = {}
+    for node in ast.parse(INIT.read_text("utf-8")).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for child in node.body:
+                assert isinstance(child, ast.ImportFrom)
+                for item in child.names:
+                    assert item.asname in (None, item.name)
+                    names[item.name] = child.module or ""
+    return names
+
+
+def names_of_modules() -> dict[str, str]:
+    """Return name to module of everything that the chapters make public."""
+    return {
+        name: f"literate_rl.{module}" for module in MODULES for name in exported(module)
+    }
+
+
+def test_no_name_is_public_twice():
+    names = [name for module in MODULES for name in exported(module)]
+    assert len(set(names)) == len(names)
+
+
+def test_type_checkers_see_what_the_modules_make_public():
+    assert names_for_type_checkers() == names_of_modules()
+
+
+def test_all_is_a_literal_and_complete():
+    # Without it mypy --strict takes none of the names for re-exported.
+    names = list_named_all(ast.parse(INIT.read_text("utf-8")))
+    assert sorted(names) == sorted(names_of_modules())
+    assert names == sorted(names) == literate_rl.__all__
+
+
+def test_each_public_name_is_the_object_of_its_module():
+    for name, module in names_of_modules().items():
+        thing = getattr(importlib.import_module(module), name)
+        assert getattr(literate_rl, name) is thing, name
+
+
+def test_dir_lists_all_public_names_before_their_first_use():
+    listed = in_python("import literate_rl; print(*dir(literate_rl))").split()
+    assert names_of_modules().keys() <= set(listed)
+
+
+def test_a_star_import_brings_all_public_names():
+    code = "from literate_rl import *; print(*globals())"
+    assert names_of_modules().keys() <= set(in_python(code).split())
+
+
+def test_an_unknown_name_is_named():
+    with pytest.raises(AttributeError, match=r"literate_rl.*no_such_name"):
+        _ = literate_rl.no_such_name
+
+
+@pytest.mark.parametrize("name", ["__path__of", "_private", "torch"])
+def test_nothing_else_is_reachable(name):
+    assert not hasattr(literate_rl, name)
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = "import sys, literate_rl; print(*sys.modules)"
+    loaded = {name.split(".")[0] for name in in_python(code).split()}
+    heavy = {"matplotlib", "gymnasium", "treetensor", "treevalue", "numba", "tqdm"}
+    assert not loaded & heavy
+
+
+def test_importing_a_module_imports_no_demonstration():
+    for module in MODULES:
+        code = f"import sys, literate_rl.{module}; print(*sys.modules)"
+        loaded = {name.split(".")[0] for name in in_python(code).split()}
+        assert not loaded & {"matplotlib", "IPython"}, module
+
+
+# --- The shape of a chapter -----------------------------------------------------------
+
+
+@each_chapter
+def test_a_chapter_opens_with_its_title_and_closes_with_references(chapter):
+    found = headings(chapter)
+    titles = [number for number, level, _ in found if level == 1]
+    assert titles == [0], "one title, in the first cell"
+    sections = [(number, text) for number, level, text in found if level == 2]
+    assert sections[-1] == (len(cells(chapter)) - 1, "References")
+
+
+@each_chapter
+def test_heading_levels_are_not_skipped(chapter):
+    levels = [level for _, level, _ in headings(chapter)]
+    for above, below in pairwise(levels):
+        assert below <= above + 1
+
+
+@each_chapter
+def test_the_parts_of_a_chapter_stand_in_order(chapter):
+    numbered = list(enumerate(cells(chapter)))
+    code = [n for n, cell in numbered if tangle.is_export(cell)]
+    traps = [n for n, _, text in headings(chapter) if text.startswith("Trap: ")]
+    tables = [n for n, c in numbered if re.search(r"^\|[-:| ]+\|$", c.source, re.M)]
+    devices = [n for n, cell in numbered if runs_on_best_device(cell)]
+    exercises = [n for n, cell in numbered if is_solution(cell)]
+    assert traps, "no heading `### Trap: …`"
+    assert tables, "no table of what well-known implementations do"
+    assert devices, "no cell calls best_device() and prints"
+    assert exercises, "no exercise with a folded solution that calls grade()"
+    places = {
+        "package code": code[0],
+        "traps": traps[0],
+        "table of implementations": tables[-1],
+        "best device": devices[-1],
+        "exercises": exercises[0],
+    }
+    assert list(places) == sorted(places, key=lambda part: places[part])
+
+
+def runs_on_best_device(cell: NotebookNode) -> bool:
+    """Say whether a demonstration runs on the best device and says which it was."""
+    return (
+        not tangle.is_export(cell)
+        and calls(cell, "best_device")
+        and calls(cell, "print")
+    )
+
+
+def is_solution(cell: NotebookNode) -> bool:
+    """Say whether a cell is the folded solution of an exercise."""
+    return "hide-cell" in cell.metadata.get("tags", []) and calls(cell, "grade")
+
+
+@each_chapter
+def test_traps_are_headings_of_the_third_level_with_code_that_runs(chapter):
+    found = headings(chapter)
+    for place, (number, level, text) in enumerate(found):
+        if not text.startswith("Trap: "):
+            continue
+        assert level == 3, text
+        following = [n for n, _, _ in found[place + 1 :] if n > number]
+        end = following[0] if following else len(cells(chapter))
+        kinds = [cell.cell_type for cell in cells(chapter)[number:end]]
+        assert "code" in kinds, f"nothing runs under {text!r}"
+
+
+@each_chapter
+def test_each_solution_stands_below_its_exercise(chapter):
+    for exercise, cell in pairwise(code_cells(chapter)):
+        if is_solution(cell):
+            assert calls(exercise, "grade"), f"{exercise.place}: grades nothing"
+            hidden = cell.metadata.get("jupyter", {}).get("source_hidden")
+            assert hidden is True, f"{cell.place}: unfolded in Jupyter"
+
+
+DRAWS = re.compile(r"\bplt\.(subplots|figure|imshow|plot)\(|\.imshow\(|\bImage\(")
+
+
+@each_chapter
+def test_each_figure_has_a_text_alternative(chapter):
+    for cell in code_cells(chapter):
+        if DRAWS.search(cell.source):
+            alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+            assert len(alt.split()) >= 5, f"{cell.place}: no alt text"
+
+
+@each_chapter
+def test_package_code_does_not_draw_or_print(chapter):
+    for cell in code_cells(chapter):
+        if tangle.is_export(cell):
+            assert not DRAWS.search(cell.source), cell.place
+
+
+# --- Words ----------------------------------------------------------------------------
+
+
+@each_chapter
+def test_equation_labels_of_code_are_those_of_the_chapter(chapter):
+    prose = "\n".join(c.source for c in cells(chapter) if c.cell_type == "markdown")
+    labels = re.findall(r"^\$\$ \(([\w-]+)\)$", prose, re.M)
+    assert len(set(labels)) == len(labels)
+    for cell in code_cells(chapter):
+        for label in re.findall(r"\{eq\}`([\w-]+)`", cell.source):
+            known = label in labels or label in labels_before(chapter)
+            assert known, f"{cell.place}: no equation {label!r}"
+
+
+def labels_before(chapter: Path) -> set[str]:
+    """Return the labels of the earlier chapters."""
+    text = "\n".join(
+        path.read_text("utf-8") for path in CHAPTERS[: CHAPTERS.index(chapter)]
+    )
+    return set(re.findall(r"^# \$\$ \(([\w-]+)\)$", text, re.M))

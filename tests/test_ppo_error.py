@@ -1,0 +1,690 @@
+"""The PPO error against slow float64 references, gradients included."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from literate_rl import ppo_error
+from literate_rl.ppo_error import (
+    approx_kl_k3,
+    clipped_surrogate,
+    fused_ppo_policy_error,
+    policy_error_from_log_prob,
+    ppo_policy_data,
+    ppo_policy_error,
+    ppo_policy_error_continuous,
+    ppo_value_data,
+    ppo_value_error,
+)
+
+settings.register_profile("quick", max_examples=50, deadline=None)
+settings.load_profile("quick")
+
+ERRORS = [ppo_policy_error, fused_ppo_policy_error]
+ratios = st.floats(0.05, 20.0)
+advantages = st.floats(-5.0, 5.0)
+clips = st.floats(0.01, 0.9)
+dual_clips = st.none() | st.floats(1.01, 10.0)
+
+
+# --- References: one sample at a time, plain Python ----------------------------------
+
+
+def surrogate_reference(ratio: float, adv: float, eps: float, c: float | None) -> float:
+    """The definition of the objective, number by number."""
+    clipped = min(max(ratio, 1 - eps), 1 + eps)
+    value = min(ratio * adv, clipped * adv)
+    return max(value, c * adv) if c is not None and adv < 0 else value
+
+
+def slope_reference(ratio: float, adv: float, eps: float, c: float | None) -> float:
+    """The derivative by the log-probability: the table of regions in the chapter."""
+    dead = ratio > 1 + eps if adv > 0 else ratio < 1 - eps
+    dead = dead or (c is not None and adv < 0 and ratio > c)
+    return 0.0 if dead else ratio * adv
+
+
+def policy_reference(data: ppo_policy_data, eps: float, c: float | None):
+    """Losses and numbers to watch, with loops over samples and actions."""
+    logit_new, logit_old, action, adv, weight = data
+    losses, entropies, log_ratios = [], [], []
+    for b in range(len(adv)):
+        log_probs = []
+        for logit in (logit_new, logit_old):
+            row = logit[b].tolist()
+            total = math.log(sum(math.exp(z - max(row)) for z in row)) + max(row)
+            log_probs.append([z - total for z in row])
+        w = 1.0 if weight is None else float(weight[b])
+        log_ratio = log_probs[0][action[b]] - log_probs[1][action[b]]
+        objective = surrogate_reference(math.exp(log_ratio), float(adv[b]), eps, c)
+        losses.append(-w * objective)
+        entropies.append(-w * sum(math.exp(p) * p for p in log_probs[0]))
+        log_ratios.append(log_ratio)
+    outside = [math.exp(x) > 1 + eps or math.exp(x) < 1 - eps for x in log_ratios]
+    return (
+        np.mean(losses),
+        np.mean(entropies),
+        -np.mean(log_ratios),
+        np.mean(outside),
+    )
+
+
+def make_batch(
+    batch: int, actions: int, seed: int, weighted: bool = False, spread: float = 0.5
+) -> ppo_policy_data:
+    """A random float64 batch; the new logits want a gradient."""
+    g = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    logit_new = draw(batch, actions)
+    return ppo_policy_data(
+        logit_new.clone().requires_grad_(),
+        logit_new + spread * draw(batch, actions),
+        torch.randint(0, actions, (batch,), generator=g),
+        draw(batch),
+        torch.rand(batch, generator=g, dtype=torch.float64) if weighted else None,
+    )
+
+
+def numeric_gradient(function, x: Tensor, step: float = 1e-6) -> Tensor:
+    """Central differences, entry by entry."""
+    gradient = torch.zeros_like(x)
+    for index in np.ndindex(*x.shape):
+        values = []
+        for sign in (1, -1):
+            moved = x.detach().clone()
+            moved[index] += sign * step
+            values.append(float(function(moved)))
+        gradient[index] = (values[0] - values[1]) / (2 * step)
+    return gradient
+
+
+# --- The surrogate --------------------------------------------------------------------
+
+
+@pytest.mark.equation("ratio")
+@given(ratios, ratios)
+def test_ratio_is_new_over_old(new: float, old: float) -> None:
+    log_new, log_old = (
+        torch.tensor([x], dtype=torch.float64).log() for x in (new, old)
+    )
+    # With an advantage of -1 and a ratio above 1 the objective is minus the ratio.
+    objective = -clipped_surrogate(log_new, log_old, -torch.ones(1).double()).item()
+    assert objective == pytest.approx(max(new / old, 0.8), rel=1e-9)
+
+
+@pytest.mark.equation("clipped-surrogate")
+@pytest.mark.equation("dual-clip")
+@given(ratios, advantages, clips, dual_clips)
+def test_surrogate_matches_its_definition(
+    ratio: float, adv: float, eps: float, c: float | None
+) -> None:
+    log_prob = torch.tensor([ratio], dtype=torch.float64).log().requires_grad_()
+    objective = clipped_surrogate(
+        log_prob,
+        torch.zeros(1).double(),
+        torch.tensor([adv], dtype=torch.float64),
+        eps,
+        c,
+    )
+    assert objective.item() == pytest.approx(surrogate_reference(ratio, adv, eps, c))
+    objective.sum().backward()
+    edges = [1 - eps, 1 + eps, *([] if c is None else [c])]
+    if min(abs(ratio - edge) for edge in edges) > 1e-9:
+        expected = slope_reference(ratio, adv, eps, c)
+        assert log_prob.grad.item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "adv", "live"),
+    [
+        (0.5, 1.0, True),
+        (1.1, 1.0, True),
+        (1.5, 1.0, False),
+        (5.0, 1.0, False),
+        (0.5, -1.0, False),
+        (1.1, -1.0, True),
+        (1.5, -1.0, True),
+        (5.0, -1.0, False),
+    ],
+)
+def test_table_of_regions(ratio: float, adv: float, live: bool) -> None:
+    log_prob = torch.tensor([ratio]).log().requires_grad_()
+    clipped_surrogate(
+        log_prob, torch.zeros(1), torch.tensor([adv]), dual_clip=3.0
+    ).sum().backward()
+    assert (log_prob.grad.item() != 0) == live
+
+
+def test_surrogate_at_ratio_one_is_the_policy_gradient() -> None:
+    log_prob = torch.randn(16, dtype=torch.float64, requires_grad=True)
+    adv = torch.randn(16, dtype=torch.float64)
+    (slope,) = torch.autograd.grad(
+        clipped_surrogate(log_prob, log_prob, adv, dual_clip=1.5).sum(), log_prob
+    )
+    torch.testing.assert_close(slope, adv)
+
+
+def test_dual_clip_bounds_the_objective() -> None:
+    log_prob = torch.linspace(-3, 6, 200, dtype=torch.float64)
+    adv = -torch.ones_like(log_prob)
+    bounded = clipped_surrogate(log_prob, torch.zeros_like(adv), adv, dual_clip=3.0)
+    assert bounded.min() == -3.0
+    assert clipped_surrogate(log_prob, torch.zeros_like(adv), adv).min() < -100
+
+
+@pytest.mark.parametrize("log_ratio", [1e4, -1e4, 100.0, torch.inf, -torch.inf])
+@pytest.mark.parametrize("adv", [-1.0, 0.0, 1.0])
+def test_extreme_ratios_stay_finite(log_ratio: float, adv: float) -> None:
+    log_prob = torch.tensor([log_ratio], requires_grad=True)
+    objective = clipped_surrogate(log_prob, torch.zeros(1), torch.tensor([adv]))
+    objective.sum().backward()
+    assert torch.isfinite(objective).all()
+    assert log_prob.grad.item() == 0.0
+
+
+# --- The policy error -----------------------------------------------------------------
+
+
+@pytest.mark.equation("policy-loss")
+@pytest.mark.equation("entropy-bonus")
+@pytest.mark.equation("kl-k1")
+@pytest.mark.equation("clip-fraction")
+@pytest.mark.parametrize("error", ERRORS)
+@given(
+    st.integers(1, 6), st.integers(1, 5), st.integers(0, 999), st.booleans(), dual_clips
+)
+def test_policy_error_matches_loops(
+    error, batch: int, actions: int, seed: int, weighted: bool, c: float | None
+) -> None:
+    data = make_batch(batch, actions, seed, weighted)
+    loss, info = error(data, 0.2, c)
+    found = [loss.policy_loss.item(), loss.entropy_loss.item(), *info]
+    assert found == pytest.approx(policy_reference(data, 0.2, c), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.equation("fused-gradient")
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize(("weighted", "c"), [(False, None), (True, 2.0)])
+def test_gradient_matches_central_differences(error, part, weighted, c) -> None:
+    data = make_batch(5, 4, seed=3, weighted=weighted, spread=1.0)
+    loss, _ = error(data, 0.2, c)
+    (gradient,) = torch.autograd.grad(loss[part], data.logit_new)
+
+    def value(logit: Tensor) -> float:
+        return policy_reference(data._replace(logit_new=logit), 0.2, c)[part]
+
+    torch.testing.assert_close(
+        gradient, numeric_gradient(value, data.logit_new), rtol=1e-5, atol=1e-8
+    )
+
+
+@pytest.mark.equation("fused-gradient")
+@given(
+    st.integers(1, 40),
+    st.integers(1, 8),
+    st.integers(0, 999),
+    st.booleans(),
+    dual_clips,
+)
+def test_fused_equals_plain(
+    batch: int, actions: int, seed: int, weighted: bool, c: float | None
+) -> None:
+    data = make_batch(batch, actions, seed, weighted, spread=2.0)
+    results = []
+    for error in ERRORS:
+        loss, info = error(data, 0.2, c)
+        total = 0.7 * loss.policy_loss - 0.3 * loss.entropy_loss
+        results.append((*loss, *info, *torch.autograd.grad(total, data.logit_new)))
+    for plain, fused in zip(*results, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e2, 1e4])
+def test_fused_equals_plain_at_extreme_logits(scale: float) -> None:
+    data = make_batch(64, 6, seed=0)
+    logit = (data.logit_new.detach() * scale).float().requires_grad_()
+    data = data._replace(
+        logit_new=logit, logit_old=data.logit_old.float() * scale, adv=data.adv.float()
+    )
+    gradients = []
+    for error in ERRORS:
+        loss, _ = error(data)
+        gradients.append(torch.autograd.grad(sum(loss), logit)[0])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_unavailable_actions_get_no_gradient(error) -> None:
+    data = make_batch(8, 4, seed=1)
+    closed = torch.zeros(8, 4, dtype=torch.bool)
+    closed[:, 3] = True
+    logit = data.logit_new.detach().masked_fill(closed, -torch.inf).requires_grad_()
+    data = data._replace(
+        logit_new=logit,
+        logit_old=data.logit_old.masked_fill(closed, -torch.inf),
+        action=data.action % 3,
+    )
+    loss, _ = error(data)
+    (gradient,) = torch.autograd.grad(sum(loss), logit)
+    assert (gradient[:, 3] == 0).all()
+    assert torch.isfinite(gradient).all()
+    open_ = data._replace(
+        logit_new=logit.detach()[:, :3].requires_grad_(),
+        logit_old=data.logit_old[:, :3],
+    )
+    expected, _ = error(open_)
+    torch.testing.assert_close(loss.entropy_loss, expected.entropy_loss)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_only_the_new_logits_get_gradient_and_nothing_is_written(error) -> None:
+    data = make_batch(8, 4, seed=1, weighted=True)
+    data = ppo_policy_data(
+        *(x.requires_grad_() if x.is_floating_point() else x for x in data)
+    )
+    before = [x.detach().clone() for x in data]
+    loss, _ = error(data, dual_clip=2.0)
+    sum(loss).backward()
+    assert data.logit_new.grad is not None
+    assert all(x.grad is None for x in (data.logit_old, data.adv, data.weight))
+    assert all(torch.equal(x, old) for x, old in zip(data, before, strict=True))
+
+
+def test_fused_refuses_second_derivatives() -> None:
+    """A wrong second derivative must not come back silently."""
+    data = make_batch(4, 3, seed=0)
+    loss, _ = fused_ppo_policy_error(data)
+    (gradient,) = torch.autograd.grad(
+        loss.policy_loss**2, data.logit_new, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_weights_normalised_by_their_mean_ignore_dropped_samples(error) -> None:
+    data = make_batch(6, 4, seed=2)
+    weight = torch.tensor([1.0, 1, 1, 0, 0, 0], dtype=torch.float64)
+    kept = ppo_policy_data(*(x[:3] for x in data[:4]), None)
+    whole, _ = error(data._replace(weight=weight / weight.mean()))
+    part, _ = error(kept)
+    torch.testing.assert_close(whole.policy_loss, part.policy_loss)
+    torch.testing.assert_close(whole.entropy_loss, part.entropy_loss)
+
+
+# --- Continuous actions ---------------------------------------------------------------
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 999), dual_clips)
+def test_continuous_error_matches_loops(
+    batch: int, dims: int, seed: int, c: float | None
+) -> None:
+    g = torch.Generator().manual_seed(seed)
+
+    def draw() -> Tensor:
+        return torch.randn(batch, dims, generator=g, dtype=torch.float64)
+
+    new = {"mu": draw(), "sigma": draw().exp()}
+    old = {"mu": new["mu"] + 0.1 * draw(), "sigma": new["sigma"] * 1.1}
+    action, adv = draw(), draw()[:, 0]
+    loss, info = ppo_policy_error_continuous(
+        ppo_policy_data(new, old, action, adv, None), 0.2, c
+    )
+
+    def log_prob(logit: dict[str, Tensor], b: int) -> float:
+        return sum(
+            -0.5 * ((float(u) - float(m)) / float(s)) ** 2
+            - math.log(float(s))
+            - 0.5 * math.log(2 * math.pi)
+            for u, m, s in zip(
+                action[b], logit["mu"][b], logit["sigma"][b], strict=True
+            )
+        )
+
+    log_ratio = [log_prob(new, b) - log_prob(old, b) for b in range(batch)]
+    objective = [
+        surrogate_reference(math.exp(x), float(a), 0.2, c)
+        for x, a in zip(log_ratio, adv, strict=True)
+    ]
+    entropy = (0.5 + 0.5 * math.log(2 * math.pi) + new["sigma"].log()).sum(1).mean()
+    assert loss.policy_loss.item() == pytest.approx(-np.mean(objective), rel=1e-8)
+    assert loss.entropy_loss.item() == pytest.approx(entropy.item())
+    assert info.approx_kl == pytest.approx(-np.mean(log_ratio), abs=1e-10)
+
+
+def test_one_dimensional_actions_keep_their_dimension() -> None:
+    logit = {"mu": torch.zeros(3, 1), "sigma": torch.ones(3, 1)}
+    data = ppo_policy_data(logit, logit, torch.zeros(3, 1), torch.ones(3), None)
+    assert ppo_policy_error_continuous(data)[0].policy_loss.item() == -1.0
+    with pytest.raises(ValueError, match=r"action must have shape .*3, 1.*got \(3,\)"):
+        ppo_policy_error_continuous(data._replace(action=torch.zeros(3)))
+
+
+# --- The value error ------------------------------------------------------------------
+
+
+@pytest.mark.equation("value-clip")
+@given(
+    st.lists(st.tuples(*[st.floats(-5, 5)] * 3), min_size=1, max_size=6),
+    st.none() | st.floats(0.1, 3.0),
+)
+def test_value_error_matches_its_definition(rows, clip: float | None) -> None:
+    new, old, target = (
+        torch.tensor(x, dtype=torch.float64) for x in zip(*rows, strict=True)
+    )
+    new.requires_grad_()
+    loss = ppo_value_error(ppo_value_data(new, old, target, None), clip)
+    total, slopes = 0.0, []
+    for v, v_old, g in rows:
+        moved = v - v_old if clip is None else min(max(v - v_old, -clip), clip)
+        # A tie gives the same error either way; the step has the gradient then.
+        held = moved != v - v_old and (g - v_old - moved) ** 2 > (g - v) ** 2
+        total += 0.5 * max((g - v) ** 2, (g - v_old - moved) ** 2) / len(rows)
+        slopes.append(0.0 if held else (v - g) / len(rows))
+    assert loss.item() == pytest.approx(total, abs=1e-12)
+    loss.backward()
+    assert new.grad.tolist() == pytest.approx(slopes, abs=1e-9)
+
+
+@pytest.mark.equation("value-clip")
+@pytest.mark.parametrize(
+    ("value", "slope"), [(0.5, 0.0), (0.1, -0.9), (-0.5, -1.5), (2.5, 1.5)]
+)
+def test_value_clip_stops_values_that_moved_towards_the_return(value, slope) -> None:
+    new = torch.tensor([value], requires_grad=True)
+    data = ppo_value_data(new, torch.zeros(1), torch.ones(1), None)
+    ppo_value_error(data, value_clip=0.2).backward()
+    assert new.grad.item() == pytest.approx(slope)
+
+
+def test_value_clip_never_lowers_the_error() -> None:
+    g = torch.Generator().manual_seed(0)
+    new, old, target = torch.randn(3, 1000, generator=g)
+    data = ppo_value_data(new, old, target, torch.rand(1000, generator=g))
+    assert ppo_value_error(data, 0.2) > ppo_value_error(data)
+    assert ppo_value_error(data, 1e9) == ppo_value_error(data)
+
+
+# --- The divergence -------------------------------------------------------------------
+
+
+@pytest.mark.equation("kl-k3")
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=20))
+def test_k3_matches_its_definition(log_ratio: list[float]) -> None:
+    ell = torch.tensor(log_ratio, dtype=torch.float64)
+    expected = np.mean([math.exp(x) - 1 - x for x in log_ratio])
+    found = approx_kl_k3(ell, torch.zeros_like(ell)).item()
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert found >= 0
+
+
+@pytest.mark.equation("kl-k1")
+@pytest.mark.equation("kl-k3")
+def test_both_estimates_have_the_divergence_as_their_mean() -> None:
+    """Exact expectation: each action weighs as much as the old policy likes it."""
+    g = torch.Generator().manual_seed(0)
+    old, new = torch.randn(2, 6, generator=g, dtype=torch.float64).log_softmax(1)
+    truth = (old.exp() * (old - new)).sum()
+    k3 = torch.stack([approx_kl_k3(new[i : i + 1], old[i : i + 1]) for i in range(6)])
+    torch.testing.assert_close((old.exp() * k3).sum(), truth)
+    adv = torch.ones(1, dtype=torch.float64)
+    k1 = sum(
+        old[i].exp()
+        * policy_error_from_log_prob(new[i : i + 1], old[i : i + 1], adv, adv)[
+            1
+        ].approx_kl
+        for i in range(6)
+    )
+    torch.testing.assert_close(k1, truth)
+
+
+# --- Bad input ------------------------------------------------------------------------
+
+
+def bad_inputs():
+    good = make_batch(4, 3, seed=0, weighted=True)
+    nan = torch.full((4,), torch.nan, dtype=torch.float64)
+    dead = good.logit_old.clone()
+    dead[torch.arange(4), good.action] = -torch.inf
+    return good, [
+        ({"logit_new": [1.0]}, TypeError, r"logit_new must be a tensor, got list"),
+        (
+            {"logit_new": torch.zeros(4)},
+            ValueError,
+            r"logit_new .*\(B, N\).*got \(4,\)",
+        ),
+        ({"logit_new": torch.zeros(0, 3)}, ValueError, r"logit_new .*got \(0, 3\)"),
+        (
+            {"logit_new": torch.zeros(4, 3, dtype=torch.long)},
+            TypeError,
+            r"logit_new must be floating point, got torch.int64",
+        ),
+        (
+            {"logit_old": torch.zeros(4, 2)},
+            ValueError,
+            r"logit_old .*\(4, 3\), got \(4, 2\)",
+        ),
+        (
+            {"action": torch.zeros(4)},
+            TypeError,
+            r"action must hold integers, got torch.float",
+        ),
+        (
+            {"action": torch.zeros(4, 1).long()},
+            ValueError,
+            r"action .*\(4,\), got \(4, 1\)",
+        ),
+        (
+            {"action": torch.tensor([0, 1, 2, 3])},
+            ValueError,
+            r"action .* 0\.\.2, got 0\.\.3",
+        ),
+        ({"action": torch.tensor([0, -1, 2, 2])}, ValueError, r"action .*got -1\.\.2"),
+        ({"adv": torch.zeros(4, 1)}, ValueError, r"adv .*\(4,\), got \(4, 1\)"),
+        ({"weight": torch.ones(3)}, ValueError, r"weight .*\(4,\), got \(3,\)"),
+        ({"adv": nan}, ValueError, r"adv must be finite, got nan at index \(0,\)"),
+        ({"weight": nan}, ValueError, r"weight must be finite"),
+        (
+            {"logit_new": good.logit_new * torch.nan},
+            ValueError,
+            r"logit_new must be finite",
+        ),
+        (
+            {"logit_old": good.logit_old * torch.inf},
+            ValueError,
+            r"logit_old must be finite",
+        ),
+        ({"logit_old": dead}, ValueError, r"not finite: an action .* probability zero"),
+    ]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("number", range(len(bad_inputs()[1])))
+def test_bad_input_is_named(error, number: int) -> None:
+    good, cases = bad_inputs()
+    change, kind, message = cases[number]
+    with pytest.raises(kind, match=message):
+        error(good._replace(**change))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("c", [1.0, 0.5, -3.0, math.nan])
+def test_dual_clip_must_exceed_one(error, c: float) -> None:
+    with pytest.raises(
+        ValueError, match="dual_clip must be greater than 1 or None, got"
+    ):
+        error(make_batch(4, 3, seed=0), dual_clip=c)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("eps", [0.0, -0.2, math.nan])
+def test_clip_ratio_must_be_positive(error, eps: float) -> None:
+    with pytest.raises(ValueError, match="clip_ratio must be greater than 0, got"):
+        error(make_batch(4, 3, seed=0), clip_ratio=eps)
+
+
+def test_continuous_bad_input_is_named() -> None:
+    logit = {"mu": torch.zeros(4, 2), "sigma": torch.ones(4, 2)}
+    good = ppo_policy_data(logit, logit, torch.zeros(4, 2), torch.ones(4), None)
+    cases = [
+        ({"logit_new": torch.zeros(4, 2)}, TypeError, "logit_new must be a mapping"),
+        (
+            {"logit_old": {"mu": torch.zeros(4, 2)}},
+            ValueError,
+            r"logit_old .*got the keys \[.mu.\]",
+        ),
+        (
+            {"logit_new": logit | {"sigma": torch.zeros(4, 2)}},
+            ValueError,
+            "must be positive",
+        ),
+        (
+            {"logit_new": logit | {"mu": torch.zeros(4)}},
+            ValueError,
+            r"'mu'.*got \(4,\)",
+        ),
+        (
+            {"action": torch.full((4, 2), torch.nan)},
+            ValueError,
+            "action must be finite",
+        ),
+    ]
+    for change, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            ppo_policy_error_continuous(good._replace(**change))
+
+
+def test_value_error_bad_input_is_named() -> None:
+    good = ppo_value_data(torch.zeros(3), torch.zeros(3), torch.zeros(3), None)
+    cases = [
+        (
+            good._replace(return_=torch.zeros(3, 1)),
+            None,
+            r"return_ .*\(3,\), got \(3, 1\)",
+        ),
+        (good._replace(weight=torch.zeros(2)), None, "weight must have shape"),
+        (good, 0.0, "value_clip must be greater than 0, got 0.0"),
+        (
+            good._replace(return_=torch.full((3,), torch.inf)),
+            None,
+            "return_ must be finite",
+        ),
+    ]
+    for data, clip, message in cases:
+        with pytest.raises(ValueError, match=message):
+            ppo_value_error(data, clip)
+    with pytest.raises(TypeError, match="value_old must be a tensor, got NoneType"):
+        ppo_value_error(good._replace(value_old=None), 0.2)
+
+
+# --- Errata ---------------------------------------------------------------------------
+
+
+@pytest.mark.erratum("dual-clip-below-one")
+@pytest.mark.parametrize(("c", "kept"), [(3.0, 1.0), (1.0, 0.5), (0.5, 0.0)])
+def test_dual_clip_below_one_removes_the_gradient(c: float, kept: float) -> None:
+    """The surrogate of a bad action at ratio one, as printed, for three constants."""
+    log_prob = torch.zeros(1, requires_grad=True)
+    adv = -torch.ones(1)
+    torch.max(log_prob.exp() * adv, c * adv).sum().backward()
+    assert log_prob.grad.item() == -kept
+
+
+@pytest.mark.erratum("dual-clip-never-tested")
+def test_positive_advantages_never_reach_the_dual_clip() -> None:
+    data = make_batch(64, 32, seed=0, spread=2.0)
+    data = data._replace(adv=data.adv.abs())
+    losses = [ppo_policy_error(data, dual_clip=c)[0].policy_loss for c in (None, 1.1)]
+    assert torch.equal(*losses)
+
+
+@pytest.mark.erratum("dual-clip-all-signs")
+def test_dual_clip_on_good_actions_removes_their_gradient() -> None:
+    log_prob = torch.zeros(1, requires_grad=True)
+    adv = torch.ones(1)
+    printed = torch.max(log_prob.exp() * adv, 3.0 * adv)
+    (gradient,) = torch.autograd.grad(printed.sum(), log_prob)
+    assert gradient.item() == 0.0
+    ours = clipped_surrogate(log_prob, torch.zeros(1), adv, dual_clip=3.0)
+    (gradient,) = torch.autograd.grad(ours.sum(), log_prob)
+    assert gradient.item() == 1.0
+
+
+@pytest.mark.erratum("old-policy-attached")
+def test_attached_old_policy_cancels_the_gradient() -> None:
+    g = torch.Generator().manual_seed(0)
+    logit = torch.randn(64, 32, generator=g, requires_grad=True)
+    old = logit + 0.1 * torch.rand(64, 32, generator=g)
+    action = torch.randint(0, 32, (64, 1), generator=g)
+    adv = torch.rand(64, 1, generator=g)
+
+    def norm(old: Tensor) -> float:
+        ratio = logit.log_softmax(1).gather(1, action) - old.log_softmax(1).gather(
+            1, action
+        )
+        (gradient,) = torch.autograd.grad(-(ratio.exp() * adv).mean(), logit)
+        return gradient.norm().item()
+
+    assert norm(old) < norm(old.detach()) / 50
+    data = ppo_policy_data(logit, old, action[:, 0], adv[:, 0], None)
+    loss, _ = ppo_policy_error(data)
+    (gradient,) = torch.autograd.grad(loss.policy_loss, logit)
+    assert gradient.norm().item() == pytest.approx(norm(old.detach()), rel=0.3)
+
+
+@pytest.mark.erratum("entropy-sign")
+@pytest.mark.parametrize("error", ERRORS)
+def test_entropy_is_positive_and_must_be_subtracted(error) -> None:
+    logit = torch.tensor([[1.0, 0.0, -1.0]], requires_grad=True)
+    data = ppo_policy_data(logit, logit, torch.zeros(1).long(), torch.zeros(1), None)
+    loss, _ = error(data)
+    assert 0 < loss.entropy_loss.item() <= math.log(3)
+    (gradient,) = torch.autograd.grad(-loss.entropy_loss, logit)
+    after, _ = error(data._replace(logit_new=(logit - 0.1 * gradient)))
+    assert after.entropy_loss > loss.entropy_loss
+
+
+@pytest.mark.erratum("negative-divergence")
+def test_k1_is_often_negative_and_k3_never() -> None:
+    g = torch.Generator().manual_seed(0)
+    old, new = (0.2 * torch.randn(2, 8, generator=g)).double().log_softmax(1)
+    negative = 0
+    for _ in range(200):
+        action = torch.multinomial(old.exp(), 64, replacement=True, generator=g)
+        k1 = (old - new)[action].mean()
+        negative += bool(k1 < 0)
+        assert approx_kl_k3(new[action], old[action]) >= 0
+    assert negative > 20
+
+
+@pytest.mark.erratum("ratio-overflow")
+def test_plain_ratio_overflows_to_a_gradient_of_nan() -> None:
+    log_prob = torch.tensor([100.0], requires_grad=True)
+    ratio = log_prob.exp()
+    loss = -torch.min(ratio, ratio.clamp(0.8, 1.2)).mean()
+    (gradient,) = torch.autograd.grad(loss, log_prob)
+    assert torch.isfinite(loss)
+    assert torch.isnan(gradient).all()
+
+
+@pytest.mark.erratum("value-clip-unit")
+def test_value_clip_of_the_ratio_freezes_large_values() -> None:
+    new = torch.tensor([0.3], requires_grad=True)
+    data = ppo_value_data(new, torch.zeros(1), torch.tensor([100.0]), None)
+    (gradient,) = torch.autograd.grad(ppo_value_error(data, value_clip=0.2), new)
+    assert gradient.item() == 0.0
+
+
+def test_all_names_exist() -> None:
+    assert all(hasattr(ppo_error, name) for name in ppo_error.__all__)
