@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import zlib
@@ -36,7 +37,12 @@ extensions = [
 
 # --- What is a page. A list of what is, not of what is not: every .py file is a
 # candidate, and tests or this file would be executed as chapters.
-include_patterns = ["index.md", "chapters/[0-9][0-9]_*.py", "docs/*.md", "docs/api/*.md"]
+include_patterns = [
+    "index.md",
+    "chapters/[0-9][0-9]_*.py",
+    "docs/*.md",
+    "docs/api/*.md",
+]
 nb_custom_formats = {".py": "weave.read_chapter"}
 
 # --- Execution
@@ -47,9 +53,15 @@ nb_execution_raise_on_error = False
 nb_execution_show_tb = True
 nb_merge_streams = True
 nb_output_stderr = "show"
+# The kernels' settings, figures that read well in the light and in the dark.
+profile = BUILD / "ipython/profile_default"
+profile.mkdir(parents=True, exist_ok=True)
+shutil.copy(ROOT / "docs/_ext/kernel_config.py", profile / "ipython_kernel_config.py")
+os.environ["IPYTHONDIR"] = str(BUILD / "ipython")
+os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
 
 # --- Markdown and mathematics
-myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist", "attrs_inline"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_inline"]
 myst_dmath_double_inline = True
 myst_heading_anchors = 3
 numfig = False
@@ -77,7 +89,7 @@ bibtex_bibfiles = ["docs/references.bib"]
 bibtex_reference_style = "author_year"
 bibtex_default_style = "alpha"
 
-# --- Links to other projects. Their inventories are a few lines in docs/inventories.txt,
+# --- Links to other projects. Their inventories are lines of docs/inventories.txt,
 # compiled here, so that a build needs no network.
 INVENTORY_URLS = {
     "torch": "https://docs.pytorch.org/docs/stable/",
@@ -137,7 +149,9 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-copybutton_selector = "div.cell_input pre, div.highlight-bash pre, div.highlight-python pre"
+copybutton_selector = ", ".join(
+    f"div.{kind} pre" for kind in ("cell_input", "highlight-bash", "highlight-python")
+)
 
 
 def skip_member(

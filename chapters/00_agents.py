@@ -17,7 +17,7 @@
 # many environments at once, and treat the two ways in which an episode ends as two
 # different things. You need Python and a little PyTorch, no reinforcement learning.
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -226,7 +226,8 @@ def discounted_returns(
         ValueError: If a shape or ``gamma`` is wrong, or a number that counts is not
             finite.
 
-    Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.9.
+    Source:
+        Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.9.
     """
     check_steps(
         reward=reward, next_value=next_value, terminated=terminated, truncated=truncated
@@ -323,7 +324,8 @@ def tabular_values(
         ValueError: If a shape or number is wrong, or if the values are infinite because
             nothing is discounted and some state never terminates.
 
-    Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.14.
+    Source:
+        Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.14.
     """
     check_gamma(gamma)
     chain = np.asarray(transition, dtype=np.float64)
@@ -376,7 +378,7 @@ class Ring(gym.Env[np.int64, np.int64]):
         ValueError: If an argument is out of range.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own spelling)
+    metadata = {"render_modes": []}
 
     def __init__(self, num_cells: int = 5, end_probability: float = 0.02) -> None:
         if num_cells < 2:
@@ -480,8 +482,8 @@ def make_envs(
     Raises:
         TypeError: If an argument has the wrong type, or ``env`` makes something else
             than an environment.
-        ValueError: If ``num_envs`` is below 1, the id cannot be made, or ``env`` returns
-            the same object twice.
+        ValueError: If ``num_envs`` is below 1, the id cannot be made, or ``env``
+            returns the same object twice.
     """
     if not isinstance(env, str) and not callable(env):
         raise TypeError(f"env must be an id or a function, got {type(env).__name__}")
@@ -532,11 +534,11 @@ def true_successors(next_obs: NDArray[Any], infos: dict[str, Any]) -> NDArray[An
     """Undo the reset: return where each step of a ``SAME_STEP`` environment led.
 
     Args:
-        next_obs: Observations as ``step`` returned them, (B, *). Not written to.
+        next_obs: Observations as ``step`` returned them, ``(B, *)``. Not written to.
         infos: The last thing that ``step`` returned.
 
     Returns:
-        A new array (B, *): the true last observation where an episode ended, and
+        A new array ``(B, *)``: the true last observation where an episode ended, and
         ``next_obs`` elsewhere.
 
     Raises:
@@ -568,10 +570,10 @@ class Rollout(NamedTuple):
     """What happened in T steps of B environments: time-major tensors on the CPU.
 
     Attributes:
-        obs: What the policy saw, (T, B, *).
-        action: What it did, (T, B, *).
+        obs: What the policy saw, ``(T, B, *)``.
+        action: What it did, ``(T, B, *)``.
         reward: What it was paid, (T, B) float32.
-        next_obs: Where each step led, (T, B, *): true successors, never a reset.
+        next_obs: Where each step led, ``(T, B, *)``: true successors, never a reset.
         terminated: Whether the task ended with this step, (T, B) boolean.
         truncated: Whether the episode was cut off after this step, (T, B) boolean.
     """
@@ -593,9 +595,9 @@ def rollout(
     """Let a policy act for some steps and write down what happened.
 
     Args:
-        envs: A vector environment in mode ``SAME_STEP``, as ``make_envs`` makes it, with
-            observations and actions that are arrays (Box, Discrete and the like).
-        policy: Function from observations (B, *) on the CPU to actions (B, *). It is
+        envs: A vector environment in mode ``SAME_STEP``, as ``make_envs`` makes it,
+            with observations and actions that are arrays (Box, Discrete and the like).
+        policy: Function from observations ``(B, *)`` on the CPU to actions ``(B, *)``. It
             called without gradient.
         num_steps: Number of steps T.
         obs: The observations to start from: those of ``envs.reset`` or those that the

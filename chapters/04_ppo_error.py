@@ -17,7 +17,7 @@
 # each sample whether it still has a gradient, and use it for discrete and for
 # continuous actions. You will also know six mistakes that published versions make.
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 """The PPO error: clipped surrogate, value error, entropy bonus and KL estimates."""
 
 from __future__ import annotations
@@ -1126,7 +1126,9 @@ print(f"ran on {device.type}; the gradients agree: {difference < 1e-6}")
 #
 # Each one grades itself: replace the `...` and run the cell.
 #
-# **1. The gradient by hand.** Write the derivative of the clipped surrogate (without dual
+# ### Exercise 1: the gradient by hand
+#
+# Write the derivative of the clipped surrogate (without dual
 # clip) with respect to $\log \pi_\theta(a)$, from the ratio and the advantage alone.
 
 # %%
@@ -1167,7 +1169,9 @@ def slope_solution(ratio: float, adv: float, epsilon: float = 0.2) -> float:
 grade(slope_solution, slope_by_autograd, *corners)
 
 # %% [markdown]
-# **2. Repair a test.** The test of PPOxFamily says no more than "there is a gradient".
+# ### Exercise 2: repair a test
+#
+# The test of PPOxFamily says no more than "there is a gradient".
 # Which advantages, old logits and dual clip would have shown its three mistakes? Return
 # the pair (largest dual clip that must be refused, sign of the advantages on which the
 # dual clip acts).
@@ -1191,7 +1195,9 @@ def repair_solution() -> tuple[float, float]:
 grade(repair_solution, lambda: (1.0, -1.0), ())
 
 # %% [markdown]
-# **3. Another divergence.** The estimates above are for $\operatorname{KL}(\pi_{\text{old}}
+# ### Exercise 3: another divergence
+#
+# The estimates above are for $\operatorname{KL}(\pi_{\text{old}}
 # \| \pi_\theta)$ from actions of $\pi_{\text{old}}$. Write one for the other direction,
 # $\operatorname{KL}(\pi_\theta \| \pi_{\text{old}})$, from the same actions, that is never
 # negative. *Hint: weigh with the ratio, and add a term of mean zero.*

@@ -328,7 +328,7 @@ for name, (x, y) in place.items():
     axis.text(x, y, name, ha="center", va="center", size=9)
 for start, end in arrows:
     (x0, y0), (x1, y1) = place[start], place[end]
-    left, right = 0.05 + 0.037 * len(start), 0.05 + 0.037 * len(end)
+    left, right = 0.05 + 0.026 * len(start), 0.05 + 0.026 * len(end)
     right = 0.15 if end in outputs else right
     tip = {"arrowstyle": "->", "color": "C0", "shrinkA": 2, "shrinkB": 2}
     axis.annotate("", (x1 - right, y1), (x0 + left, y0), arrowprops=tip)
@@ -380,7 +380,9 @@ def plain_sample(logit):
     )
 
 
-print(plain_sample(logit))
+sample = plain_sample(logit)
+print("types     ", sample.action_type.tolist())
+print("arguments ", [[round(u, 2) for u in row] for row in sample.action_args.tolist()])
 
 # %% [markdown]
 # `sample_hybrid_action` below does the same with the formulas themselves. It gains two
@@ -426,7 +428,7 @@ def sample_hybrid_action(
     # The probabilities by the softmax {eq}`hybrid-softmax`.
     prob = torch.softmax(type_logit, dim=-1)
     total = prob.sum() + mu.sum() + sigma.log().sum()
-    check_policy(total, "logit", type_logit, mu, sigma)
+    check_policy(total.item(), "logit", type_logit, mu, sigma)
     return draw(prob, mu, sigma, generator)
 
 
@@ -480,7 +482,7 @@ def check_matrix(name: str, value: Any, shape: str) -> None:
 
 
 def check_policy(
-    total: Tensor, name: str, type_logit: Tensor, mu: Tensor, sigma: Tensor
+    total: float, name: str, type_logit: Tensor, mu: Tensor, sigma: Tensor
 ) -> None:
     """Raise if numbers describe no policy.
 
@@ -500,7 +502,7 @@ def check_policy(
     for key, value, legal, wanted in (
         ("action_type", type_logit, type_logit < torch.inf, "finite or -inf"),
         ("action_args.mu", mu, mu.isfinite(), "finite"),
-        ("action_args.sigma", sigma, (0 < sigma) & sigma.isfinite(), "positive"),
+        ("action_args.sigma", sigma, (sigma > 0) & sigma.isfinite(), "positive"),
     ):
         if not legal.all():
             index = tuple((~legal).nonzero()[0].tolist())
@@ -517,17 +519,17 @@ def check_policy(
 # Both forms draw from the same distribution. The table compares 100,000 draws of each
 # for one state.
 
+
 # %%
+def make_logit(type_logit, mu, sigma, batch=1):
+    """Build the tree that describes one state, repeated for a batch."""
+    rows = [torch.tensor([row]).repeat(batch, 1) for row in (type_logit, mu, sigma)]
+    args = {"mu": rows[1], "sigma": rows[2]}
+    return ttorch.as_tensor({"action_type": rows[0], "action_args": args})
+
+
 torch.manual_seed(0)
-one_state = ttorch.as_tensor(
-    {
-        "action_type": torch.tensor([[0.0, 1.0, -1.0]]).expand(100_000, 3),
-        "action_args": {
-            "mu": torch.tensor([[0.5, -1.0]]).expand(100_000, 2),
-            "sigma": torch.tensor([[1.0, 0.2]]).expand(100_000, 2),
-        },
-    }
-)
+one_state = make_logit([0.0, 1.0, -1.0], [0.5, -1.0], [1.0, 0.2], batch=100_000)
 print(f"{'':24s}{'frequency of the types':27s}mean of u      deviation of u")
 for name, sample in (
     ("torch.distributions", plain_sample(one_state)),
@@ -634,8 +636,10 @@ mask = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool)
 torch.manual_seed(1)
 action = sample_hybrid_action(network(torch.rand(6, 10)))
 action.action_args = mask_args(action.action_args, mask[action.action_type])
-print("all six\n", action)
-print("two of them, action[1:3]\n", action[1:3])
+for name, tree in (("all six", action), ("action[1:3]", action[1:3])):
+    print(name)
+    for kind, args in zip(tree.action_type, tree.action_args, strict=True):
+        print(f"    type {kind}, arguments", [round(u, 2) for u in args.tolist()])
 
 # %% [markdown]
 # ## One distribution
@@ -680,24 +684,28 @@ print("two of them, action[1:3]\n", action[1:3])
 
 
 # %%
-def plain_log_prob_and_entropy(logit, action, mask):
-    type_dist = Categorical(logits=logit.action_type)
+def plain_form(logit, mask, action=None):
+    """Return an action (a new one if none is given), its log-probability, the entropy."""
+    type_dist = Categorical(probs=torch.softmax(logit.action_type, dim=-1))
     args_dist = Normal(logit.action_args.mu, logit.action_args.sigma)
+    if action is None:
+        sample = {"action_type": type_dist.sample(), "action_args": args_dist.sample()}
+        action = ttorch.as_tensor(sample)
     used = mask[action.action_type]
     log_density = args_dist.log_prob(action.action_args)
     log_prob = type_dist.log_prob(action.action_type)
     log_prob = log_prob + torch.where(used, log_density, 0.0).sum(-1)
     how_often = type_dist.probs @ mask.float()
     entropy = type_dist.entropy() + (how_often * args_dist.entropy()).sum(-1)
-    return log_prob, entropy
+    return action, log_prob, entropy
 
 
 # %% [markdown]
 # ### The direct form
 #
 # Small batches are not slow because of the arithmetic. Each call into PyTorch has a
-# price of a few microseconds, whatever the size, and the plain form makes almost ninety
-# of them. So it pays to find a shorter way to write the same thing.
+# price of a few microseconds, whatever the size, and the plain form makes more than
+# seventy of them. So it pays to find a shorter way to write the same thing.
 #
 # Let $L_k$ be the expected log-density of an action of type $k$,
 #
@@ -778,7 +786,7 @@ class HybridDistribution:
 
         # One sum, one look: it is not finite if any number is bad.
         total = self.prob.sum() + self.mu.sum() + args_entropy.sum()
-        check_policy(total, name, type_logit, self.mu, self.sigma)
+        check_policy(total.item(), name, type_logit, self.mu, self.sigma)
 
     def sample(self, generator: torch.Generator | None = None) -> ttorch.Tensor:
         """Draw one action for each state.
@@ -818,7 +826,7 @@ class HybridDistribution:
             TypeError: If ``action`` is of the wrong kind or the types are not int64.
             ValueError: If a key is missing, shapes differ or a type is out of range.
         """
-        action_type, action_args = read_action(action, self.mu.shape)
+        action_type, action_args = read_action(action, self.mu.shape[1], len(self.mu))
 
         # The level of each sample's type, from the table.
         try:
@@ -867,21 +875,25 @@ class HybridDistribution:
                 f"got {other.mask.tolist()}"
             )
 
-        # How often each argument counts, (B, A). Where it never does, its terms are
-        # replaced by harmless ones before they are squared.
+        # How often each argument counts, (B, A). Where it never does, harmless numbers
+        # stand in for its own before they are divided and squared.
         often = self.prob @ self.mask.to(self.prob.dtype)
-        scale = torch.where(often > 0, self.sigma / other.sigma, 1.0)
-        shift = torch.where(often > 0, (self.mu - other.mu) / other.sigma, 0.0)
+        sigma = torch.where(often > 0, self.sigma, 1.0)
+        other_sigma = torch.where(often > 0, other.sigma, 1.0)
+        shift = torch.where(often > 0, self.mu - other.mu, 0.0)
 
-        # The two sums of {eq}`hybrid-kl`: over the types, and over the arguments.
-        args_kl = 0.5 * (scale.square() + shift.square() - 1.0) - scale.log()
+        # The two sums of {eq}`hybrid-kl`: over the arguments, and over the types.
+        square = (sigma / other_sigma).square() + (shift / other_sigma).square()
+        args_kl = (other_sigma / sigma).log() + 0.5 * (square - 1.0)
         difference = self.type_log_prob - other.type_log_prob
         type_kl = self.prob * torch.where(self.prob > 0, difference, 0.0)
         return type_kl.sum(-1) + (often * args_kl).sum(-1)
 
 
-def read_action(action: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Take types (B,) and arguments of a shape (B, A) out of a tree; check them."""
+def read_action(
+    action: Any, num_args: int, batch: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Take types (B,) and arguments (B, A) out of a tree; check them, B if given."""
     try:
         action_type, action_args = action["action_type"], action["action_args"]
     except KeyError as error:
@@ -891,12 +903,1305 @@ def read_action(action: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
             "action must be a tree with 'action_type' and 'action_args', "
             f"got {type(action).__name__}"
         ) from error
-    check_shape("action.action_type", action_type, shape[:1])
-    check_shape("action.action_args", action_args, shape)
+    check_matrix("action.action_args", action_args, "(B, A)")
+    batch = len(action_args) if batch is None else batch
+    check_shape("action.action_args", action_args, (batch, num_args))
+    check_shape("action.action_type", action_type, (batch,))
     if action_type.dtype != torch.int64:
         raise TypeError(f"action.action_type must be int64, got {action_type.dtype}")
-    if not action_args.is_floating_point():
-        raise TypeError(
-            f"action.action_args must be floating point, got {action_args.dtype}"
-        )
     return action_type, action_args
+
+
+# %% [markdown]
+# Both forms give the same numbers. The last two lines count the operations that PyTorch
+# has to dispatch for a sample, its log-probability and the entropy.
+
+# %%
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Count(TorchDispatchMode):
+    """Count the operations that PyTorch dispatches."""
+
+    def __init__(self):
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.number += 1
+        return function(*args, **(kwargs or {}))
+
+
+def direct_form(logit, mask, action=None):
+    policy = HybridDistribution(logit, mask)
+    action = policy.sample() if action is None else action
+    return action, policy.log_prob(action), policy.entropy()
+
+
+with torch.no_grad():
+    logit = network(torch.rand(256, 10))
+    action, *plain = plain_form(logit, mask)
+    _, *direct = direct_form(logit, mask, action)
+    for name, one, other in zip(
+        ("log-probability", "entropy"), plain, direct, strict=True
+    ):
+        print(f"{name:16s} differs by less than 1e-5: {torch.allclose(one, other)}")
+    for form in (plain_form, direct_form):
+        with Count() as count:
+            form(logit, mask)
+        print(f"{form.__name__:16s} {count.number} operations")
+
+# %% [markdown]
+# The class checks less than `torch.distributions` does, and on purpose. It looks once at
+# one sum instead of at each tensor. When the sum is bad, it searches for the culprit:
+
+# %%
+broken = make_logit([0.0, 0.0, 0.0], [0.0, 0.0], [1.0, 1.0], batch=2)
+broken.action_args.mu[1, 0] = torch.nan
+try:
+    HybridDistribution(broken, mask)
+except ValueError as error:
+    print("ValueError:", error)
+
+# %% [markdown]
+# ## The PPO error of hybrid actions
+#
+# With a log-probability and an entropy of the *whole* action, the PPO error needs nothing
+# new. There is one ratio for the action,
+#
+# $$
+# \rho(\theta) = \exp\bigl(\log \pi_\theta(k, u \mid s)
+#     - \log \pi_{\text{old}}(k, u \mid s)\bigr) ,
+# $$ (hybrid-ratio)
+#
+# and one clip. Old and new log-probability use the same type and the same mask, and that
+# is all one can get wrong here.
+#
+# The paper that introduced hybrid PPO, called H-PPO {cite:p}`fan2019`, does it
+# differently. It has a ratio $\rho^{\text{type}} = p_k / p_k^{\text{old}}$ for the type
+# and a ratio $\rho^{\text{args}}$ for the arguments, clips each of them, and adds up:
+#
+# $$
+# L(\rho^{\text{type}}, \hat A)
+#     + \mathbb 1\Bigl[\textstyle\sum_j m_{k,j} > 0\Bigr]\, L(\rho^{\text{args}}, \hat A) ,
+# $$ (hybrid-per-head)
+#
+# with the clipped surrogate $L$ of {doc}`/chapters/04_ppo_error`. The indicator in front
+# of the second term matters. A sample whose type has no argument has
+# $\rho^{\text{args}} = 1$ for ever, so its term would add a constant to the loss and to
+# what one logs.
+#
+# The product of the two ratios is {eq}`hybrid-ratio`. Before the first update all three
+# are 1, and there the two errors have the same gradient: $\nabla \rho$ is
+# $\nabla \rho^{\text{type}} + \nabla \rho^{\text{args}}$. Further away they differ in
+# what they clip.
+
+
+# %% tags=["export"]
+def ppo_policy_error_hybrid(
+    data: ppo_policy_data,
+    mask: ArrayLike | Tensor,
+    clip_ratio: float = 0.2,
+    dual_clip: float | None = None,
+) -> tuple[ppo_policy_loss, ppo_info]:
+    """Compute the PPO policy error of hybrid actions, with one ratio for the action.
+
+    Args:
+        data: ``logit_new`` and ``logit_old``, trees as ``HybridPolicyNetwork`` returns
+            them; ``action``, a tree with ``action_type`` (B,) int64 and ``action_args``
+            (B, A); advantages (B,); weights (B,) or None.
+        mask: Which type (row) uses which argument (column), (K, A), zeros and ones.
+        clip_ratio: Half width of the clip range, greater than 0.
+        dual_clip: Bound of the dual clip, greater than 1, or None for no bound.
+
+    Returns:
+        ``ppo_policy_loss`` (0-dimensional tensors) and ``ppo_info`` (floats).
+
+    Raises:
+        TypeError: If a field is of the wrong kind.
+        ValueError: If a key is missing, shapes differ, a type is out of range, a clip
+            constant is out of its range or a number is not finite. The message names the
+            field.
+    """
+    new, old = new_and_old(data, mask)
+    # The exponent of {eq}`hybrid-ratio`; the clipped surrogate takes it from here.
+    loss, info = policy_error_from_log_prob(
+        new.log_prob(data.action),
+        old.log_prob(data.action),
+        new.entropy(),
+        data.adv,
+        data.weight,
+        clip_ratio,
+        dual_clip,
+    )
+    check_error(loss, info, data, new)
+    return loss, info
+
+
+def ppo_policy_error_hybrid_per_head(
+    data: ppo_policy_data,
+    mask: ArrayLike | Tensor,
+    clip_ratio: float = 0.2,
+    dual_clip: float | None = None,
+) -> tuple[ppo_policy_loss, ppo_info]:
+    """Compute the PPO policy error of hybrid actions, with a ratio for each head.
+
+    Args:
+        data: As in ``ppo_policy_error_hybrid``.
+        mask: As in ``ppo_policy_error_hybrid``.
+        clip_ratio: Half width of the clip range of both ratios, greater than 0.
+        dual_clip: Bound of the dual clip, greater than 1, or None for no bound.
+
+    Returns:
+        ``ppo_policy_loss`` (0-dimensional tensors) and ``ppo_info`` (floats). The
+        divergence is that of the whole action, ``clipfrac`` the larger of the two heads'.
+
+    Raises:
+        TypeError: As ``ppo_policy_error_hybrid``.
+        ValueError: As ``ppo_policy_error_hybrid``.
+
+    Source:
+        Fan et al. 2019, section 4.2 (H-PPO).
+    """
+    new, old = new_and_old(data, mask)
+    type_new, args_new = log_prob_of_heads(new, data.action)
+    type_old, args_old = log_prob_of_heads(old, data.action)
+
+    # The first term of {eq}`hybrid-per-head`, and the entropy of the whole.
+    type_loss, type_info = policy_error_from_log_prob(
+        type_new, type_old, new.entropy(), data.adv, data.weight, clip_ratio, dual_clip
+    )
+
+    # The second term. The indicator is a weight, 0 where the type has no argument.
+    has_args = new.mask.any(-1)[data.action["action_type"]].to(args_new.dtype)
+    args_loss, args_info = policy_error_from_log_prob(
+        args_new,
+        args_old,
+        torch.zeros_like(args_new),
+        data.adv,
+        has_args if data.weight is None else has_args * data.weight,
+        clip_ratio,
+        dual_clip,
+    )
+    loss = ppo_policy_loss(
+        type_loss.policy_loss + args_loss.policy_loss, type_loss.entropy_loss
+    )
+    info = ppo_info(
+        type_info.approx_kl + args_info.approx_kl,
+        max(type_info.clipfrac, args_info.clipfrac),
+    )
+    check_error(loss, info, data, new)
+    return loss, info
+
+
+def new_and_old(
+    data: ppo_policy_data, mask: ArrayLike | Tensor
+) -> tuple[HybridDistribution, HybridDistribution]:
+    """Build both policies of a batch, the old one without gradient."""
+    new = HybridDistribution(data.logit_new, mask, "logit_new")
+    type_old, mu_old, _ = read_logit(data.logit_old, "logit_old")
+    check_shape("logit_old.action_type", type_old, new.prob.shape)
+    check_shape("logit_old.action_args.mu", mu_old, new.mu.shape)
+    with torch.no_grad():
+        old = HybridDistribution(data.logit_old, new.mask, "logit_old")
+    return new, old
+
+
+def log_prob_of_heads(
+    policy: HybridDistribution, action: ttorch.Tensor
+) -> tuple[Tensor, Tensor]:
+    """Split the log-probability of an action into those of type and arguments, (B,)."""
+    joint = policy.log_prob(action)
+    column = action["action_type"].unsqueeze(1)
+    of_type = policy.type_log_prob.gather(1, column).squeeze(1)
+    return of_type, joint - of_type
+
+
+def check_error(
+    loss: ppo_policy_loss,
+    info: ppo_info,
+    data: ppo_policy_data,
+    policy: HybridDistribution,
+) -> None:
+    """Raise if an error is not finite, and name the field that is to blame."""
+    # An argument that does not count may be a NaN, so it must not be blamed.
+    data_mask = policy.mask[data.action["action_type"]]
+    check_finite(
+        (*(part.item() for part in loss), *info),
+        action_args=mask_args(data.action["action_args"], data_mask),
+        adv=data.adv,
+        weight=data.weight,
+    )
+
+
+# %% [markdown]
+# Here are the two errors for the same batch, once with the new policy equal to the old
+# one and once after it has moved. The cosine compares the directions of their gradients
+# with respect to all parameters of the network.
+
+# %%
+torch.manual_seed(2)
+state = torch.rand(512, 10)
+with torch.no_grad():
+    old = network(state)
+    action = HybridDistribution(old, mask).sample()
+adv = torch.randn(512)
+
+
+def gradient(error, network):
+    data = ppo_policy_data(network(state), old, action, adv, None)
+    loss, _ = error(data, mask)
+    grads = torch.autograd.grad(loss.policy_loss, list(network.parameters()))
+    return loss.policy_loss.item(), torch.cat([grad.flatten() for grad in grads])
+
+
+moved = HybridPolicyNetwork(10, {"action_type_shape": 3, "action_args_shape": 2})
+moved.load_state_dict(network.state_dict())
+with torch.no_grad():
+    for parameter in moved.parameters():
+        parameter += 0.1 * torch.randn_like(parameter)
+
+print("policy        loss: one ratio  per head   norm: one ratio  per head   cosine")
+for name, policy in (("unchanged", network), ("moved", moved)):
+    loss_1, grad_1 = gradient(ppo_policy_error_hybrid, policy)
+    loss_2, grad_2 = gradient(ppo_policy_error_hybrid_per_head, policy)
+    cosine = torch.cosine_similarity(grad_1, grad_2, dim=0).item()
+    row = f"{name:12s}{loss_1:17.4f}{loss_2:10.4f}{grad_1.norm():18.4f}"
+    print(row + f"{grad_2.norm():10.4f}{cosine:9.4f}")
+
+# %% [markdown]
+# **What to notice.** At the start the losses differ and the gradients do not, down to the
+# last digit. Later they differ. Take $\rho^{\text{type}} = 1.3$ and $\rho^{\text{args}} =
+# 0.75$: the action as a whole has hardly changed, $\rho = 0.975$, and one ratio clips
+# nothing. Two ratios clip the type.
+#
+# ## What the mask is good for
+#
+# What if one left the mask out and summed over all $A$ arguments? Many implementations
+# do. The gradient stays unbiased, since on average the noise of arguments that nobody
+# used is unrelated to the advantage. But the noise enters the ratio, and the ratio trips
+# the clip.
+#
+# The size can be computed. Let each mean move by $\delta$ deviations between two
+# updates. One argument then multiplies the mean square of the ratio by $e^{\delta^2}$,
+# so the variance of the ratio grows with the number of arguments like
+# $e^{A \delta^2} - 1$. The figure has 20,000 actions of the three types above, $\delta =
+# 0.3$, logits moved as well, and more and more arguments that no type uses.
+
+# %% mystnb={"image": {"alt": "Left: histograms of the ratio; with the mask it is narrow around one, without it and with sixteen unused arguments it is broad. Right: spread of the ratio and clip fraction against the number of unused arguments; both grow without the mask and stay constant with it"}}
+num_samples, delta = 20_000, 0.3
+
+
+def ratios(num_unused, masked):
+    """Sample actions of an old policy; return the ratios of a policy that moved."""
+    generator = torch.Generator().manual_seed(0)
+    table = torch.cat([mask, torch.zeros(3, num_unused, dtype=torch.bool)], dim=1)
+    if not masked:
+        table = torch.ones_like(table)
+    num_args = 2 + num_unused
+    sides = torch.randint(0, 2, (num_samples, num_args), generator=generator) * 2 - 1
+    zeros, ones = torch.zeros(num_samples, num_args), torch.ones(num_samples, num_args)
+    logits = torch.zeros(num_samples, 3)
+    new_logits = 0.1 * torch.randn(num_samples, 3, generator=generator)
+    old_logit = {"action_type": logits, "action_args": {"mu": zeros, "sigma": ones}}
+    new_args = {"mu": delta * sides, "sigma": ones}
+    new_logit = {"action_type": new_logits, "action_args": new_args}
+    old = HybridDistribution(old_logit, table)
+    action = old.sample(generator)
+    new = HybridDistribution(new_logit, table)
+    return (new.log_prob(action) - old.log_prob(action)).exp()
+
+
+fig, axes = plt.subplots(1, 2, figsize=(7, 3.2))
+for label, num_unused, masked in (
+    ("masked", 16, True),
+    ("not masked, 0 unused", 0, False),
+    ("not masked, 16 unused", 16, False),
+):
+    values = ratios(num_unused, masked).clamp(max=3.0).numpy()
+    axes[0].hist(values, bins=90, range=(0, 3), histtype="step", label=label)
+axes[0].set(xlabel=r"ratio $\rho$", ylabel="actions", xlim=(0, 2.95), ylim=(0, 2700))
+axes[0].legend(fontsize=8)
+
+unused = [0, 1, 2, 4, 8, 16]
+print("                 masked                not masked")
+print("unused   deviation  clip fraction   deviation  clip fraction")
+found = {True: [], False: []}
+for num_unused in unused:
+    row = f"{num_unused:6d}"
+    for masked in (True, False):
+        values = ratios(num_unused, masked)
+        clipped = ((values - 1).abs() > 0.2).float().mean().item()
+        found[masked].append((values.std().item(), clipped))
+        row += f"{found[masked][-1][0]:12.2f}{clipped:15.2f}"
+    print(row)
+for masked, colour in ((True, "C0"), (False, "C2")):
+    name = "masked" if masked else "not masked"
+    deviations, clipped = zip(*found[masked], strict=True)
+    axes[1].plot(unused, deviations, "o-", color=colour, label=f"deviation, {name}")
+    axes[1].plot(unused, clipped, "s--", color=colour, label=f"clipped, {name}")
+computed = [math.sqrt(math.expm1((2 + n) * delta**2)) for n in unused]
+axes[1].plot(unused, computed, ":", color="C3", label="deviation, computed")
+axes[1].set(xlabel="arguments that no type uses", ylim=(0, 2.7))
+axes[1].legend(fontsize=8, ncols=2)
+fig.tight_layout()
+
+# %% [markdown]
+# **What to notice.** With the mask nothing changes, however many arguments lie idle.
+# Without it even two arguments widen the ratio, because each sample counts one or two
+# arguments that its type ignores; and with sixteen most samples are clipped before the
+# policy has moved in any way that matters. The dotted line is the formula, which leaves
+# the moved logits out.
+#
+# So the mask is correct always. Whether one sees it in the return depends on how many
+# arguments lie idle: with two of them training often looks the same, with many it does
+# not. A later chapter measures that, with seeds and intervals.
+#
+# ## From a Gymnasium space to a policy and back
+#
+# In Gymnasium a hybrid action is a nest of spaces, and one form of it tells the mask:
+# `Tuple(Discrete(K), Tuple(K boxes))`, one box of arguments for each type. A type without
+# arguments has an empty box, of shape `(0,)`. Any other nest with one `Discrete` and some
+# boxes, such as `Tuple(Discrete(3), Box(2))`, leaves open which type uses what, and we
+# have to be told.
+#
+# The policy's arguments are normal: no bounds, and a spread of 1 at the start. The boxes
+# of an environment are anything, from 0 to 720 say. So arguments live in $[-1, 1]$ on
+# the policy's side, and only at the door of the environment they are moved to the box
+# $[l_j, h_j]$ and clipped,
+#
+# $$
+# \tilde u_j = \operatorname{clip}\Bigl(
+#     \frac{l_j + h_j}{2} + \frac{h_j - l_j}{2}\, u_j,\; l_j,\, h_j \Bigr) ,
+# $$ (hybrid-rescale)
+#
+# where an argument with an infinite bound is not moved. The log-probability is always
+# that of $u$, the sample before the clip. That is what the policy did; the clip belongs
+# to the environment. Storing $\tilde u$ instead and evaluating *its* density would
+# compute a ratio for an action that was never drawn.
+
+
+# %% tags=["export"]
+@dataclass(frozen=True, eq=False)
+class HybridActionSpec:
+    """What a hybrid action space is to a policy: sizes, a mask and a way back.
+
+    Attributes:
+        space: Space of one action.
+        mask: Which type (row) uses which argument (column), (K, A) bool.
+        low: Lower bounds of the arguments in the environment, (A,).
+        high: Upper bounds, (A,).
+    """
+
+    space: spaces.Space[Any]
+    mask: Tensor
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    @classmethod
+    def from_space(
+        cls, space: spaces.Space[Any], mask: ArrayLike | Tensor | None = None
+    ) -> HybridActionSpec:
+        """Read a Gymnasium space.
+
+        Args:
+            space: A nest of Tuple and Dict spaces with exactly one Discrete and with
+                Boxes of floating-point numbers. The order of the arguments is the order
+                of the boxes, each flattened.
+            mask: Which type uses which argument, (K, A), zeros and ones. May be left out
+                for ``Tuple(Discrete(K), Tuple(K boxes))``, whose k-th box holds the
+                arguments of type k, none if it is empty.
+
+        Returns:
+            The specification.
+
+        Raises:
+            TypeError: If the nest holds another kind of space.
+            ValueError: If it does not hold exactly one Discrete, or no argument at all,
+                or if the mask is missing or has another form.
+        """
+        nodes = list(leaves(space))
+        boxes = [node for node in nodes if isinstance(node, spaces.Box)]
+        types = [node for node in nodes if isinstance(node, spaces.Discrete)]
+        for node in nodes:
+            real = isinstance(node, spaces.Box) and np.issubdtype(
+                node.dtype, np.floating
+            )
+            if not real and not isinstance(node, spaces.Discrete):
+                raise TypeError(
+                    "space must hold one Discrete and Boxes of floating-point numbers, "
+                    f"got {node}"
+                )
+        sizes = [math.prod(box.shape) for box in boxes]
+        if len(types) != 1 or sum(sizes) == 0:
+            raise ValueError(
+                "space must hold exactly one Discrete and at least one argument in a "
+                f"Box, got {space}"
+            )
+        num_types = int(types[0].n)
+
+        # One box for each type: the mask has a block of ones in each row.
+        if mask is None:
+            if not boxes_by_type(space, num_types):
+                raise ValueError(
+                    "mask must be given: only Tuple(Discrete(K), Tuple(K boxes)) tells "
+                    f"which type uses which argument, got {space}"
+                )
+            mask = np.repeat(np.eye(num_types, dtype=bool), sizes, axis=1)
+        return cls(
+            space,
+            as_mask(mask, (num_types, sum(sizes)), torch.device("cpu")),
+            np.concatenate([box.low.ravel() for box in boxes]).astype(np.float64),
+            np.concatenate([box.high.ravel() for box in boxes]).astype(np.float64),
+        )
+
+    @property
+    def action_shape(self) -> dict[str, int]:
+        """The sizes, as ``HybridPolicyNetwork`` takes them."""
+        num_types, num_args = self.mask.shape
+        return {"action_type_shape": num_types, "action_args_shape": num_args}
+
+    @cached_property
+    def centre_and_half_width(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Centre and half width of each argument's interval, 0 and 1 if unbounded."""
+        bounded = np.isfinite(self.low) & np.isfinite(self.high)
+        low = np.where(bounded, self.low, -1.0)
+        high = np.where(bounded, self.high, 1.0)
+        return (low + high) / 2, (high - low) / 2
+
+    def to_env(self, action: ttorch.Tensor) -> Any:
+        """Turn a batch of actions into what a vector environment's ``step`` takes.
+
+        Args:
+            action: Tree with ``action_type``, (B,) int64, and ``action_args``, (B, A),
+                where [-1, 1] is the whole range of an argument.
+
+        Returns:
+            The nest of ``space`` with NumPy arrays of B rows in it.
+
+        Raises:
+            TypeError: If ``action`` is of the wrong kind.
+            ValueError: If a key is missing, shapes differ, or a number is NaN.
+        """
+        action_type, action_args = read_action(action, len(self.low))
+
+        # {eq}`hybrid-rescale`, for all arguments at once.
+        centre, half_width = self.centre_and_half_width
+        args = centre + half_width * action_args.detach().cpu().numpy()
+        args = args.clip(self.low, self.high)
+        if np.isnan(args).any():
+            row, column = np.argwhere(np.isnan(args))[0].tolist()
+            raise ValueError(
+                f"action.action_args must not be NaN, got one at ({row}, {column})"
+            )
+        return fill(self.space, action_type.cpu().numpy(), iter(args.T))
+
+    def to_single_env(self, action: ttorch.Tensor) -> Any:
+        """Turn a batch of one action into what a single environment's ``step`` takes.
+
+        Args:
+            action: As in ``to_env``, with B = 1.
+
+        Returns:
+            An element of ``space``.
+
+        Raises:
+            TypeError: As ``to_env``.
+            ValueError: As ``to_env``, or if B is not 1.
+        """
+        nest = self.to_env(action)
+        batch = len(action["action_type"])
+        if batch != 1:
+            raise ValueError(f"action must hold one action, got a batch of {batch}")
+        return next(iterate(batch_space(self.space, 1), nest))
+
+
+def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
+    """Yield the spaces at the ends of a nest of Tuple and Dict, in order."""
+    if isinstance(space, spaces.Tuple):
+        for child in space.spaces:
+            yield from leaves(child)
+    elif isinstance(space, spaces.Dict):
+        for child in space.spaces.values():
+            yield from leaves(child)
+    else:
+        yield space
+
+
+def boxes_by_type(space: spaces.Space[Any], num_types: int) -> bool:
+    """Say whether a space is ``Tuple(Discrete(K), Tuple(K boxes))``."""
+    if not isinstance(space, spaces.Tuple) or len(space.spaces) != 2:
+        return False
+    first, second = space.spaces
+    return (
+        isinstance(first, spaces.Discrete)
+        and isinstance(second, spaces.Tuple)
+        and len(second.spaces) == num_types
+        and all(isinstance(child, spaces.Box) for child in second.spaces)
+    )
+
+
+def fill(
+    space: spaces.Space[Any],
+    action_type: NDArray[np.int64],
+    columns: Iterator[NDArray[np.float64]],
+) -> Any:
+    """Build the nest of a space from types (B,) and the columns of the arguments."""
+    if isinstance(space, spaces.Tuple):
+        return tuple(fill(child, action_type, columns) for child in space.spaces)
+    if isinstance(space, spaces.Dict):
+        items = space.spaces.items()
+        return {key: fill(child, action_type, columns) for key, child in items}
+    if isinstance(space, spaces.Discrete):
+        return action_type + space.start
+    assert isinstance(space, spaces.Box)  # for the type checker; from_space has checked
+    batch = np.empty((len(action_type), math.prod(space.shape)), space.dtype)
+    for index in range(batch.shape[1]):
+        batch[:, index] = next(columns)
+    return batch.reshape(len(batch), *space.shape)
+
+
+# %%
+box = spaces.Box(0.0, 10.0, (1,))
+empty = spaces.Box(0.0, 1.0, (0,))
+space = spaces.Tuple((spaces.Discrete(3), spaces.Tuple((box, box, empty))))
+spec = HybridActionSpec.from_space(space)
+print("mask          ", spec.mask.int().tolist())
+print("action_shape  ", spec.action_shape)
+action = ttorch.as_tensor(
+    {
+        "action_type": torch.tensor([0, 1, 2]),
+        "action_args": torch.tensor([[0.5, 0.0], [0.0, -3.0], [9.0, 9.0]]),
+    }
+)
+print("for the vector environment:\n", spec.to_env(action))
+print("for a single environment:\n", spec.to_single_env(action[1:2]))
+try:
+    HybridActionSpec.from_space(
+        spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 1, (2,))))
+    )
+except ValueError as error:
+    print("ValueError:", error)
+
+# %% [markdown]
+# ## Two environments
+#
+# ### Moving
+#
+# An agent is a point in the square $[-1, 1]^2$. It has a position $x_t$, a heading
+# $\varphi_t$ and a speed $v_t$, and it shall come to rest in a disc, the target. Each
+# step it does one of three things,
+#
+# $$
+# \begin{aligned}
+# \text{accelerate, power } u_1 \in [0, 1]&: & v_{t+1} &= \min(v_t + 0.05\, u_1,\; 0.1), \\
+# \text{turn, angle } u_2 \in [-1, 1]&: & \varphi_{t+1} &= \varphi_t + \tfrac{\pi}{2} u_2, \\
+# \text{stop}&: & v_{t+1} &= 0,
+# \end{aligned}
+# $$ (hybrid-moving)
+#
+# and then it glides, $x_{t+1} = x_t + v_{t+1} (\cos \varphi_{t+1}, \sin \varphi_{t+1})$.
+# Turning and gliding cost no speed; what is not mentioned stays as it was. With $D_t$ for
+# the distance to the centre of the target the reward is
+#
+# $$
+# r_t = D_t - D_{t+1} - 0.005 +
+# \begin{cases}
+#   1 & \text{stopped in the target: terminated} \\
+#   -1 & \text{left the square: terminated} \\
+#   0 & \text{otherwise.}
+# \end{cases}
+# $$ (hybrid-moving-reward)
+#
+# | constant | value | why |
+# |---|---|---|
+# | top speed | 0.1 a step | crossing the square takes 20 steps |
+# | acceleration at full power | 0.05 | two steps to top speed, so power matters at the end |
+# | largest turn | a quarter of a circle | turning round takes two steps, a correction one |
+# | radius of the target | 0.1 | at top speed one step is enough to overshoot |
+# | price of a step | 0.005 | small: a detour is cheap, idling to the limit costs 0.5 |
+# | time limit | 100 steps | truncates, and is not part of the state |
+#
+# The differences of the distance add up to the distance at the start, 0.9 on average, so
+# a good agent collects about 1.8 in an episode. The task needs both parts of the action:
+# the type alone cannot aim, and the arguments alone cannot stop.
+#
+# ### HybridLander
+#
+# Gymnasium's LunarLander has three engines and two action spaces: four discrete actions,
+# all at full power, or two continuous numbers that throttle everything at once. Neither
+# says what a pilot would say: *this engine, this much*. Here it is:
+#
+# | type | meaning | argument |
+# |---|---|---|
+# | 0 | coast | none |
+# | 1 | main engine | power, 0.5 to 1 |
+# | 2 | left engine | power, 0.5 to 1 |
+# | 3 | right engine | power, 0.5 to 1 |
+#
+# The power is a fraction of full power, and LunarLander's engines do not burn below one
+# half. State, reward and the end of an episode are those of LunarLander.
+
+
+# %% tags=["export"]
+class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
+    """A point that accelerates, turns and stops, and shall come to rest in a target.
+
+    Actions are ``Tuple(Discrete(3), Tuple(Box(1), Box(1), Box(0)))``: accelerate with a
+    power in [0, 1], turn by an angle in [-1, 1] quarter circles, or stop. Observations
+    hold nine numbers: position, speed, cosine and sine of the heading, the way to the
+    target (two coordinates and its length), and 1 inside the target, 0 elsewhere.
+    Registered as ``literate_rl/Moving-v0`` with a limit of 100 steps.
+
+    Args:
+        render_mode: ``"rgb_array"`` for pictures, or None.
+
+    Raises:
+        ValueError: If the render mode is another one, or ``step`` gets an action that is
+            not in the space.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+
+    max_speed = 0.1
+    acceleration = 0.05
+    max_turn = math.pi / 2
+    target_radius = 0.1
+    step_price = 0.005
+    pixels = 160
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        check_render_mode(render_mode)
+        self.render_mode = render_mode
+        power, angle = spaces.Box(0.0, 1.0, (1,)), spaces.Box(-1.0, 1.0, (1,))
+        nothing = spaces.Box(0.0, 1.0, (0,))
+        self.action_space = spaces.Tuple(
+            (spaces.Discrete(3), spaces.Tuple((power, angle, nothing)))
+        )
+        # The last step may lead out of the square, by no more than the top speed.
+        edge = 1.0 + self.max_speed
+        far = 1.0 + edge
+        high = [
+            edge,
+            edge,
+            self.max_speed,
+            1.0,
+            1.0,
+            far,
+            far,
+            math.hypot(far, far),
+            1.0,
+        ]
+        low = [-edge, -edge, 0.0, -1.0, -1.0, -far, -far, 0.0, 0.0]
+        self.observation_space = spaces.Box(
+            np.array(low, np.float32), np.array(high, np.float32)
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Put the agent and the target at random places, well inside the square."""
+        super().reset(seed=seed)
+        self.position = self.np_random.uniform(-0.9, 0.9, 2)
+        self.target = self.np_random.uniform(-0.9, 0.9, 2)
+        self.heading = self.np_random.uniform(-math.pi, math.pi)
+        self.speed = 0.0
+        return self.observe(), {}
+
+    def step(
+        self, action: tuple[Any, ...]
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Accelerate, turn or stop, then glide for one step."""
+        check_env_action(self.action_space, action)
+        kind, (power, angle, _) = action
+        before = self.distance()
+
+        # The three types {eq}`hybrid-moving`. Only the type's own argument is read.
+        if kind == 0:
+            faster = self.speed + self.acceleration * float(power[0])
+            self.speed = min(faster, self.max_speed)
+        elif kind == 1:
+            self.heading += self.max_turn * float(angle[0])
+        else:
+            self.speed = 0.0
+        direction = np.array([math.cos(self.heading), math.sin(self.heading)])
+        self.position = self.position + self.speed * direction
+
+        # The reward {eq}`hybrid-moving-reward`.
+        reward = before - self.distance() - self.step_price
+        arrived = bool(kind == 2 and self.distance() < self.target_radius)
+        outside = bool(np.abs(self.position).max() > 1.0)
+        reward += float(arrived) - float(outside)
+        return self.observe(), reward, arrived or outside, False, {}
+
+    def distance(self) -> float:
+        """Distance from the agent to the centre of the target."""
+        return math.dist(self.position, self.target)
+
+    def observe(self) -> NDArray[np.float32]:
+        """What the agent sees, (9,)."""
+        distance = self.distance()
+        heading = (math.cos(self.heading), math.sin(self.heading))
+        way = (*(self.target - self.position), distance)
+        inside = float(distance < self.target_radius)
+        return np.array(
+            [*self.position, self.speed, *heading, *way, inside], np.float32
+        )
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Draw the square: the target as a light disc, the agent with its nose."""
+        if self.render_mode is None:
+            return None
+        axis = np.linspace(-1.0, 1.0, self.pixels)
+        x, y = np.meshgrid(axis, -axis)
+        picture = np.full((self.pixels, self.pixels, 3), 235, np.uint8)
+        direction = np.array([math.cos(self.heading), math.sin(self.heading)])
+        nose = self.position + 0.09 * direction
+        for centre, radius, colour in (
+            (self.target, self.target_radius, (120, 190, 120)),
+            (self.position, 0.07, (40, 80, 160)),
+            (nose, 0.03, (200, 60, 40)),
+        ):
+            disc = (x - centre[0]) ** 2 + (y - centre[1]) ** 2 < radius**2
+            picture[disc] = colour
+        return picture
+
+
+class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
+    """Gymnasium's LunarLander with one engine at a time, and a throttle for each.
+
+    Actions are ``Tuple(Discrete(4), Tuple(Box(0), Box(1), Box(1), Box(1)))``: coast, or
+    burn the main, the left or the right engine with a power in [0.5, 1]. Observations
+    and rewards are those of ``LunarLander-v3``. Registered as
+    ``literate_rl/HybridLander-v0`` with a limit of 1,000 steps.
+
+    Args:
+        render_mode: ``"rgb_array"`` for pictures, or None.
+
+    Raises:
+        ValueError: If the render mode is another one, or ``step`` gets an action that is
+            not in the space.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        check_render_mode(render_mode)
+        self.render_mode = render_mode
+        lander = gym.make("LunarLander-v3", continuous=True, render_mode=render_mode)
+        # Without the time limit that `make` adds: ours comes with our own registration.
+        self.lander = lander.unwrapped
+        self.observation_space = self.lander.observation_space
+        nothing, power = spaces.Box(0.5, 1.0, (0,)), spaces.Box(0.5, 1.0, (1,))
+        self.action_space = spaces.Tuple(
+            (spaces.Discrete(4), spaces.Tuple((nothing, power, power, power)))
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Start a new descent."""
+        super().reset(seed=seed)
+        return self.lander.reset(seed=seed, options=options)
+
+    def step(
+        self, action: tuple[Any, ...]
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Burn one engine, or none, for one step."""
+        check_env_action(self.action_space, action)
+        kind, powers = action
+        command = np.zeros(2)
+        if kind > 0:
+            # At exactly one half LunarLander would not burn at all.
+            power = max(float(powers[kind][0]), 0.5 + 1e-6)
+            # LunarLander's first number is the main engine: above 0 it burns, from half
+            # power at 0 to full power at 1. The second is the side engines: beyond one
+            # half, the left one where it is negative and the right one where it is not.
+            command[:] = [(2 * power - 1, 0.0), (0.0, -power), (0.0, power)][kind - 1]
+        obs, reward, terminated, truncated, info = self.lander.step(command)
+        return obs, float(reward), terminated, truncated, info
+
+    def render(self) -> Any:
+        """Draw the moon and the lander."""
+        return self.lander.render()
+
+    def close(self) -> None:
+        """Free what drawing has allocated."""
+        self.lander.close()
+
+
+def check_render_mode(render_mode: str | None) -> None:
+    """Raise if a render mode is not ours."""
+    if render_mode not in (None, "rgb_array"):
+        raise ValueError(
+            f"render_mode must be 'rgb_array' or None, got {render_mode!r}"
+        )
+
+
+def check_env_action(space: spaces.Space[Any], action: Any) -> None:
+    """Raise if an action is not an element of a space."""
+    if not space.contains(action):
+        raise ValueError(f"action must be an element of {space}, got {action!r}")
+
+
+# With a name each environment gets its time limit, which *truncates* an episode.
+gym.register(
+    "literate_rl/Moving-v0",
+    entry_point=Moving,  # type: ignore[arg-type]
+    max_episode_steps=100,
+)
+gym.register(
+    "literate_rl/HybridLander-v0",
+    entry_point=HybridLander,  # type: ignore[arg-type]
+    max_episode_steps=1000,
+)
+
+# %% [markdown]
+# ## The policy acts
+#
+# Nobody has trained the policy yet; that is the task of a later chapter. But it can act,
+# and so can we. The first strip shows the untrained network. The second shows a rule of
+# three lines, written by hand: *stop in the target; turn if you look past it; otherwise
+# accelerate, less when it is near*. Each strip has six frames of one episode, from its
+# start to its end.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two strips of six frames of the Moving environment. Above, the untrained policy wanders; below, the rule turns towards the target, drives to it and stops in it"}}
+import os
+
+os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # draw without a screen
+
+
+def untrained(env, seed):
+    """Build a network for an environment; return it as a function of an observation."""
+    torch.manual_seed(seed)
+    network = HybridPolicyNetwork.from_space(env.observation_space, env.action_space)
+    spec = HybridActionSpec.from_space(env.action_space)
+    generator = torch.Generator().manual_seed(seed)
+
+    @torch.no_grad()
+    def act(obs):
+        logit = network(torch.as_tensor(obs).unsqueeze(0))
+        return spec.to_single_env(
+            HybridDistribution(logit, spec.mask).sample(generator)
+        )
+
+    return act
+
+
+def by_hand(obs):
+    """The rule: stop in the target, turn towards it, drive."""
+    _, _, speed, cos, sin, dx, dy, distance, inside = obs.tolist()
+    angle = math.atan2(cos * dy - sin * dx, cos * dx + sin * dy) / (math.pi / 2)
+    power = (min(0.1, distance) - speed) / 0.05
+    kind = 2 if inside else 1 if abs(angle) > 0.06 else 0
+    values = ([min(max(power, 0.0), 1.0)], [min(max(angle, -1.0), 1.0)], [])
+    return kind, tuple(np.array(value, np.float32) for value in values)
+
+
+def episode(env, act, seed):
+    """Play one episode; return its return and, where the environment draws, frames."""
+    obs, _ = env.reset(seed=seed)
+    frames, total, done = [env.render()], 0.0, False
+    while not done:
+        obs, reward, terminated, truncated, _ = env.step(act(obs))
+        done = terminated or truncated
+        total += float(reward)
+        frames.append(env.render())
+    return total, frames
+
+
+def show(axes, frames):
+    """Draw frames at equal distances in time, the first and the last among them."""
+    axes = list(axes)
+    steps = np.linspace(0, len(frames) - 1, len(axes)).round().astype(int)
+    for axis, step in zip(axes, steps, strict=True):
+        axis.imshow(frames[step])
+        axis.set_title(f"step {step}", size=9)
+        axis.set(xticks=[], yticks=[])
+
+
+env = gym.make("literate_rl/Moving-v0", render_mode="rgb_array")
+fig, axes = plt.subplots(2, 6, figsize=(7, 2.9))
+for row, (name, act) in enumerate(
+    (("untrained", untrained(env, seed=0)), ("by hand", by_hand))
+):
+    total, frames = episode(env, act, seed=12)
+    show(axes[row], frames)
+    axes[row, 0].set_ylabel(f"{name}\nreturn {total:.2f}")
+fig.tight_layout()
+
+# %%
+env = gym.make("literate_rl/Moving-v0")
+for name, act in (("untrained", untrained(env, seed=0)), ("by hand", by_hand)):
+    totals = [episode(env, act, seed)[0] for seed in range(100)]
+    print(f"{name:10s} mean return of 100 episodes {np.mean(totals):6.2f}")
+
+# %% [markdown]
+# **What to notice.** The rule comes close to the 1.8 that we computed: that is what
+# training should reach. The untrained network leaves the square or runs out of time.
+#
+# The same function `untrained` flies the lander. Not a line of it knows which
+# environment it is in.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Six frames of the lander under the untrained policy: it tumbles and crashes"}}
+env = gym.make("literate_rl/HybridLander-v0", render_mode="rgb_array")
+total, frames = episode(env, untrained(env, seed=0), seed=1)
+env.close()
+fig, axes = plt.subplots(2, 3, figsize=(7, 3.4))
+show(axes.flat, frames)
+fig.suptitle(f"untrained, return {total:.0f}", size=10)
+fig.tight_layout()
+
+# %% [markdown]
+# In a vector environment it is one line more, `to_env`. Here eight agents walk for a
+# hundred steps, with the loop that a training chapter needs.
+
+# %%
+from literate_rl.agents import make_envs
+
+envs = make_envs("literate_rl/Moving-v0", num_envs=8)
+spec = HybridActionSpec.from_space(envs.single_action_space)
+torch.manual_seed(0)
+network = HybridPolicyNetwork.from_space(
+    envs.single_observation_space, envs.single_action_space
+)
+obs, _ = envs.reset(seed=0)
+ended = reward_sum = 0
+for _ in range(100):
+    with torch.no_grad():
+        policy = HybridDistribution(network(torch.as_tensor(obs)), spec.mask)
+        action = policy.sample()
+    obs, reward, terminated, truncated, _ = envs.step(spec.to_env(action))
+    ended += (terminated | truncated).sum()
+    reward_sum += reward.sum()
+print(f"{ended} episodes ended, mean reward of a step {reward_sum / 800:.4f}")
+
+# %% [markdown]
+# ### Somebody else's environment
+#
+# The benchmark that the papers on parameterised actions share is *Platform*
+# {cite:p}`masson2016,bester2019`: run, hop and leap over gaps and past enemies, each with one
+# number. It is on PyPI as `hybrid-platform`, which needs `numba` without saying so. If
+# you install this book's package with the extra `platform`, both come along. Its
+# observation is a pair of a box and a step counter, and our network wants a box, so we
+# take the first one:
+#
+# ```python
+# import gymnasium as gym
+# import gym_platform  # registers Platform-v0
+# from literate_rl.hybrid_action import HybridActionSpec, HybridPolicyNetwork
+#
+# env = gym.make("Platform-v0", disable_env_checker=True)
+# env = gym.wrappers.TransformObservation(env, lambda obs: obs[0], env.observation_space[0])
+# spec = HybridActionSpec.from_space(env.action_space)
+# network = HybridPolicyNetwork.from_space(env.observation_space, env.action_space)
+# ```
+#
+# From here on everything is as above. Its action space is `Tuple(Discrete(3), Tuple(3
+# boxes))` with bounds of 30, 720 and 430, so the mask comes out as the unit matrix, and
+# `to_env` does the rest.
+#
+# ## Traps
+#
+# ### Trap: masked_select loses the rows
+#
+# The tutorial that this chapter follows looks up the mask of each sample and then takes
+# out the arguments that count with `masked_select`. Its mask has exactly one argument in
+# each row, and there it works. With a type that has none, the result is shorter than
+# the batch. Row $i$ of the arguments then belongs to another sample than row $i$ of the
+# types, and nothing complains.
+
+# %%
+action = ttorch.as_tensor(
+    {
+        "action_type": torch.tensor([0, 2, 1, 0]),
+        "action_args": torch.tensor([[10.0, 11], [20, 21], [30, 31], [40, 41]]),
+    }
+)
+data_mask = mask[action.action_type]
+action.action_args = ttorch.masked_select(action.action_args, data_mask)
+print("types      ", action.action_type.tolist())
+print("arguments  ", action.action_args.tolist())
+third = action[2:3]
+print(
+    "third row  ",
+    third.action_type.tolist(),
+    third.action_args.tolist(),
+    "(31 is right)",
+)
+
+# %% [markdown]
+# `mask_args` keeps the rows where they are. `select_args` refuses, and says which rows
+# are to blame:
+
+# %%
+action_args = torch.tensor([[10.0, 11], [20, 21], [30, 31], [40, 41]])
+print("mask_args  ", mask_args(action_args, data_mask).tolist())
+try:
+    select_args(action_args, data_mask)
+except ValueError as error:
+    print("ValueError:", error)
+
+# %% [markdown]
+# ### Trap: a transposed mask
+#
+# Rows are types and columns are arguments. If the numbers of both are equal, no shape
+# tells whether the mask lies the right way round, and if the mask is symmetric, no
+# number does. The tutorial's own mask is symmetric. So test with one that is not:
+
+# %%
+symmetric = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 0, 1]])
+chain = torch.tensor([[0, 1, 0], [0, 0, 1], [1, 0, 0]])
+for name, table in (("the tutorial's", symmetric), ("asymmetric", chain)):
+    print(f"{name:15s}", "type 0 reads argument", table[0].argmax().item(), end="")
+    print(", transposed", table.T[0].argmax().item())
+
+# %% [markdown]
+# ### Trap: zero times infinity
+#
+# Multiplying log-densities by the mask looks the same as `where`, until one of them is
+# infinite. And hiding the result with `where` afterwards is not enough: the forward pass
+# is fine then, and the gradient is not.
+
+# %%
+counts = torch.tensor([True, False])
+value = torch.tensor([0.3, torch.inf])
+
+
+def loss_of(form):
+    mu = torch.zeros(2, requires_grad=True)
+    if form == "replace before":
+        density = -0.5 * (torch.where(counts, value, mu) - mu).square()
+    else:
+        density = -0.5 * (value - mu).square()
+    total = (
+        density * counts if form == "multiply" else torch.where(counts, density, 0.0)
+    )
+    total.sum().backward()
+    return total.sum().item(), mu.grad.tolist()
+
+
+print("                        sum  gradient")
+for form in ("multiply", "where afterwards", "replace before"):
+    result, grad = loss_of(form)
+    print(f"{form:18s}{result:9.3f}  {grad}")
+
+# %% [markdown]
+# ### Trap: probabilities that saturate
+#
+# The plain form above builds its categorical distribution from probabilities, as the
+# tutorial does. PyTorch has to take a logarithm of them, and before that it lifts them to
+# the smallest step of floating point, $1.2 \cdot 10^{-7}$. So no logarithm falls below
+# $-15.94$, and there the gradient is exactly zero: an action that should never be taken
+# cannot be learned any further, nor can it be brought back. From logits there is no
+# such floor.
+
+# %%
+for name in ("probs", "logits"):
+    z = torch.tensor([0.0, -50.0], requires_grad=True)
+    given = torch.softmax(z, -1) if name == "probs" else z
+    log_prob = Categorical(**{name: given}).log_prob(torch.tensor(1))
+    log_prob.backward()
+    print(
+        f"{name:7s}log-probability {log_prob.item():7.2f}, gradient {z.grad.tolist()}"
+    )
+
+# %% [markdown]
+# ### Trap: an entropy that pays for nothing
+#
+# Adding up the entropies of the type and of all arguments counts arguments that no
+# chosen type uses. Here the mask is that of `Moving`, and the policy stops half of the
+# time. The last row is what one gets from the definition, the mean of
+# $-\log \pi$ over a million actions.
+
+# %%
+one_state = [0.3, 0.2, 0.5], [0.0, 0.0], [1.0, 1.0]  # probabilities, mu, sigma
+logit = make_logit(*one_state)
+logit.action_type = logit.action_type.log()
+of_type = Categorical(logits=logit.action_type).entropy()
+of_args = Normal(logit.action_args.mu, logit.action_args.sigma).entropy().sum(-1)
+
+many = make_logit(*one_state, batch=1_000_000)
+many.action_type = many.action_type.log()
+policy = HybridDistribution(many, mask)
+drawn = -policy.log_prob(policy.sample(torch.Generator().manual_seed(0))).mean()
+print(f"sum of all parts      {(of_type + of_args).item():.3f}")
+print(f"this chapter          {HybridDistribution(logit, mask).entropy().item():.3f}")
+print(f"mean of -log pi       {drawn.item():.3f}")
+
+# %% [markdown]
+# A bonus on the first number pays for noise in arguments that do nothing. They take it.
+#
+# ### Trap: two packages and one name
+#
+# `import treetensor` is what one writes, and `pip install treetensor` is what one then
+# types. On PyPI that name belongs to another project. The one that we import is called
+# `DI-treetensor` there.
+
+# %%
+from importlib.metadata import packages_distributions
+
+print(
+    "treetensor is imported from", sorted(set(packages_distributions()["treetensor"]))
+)
+
+# %% [markdown]
+# ### Trap: two meanings of "action mask"
+#
+# When somebody asks how to use an action mask with hybrid PPO, ask back which one. The
+# mask of this chapter is a fact about the *action space*: which type uses which
+# argument. The other kind is a fact about the *state*: which types are possible right
+# now. It belongs into the logits, as minus infinity, in the old and in the new policy
+# alike. Both work together:
+
+# %%
+logit = make_logit([0.0, 1.0, 2.0], [0.0, 0.0], [1.0, 1.0])
+possible = torch.tensor([[True, True, False]])
+logit.action_type = logit.action_type.masked_fill(~possible, -torch.inf)
+policy = HybridDistribution(logit, mask)
+print("probabilities", [round(p, 3) for p in policy.prob[0].tolist()])
+print("greedy type  ", policy.mode().action_type.item())
+print("entropy      ", round(policy.entropy().item(), 3))
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | | this chapter | DI-engine | H-PPO paper | PPOxFamily's tutorial | Stable-Baselines3 | CleanRL |
+# |---|---|---|---|---|---|---|
+# | hybrid actions | yes | yes, inside its PPO | yes | network and sampling only | refused: no tuple of Discrete and Box | no |
+# | ratio | one for the action | one for each head | one for each head | no loss | | |
+# | arguments that do not count | masked | in the ratio and in the entropy | masked, by the type's own output | taken out by `masked_select` | | |
+# | type without argument | its term is 0 | counted with the noise of all arguments | not treated | misaligns the rows | | |
+# | deviation $\sigma$ | a parameter | a parameter, a head or a constant; 0.3 in the Moving configuration | not said | a parameter | | |
+# | evaluation | greedy, `mode` | samples in on-policy PPO, greedy off policy | not said | | | |
+#
+# ## On the best device
+
+# %%
+from literate_rl.agents import best_device
+
+device = best_device()
+generator = torch.Generator(device).manual_seed(0)
+logit = network(torch.as_tensor(obs)).detach()
+policy = HybridDistribution(logit.to(device), mask)
+action = policy.sample(generator)
+log_prob = policy.log_prob(action)
+on_cpu = HybridDistribution(logit, mask).log_prob(action.cpu())
+difference = (log_prob.cpu() - on_cpu).abs().max().item()
+print(f"{tuple(log_prob.shape)} log-probabilities computed on {log_prob.device.type}")
+print("equal to those of the CPU:", difference < 1e-5)
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. No gradient, or is there?** The comment in `forward` says that `zeros_like` passes
+# no gradient. Some readers conclude that $w$, the parameter `action_args_log_sigma`, is
+# never trained. Let the loss be the sum of all entries of $\sigma = e^w$, repeated for a
+# batch of $B$ states. What is its gradient with respect to $w$? Return a list with one
+# number for each argument.
+
+# %%
+from literate_rl.agents import grade
+
+
+def answer(log_sigma: list[float], batch: int) -> list[float]:
+    return ...
+
+
+def gradient_by_autograd(log_sigma: list[float], batch: int) -> list[float]:
+    w = torch.tensor([log_sigma], requires_grad=True)
+    mu = torch.zeros(batch, len(log_sigma))
+    torch.exp(w + torch.zeros_like(mu)).sum().backward()
+    return w.grad[0].tolist()
+
+
+cases_1 = ([0.0, 0.0], 1), ([0.0, 1.0], 4), ([-2.0], 7)
+grade(answer, gradient_by_autograd, *cases_1)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer_1(log_sigma: list[float], batch: int) -> list[float]:
+    # Every state adds the derivative of the exponential once.
+    return [batch * math.exp(w) for w in log_sigma]
+
+
+grade(answer_1, gradient_by_autograd, *cases_1)
+
+# %% [markdown]
+# **2. A type without arguments.** Given are the log-probabilities of all types at one
+# state, the log-densities of all arguments, the mask as a list of rows and the type that
+# was taken. Return the joint log-probability. Mind that the log-density of an argument
+# that does not count may be minus infinity.
+
+
+# %%
+def answer(
+    type_log_prob: list[float],
+    args_log_density: list[float],
+    mask: list[list[int]],
+    action_type: int,
+) -> float:
+    return ...
+
+
+def joint_by_where(type_log_prob, args_log_density, mask, action_type):
+    used = torch.tensor(mask[action_type], dtype=torch.bool)
+    density = torch.where(used, torch.tensor(args_log_density), 0.0)
+    return type_log_prob[action_type] + density.sum().item()
+
+
+table = [[1, 0], [0, 1], [1, 1], [0, 0]]
+types = [-0.5, -1.5, -2.5, -3.5]
+cases_2 = [(types, [-1.0, -20.0], table, k) for k in range(4)]
+cases_2.append((types, [-1.0, -math.inf], table, 0))
+grade(answer, joint_by_where, *cases_2)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer_2(type_log_prob, args_log_density, mask, action_type):
+    row = zip(mask[action_type], args_log_density, strict=True)
+    return type_log_prob[action_type] + sum(density for used, density in row if used)
+
+
+grade(answer_2, joint_by_where, *cases_2)
+
+# %% [markdown]
+# **3. How many values does `masked_select` return?** A batch of $B$ states draws its
+# types with the probabilities $p$. How many arguments are selected on average? For which
+# masks is the number always $B$?
+
+
+# %%
+def answer(prob: list[float], mask: list[list[int]], batch: int) -> float:
+    return ...
+
+
+def number_by_counting(prob, mask, batch):
+    how_often = torch.tensor(prob, dtype=torch.float64) * batch
+    return (how_often @ torch.tensor(mask, dtype=torch.float64)).sum().item()
+
+
+cases_3 = (
+    ([0.5, 0.5], [[0, 1], [1, 0]], 10),
+    ([0.2, 0.3, 0.5], [[1, 0], [0, 1], [0, 0]], 100),
+    ([0.25, 0.75], [[1, 1, 1], [0, 0, 1]], 8),
+)
+grade(answer, number_by_counting, *cases_3)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer_3(prob, mask, batch):
+    # Always B only if every row holds exactly one 1.
+    return batch * sum(p * sum(row) for p, row in zip(prob, mask, strict=True))
+
+
+grade(answer_3, number_by_counting, *cases_3)
+
+# %% [markdown]
+# ## References
+#
+# Parameterised actions were defined by {cite:t}`masson2016`, together with the Platform
+# domain; {cite:t}`bester2019` learn their values instead of a policy. Hybrid PPO is by
+# {cite:t}`fan2019`, and the loss itself by {cite:t}`schulman2017`. The network and the
+# sampling function follow chapter 2 of PPOxFamily's tutorial.

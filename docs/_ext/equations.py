@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -70,9 +69,8 @@ def collect(app: Sphinx, document: nodes.document) -> None:
     env = app.env
     if not hasattr(env, "equations_of"):
         env.equations_of, env.computed_in = {}, {}  # type: ignore[attr-defined]
-    labels = [
-        block["label"] for block in document.findall(nodes.math_block) if block.get("label")
-    ]
+    blocks = document.findall(nodes.math_block)
+    labels = [block["label"] for block in blocks if block.get("label")]
     computed: dict[str, list[str]] = defaultdict(list)
     for reference in document.findall(addnodes.pending_xref):
         owner = reference.get("computed_by")
@@ -173,7 +171,6 @@ def anchor(test: Test) -> str:
 
 def tie(app: Sphinx, document: nodes.document, docname: str) -> None:
     """Say below each equation what computes it and what proves it; fill the index."""
-    env = app.env
     if document.next_node(equation_index):
         for place in list(document.findall(equation_index)):
             place.replace_self(index_of(app, docname))
@@ -193,19 +190,20 @@ def ties(app: Sphinx, label: str, docname: str, classes: list[str]) -> nodes.par
     tests = app.env.marked_tests["equation"].get(label, [])  # type: ignore[attr-defined]
     for number, (page, owner) in enumerate(places):
         line += nodes.Text("computed by " if number == 0 else ", ")
-        line += link(app, docname, page, f"def-{owner}", owner)
+        line += link(app, docname, page, f"def-{owner}", nodes.literal("", owner))
     for number, test in enumerate(tests):
         line += nodes.Text(" · tested by " if number == 0 else ", ")
-        line += link(app, docname, INDEX, anchor(test), test.name)
+        sentence = test.name.removeprefix("test_").replace("_", " ")
+        line += link(app, docname, INDEX, anchor(test), nodes.Text(sentence))
     return line
 
 
-def link(app: Sphinx, here: str, page: str, identifier: str, text: str) -> nodes.Node:
-    """Return a link with code as its text."""
+def link(
+    app: Sphinx, here: str, page: str, identifier: str, text: nodes.Node
+) -> nodes.Node:
+    """Return a link to a place of a page."""
     uri = "" if page == here else app.builder.get_relative_uri(here, page)
-    return nodes.reference(
-        "", "", nodes.literal("", text), refuri=f"{uri}#{identifier}", internal=True
-    )
+    return nodes.reference("", "", text, refuri=f"{uri}#{identifier}", internal=True)
 
 
 def index_of(app: Sphinx, docname: str) -> list[nodes.Node]:
@@ -242,7 +240,7 @@ def entry(
     place = f"{uri}#{nodes.make_id('equation-' + label)}"
     heading += nodes.reference("", label, refuri=place, internal=True)
     formula = nodes.math_block(block.astext(), block.astext())
-    formula.attributes.update(number=None, label=None, nowrap=block.get("nowrap", False))
+    formula.attributes.update(number=None, label=None, nowrap=False)
     line = ties(app, label, docname, classes=["equation-ties"])
     content: list[nodes.Node] = [heading, formula, line]
     for test in app.env.marked_tests["equation"].get(label, []):  # type: ignore[attr-defined]

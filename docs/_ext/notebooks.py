@@ -42,7 +42,9 @@ def main() -> int:
                     if any(o.output_type == "error" for o in cell.get("outputs", []))
                 )
                 line = starts[number] + 1
-                message = f"chapters/{chapter.name}:{line}: {error.ename}: {error.evalue}"
+                message = (
+                    f"chapters/{chapter.name}:{line}: {error.ename}: {error.evalue}"
+                )
                 tqdm.write(message, file=sys.stderr)
         nbformat.write(notebook, out / path.name)
     print(f"Executed notebooks are in {out}")

@@ -25,8 +25,8 @@ import nbformat
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADER = "# Generated from {} by `make sync`: edit the chapter. Digest {}\n"
-HEADER_PATTERN = re.compile(HEADER.format(r"(\S+)", r"(\w+)"))
+HEADER = "# Generated from {} (edit there); digest {}\n"
+HEADER_PATTERN = re.compile(r"# Generated from \S+ \(edit there\); digest (\w+)\n")
 HAND_WRITTEN = {"__init__.py", "__main__.py"}
 
 
@@ -104,7 +104,7 @@ def notebook_text(chapter: Path, root: Path = ROOT) -> str:
 
 
 def cells_of(notebook: NotebookNode) -> str:
-    """Return what a person edits in a notebook: kinds, tags and sources of its cells."""
+    """Return what a person edits in a notebook: its cells' kinds, tags, sources."""
     return json.dumps(
         [
             (cell.cell_type, cell.metadata.get("tags", []), cell.source)
@@ -130,7 +130,7 @@ def untouched(text: str, suffix: str) -> bool:
     if suffix == ".py":
         header, _, body = text.partition("\n")
         match = HEADER_PATTERN.fullmatch(header + "\n")
-        return match is not None and match[2] == digest(body)
+        return match is not None and match[1] == digest(body)
     notebook = nbformat.reads(text, 4)
     written = notebook.metadata.get("literate_rl", {}).get("digest")
     return written == digest(cells_of(notebook))
@@ -163,9 +163,9 @@ def stale(views: dict[Path, str], root: Path = ROOT) -> list[Path]:
         kept = old is None or (new is not None and same(old, new, path.suffix))
         if not kept and not untouched(old or "", path.suffix):
             edited.append(
-                f"{path.relative_to(root)}:1: edited by hand. Code and prose are edited "
-                "in chapters/NN_name.py only: move the edit there, delete this file, "
-                "run `make sync`"
+                f"{path.relative_to(root)}:1: edited by hand. Code and prose are "
+                "edited in chapters/NN_name.py only: move the edit there, delete this "
+                "file, run `make sync`"
             )
     if edited:
         raise TangleError("\n".join(edited))
@@ -200,10 +200,9 @@ def main(arguments: list[str]) -> int:
     except TangleError as error:
         print(error, file=sys.stderr)
         return 1
+    state = "stale, run `make sync`" if check else "synced"
     for path in changed:
-        print(
-            f"{path.relative_to(ROOT)}: {'stale, run `make sync`' if check else 'synced'}"
-        )
+        print(f"{path.relative_to(ROOT)}: {state}")
     return int(check and bool(changed))
 
 

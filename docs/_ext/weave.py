@@ -35,7 +35,14 @@ from tangle import ROOT, is_export, module_name, parse
 
 PACKAGE = "literate_rl"
 # A change of one of these may change what a chapter prints.
-EXECUTED_WITH = ("torch", "numpy", "gymnasium", "DI-treetensor", "matplotlib", "ipykernel")
+EXECUTED_WITH = (
+    "torch",
+    "numpy",
+    "gymnasium",
+    "DI-treetensor",
+    "matplotlib",
+    "ipykernel",
+)
 DIRECTIVE = re.compile(r"#(:|\s*(noqa|type:|fmt:|pragma|ruff:|mypy:))")
 
 
@@ -52,6 +59,7 @@ def read_chapter(text: str) -> NotebookNode:
     notebook = parse(text)
     code = "\n".join(c.source for c in notebook.cells if c.cell_type == "code")
     parts = [f"{name} {version(name)}" for name in EXECUTED_WITH]
+    parts.append((ROOT / "docs/_ext/kernel_config.py").read_text("utf-8"))
     parts += [meaning(path.read_text("utf-8")) for path in imported_modules(code)]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     notebook.metadata.setdefault("kernelspec", {})["package_digest"] = digest
@@ -62,8 +70,9 @@ def imported_modules(code: str) -> list[Path]:
     """Return the package's modules that a code imports, directly or through others."""
     found: dict[Path, None] = {}
     waiting = [code]
+    pattern = re.compile(rf"^\s*from {PACKAGE}\.(\w+) import", re.MULTILINE)
     while waiting:
-        for name in re.findall(rf"^\s*from {PACKAGE}\.(\w+) import", waiting.pop(), re.M):
+        for name in pattern.findall(waiting.pop()):
             path = ROOT / "src" / PACKAGE / f"{name}.py"
             if path.exists() and path not in found:
                 found[path] = None
@@ -118,15 +127,15 @@ def comment_lines(source: str) -> dict[int, str]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.OP:
             depth += (token.string in "([{") - (token.string in ")]}")
-        full_line = token.line[: token.start[1]].strip() == ""
-        if token.type == tokenize.COMMENT and full_line and depth == 0:
-            if not DIRECTIVE.match(token.string):
-                comments[token.start[0] - 1] = token.string[1:].removeprefix(" ")
+        if token.type != tokenize.COMMENT or DIRECTIVE.match(token.string):
+            continue
+        if depth == 0 and token.line[: token.start[1]].strip() == "":
+            comments[token.start[0] - 1] = token.string[1:].removeprefix(" ")
     return comments
 
 
 def split(source: str) -> list[Row]:
-    """Cut a cell into rows at its comments and at its classes' and functions' docstrings."""
+    """Cut a cell into rows at its comments and docstrings."""
     docstrings, headers = {}, {}
     for node in ast.walk(ast.parse(source)):
         text = docstring_of(node)
@@ -147,7 +156,8 @@ def split(source: str) -> list[Row]:
             rows.append(Row([prose]))
         elif number in docstrings:
             text, end = docstrings[number]
-            rows[-1].prose.append(Prose(inspect.cleandoc(str(text.value)), number, True))
+            docstring = inspect.cleandoc(str(text.value))
+            rows[-1].prose.append(Prose(docstring, number, is_docstring=True))
             number = end
         else:
             # A documented definition opens a row of its own, unless a comment just did.
@@ -165,7 +175,7 @@ def has_code(source: str, row: Row) -> bool:
 
 
 def definitions(source: str) -> dict[int, str]:
-    """Return the 0-based line of each top-level definition and method, with its name."""
+    """Return the name of each definition and method by its 0-based line."""
     found = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

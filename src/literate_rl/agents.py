@@ -1,4 +1,4 @@
-# Generated from chapters/00_agents.py by `make sync`: edit the chapter. Digest b1a4931208346359
+# Generated from chapters/00_agents.py (edit there); digest d80b3213ed19494d
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def discounted_returns(
         ValueError: If a shape or ``gamma`` is wrong, or a number that counts is not
             finite.
 
-    Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.9.
+    Source:
+        Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.9.
     """
     check_steps(
         reward=reward, next_value=next_value, terminated=terminated, truncated=truncated
@@ -142,7 +143,8 @@ def tabular_values(
         ValueError: If a shape or number is wrong, or if the values are infinite because
             nothing is discounted and some state never terminates.
 
-    Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.14.
+    Source:
+        Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.14.
     """
     check_gamma(gamma)
     chain = np.asarray(transition, dtype=np.float64)
@@ -250,8 +252,8 @@ def make_envs(
     Raises:
         TypeError: If an argument has the wrong type, or ``env`` makes something else
             than an environment.
-        ValueError: If ``num_envs`` is below 1, the id cannot be made, or ``env`` returns
-            the same object twice.
+        ValueError: If ``num_envs`` is below 1, the id cannot be made, or ``env``
+            returns the same object twice.
     """
     if not isinstance(env, str) and not callable(env):
         raise TypeError(f"env must be an id or a function, got {type(env).__name__}")
@@ -283,11 +285,11 @@ def true_successors(next_obs: NDArray[Any], infos: dict[str, Any]) -> NDArray[An
     """Undo the reset: return where each step of a ``SAME_STEP`` environment led.
 
     Args:
-        next_obs: Observations as ``step`` returned them, (B, *). Not written to.
+        next_obs: Observations as ``step`` returned them, ``(B, *)``. Not written to.
         infos: The last thing that ``step`` returned.
 
     Returns:
-        A new array (B, *): the true last observation where an episode ended, and
+        A new array ``(B, *)``: the true last observation where an episode ended, and
         ``next_obs`` elsewhere.
 
     Raises:
@@ -309,10 +311,10 @@ class Rollout(NamedTuple):
     """What happened in T steps of B environments: time-major tensors on the CPU.
 
     Attributes:
-        obs: What the policy saw, (T, B, *).
-        action: What it did, (T, B, *).
+        obs: What the policy saw, ``(T, B, *)``.
+        action: What it did, ``(T, B, *)``.
         reward: What it was paid, (T, B) float32.
-        next_obs: Where each step led, (T, B, *): true successors, never a reset.
+        next_obs: Where each step led, ``(T, B, *)``: true successors, never a reset.
         terminated: Whether the task ended with this step, (T, B) boolean.
         truncated: Whether the episode was cut off after this step, (T, B) boolean.
     """
@@ -334,9 +336,9 @@ def rollout(
     """Let a policy act for some steps and write down what happened.
 
     Args:
-        envs: A vector environment in mode ``SAME_STEP``, as ``make_envs`` makes it, with
-            observations and actions that are arrays (Box, Discrete and the like).
-        policy: Function from observations (B, *) on the CPU to actions (B, *). It is
+        envs: A vector environment in mode ``SAME_STEP``, as ``make_envs`` makes it,
+            with observations and actions that are arrays (Box, Discrete and the like).
+        policy: Function from observations ``(B, *)`` on the CPU to actions ``(B, *)``. It
             called without gradient.
         num_steps: Number of steps T.
         obs: The observations to start from: those of ``envs.reset`` or those that the

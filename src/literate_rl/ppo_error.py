@@ -1,4 +1,4 @@
-# Generated from chapters/04_ppo_error.py by `make sync`: edit the chapter. Digest 1b17b95d06667452
+# Generated from chapters/04_ppo_error.py (edit there); digest 1b17b95d06667452
 """The PPO error: clipped surrogate, value error, entropy bonus and KL estimates."""
 
 from __future__ import annotations

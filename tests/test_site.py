@@ -1,0 +1,548 @@
+"""The built site, as its readers meet it: read as files, and opened in a browser."""
+
+import json
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urljoin, urlsplit
+
+import pytest
+import tangle
+from axe_playwright_python.sync_playwright import Axe
+from bs4 import BeautifulSoup, Tag
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+
+ROOT = tangle.ROOT
+SITE = ROOT / "build/html"
+WIDE, NARROW = 1440, 390
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+def html_files() -> list[str]:
+    """Return all pages: chapters first, then what else is written, then indices."""
+    generated = ["genindex.html", "py-modindex.html", "search.html"]
+    names = [path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html")]
+    pages = sorted(name for name in names if not name.startswith("_"))
+    return sorted(pages, key=lambda name: (name in generated, "chapters/" not in name))
+
+
+# Each list is the beginning of the next: pytest then opens each page once for all tests.
+PAGES = html_files()
+WRITTEN = [name for name in PAGES if "/" in name or name == "index.html"]
+CHAPTERS = [name for name in WRITTEN if name.startswith("chapters/")]
+
+each_page = pytest.mark.parametrize("name", PAGES)
+each_chapter = pytest.mark.parametrize("name", CHAPTERS)
+
+
+# --- The pages as files ---------------------------------------------------------------
+
+
+@cache
+def soup(name: str) -> BeautifulSoup:
+    """Return a page, parsed."""
+    return BeautifulSoup((SITE / name).read_text("utf-8"), "html.parser")
+
+
+@cache
+def anchors(name: str) -> set[str]:
+    """Return the places of a page that a link can lead to."""
+    return {str(tag["id"]) for tag in soup(name).select("[id]")}
+
+
+def broken(name: str, link: str) -> str:
+    """Return what is wrong with an internal link, or nothing."""
+    parts = urlsplit(urljoin(f"/{name}", link))
+    target = unquote(parts.path).lstrip("/")
+    if not (SITE / target).is_file():
+        return f"{link}: no such file"
+    fragment = unquote(parts.fragment)
+    if fragment and target.endswith(".html") and fragment not in anchors(target):
+        return f"{link}: no such anchor"
+    return ""
+
+
+def is_internal(link: str) -> bool:
+    """Say whether a link leads to a file of the site."""
+    return link not in ("", "#") and not urlsplit(link).scheme
+
+
+def source(name: str) -> tangle.NotebookNode:
+    """Return the chapter that a page was made from."""
+    return tangle.read(ROOT / "chapters" / Path(name).with_suffix(".py").name)
+
+
+def exported_cells(name: str) -> list[str]:
+    """Return the sources of a chapter's export cells."""
+    return [cell.source for cell in source(name).cells if tangle.is_export(cell)]
+
+
+def test_the_site_is_built():
+    assert PAGES, f"there is no site in {SITE}: run `make html`"
+
+
+def test_every_page_of_the_sources_is_built():
+    sources = [ROOT / "index.md", *(ROOT / "docs").glob("*.md")]
+    sources += [*(ROOT / "docs/api").glob("*.md"), *tangle.chapter_paths()]
+    pages = {path.relative_to(ROOT).with_suffix(".html").as_posix() for path in sources}
+    assert pages <= set(PAGES)
+
+
+@each_page
+def test_internal_links_are_alive(name):
+    tags = soup(name).select("[href], [src]")
+    links = {str(tag.get("href") or tag.get("src")) for tag in tags}
+    problems = [broken(name, link) for link in sorted(links) if is_internal(link)]
+    assert not [problem for problem in problems if problem]
+
+
+@each_page
+def test_ids_are_unique(name):
+    ids = [str(tag["id"]) for tag in soup(name).select("[id]")]
+    assert not {identifier for identifier in ids if ids.count(identifier) > 1}
+
+
+@each_page
+def test_images_have_a_text_alternative(name):
+    for image in soup(name).select("img"):
+        assert str(image.get("alt", "")).strip(), image
+
+
+@each_page
+def test_no_cell_failed_or_warned(name):
+    for output in soup(name).select(".output.traceback, .output.stderr"):
+        pytest.fail(output.get_text())
+
+
+@each_page
+def test_no_markup_is_left_in_the_text(name):
+    page = BeautifulSoup((SITE / name).read_text("utf-8"), "html.parser")
+    for tag in page.select("pre, code, script, style, .math"):
+        tag.decompose()
+    text = page.get_text()
+    left = re.findall(r".*(?:\$\$|\\\(|\\\[|\{[\w:]+\}`|``|\]\().*", text)
+    left += re.findall(r".*\$[^\s$](?:[^$\n]*[^\s$])?\$.*", text)
+    left += re.findall(
+        r"^\s*(?:Args|Returns|Raises|Attributes|Source):\s*$", text, re.M
+    )
+    assert not left
+
+
+@each_chapter
+def test_equations_name_their_code_and_their_test(name):
+    for block in soup(name).select("div.math[id^=equation-]"):
+        label = str(block["id"]).removeprefix("equation-")
+        if label.startswith("def-"):
+            continue
+        line = block.find_next_sibling()
+        assert isinstance(line, Tag), label
+        assert "equation-ties" in line.get("class", []), label
+        text = line.get_text()
+        assert re.fullmatch(r"computed by .+ · tested by .+", text), f"{label}: {text}"
+        for link in line.select("a"):
+            assert not broken(name, str(link["href"])), label
+
+
+@each_chapter
+def test_the_index_lists_the_equations(name):
+    listed = {link.get_text() for link in soup("docs/equations.html").select("p a")}
+    for block in soup(name).select("div.math[id^=equation-]"):
+        label = str(block["id"]).removeprefix("equation-")
+        assert label.startswith("def-") or label in listed, label
+
+
+@each_chapter
+def test_solutions_are_right(name):
+    for cell in soup(name).select(".cell.tag_hide-cell"):
+        if "grade(" in cell.get_text():
+            output = cell.select_one(".cell_output")
+            assert output is not None, cell.get_text()
+            assert "Right" in output.get_text(), output.get_text()
+
+
+@each_chapter
+def test_the_facts_lead_to_the_other_views(name):
+    stem = Path(name).stem
+    links = {
+        link.get_text(): str(link["href"])
+        for link in soup(name).select(".chapter-facts a")
+    }
+    here = SITE / "chapters"
+    notebook = (here / links["Notebook"]).resolve()
+    assert (
+        notebook.read_bytes()
+        == (ROOT / f"chapters/notebooks/{stem}.ipynb").read_bytes()
+    )
+    chapter = (here / links["Source"]).resolve()
+    assert chapter.read_bytes() == (ROOT / f"chapters/{stem}.py").read_bytes()
+    module = tangle.module_name(Path(f"{stem}.py"))
+    assert links["Module"] == f"../docs/api/{module}.html#module-literate_rl.{module}"
+
+
+@each_chapter
+def test_names_in_code_lead_to_what_they_name(name):
+    links = soup(name).select(".weave-code a, .cell_input .highlight a")
+    found = {str(link["href"]): link.get_text() for link in links}
+    for target, text in found.items():
+        fragment = urlsplit(target).fragment
+        last = re.split(r"[.\s]", text)[-1]
+        assert fragment.split(".")[-1] == last or not fragment, f"{text}: {target}"
+    torch = [link for link in found if link.startswith("https://docs.pytorch.org/")]
+    assert torch, "no name leads to the documentation of torch"
+    module = tangle.module_name(Path(Path(name).stem))
+    own = [link for link in found if link.startswith(f"../docs/api/{module}.html#")]
+    assert own, "no name leads to the API page of the chapter"
+
+
+@pytest.mark.parametrize("name", [n for n in WRITTEN if n.startswith("docs/api/")])
+def test_sources_of_the_api_lead_into_a_chapter(name):
+    page = soup(name)
+    module = Path(name).stem
+    for signature in page.select("dl.function > dt, dl.class > dt"):
+        [link] = [a for a in signature.select("a") if "[source]" in a.get_text()]
+        assert re.match(rf"\.\./\.\./chapters/\d\d_{module}\.html#", str(link["href"]))
+        assert not broken(name, str(link["href"]))
+
+
+# --- The pages in a browser -----------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def site() -> Iterator[str]:
+    """Serve the site; return its address."""
+    if not (SITE / "index.html").exists():
+        pytest.fail(f"there is no site in {SITE}: run `make html`")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    handler = partial(Quiet, directory=str(SITE))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Start one headless Chromium for all tests."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        message = "no `chromium` on this machine: the site was not opened"
+        if os.environ.get("REQUIRE_BROWSER") == "1":
+            pytest.fail(message)
+        pytest.skip(message)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Visit:
+    """A page in the browser, what it complained of and whom it called."""
+
+    page: Page
+    address: str
+    complaints: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+
+    def go(self, name: str) -> Page:
+        """Open a page of the site and wait until its mathematics is set."""
+        self.page.goto(f"{self.address}/{name}")
+        self.page.evaluate("() => window.MathJax?.startup?.promise")
+        return self.page
+
+    def set(self, width: int = WIDE, scheme: str = "light") -> Page:
+        """Change the width of the window and the reader's colour scheme."""
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        themed = "theme => document.documentElement.dataset.theme === theme"
+        self.page.wait_for_function(themed, arg=scheme)
+        return self.page
+
+
+def visit_in(browser: Browser, address: str) -> Visit:
+    """Return a fresh window, cut off from all other hosts."""
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    visit = Visit(context.new_page(), address)
+    visit.page.set_default_timeout(10_000)
+    visit.page.set_viewport_size({"width": WIDE, "height": 900})
+    visit.page.emulate_media(color_scheme="light", reduced_motion="reduce")
+
+    def outside(url: str) -> bool:
+        return not url.startswith((address, "data:", "blob:"))
+
+    def refuse(route: Route) -> None:
+        visit.calls.append(route.request.url)
+        route.abort()
+
+    context.route(outside, refuse)
+    visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
+    visit.page.on(
+        "console",
+        lambda message: (
+            visit.complaints.append(f"{message.type}: {message.text}")
+            if message.type in ("error", "warning")
+            else None
+        ),
+    )
+    return visit
+
+
+@pytest.fixture
+def fresh(site: str, browser: Browser) -> Iterator[Visit]:
+    """Return a window without memory."""
+    visit = visit_in(browser, site)
+    yield visit
+    visit.page.context.close()
+
+
+@pytest.fixture
+def from_disk(site: str, browser: Browser) -> Iterator[Visit]:
+    """Return a window that reads the site from ``file://``."""
+    visit = visit_in(browser, SITE.as_uri())
+    yield visit
+    visit.page.context.close()
+
+
+@pytest.fixture(scope="module")
+def opened(site: str, browser: Browser, request: pytest.FixtureRequest) -> Iterator:
+    """Open a page once for all tests of it."""
+    visit = visit_in(browser, site)
+    visit.go(request.param)
+    yield visit
+    visit.page.context.close()
+
+
+def in_browser(names: list[str]) -> pytest.MarkDecorator:
+    """Open each of the pages."""
+    return pytest.mark.parametrize("opened", names, indirect=True, scope="module")
+
+
+@in_browser(PAGES)
+def test_a_page_opens_without_complaint_or_call(opened):
+    assert not opened.complaints
+    assert not opened.calls
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_opens_from_disk(from_disk, name):
+    page = from_disk.go(name)
+    assert not from_disk.complaints
+    assert not from_disk.calls
+    assert page.locator("div.math mjx-container").count() == len(
+        soup(name).select("div.math")
+    )
+
+
+@in_browser(WRITTEN)
+def test_mathematics_is_typeset(opened):
+    page = opened.set()
+    formulas = page.locator(".math")
+    without = formulas.filter(has_not=page.locator("mjx-container > svg"))
+    assert without.all_inner_texts() == []
+    errors = page.locator("mjx-container [data-mjx-error], mjx-merror")
+    assert [e.get_attribute("data-mjx-error") for e in errors.all()] == []
+
+
+# What reaches beyond the right edge and is in no box that scrolls or hides it.
+OVERHANG = """() => {
+  const width = document.documentElement.clientWidth;
+  const held = node => {
+    for (let box = node.parentElement; box && box !== document.body; box = box.parentElement)
+      if (getComputedStyle(box).overflowX !== "visible") return true;
+    return false;
+  };
+  return [...document.body.querySelectorAll("*")]
+    .filter(node => node.getBoundingClientRect().right > width + 1 && !held(node))
+    .map(node => `${node.tagName}.${node.className}: ${node.textContent.slice(0, 60)}`);
+}"""
+
+
+@in_browser(PAGES)
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_a_page_does_not_scroll_sideways(opened, width):
+    page = opened.set(width)
+    root = page.locator("html")
+    excess = root.evaluate("root => root.scrollWidth - root.clientWidth")
+    assert excess <= 0, f"{excess} px too wide: {page.evaluate(OVERHANG)[:5]}"
+
+
+@in_browser(WRITTEN)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_follow_the_reader(opened, scheme):
+    page = opened.set(scheme=scheme)
+    colour = "body => getComputedStyle(body).backgroundColor"
+    red, green, blue = re.findall(r"\d+", page.locator("body").evaluate(colour))[:3]
+    brightness = (int(red) + int(green) + int(blue)) / 3
+    assert brightness > 200 if scheme == "light" else brightness < 60
+
+
+AXE = Axe()
+AXE_OPTIONS = {
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"],
+    "resultTypes": ["violations"],
+}
+
+
+@in_browser(WRITTEN)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_a_page_is_accessible(opened, width, scheme):
+    found = AXE.run(opened.set(width, scheme), options=AXE_OPTIONS).response
+    report = [
+        f"{rule['id']} ({rule['impact']}): {node['html']}\n    {node['failureSummary']}"
+        for rule in found["violations"]
+        for node in rule["nodes"]
+    ]
+    assert not report, f"{len(report)} findings\n" + "\n".join(report[:20])
+
+
+# --- Woven cells ----------------------------------------------------------------------
+
+# Where prose and code of the rows stand that have both.
+ROWS = """() => [...document.querySelectorAll(".weave-row")]
+  .map(row => [".weave-prose", ".weave-code"].map(part => row.querySelector(part)))
+  .filter(([prose, code]) => prose && code && prose.textContent.trim())
+  .map(parts => parts.map(part => part.getBoundingClientRect().toJSON()))"""
+
+
+@in_browser(CHAPTERS)
+def test_prose_stands_beside_its_code(opened):
+    rows = opened.set(WIDE).evaluate(ROWS)
+    assert rows
+    for prose, code in rows:
+        assert prose["right"] <= code["left"]
+        assert abs(prose["top"] - code["top"]) < 2
+        assert prose["width"] > 250
+        assert code["width"] > 550
+
+
+@in_browser(CHAPTERS)
+def test_prose_stands_above_its_code_on_a_phone(opened):
+    rows = opened.set(NARROW).evaluate(ROWS)
+    assert rows
+    for prose, code in rows:
+        assert prose["bottom"] <= code["top"] + 1
+        assert code["width"] > 0.85 * (NARROW - 2 * code["left"])
+        assert code["right"] <= NARROW
+
+
+@in_browser(CHAPTERS)
+def test_the_copy_button_copies_the_whole_cell(opened):
+    page = opened.set()
+    sources = exported_cells(page.url.removeprefix(opened.address + "/"))
+    cells = page.locator(".cell.tag_export")
+    expect(cells).to_have_count(len(sources))
+    for cell, text in zip(cells.all(), sources, strict=True):
+        cell.hover()
+        cell.locator("button.copybtn").click()
+        assert page.evaluate("navigator.clipboard.readText()") == text
+
+
+@in_browser(CHAPTERS)
+def test_two_columns_show_all_code(opened):
+    page = opened.set()
+    woven = page.locator(".cell.woven").all()
+    assert woven
+    for cell in woven:
+        shown = cell.locator(".weave-code pre").all_text_contents()
+        plain = cell.locator(".weave-plain pre").text_content() or ""
+        lines = [line for line in "\n".join(shown).split("\n") if line.strip()]
+        remaining = iter(plain.split("\n"))
+        assert all(line in remaining for line in lines)
+
+
+def test_the_switch_shows_the_plain_notebook_and_remembers(fresh):
+    page = fresh.go("chapters/04_ppo_error.html")
+    columns = page.locator(".weave-columns").first
+    plain = page.locator(".weave-plain pre").first
+    switch = page.locator(".chapter-facts").get_by_role("button")
+    expect(columns).to_be_visible()
+    expect(plain).to_be_hidden()
+
+    switch.click()
+    expect(columns).to_be_hidden()
+    expect(plain).to_be_visible()
+    page.reload()
+    expect(columns).to_be_hidden()
+    expect(plain).to_be_visible()
+    page.goto(f"{fresh.address}/{CHAPTERS[0]}")
+    expect(page.locator(".weave-columns").first).to_be_hidden()
+
+    switch.click()
+    expect(page.locator(".weave-columns").first).to_be_visible()
+    fresh.go("chapters/04_ppo_error.html")
+    expect(columns).to_be_visible()
+    expect(plain).to_be_hidden()
+
+
+def test_the_switch_works_from_the_keyboard(fresh):
+    page = fresh.go("chapters/04_ppo_error.html")
+    switch = page.locator(".chapter-facts").get_by_role("button")
+    before = switch.inner_text()
+    switch.press("Enter")
+    expect(page.locator(".weave-columns").first).to_be_hidden()
+    expect(switch).not_to_have_text(before)
+
+
+@in_browser(CHAPTERS)
+def test_a_plain_notebook_is_as_accessible(opened):
+    page = opened.set()
+    switch = page.locator(".chapter-facts").get_by_role("button")
+    switch.click()
+    excess = page.locator("html").evaluate(
+        "root => root.scrollWidth - root.clientWidth"
+    )
+    found = AXE.run(page, options=AXE_OPTIONS).response["violations"]
+    switch.click()
+    assert excess <= 0
+    assert not found, json.dumps([rule["id"] for rule in found])
+
+
+# --- Search and the slider ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", ["fresh", "from_disk"])
+def test_search_finds_a_word_of_a_chapter(window, request):
+    visit = request.getfixturevalue(window)
+    page = visit.go("search.html?q=clipped")
+    found = page.locator("#search-results a[href*='04_ppo_error']")
+    expect(found.first).to_be_visible()
+    assert not visit.calls
+    found.first.click()
+    expect(page.locator("h1")).to_contain_text("The PPO error")
+
+
+def test_the_slider_moves_the_curve(fresh):
+    page = fresh.go("chapters/04_ppo_error.html")
+    figures = page.locator("figure.slider")
+    expect(figures).not_to_have_count(0)
+    for figure in figures.all():
+        curves = figure.locator("path.curve")
+        for slider in figure.locator("input[type=range]").all():
+            slider.press("Home")
+            first = [curve.get_attribute("d") for curve in curves.all()]
+            slider.press("End")
+            last = [curve.get_attribute("d") for curve in curves.all()]
+            assert first != last
+            slider.press("Home")
+            again = [curve.get_attribute("d") for curve in curves.all()]
+            assert again == first
+            assert all(path and "NaN" not in path for path in first + last)
+    assert not fresh.complaints
