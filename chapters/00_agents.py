@@ -597,8 +597,8 @@ def rollout(
     Args:
         envs: A vector environment in mode ``SAME_STEP``, as ``make_envs`` makes it,
             with observations and actions that are arrays (Box, Discrete and the like).
-        policy: Function from observations ``(B, *)`` on the CPU to actions ``(B, *)``. It
-            called without gradient.
+        policy: Function from observations ``(B, *)`` on the CPU to actions
+            ``(B, *)``, called without gradient.
         num_steps: Number of steps T.
         obs: The observations to start from: those of ``envs.reset`` or those that the
             rollout before returned.
