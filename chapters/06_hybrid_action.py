@@ -33,7 +33,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
@@ -454,21 +453,26 @@ def draw(
 
 def read_logit(logit: Any, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """Take logits (B, K), ``mu`` and ``sigma`` (B, A) out of a tree; check shapes."""
-    try:
-        type_logit, arguments = logit["action_type"], logit["action_args"]
-        mu, sigma = arguments["mu"], arguments["sigma"]
-    except KeyError as error:
-        raise ValueError(f"{name} must have the key {error}") from error
-    except (TypeError, IndexError) as error:
-        raise TypeError(
-            f"{name} must be a tree with 'action_type' and 'action_args', the latter "
-            f"with 'mu' and 'sigma', got {type(logit).__name__}"
-        ) from error
+    type_logit = branch(logit, "action_type", name)
+    arguments = branch(logit, "action_args", name)
+    mu = branch(arguments, "mu", f"{name}.action_args")
+    sigma = branch(arguments, "sigma", f"{name}.action_args")
     check_matrix(f"{name}.action_type", type_logit, "(B, K)")
     check_matrix(f"{name}.action_args.mu", mu, "(B, A)")
     check_shape(f"{name}.action_args.mu", mu, (len(type_logit), mu.shape[1]))
     check_shape(f"{name}.action_args.sigma", sigma, mu.shape)
     return type_logit, mu, sigma
+
+
+def branch(tree: Any, key: str, name: str) -> Any:
+    """Take a branch out of a tree tensor or a dictionary; raise if there is none."""
+    if isinstance(tree, Tensor) or not hasattr(tree, "keys"):
+        raise TypeError(
+            f"{name} must be a tree with the key {key!r}, got {type(tree).__name__}"
+        )
+    if key not in tree:
+        raise ValueError(f"{name} must have the key {key!r}, got {list(tree.keys())}")
+    return tree[key]
 
 
 def check_matrix(name: str, value: Any, shape: str) -> None:
@@ -615,17 +619,17 @@ def check_data_mask(action_args: Any, data_mask: Any) -> None:
 
 def as_mask(mask: Any, shape: tuple[int, int], device: torch.device) -> Tensor:
     """Return a mask as a bool tensor (K, A) on a device; raise if it is none."""
-    mask = torch.as_tensor(mask, device=device)
-    if mask.shape != shape:
+    table = torch.as_tensor(mask, device=device)
+    if table.shape != shape:
         raise ValueError(
             "mask must have one row for each action type and one column for each "
-            f"argument, shape {shape}, got {tuple(mask.shape)}"
+            f"argument, shape {shape}, got {tuple(table.shape)}"
         )
-    if mask.dtype != torch.bool:
-        if not ((mask == 0) | (mask == 1)).all():
-            raise ValueError(f"mask must hold zeros and ones, got {mask.tolist()}")
-        mask = mask.bool()
-    return mask
+    if table.dtype == torch.bool:
+        return table
+    if not ((table == 0) | (table == 1)).all():
+        raise ValueError(f"mask must hold zeros and ones, got {table.tolist()}")
+    return table.bool()
 
 
 # %% [markdown]
@@ -704,7 +708,7 @@ def plain_form(logit, mask, action=None):
 # ### The direct form
 #
 # Small batches are not slow because of the arithmetic. Each call into PyTorch has a
-# price of a few microseconds, whatever the size, and the plain form makes more than
+# price of a few microseconds, whatever the size, and the plain form makes almost
 # seventy of them. So it pays to find a shorter way to write the same thing.
 #
 # Let $L_k$ be the expected log-density of an action of type $k$,
@@ -771,12 +775,7 @@ class HybridDistribution:
         shape = (type_logit.shape[1], self.mu.shape[1])
         self.mask = as_mask(mask, shape, type_logit.device)
 
-        # The logarithm of the softmax {eq}`hybrid-softmax`. Subtracting the largest
-        # logit changes nothing but keeps `exp` from overflowing; `detach`, because the
-        # result does not depend on it. Written out like this it is faster than
-        # `torch.log_softmax`, which is slow on a CPU when rows are many and short.
-        shifted = type_logit - type_logit.detach().amax(-1, keepdim=True)
-        self.type_log_prob = shifted - shifted.exp().sum(-1, keepdim=True).log()
+        self.type_log_prob = log_softmax(type_logit)
         self.prob = self.type_log_prob.exp()
 
         # The table of $L_k$ {eq}`hybrid-level`. The matrix product adds up, for each
@@ -785,7 +784,7 @@ class HybridDistribution:
         self.level = self.type_log_prob - args_entropy @ self.mask.to(self.mu.dtype).T
 
         # One sum, one look: it is not finite if any number is bad.
-        total = self.prob.sum() + self.mu.sum() + args_entropy.sum()
+        total = self.prob.sum() + (self.mu + args_entropy).sum()
         check_policy(total.item(), name, type_logit, self.mu, self.sigma)
 
     def sample(self, generator: torch.Generator | None = None) -> ttorch.Tensor:
@@ -890,19 +889,24 @@ class HybridDistribution:
         return type_kl.sum(-1) + (often * args_kl).sum(-1)
 
 
+def log_softmax(logit: Tensor) -> Tensor:
+    """Compute the logarithm of the softmax of each row, (B, K)."""
+    # PyTorch's own function is one call, and it is the quickest for few rows. For many
+    # short rows it is slow on a CPU, and the logarithm of {eq}`hybrid-softmax` written
+    # out takes half the time. Subtracting the largest logit keeps `exp` from
+    # overflowing; `detach`, because the result does not depend on it.
+    if len(logit) < 1024:
+        return torch.log_softmax(logit, -1)
+    shifted = logit - logit.detach().amax(-1, keepdim=True)
+    return shifted - shifted.exp().sum(-1, keepdim=True).log()
+
+
 def read_action(
     action: Any, num_args: int, batch: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Take types (B,) and arguments (B, A) out of a tree; check them, B if given."""
-    try:
-        action_type, action_args = action["action_type"], action["action_args"]
-    except KeyError as error:
-        raise ValueError(f"action must have the key {error}") from error
-    except (TypeError, IndexError) as error:
-        raise TypeError(
-            "action must be a tree with 'action_type' and 'action_args', "
-            f"got {type(action).__name__}"
-        ) from error
+    action_type = branch(action, "action_type", "action")
+    action_args = branch(action, "action_args", "action")
     check_matrix("action.action_args", action_args, "(B, A)")
     batch = len(action_args) if batch is None else batch
     check_shape("action.action_args", action_args, (batch, num_args))
@@ -1242,8 +1246,8 @@ for masked, colour in ((True, "C0"), (False, "C2")):
     axes[1].plot(unused, clipped, "s--", color=colour, label=f"clipped, {name}")
 computed = [math.sqrt(math.expm1((2 + n) * delta**2)) for n in unused]
 axes[1].plot(unused, computed, ":", color="C3", label="deviation, computed")
-axes[1].set(xlabel="arguments that no type uses", ylim=(0, 2.7))
-axes[1].legend(fontsize=8, ncols=2)
+axes[1].set(xlabel="arguments that no type uses", ylim=(0, 2.6))
+axes[1].legend(fontsize=8, loc="upper left")
 fig.tight_layout()
 
 # %% [markdown]
@@ -1413,7 +1417,7 @@ class HybridActionSpec:
         batch = len(action["action_type"])
         if batch != 1:
             raise ValueError(f"action must hold one action, got a batch of {batch}")
-        return next(iterate(batch_space(self.space, 1), nest))
+        return first_row(nest)
 
 
 def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
@@ -1459,6 +1463,15 @@ def fill(
     for index in range(batch.shape[1]):
         batch[:, index] = next(columns)
     return batch.reshape(len(batch), *space.shape)
+
+
+def first_row(nest: Any) -> Any:
+    """Take the first row of each array in a nest of tuples and dictionaries."""
+    if isinstance(nest, tuple):
+        return tuple(map(first_row, nest))
+    if isinstance(nest, dict):
+        return {key: first_row(child) for key, child in nest.items()}
+    return nest[0]
 
 
 # %%
@@ -1535,12 +1548,13 @@ except ValueError as error:
 # | type | meaning | argument |
 # |---|---|---|
 # | 0 | coast | none |
-# | 1 | main engine | power, 0.5 to 1 |
-# | 2 | left engine | power, 0.5 to 1 |
-# | 3 | right engine | power, 0.5 to 1 |
+# | 1 | main engine | throttle, 0 to 1 |
+# | 2 | left engine | throttle, 0 to 1 |
+# | 3 | right engine | throttle, 0 to 1 |
 #
-# The power is a fraction of full power, and LunarLander's engines do not burn below one
-# half. State, reward and the end of an episode are those of LunarLander.
+# A throttle of 0 is half power, because LunarLander's engines do not burn below that; a
+# throttle of 1 is full power. State, reward and the end of an episode are those of
+# LunarLander.
 
 
 # %% tags=["export"]
@@ -1561,7 +1575,7 @@ class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
             not in the space.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
 
     max_speed = 0.1
     acceleration = 0.05
@@ -1671,8 +1685,8 @@ class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
     """Gymnasium's LunarLander with one engine at a time, and a throttle for each.
 
     Actions are ``Tuple(Discrete(4), Tuple(Box(0), Box(1), Box(1), Box(1)))``: coast, or
-    burn the main, the left or the right engine with a power in [0.5, 1]. Observations
-    and rewards are those of ``LunarLander-v3``. Registered as
+    burn the main, the left or the right engine with a throttle in [0, 1], from half to
+    full power. Observations and rewards are those of ``LunarLander-v3``. Registered as
     ``literate_rl/HybridLander-v0`` with a limit of 1,000 steps.
 
     Args:
@@ -1683,7 +1697,7 @@ class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
             not in the space.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
 
     def __init__(self, render_mode: str | None = None) -> None:
         check_render_mode(render_mode)
@@ -1692,9 +1706,9 @@ class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
         # Without the time limit that `make` adds: ours comes with our own registration.
         self.lander = lander.unwrapped
         self.observation_space = self.lander.observation_space
-        nothing, power = spaces.Box(0.5, 1.0, (0,)), spaces.Box(0.5, 1.0, (1,))
+        nothing, throttle = spaces.Box(0.0, 1.0, (0,)), spaces.Box(0.0, 1.0, (1,))
         self.action_space = spaces.Tuple(
-            (spaces.Discrete(4), spaces.Tuple((nothing, power, power, power)))
+            (spaces.Discrete(4), spaces.Tuple((nothing, throttle, throttle, throttle)))
         )
 
     def reset(
@@ -1709,15 +1723,16 @@ class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Burn one engine, or none, for one step."""
         check_env_action(self.action_space, action)
-        kind, powers = action
+        kind, throttles = action
         command = np.zeros(2)
         if kind > 0:
-            # At exactly one half LunarLander would not burn at all.
-            power = max(float(powers[kind][0]), 0.5 + 1e-6)
+            # At a throttle of exactly 0 LunarLander would not burn at all.
+            throttle = max(float(throttles[kind][0]), 1e-6)
             # LunarLander's first number is the main engine: above 0 it burns, from half
             # power at 0 to full power at 1. The second is the side engines: beyond one
-            # half, the left one where it is negative and the right one where it is not.
-            command[:] = [(2 * power - 1, 0.0), (0.0, -power), (0.0, power)][kind - 1]
+            # half they burn, the left one where it is negative, else the right one.
+            side = 0.5 + 0.5 * throttle
+            command[:] = [(throttle, 0.0), (0.0, -side), (0.0, side)][kind - 1]
         obs, reward, terminated, truncated, info = self.lander.step(command)
         return obs, float(reward), terminated, truncated, info
 
@@ -1834,8 +1849,8 @@ fig.tight_layout()
 # %%
 env = gym.make("literate_rl/Moving-v0")
 for name, act in (("untrained", untrained(env, seed=0)), ("by hand", by_hand)):
-    totals = [episode(env, act, seed)[0] for seed in range(100)]
-    print(f"{name:10s} mean return of 100 episodes {np.mean(totals):6.2f}")
+    totals = [episode(env, act, seed)[0] for seed in range(30)]
+    print(f"{name:10s} mean return of 30 episodes {np.mean(totals):6.2f}")
 
 # %% [markdown]
 # **What to notice.** The rule comes close to the 1.8 that we computed: that is what
@@ -1848,7 +1863,7 @@ for name, act in (("untrained", untrained(env, seed=0)), ("by hand", by_hand)):
 env = gym.make("literate_rl/HybridLander-v0", render_mode="rgb_array")
 total, frames = episode(env, untrained(env, seed=0), seed=1)
 env.close()
-fig, axes = plt.subplots(2, 3, figsize=(7, 3.4))
+fig, axes = plt.subplots(2, 3, figsize=(7, 3.9))
 show(axes.flat, frames)
 fig.suptitle(f"untrained, return {total:.0f}", size=10)
 fig.tight_layout()
@@ -1892,11 +1907,15 @@ print(f"{ended} episodes ended, mean reward of a step {reward_sum / 800:.4f}")
 # import gym_platform  # registers Platform-v0
 # from literate_rl.hybrid_action import HybridActionSpec, HybridPolicyNetwork
 #
-# env = gym.make("Platform-v0", disable_env_checker=True)
+# env = gym.make("Platform-v0")
 # env = gym.wrappers.TransformObservation(env, lambda obs: obs[0], env.observation_space[0])
 # spec = HybridActionSpec.from_space(env.action_space)
 # network = HybridPolicyNetwork.from_space(env.observation_space, env.action_space)
 # ```
+#
+# It also brings `pygame`, whose files replace those of `pygame-ce`, with which Gymnasium
+# draws. To keep them, install it by `pip install --no-deps hybrid-platform` and `pip
+# install numba` instead.
 #
 # From here on everything is as above. Its action space is `Tuple(Discrete(3), Tuple(3
 # boxes))` with bounds of 30, 720 and 430, so the mask comes out as the unit matrix, and

@@ -118,7 +118,6 @@ def test_a_chapter_has_an_api_page_and_a_place_in_the_order(chapter):
     assert f".. automodule:: literate_rl.{module}\n" in page.read_text("utf-8")
     entries = [line.strip() for line in (ROOT / "index.md").read_text().splitlines()]
     assert f"chapters/{chapter.stem}" in entries
-    assert f"docs/api/{module}" in entries
 
 
 def test_the_reading_order_is_that_of_the_numbers():
@@ -213,7 +212,8 @@ def names_for_type_checkers() -> dict[str, str]:
             for child in node.body:
                 assert isinstance(child, ast.ImportFrom)
                 for item in child.names:
-                    assert item.asname in (None, item.name)
+                    # `x as x` is what mypy --strict takes for re-exported.
+                    assert item.asname == item.name
                     names[item.name] = child.module or ""
     return names
 
@@ -234,13 +234,6 @@ def test_type_checkers_see_what_the_modules_make_public():
     assert names_for_type_checkers() == names_of_modules()
 
 
-def test_all_is_a_literal_and_complete():
-    # Without it mypy --strict takes none of the names for re-exported.
-    names = list_named_all(ast.parse(INIT.read_text("utf-8")))
-    assert sorted(names) == sorted(names_of_modules())
-    assert names == sorted(names) == literate_rl.__all__
-
-
 def test_each_public_name_is_the_object_of_its_module():
     for name, module in names_of_modules().items():
         thing = getattr(importlib.import_module(module), name)
@@ -250,11 +243,6 @@ def test_each_public_name_is_the_object_of_its_module():
 def test_dir_lists_all_public_names_before_their_first_use():
     listed = in_python("import literate_rl; print(*dir(literate_rl))").split()
     assert names_of_modules().keys() <= set(listed)
-
-
-def test_a_star_import_brings_all_public_names():
-    code = "from literate_rl import *; print(*globals())"
-    assert names_of_modules().keys() <= set(in_python(code).split())
 
 
 def test_an_unknown_name_is_named():

@@ -102,7 +102,7 @@ def test_views_do_not_depend_on_the_place(root, tmp_path):
 
 def test_a_module_is_its_header_and_the_export_cells(root):
     header, _, body = (root / MODULE).read_text().partition("\n")
-    assert header.startswith("# Generated from chapters/03_coins.py by `make sync`")
+    assert header.startswith("# Generated from chapters/03_coins.py ")
     exports = [cell.partition("\n")[2] for cell in CELLS if "export" in cell]
     assert body == "\n\n\n".join(exports) + "\n"
 

@@ -397,6 +397,9 @@ def package(tmp_path, monkeypatch):
     (folder / "b.py").write_text("from literate_rl.c import (\n    g,\n)\n")
     (folder / "c.py").write_text("g = 1\n")
     (folder / "d.py").write_text("h = 1\n")
+    settings = tmp_path / "docs/_ext/kernel_config.py"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("size = 11\n")
     monkeypatch.setattr(weave, "ROOT", tmp_path)
     return folder
 
@@ -444,6 +447,12 @@ def test_a_chapter_does_not_run_again_for_prose_or_other_modules(package):
     (package / "c.py").write_text('"""Prose."""\n\n# Why.\ng = 1  # one\n')
     (package / "d.py").write_text("h = 2\n")
     assert digest_of(chapter) == before
+
+
+def test_a_chapter_runs_again_with_other_settings_of_its_kernel(package):
+    before = digest_of("x = 1")
+    (package / "../../docs/_ext/kernel_config.py").write_text("size = 12\n")
+    assert digest_of("x = 1") != before
 
 
 @pytest.mark.parametrize("library", ["torch", "numpy", "gymnasium", "DI-treetensor"])

@@ -1,4 +1,4 @@
-# Generated from chapters/00_agents.py (edit there); digest d80b3213ed19494d
+# Generated from chapters/00_agents.py (edit there); digest 33b5f3572d55d3ab
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Ring(gym.Env[np.int64, np.int64]):
         ValueError: If an argument is out of range.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own spelling)
+    metadata = {"render_modes": []}
 
     def __init__(self, num_cells: int = 5, end_probability: float = 0.02) -> None:
         if num_cells < 2:
@@ -338,8 +338,8 @@ def rollout(
     Args:
         envs: A vector environment in mode ``SAME_STEP``, as ``make_envs`` makes it,
             with observations and actions that are arrays (Box, Discrete and the like).
-        policy: Function from observations ``(B, *)`` on the CPU to actions ``(B, *)``. It
-            called without gradient.
+        policy: Function from observations ``(B, *)`` on the CPU to actions
+            ``(B, *)``, called without gradient.
         num_steps: Number of steps T.
         obs: The observations to start from: those of ``envs.reset`` or those that the
             rollout before returned.

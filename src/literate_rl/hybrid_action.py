@@ -1,4 +1,4 @@
-# Generated from chapters/06_hybrid_action.py (edit there); digest f279c62ea26d8616
+# Generated from chapters/06_hybrid_action.py (edit there); digest 81c7b4aee4a6ab24
 """Hybrid actions: a type and its arguments, as one distribution, in an environment."""
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
@@ -248,21 +247,26 @@ def draw(
 
 def read_logit(logit: Any, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """Take logits (B, K), ``mu`` and ``sigma`` (B, A) out of a tree; check shapes."""
-    try:
-        type_logit, arguments = logit["action_type"], logit["action_args"]
-        mu, sigma = arguments["mu"], arguments["sigma"]
-    except KeyError as error:
-        raise ValueError(f"{name} must have the key {error}") from error
-    except (TypeError, IndexError) as error:
-        raise TypeError(
-            f"{name} must be a tree with 'action_type' and 'action_args', the latter "
-            f"with 'mu' and 'sigma', got {type(logit).__name__}"
-        ) from error
+    type_logit = branch(logit, "action_type", name)
+    arguments = branch(logit, "action_args", name)
+    mu = branch(arguments, "mu", f"{name}.action_args")
+    sigma = branch(arguments, "sigma", f"{name}.action_args")
     check_matrix(f"{name}.action_type", type_logit, "(B, K)")
     check_matrix(f"{name}.action_args.mu", mu, "(B, A)")
     check_shape(f"{name}.action_args.mu", mu, (len(type_logit), mu.shape[1]))
     check_shape(f"{name}.action_args.sigma", sigma, mu.shape)
     return type_logit, mu, sigma
+
+
+def branch(tree: Any, key: str, name: str) -> Any:
+    """Take a branch out of a tree tensor or a dictionary; raise if there is none."""
+    if isinstance(tree, Tensor) or not hasattr(tree, "keys"):
+        raise TypeError(
+            f"{name} must be a tree with the key {key!r}, got {type(tree).__name__}"
+        )
+    if key not in tree:
+        raise ValueError(f"{name} must have the key {key!r}, got {list(tree.keys())}")
+    return tree[key]
 
 
 def check_matrix(name: str, value: Any, shape: str) -> None:
@@ -362,17 +366,17 @@ def check_data_mask(action_args: Any, data_mask: Any) -> None:
 
 def as_mask(mask: Any, shape: tuple[int, int], device: torch.device) -> Tensor:
     """Return a mask as a bool tensor (K, A) on a device; raise if it is none."""
-    mask = torch.as_tensor(mask, device=device)
-    if mask.shape != shape:
+    table = torch.as_tensor(mask, device=device)
+    if table.shape != shape:
         raise ValueError(
             "mask must have one row for each action type and one column for each "
-            f"argument, shape {shape}, got {tuple(mask.shape)}"
+            f"argument, shape {shape}, got {tuple(table.shape)}"
         )
-    if mask.dtype != torch.bool:
-        if not ((mask == 0) | (mask == 1)).all():
-            raise ValueError(f"mask must hold zeros and ones, got {mask.tolist()}")
-        mask = mask.bool()
-    return mask
+    if table.dtype == torch.bool:
+        return table
+    if not ((table == 0) | (table == 1)).all():
+        raise ValueError(f"mask must hold zeros and ones, got {table.tolist()}")
+    return table.bool()
 
 
 # Entropy of a normal distribution with deviation 1.
@@ -413,12 +417,7 @@ class HybridDistribution:
         shape = (type_logit.shape[1], self.mu.shape[1])
         self.mask = as_mask(mask, shape, type_logit.device)
 
-        # The logarithm of the softmax {eq}`hybrid-softmax`. Subtracting the largest
-        # logit changes nothing but keeps `exp` from overflowing; `detach`, because the
-        # result does not depend on it. Written out like this it is faster than
-        # `torch.log_softmax`, which is slow on a CPU when rows are many and short.
-        shifted = type_logit - type_logit.detach().amax(-1, keepdim=True)
-        self.type_log_prob = shifted - shifted.exp().sum(-1, keepdim=True).log()
+        self.type_log_prob = log_softmax(type_logit)
         self.prob = self.type_log_prob.exp()
 
         # The table of $L_k$ {eq}`hybrid-level`. The matrix product adds up, for each
@@ -427,7 +426,7 @@ class HybridDistribution:
         self.level = self.type_log_prob - args_entropy @ self.mask.to(self.mu.dtype).T
 
         # One sum, one look: it is not finite if any number is bad.
-        total = self.prob.sum() + self.mu.sum() + args_entropy.sum()
+        total = self.prob.sum() + (self.mu + args_entropy).sum()
         check_policy(total.item(), name, type_logit, self.mu, self.sigma)
 
     def sample(self, generator: torch.Generator | None = None) -> ttorch.Tensor:
@@ -532,19 +531,24 @@ class HybridDistribution:
         return type_kl.sum(-1) + (often * args_kl).sum(-1)
 
 
+def log_softmax(logit: Tensor) -> Tensor:
+    """Compute the logarithm of the softmax of each row, (B, K)."""
+    # PyTorch's own function is one call, and it is the quickest for few rows. For many
+    # short rows it is slow on a CPU, and the logarithm of {eq}`hybrid-softmax` written
+    # out takes half the time. Subtracting the largest logit keeps `exp` from
+    # overflowing; `detach`, because the result does not depend on it.
+    if len(logit) < 1024:
+        return torch.log_softmax(logit, -1)
+    shifted = logit - logit.detach().amax(-1, keepdim=True)
+    return shifted - shifted.exp().sum(-1, keepdim=True).log()
+
+
 def read_action(
     action: Any, num_args: int, batch: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Take types (B,) and arguments (B, A) out of a tree; check them, B if given."""
-    try:
-        action_type, action_args = action["action_type"], action["action_args"]
-    except KeyError as error:
-        raise ValueError(f"action must have the key {error}") from error
-    except (TypeError, IndexError) as error:
-        raise TypeError(
-            "action must be a tree with 'action_type' and 'action_args', "
-            f"got {type(action).__name__}"
-        ) from error
+    action_type = branch(action, "action_type", "action")
+    action_args = branch(action, "action_args", "action")
     check_matrix("action.action_args", action_args, "(B, A)")
     batch = len(action_args) if batch is None else batch
     check_shape("action.action_args", action_args, (batch, num_args))
@@ -821,7 +825,7 @@ class HybridActionSpec:
         batch = len(action["action_type"])
         if batch != 1:
             raise ValueError(f"action must hold one action, got a batch of {batch}")
-        return next(iterate(batch_space(self.space, 1), nest))
+        return first_row(nest)
 
 
 def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
@@ -869,6 +873,15 @@ def fill(
     return batch.reshape(len(batch), *space.shape)
 
 
+def first_row(nest: Any) -> Any:
+    """Take the first row of each array in a nest of tuples and dictionaries."""
+    if isinstance(nest, tuple):
+        return tuple(map(first_row, nest))
+    if isinstance(nest, dict):
+        return {key: first_row(child) for key, child in nest.items()}
+    return nest[0]
+
+
 class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
     """A point that accelerates, turns and stops, and shall come to rest in a target.
 
@@ -886,7 +899,7 @@ class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
             not in the space.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
 
     max_speed = 0.1
     acceleration = 0.05
@@ -996,8 +1009,8 @@ class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
     """Gymnasium's LunarLander with one engine at a time, and a throttle for each.
 
     Actions are ``Tuple(Discrete(4), Tuple(Box(0), Box(1), Box(1), Box(1)))``: coast, or
-    burn the main, the left or the right engine with a power in [0.5, 1]. Observations
-    and rewards are those of ``LunarLander-v3``. Registered as
+    burn the main, the left or the right engine with a throttle in [0, 1], from half to
+    full power. Observations and rewards are those of ``LunarLander-v3``. Registered as
     ``literate_rl/HybridLander-v0`` with a limit of 1,000 steps.
 
     Args:
@@ -1008,7 +1021,7 @@ class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
             not in the space.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
 
     def __init__(self, render_mode: str | None = None) -> None:
         check_render_mode(render_mode)
@@ -1017,9 +1030,9 @@ class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
         # Without the time limit that `make` adds: ours comes with our own registration.
         self.lander = lander.unwrapped
         self.observation_space = self.lander.observation_space
-        nothing, power = spaces.Box(0.5, 1.0, (0,)), spaces.Box(0.5, 1.0, (1,))
+        nothing, throttle = spaces.Box(0.0, 1.0, (0,)), spaces.Box(0.0, 1.0, (1,))
         self.action_space = spaces.Tuple(
-            (spaces.Discrete(4), spaces.Tuple((nothing, power, power, power)))
+            (spaces.Discrete(4), spaces.Tuple((nothing, throttle, throttle, throttle)))
         )
 
     def reset(
@@ -1034,15 +1047,16 @@ class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Burn one engine, or none, for one step."""
         check_env_action(self.action_space, action)
-        kind, powers = action
+        kind, throttles = action
         command = np.zeros(2)
         if kind > 0:
-            # At exactly one half LunarLander would not burn at all.
-            power = max(float(powers[kind][0]), 0.5 + 1e-6)
+            # At a throttle of exactly 0 LunarLander would not burn at all.
+            throttle = max(float(throttles[kind][0]), 1e-6)
             # LunarLander's first number is the main engine: above 0 it burns, from half
             # power at 0 to full power at 1. The second is the side engines: beyond one
-            # half, the left one where it is negative and the right one where it is not.
-            command[:] = [(2 * power - 1, 0.0), (0.0, -power), (0.0, power)][kind - 1]
+            # half they burn, the left one where it is negative, else the right one.
+            side = 0.5 + 0.5 * throttle
+            command[:] = [(throttle, 0.0), (0.0, -side), (0.0, side)][kind - 1]
         obs, reward, terminated, truncated, info = self.lander.step(command)
         return obs, float(reward), terminated, truncated, info
 
