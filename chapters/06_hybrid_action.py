@@ -361,7 +361,10 @@ fig.tight_layout()
 # $u$ has a normal distribution whose covariance matrix is diagonal.
 #
 # PyTorch's [distributions](https://docs.pytorch.org/docs/stable/distributions.html) say
-# all this in four lines. This is the plain form:
+# all this in four lines. This is the plain form. `Independent(..., 1)` takes the last
+# dimension of a batch of normal distributions for one event: out of $A$ distributions
+# of numbers it makes one of vectors. Without it a log-probability would have the shape
+# $(B, A)$ instead of $(B,)$.
 
 
 # %%
@@ -371,8 +374,6 @@ from torch.distributions import Categorical, Independent, Normal
 def plain_sample(logit):
     prob = torch.softmax(logit.action_type, dim=-1)
     type_dist = Categorical(probs=prob)
-    # `Independent(..., 1)` makes one distribution of vectors out of $A$ distributions
-    # of numbers, so that a log-probability has the shape (B,) and not (B, A).
     args_dist = Independent(Normal(logit.action_args.mu, logit.action_args.sigma), 1)
     return ttorch.as_tensor(
         {"action_type": type_dist.sample(), "action_args": args_dist.sample()}
@@ -386,8 +387,8 @@ print("arguments ", [[round(u, 2) for u in row] for row in sample.action_args.to
 # %% [markdown]
 # `sample_hybrid_action` below does the same with the formulas themselves. It gains two
 # things. It takes a random generator of your own, which `torch.distributions` does not.
-# And it leaves the checks of `torch.distributions` out, which cost more than the
-# sampling when the batch is small.
+# And it looks at its input once, where `torch.distributions` checks each tensor at each
+# call.
 #
 # Drawing the type uses a race. Give each type a random time $e_k$ from the exponential
 # distribution with mean 1, and let it run at the speed $p_k$: it arrives after
@@ -836,9 +837,10 @@ class HybridDistribution:
                 f"got {action_type.min().item()}..{action_type.max().item()}"
             ) from error
 
-        # {eq}`hybrid-log-prob` in the form {eq}`hybrid-short`. An argument that does not
-        # count is replaced by its mean *before* anything is computed. Its $z$ is then 0,
-        # in the formula and in the gradient, whatever it held.
+        # The log-density {eq}`hybrid-log-prob`, in the form {eq}`hybrid-short`. An
+        # argument that does not count is replaced by its mean *before* anything is
+        # computed. Its $z$ is then 0, in the formula and in the gradient, whatever it
+        # held.
         used = self.mask.index_select(0, action_type)
         z = (torch.where(used, action_args, self.mu) - self.mu) / self.sigma
         spread = torch.addcmul(used.to(z.dtype), z, z, value=-1).sum(-1)
@@ -849,7 +851,7 @@ class HybridDistribution:
 
         An argument counts as often as its types are chosen.
         """
-        # {eq}`hybrid-entropy` in the form {eq}`hybrid-short`. For a type that was taken
+        # The entropy {eq}`hybrid-entropy`, in the form {eq}`hybrid-short`. For a type that was taken
         # away $p_k$ is 0 and $L_k$ is minus infinity; the product has to be 0.
         return -(self.prob * self.level.clamp(min=LOG_OF_NOTHING)).sum(-1)
 
@@ -874,12 +876,12 @@ class HybridDistribution:
                 f"got {other.mask.tolist()}"
             )
 
-        # How often each argument counts, (B, A). Where it never does, harmless numbers
-        # stand in for its own before they are divided and squared.
+        # How often each argument counts, (B, A). Where it never does, a deviation of
+        # 1 stands in for its own, which may be too small to divide by.
         often = self.prob @ self.mask.to(self.prob.dtype)
         sigma = torch.where(often > 0, self.sigma, 1.0)
         other_sigma = torch.where(often > 0, other.sigma, 1.0)
-        shift = torch.where(often > 0, self.mu - other.mu, 0.0)
+        shift = self.mu - other.mu
 
         # The two sums of {eq}`hybrid-kl`: over the arguments, and over the types.
         square = (sigma / other_sigma).square() + (shift / other_sigma).square()
@@ -1065,7 +1067,7 @@ def ppo_policy_error_hybrid_per_head(
         ValueError: As ``ppo_policy_error_hybrid``.
 
     Source:
-        Fan et al. 2019, section 4.2 (H-PPO).
+        Fan et al. 2019 (H-PPO).
     """
     new, old = new_and_old(data, mask)
     type_new, args_new = log_prob_of_heads(new, data.action)
@@ -1389,7 +1391,7 @@ class HybridActionSpec:
         """
         action_type, action_args = read_action(action, len(self.low))
 
-        # {eq}`hybrid-rescale`, for all arguments at once.
+        # To the box by {eq}`hybrid-rescale`, all arguments at once.
         centre, half_width = self.centre_and_half_width
         args = centre + half_width * action_args.detach().cpu().numpy()
         args = args.clip(self.low, self.high)
@@ -2090,10 +2092,10 @@ print("entropy      ", round(policy.entropy().item(), 3))
 # |---|---|---|---|---|---|---|
 # | hybrid actions | yes | yes, inside its PPO | yes | network and sampling only | refused: no tuple of Discrete and Box | no |
 # | ratio | one for the action | one for each head | one for each head | no loss | | |
-# | arguments that do not count | masked | in the ratio and in the entropy | masked, by the type's own output | taken out by `masked_select` | | |
-# | type without argument | its term is 0 | counted with the noise of all arguments | not treated | misaligns the rows | | |
-# | deviation $\sigma$ | a parameter | a parameter, a head or a constant; 0.3 in the Moving configuration | not said | a parameter | | |
-# | evaluation | greedy, `mode` | samples in on-policy PPO, greedy off policy | not said | | | |
+# | arguments that do not count | masked | in the ratio and in the entropy | produced, not executed | taken out by `masked_select` | | |
+# | type without argument | its term is 0 | counted with the noise of all arguments | | misaligns the rows | | |
+# | deviation $\sigma$ | a parameter | a parameter, a head or a constant; 0.3 in the Moving configuration | | a parameter | | |
+# | evaluation | greedy, `mode` | samples in on-policy PPO, greedy off policy | | | | |
 #
 # ## On the best device
 

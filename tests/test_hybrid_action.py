@@ -377,11 +377,10 @@ def test_impossible_types_lose_even_the_unluckiest_race(monkeypatch):
     """Uniform numbers at the end of their range make no tie with probability zero."""
     prob = torch.tensor([[0.0, 1.0, 0.0], [0.0, 1e-30, 1.0]])
     mu = torch.zeros(2, 1)
-    for chance in (torch.finfo(torch.float32).tiny, 1 - 2**-24):
+    for at_the_low_end in (True, False):
 
-        def at_the_end(self, low, high, generator=None, chance=chance):
-            assert low <= chance < high
-            return self.fill_(chance)
+        def at_the_end(self, low, high, generator=None, at_the_low_end=at_the_low_end):
+            return self.fill_(low if at_the_low_end else high - 2**-24)
 
         monkeypatch.setattr(Tensor, "uniform_", at_the_end)
         assert draw(prob, mu, mu + 1, None).action_type.tolist() == [1, 2]
@@ -599,10 +598,9 @@ def test_expected_ratio_is_one(seed):
     assert ratio.std() > 0.1  # it is not one everywhere
     # The error reports the same thing: the mean of -log ratio, weighted by hand.
     batch = len(weight)
-    data = ppo_policy_data(
-        repeated(new, batch), repeated(old, batch), action, torch.ones(batch), None
-    )
-    data = data._replace(adv=torch.ones(batch, dtype=torch.float64))
+    adv = torch.ones(batch, dtype=torch.float64)
+    new, old = repeated(new, batch), repeated(old, batch)
+    data = ppo_policy_data(new, old, action, adv, None)
     _, info = ppo_policy_error_hybrid(data, MASK)
     assert info.approx_kl == pytest.approx(-ratio.log().mean().item())
 
@@ -687,7 +685,7 @@ def test_harmless_divergence():
     policy, another = (HybridDistribution(tree, MASK) for tree in (logit, other))
     divergence = policy.kl(another)
     p = policy.prob[0, 0].item()
-    expected = p * 0.5 / 0.5**2 * 0.5**2 / 0.5  # one argument, sigma 0.5, shift 0.5
+    # A shift of 0.5 in argument 1 (type 0), 0 and 2 (type 2): half its square each.
     expected = p * 0.5 + (1 - p) * 0.5 * (0.25 / 1.0 + 0.25 / 4.0)
     assert divergence[0].item() == pytest.approx(expected, rel=1e-5)
     assert divergence[1].item() == pytest.approx(0.0, abs=1e-6)
@@ -1573,23 +1571,16 @@ def test_moving_draws_what_happens():
 
 @pytest.mark.parametrize("throttle", [0.0, 0.4, 1.0])
 def test_the_lander_is_lunar_lander_with_other_words(throttle):
-    commands = [
-        (0, 0),
-        (max(throttle, 1e-6), 0),
-        (0, -0.5 - throttle / 2),
-        (0, 0.5 + throttle / 2),
-    ]
-    for kind, command in enumerate(commands):
+    burning = max(throttle, 1e-6)  # at 0 LunarLander's engines are off
+    side = 0.5 + 0.5 * burning
+    throttles = tuple(np.full(n, throttle, np.float32) for n in (0, 1, 1, 1))
+    for kind, command in enumerate([(0, 0), (burning, 0), (0, -side), (0, side)]):
         ours, theirs = HybridLander(), gym.make("LunarLander-v3", continuous=True)
         ours.reset(seed=5)
         theirs.reset(seed=5)
-        powers = tuple(np.full(n, throttle, np.float32) for n in (0, 1, 1, 1))
-        sign = np.array([1, np.nextafter(1, 2) if throttle == 0 else 1])
-        if throttle == 0:
-            command = (command[0], command[1] * (1 + 1e-6))
         for _ in range(20):
-            left = ours.step((kind, powers))
-            right = theirs.step(np.array(command) * sign)
+            left = ours.step((kind, throttles))
+            right = theirs.unwrapped.step(np.array(command))
             np.testing.assert_allclose(left[0], right[0], atol=1e-5)
             assert left[1] == pytest.approx(float(right[1]), abs=1e-3)
             assert left[2] == right[2]

@@ -1,4 +1,4 @@
-# Generated from chapters/06_hybrid_action.py (edit there); digest 81c7b4aee4a6ab24
+# Generated from chapters/06_hybrid_action.py (edit there); digest a5935089d3548492
 """Hybrid actions: a type and its arguments, as one distribution, in an environment."""
 
 from __future__ import annotations
@@ -478,9 +478,10 @@ class HybridDistribution:
                 f"got {action_type.min().item()}..{action_type.max().item()}"
             ) from error
 
-        # {eq}`hybrid-log-prob` in the form {eq}`hybrid-short`. An argument that does not
-        # count is replaced by its mean *before* anything is computed. Its $z$ is then 0,
-        # in the formula and in the gradient, whatever it held.
+        # The log-density {eq}`hybrid-log-prob`, in the form {eq}`hybrid-short`. An
+        # argument that does not count is replaced by its mean *before* anything is
+        # computed. Its $z$ is then 0, in the formula and in the gradient, whatever it
+        # held.
         used = self.mask.index_select(0, action_type)
         z = (torch.where(used, action_args, self.mu) - self.mu) / self.sigma
         spread = torch.addcmul(used.to(z.dtype), z, z, value=-1).sum(-1)
@@ -491,7 +492,7 @@ class HybridDistribution:
 
         An argument counts as often as its types are chosen.
         """
-        # {eq}`hybrid-entropy` in the form {eq}`hybrid-short`. For a type that was taken
+        # The entropy {eq}`hybrid-entropy`, in the form {eq}`hybrid-short`. For a type that was taken
         # away $p_k$ is 0 and $L_k$ is minus infinity; the product has to be 0.
         return -(self.prob * self.level.clamp(min=LOG_OF_NOTHING)).sum(-1)
 
@@ -516,12 +517,12 @@ class HybridDistribution:
                 f"got {other.mask.tolist()}"
             )
 
-        # How often each argument counts, (B, A). Where it never does, harmless numbers
-        # stand in for its own before they are divided and squared.
+        # How often each argument counts, (B, A). Where it never does, a deviation of
+        # 1 stands in for its own, which may be too small to divide by.
         often = self.prob @ self.mask.to(self.prob.dtype)
         sigma = torch.where(often > 0, self.sigma, 1.0)
         other_sigma = torch.where(often > 0, other.sigma, 1.0)
-        shift = torch.where(often > 0, self.mu - other.mu, 0.0)
+        shift = self.mu - other.mu
 
         # The two sums of {eq}`hybrid-kl`: over the arguments, and over the types.
         square = (sigma / other_sigma).square() + (shift / other_sigma).square()
@@ -621,7 +622,7 @@ def ppo_policy_error_hybrid_per_head(
         ValueError: As ``ppo_policy_error_hybrid``.
 
     Source:
-        Fan et al. 2019, section 4.2 (H-PPO).
+        Fan et al. 2019 (H-PPO).
     """
     new, old = new_and_old(data, mask)
     type_new, args_new = log_prob_of_heads(new, data.action)
@@ -797,7 +798,7 @@ class HybridActionSpec:
         """
         action_type, action_args = read_action(action, len(self.low))
 
-        # {eq}`hybrid-rescale`, for all arguments at once.
+        # To the box by {eq}`hybrid-rescale`, all arguments at once.
         centre, half_width = self.centre_and_half_width
         args = centre + half_width * action_args.detach().cpu().numpy()
         args = args.clip(self.low, self.high)

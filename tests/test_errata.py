@@ -1,0 +1,195 @@
+"""Mistakes of published code that belong to chapters still to come, each reproduced.
+
+Every test writes the mistake out in a few lines of its own and shows what it does.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.distributions import Categorical, Normal
+
+
+def grid(low: float, high: float) -> tuple[torch.Tensor, float]:
+    """A fine grid for integrals, and the distance of its points."""
+    x = torch.linspace(low, high, 200_001, dtype=torch.float64)
+    return x, (x[1] - x[0]).item()
+
+
+# --- Estimates along a trajectory -----------------------------------------------------
+
+
+@pytest.mark.erratum("vtrace-ignores-done")
+def test_vtrace_without_a_cut_leaks_into_the_episode_before() -> None:
+    """Two episodes, no reward, on-policy: the first must be worth nothing."""
+    value = np.array([1.0, 1, 1, 100, 100, 100, 100])
+    done = np.array([0, 0, 1, 0, 0, 0])
+
+    # As published: the value behind a done is zeroed, the recursion runs on.
+    masked = value.copy()
+    masked[1:] *= 1 - done
+    published, trace = masked[:-1].copy(), 0.0
+    for t in reversed(range(6)):
+        trace = masked[t + 1] - masked[t] + trace
+        published[t] += trace
+    assert published.tolist() == [100.0] * 6
+
+    # With the flag in both places.
+    correct, trace = value[:-1].copy(), 0.0
+    for t in reversed(range(6)):
+        trace = (1 - done[t]) * (value[t + 1] + trace) - value[t]
+        correct[t] += trace
+    assert correct.tolist() == [0, 0, 0, 100, 100, 100]
+
+
+@pytest.mark.erratum("truncation-reads-the-next-episode")
+def test_value_behind_a_truncation_belongs_to_the_next_episode() -> None:
+    """Reward 0, values 1 before and 50 after a cut: the advantage at the cut is 0."""
+    value = np.array([1.0, 1.0, 50.0, 50.0])
+    true_successor = np.array([1.0, 1.0, 50.0])  # the cut is after step 1
+    assert (value[1:] - value[:-1])[1] == 49.0
+    assert (true_successor - value[:-1])[1] == 0.0
+
+
+@pytest.mark.erratum("gae-overwrites-its-input")
+def test_in_place_mask_corrupts_values_that_share_memory() -> None:
+    values = torch.arange(1.0, 7.0)
+    value, next_value = values[:-1], values[1:]
+    done = torch.tensor([0.0, 0, 1, 0, 0])
+    next_value *= 1 - done
+    assert value.tolist() == [1.0, 2.0, 3.0, 0.0, 5.0]
+
+
+# --- Losses ---------------------------------------------------------------------------
+
+
+@pytest.mark.erratum("cloning-by-log-probabilities")
+def test_kl_div_of_log_probabilities_is_nan_and_pushes_the_wrong_way() -> None:
+    """The clone term of DI-engine's PPG: log-probabilities passed as probabilities."""
+    log_prob_old = torch.tensor([-0.5, -1.0, -2.0])
+    log_prob_new = log_prob_old.clone().requires_grad_()
+    loss = F.kl_div(log_prob_new, log_prob_old, reduction="batchmean")
+    assert torch.isnan(loss)
+    loss.backward()
+    # Descent lowers the log-probability of every action that was taken.
+    assert (log_prob_new.grad > 0).all()
+
+
+@pytest.mark.erratum("loss-of-one-row")
+def test_unpacking_a_tensor_takes_its_first_row() -> None:
+    """Machin's DDPG: ``value, *_ = critic(...)`` unpacks the batch, not a tuple."""
+    value, *_ = torch.tensor([[1.0], [2.0], [6.0]])
+    assert value.mean() == 1.0
+
+
+@pytest.mark.erratum("priority-weights-broadcast")
+def test_weights_in_a_column_correct_nothing() -> None:
+    loss, weight = torch.tensor([1.0, 4.0]), torch.tensor([[1.0], [0.25]])
+    assert (loss * weight).mean() == loss.mean() * weight.mean()
+    assert (loss * weight.squeeze(1)).mean() != loss.mean() * weight.mean()
+
+
+@pytest.mark.erratum("projection-loses-mass")
+def test_projection_onto_equal_floor_and_ceiling_loses_the_mass() -> None:
+    """C51: a target that falls exactly on an atom gets weight zero from both sides."""
+    atoms = np.linspace(-10, 10, 41)
+    position = (0.0 - atoms[0]) / (atoms[1] - atoms[0])  # a terminal step, reward 0
+    low, high = math.floor(position), math.ceil(position)
+    assert (high - position) + (position - low) == 0.0
+    triangles = np.maximum(0, 1 - np.abs(0.0 - atoms) / (atoms[1] - atoms[0]))
+    assert triangles.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.erratum("q-learning-sign")
+def test_minus_in_the_update_learns_minus_the_value() -> None:
+    """One state, reward 1, discount 0.5: the value is 2."""
+    learned = {}
+    for sign in (1, -1):
+        q = 0.0
+        for _ in range(500):
+            q = (1 - 0.1) * q + sign * 0.1 * (1 + 0.5 * q)
+        learned[sign] = q
+    assert learned[1] == pytest.approx(2.0)
+    assert learned[-1] == pytest.approx(-2 / 3)
+
+
+# --- Models of policies ---------------------------------------------------------------
+
+
+@pytest.mark.erratum("squashed-twice")
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_a_given_action_must_be_unsquashed_before_it_is_judged(scale: float) -> None:
+    """The mean score of a policy under itself is zero; Machin's actor misses it."""
+    mu, sigma = 0.8, 0.8
+    u, step = grid(mu - 8 * sigma, mu + 8 * sigma)
+    density = Normal(mu, sigma).log_prob(u).exp() * step
+    action = scale * u.tanh()
+
+    correct = (
+        torch.atanh((action / scale).clamp(-1 + 1e-12, 1 - 1e-12)) - mu
+    ) / sigma**2
+    assert (density * correct).sum().item() == pytest.approx(0.0, abs=1e-6)
+
+    as_if_not_squashed = (action - mu) / sigma**2
+    assert abs((density * as_if_not_squashed).sum().item()) > 0.3
+
+
+@pytest.mark.erratum("saturating-jacobian")
+def test_small_constant_saturates_the_jacobian() -> None:
+    u = torch.tensor([10.0, 20.0])
+    saturated = torch.log(1 - u.tanh().square() + 1e-6)
+    stable = 2 * (math.log(2) - u - F.softplus(-2 * u))
+    assert saturated.tolist() == pytest.approx([-13.8, -13.8], abs=0.05)
+    assert stable.tolist() == pytest.approx([-18.6, -38.6], abs=0.05)
+
+
+@pytest.mark.erratum("entropy-before-the-squash")
+def test_entropy_of_the_unsquashed_normal_grows_for_ever() -> None:
+    entropies = []
+    for sigma in (1.0, 3.0, 10.0):
+        base = Normal(torch.tensor(0.0).double(), torch.tensor(sigma).double())
+        u, step = grid(-8 * sigma, 8 * sigma)
+        log_density = base.log_prob(u) - 2 * (math.log(2) - u - F.softplus(-2 * u))
+        squashed = -(base.log_prob(u).exp() * log_density).sum() * step
+        assert squashed <= math.log(2.0)
+        entropies.append((base.entropy().item(), squashed.item()))
+    before, after = zip(*entropies, strict=True)
+    assert list(before) == sorted(before)
+    assert list(after) == sorted(after, reverse=True)
+
+
+@pytest.mark.erratum("no-reparameterised-categorical")
+def test_categorical_actions_cannot_be_reparameterised() -> None:
+    dist = Categorical(logits=torch.zeros(3, requires_grad=True))
+    assert not dist.has_rsample
+    assert not dist.sample().requires_grad
+
+
+@pytest.mark.erratum("entropy-per-dimension")
+def test_entropy_of_a_vector_is_the_sum_of_its_parts() -> None:
+    entropy = Normal(torch.zeros(4, 3), torch.ones(4, 3)).entropy()
+    assert entropy.shape == (4, 3)
+    joint = torch.distributions.Independent(
+        Normal(torch.zeros(4, 3), torch.ones(4, 3)), 1
+    ).entropy()
+    torch.testing.assert_close(3 * entropy.mean(1), joint)
+
+
+# --- Python ---------------------------------------------------------------------------
+
+
+@pytest.mark.erratum("unescaped-docstrings")
+def test_mathematics_in_a_plain_docstring_warns() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compile('"""The mean $\\mu$."""', "docstring", "exec")
+    assert "invalid escape sequence" in str(caught[0].message)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compile('r"""The mean $\\mu$."""', "docstring", "exec")
+    assert not caught
