@@ -1,1 +1,1 @@
-"""Benchmarks: each against a peer in the same run. ``python -m benchmarks`` runs all."""
+"""Benchmarks, each against a peer in the same run; ``python -m benchmarks``."""

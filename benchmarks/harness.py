@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 
 import torch
 
@@ -31,7 +31,7 @@ SHORTEST_SAMPLE = 0.02
 
 
 def cpu_seconds(function: Callable[[], object], repeats: int) -> float:
-    """Return the CPU time of one call, from a sample without pauses to collect garbage."""
+    """Return the CPU time of one call, from a sample without garbage collection."""
     gc.collect()
     gc.disable()
     try:
@@ -45,15 +45,17 @@ def cpu_seconds(function: Callable[[], object], repeats: int) -> float:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a method must reach; one of the two is set.
+    """What a method must reach; one of the three is set.
 
     Attributes:
         at_least: Times as fast as the peer.
         at_most: Microseconds of CPU time.
+        more_than_peer: Microseconds of CPU time beyond the peer's, at most.
     """
 
     at_least: float | None = None
     at_most: float | None = None
+    more_than_peer: float | None = None
 
 
 @dataclass(frozen=True)
@@ -107,15 +109,17 @@ def summarise(case: Case, samples: dict[str, list[float]]) -> list[Row]:
     """Reduce the samples of a case to medians and quartiles, one row a method."""
     rows = []
     for method, times in samples.items():
-        pairs = zip(samples[case.peer], times, strict=True)
+        pairs = list(zip(samples[case.peer], times, strict=True))
         ratio_q1, ratio, ratio_q3 = quartiles([peer / own for peer, own in pairs])
-        time_q1, median, time_q3 = quartiles([1e6 * seconds for seconds in times])
+        time_q1, middle, time_q3 = quartiles([1e6 * seconds for seconds in times])
+        extra = median([own - peer for peer, own in pairs])
         goal = case.goals.get(method, Goal())
         rows.append(
             Row(
                 case=case.name,
                 method=method,
-                microseconds=median,
+                microseconds=middle,
+                extra=1e6 * extra,
                 time_q1=time_q1,
                 time_q3=time_q3,
                 ratio=ratio,
@@ -124,6 +128,7 @@ def summarise(case: Case, samples: dict[str, list[float]]) -> list[Row]:
                 rounds=len(times),
                 at_least=goal.at_least,
                 at_most=goal.at_most,
+                more_than_peer=goal.more_than_peer,
             )
         )
     return rows
@@ -135,7 +140,7 @@ def quartiles(values: list[float]) -> list[float]:
 
 
 def provenance(command: str) -> dict[str, str]:
-    """Return what made the figures: enough to repeat them, and not whose machine it was."""
+    """Return what made the figures: enough to repeat them."""
     return {
         "command": command,
         "date": datetime.now(UTC).date().isoformat(),

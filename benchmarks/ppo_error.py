@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
+from torch.distributions import Categorical
+
+from benchmarks.harness import SEED, Case, Goal
 from literate_rl.ppo_error import (
     fused_ppo_policy_error,
     ppo_info,
@@ -12,10 +16,6 @@ from literate_rl.ppo_error import (
     ppo_policy_error,
     ppo_policy_loss,
 )
-from torch import Tensor
-from torch.distributions import Categorical
-
-from benchmarks.harness import SEED, Case, Goal
 
 ROUNDS = 101
 ACTIONS = 6

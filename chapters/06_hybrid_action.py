@@ -17,7 +17,7 @@
 # compute its log-probability, entropy and divergence without a NaN, train it with the
 # PPO error, and connect it to any Gymnasium environment whose actions have this form.
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 """Hybrid actions: a type and its arguments, as one distribution, in an environment."""
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ __all__ = [
 #
 # A **hybrid** (or *parameterised*) action has two parts {cite:p}`masson2016`. The first
 # is its **type** $k$, one of $K$. The second is its **arguments**, real numbers. Games
-# are full of them: in StarCraft II or Honor of Kings one picks a skill, then a direction
-# and a distance for it.
+# are full of them: in StarCraft II or Honor of Kings one picks a skill, then a
+# direction and a distance for it.
 #
 # Each type may need other arguments than the next, so we line up the arguments of all
 # types in one vector $u \in \mathbb R^A$. The type says which entries of it count. The
@@ -121,8 +121,8 @@ class HybridPolicyNetwork(nn.Module):
 
     Args:
         obs_shape: Length of a state vector, at least 1.
-        action_shape: ``{"action_type_shape": K, "action_args_shape": A}``, the number of
-            action types and of arguments, each at least 1.
+        action_shape: ``{"action_type_shape": K, "action_args_shape": A}``, the number
+            of action types and of arguments, each at least 1.
 
     Raises:
         TypeError: If ``action_shape`` is no dictionary or a size is no integer.
@@ -155,7 +155,8 @@ class HybridPolicyNetwork(nn.Module):
         self.action_type_head = nn.Linear(32, self.action_type_shape)
 
         # The head for the arguments, which are continuous: one mean for each of $A$
-        # arguments, and $w$ as a bare parameter. Starting at 0 it makes each deviation 1.
+        # arguments, and $w$ as a bare parameter. Starting at 0 it makes each deviation
+        # equal to 1.
         self.action_args_shape = action_shape["action_args_shape"]
         self.action_args_mu = nn.Linear(32, self.action_args_shape)
         self.action_args_log_sigma = nn.Parameter(
@@ -218,7 +219,8 @@ class HybridPolicyNetwork(nn.Module):
 
         # $w$ has the shape $(1, A)$. Adding zeros of the shape of $\mu$ repeats it for
         # each state of the batch. `zeros_like` passes no gradient on, so nothing flows
-        # into $\mu$ along this way; $w$ itself gets its gradient, summed over the batch.
+        # into $\mu$ along this way; $w$ itself gets its gradient, summed over the
+        # batch.
         log_sigma = self.action_args_log_sigma + torch.zeros_like(mu)
         sigma = torch.exp(log_sigma)
 
@@ -337,7 +339,8 @@ fig.tight_layout()
 
 # %% [markdown]
 # **What to notice.** Three arrows end at the three outputs, and nothing but
-# `action_args_log_sigma` reaches $\sigma$. Exercise 1 asks for the size of that gradient.
+# `action_args_log_sigma` reaches $\sigma$. Exercise 1 asks for the size of that
+# gradient.
 #
 # ## Sampling
 #
@@ -348,8 +351,8 @@ fig.tight_layout()
 # p_k = \frac{e^{z_k}}{\sum_i e^{z_i}} ,
 # $$ (hybrid-softmax)
 #
-# and the type follows the *categorical* distribution, whose probability mass function is
-# simply $f(k) = p_k$. Each argument follows a *normal* distribution,
+# and the type follows the *categorical* distribution, whose probability mass function
+# is simply $f(k) = p_k$. Each argument follows a *normal* distribution,
 # $u_j \sim \mathcal N(\mu_j, \sigma_j^2)$, whose density is
 #
 # $$
@@ -418,8 +421,8 @@ def sample_hybrid_action(
 
     Raises:
         TypeError: If ``logit`` is of the wrong kind.
-        ValueError: If a key is missing, shapes differ, a number is NaN or a deviation is
-            not positive.
+        ValueError: If a key is missing, shapes differ, a number is NaN or a deviation
+            is not positive.
 
     Source:
         PPOxFamily, chapter 2, ``hybrid_tutorial.py``.
@@ -550,8 +553,8 @@ print(f"{'exact':24s}" + "  ".join(f"{x:6.3f}" for x in exact))
 # %% [markdown]
 # ## Which arguments count: the mask
 #
-# All $A$ arguments are sampled, but the type uses only some of them. The **mask** $m$ is
-# a table of zeros and ones with a row for each type and a column for each argument:
+# All $A$ arguments are sampled, but the type uses only some of them. The **mask** $m$
+# is a table of zeros and ones with a row for each type and a column for each argument:
 # $m_{k,j} = 1$ if type $k$ uses argument $j$. For the three types above,
 #
 # $$
@@ -651,8 +654,8 @@ for name, tree in (("all six", action), ("action[1:3]", action[1:3])):
 #
 # PPO needs the probability of *the action*, not of its parts. The environment sees the
 # type and the arguments that count, so these make up the action. Their joint density is
-# the probability of the type times the densities {eq}`hybrid-gaussian` of its arguments,
-# and its logarithm is a sum,
+# the probability of the type times the densities {eq}`hybrid-gaussian` of its
+# arguments, and its logarithm is a sum,
 #
 # $$
 # \log \pi(k, u \mid s) = \log p_k + \sum_{j=1}^{A} m_{k,j} \log f(u_j) .
@@ -662,8 +665,8 @@ for name, tree in (("all six", action), ("action[1:3]", action[1:3])):
 # has no argument?* The sum is empty, and the answer is $\log p_k$.
 #
 # The entropy is the expectation of $-\log \pi$. A normal distribution has the entropy
-# $H_j = \log \sigma_j + \tfrac12 \log(2 \pi e)$. An argument contributes to the whole only
-# as often as its types are chosen,
+# $H_j = \log \sigma_j + \tfrac12 \log(2 \pi e)$. An argument contributes to the whole
+# only as often as its types are chosen,
 #
 # $$
 # H(\pi) = -\sum_{k} p_k \log p_k + \sum_{k} p_k \sum_j m_{k,j} H_j .
@@ -672,8 +675,8 @@ for name, tree in (("all six", action), ("action[1:3]", action[1:3])):
 # The probabilities in front of the second sum carry gradient too: a bonus on this
 # entropy also asks for types that leave more freedom.
 #
-# Between two policies with the same mask, $\pi$ and $\pi'$, the Kullback–Leibler divergence
-# has the same structure,
+# Between two policies with the same mask, $\pi$ and $\pi'$, the Kullback–Leibler
+# divergence has the same structure,
 #
 # $$
 # \operatorname{KL}(\pi \,\|\, \pi') = \sum_k p_k \Bigl( \log \frac{p_k}{p'_k}
@@ -690,7 +693,7 @@ for name, tree in (("all six", action), ("action[1:3]", action[1:3])):
 
 # %%
 def plain_form(logit, mask, action=None):
-    """Return an action (a new one if none is given), its log-probability, the entropy."""
+    """Return an action (new if none is given), its log-probability, the entropy."""
     type_dist = Categorical(probs=torch.softmax(logit.action_type, dim=-1))
     args_dist = Normal(logit.action_args.mu, logit.action_args.sigma)
     if action is None:
@@ -732,8 +735,8 @@ def plain_form(logit, mask, action=None):
 #
 # Three kinds of numbers must do no harm. An argument that *does not count* may hold
 # anything, even a NaN. A logit of minus infinity takes a type away. And a deviation may
-# be tiny. It is not enough that the results come out right: $0 \cdot \infty$ can hide in
-# the backward pass as well. The cure is to replace a dangerous number *before* it
+# be tiny. It is not enough that the results come out right: $0 \cdot \infty$ can hide
+# in the backward pass as well. The cure is to replace a dangerous number *before* it
 # enters a formula, not to hide the result afterwards.
 
 
@@ -765,8 +768,9 @@ class HybridDistribution:
 
     Raises:
         TypeError: If ``logit`` is of the wrong kind.
-        ValueError: If a key is missing, shapes differ, the mask holds anything else than
-            zeros and ones, a number is NaN or infinite, or a deviation is not positive.
+        ValueError: If a key is missing, shapes differ, the mask holds anything else
+            than zeros and ones, a number is NaN or infinite, or a deviation is not
+            positive.
     """
 
     def __init__(
@@ -851,8 +855,9 @@ class HybridDistribution:
 
         An argument counts as often as its types are chosen.
         """
-        # The entropy {eq}`hybrid-entropy`, in the form {eq}`hybrid-short`. For a type that was taken
-        # away $p_k$ is 0 and $L_k$ is minus infinity; the product has to be 0.
+        # The entropy {eq}`hybrid-entropy`, in the form {eq}`hybrid-short`. For a type
+        # that was taken away $p_k$ is 0 and $L_k$ is minus infinity; the product has to
+        # be 0.
         return -(self.prob * self.level.clamp(min=LOG_OF_NOTHING)).sum(-1)
 
     def kl(self, other: HybridDistribution) -> Tensor:
@@ -958,8 +963,9 @@ with torch.no_grad():
         print(f"{form.__name__:16s} {count.number} operations")
 
 # %% [markdown]
-# The class checks less than `torch.distributions` does, and on purpose. It looks once at
-# one sum instead of at each tensor. When the sum is bad, it searches for the culprit:
+# The class checks less than `torch.distributions` does, and on purpose. It looks once
+# at one sum instead of at each tensor. When the sum is bad, it searches for the
+# culprit:
 
 # %%
 broken = make_logit([0.0, 0.0, 0.0], [0.0, 0.0], [1.0, 1.0], batch=2)
@@ -972,16 +978,16 @@ except ValueError as error:
 # %% [markdown]
 # ## The PPO error of hybrid actions
 #
-# With a log-probability and an entropy of the *whole* action, the PPO error needs nothing
-# new. There is one ratio for the action,
+# With a log-probability and an entropy of the *whole* action, the PPO error needs
+# nothing new. There is one ratio for the action,
 #
 # $$
 # \rho(\theta) = \exp\bigl(\log \pi_\theta(k, u \mid s)
 #     - \log \pi_{\text{old}}(k, u \mid s)\bigr) ,
 # $$ (hybrid-ratio)
 #
-# and one clip. Old and new log-probability use the same type and the same mask, and that
-# is all one can get wrong here.
+# and one clip. Old and new log-probability use the same type and the same mask, and
+# that is all one can get wrong here.
 #
 # The paper that introduced hybrid PPO, called H-PPO {cite:p}`fan2019`, does it
 # differently. It has a ratio $\rho^{\text{type}} = p_k / p_k^{\text{old}}$ for the type
@@ -992,8 +998,8 @@ except ValueError as error:
 #     + \mathbb 1\Bigl[\textstyle\sum_j m_{k,j} > 0\Bigr]\, L(\rho^{\text{args}}, \hat A) ,
 # $$ (hybrid-per-head)
 #
-# with the clipped surrogate $L$ of {doc}`/chapters/04_ppo_error`. The indicator in front
-# of the second term matters. A sample whose type has no argument has
+# with the clipped surrogate $L$ of {doc}`/chapters/04_ppo_error`. The indicator in
+# front of the second term matters. A sample whose type has no argument has
 # $\rho^{\text{args}} = 1$ for ever, so its term would add a constant to the loss and to
 # what one logs.
 #
@@ -1026,8 +1032,8 @@ def ppo_policy_error_hybrid(
     Raises:
         TypeError: If a field is of the wrong kind.
         ValueError: If a key is missing, shapes differ, a type is out of range, a clip
-            constant is out of its range or a number is not finite. The message names the
-            field.
+            constant is out of its range or a number is not finite. The message names
+            the field.
     """
     new, old = new_and_old(data, mask)
     # The exponent of {eq}`hybrid-ratio`; the clipped surrogate takes it from here.
@@ -1060,7 +1066,7 @@ def ppo_policy_error_hybrid_per_head(
 
     Returns:
         ``ppo_policy_loss`` (0-dimensional tensors) and ``ppo_info`` (floats). The
-        divergence is that of the whole action, ``clipfrac`` the larger of the two heads'.
+        divergence is that of the whole action, ``clipfrac`` the larger of both heads'.
 
     Raises:
         TypeError: As ``ppo_policy_error_hybrid``.
@@ -1176,23 +1182,23 @@ for name, policy in (("unchanged", network), ("moved", moved)):
     print(row + f"{grad_2.norm():10.4f}{cosine:9.4f}")
 
 # %% [markdown]
-# **What to notice.** At the start the losses differ and the gradients do not, down to the
-# last digit. Later they differ. Take $\rho^{\text{type}} = 1.3$ and $\rho^{\text{args}} =
-# 0.75$: the action as a whole has hardly changed, $\rho = 0.975$, and one ratio clips
-# nothing. Two ratios clip the type.
+# **What to notice.** At the start the losses differ and the gradients do not, down to
+# the last digit. Later they differ. Take $\rho^{\text{type}} = 1.3$ and
+# $\rho^{\text{args}} = 0.75$: the action as a whole has hardly changed, $\rho = 0.975$,
+# and one ratio clips nothing. Two ratios clip the type.
 #
 # ## What the mask is good for
 #
 # What if one left the mask out and summed over all $A$ arguments? Many implementations
 # do. The gradient stays unbiased, since on average the noise of arguments that nobody
-# used is unrelated to the advantage. But the noise enters the ratio, and the ratio trips
-# the clip.
+# used is unrelated to the advantage. But the noise enters the ratio, and the ratio
+# trips the clip.
 #
 # The size can be computed. Let each mean move by $\delta$ deviations between two
 # updates. One argument then multiplies the mean square of the ratio by $e^{\delta^2}$,
 # so the variance of the ratio grows with the number of arguments like
-# $e^{A \delta^2} - 1$. The figure has 20,000 actions of the three types above, $\delta =
-# 0.3$, logits moved as well, and more and more arguments that no type uses.
+# $e^{A \delta^2} - 1$. The figure has 20,000 actions of the three types above,
+# $\delta = 0.3$, logits moved as well, and more and more arguments that no type uses.
 
 # %% mystnb={"image": {"alt": "Left: histograms of the ratio; with the mask it is narrow around one, without it and with sixteen unused arguments it is broad. Right: spread of the ratio and clip fraction against the number of unused arguments; both grow without the mask and stay constant with it"}}
 num_samples, delta = 20_000, 0.3
@@ -1266,15 +1272,15 @@ fig.tight_layout()
 # ## From a Gymnasium space to a policy and back
 #
 # In Gymnasium a hybrid action is a nest of spaces, and one form of it tells the mask:
-# `Tuple(Discrete(K), Tuple(K boxes))`, one box of arguments for each type. A type without
-# arguments has an empty box, of shape `(0,)`. Any other nest with one `Discrete` and some
-# boxes, such as `Tuple(Discrete(3), Box(2))`, leaves open which type uses what, and we
-# have to be told.
+# `Tuple(Discrete(K), Tuple(K boxes))`, one box of arguments for each type. A type
+# without arguments has an empty box, of shape `(0,)`. Any other nest with one
+# `Discrete` and some boxes, such as `Tuple(Discrete(3), Box(2))`, leaves open which
+# type uses what, and we have to be told.
 #
-# The policy's arguments are normal: no bounds, and a spread of 1 at the start. The boxes
-# of an environment are anything, from 0 to 720 say. So arguments live in $[-1, 1]$ on
-# the policy's side, and only at the door of the environment they are moved to the box
-# $[l_j, h_j]$ and clipped,
+# The policy's arguments are normal: no bounds, and a spread of 1 at the start. The
+# boxes of an environment are anything, from 0 to 720 say. So arguments live in
+# $[-1, 1]$ on the policy's side, and only at the door of the environment they are moved
+# to the box $[l_j, h_j]$ and clipped,
 #
 # $$
 # \tilde u_j = \operatorname{clip}\Bigl(
@@ -1314,8 +1320,8 @@ class HybridActionSpec:
             space: A nest of Tuple and Dict spaces with exactly one Discrete and with
                 Boxes of floating-point numbers. The order of the arguments is the order
                 of the boxes, each flattened.
-            mask: Which type uses which argument, (K, A), zeros and ones. May be left out
-                for ``Tuple(Discrete(K), Tuple(K boxes))``, whose k-th box holds the
+            mask: Which type uses which argument, (K, A), zeros and ones. May be left
+                out for ``Tuple(Discrete(K), Tuple(K boxes))``, whose k-th box holds the
                 arguments of type k, none if it is empty.
 
         Returns:
@@ -1515,9 +1521,10 @@ except ValueError as error:
 # \end{aligned}
 # $$ (hybrid-moving)
 #
-# and then it glides, $x_{t+1} = x_t + v_{t+1} (\cos \varphi_{t+1}, \sin \varphi_{t+1})$.
-# Turning and gliding cost no speed; what is not mentioned stays as it was. With $D_t$ for
-# the distance to the centre of the target the reward is
+# and then it glides,
+# $x_{t+1} = x_t + v_{t+1} (\cos \varphi_{t+1}, \sin \varphi_{t+1})$. Turning and
+# gliding cost no speed; what is not mentioned stays as it was. With $D_t$ for the
+# distance to the centre of the target the reward is
 #
 # $$
 # r_t = D_t - D_{t+1} - 0.005 +
@@ -1537,15 +1544,15 @@ except ValueError as error:
 # | price of a step | 0.005 | small: a detour is cheap, idling to the limit costs 0.5 |
 # | time limit | 100 steps | truncates, and is not part of the state |
 #
-# The differences of the distance add up to the distance at the start, 0.9 on average, so
-# a good agent collects about 1.8 in an episode. The task needs both parts of the action:
-# the type alone cannot aim, and the arguments alone cannot stop.
+# The differences of the distance add up to the distance at the start, 0.9 on average,
+# so a good agent collects about 1.8 in an episode. The task needs both parts of the
+# action: the type alone cannot aim, and the arguments alone cannot stop.
 #
 # ### HybridLander
 #
-# Gymnasium's LunarLander has three engines and two action spaces: four discrete actions,
-# all at full power, or two continuous numbers that throttle everything at once. Neither
-# says what a pilot would say: *this engine, this much*. Here it is:
+# Gymnasium's LunarLander has three engines and two action spaces: four discrete
+# actions, all at full power, or two continuous numbers that throttle everything at
+# once. Neither says what a pilot would say: *this engine, this much*. Here it is:
 #
 # | type | meaning | argument |
 # |---|---|---|
@@ -1573,8 +1580,8 @@ class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
         render_mode: ``"rgb_array"`` for pictures, or None.
 
     Raises:
-        ValueError: If the render mode is another one, or ``step`` gets an action that is
-            not in the space.
+        ValueError: If the render mode is another one, or ``step`` gets an action that
+            is not in the space.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
@@ -1695,8 +1702,8 @@ class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
         render_mode: ``"rgb_array"`` for pictures, or None.
 
     Raises:
-        ValueError: If the render mode is another one, or ``step`` gets an action that is
-            not in the space.
+        ValueError: If the render mode is another one, or ``step`` gets an action that
+            is not in the space.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
@@ -1776,11 +1783,11 @@ gym.register(
 # %% [markdown]
 # ## The policy acts
 #
-# Nobody has trained the policy yet; that is the task of a later chapter. But it can act,
-# and so can we. The first strip shows the untrained network. The second shows a rule of
-# three lines, written by hand: *stop in the target; turn if you look past it; otherwise
-# accelerate, less when it is near*. Each strip has six frames of one episode, from its
-# start to its end.
+# Nobody has trained the policy yet; that is the task of a later chapter. But it can
+# act, and so can we. The first strip shows the untrained network. The second shows a
+# rule of three lines, written by hand: *stop in the target; turn if you look past it;
+# otherwise accelerate, less when it is near*. Each strip has six frames of one episode,
+# from its start to its end.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two strips of six frames of the Moving environment. Above, the untrained policy wanders; below, the rule turns towards the target, drives to it and stops in it"}}
 import os
@@ -1898,11 +1905,11 @@ print(f"{ended} episodes ended, mean reward of a step {reward_sum / 800:.4f}")
 # ### Somebody else's environment
 #
 # The benchmark that the papers on parameterised actions share is *Platform*
-# {cite:p}`masson2016,bester2019`: run, hop and leap over gaps and past enemies, each with one
-# number. It is on PyPI as `hybrid-platform`, which needs `numba` without saying so. If
-# you install this book's package with the extra `platform`, both come along. Its
-# observation is a pair of a box and a step counter, and our network wants a box, so we
-# take the first one:
+# {cite:p}`masson2016,bester2019`: run, hop and leap over gaps and past enemies, each
+# with one number. It is on PyPI as `hybrid-platform`, which needs `numba` without
+# saying so. If you install this book's package with the extra `platform`, both come
+# along. Its observation is a pair of a box and a step counter, and our network wants a
+# box, so we take the first one:
 #
 # ```python
 # import gymnasium as gym
@@ -1910,14 +1917,15 @@ print(f"{ended} episodes ended, mean reward of a step {reward_sum / 800:.4f}")
 # from literate_rl.hybrid_action import HybridActionSpec, HybridPolicyNetwork
 #
 # env = gym.make("Platform-v0")
-# env = gym.wrappers.TransformObservation(env, lambda obs: obs[0], env.observation_space[0])
+# box = env.observation_space[0]
+# env = gym.wrappers.TransformObservation(env, lambda obs: obs[0], box)
 # spec = HybridActionSpec.from_space(env.action_space)
 # network = HybridPolicyNetwork.from_space(env.observation_space, env.action_space)
 # ```
 #
-# It also brings `pygame`, whose files replace those of `pygame-ce`, with which Gymnasium
-# draws. To keep them, install it by `pip install --no-deps hybrid-platform` and `pip
-# install numba` instead.
+# It also brings `pygame`, whose files replace those of `pygame-ce`, with which
+# Gymnasium draws. To keep them, install it by `pip install --no-deps hybrid-platform`
+# and `pip install numba` instead.
 #
 # From here on everything is as above. Its action space is `Tuple(Discrete(3), Tuple(3
 # boxes))` with bounds of 30, 720 and 430, so the mask comes out as the unit matrix, and
@@ -1928,8 +1936,8 @@ print(f"{ended} episodes ended, mean reward of a step {reward_sum / 800:.4f}")
 # ### Trap: masked_select loses the rows
 #
 # The tutorial that this chapter follows looks up the mask of each sample and then takes
-# out the arguments that count with `masked_select`. Its mask has exactly one argument in
-# each row, and there it works. With a type that has none, the result is shorter than
+# out the arguments that count with `masked_select`. Its mask has exactly one argument
+# in each row, and there it works. With a type that has none, the result is shorter than
 # the batch. Row $i$ of the arguments then belongs to another sample than row $i$ of the
 # types, and nothing complains.
 
@@ -1982,8 +1990,8 @@ for name, table in (("the tutorial's", symmetric), ("asymmetric", chain)):
 # ### Trap: zero times infinity
 #
 # Multiplying log-densities by the mask looks the same as `where`, until one of them is
-# infinite. And hiding the result with `where` afterwards is not enough: the forward pass
-# is fine then, and the gradient is not.
+# infinite. And hiding the result with `where` afterwards is not enough: the forward
+# pass is fine then, and the gradient is not.
 
 # %%
 counts = torch.tensor([True, False])
@@ -2012,11 +2020,11 @@ for form in ("multiply", "where afterwards", "replace before"):
 # ### Trap: probabilities that saturate
 #
 # The plain form above builds its categorical distribution from probabilities, as the
-# tutorial does. PyTorch has to take a logarithm of them, and before that it lifts them to
-# the smallest step of floating point, $1.2 \cdot 10^{-7}$. So no logarithm falls below
-# $-15.94$, and there the gradient is exactly zero: an action that should never be taken
-# cannot be learned any further, nor can it be brought back. From logits there is no
-# such floor.
+# tutorial does. PyTorch has to take a logarithm of them, and before that it lifts them
+# to the smallest step of floating point, $1.2 \cdot 10^{-7}$. So no logarithm falls
+# below $-15.94$, and there the gradient is exactly zero: an action that should never be
+# taken cannot be learned any further, nor can it be brought back. From logits there is
+# no such floor.
 
 # %%
 for name in ("probs", "logits"):
@@ -2116,11 +2124,13 @@ print("equal to those of the CPU:", difference < 1e-5)
 # %% [markdown]
 # ## Exercises
 #
-# **1. No gradient, or is there?** The comment in `forward` says that `zeros_like` passes
-# no gradient. Some readers conclude that $w$, the parameter `action_args_log_sigma`, is
-# never trained. Let the loss be the sum of all entries of $\sigma = e^w$, repeated for a
-# batch of $B$ states. What is its gradient with respect to $w$? Return a list with one
-# number for each argument.
+# ### Exercise 1: no gradient, or is there?
+#
+# The comment in `forward` says that `zeros_like`
+# passes no gradient. Some readers conclude that $w$, the parameter
+# `action_args_log_sigma`, is never trained. Let the loss be the sum of all entries of
+# $\sigma = e^w$, repeated for a batch of $B$ states. What is its gradient with respect
+# to $w$? Return a list with one number for each argument.
 
 # %%
 from literate_rl.agents import grade
@@ -2150,10 +2160,12 @@ def answer_1(log_sigma: list[float], batch: int) -> list[float]:
 grade(answer_1, gradient_by_autograd, *cases_1)
 
 # %% [markdown]
-# **2. A type without arguments.** Given are the log-probabilities of all types at one
-# state, the log-densities of all arguments, the mask as a list of rows and the type that
-# was taken. Return the joint log-probability. Mind that the log-density of an argument
-# that does not count may be minus infinity.
+# ### Exercise 2: a type without arguments
+#
+# Given are the log-probabilities of all types at one
+# state, the log-densities of all arguments, the mask as a list of rows and the type
+# that was taken. Return the joint log-probability. Mind that the log-density of an
+# argument that does not count may be minus infinity.
 
 
 # %%
@@ -2188,9 +2200,11 @@ def answer_2(type_log_prob, args_log_density, mask, action_type):
 grade(answer_2, joint_by_where, *cases_2)
 
 # %% [markdown]
-# **3. How many values does `masked_select` return?** A batch of $B$ states draws its
-# types with the probabilities $p$. How many arguments are selected on average? For which
-# masks is the number always $B$?
+# ### Exercise 3: how many values does `masked_select` return?
+#
+# A batch of $B$ states draws its
+# types with the probabilities $p$. How many arguments are selected on average? For
+# which masks is the number always $B$?
 
 
 # %%

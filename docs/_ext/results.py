@@ -1,1 +1,87 @@
-def setup(app): return {}
+"""Results: show what the benchmarks stored, as tables with bars."""
+
+from __future__ import annotations
+
+import sys
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+from tangle import ROOT
+
+sys.path.insert(0, str(ROOT))
+from benchmarks.store import RESULTS, Row, read_results
+
+logger = logging.getLogger(__name__)
+
+
+class Benchmark(SphinxDirective):
+    """``{benchmark} name``: the stored rows of a benchmark and their origin."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Build the table, or warn that nothing was measured."""
+        path: Path = RESULTS / f"{self.arguments[0]}.csv"
+        self.env.note_dependency(str(path))
+        if not path.exists():
+            logger.warning(
+                "no data for %s: run `make bench`",
+                self.arguments[0],
+                location=self.get_location(),
+            )
+            return []
+        rows, provenance = read_results(path)
+        source = ", ".join(f"{key} {value}" for key, value in provenance.items())
+        return [
+            nodes.raw("", table(rows), format="html"),
+            nodes.paragraph("", f"Measured: {source}.", classes=["provenance"]),
+        ]
+
+
+def table(rows: list[Row]) -> str:
+    """Return the rows as an HTML table, grouped by case."""
+    longest = max(row.ratio for row in rows)
+    body, case = "", None
+    for row in rows:
+        if row.case != case:
+            case = row.case
+            body += f'<tr><th colspan="4" scope="rowgroup">{escape(case)}</th></tr>'
+        width = 100 * row.ratio / longest
+        body += (
+            f'<tr><th scope="row">{escape(row.method)}</th>'
+            f'<td class="ratio"><span class="bar" style="width:{width:.1f}%"></span>'
+            f"{row.ratio:.3g} <small>({row.ratio_q1:.3g} to {row.ratio_q3:.3g})</small>"
+            f"</td><td>{row.microseconds:,.4g} µs</td><td>{goal(row)}</td></tr>"
+        )
+    head = "".join(
+        f'<th scope="col">{name}</th>'
+        for name in ("method", "times as fast as the peer", "CPU time", "goal")
+    )
+    return (
+        '<div class="results" tabindex="0"><table class="docutils"><thead><tr>'
+        f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def goal(row: Row) -> str:
+    """Say what was to be reached, and whether it was."""
+    if row.at_least is not None:
+        wanted = f"at least {row.at_least:g}"
+    elif row.at_most is not None:
+        wanted = f"at most {row.at_most:g} µs"
+    elif row.more_than_peer is not None:
+        wanted = f"at most {row.more_than_peer:,.0f} µs more; {row.extra:,.0f} seen"
+    else:
+        return ""
+    return f"{wanted}: {'reached' if row.reached else '<strong>missed</strong>'}"
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register with Sphinx."""
+    app.add_directive("benchmark", Benchmark)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

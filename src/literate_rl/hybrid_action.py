@@ -1,4 +1,4 @@
-# Generated from chapters/06_hybrid_action.py (edit there); digest a5935089d3548492
+# Generated from chapters/06_hybrid_action.py (edit there); digest e5520a77ae481142
 """Hybrid actions: a type and its arguments, as one distribution, in an environment."""
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class HybridPolicyNetwork(nn.Module):
 
     Args:
         obs_shape: Length of a state vector, at least 1.
-        action_shape: ``{"action_type_shape": K, "action_args_shape": A}``, the number of
-            action types and of arguments, each at least 1.
+        action_shape: ``{"action_type_shape": K, "action_args_shape": A}``, the number
+            of action types and of arguments, each at least 1.
 
     Raises:
         TypeError: If ``action_shape`` is no dictionary or a size is no integer.
@@ -85,7 +85,8 @@ class HybridPolicyNetwork(nn.Module):
         self.action_type_head = nn.Linear(32, self.action_type_shape)
 
         # The head for the arguments, which are continuous: one mean for each of $A$
-        # arguments, and $w$ as a bare parameter. Starting at 0 it makes each deviation 1.
+        # arguments, and $w$ as a bare parameter. Starting at 0 it makes each deviation
+        # equal to 1.
         self.action_args_shape = action_shape["action_args_shape"]
         self.action_args_mu = nn.Linear(32, self.action_args_shape)
         self.action_args_log_sigma = nn.Parameter(
@@ -148,7 +149,8 @@ class HybridPolicyNetwork(nn.Module):
 
         # $w$ has the shape $(1, A)$. Adding zeros of the shape of $\mu$ repeats it for
         # each state of the batch. `zeros_like` passes no gradient on, so nothing flows
-        # into $\mu$ along this way; $w$ itself gets its gradient, summed over the batch.
+        # into $\mu$ along this way; $w$ itself gets its gradient, summed over the
+        # batch.
         log_sigma = self.action_args_log_sigma + torch.zeros_like(mu)
         sigma = torch.exp(log_sigma)
 
@@ -211,8 +213,8 @@ def sample_hybrid_action(
 
     Raises:
         TypeError: If ``logit`` is of the wrong kind.
-        ValueError: If a key is missing, shapes differ, a number is NaN or a deviation is
-            not positive.
+        ValueError: If a key is missing, shapes differ, a number is NaN or a deviation
+            is not positive.
 
     Source:
         PPOxFamily, chapter 2, ``hybrid_tutorial.py``.
@@ -406,8 +408,9 @@ class HybridDistribution:
 
     Raises:
         TypeError: If ``logit`` is of the wrong kind.
-        ValueError: If a key is missing, shapes differ, the mask holds anything else than
-            zeros and ones, a number is NaN or infinite, or a deviation is not positive.
+        ValueError: If a key is missing, shapes differ, the mask holds anything else
+            than zeros and ones, a number is NaN or infinite, or a deviation is not
+            positive.
     """
 
     def __init__(
@@ -492,8 +495,9 @@ class HybridDistribution:
 
         An argument counts as often as its types are chosen.
         """
-        # The entropy {eq}`hybrid-entropy`, in the form {eq}`hybrid-short`. For a type that was taken
-        # away $p_k$ is 0 and $L_k$ is minus infinity; the product has to be 0.
+        # The entropy {eq}`hybrid-entropy`, in the form {eq}`hybrid-short`. For a type
+        # that was taken away $p_k$ is 0 and $L_k$ is minus infinity; the product has to
+        # be 0.
         return -(self.prob * self.level.clamp(min=LOG_OF_NOTHING)).sum(-1)
 
     def kl(self, other: HybridDistribution) -> Tensor:
@@ -581,8 +585,8 @@ def ppo_policy_error_hybrid(
     Raises:
         TypeError: If a field is of the wrong kind.
         ValueError: If a key is missing, shapes differ, a type is out of range, a clip
-            constant is out of its range or a number is not finite. The message names the
-            field.
+            constant is out of its range or a number is not finite. The message names
+            the field.
     """
     new, old = new_and_old(data, mask)
     # The exponent of {eq}`hybrid-ratio`; the clipped surrogate takes it from here.
@@ -615,7 +619,7 @@ def ppo_policy_error_hybrid_per_head(
 
     Returns:
         ``ppo_policy_loss`` (0-dimensional tensors) and ``ppo_info`` (floats). The
-        divergence is that of the whole action, ``clipfrac`` the larger of the two heads'.
+        divergence is that of the whole action, ``clipfrac`` the larger of both heads'.
 
     Raises:
         TypeError: As ``ppo_policy_error_hybrid``.
@@ -721,8 +725,8 @@ class HybridActionSpec:
             space: A nest of Tuple and Dict spaces with exactly one Discrete and with
                 Boxes of floating-point numbers. The order of the arguments is the order
                 of the boxes, each flattened.
-            mask: Which type uses which argument, (K, A), zeros and ones. May be left out
-                for ``Tuple(Discrete(K), Tuple(K boxes))``, whose k-th box holds the
+            mask: Which type uses which argument, (K, A), zeros and ones. May be left
+                out for ``Tuple(Discrete(K), Tuple(K boxes))``, whose k-th box holds the
                 arguments of type k, none if it is empty.
 
         Returns:
@@ -896,8 +900,8 @@ class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
         render_mode: ``"rgb_array"`` for pictures, or None.
 
     Raises:
-        ValueError: If the render mode is another one, or ``step`` gets an action that is
-            not in the space.
+        ValueError: If the render mode is another one, or ``step`` gets an action that
+            is not in the space.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
@@ -1018,8 +1022,8 @@ class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
         render_mode: ``"rgb_array"`` for pictures, or None.
 
     Raises:
-        ValueError: If the render mode is another one, or ``step`` gets an action that is
-            not in the space.
+        ValueError: If the render mode is another one, or ``step`` gets an action that
+            is not in the space.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}

@@ -1,0 +1,66 @@
+"""Run the benchmarks: ``python -m benchmarks [NAME …] [--quick]``.
+
+Each one asserts that all methods agree, measures them in turns, prints a table and
+stores the data that the results page shows. ``--quick`` runs everything once and stores
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+
+from benchmarks.harness import SHORTEST_SAMPLE, measure, provenance, summarise
+from benchmarks.store import RESULTS, Row, write_results
+
+NAMES = ("hybrid", "ppo_error", "container", "import_time")
+
+
+def describe(row: Row) -> str:
+    """Return one line of the table: the ratio first, then the goal and the verdict."""
+    if row.at_least is not None:
+        goal = f"goal: {row.at_least:g} times as fast"
+    elif row.at_most is not None:
+        goal = f"goal: at most {row.at_most:g} µs"
+    elif row.more_than_peer is not None:
+        goal = f"goal: at most {row.more_than_peer:g} µs more, {row.extra:.0f} seen"
+    else:
+        goal = ""
+    verdict = {None: "", True: "reached", False: "MISSED"}[row.reached]
+    return (
+        f"  {row.method:26s}{row.ratio:7.2f} x {row.microseconds:11.1f} µs  "
+        f"{goal}  {verdict}".rstrip()
+    )
+
+
+def run(name: str, quick: bool) -> list[Row]:
+    """Run one benchmark; print its table and, unless it is quick, store it."""
+    module = import_module(f"benchmarks.{name}")
+    rounds, shortest = (1, 0.0) if quick else (module.ROUNDS, SHORTEST_SAMPLE)
+    print(f"\n{module.__doc__.strip()}")
+    rows: list[Row] = []
+    for case in module.cases():
+        print(f"{case.name}, {rounds} rounds; times as fast as {case.peer}:")
+        rows += summarise(case, measure(case, rounds, shortest))
+        print("\n".join(map(describe, rows[-len(case.functions) :])))
+    if not quick:
+        command = provenance(f"python -m benchmarks {name}")
+        write_results(RESULTS / f"{name}.csv", rows, command)
+    return rows
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="run once, store nothing")
+    arguments = parser.parse_args()
+    for name in arguments.names:
+        if name not in NAMES:
+            parser.error(f"no benchmark {name!r}, choose from {', '.join(NAMES)}")
+    for name in arguments.names:
+        run(name, arguments.quick)
+
+
+if __name__ == "__main__":
+    main()
