@@ -437,7 +437,7 @@ def check_discrete(logit_new: Any, logit_old: Any, action: Any) -> None:
     check_shape("action", action, (batch,))
     if action.is_floating_point() or action.dtype == torch.bool:
         raise TypeError(f"action must hold integers, got {action.dtype}")
-    low, high = torch.stack(action.aminmax()).tolist()
+    low, high = (bound.item() for bound in action.aminmax())
     if low < 0 or high >= num_actions:
         raise ValueError(f"action must lie in 0..{num_actions - 1}, got {low}..{high}")
 
@@ -705,53 +705,70 @@ class FusedPolicyError(torch.autograd.Function):
         weight: Tensor | None,
         clip_ratio: float,
         dual_clip: float | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Compute both losses, the mean log-ratio and the clip fraction."""
-        # Both policies side by side, (N, 2, B): one softmax and one look-up serve both.
-        # Their difference at the action taken is the logarithm of {eq}`ratio`.
-        both = torch.stack((logit_new.t(), logit_old.t()), dim=1).log_softmax(0)
-        new, old = both.gather(0, action.expand(1, 2, -1)).view(2, -1).unbind()
-        log_ratio = new - old
+    ) -> tuple[Tensor, Tensor, float, float]:
+        """Compute both losses and, as floats, the divergence and the clip fraction."""
+        # Log-probabilities of the shape (N, B). Their difference at the action taken,
+        # of the shape (1, B), is the logarithm of {eq}`ratio`.
+        new = logit_new.t().log_softmax(0)
+        old = logit_old.t().log_softmax(0)
+        taken = action.long().unsqueeze(0)
+        log_ratio = (new - old).gather(0, taken)
         ratio = log_ratio.exp()
 
         # Hold the ratio as {eq}`clipped-surrogate` and {eq}`dual-clip` do. The bounds
-        # $e^{\pm 20}$ are those of the plain form.
-        low, high = 1.0 - clip_ratio, 1.0 + clip_ratio
-        good = ratio.clamp(LOWEST_RATIO, high)
-        bad = ratio.clamp(low, dual_clip or HIGHEST_RATIO)
-        held = torch.where(adv < 0, bad, good)
-        objective = held * adv
+        # $e^{\pm 20}$ are those of the plain form. Before the dual clip, the two agree
+        # exactly where the ratio is in range.
+        good = ratio.clamp(LOWEST_RATIO, 1.0 + clip_ratio)
+        bad = ratio.clamp(max(1.0 - clip_ratio, LOWEST_RATIO), HIGHEST_RATIO)
+        outside = good != bad
+        if dual_clip is not None:
+            bad = bad.clamp(max=dual_clip)
+        held = torch.where(adv.signbit(), bad, good)
 
-        # A logit of minus infinity becomes the smallest number there is. Times its
-        # probability of zero it is zero, as in the limit.
-        log_prob = both.select(1, 0).clamp_min_(torch.finfo(both.dtype).min)
-        prob = log_prob.exp()
-        minus_entropy = (prob * log_prob).sum(0)
+        # A sample's share of a mean is $w / B$; the minus sign makes it a loss. The sum
+        # is {eq}`policy-loss`.
+        batch = adv.numel()
+        if weight is None:
+            share = torch.full_like(adv, -1.0 / batch)
+        else:
+            share = weight / -batch
+        loss = held * (adv * share)
+        policy_loss = loss.sum()
 
-        # The gradients {eq}`fused-gradient`, but for the factor $1/B$. In the policy's
-        # the term with $\mathbb 1[j = a]$ goes to one logit of each sample.
-        slope = objective * (held == ratio)
-        if weight is not None:
-            objective, slope = objective * weight, slope * weight
-        grad_policy = prob * slope
-        grad_policy.scatter_add_(0, action.unsqueeze(0), slope.neg_().unsqueeze(0))
-        grad_entropy = (minus_entropy - log_prob).mul_(prob)
-        if weight is not None:
-            minus_entropy, grad_entropy = minus_entropy * weight, grad_entropy * weight
+        # The entropy {eq}`entropy-bonus`. The logarithm of a probability zero becomes a
+        # finite number, because zero times infinity is not zero. At $-10^4$ the
+        # exponential is zero in every precision.
+        prob = new.exp()
+        plogp = new.clamp_min_(-1e4).mul_(prob)
+        minus_entropy = plogp.sum(0)
+        entropy = (minus_entropy * share).sum()
 
-        ctx.save_for_backward(grad_policy, grad_entropy)
-        kl = log_ratio.mean().neg_()
-        clipped = ((ratio > high) | (ratio < low)).count_nonzero()
-        ctx.mark_non_differentiable(kl, clipped)
-        return objective.mean().neg_(), minus_entropy.mean().neg_(), kl, clipped
+        # A loss that is proportional to the ratio is its own derivative with respect to
+        # $\log p_a$. Where a clip holds the ratio, there is none.
+        slope = loss.masked_fill_(held != ratio, 0.0)
+        ctx.save_for_backward(prob, plogp, minus_entropy, slope, share, taken)
+
+        # The estimate {eq}`kl-k1` and the {eq}`clip-fraction`.
+        kl = -log_ratio.sum().item() / batch
+        clipfrac = outside.count_nonzero().item() / batch
+        return policy_loss, entropy, kl, clipfrac
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         """Return the gradient of the new logits; everything else is a constant."""
-        grad_policy, grad_entropy = ctx.saved_tensors
-        grad = (grad_policy * grads[0]).addcmul_(grad_entropy, grads[1])
-        return grad.div_(grad.shape[1]).t(), None, None, None, None, None, None
+        # Autograd records these lines only for a second derivative, and that would be a
+        # wrong one: what forward saved counts as constant.
+        if torch.is_grad_enabled():
+            raise RuntimeError("the fused policy error can be differentiated only once")
+        prob, plogp, minus_entropy, slope, share, taken = ctx.saved_tensors
+        slope, share = slope * grads[0], share * grads[1]
+
+        # Both gradients {eq}`fused-gradient`, sorted: what has the factor $p_j$ in common
+        # is subtracted at once, and $\mathbb 1[j = a]$ adds to one logit of each sample.
+        common = slope.addcmul(share, minus_entropy)
+        grad = (plogp * share).addcmul(prob, common, value=-1.0)
+        grad.scatter_add_(0, taken, slope)
+        return grad.t(), None, None, None, None, None, None
 
 
 # The plain form holds the ratio between these, the exponentials of minus and plus 20.
@@ -786,19 +803,17 @@ def fused_ppo_policy_error(
     if weight is not None:
         check_shape("weight", weight, action.shape)
 
-    policy_loss, entropy, kl, clipped = FusedPolicyError.apply(
+    policy_loss, entropy_loss, *info = FusedPolicyError.apply(
         logit_new, logit_old, action, adv, weight, clip_ratio, dual_clip
     )
-    loss = ppo_policy_loss(policy_loss, entropy)
-    info = ppo_info(kl.item(), clipped.item() / len(adv))
     check_finite(
-        (*(part.item() for part in loss), *info),
+        (policy_loss.item(), entropy_loss.item(), *info),
         logit_new=logit_new,
         logit_old=logit_old,
         adv=adv,
         weight=weight,
     )
-    return loss, info
+    return ppo_policy_loss(policy_loss, entropy_loss), ppo_info(*info)
 
 
 # %% [markdown]

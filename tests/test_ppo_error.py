@@ -305,11 +305,19 @@ def test_fused_refuses_second_derivatives() -> None:
     """A wrong second derivative must not come back silently."""
     data = make_batch(4, 3, seed=0)
     loss, _ = fused_ppo_policy_error(data)
-    (gradient,) = torch.autograd.grad(
-        loss.policy_loss**2, data.logit_new, create_graph=True
+    with pytest.raises(RuntimeError, match="can be differentiated only once"):
+        torch.autograd.grad(loss.policy_loss**2, data.logit_new, create_graph=True)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_retained_graph_gives_the_same_gradient_again(error) -> None:
+    data = make_batch(8, 4, seed=1, weighted=True)
+    loss, _ = error(data, dual_clip=2.0)
+    first, second = (
+        torch.autograd.grad(sum(loss), data.logit_new, retain_graph=True)[0]
+        for _ in range(2)
     )
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+    assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("error", ERRORS)
