@@ -873,31 +873,6 @@ print("seed 0 and 1, all tensors equal:", all(map(torch.equal, first, other)))
 # PyTorch may round differently, and two runs that differ in the last digit are two
 # different runs after a few hundred steps.
 #
-# ## On the best device
-#
-# Environments run on the CPU, networks where they are fastest. One function decides.
-
-
-# %% tags=["export"]
-def best_device() -> torch.device:
-    """Return the CUDA device if there is one, the CPU otherwise."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-# %%
-device = best_device()
-value = torch.as_tensor(exact, dtype=torch.float32)
-batch = walk(limit, seed=0)
-arguments = (batch.reward, value[batch.next_obs], batch.terminated, batch.truncated)
-on_cpu = discounted_returns(*arguments)
-on_device = discounted_returns(*(x.to(device) for x in arguments))
-difference = (on_device.cpu() - on_cpu).abs().max().item()
-print(f"{tuple(on_device.shape)} returns computed on {on_device.device.type}")
-print("equal to those of the CPU:", difference < 1e-5)
-
-# %% [markdown]
-# Every chapter has a cell like this one. No chapter needs a GPU.
-#
 # ## Traps
 #
 # ### Trap: truncation taken for termination
@@ -1014,6 +989,31 @@ print("starts in common, seeds 0 and 1:", len(starts[0] & starts[1]), "of 8")
 # | DI-engine | `gae` takes two flags, `done` and `traj_flag`. But the environment's `done` includes truncation, unless `ignore_done` is set |
 # | TorchRL | two flags, `terminated` and `done`. Its V-trace read the value of the next episode at a truncation until September 2026 (issue #4209) |
 # | this book | two flags and the true successor, in every chapter |
+#
+# ## On the best device
+#
+# Environments run on the CPU, networks where they are fastest. One function decides.
+
+
+# %% tags=["export"]
+def best_device() -> torch.device:
+    """Return the CUDA device if there is one, the CPU otherwise."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+# %%
+device = best_device()
+value = torch.as_tensor(exact, dtype=torch.float32)
+batch = walk(limit, seed=0)
+arguments = (batch.reward, value[batch.next_obs], batch.terminated, batch.truncated)
+on_cpu = discounted_returns(*arguments)
+on_device = discounted_returns(*(x.to(device) for x in arguments))
+difference = (on_device.cpu() - on_cpu).abs().max().item()
+print(f"{tuple(on_device.shape)} returns computed on {on_device.device.type}")
+print("equal to those of the CPU:", difference < 1e-5)
+
+# %% [markdown]
+# Every chapter has a cell like this one. No chapter needs a GPU.
 #
 # ## Exercises that grade themselves
 #

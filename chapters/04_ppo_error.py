@@ -763,8 +763,9 @@ class FusedPolicyError(torch.autograd.Function):
         prob, plogp, minus_entropy, slope, share, taken = ctx.saved_tensors
         slope, share = slope * grads[0], share * grads[1]
 
-        # Both gradients {eq}`fused-gradient`, sorted: what has the factor $p_j$ in common
-        # is subtracted at once, and $\mathbb 1[j = a]$ adds to one logit of each sample.
+        # Both gradients {eq}`fused-gradient`, sorted: what has the factor $p_j$ in
+        # common is subtracted at once, and $\mathbb 1[j = a]$ adds to one logit of each
+        # sample.
         common = slope.addcmul(share, minus_entropy)
         grad = (plogp * share).addcmul(prob, common, value=-1.0)
         grad.scatter_add_(0, taken, slope)

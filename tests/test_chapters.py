@@ -16,7 +16,6 @@ from nbformat import NotebookNode
 import literate_rl
 
 ROOT = tangle.ROOT
-INIT = ROOT / "src/literate_rl/__init__.py"
 CHAPTERS = tangle.chapter_paths()
 MODULES = [tangle.module_name(chapter) for chapter in CHAPTERS]
 
@@ -204,20 +203,6 @@ def test_public_objects_are_described(module):
 # --- The package's front door ---------------------------------------------------------
 
 
-def names_for_type_checkers() -> dict[str, str]:
-    """Return name to module of the imports under ``if TYPE_CHECKING:``."""
-    names = {}
-    for node in ast.parse(INIT.read_text("utf-8")).body:
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            for child in node.body:
-                assert isinstance(child, ast.ImportFrom)
-                for item in child.names:
-                    # `x as x` is what mypy --strict takes for re-exported.
-                    assert item.asname == item.name
-                    names[item.name] = child.module or ""
-    return names
-
-
 def names_of_modules() -> dict[str, str]:
     """Return name to module of everything that the chapters make public."""
     return {
@@ -228,10 +213,6 @@ def names_of_modules() -> dict[str, str]:
 def test_no_name_is_public_twice():
     names = [name for module in MODULES for name in exported(module)]
     assert len(set(names)) == len(names)
-
-
-def test_type_checkers_see_what_the_modules_make_public():
-    assert names_for_type_checkers() == names_of_modules()
 
 
 def test_each_public_name_is_the_object_of_its_module():

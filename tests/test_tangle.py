@@ -36,6 +36,7 @@ CELLS = [
 COINS = HEADER + "\n\n".join(CELLS) + "\n"
 MODULE = "src/literate_rl/coins.py"
 NOTEBOOK = "chapters/notebooks/03_coins.ipynb"
+NAMES = "src/literate_rl/__init__.pyi"
 
 
 def files(root: Path) -> dict[str, bytes]:
@@ -82,8 +83,8 @@ def root(tmp_path: Path) -> Path:
 
 def test_sync_writes_a_module_and_a_notebook(tmp_path):
     root = new_root(tmp_path)
-    assert tangle.sync(root) == [root / NOTEBOOK, root / MODULE]
-    assert {MODULE, NOTEBOOK} <= files(root).keys()
+    assert tangle.sync(root) == [root / NOTEBOOK, root / NAMES, root / MODULE]
+    assert {MODULE, NOTEBOOK, NAMES} <= files(root).keys()
 
 
 def test_sync_twice_changes_nothing(root):
@@ -105,6 +106,16 @@ def test_a_module_is_its_header_and_the_export_cells(root):
     assert header.startswith("# Generated from chapters/03_coins.py ")
     exports = [cell.partition("\n")[2] for cell in CELLS if "export" in cell]
     assert body == "\n\n\n".join(exports) + "\n"
+
+
+def test_the_names_are_those_that_the_modules_make_public(root):
+    _, _, body = (root / NAMES).read_text().partition("\n")
+    assert body == "from .coins import (\n    value as value,\n)\n"
+    (root / "chapters/04_notes.py").write_text(COINS.replace('"value"', '"a", "b"'))
+    assert root / NAMES in tangle.sync(root)
+    assert "from .notes import (\n    a as a,\n    b as b,\n)" in (
+        (root / NAMES).read_text()
+    )
 
 
 def test_a_notebook_holds_all_cells_and_no_outputs(root):
@@ -156,6 +167,7 @@ def test_a_renamed_chapter_takes_its_views_along(root):
     assert set(tangle.sync(root)) == {
         root / MODULE,
         root / NOTEBOOK,
+        root / NAMES,
         root / "src/literate_rl/money.py",
         root / "chapters/notebooks/05_money.ipynb",
     }
@@ -163,6 +175,7 @@ def test_a_renamed_chapter_takes_its_views_along(root):
         "chapters/05_money.py",
         "chapters/notebooks/05_money.ipynb",
         "src/literate_rl/__init__.py",
+        "src/literate_rl/__init__.pyi",
         "src/literate_rl/money.py",
     }
 
@@ -189,6 +202,7 @@ def test_check_names_stale_views_and_writes_nothing(root):
     [
         (MODULE, "coin + 1", "coin + 2"),
         (MODULE, "# Generated from", "# Made from"),
+        (NAMES, "value as value", "value as price"),
         (MODULE, '"""Coins."""\n', ""),
         (NOTEBOOK, "coin + 1", "coin + 2"),
         (NOTEBOOK, "How much", "How very much"),
@@ -346,9 +360,11 @@ def test_exit_codes_and_what_is_printed(command, capsys):
     def run(*arguments: str) -> tuple[int, str, str]:
         return command.main([*arguments]), *capsys.readouterr()
 
-    stale = f"{NOTEBOOK}: stale, run `make sync`\n{MODULE}: stale, run `make sync`\n"
-    assert run("--check") == (1, stale, "")
-    assert run() == (0, f"{NOTEBOOK}: synced\n{MODULE}: synced\n", "")
+    def each(state: str) -> str:
+        return "".join(f"{view}: {state}\n" for view in (NOTEBOOK, NAMES, MODULE))
+
+    assert run("--check") == (1, each("stale, run `make sync`"), "")
+    assert run() == (0, each("synced"), "")
     assert run("--check") == (0, "", "")
     replace(command.ROOT / MODULE, "coin + 1", "coin + 2")
     for arguments in (["--check"], []):

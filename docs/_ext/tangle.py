@@ -6,6 +6,8 @@
 * ``src/literate_rl/name.py``: the code cells tagged ``export``, joined;
 * ``chapters/notebooks/NN_name.ipynb``: all cells, without outputs.
 
+All chapters together make ``src/literate_rl/__init__.pyi``, the list of public names.
+
 Every view carries a digest of its own content. A view whose digest does not fit
 was edited by hand: nothing is written then, and the message says where to edit.
 """
@@ -57,10 +59,16 @@ def parse(text: str) -> NotebookNode:
 
 def read(chapter: Path, root: Path = ROOT) -> NotebookNode:
     """Read a chapter file."""
+    text, place = chapter.read_text(encoding="utf-8"), chapter.relative_to(root)
     try:
-        return parse(chapter.read_text(encoding="utf-8"))
+        return parse(text)
     except TangleError as error:
-        raise TangleError(f"{chapter.relative_to(root)}:1: {error}") from error
+        # An open string swallows the cells after it. Python knows where it begins.
+        try:
+            ast.parse(text)
+        except SyntaxError as cause:
+            raise TangleError(f"{place}:{cause.lineno}: {cause.msg}") from cause
+        raise TangleError(f"{place}:1: {error}") from error
 
 
 def is_export(cell: NotebookNode) -> bool:
@@ -90,6 +98,24 @@ def module_text(chapter: Path, root: Path = ROOT) -> str:
     return HEADER.format(chapter.relative_to(root).as_posix(), digest(body)) + body
 
 
+def names_text(chapters: list[Path], root: Path = ROOT) -> str:
+    """Return the stub of the package: each module's ``__all__``, re-exported."""
+    body = ""
+    for chapter in chapters:
+        names = public_names(module_text(chapter, root))
+        lines = "".join(f"    {name} as {name},\n" for name in names)
+        body += f"from .{module_name(chapter)} import (\n{lines})\n"
+    return HEADER.format("chapters/*.py", digest(body)) + body
+
+
+def public_names(module: str) -> list[str]:
+    """Return the names that a module lists in ``__all__``."""
+    for node in ast.parse(module).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+    return []
+
+
 def notebook_text(chapter: Path, root: Path = ROOT) -> str:
     """Return the notebook: deterministic cell ids, no outputs, its own digest."""
     notebook = read(chapter, root)
@@ -104,10 +130,15 @@ def notebook_text(chapter: Path, root: Path = ROOT) -> str:
 
 
 def cells_of(notebook: NotebookNode) -> str:
-    """Return what a person edits in a notebook: its cells' kinds, tags, sources."""
+    """Return what a person edits in a notebook; Jupyter may change the rest."""
     return json.dumps(
         [
-            (cell.cell_type, cell.metadata.get("tags", []), cell.source)
+            (
+                cell.cell_type,
+                cell.metadata.get("tags", []),
+                cell.metadata.get("mystnb", {}),
+                cell.source,
+            )
             for cell in notebook.cells
         ]
     )
@@ -120,20 +151,28 @@ def digest(text: str) -> str:
 
 def same(old: str, new: str, suffix: str) -> bool:
     """Say whether two texts of a view hold the same cells (or the same code)."""
-    if suffix == ".py":
-        return old == new
-    return cells_of(nbformat.reads(old, 4)) == cells_of(nbformat.reads(new, 4))
+    if suffix == ".ipynb":
+        return cells_of(read_notebook(old)) == cells_of(read_notebook(new))
+    return old == new
 
 
 def untouched(text: str, suffix: str) -> bool:
     """Say whether a view still is what ``make sync`` wrote."""
-    if suffix == ".py":
-        header, _, body = text.partition("\n")
-        match = HEADER_PATTERN.fullmatch(header + "\n")
-        return match is not None and match[1] == digest(body)
-    notebook = nbformat.reads(text, 4)
-    written = notebook.metadata.get("literate_rl", {}).get("digest")
-    return written == digest(cells_of(notebook))
+    if suffix == ".ipynb":
+        notebook = read_notebook(text)
+        written = notebook.metadata.get("literate_rl", {}).get("digest")
+        return written == digest(cells_of(notebook))
+    header, _, body = text.partition("\n")
+    match = HEADER_PATTERN.fullmatch(header + "\n")
+    return match is not None and match[1] == digest(body)
+
+
+def read_notebook(text: str) -> NotebookNode:
+    """Parse a notebook; one that cannot be read (a merge conflict) has no cells."""
+    try:
+        return nbformat.reads(text, 4)
+    except nbformat.reader.NotJSONError:
+        return nbformat.v4.new_notebook()
 
 
 def plan(root: Path = ROOT) -> dict[Path, str]:
@@ -145,13 +184,15 @@ def plan(root: Path = ROOT) -> dict[Path, str]:
         views[root / f"chapters/notebooks/{chapter.stem}.ipynb"] = notebook_text(
             chapter, root
         )
+    views[root / "src/literate_rl/__init__.pyi"] = names_text(chapter_paths(root), root)
     return views
 
 
 def stale(views: dict[Path, str], root: Path = ROOT) -> list[Path]:
     """Return the views to write or to remove; raise if one was edited by hand."""
-    modules = set((root / "src/literate_rl").glob("*.py"))
-    present = {path for path in modules if path.name not in HAND_WRITTEN}
+    package = root / "src/literate_rl"
+    present = {*package.glob("*.py"), *package.glob("*.pyi")}
+    present -= {package / name for name in HAND_WRITTEN}
     present |= set((root / "chapters/notebooks").glob("*.ipynb"))
     changed, edited = [], []
     for path in sorted(present | views.keys()):

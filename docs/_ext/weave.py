@@ -170,7 +170,7 @@ def split(source: str) -> list[Row]:
 
 def has_code(source: str, row: Row) -> bool:
     """Say whether a row holds more than blank lines."""
-    lines = source.splitlines()
+    lines = source.split("\n")
     return any(lines[number].strip() for number in row.lines)
 
 
