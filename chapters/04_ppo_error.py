@@ -833,7 +833,7 @@ objective.sum().backward()
 
 print("ratio  advantage  objective  derivative")
 for row in zip(ratio, adv, objective, log_prob.grad, strict=True):
-    print("{:5.1f}  {:9.0f}  {:9.2f}  {:10.2f}".format(*(float(x) for x in row)))
+    print("{:5.1f}  {:9.0f}  {:9.2f}  {:10.2f}".format(*(x.item() for x in row)))
 
 # %% [markdown]
 # **What to notice.** The first and the last sample have no derivative: the policy has
@@ -938,7 +938,7 @@ HTML(f"""
 #
 # In one table, with `live` for a gradient and 0 for none:
 #
-# | | $\rho < 1-\epsilon$ | inside | $\rho > 1+\epsilon$ | $\rho > c$, with dual clip |
+# | advantage | below, $\rho < 1-\epsilon$ | inside | above, $\rho > 1+\epsilon$ | far above, $\rho > c$, with dual clip |
 # |---|---|---|---|---|
 # | $\hat A > 0$ | live | live | 0 | 0 |
 # | $\hat A < 0$ | 0 | live | live, grows with $\rho$ | 0 |
@@ -1101,7 +1101,7 @@ for clip in (0.2, None):
 # %% [markdown]
 # ## What well-known implementations do
 #
-# | | this chapter | CleanRL | Stable-Baselines3 | Spinning Up | DI-engine | PPOxFamily |
+# | question | this chapter | CleanRL | Stable-Baselines3 | Spinning Up | DI-engine | PPOxFamily |
 # |---|---|---|---|---|---|---|
 # | old log-probability | stored or from logits, detached | stored | stored | stored | from logits | from logits, not detached |
 # | dual clip | bad actions only, $c > 1$ checked | none | none | none | discrete: bad actions; continuous: all | bad actions, $c$ not checked |

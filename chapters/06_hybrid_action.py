@@ -2096,7 +2096,7 @@ print("entropy      ", round(policy.entropy().item(), 3))
 # %% [markdown]
 # ## What well-known implementations do
 #
-# | | this chapter | DI-engine | H-PPO paper | PPOxFamily's tutorial | Stable-Baselines3 | CleanRL |
+# | question | this chapter | DI-engine | H-PPO paper | PPOxFamily's tutorial | Stable-Baselines3 | CleanRL |
 # |---|---|---|---|---|---|---|
 # | hybrid actions | yes | yes, inside its PPO | yes | network and sampling only | refused: no tuple of Discrete and Box | no |
 # | ratio | one for the action | one for each head | one for each head | no loss | | |

@@ -440,8 +440,7 @@ def accessibility(page: Page) -> list[str]:
 
 
 @in_browser(WRITTEN)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
 def test_a_page_is_accessible(opened, width, scheme):
     assert not accessibility(opened.set(width, scheme))
 

@@ -8,7 +8,6 @@ in the page too, for readers who prefer the plain notebook and for the copy butt
 from __future__ import annotations
 
 import ast
-import hashlib
 import inspect
 import io
 import re
@@ -31,7 +30,7 @@ from sphinx.ext.intersphinx import InventoryAdapter
 from sphinx.ext.napoleon import GoogleDocstring
 from sphinx.transforms import SphinxTransform
 from sphinx.writers.html5 import HTML5Translator
-from tangle import ROOT, is_export, module_name, parse
+from tangle import ROOT, digest, is_export, module_name, parse
 
 PACKAGE = "literate_rl"
 # A change of one of these may change what a chapter prints.
@@ -61,8 +60,8 @@ def read_chapter(text: str) -> NotebookNode:
     parts = [f"{name} {version(name)}" for name in EXECUTED_WITH]
     parts.append((ROOT / "docs/_ext/kernel_config.py").read_text("utf-8"))
     parts += [meaning(path.read_text("utf-8")) for path in imported_modules(code)]
-    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
-    notebook.metadata.setdefault("kernelspec", {})["package_digest"] = digest
+    kernelspec = notebook.metadata.setdefault("kernelspec", {})
+    kernelspec["package_digest"] = digest("\n".join(parts))
     return notebook
 
 
@@ -241,17 +240,17 @@ class WeaveCells(SphinxTransform):
             box = nodes.container(classes=["weave-row"])
             prose = nodes.container(classes=["weave-prose"])
             for number in row.lines:
-                if number in owners:
-                    owner = owners[number]
-                    identifier = f"def-{owner}"
-                    box["ids"].append(identifier)
+                owner = owners.get(number, owner)
             for piece in row.prose:
                 line = first + piece.line
                 prose += self.parse(piece, line)
             for reference in prose.findall(addnodes.pending_xref):
                 if reference["reftype"] == "eq":
                     reference["computed_by"] = owner
-            box += [prose, code_lines(source=source, lines=row.lines, aliases=names)]
+            code = code_lines(
+                source=source, lines=row.lines, owners=owners, aliases=names
+            )
+            box += [prose, code]
             columns += box
         plain = nodes.container("", *cell.children, classes=["weave-plain"])
         cell.children = []
@@ -262,6 +261,8 @@ class WeaveCells(SphinxTransform):
         """Parse a comment as MyST, a docstring as reStructuredText after Napoleon."""
         document = new_document(self.document["source"], self.document.settings)
         document.reporter = self.document.reporter
+        # Ids are counted through, so that no two of the page are equal.
+        document.ids, document.id_counter = self.document.ids, self.document.id_counter
         if not piece.is_docstring:
             MystParser().parse("\n" * line + piece.text, document)
             return document.children
@@ -376,12 +377,16 @@ def highlighted_lines(highlighter: Any, source: str) -> list[str]:
 def visit_code_lines(self: HTML5Translator, node: code_lines) -> None:
     """Write some lines of a cell."""
     lines = highlighted_lines(self.highlighter, node["source"])
-    chosen = [lines[number] for number in node["lines"]]
+    # The link to a definition leads to its line.
+    chosen = [
+        f'<span id="def-{node["owners"][number]}"></span>{lines[number]}'
+        if number in node["owners"]
+        else lines[number]
+        for number in node["lines"]
+    ]
     html = link_names(self, "\n".join(chosen).strip("\n"), node["aliases"])
     if html.strip():
-        self.body.append(
-            f'<div class="weave-code highlight" tabindex="0"><pre>{html}\n</pre></div>'
-        )
+        self.body.append(f'<div class="weave-code highlight"><pre>{html}\n</pre></div>')
     raise nodes.SkipNode
 
 
@@ -410,4 +415,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_transform(WeaveCells)
     app.add_js_file("weave.js")
     app.add_css_file("weave.css")
+    # A page that an older extension read would be wrong: read all again.
+    code = "".join(
+        path.read_text(encoding="utf-8")
+        for path in sorted(Path(__file__).parent.glob("*.py"))
+    )
+    app.add_config_value("extensions_digest", digest(code), "env")
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -28,3 +28,19 @@
     facts.append(button);
   });
 })();
+
+// What scrolls sideways can be reached with the keyboard, what does not is no stop.
+(() => {
+  const boxes = "mjx-container[display], .bd-article table, .weave-code";
+  const reach = () => {
+    for (const box of document.querySelectorAll(boxes)) {
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }
+  };
+  addEventListener("load", async () => {
+    await window.MathJax?.startup?.promise;
+    reach();
+    addEventListener("resize", reach);
+  });
+})();
