@@ -108,10 +108,10 @@ __all__ = [
 # put a convolutional network in this place; nothing else would change. Two *heads* read
 # the features. One gives the logits $z$ of the types, the other the means of the
 # arguments. The deviations do not depend on the state at all: they are parameters
-# $w \in \mathbb R^A$ of their own, and the exponential keeps them positive,
+# $\omega \in \mathbb R^A$ of their own, and the exponential keeps them positive,
 #
 # $$
-# z = W_z\, y + b_z, \qquad \mu = W_\mu\, y + b_\mu, \qquad \sigma = e^{w} .
+# z = W_z\, y + b_z, \qquad \mu = W_\mu\, y + b_\mu, \qquad \sigma = e^{\omega} .
 # $$ (hybrid-heads)
 
 
@@ -155,7 +155,7 @@ class HybridPolicyNetwork(nn.Module):
         self.action_type_head = nn.Linear(32, self.action_type_shape)
 
         # The head for the arguments, which are continuous: one mean for each of $A$
-        # arguments, and $w$ as a bare parameter. Starting at 0 it makes each deviation
+        # arguments, and $\omega$ as a bare parameter. Starting at 0 it makes each deviation
         # equal to 1.
         self.action_args_shape = action_shape["action_args_shape"]
         self.action_args_mu = nn.Linear(32, self.action_args_shape)
@@ -217,9 +217,9 @@ class HybridPolicyNetwork(nn.Module):
         logit = self.action_type_head(x)
         mu = self.action_args_mu(x)
 
-        # $w$ has the shape $(1, A)$. Adding zeros of the shape of $\mu$ repeats it for
+        # $\omega$ has the shape $(1, A)$. Adding zeros of the shape of $\mu$ repeats it for
         # each state of the batch. `zeros_like` passes no gradient on, so nothing flows
-        # into $\mu$ along this way; $w$ itself gets its gradient, summed over the
+        # into $\mu$ along this way; $\omega$ itself gets its gradient, summed over the
         # batch.
         log_sigma = self.action_args_log_sigma + torch.zeros_like(mu)
         sigma = torch.exp(log_sigma)
@@ -715,23 +715,23 @@ def plain_form(logit, mask, action=None):
 # price of a few microseconds, whatever the size, and the plain form makes almost
 # seventy of them. So it pays to find a shorter way to write the same thing.
 #
-# Let $L_k$ be the expected log-density of an action of type $k$,
+# Let $E_k$ be the expected log-density of an action of type $k$,
 #
 # $$
-# L_k = \log p_k - \sum_j m_{k,j} H_j .
+# E_k = \log p_k - \sum_j m_{k,j} H_j .
 # $$ (hybrid-level)
 #
-# With $z_j = (u_j - \mu_j) / \sigma_j$ the log of {eq}`hybrid-gaussian` is
-# $-H_j + \tfrac12 (1 - z_j^2)$. Put that into {eq}`hybrid-log-prob` and
+# With $\zeta_j = (u_j - \mu_j) / \sigma_j$ the log of {eq}`hybrid-gaussian` is
+# $-H_j + \tfrac12 (1 - \zeta_j^2)$. Put that into {eq}`hybrid-log-prob` and
 # {eq}`hybrid-entropy`, and both become short:
 #
 # $$
-# \log \pi(k, u \mid s) = L_k + \frac12 \sum_j m_{k,j} \bigl(1 - z_j^2\bigr),
+# \log \pi(k, u \mid s) = E_k + \frac12 \sum_j m_{k,j} \bigl(1 - \zeta_j^2\bigr),
 # \qquad
-# H(\pi) = -\sum_k p_k L_k .
+# H(\pi) = -\sum_k p_k E_k .
 # $$ (hybrid-short)
 #
-# The class computes the table of all $L_k$ once, and both quantities read it.
+# The class computes the table of all $E_k$ once, and both quantities read it.
 #
 # Three kinds of numbers must do no harm. An argument that *does not count* may hold
 # anything, even a NaN. A logit of minus infinity takes a type away. And a deviation may
@@ -783,7 +783,7 @@ class HybridDistribution:
         self.type_log_prob = log_softmax(type_logit)
         self.prob = self.type_log_prob.exp()
 
-        # The table of $L_k$ {eq}`hybrid-level`. The matrix product adds up, for each
+        # The table of $E_k$ {eq}`hybrid-level`. The matrix product adds up, for each
         # type, the entropies of its arguments.
         args_entropy = self.sigma.log() + UNIT_ENTROPY
         self.level = self.type_log_prob - args_entropy @ self.mask.to(self.mu.dtype).T
@@ -843,11 +843,11 @@ class HybridDistribution:
 
         # The log-density {eq}`hybrid-log-prob`, in the form {eq}`hybrid-short`. An
         # argument that does not count is replaced by its mean *before* anything is
-        # computed. Its $z$ is then 0, in the formula and in the gradient, whatever it
-        # held.
+        # computed. Its $\zeta$ is then 0, in the formula and in the gradient, whatever
+        # it held.
         used = self.mask.index_select(0, action_type)
-        z = (torch.where(used, action_args, self.mu) - self.mu) / self.sigma
-        spread = torch.addcmul(used.to(z.dtype), z, z, value=-1).sum(-1)
+        zeta = (torch.where(used, action_args, self.mu) - self.mu) / self.sigma
+        spread = torch.addcmul(used.to(zeta.dtype), zeta, zeta, value=-1).sum(-1)
         return torch.add(level, spread, alpha=0.5)
 
     def entropy(self) -> Tensor:
@@ -856,7 +856,7 @@ class HybridDistribution:
         An argument counts as often as its types are chosen.
         """
         # The entropy {eq}`hybrid-entropy`, in the form {eq}`hybrid-short`. For a type
-        # that was taken away $p_k$ is 0 and $L_k$ is minus infinity; the product has to
+        # that was taken away $p_k$ is 0 and $E_k$ is minus infinity; the product has to
         # be 0.
         return -(self.prob * self.level.clamp(min=LOG_OF_NOTHING)).sum(-1)
 
@@ -2127,10 +2127,10 @@ print("equal to those of the CPU:", difference < 1e-5)
 # ### Exercise 1: no gradient, or is there?
 #
 # The comment in `forward` says that `zeros_like`
-# passes no gradient. Some readers conclude that $w$, the parameter
+# passes no gradient. Some readers conclude that $\omega$, the parameter
 # `action_args_log_sigma`, is never trained. Let the loss be the sum of all entries of
-# $\sigma = e^w$, repeated for a batch of $B$ states. What is its gradient with respect
-# to $w$? Return a list with one number for each argument.
+# $\sigma = e^\omega$, repeated for a batch of $B$ states. What is its gradient with respect
+# to $\omega$? Return a list with one number for each argument.
 
 # %%
 from literate_rl.agents import grade
@@ -2141,10 +2141,10 @@ def answer(log_sigma: list[float], batch: int) -> list[float]:
 
 
 def gradient_by_autograd(log_sigma: list[float], batch: int) -> list[float]:
-    w = torch.tensor([log_sigma], requires_grad=True)
+    omega = torch.tensor([log_sigma], requires_grad=True)
     mu = torch.zeros(batch, len(log_sigma))
-    torch.exp(w + torch.zeros_like(mu)).sum().backward()
-    return w.grad[0].tolist()
+    torch.exp(omega + torch.zeros_like(mu)).sum().backward()
+    return omega.grad[0].tolist()
 
 
 cases_1 = ([0.0, 0.0], 1), ([0.0, 1.0], 4), ([-2.0], 7)
@@ -2154,7 +2154,7 @@ grade(answer, gradient_by_autograd, *cases_1)
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer_1(log_sigma: list[float], batch: int) -> list[float]:
     # Every state adds the derivative of the exponential once.
-    return [batch * math.exp(w) for w in log_sigma]
+    return [batch * math.exp(omega) for omega in log_sigma]
 
 
 grade(answer_1, gradient_by_autograd, *cases_1)

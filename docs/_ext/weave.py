@@ -62,7 +62,22 @@ def read_chapter(text: str) -> NotebookNode:
     parts += [meaning(path.read_text("utf-8")) for path in imported_modules(code)]
     kernelspec = notebook.metadata.setdefault("kernelspec", {})
     kernelspec["package_digest"] = digest("\n".join(parts))
+    name_folded_cells(notebook)
     return notebook
+
+
+def name_folded_cells(notebook: NotebookNode) -> None:
+    """Say on each folded cell what it holds."""
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags", [])
+        if "hide-cell" in tags:
+            name = "Solution"
+        elif "hide-input" in tags:
+            name = "Imports and public names" if "export" in tags else "Code"
+        else:
+            continue
+        options = cell.metadata.setdefault("mystnb", {})
+        options |= {"code_prompt_show": name, "code_prompt_hide": name}
 
 
 def imported_modules(code: str) -> list[Path]:

@@ -1,4 +1,4 @@
-# Generated from chapters/06_hybrid_action.py (edit there); digest e5520a77ae481142
+# Generated from chapters/06_hybrid_action.py (edit there); digest 37dea0c3feac6d73
 """Hybrid actions: a type and its arguments, as one distribution, in an environment."""
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class HybridPolicyNetwork(nn.Module):
         self.action_type_head = nn.Linear(32, self.action_type_shape)
 
         # The head for the arguments, which are continuous: one mean for each of $A$
-        # arguments, and $w$ as a bare parameter. Starting at 0 it makes each deviation
+        # arguments, and $\omega$ as a bare parameter. Starting at 0 it makes each deviation
         # equal to 1.
         self.action_args_shape = action_shape["action_args_shape"]
         self.action_args_mu = nn.Linear(32, self.action_args_shape)
@@ -147,9 +147,9 @@ class HybridPolicyNetwork(nn.Module):
         logit = self.action_type_head(x)
         mu = self.action_args_mu(x)
 
-        # $w$ has the shape $(1, A)$. Adding zeros of the shape of $\mu$ repeats it for
+        # $\omega$ has the shape $(1, A)$. Adding zeros of the shape of $\mu$ repeats it for
         # each state of the batch. `zeros_like` passes no gradient on, so nothing flows
-        # into $\mu$ along this way; $w$ itself gets its gradient, summed over the
+        # into $\mu$ along this way; $\omega$ itself gets its gradient, summed over the
         # batch.
         log_sigma = self.action_args_log_sigma + torch.zeros_like(mu)
         sigma = torch.exp(log_sigma)
@@ -423,7 +423,7 @@ class HybridDistribution:
         self.type_log_prob = log_softmax(type_logit)
         self.prob = self.type_log_prob.exp()
 
-        # The table of $L_k$ {eq}`hybrid-level`. The matrix product adds up, for each
+        # The table of $E_k$ {eq}`hybrid-level`. The matrix product adds up, for each
         # type, the entropies of its arguments.
         args_entropy = self.sigma.log() + UNIT_ENTROPY
         self.level = self.type_log_prob - args_entropy @ self.mask.to(self.mu.dtype).T
@@ -483,11 +483,11 @@ class HybridDistribution:
 
         # The log-density {eq}`hybrid-log-prob`, in the form {eq}`hybrid-short`. An
         # argument that does not count is replaced by its mean *before* anything is
-        # computed. Its $z$ is then 0, in the formula and in the gradient, whatever it
-        # held.
+        # computed. Its $\zeta$ is then 0, in the formula and in the gradient, whatever
+        # it held.
         used = self.mask.index_select(0, action_type)
-        z = (torch.where(used, action_args, self.mu) - self.mu) / self.sigma
-        spread = torch.addcmul(used.to(z.dtype), z, z, value=-1).sum(-1)
+        zeta = (torch.where(used, action_args, self.mu) - self.mu) / self.sigma
+        spread = torch.addcmul(used.to(zeta.dtype), zeta, zeta, value=-1).sum(-1)
         return torch.add(level, spread, alpha=0.5)
 
     def entropy(self) -> Tensor:
@@ -496,7 +496,7 @@ class HybridDistribution:
         An argument counts as often as its types are chosen.
         """
         # The entropy {eq}`hybrid-entropy`, in the form {eq}`hybrid-short`. For a type
-        # that was taken away $p_k$ is 0 and $L_k$ is minus infinity; the product has to
+        # that was taken away $p_k$ is 0 and $E_k$ is minus infinity; the product has to
         # be 0.
         return -(self.prob * self.level.clamp(min=LOG_OF_NOTHING)).sum(-1)
 
