@@ -1,4 +1,4 @@
-# Generated from chapters/06_hybrid_action.py (edit there); digest 37dea0c3feac6d73
+# Generated from chapters/06_hybrid_action.py (edit there); digest 4e8dfd0ceeadae9c
 """Hybrid actions: a type and its arguments, as one distribution, in an environment."""
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class HybridPolicyNetwork(nn.Module):
         self.action_type_head = nn.Linear(32, self.action_type_shape)
 
         # The head for the arguments, which are continuous: one mean for each of $A$
-        # arguments, and $\omega$ as a bare parameter. Starting at 0 it makes each deviation
-        # equal to 1.
+        # arguments, and $\omega$ as a bare parameter. Starting at 0 it makes each
+        # deviation equal to 1.
         self.action_args_shape = action_shape["action_args_shape"]
         self.action_args_mu = nn.Linear(32, self.action_args_shape)
         self.action_args_log_sigma = nn.Parameter(
@@ -147,10 +147,10 @@ class HybridPolicyNetwork(nn.Module):
         logit = self.action_type_head(x)
         mu = self.action_args_mu(x)
 
-        # $\omega$ has the shape $(1, A)$. Adding zeros of the shape of $\mu$ repeats it for
-        # each state of the batch. `zeros_like` passes no gradient on, so nothing flows
-        # into $\mu$ along this way; $\omega$ itself gets its gradient, summed over the
-        # batch.
+        # $\omega$ has the shape $(1, A)$. Adding zeros of the shape of $\mu$ repeats it
+        # for each state of the batch. `zeros_like` passes no gradient on, so nothing
+        # flows into $\mu$ along this way. $\omega$ itself gets its gradient, summed
+        # over the batch.
         log_sigma = self.action_args_log_sigma + torch.zeros_like(mu)
         sigma = torch.exp(log_sigma)
 
