@@ -440,7 +440,8 @@ def accessibility(page: Page) -> list[str]:
 
 
 @in_browser(WRITTEN)
-@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_a_page_is_accessible(opened, width, scheme):
     assert not accessibility(opened.set(width, scheme))
 

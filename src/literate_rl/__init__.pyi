@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 6856efbb9ccfe562
+# Generated from chapters/*.py (edit there); digest be0c7e93f83a20b0
 from .agents import (
     Ring as Ring,
     Rollout as Rollout,
@@ -11,6 +11,13 @@ from .agents import (
     seed_everything as seed_everything,
     tabular_values as tabular_values,
     true_successors as true_successors,
+)
+from .advantages import (
+    gae as gae,
+    gae_loop as gae_loop,
+    lambda_returns as lambda_returns,
+    n_step_returns as n_step_returns,
+    reverse_scan as reverse_scan,
 )
 from .ppo_error import (
     approx_kl_k3 as approx_kl_k3,

@@ -1,0 +1,362 @@
+"""Advantages: each recursion against the sum that defines it, in float64."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from literate_rl import discounted_returns
+from literate_rl.advantages import (
+    gae,
+    gae_loop,
+    lambda_returns,
+    n_step_returns,
+    reverse_scan,
+    td_errors,
+)
+
+ESTIMATES = [gae, gae_loop]
+Batch = dict[str, Tensor]
+
+sizes = st.tuples(st.integers(1, 40), st.integers(1, 3))
+seeds = st.integers(0, 9999)
+fractions = st.sampled_from([0.0, 0.3, 0.9, 0.99, 1.0])
+ends = st.sampled_from([0.0, 0.1, 0.5, 1.0])
+
+
+def make_batch(
+    size: tuple[int, int],
+    seed: int,
+    end: float = 0.2,
+    dtype: torch.dtype = torch.float64,
+) -> Batch:
+    """Return random steps. Values of successors do not fit to those of the states."""
+    generator = torch.Generator().manual_seed(seed)
+    reward, value, next_value = torch.randn(
+        3, *size, generator=generator, dtype=torch.float64
+    ).to(dtype)
+    terminated, truncated = torch.rand(2, *size, generator=generator) < end / 2
+    return {
+        "reward": reward,
+        "value": value,
+        "next_value": next_value,
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+
+
+def targets(batch: Batch) -> Batch:
+    """Return a batch without the values of the states."""
+    return {name: x for name, x in batch.items() if name != "value"}
+
+
+# --- The definitions, step by step and number by number -------------------------------
+
+
+def surprise(batch: Batch, t: int, b: int, gamma: float) -> float:
+    future = 0.0 if batch["terminated"][t, b] else batch["next_value"][t, b].item()
+    return batch["reward"][t, b].item() + gamma * future - batch["value"][t, b].item()
+
+
+def episode_end(batch: Batch, t: int, b: int) -> int:
+    """Return the last row of the episode that row t belongs to."""
+    done = batch["terminated"] | batch["truncated"]
+    return next(
+        (row for row in range(t, len(done)) if done[row, b]),
+        len(done) - 1,
+    )
+
+
+def gae_by_sum(batch: Batch, gamma: float, lambda_: float) -> Tensor:
+    """Sum the surprises of the rest of the episode, weighted."""
+    result = torch.zeros_like(batch["reward"])
+    for t in range(result.shape[0]):
+        for b in range(result.shape[1]):
+            last = episode_end(batch, t, b)
+            result[t, b] = sum(
+                (gamma * lambda_) ** (row - t) * surprise(batch, row, b, gamma)
+                for row in range(t, last + 1)
+            )
+    return result
+
+
+def n_step_by_sum(batch: Batch, gamma: float, n: int) -> Tensor:
+    """Sum n rewards, or those that are left, and add the value behind them."""
+    result = torch.zeros_like(batch["reward"])
+    for t in range(result.shape[0]):
+        for b in range(result.shape[1]):
+            last = min(t + n - 1, episode_end(batch, t, b))
+            rewards = [batch["reward"][row, b].item() for row in range(t, last + 1)]
+            total = sum(gamma**k * reward for k, reward in enumerate(rewards))
+            if not batch["terminated"][last, b]:
+                total += gamma ** len(rewards) * batch["next_value"][last, b].item()
+            result[t, b] = total
+    return result
+
+
+def lambda_by_sum(batch: Batch, gamma: float, lambda_: float) -> Tensor:
+    """Average the n-step returns; all that do not fit have the last one's value."""
+    steps = len(batch["reward"])
+    total = sum(
+        (1 - lambda_) * lambda_ ** (n - 1) * n_step_by_sum(batch, gamma, n)
+        for n in range(1, steps)
+    )
+    return total + lambda_ ** (steps - 1) * n_step_by_sum(batch, gamma, steps)
+
+
+def scan_by_sum(increment: Tensor, factor: Tensor) -> Tensor:
+    """Sum all later increments, each times the factors on the way."""
+    rows = range(len(increment))
+    return torch.stack(
+        [
+            sum(
+                (math.prod([factor[r] for r in range(t, u)], start=1.0) * increment[u])
+                for u in rows[t:]
+            )
+            for t in rows
+        ]
+    )
+
+
+# --- The formulas ---------------------------------------------------------------------
+
+
+@pytest.mark.equation("td-error")
+@given(sizes, seeds, ends, fractions)
+def test_surprise_matches_its_definition(size, seed, end, gamma) -> None:
+    batch = make_batch(size, seed, end)
+    delta, done = td_errors(**batch, gamma=gamma)
+    for t in range(size[0]):
+        for b in range(size[1]):
+            assert delta[t, b].item() == pytest.approx(surprise(batch, t, b, gamma))
+    assert torch.equal(done, batch["terminated"] | batch["truncated"])
+
+
+@pytest.mark.equation("gae")
+@pytest.mark.parametrize("estimate", ESTIMATES)
+@given(sizes, seeds, ends, fractions, fractions)
+def test_gae_is_the_weighted_sum_of_surprises(
+    estimate, size, seed, end, gamma, lambda_
+) -> None:
+    batch = make_batch(size, seed, end)
+    torch.testing.assert_close(
+        estimate(**batch, gamma=gamma, lambda_=lambda_),
+        gae_by_sum(batch, gamma, lambda_),
+    )
+
+
+@pytest.mark.equation("n-step-return")
+@given(sizes, seeds, ends, fractions, st.integers(1, 50))
+def test_n_step_return_is_the_sum_of_its_rewards(size, seed, end, gamma, n) -> None:
+    batch = make_batch(size, seed, end)
+    torch.testing.assert_close(
+        n_step_returns(**targets(batch), gamma=gamma, num_steps=n),
+        n_step_by_sum(batch, gamma, n),
+    )
+
+
+@pytest.mark.equation("lambda-return")
+@given(
+    st.tuples(st.integers(1, 12), st.integers(1, 2)), seeds, ends, fractions, fractions
+)
+def test_lambda_return_is_the_average_of_n_step_returns(
+    size, seed, end, gamma, lambda_
+) -> None:
+    batch = make_batch(size, seed, end)
+    torch.testing.assert_close(
+        lambda_returns(**targets(batch), gamma=gamma, lambda_=lambda_),
+        lambda_by_sum(batch, gamma, lambda_),
+    )
+
+
+@pytest.mark.equation("reverse-scan")
+@pytest.mark.equation("scan-chunk")
+@given(sizes, seeds)
+def test_scan_is_the_sum_of_later_increments(size, seed) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    increment, factor = torch.randn(2, *size, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(
+        reverse_scan(increment, factor), scan_by_sum(increment, factor)
+    )
+
+
+# --- How they hang together -----------------------------------------------------------
+
+
+@given(sizes, seeds, ends, fractions)
+def test_lambda_one_is_the_discounted_return(size, seed, end, gamma) -> None:
+    batch = targets(make_batch(size, seed, end))
+    expected = discounted_returns(**batch, gamma=gamma)
+    torch.testing.assert_close(
+        lambda_returns(**batch, gamma=gamma, lambda_=1), expected
+    )
+    longest = n_step_returns(**batch, gamma=gamma, num_steps=size[0])
+    torch.testing.assert_close(longest, expected)
+
+
+@given(sizes, seeds, ends, fractions)
+def test_lambda_zero_is_the_one_step_return(size, seed, end, gamma) -> None:
+    batch = targets(make_batch(size, seed, end))
+    one = n_step_returns(**batch, gamma=gamma, num_steps=1)
+    torch.testing.assert_close(lambda_returns(**batch, gamma=gamma, lambda_=0), one)
+
+
+@pytest.mark.parametrize("estimate", ESTIMATES)
+@given(sizes, seeds, ends, fractions, fractions)
+def test_advantage_and_value_make_a_lambda_return(
+    estimate, size, seed, end, gamma, lambda_
+) -> None:
+    """They do if the value of a successor is that of the next row."""
+    batch = make_batch(size, seed, end)
+    done = batch["terminated"] | batch["truncated"]
+    following = torch.cat((batch["value"][1:], batch["next_value"][-1:]))
+    batch["next_value"] = torch.where(done, batch["next_value"], following)
+    advantage = estimate(**batch, gamma=gamma, lambda_=lambda_)
+    torch.testing.assert_close(
+        advantage + batch["value"],
+        lambda_returns(**targets(batch), gamma=gamma, lambda_=lambda_),
+    )
+
+
+@pytest.mark.parametrize("size", [(128, 64), (512, 256), (1023, 7)])
+def test_float32_is_close_to_float64(size) -> None:
+    batch = make_batch(size, seed=0, end=0.02)
+    single = {k: x.float() if x.is_floating_point() else x for k, x in batch.items()}
+    difference = gae(**single).double() - gae_loop(**batch)
+    assert difference.abs().max() < 2e-5
+
+
+@given(sizes, seeds, st.integers(0, 39))
+def test_nothing_crosses_the_end_of_an_episode(size, seed, row) -> None:
+    """Whatever happens after a done row, the rows up to it stay as they are."""
+    row = row % size[0]
+    batch = make_batch(size, seed)
+    batch["truncated"][row] = True
+    other = make_batch(size, seed + 1)
+    changed = {name: x.clone() for name, x in batch.items()}
+    for name, x in other.items():
+        changed[name][row + 1 :] = x[row + 1 :]
+    for function, arguments in [
+        (gae, batch),
+        (gae_loop, batch),
+        (lambda_returns, targets(batch)),
+        (n_step_returns, targets(batch)),
+    ]:
+        after = {name: changed[name] for name in arguments}
+        upto = slice(0, row + 1)
+        torch.testing.assert_close(
+            function(**after)[upto], function(**arguments)[upto], rtol=0, atol=1e-12
+        )
+
+
+# --- What arguments may hold and keep -------------------------------------------------
+
+EVERY = [gae, gae_loop, lambda_returns, n_step_returns]
+
+
+def arguments_of(function, batch: Batch) -> Batch:
+    return batch if function in ESTIMATES else targets(batch)
+
+
+@pytest.mark.parametrize("function", EVERY)
+def test_values_behind_a_termination_are_not_read(function) -> None:
+    batch = make_batch((6, 2), seed=0)
+    batch["terminated"][2] = True
+    batch["next_value"][2] = torch.nan
+    assert function(**arguments_of(function, batch)).isfinite().all()
+
+
+@pytest.mark.parametrize("function", EVERY)
+def test_arguments_keep_their_numbers_and_get_no_gradient(function) -> None:
+    batch = arguments_of(function, make_batch((9, 2), seed=0))
+    batch = {
+        k: x.requires_grad_() if x.is_floating_point() else x for k, x in batch.items()
+    }
+    before = {name: x.detach().clone() for name, x in batch.items()}
+    assert not function(**batch).requires_grad
+    assert all(torch.equal(x, before[name]) for name, x in batch.items())
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 100])
+def test_scan_writes_to_no_argument_and_shares_no_memory(length) -> None:
+    increment, factor = torch.rand(2, length, 2)
+    kept = increment.clone(), factor.clone()
+    result = reverse_scan(increment, factor)
+    result.zero_()
+    assert torch.equal(increment, kept[0])
+    assert torch.equal(factor, kept[1])
+
+
+def test_views_of_one_buffer_are_safe() -> None:
+    """The layout that an in-place mask corrupts."""
+    batch = make_batch((6, 2), seed=0)
+    values = torch.randn(7, 2, dtype=torch.float64)
+    apart = batch | {"value": values[:-1].clone(), "next_value": values[1:].clone()}
+    together = batch | {"value": values[:-1], "next_value": values[1:]}
+    assert torch.equal(gae(**together), gae(**apart))
+
+
+# --- What is refused ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", EVERY)
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"reward": torch.zeros(3)}, ValueError, r"reward must have .* \(T, B\)"),
+        ({"next_value": torch.zeros(2, 2)}, ValueError, r"next_value must have shape"),
+        ({"terminated": torch.zeros(3, 2)}, TypeError, "terminated must be boolean"),
+        ({"truncated": None}, TypeError, "truncated must be a tensor"),
+        ({"gamma": 1.5}, ValueError, r"gamma must lie in \[0, 1\], got 1.5"),
+        ({"gamma": "x"}, TypeError, "gamma must be a number, got str"),
+        (
+            {"reward": torch.full((3, 2), torch.nan, dtype=torch.float64)},
+            ValueError,
+            "^reward must be finite",
+        ),
+        (
+            {"next_value": torch.full((3, 2), torch.inf, dtype=torch.float64)},
+            ValueError,
+            "^next_value must be finite",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(function, change, error, message) -> None:
+    batch = arguments_of(function, make_batch((3, 2), seed=0, end=0.0))
+    with pytest.raises(error, match=message):
+        function(**(batch | change))
+
+
+@pytest.mark.parametrize("function", [gae, gae_loop, lambda_returns])
+@pytest.mark.parametrize(
+    ("given_", "error"), [(-0.1, ValueError), (1.1, ValueError), ("x", TypeError)]
+)
+def test_a_bad_lambda_is_named(function, given_, error) -> None:
+    batch = arguments_of(function, make_batch((3, 2), seed=0))
+    with pytest.raises(error, match=r"lambda_ must .*, got"):
+        function(**batch, lambda_=given_)
+
+
+@pytest.mark.parametrize(
+    ("given_", "error"), [(0, ValueError), (2.0, TypeError), (True, TypeError)]
+)
+def test_a_bad_number_of_steps_is_named(given_, error) -> None:
+    batch = targets(make_batch((3, 2), seed=0))
+    with pytest.raises(error, match=r"num_steps must be .*, got"):
+        n_step_returns(**batch, num_steps=given_)
+
+
+@pytest.mark.parametrize(
+    ("increment", "factor", "error", "message"),
+    [
+        (torch.zeros(3), torch.zeros(3), ValueError, "increment must have"),
+        (torch.zeros(3, 2), torch.zeros(2, 2), ValueError, "factor must have shape"),
+        (torch.zeros(3, 2), 0.5, TypeError, "factor must be a tensor, got float"),
+    ],
+)
+def test_scan_names_bad_arguments(increment, factor, error, message) -> None:
+    with pytest.raises(error, match=message):
+        reverse_scan(increment, factor)
