@@ -13,7 +13,7 @@ from importlib import import_module
 from benchmarks.harness import SHORTEST_SAMPLE, measure, provenance, summarise
 from benchmarks.store import RESULTS, Row, write_results
 
-NAMES = ("hybrid", "ppo_error", "container", "import_time")
+NAMES = ("advantages", "ppo_error", "hybrid", "container", "import_time")
 
 
 def describe(row: Row) -> str:

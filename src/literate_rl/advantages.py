@@ -1,4 +1,4 @@
-# Generated from chapters/03_advantages.py (edit there); digest e3078fa0cc3dd129
+# Generated from chapters/03_advantages.py (edit there); digest 787e162d17c31a0c
 """Advantages: n-step returns, lambda-returns and generalised advantage estimation."""
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def gae_loop(
     delta, done = td_errors(reward, value, next_value, terminated, truncated, gamma)
     check_lambda(lambda_)
     # The recursion {eq}`gae`, from the last step to the first.
+    decay = gamma * lambda_ * (~done).to(delta.dtype)
     advantage = torch.zeros_like(delta[0])
     advantages = []
     for t in reversed(range(len(delta))):
-        carried = advantage.masked_fill(done[t], 0.0)
-        advantage = delta[t] + gamma * lambda_ * carried
+        advantage = delta[t] + decay[t] * advantage
         advantages.append(advantage)
     return torch.stack(advantages[::-1])
 
@@ -86,8 +86,9 @@ def check_lambda(lambda_: float) -> None:
 
 
 def check_finite(result: Tensor, **inputs: Tensor) -> None:
-    """Raise if a result is not finite, and name the inputs that are to blame."""
-    if not result.isfinite().all():
+    """Raise if a result holds NaN or infinity, and name the inputs to blame."""
+    # One sum, one look. Only if it is bad, search.
+    if not math.isfinite(result.sum().item()) and not result.isfinite().all():
         bad = [name for name, x in inputs.items() if not x.isfinite().all()]
         raise ValueError(f"{' and '.join(bad) or 'the result'} must be finite")
 

@@ -1,0 +1,75 @@
+"""Generalised advantage estimation, against the loop that DI-engine writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from benchmarks.harness import SEED, Case, Goal
+from literate_rl.advantages import gae, gae_loop
+
+ROUNDS = 51
+GAMMA, LAMBDA = 0.99, 0.95
+GOALS = {(128, 64): 5.0, (512, 256): 5.0, (1024, 1024): 2.5}
+
+Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def di_engine_form(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+) -> Tensor:
+    """Compute the same numbers as DI-engine does: a loop, with flags as numbers."""
+    ended = terminated.float()
+    cut = (terminated | truncated).float()
+    delta = reward + GAMMA * next_value * (1 - ended) - value
+    factor = GAMMA * LAMBDA * (1 - cut)
+    advantage = torch.zeros_like(value)
+    carried = torch.zeros_like(value[0])
+    for t in reversed(range(len(reward))):
+        carried = delta[t] + factor[t] * carried
+        advantage[t] += carried
+    return advantage
+
+
+def batch(num_steps: int, num_envs: int) -> Batch:
+    """Return random steps with an end in one of fifty."""
+    generator = torch.Generator().manual_seed(SEED)
+    reward, value, next_value = torch.randn(
+        3, num_steps, num_envs, generator=generator
+    ).unbind()
+    terminated, truncated = (
+        torch.rand(2, num_steps, num_envs, generator=generator) < 0.01
+    )
+    return reward, value, next_value, terminated, truncated
+
+
+def check(steps: Batch) -> None:
+    """Assert that all forms agree with the recursion in float64."""
+    double = [x.double() if x.is_floating_point() else x for x in steps]
+    expected = gae_loop(*double, gamma=GAMMA, lambda_=LAMBDA)
+    for form in (di_engine_form, gae_loop, gae):
+        difference = (form(*steps).double() - expected).abs().max()
+        assert difference < 2e-5, f"{form.__name__} differs by {difference:.1e}"
+
+
+def cases() -> Iterator[Case]:
+    """Yield the sizes, each after its check."""
+    forms = {"DI-engine's form": di_engine_form, "gae_loop": gae_loop, "gae": gae}
+    for size, goal in GOALS.items():
+        steps = batch(*size)
+        check(steps)
+        yield Case(
+            name=f"T = {size[0]}, B = {size[1]}",
+            functions={
+                name: lambda form=form, steps=steps: form(*steps)
+                for name, form in forms.items()
+            },
+            peer="DI-engine's form",
+            goals={"gae": Goal(at_least=goal)},
+        )
