@@ -681,12 +681,12 @@ for t, copy in (batch.terminated | batch.truncated).nonzero().tolist():
     te, tr = batch.terminated[t, copy].item(), batch.truncated[t, copy].item()
     angle = batch.next_obs[t, copy, 2].item()
     pay = batch.reward[t, copy].item()
-    print(f"{t:2d}  {copy:4d}  {pay:6.0f}  {te!s:>10s}  {tr!s:>9s}  {angle:10.2f}")
+    print(f"{t:2d}  {copy:4d}  {pay:6.0f}  {te!s:>10s}  {tr!s:>9s}  {angle:10.3f}")
 
 # %% [markdown]
-# The pole counts as fallen beyond an angle of 0.21. Episodes that were terminated are
-# beyond it and those that were truncated are not. The angle stands in `next_obs`. In
-# the observation that `step` returned, the pole is upright again.
+# The pole counts as fallen beyond an angle of 0.2095, which is 12 degrees. Episodes that
+# were terminated are beyond it and those that were truncated are not. The angle stands
+# in `next_obs`. In the observation that `step` returned, the pole is upright again.
 
 # %% [markdown]
 # ## What the wrong flag costs
@@ -741,7 +741,7 @@ names = (
     "no flag: no step ends",
 )
 print(f"mean of the five values    {'estimate':>12s}    error")
-print(f"{'exact':36s}{exact.mean():6.2f}")
+print(f"{'exact':32s}{exact.mean():6.2f}")
 for name, rule in zip(names, runs.mean(axis=2).T, strict=True):
     error = rule.mean() / exact.mean() - 1
     print(f"{name:32s}{rule.mean():6.2f} ± {rule.std():.2f}{error:8.0%}")
@@ -752,20 +752,21 @@ for name, rule in zip(names, runs.mean(axis=2).T, strict=True):
 # about three times too large. The spread over ten seeds is small against that: more
 # data do not help, because this error is not noise but bias.
 #
-# How large is the bias? Take all steps of many episodes with the time limit $L$. Let
-# $\kappa$ be the share of steps that are the $L$-th of their episode. One flag makes each
+# How large is the bias? Take all steps of many episodes with the time limit $M$. Let
+# $\kappa$ be the share of steps that are the $M$-th of their episode. One flag makes each
 # of these an end, so every step carries an additional chance $\kappa$ of the end, and a
 # chance of the end is a discount. The values that come out are those of a more short-sighted agent:
 #
 # $$
-# V_{\text{one flag}} = \bigl(I - \gamma (1 - \kappa) P\bigr)^{-1} r,
-# \qquad
-# \kappa = \frac{(1 - p)^{L-1}}{\sum_{h=0}^{L-1} (1 - p)^h}
+# \begin{aligned}
+# V_{\text{one flag}} &= \bigl(I - \gamma (1 - \kappa) P\bigr)^{-1} r, \\
+# \kappa &= \frac{(1 - p)^{M-1}}{\sum_{h=0}^{M-1} (1 - p)^h}
+# \end{aligned}
 # $$ (def-time-limit-bias)
 #
 # Here $p$ is the probability of a breakdown, and $(1-p)^h$ is the probability that an
 # episode lives to see step $h$. If nothing breaks down, $\kappa$ is just
-# $1/L$. The formula is exact here because the chance of the last step is the same in
+# $1/M$. The formula is exact here because the chance of the last step is the same in
 # every cell.
 
 
@@ -808,7 +809,7 @@ for rule, name in enumerate(("two flags", "one flag")):
 right_axis.set_xscale("log")
 right_axis.set_xticks(limits, limits)
 right_axis.minorticks_off()
-right_axis.set_xlabel("time limit $L$ in steps")
+right_axis.set_xlabel("time limit $M$ in steps")
 right_axis.set_ylabel("mean value")
 right_axis.legend(fontsize=8)
 fig.tight_layout()
@@ -818,7 +819,7 @@ fig.tight_layout()
 # picture that the bars are hardly larger than the dots, and that only the two-flag
 # estimates lie on the exact values. **Notice** in the right picture that the one-flag
 # value depends on the time limit: it grows from below 1 to above 6. But a value belongs
-# to the task, and a limit that we chose because we had to go home does not. The dashed
+# to the task, and a limit that we chose for our convenience does not. The dashed
 # line is the formula, and the measured points follow it.
 #
 # There is one exception. If the limit is a rule of the game, and the agent is meant to
@@ -917,7 +918,7 @@ for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
         obs = next_obs
 
 # %% [markdown]
-# One row in four is a phantom here. With episodes of length $L$ it is one in $L + 1$.
+# One row in four is a phantom here. With episodes of length $M$ it is one in $M + 1$.
 # Such a row is not merely useless: it teaches that the end of an episode leads, without
 # pay, to its start, whatever the agent does. `rollout` refuses to work in this mode.
 

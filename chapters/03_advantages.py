@@ -214,7 +214,7 @@ print(gae_loop(column, zero, zero, end, never, gamma=1.0, lambda_=0.5).T)
 # $\gamma \lambda (1 - \mathrm{done}_t)$. It looks as if step $t$ had to wait for step
 # $t + 1$. It does not have to wait long.
 #
-# Cut time into chunks of $K$ steps. In each chunk, pretend that nothing comes after it.
+# Cut time into chunks of $C$ steps. In each chunk, pretend that nothing comes after it.
 # The recursion then gives a *local* answer $\hat x_t$. What was left out is the true
 # answer at the head of the next chunk, in row $h$, times all factors on the way there:
 #
@@ -222,11 +222,11 @@ print(gae_loop(column, zero, zero, end, never, gamma=1.0, lambda_=0.5).T)
 # x_t = \hat x_t + F_t \, x_h , \qquad F_t = f_t \, f_{t+1} \cdots f_{h-1} .
 # $$ (scan-chunk)
 #
-# The local answers of all chunks need only $K$ turns, because the chunks run side by
-# side. Then the heads are put right, one after the other, in $T / K$ turns. One last
+# The local answers of all chunks need only $C$ turns, because the chunks run side by
+# side. Then the heads are put right, one after the other, in $T / C$ turns. One last
 # operation puts right all other rows. A local turn makes two calls, one for $\hat x$ and
-# one for $F$, so there are about $2 K + T / K$ calls. That is smallest for
-# $K = \sqrt{T / 2}$: for 512 steps it is 64 calls and not 512.
+# one for $F$, so there are about $2 C + T / C$ calls. That is smallest for
+# $C = \sqrt{T / 2}$: for 512 steps it is 64 calls and not 512.
 
 
 # %% tags=["export"]
@@ -381,7 +381,7 @@ def lambda_returns(
             counts is not finite.
 
     Source:
-        Sutton and Barto, Reinforcement Learning, 2nd edition, equation 12.20.
+        Sutton and Barto, Reinforcement Learning, 2nd edition, equation 12.18.
     """
     bootstrap, stop = check_targets(reward, next_value, terminated, truncated, gamma)
     check_lambda(lambda_)

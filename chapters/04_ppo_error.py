@@ -46,10 +46,14 @@ __all__ = [
 # %% [markdown]
 # ## What goes in, what comes out
 #
-# A batch holds $B$ samples. For each sample we know the action $a$, an estimate
-# $\hat A$ of its advantage, and an optional weight $w$. Two policies judge the action:
-# $\pi_{\text{old}}$, which collected the batch and stays fixed, and $\pi_\theta$, which
-# we train. Each is given by its logits, one row of $N$ numbers for each sample.
+# A batch holds $B$ samples. For each sample we know the action $a$ and an estimate
+# $\hat A$ of its advantage: how much better it was than the policy's average
+# ({doc}`/chapters/03_advantages`). An action with a positive advantage is called *good*,
+# one with a negative advantage *bad*. A sample may have a weight $w$.
+#
+# Two policies judge the action: $\pi_{\text{old}}$, which collected the batch and stays
+# fixed, and $\pi_\theta$, which we train. Each is given by its *logits*, unnormalised
+# log-probabilities, one row of $N$ numbers for each sample.
 #
 # The names of these tuples are those of DI-engine and of PPOxFamily, so that code
 # written for them runs here.
@@ -81,7 +85,7 @@ class ppo_policy_loss(NamedTuple):
     """The two parts of the policy's loss, 0-dimensional tensors with gradient.
 
     The total to minimise is ``policy_loss - entropy_weight * entropy_loss``: the second
-    field is the mean entropy itself, and a positive one.
+    field is the mean entropy itself. With continuous actions it may be negative.
     """
 
     policy_loss: Tensor
@@ -108,6 +112,13 @@ class ppo_info(NamedTuple):
 
 
 # %% tags=["export"]
+def check_tensor(name: str, value: Any) -> Tensor:
+    """Return an argument if it is a tensor, else raise a ``TypeError``."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    return value
+
+
 def check_shape(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
     """Return an argument if it is a tensor of the expected shape, else raise.
 
@@ -123,9 +134,7 @@ def check_shape(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
         TypeError: If ``value`` is not a tensor.
         ValueError: If its shape is another one.
     """
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-    if value.shape != shape:
+    if check_tensor(name, value).shape != shape:
         raise ValueError(
             f"{name} must have shape {tuple(shape)}, got {tuple(value.shape)}"
         )
@@ -171,14 +180,27 @@ def check_finite(result: tuple[float, ...], **inputs: Tensor | None) -> None:
 #              = \exp\bigl(\log \pi_\theta(a \mid s) - \log \pi_{\text{old}}(a \mid s)\bigr) .
 # $$ (ratio)
 #
-# Before the first update it is 1. A batch that was collected under $\pi_{\text{old}}$
-# tells the truth about $\pi_\theta$ as long as the ratio stays near 1: multiplied by it,
-# an average over the old policy's actions is an average over the new one's.
+# Before the first update it is 1. Why is it useful? We want actions of $\pi_\theta$ with
+# a high advantage, but we only have actions of $\pi_{\text{old}}$. The ratio exchanges
+# one policy for the other:
+#
+# $$
+# \sum_a \pi_\theta(a \mid s)\, \hat A
+#     = \sum_a \pi_{\text{old}}(a \mid s)\, \rho(\theta)\, \hat A .
+# $$ (def-importance)
+#
+# On the right stands an average over the old policy's actions. The exchange is exact for
+# the actions. But the states are still those that the old policy visited, and the noise
+# grows with the ratio. So a batch can be trusted only while the ratio stays near 1.
 #
 # ## The clipped surrogate
 #
-# The **surrogate** $\rho(\theta) \hat A$ has the right gradient at $\rho = 1$ and no
-# brake. PPO takes the smaller of the surrogate and of one whose ratio is held within
+# The **surrogate** $\rho(\theta) \hat A$ is what stands in that average. Since
+# $\nabla \rho = \rho\, \nabla \log \pi_\theta$, its gradient at $\rho = 1$ is
+# $\hat A\, \nabla \log \pi_\theta(a \mid s)$. That is the policy gradient: it makes good
+# actions more likely and bad ones less likely. But it has no brake.
+#
+# PPO takes the smaller of the surrogate and of one whose ratio is held within
 # $1 \pm \epsilon$:
 #
 # $$
@@ -235,6 +257,7 @@ def clipped_surrogate(
         Schulman et al. 2017, equation 7; Ye et al. 2020, equation 5 (dual clip).
     """
     check_clip(clip_ratio, dual_clip)
+    check_tensor("log_prob_new", log_prob_new)
     check_shape("log_prob_old", log_prob_old, log_prob_new.shape)
     check_shape("adv", adv, log_prob_new.shape)
 
@@ -252,8 +275,8 @@ def clipped_surrogate(
     clipped = ratio.clamp(1.0 - clip_ratio, 1.0 + clip_ratio) * adv
     objective = torch.min(unclipped, clipped)
 
-    # The dual clip {eq}`dual-clip`. For a good action $c \hat A$ lies above everything
-    # that the clip leaves, so the bound must not touch it.
+    # The dual clip {eq}`dual-clip`. For a good action with $c > 1 + \epsilon$ the bound
+    # $c \hat A$ lies above everything that the clip leaves, so it must not touch it.
     if dual_clip is not None:
         bounded = torch.max(objective, dual_clip * adv)
         objective = torch.where(adv < 0, bounded, objective)
@@ -284,8 +307,10 @@ def check_clip(clip_ratio: float, dual_clip: float | None) -> None:
 # for uncertainty,
 #
 # $$
-# \mathcal H(\theta) = \frac1B \sum_{b=1}^{B} w_b\, H\bigl(\pi_\theta(\cdot \mid s_b)\bigr),
-# \qquad H(\pi) = -\sum_a \pi(a) \log \pi(a) .
+# \begin{aligned}
+# \mathcal H(\theta) &= \frac1B \sum_{b=1}^{B} w_b\, H\bigl(\pi_\theta(\cdot \mid s_b)\bigr), \\
+# H(\pi) &= -\sum_a \pi(a) \log \pi(a) .
+# \end{aligned}
 # $$ (entropy-bonus)
 #
 # The value function has an error of its own, $\mathcal L_V$ below. All three make up the
@@ -361,7 +386,7 @@ def policy_error_from_log_prob(
         ratio = log_ratio.exp()
         outside = (ratio > 1.0 + clip_ratio) | (ratio < 1.0 - clip_ratio)
         clipfrac = outside.count_nonzero().item() / outside.numel()
-        info = ppo_info(-log_ratio.mean().item(), clipfrac)
+        info = ppo_info(0.0 - log_ratio.mean().item(), clipfrac)
     return loss, info
 
 
@@ -423,8 +448,7 @@ def ppo_policy_error(
 
 def check_discrete(logit_new: Any, logit_old: Any, action: Any) -> None:
     """Raise if logits and actions do not fit together; see ``ppo_policy_error``."""
-    if not isinstance(logit_new, Tensor):
-        raise TypeError(f"logit_new must be a tensor, got {type(logit_new).__name__}")
+    check_tensor("logit_new", logit_new)
     if logit_new.dim() != 2 or logit_new.numel() == 0:
         raise ValueError(
             "logit_new must have shape (B, N) with B and N at least 1, "
@@ -448,7 +472,8 @@ def check_discrete(logit_new: Any, logit_old: Any, action: Any) -> None:
 # A Gaussian policy gives a mean $\mu$ and a deviation $\sigma$ for each of the $A$
 # numbers of an action. The density of the whole action is the product of the $A$
 # densities, so its logarithm is a sum. `Independent` takes that sum. The surrogate
-# does not change.
+# does not change. The sum in {eq}`entropy-bonus` becomes an integral. It may be negative,
+# when the densities are high.
 
 
 # %% tags=["export"]
@@ -534,11 +559,12 @@ def mean_and_deviation(name: str, logit: Any) -> tuple[Tensor, Tensor]:
 # $V_{\text{old}}$ of that time:
 #
 # $$
-# V_{\text{clip}} = V_{\text{old}}
-#     + \operatorname{clip}(V_\theta - V_{\text{old}}, -\epsilon_V, \epsilon_V),
-# \qquad
-# \mathcal L_V = \frac{1}{2B} \sum_b w_b
-#     \max\bigl((G - V_\theta)^2,\; (G - V_{\text{clip}})^2\bigr)_b .
+# \begin{aligned}
+# V_{\text{clip}} &= V_{\text{old}}
+#     + \operatorname{clip}(V_\theta - V_{\text{old}}, -\epsilon_V, \epsilon_V), \\
+# \mathcal L_V &= \frac{1}{2B} \sum_b w_b
+#     \max\bigl((G_b - V_{\theta,b})^2,\; (G_b - V_{\text{clip},b})^2\bigr) .
+# \end{aligned}
 # $$ (value-clip)
 #
 # The half width $\epsilon_V$ is measured in the units of the return. A width of 0.2
@@ -585,6 +611,7 @@ def ppo_value_error(data: ppo_value_data, value_clip: float | None = None) -> Te
         detail 9.
     """
     value_new, value_old, return_, weight = data
+    check_tensor("value_new", value_new)
     check_shape("return_", return_, value_new.shape)
     error = (return_.detach() - value_new).square()
 
@@ -644,6 +671,7 @@ def approx_kl_k3(log_prob_new: Tensor, log_prob_old: Tensor) -> Tensor:
     Source:
         Schulman 2020, the estimator called k3.
     """
+    check_tensor("log_prob_new", log_prob_new)
     check_shape("log_prob_old", log_prob_old, log_prob_new.shape)
     # The estimate {eq}`kl-k3`. `expm1` keeps the digits that $e^\ell - 1$ loses when
     # the policies are close, which is the usual case.
@@ -655,35 +683,38 @@ def approx_kl_k3(log_prob_new: Tensor, log_prob_old: Tensor) -> Tensor:
 # %% [markdown]
 # ## The same loss with its own backward pass
 #
-# The plain form above asks autograd to record some thirty small operations, and then to
-# walk back through all of them. The gradient has a closed form that needs a handful.
-# Derive it once and the loss runs several times faster, with the same numbers.
+# The plain form above asks autograd to record some twenty operations, and then to walk
+# back through all of them. The gradient has a closed form that needs fewer. Derive it
+# once and the loss runs two to four times faster, with the same numbers
+# ({doc}`/docs/results`).
 #
 # Write $z_j$ for the logits of one sample, $p_j$ for their softmax and $a$ for the action
 # taken. Two derivatives are enough:
 #
 # $$
-# \frac{\partial \log p_a}{\partial z_j} = \mathbb 1[j = a] - p_j ,
-# \qquad
-# \frac{\partial H}{\partial z_j} = -p_j\,(\log p_j + H) .
+# \begin{aligned}
+# \frac{\partial \log p_a}{\partial z_j} &= \mathbb 1[j = a] - p_j , \\
+# \frac{\partial H}{\partial z_j} &= -p_j\,(\log p_j + H) .
+# \end{aligned}
 # $$ (def-softmax-derivatives)
 #
-# Let $\lambda_b$ be 1 where the surrogate of sample $b$ still moves with the ratio, and
-# 0 where a clip holds it. There the surrogate is $\rho \hat A$, whose derivative with
+# Let $\chi_b$ be 1 where the surrogate of sample $b$ still moves with the ratio, and
+# 0 where a clip holds it. Where it is 1, the surrogate is $\rho \hat A$, whose derivative with
 # respect to $\log p_a$ is $\rho \hat A$ again. So the gradients of the policy loss and
 # of the entropy are
 #
 # $$
+# \begin{aligned}
 # \frac{\partial \mathcal L_\pi}{\partial z_j}
-#   = -\frac{w}{B}\, \lambda\, \rho \hat A\, \bigl(\mathbb 1[j = a] - p_j\bigr),
-# \qquad
+#   &= -\frac{w}{B}\, \chi\, \rho \hat A\, \bigl(\mathbb 1[j = a] - p_j\bigr), \\
 # \frac{\partial \mathcal H}{\partial z_j}
-#   = -\frac{w}{B}\, p_j\,(\log p_j + H) .
+#   &= -\frac{w}{B}\, p_j\,(\log p_j + H) .
+# \end{aligned}
 # $$ (fused-gradient)
 #
-# All three clips hold the ratio itself, between bounds that only the sign of the
-# advantage decides. A good action's ratio is held below $1 + \epsilon$, a bad one's
-# between $1 - \epsilon$ and $c$. So $\lambda_b$ is 1 exactly where holding changed
+# The upper clip, the lower clip and the dual clip all hold the ratio itself. Only the
+# sign of the advantage decides between which bounds. A good action's ratio is held below $1 + \epsilon$, a bad one's
+# between $1 - \epsilon$ and $c$. So $\chi_b$ is 1 exactly where holding changed
 # nothing.
 #
 # One more thing costs time. On a CPU, `log_softmax` over a short last dimension is up to
@@ -748,8 +779,8 @@ class FusedPolicyError(torch.autograd.Function):
         slope = loss.masked_fill_(held != ratio, 0.0)
         ctx.save_for_backward(prob, plogp, minus_entropy, slope, share, taken)
 
-        # The estimate {eq}`kl-k1` and the {eq}`clip-fraction`.
-        kl = -log_ratio.sum().item() / batch
+        # The estimate {eq}`kl-k1` and the clip fraction {eq}`clip-fraction`.
+        kl = 0.0 - log_ratio.sum().item() / batch
         clipfrac = outside.count_nonzero().item() / batch
         return policy_loss, entropy, kl, clipfrac
 
@@ -779,7 +810,7 @@ LOWEST_RATIO, HIGHEST_RATIO = math.exp(-20.0), math.exp(20.0)
 def fused_ppo_policy_error(
     data: ppo_policy_data, clip_ratio: float = 0.2, dual_clip: float | None = None
 ) -> tuple[ppo_policy_loss, ppo_info]:
-    """Compute what ``ppo_policy_error`` computes, several times faster.
+    """Compute what ``ppo_policy_error`` computes, two to four times faster.
 
     Values and gradients agree with the plain form. Gradients of gradients do not exist.
 
@@ -844,7 +875,7 @@ for row in zip(ratio, adv, objective, log_prob.grad, strict=True):
 # ## See it: the objective and its gradient
 #
 # Move the sliders. Beside each objective stands its derivative with respect to
-# $\log \pi_\theta(a)$, both over the ratio. All curves come from `clipped_surrogate` and
+# $\log \pi_\theta(a)$, both over the ratio. The dotted line is $\rho = 1$. All curves come from `clipped_surrogate` and
 # from autograd.
 
 # %% tags=["hide-input"]
@@ -886,7 +917,9 @@ def panel(title: str, colour: str) -> str:
     return f"""<svg viewBox="-25 -22 335 160" role="img" aria-label="{title}, over the
       ratio" fill="currentColor" font-size="13"><text y="-8">{title}</text>
       <text x="300" y="134" text-anchor="end">ratio</text>{ticks}
+      <text x="-6" y="34" text-anchor="end">2</text>
       <text x="-6" y="64" text-anchor="end">0</text>
+      <text x="-6" y="94" text-anchor="end">−2</text>
       <path d="M0,0V120H300M0,60H300" fill="none" stroke="currentColor" opacity=".5"/>
       <path d="M83.3,0V120" stroke="currentColor" stroke-dasharray="3 4" opacity=".5"/>
       <path class="curve" fill="none" stroke="{colour}" stroke-width="2.5"/></svg>"""
@@ -897,14 +930,14 @@ paths = [
     for epsilon in EPSILONS
 ]
 panels = "".join(
-    panel(f"{what} for A = {sign}", colour)
+    panel(f"{what} for Â = {sign}", colour)
     for sign, colour in (("1", "#2f7fd1"), ("−1", "#d9541e"))
     for what in ("objective", "gradient")
 )
 HTML(f"""
 <figure class="slider" id="clip-slider" style="margin: 0; max-width: 46rem">
   <p><label>clip range ε <input type="range" min="0" max="3" value="1"></label>
-     <output>0.2</output>
+     <output style="margin-right: 1.5rem">0.2</output>
      <label>dual clip c <input type="range" min="0" max="5" value="0"></label>
      <output>off</output></p>
   <div style="display: grid; gap: .5rem; grid-auto-flow: row;
@@ -964,9 +997,10 @@ k2 = (log_ratio.square() / 2).mean(1)
 k3 = torch.stack([approx_kl_k3(row, torch.zeros_like(row)) for row in log_ratio])
 
 fig, ax = plt.subplots(figsize=(7, 3))
-bins = torch.linspace(-0.15, 0.3, 90).numpy()
+bins = torch.linspace(-0.06, 0.1, 161).numpy()
 for name, estimate in (("$k_1$", k1), ("$k_2$", k2), ("$k_3$", k3)):
-    ax.hist(estimate.numpy(), bins, alpha=0.6, label=name)
+    ax.hist(estimate.numpy(), bins, histtype="step", linewidth=1.5, label=name)
+ax.axvline(0, color="#808080", linewidth=0.8)
 ax.axvline(truth, linestyle="--", color="C3", label="true divergence")
 ax.set(xlabel="estimate from one batch, in nats", ylabel="batches")
 ax.legend()
@@ -1009,8 +1043,8 @@ except ValueError as error:
 # ### Trap: the dual clip on good actions
 #
 # DI-engine's error for continuous actions bounds *all* samples by $c \hat A$. For a good
-# action that bound is above anything the clip leaves. The maximum always takes it, and a
-# constant has no gradient: good actions are never learned.
+# action and $c > 1 + \epsilon$ that bound is above anything the clip leaves. The maximum
+# always takes it, and a constant has no gradient: good actions are never learned.
 
 # %%
 log_prob = torch.zeros(1, requires_grad=True)
@@ -1047,8 +1081,9 @@ for name, old in (("attached", logit + noise), ("detached", (logit + noise).deta
 #
 # ### Trap: the sign of the entropy
 #
-# PPOxFamily prints the bonus as $\sum_a \pi(a) \log \pi(a)$, which is *minus* the
-# entropy, and its test adds both returned losses. A step down that sum makes the policy
+# PPOxFamily's comment prints the bonus as $\sum_a \pi(a) \log \pi(a)$. That is *minus*
+# the entropy. Its code returns the entropy itself. Its test then adds both returned
+# losses, although a comment says to subtract. A step down that sum makes the policy
 # *more* certain. Here is one logit pair, after a hundred steps each way.
 
 # %%
@@ -1107,7 +1142,7 @@ for clip in (0.2, None):
 # | dual clip | bad actions only, $c > 1$ checked | none | none | none | discrete: bad actions; continuous: all | bad actions, $c$ not checked |
 # | value clip | own width, off | width of the ratio, on | own width, off | none | width of the ratio, on | promised in the text |
 # | divergence logged | $k_1$; $k_3$ beside it | $k_1$ and $k_3$ | $k_3$ | $k_1$ | $k_1$ | $k_1$ |
-# | early stop on the divergence | in the training chapter | optional | optional | yes | no | no |
+# | early stop on the divergence | left to the training loop | optional | optional | yes | no | no |
 #
 # ## On the best device
 #
@@ -1144,14 +1179,14 @@ print(f"ran on {device.type}; the gradients agree: {difference < 1e-6}")
 #
 # ### Exercise 1: the gradient by hand
 #
-# Write the derivative of the clipped surrogate (without dual
-# clip) with respect to $\log \pi_\theta(a)$, from the ratio and the advantage alone.
+# Write the derivative of the clipped surrogate (without dual clip) with respect to
+# $\log \pi_\theta(a)$, from the ratio and the advantage alone.
 
 # %%
 from literate_rl.agents import grade
 
 
-def slope(ratio: float, adv: float, epsilon: float = 0.2) -> float:
+def answer(ratio: float, adv: float, epsilon: float = 0.2) -> float:
     """Return the derivative of the clipped surrogate by the log-probability."""
     return ...
 
@@ -1172,43 +1207,42 @@ corners = [
     (1.5, -3.0),
     (2.0, -1.0, 0.5),
 ]
-grade(slope, slope_by_autograd, *corners)
+grade(answer, slope_by_autograd, *corners)
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def slope_solution(ratio: float, adv: float, epsilon: float = 0.2) -> float:
+def answer(ratio: float, adv: float, epsilon: float = 0.2) -> float:
     """A sample is dead once the policy has gone its way far enough."""
     gone = ratio > 1 + epsilon if adv > 0 else ratio < 1 - epsilon
     return 0.0 if gone else ratio * adv
 
 
-grade(slope_solution, slope_by_autograd, *corners)
+grade(answer, slope_by_autograd, *corners)
 
 # %% [markdown]
 # ### Exercise 2: repair a test
 #
-# The test of PPOxFamily says no more than "there is a gradient".
-# Which advantages, old logits and dual clip would have shown its three mistakes? Return
-# the pair (largest dual clip that must be refused, sign of the advantages on which the
-# dual clip acts).
+# PPOxFamily's test passes a dual clip of 0.5 and advantages from $[0, 1)$, so it cannot
+# find a wrong dual clip. Return a pair: the largest dual clip that a loss must refuse,
+# and the sign (1.0 or -1.0) of the advantages on which the dual clip acts.
 
 
 # %%
-def repair() -> tuple[float, float]:
+def answer() -> tuple[float, float]:
     """Return the two numbers."""
     return ...
 
 
-grade(repair, lambda: (1.0, -1.0), ())
+grade(answer, lambda: (1.0, -1.0), ())
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def repair_solution() -> tuple[float, float]:
+def answer() -> tuple[float, float]:
     """A dual clip of one is useless at best, and only bad actions are bounded."""
     return (1.0, -1.0)
 
 
-grade(repair_solution, lambda: (1.0, -1.0), ())
+grade(answer, lambda: (1.0, -1.0), ())
 
 # %% [markdown]
 # ### Exercise 3: another divergence
@@ -1220,7 +1254,7 @@ grade(repair_solution, lambda: (1.0, -1.0), ())
 
 
 # %%
-def reverse_kl(log_ratio: list[float]) -> float:
+def answer(log_ratio: list[float]) -> float:
     """Estimate KL(new || old) from log-ratios at the old policy's actions."""
     return ...
 
@@ -1231,24 +1265,18 @@ def reverse_kl_reference(log_ratio: list[float]) -> float:
     return (ell.exp() * ell - ell.expm1()).mean().item()
 
 
-grade(reverse_kl, reverse_kl_reference, ([0.0],), ([0.1, -0.2],), ([1.0, -1.0, 0.5],))
+grade(answer, reverse_kl_reference, ([0.0],), ([0.1, -0.2],), ([1.0, -1.0, 0.5],))
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def reverse_kl_solution(log_ratio: list[float]) -> float:
+def answer(log_ratio: list[float]) -> float:
     """E[rho log rho] is the divergence; rho - 1 has mean zero."""
     return sum(math.exp(ell) * ell - (math.exp(ell) - 1.0) for ell in log_ratio) / len(
         log_ratio
     )
 
 
-grade(
-    reverse_kl_solution,
-    reverse_kl_reference,
-    ([0.0],),
-    ([0.1, -0.2],),
-    ([1.0, -1.0, 0.5],),
-)
+grade(answer, reverse_kl_reference, ([0.0],), ([0.1, -0.2],), ([1.0, -1.0, 0.5],))
 
 # %% [markdown]
 # ## References

@@ -309,6 +309,32 @@ def test_fused_refuses_second_derivatives() -> None:
         torch.autograd.grad(loss.policy_loss**2, data.logit_new, create_graph=True)
 
 
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (
+            lambda: clipped_surrogate([0.0], torch.zeros(1), torch.ones(1)),
+            "log_prob_new",
+        ),
+        (lambda: approx_kl_k3([0.0], torch.zeros(1)), "log_prob_new"),
+        (
+            lambda: ppo_value_error(ppo_value_data([0.0], None, torch.ones(1), None)),
+            "value_new",
+        ),
+    ],
+)
+def test_a_list_is_no_tensor(call, name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be a tensor, got list"):
+        call()
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_the_same_policy_has_the_divergence_zero(error) -> None:
+    data = make_batch(4, 3, seed=0)
+    _, info = error(data._replace(logit_old=data.logit_new.detach()))
+    assert str(info.approx_kl) == "0.0"
+
+
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_retained_graph_gives_the_same_gradient_again(error) -> None:
     data = make_batch(8, 4, seed=1, weighted=True)

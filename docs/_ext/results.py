@@ -43,6 +43,12 @@ class Benchmark(SphinxDirective):
         ]
 
 
+def microseconds(row: Row) -> str:
+    """Return a time with three digits, or all that stand before the point."""
+    time = row.microseconds
+    return f"{time:,.0f}" if time >= 100 else f"{time:.3g}"
+
+
 def table(rows: list[Row]) -> str:
     """Return the rows as an HTML table, grouped by case."""
     longest = max(row.ratio for row in rows)
@@ -54,9 +60,9 @@ def table(rows: list[Row]) -> str:
         width = 100 * row.ratio / longest
         body += (
             f'<tr><th scope="row">{escape(row.method)}</th>'
-            f'<td class="ratio"><span class="bar" style="width:{width:.1f}%"></span>'
+            f'<td class="speed"><span class="bar" style="width:{width:.1f}%"></span>'
             f"{row.ratio:.3g} <small>({row.ratio_q1:.3g} to {row.ratio_q3:.3g})</small>"
-            f"</td><td>{row.microseconds:,.4g} µs</td><td>{goal(row)}</td></tr>"
+            f"</td><td>{microseconds(row)} µs</td><td>{goal(row)}</td></tr>"
         )
     head = "".join(
         f'<th scope="col">{name}</th>'

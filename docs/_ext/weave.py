@@ -237,7 +237,9 @@ class WeaveCells(SphinxTransform):
         for cell in list(self.document.findall(nodes.container)):
             if cell.get("nb_element") != "cell_code":
                 continue
-            if "tag_export" in cell["classes"]:
+            # The folded cell of imports has nothing to say beside itself.
+            classes = cell["classes"]
+            if "tag_export" in classes and "tag_hide-input" not in classes:
                 self.weave(cell, starts[cell["cell_index"]] + 1, names)
         self.add_facts(path, module)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/03_advantages.py (edit there); digest 787e162d17c31a0c
+# Generated from chapters/03_advantages.py (edit there); digest 911d2a7c18332d36
 """Advantages: n-step returns, lambda-returns and generalised advantage estimation."""
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def lambda_returns(
             counts is not finite.
 
     Source:
-        Sutton and Barto, Reinforcement Learning, 2nd edition, equation 12.20.
+        Sutton and Barto, Reinforcement Learning, 2nd edition, equation 12.18.
     """
     bootstrap, stop = check_targets(reward, next_value, terminated, truncated, gamma)
     check_lambda(lambda_)
