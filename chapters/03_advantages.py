@@ -162,7 +162,7 @@ def td_errors(
     check_gamma(gamma)
     # The surprise {eq}`td-error`. An advantage is a weight, not a way for gradients.
     bootstrap = next_value.detach().masked_fill(terminated, 0.0)
-    delta = reward.detach() + gamma * bootstrap - value.detach()
+    delta = torch.add(reward.detach(), bootstrap, alpha=gamma) - value.detach()
     check_finite(delta, reward=reward, value=value, next_value=next_value)
     return delta, terminated | truncated
 

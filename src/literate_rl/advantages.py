@@ -1,4 +1,4 @@
-# Generated from chapters/03_advantages.py (edit there); digest 911d2a7c18332d36
+# Generated from chapters/03_advantages.py (edit there); digest 0ebdfae59856eb6f
 """Advantages: n-step returns, lambda-returns and generalised advantage estimation."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def td_errors(
     check_gamma(gamma)
     # The surprise {eq}`td-error`. An advantage is a weight, not a way for gradients.
     bootstrap = next_value.detach().masked_fill(terminated, 0.0)
-    delta = reward.detach() + gamma * bootstrap - value.detach()
+    delta = torch.add(reward.detach(), bootstrap, alpha=gamma) - value.detach()
     check_finite(delta, reward=reward, value=value, next_value=next_value)
     return delta, terminated | truncated
 
