@@ -134,11 +134,12 @@ def check_shape(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
         TypeError: If ``value`` is not a tensor.
         ValueError: If its shape is another one.
     """
-    if check_tensor(name, value).shape != shape:
+    tensor = check_tensor(name, value)
+    if tensor.shape != shape:
         raise ValueError(
-            f"{name} must have shape {tuple(shape)}, got {tuple(value.shape)}"
+            f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}"
         )
-    return value
+    return tensor
 
 
 def check_finite(result: tuple[float, ...], **inputs: Tensor | None) -> None:

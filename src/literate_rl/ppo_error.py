@@ -1,4 +1,4 @@
-# Generated from chapters/04_ppo_error.py (edit there); digest 265daa04b364395c
+# Generated from chapters/04_ppo_error.py (edit there); digest b08c491061ffbf62
 """The PPO error: clipped surrogate, value error, entropy bonus and KL estimates."""
 
 from __future__ import annotations
@@ -92,11 +92,12 @@ def check_shape(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
         TypeError: If ``value`` is not a tensor.
         ValueError: If its shape is another one.
     """
-    if check_tensor(name, value).shape != shape:
+    tensor = check_tensor(name, value)
+    if tensor.shape != shape:
         raise ValueError(
-            f"{name} must have shape {tuple(shape)}, got {tuple(value.shape)}"
+            f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}"
         )
-    return value
+    return tensor
 
 
 def check_finite(result: tuple[float, ...], **inputs: Tensor | None) -> None:
