@@ -31,7 +31,7 @@
 
 // What scrolls sideways can be reached with the keyboard, what does not is no stop.
 (() => {
-  const boxes = "mjx-container[display], .bd-article table, .weave-code";
+  const boxes = "mjx-container[display], .bd-article table, .weave-code, .cell_output";
   const reach = () => {
     for (const box of document.querySelectorAll(boxes)) {
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
