@@ -8,9 +8,10 @@ nothing.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from importlib import import_module
 
-from benchmarks.harness import SHORTEST_SAMPLE, measure, provenance, summarise
+from benchmarks.harness import measure, provenance, summarise
 from benchmarks.store import RESULTS, Row, write_results
 
 NAMES = ("advantages", "ppo_error", "hybrid", "container", "import_time")
@@ -22,13 +23,11 @@ def describe(row: Row) -> str:
         goal = f"goal: {row.at_least:g} times as fast"
     elif row.at_most is not None:
         goal = f"goal: at most {row.at_most:g} µs"
-    elif row.more_than_peer is not None:
-        goal = f"goal: at most {row.more_than_peer:g} µs more, {row.extra:.0f} seen"
     else:
         goal = ""
     verdict = {None: "", True: "reached", False: "MISSED"}[row.reached]
     return (
-        f"  {row.method:26s}{row.ratio:7.2f} x {row.microseconds:11.1f} µs  "
+        f"  {row.method:32s}{row.ratio:7.2f} x {row.microseconds:11.1f} µs  "
         f"{goal}  {verdict}".rstrip()
     )
 
@@ -36,12 +35,13 @@ def describe(row: Row) -> str:
 def run(name: str, quick: bool) -> list[Row]:
     """Run one benchmark; print its table and, unless it is quick, store it."""
     module = import_module(f"benchmarks.{name}")
-    rounds, shortest = (1, 0.0) if quick else (module.ROUNDS, SHORTEST_SAMPLE)
+    rounds = 1 if quick else module.ROUNDS
     print(f"\n{module.__doc__.strip()}")
     rows: list[Row] = []
     for case in module.cases():
+        case = replace(case, shortest=0.0) if quick else case
         print(f"{case.name}, {rounds} rounds; times as fast as {case.peer}:")
-        rows += summarise(case, measure(case, rounds, shortest))
+        rows += summarise(case, measure(case, rounds))
         print("\n".join(map(describe, rows[-len(case.functions) :])))
     if not quick:
         command = provenance(f"python -m benchmarks {name}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 
 import torch
 
@@ -45,17 +45,15 @@ def cpu_seconds(function: Callable[[], object], repeats: int) -> float:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a method must reach; one of the three is set.
+    """What a method must reach; one of the two is set.
 
     Attributes:
         at_least: Times as fast as the peer.
         at_most: Microseconds of CPU time.
-        more_than_peer: Microseconds of CPU time beyond the peer's, at most.
     """
 
     at_least: float | None = None
     at_most: float | None = None
-    more_than_peer: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +66,7 @@ class Case:
         peer: The method that the ratios refer to.
         goals: Goals by the name of the method.
         sample: Returns the seconds of one call, the mean of a number of repeats.
+        shortest: What a sample lasts at least, in seconds.
     """
 
     name: str
@@ -75,19 +74,18 @@ class Case:
     peer: str
     goals: dict[str, Goal] = field(default_factory=dict)
     sample: Callable[[Callable[[], object], int], float] = cpu_seconds
+    shortest: float = SHORTEST_SAMPLE
 
 
-def calibrate(case: Case, method: str, shortest: float) -> int:
+def calibrate(case: Case, method: str) -> int:
     """Warm a method up; return how many calls make a sample that is long enough."""
     repeats = 1
-    while case.sample(case.functions[method], repeats) * repeats < shortest:
+    while case.sample(case.functions[method], repeats) * repeats < case.shortest:
         repeats *= 2
     return repeats
 
 
-def measure(
-    case: Case, rounds: int, shortest: float = SHORTEST_SAMPLE
-) -> dict[str, list[float]]:
+def measure(case: Case, rounds: int) -> dict[str, list[float]]:
     """Return the samples of each method, in seconds a call.
 
     Each round starts with another method, because the first one of a round finds the
@@ -95,7 +93,7 @@ def measure(
     """
     torch.set_num_threads(1)
     methods = list(case.functions)
-    repeats = {method: calibrate(case, method, shortest) for method in methods}
+    repeats = {method: calibrate(case, method) for method in methods}
     samples: dict[str, list[float]] = {method: [] for method in methods}
     for turn in range(rounds):
         first = turn % len(methods)
@@ -112,14 +110,12 @@ def summarise(case: Case, samples: dict[str, list[float]]) -> list[Row]:
         pairs = list(zip(samples[case.peer], times, strict=True))
         ratio_q1, ratio, ratio_q3 = quartiles([peer / own for peer, own in pairs])
         time_q1, middle, time_q3 = quartiles([1e6 * seconds for seconds in times])
-        extra = median([own - peer for peer, own in pairs])
         goal = case.goals.get(method, Goal())
         rows.append(
             Row(
                 case=case.name,
                 method=method,
                 microseconds=middle,
-                extra=1e6 * extra,
                 time_q1=time_q1,
                 time_q3=time_q3,
                 ratio=ratio,
@@ -128,7 +124,6 @@ def summarise(case: Case, samples: dict[str, list[float]]) -> list[Row]:
                 rounds=len(times),
                 at_least=goal.at_least,
                 at_most=goal.at_most,
-                more_than_peer=goal.more_than_peer,
             )
         )
     return rows

@@ -24,11 +24,9 @@ class Row:
         ratio: Median of the peer's time divided by this method's in the same round.
         ratio_q1: Lower quartile of that ratio.
         ratio_q3: Upper quartile of that ratio.
-        extra: Median of this method's time less the peer's in the same round.
         rounds: Number of samples.
         at_least: Goal for the ratio, or None.
         at_most: Goal for the time in microseconds, or None.
-        more_than_peer: Goal for ``extra`` in microseconds, or None.
     """
 
     case: str
@@ -39,11 +37,9 @@ class Row:
     ratio: float
     ratio_q1: float
     ratio_q3: float
-    extra: float
     rounds: int
     at_least: float | None = None
     at_most: float | None = None
-    more_than_peer: float | None = None
 
     @property
     def reached(self) -> bool | None:
@@ -52,8 +48,6 @@ class Row:
             return self.ratio >= self.at_least
         if self.at_most is not None:
             return self.microseconds <= self.at_most
-        if self.more_than_peer is not None:
-            return self.extra <= self.more_than_peer
         return None
 
 

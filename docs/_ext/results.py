@@ -79,9 +79,7 @@ def goal(row: Row) -> str:
     if row.at_least is not None:
         wanted = f"at least {row.at_least:g}"
     elif row.at_most is not None:
-        wanted = f"at most {row.at_most:g} µs"
-    elif row.more_than_peer is not None:
-        wanted = f"at most {row.more_than_peer:,.0f} µs more; {row.extra:,.0f} seen"
+        wanted = f"at most {row.at_most:,.0f} µs"
     else:
         return ""
     return f"{wanted}: {'reached' if row.reached else '<strong>missed</strong>'}"
