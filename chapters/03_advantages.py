@@ -10,9 +10,9 @@
 # # Advantages
 #
 # **Was this action better than what the policy usually does here?** The answer is a
-# number, the advantage, and every policy gradient is weighted with it. We cannot look it
-# up. We have to estimate it from rewards that were seen and from values that a network
-# has guessed.
+# number, the advantage, and every policy gradient is weighted with it
+# ({doc}`/chapters/02_policy_gradient`). We cannot look it up. We have to estimate it from
+# rewards that were seen and from values that a network has guessed.
 #
 # At the end of this chapter you can choose between the two kinds of error that such an
 # estimate makes, compute it for many environments at once with the two flags of

@@ -29,6 +29,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 
+from literate_rl.policy_gradient import (
+    check_action,
+    check_finite,
+    check_logit,
+    check_shape,
+    check_tensor,
+)
+
 __all__ = [
     "approx_kl_k3",
     "clipped_surrogate",
@@ -56,7 +64,8 @@ __all__ = [
 # log-probabilities, one row of $N$ numbers for each sample.
 #
 # The names of these tuples are those of DI-engine and of PPOxFamily, so that code
-# written for them runs here.
+# written for them runs here. The functions that check shapes and numbers are those of
+# {doc}`/chapters/02_policy_gradient`.
 
 
 # %% tags=["export"]
@@ -106,72 +115,6 @@ class ppo_info(NamedTuple):
 
 
 # %% [markdown]
-# A wrong shape is the quietest mistake of all: a $(B,)$ and a $(B, 1)$ tensor multiply
-# to $(B, B)$ without a word. So each loss compares shapes first. Numbers that are not
-# finite are looked for only when the result is not finite, because looking costs time.
-
-
-# %% tags=["export"]
-def check_tensor(name: str, value: Any) -> Tensor:
-    """Return an argument if it is a tensor, else raise a ``TypeError``."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-    return value
-
-
-def check_shape(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
-    """Return an argument if it is a tensor of the expected shape, else raise.
-
-    Args:
-        name: Name of the argument, for the message.
-        value: What came.
-        shape: The expected shape.
-
-    Returns:
-        ``value`` itself.
-
-    Raises:
-        TypeError: If ``value`` is not a tensor.
-        ValueError: If its shape is another one.
-    """
-    tensor = check_tensor(name, value)
-    if tensor.shape != shape:
-        raise ValueError(
-            f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}"
-        )
-    return tensor
-
-
-def check_finite(result: tuple[float, ...], **inputs: Tensor | None) -> None:
-    """Raise if a result is not finite, and name the input that is to blame.
-
-    Args:
-        result: What was computed.
-        inputs: The tensors that the result was computed from, by their names. A logit
-            of minus infinity is legal: it takes an action away.
-
-    Raises:
-        ValueError: If any number of ``result`` is NaN or infinite.
-    """
-    if all(map(math.isfinite, result)):
-        return
-    for name, value in inputs.items():
-        if value is None:
-            continue
-        legal = torch.isfinite(value)
-        if name.startswith("logit"):
-            legal |= value == -torch.inf
-        if not legal.all():
-            place = tuple((~legal).nonzero()[0].tolist())
-            bad = value[place].item()
-            raise ValueError(f"{name} must be finite, got {bad} at index {place}")
-    raise ValueError(
-        f"the result {result} is not finite: an action that was taken has probability "
-        f"zero, or one of {', '.join(inputs)} is too large"
-    )
-
-
-# %% [markdown]
 # ## The ratio
 #
 # How much more likely is the action now than when it was taken? The **ratio** says it,
@@ -198,8 +141,9 @@ def check_finite(result: tuple[float, ...], **inputs: Tensor | None) -> None:
 #
 # The **surrogate** $\rho(\theta) \hat A$ is what stands in that average. Since
 # $\nabla \rho = \rho\, \nabla \log \pi_\theta$, its gradient at $\rho = 1$ is
-# $\hat A\, \nabla \log \pi_\theta(a \mid s)$. That is the policy gradient: it makes good
-# actions more likely and bad ones less likely. But it has no brake.
+# $\hat A\, \nabla \log \pi_\theta(a \mid s)$. That is the policy gradient
+# ({doc}`/chapters/02_policy_gradient`): it makes good actions more likely and bad ones
+# less likely. But it has no brake.
 #
 # PPO takes the smaller of the surrogate and of one whose ratio is held within
 # $1 \pm \epsilon$:
@@ -449,22 +393,9 @@ def ppo_policy_error(
 
 def check_discrete(logit_new: Any, logit_old: Any, action: Any) -> None:
     """Raise if logits and actions do not fit together; see ``ppo_policy_error``."""
-    check_tensor("logit_new", logit_new)
-    if logit_new.dim() != 2 or logit_new.numel() == 0:
-        raise ValueError(
-            "logit_new must have shape (B, N) with B and N at least 1, "
-            f"got {tuple(logit_new.shape)}"
-        )
-    if not logit_new.is_floating_point():
-        raise TypeError(f"logit_new must be floating point, got {logit_new.dtype}")
-    batch, num_actions = logit_new.shape
-    check_shape("logit_old", logit_old, (batch, num_actions))
-    check_shape("action", action, (batch,))
-    if action.is_floating_point() or action.dtype == torch.bool:
-        raise TypeError(f"action must hold integers, got {action.dtype}")
-    low, high = (bound.item() for bound in action.aminmax())
-    if low < 0 or high >= num_actions:
-        raise ValueError(f"action must lie in 0..{num_actions - 1}, got {low}..{high}")
+    shape = check_logit("logit_new", logit_new)
+    check_shape("logit_old", logit_old, shape)
+    check_action(action, *shape)
 
 
 # %% [markdown]
