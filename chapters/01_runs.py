@@ -1,0 +1,1389 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Runs
+#
+# **How do we train an agent so that we can watch the run, stop it, repeat it and believe
+# its result?** A training run takes minutes or days. It will be interrupted, somebody
+# will ask with which settings it was made, and its result will be compared with others.
+#
+# At the end of this chapter you can write a learner that all of this book's tools can
+# drive: they show its progress, store its metrics, save it so that a killed run goes on
+# to the same end, evaluate its policy and film it. You can also say how sure you are of a
+# result that comes from a few seeds.
+
+# %% tags=["export", "hide-input"]
+"""Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import io
+import json
+import math
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import gymnasium as gym
+import imageio_ffmpeg
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from gymnasium.wrappers import FlattenObservation
+from numpy.typing import ArrayLike, NDArray
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from literate_rl.agents import make_envs
+
+__all__ = [
+    "Learner",
+    "Policy",
+    "Run",
+    "bootstrap_interval",
+    "env_seed",
+    "evaluate",
+    "fit",
+    "flat_env",
+    "load",
+    "load_checkpoint",
+    "record_video",
+    "save_checkpoint",
+    "show",
+    "video_html",
+]
+
+# %% [markdown]
+# ## What every run has
+#
+# Algorithms differ in how they learn. What surrounds the learning is always the same, so
+# we write it once. It deals with two kinds of object and knows them only by their
+# methods.
+#
+# A **policy** acts. It is a plain function of the observation and of some *noise* that
+# it is given, and only the noise makes it act differently each time. That pays twice. The
+# noise of a whole rollout can be drawn in one call. And with a noise of zero the policy
+# does what it thinks best: it is *greedy*, which is what we want when we evaluate it.
+#
+# A **learner** owns a policy and improves it, one *iteration* at a time. An iteration
+# takes some steps in the environments, learns from them and returns a dictionary of
+# metrics.
+#
+# Both are written down as protocols: a list of methods with nothing inside. Whatever has
+# these methods fits, and need not inherit from anything.
+
+
+# %% tags=["export"]
+class Policy(Protocol):
+    """What the tools ask of a policy, which is also an ``nn.Module``.
+
+    Attributes:
+        arguments: What its class was called with, plain values by name, so that a
+            checkpoint can build it again.
+    """
+
+    arguments: dict[str, Any]
+
+    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Choose actions for observations (B, D); a noise of 0.0 is greedy."""
+        ...
+
+    def to_env(self, action: Tensor) -> Any:
+        """Turn actions into what a vector environment takes."""
+        ...
+
+
+class Learner(Protocol):
+    """What ``fit`` asks of a learner.
+
+    Attributes:
+        policy: The policy in training.
+        config: Its settings, a dataclass.
+        step: Steps taken so far, all environments together.
+    """
+
+    policy: Any
+    config: Any
+    step: int
+
+    @property
+    def total_steps(self) -> int:
+        """Steps after which the learner is done."""
+        ...
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the run can be saved here and resumed to the bit."""
+        ...
+
+    def iterate(self) -> dict[str, float]:
+        """Collect some steps, learn from them, and return metrics by name."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        ...
+
+
+# %% [markdown]
+# A learner's settings are a frozen dataclass: a default for each, a place to document them,
+# and nobody changes one while the run goes on. A setting that makes no sense is refused
+# when the dataclass is made, and not after an hour.
+
+
+# %% tags=["export"]
+def check_setting(
+    settings: Any, name: str, legal: Callable[[Any], bool], expected: str
+) -> None:
+    """Raise unless a setting is legal.
+
+    Args:
+        settings: The dataclass.
+        name: Name of the setting.
+        legal: Says whether a value is legal.
+        expected: What is legal, in words, for the message.
+
+    Raises:
+        TypeError: If the value cannot even be compared.
+        ValueError: If it is not legal.
+    """
+    value = getattr(settings, name)
+    try:
+        fits = legal(value)
+    except TypeError:
+        raise TypeError(f"{name} must be {expected}, got {value!r}") from None
+    if not fits:
+        raise ValueError(f"{name} must be {expected}, got {value}")
+
+
+# %% [markdown]
+# Here is the smallest learner that we could think of, for the demonstrations of this
+# chapter. It is a *hill climber*. It adds random numbers to the weights of a linear
+# policy, plays a few episodes, and keeps the new weights if they were no worse. There
+# is no gradient and no hidden layer. `evaluate` and `env_seed` come right below.
+
+# %%
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class ClimbConfig:
+    seed: int = 0
+    total_steps: int = 20_000
+    num_envs: int = 8
+    deviation: float = 0.5
+    checkpoint_interval: int = 5
+
+
+class LinearPolicy(nn.Module):
+    def __init__(self, obs_size, num_actions):
+        super().__init__()
+        self.arguments = {"obs_size": obs_size, "num_actions": num_actions}
+        self.scores = nn.Linear(obs_size, num_actions)
+
+    def act(self, obs, noise):
+        return (self.scores(obs) + noise).argmax(-1)
+
+    def to_env(self, action):
+        return action.numpy()
+
+
+class HillClimber:
+    def __init__(self, env, config):
+        self.env, self.config = env, config
+        self.policy = LinearPolicy(4, 2)
+        for weight in self.policy.parameters():
+            nn.init.zeros_(weight)
+        self.generator = torch.Generator().manual_seed(config.seed)
+        self.step, self.iteration, self.best = 0, 0, -math.inf
+
+    @property
+    def total_steps(self):
+        return self.config.total_steps
+
+    @property
+    def checkpoint_due(self):
+        return self.iteration % self.config.checkpoint_interval == 0
+
+    def iterate(self):
+        old = {k: v.clone() for k, v in self.policy.state_dict().items()}
+        for weight in self.policy.parameters():
+            noise = torch.randn(weight.shape, generator=self.generator)
+            weight.data.add_(self.config.deviation * noise)
+        seed = env_seed(self.config.seed, self.step)
+        returns = evaluate(self.policy, self.env, self.config.num_envs, seed)
+        mean = float(returns.mean())
+        if mean < self.best:
+            self.policy.load_state_dict(old)
+        self.best = max(self.best, mean)
+        self.step += int(returns.sum())  # in CartPole each step pays 1
+        self.iteration += 1
+        return {"charts/episodic_return": mean, "charts/best": self.best}
+
+    def state_dict(self):
+        return {
+            "generator": self.generator.get_state(),
+            "counters": [self.step, self.iteration, self.best],
+        }
+
+    def load_state_dict(self, state):
+        self.generator.set_state(state["generator"])
+        self.step, self.iteration, self.best = state["counters"]
+
+
+# %% [markdown]
+# ## Evaluation
+#
+# How good is a policy? Play some episodes without noise and look at their returns, here
+# without a discount. Each episode gets an environment of its own, all are stepped
+# together, and what an environment does after its first episode does not count. One of
+# the traps below shows what happens otherwise.
+#
+# Environments differ in what they show. To keep the policies simple, everything that
+# this book trains on gets its observation as one vector of numbers: a box of any shape is
+# flattened, a discrete observation becomes a row with a single 1.
+
+
+# %% tags=["export"]
+def flat_env(
+    env: str | Callable[..., gym.Env[Any, Any]], **arguments: Any
+) -> gym.Env[Any, Any]:
+    """Make one environment whose observations are vectors.
+
+    Args:
+        env: A registered id, or a function that makes an environment.
+        arguments: Passed on to ``gym.make`` or to the function.
+
+    Returns:
+        The environment, wrapped in ``FlattenObservation`` where that is needed.
+
+    Raises:
+        ValueError: If the id cannot be made, or its observations cannot be flattened.
+    """
+    try:
+        made = gym.make(env, **arguments) if isinstance(env, str) else env(**arguments)
+    except gym.error.Error as error:
+        raise ValueError(f"env {env!r} cannot be made: {error}") from error
+    space = made.observation_space
+    if isinstance(space, spaces.Box) and len(space.shape) == 1:
+        return made
+    if not space.is_np_flattenable:
+        raise ValueError(f"env must have observations that can be flattened: {space}")
+    return FlattenObservation(made)
+
+
+def env_seed(seed: int, step: int) -> int:
+    """Return a seed for environments, drawn from a run's seed and a step.
+
+    Neighbouring seeds and steps give unrelated numbers. So two runs do not share
+    environments, as they would with ``envs.reset(seed=0)`` and ``envs.reset(seed=1)``.
+
+    Args:
+        seed: Seed of the run, at least 0.
+        step: Step at which the environments are reset, at least 0.
+
+    Returns:
+        An integer in [0, 2**32).
+    """
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
+
+
+def evaluate(
+    policy: Policy,
+    env: str | Callable[[], gym.Env[Any, Any]],
+    episodes: int = 10,
+    seed: int = 0,
+) -> NDArray[np.float64]:
+    """Play episodes without noise and return the undiscounted return of each.
+
+    Args:
+        policy: The policy, on any device.
+        env: A registered id, or a function that makes an environment. Its episodes
+            must end, so it needs a time limit if the task does not end by itself.
+        episodes: Number of episodes, at least 1. Each has its own environment.
+        seed: Decides the starts and the environments' random numbers, at least 0.
+
+    Returns:
+        The returns, (episodes,) float64: the same for the same seed.
+
+    Raises:
+        ValueError: If ``env`` cannot be made or ``episodes`` is below 1.
+    """
+    if episodes < 1:
+        raise ValueError(f"episodes must be at least 1, got {episodes}")
+    envs = make_envs(partial(flat_env, env), episodes)
+    obs, _ = envs.reset(seed=env_seed(seed, 0))
+    returns = np.zeros(episodes)
+    playing = np.ones(episodes, dtype=bool)
+    while playing.any():
+        obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
+        # An environment that is done goes on with an episode that nobody counts.
+        returns += np.where(playing, reward, 0.0)
+        playing &= ~(terminated | truncated)
+    envs.close()
+    return returns
+
+
+def greedy(policy: Any, obs: NDArray[Any]) -> Any:
+    """Return what a policy does without noise, in the form that environments take."""
+    device = next(policy.parameters()).device
+    with torch.no_grad():
+        state = torch.as_tensor(obs, dtype=torch.float32, device=device)
+        return policy.to_env(policy.act(state, 0.0).cpu())
+
+
+# %% [markdown]
+# ## The loop around the learner
+#
+# `fit` runs a learner to its end. It adds four things that have nothing to do with
+# learning. It shows a progress bar with the return, the steps per second and the time
+# that is left. It hands the metrics to a run directory, which the next section builds.
+# It saves the learner whenever a checkpoint is due. And it listens to Ctrl-C: the first
+# one ends the run after the iteration that is under way and saves it, so that nothing is
+# half done. A second one ends it at once.
+
+
+# %% tags=["export"]
+def fit(
+    learner: Learner, run: Run | None = None, progress: bool = True
+) -> list[dict[str, float]]:
+    """Run a learner until it has taken all of its steps, or until Ctrl-C.
+
+    Args:
+        learner: The learner, new or resumed.
+        run: Where to keep metrics and checkpoints, or None to keep nothing.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The metrics of each iteration, with the step as ``"step"``.
+
+    Raises:
+        ValueError: What the learner raises, for instance if a reward is not a number.
+            The last checkpoint stays.
+    """
+    history: list[dict[str, float]] = []
+    bar = tqdm(
+        total=learner.total_steps,
+        initial=learner.step,
+        unit="step",
+        disable=not progress,
+        mininterval=0.5,
+    )
+    with bar, catch_interrupt() as interrupted:
+        while learner.step < learner.total_steps and not interrupted.is_set():
+            if run is not None and learner.checkpoint_due:
+                run.save(learner)
+            start, before = time.perf_counter(), learner.step
+            metrics = learner.iterate()
+            taken = learner.step - before
+            metrics["charts/SPS"] = taken / (time.perf_counter() - start)
+            history.append({"step": learner.step, **metrics})
+            if run is not None:
+                run.log(learner.step, metrics)
+            bar.set_postfix(shown(metrics), refresh=False)
+            bar.update(min(taken, learner.total_steps - bar.n))
+        # Whether it is finished or interrupted: nothing that was learned is lost.
+        if run is not None:
+            run.save(learner)
+    return history
+
+
+def shown(metrics: dict[str, float]) -> dict[str, str]:
+    """Pick what the progress bar shows."""
+    names = {
+        "charts/episodic_return": "return",
+        "charts/SPS": "steps/s",
+        "losses/approx_kl": "KL",
+    }
+    return {
+        short: f"{metrics[name]:.3g}" if short != "steps/s" else f"{metrics[name]:.0f}"
+        for name, short in names.items()
+        if name in metrics and math.isfinite(metrics[name])
+    }
+
+
+@contextmanager
+def catch_interrupt() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C into an event; the second one raises as usual."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event  # Python delivers signals to the main thread only
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+# %% [markdown]
+# The hill climber tries CartPole, in which 500 is the highest return.
+
+# %% mystnb={"image": {"alt": "Returns of the hill climber on CartPole over steps: single tries jump up and down between 10 and 400, and what was kept climbs in stairs to about 400"}}
+import matplotlib.pyplot as plt
+
+climber = HillClimber("CartPole-v1", ClimbConfig(seed=3))
+history = fit(climber, progress=False)
+
+steps = [row["step"] for row in history]
+fig, axis = plt.subplots(figsize=(7, 2.6))
+axis.plot(steps, [row["charts/episodic_return"] for row in history], ".", label="a try")
+axis.step(steps, [row["charts/best"] for row in history], where="post", label="kept")
+axis.set(xlabel="steps", ylabel="return")
+axis.legend()
+fig.tight_layout()
+print("mean of the episodes it was kept for:", climber.best)
+print("mean of 20 new episodes:", evaluate(climber.policy, "CartPole-v1", 20, 1).mean())
+
+# %% [markdown]
+# **What to notice.** What was kept is the best of many tries, each measured on eight
+# episodes. It never falls, and it promises too much, because a try can be lucky. A result
+# has to come from *new* episodes, as in the last line.
+#
+# ## A directory for each run
+#
+# A run leaves files behind, in a directory of its own:
+#
+# | file | what it holds | who reads it |
+# |---|---|---|
+# | `settings.json` | all settings of the run | people, and `--resume` |
+# | `metrics.csv` | a row for each iteration | people, pandas, this book's figures |
+# | `events.out.tfevents.…` | the same metrics | TensorBoard |
+# | `checkpoint.pt` | everything that is needed to go on | `--resume`, `load` |
+#
+# The metrics have the names that CleanRL gave to them {cite:p}`huang2022cleanrl`, such as
+# `charts/episodic_return` and `losses/approx_kl`, so that curves of both can be laid over
+# each other.
+#
+# After a crash the directory may hold more metrics than the checkpoint knows of, and the
+# last line may be cut in two. A run that resumes removes the rows behind its checkpoint,
+# because it is going to write them again.
+
+
+# %% tags=["export"]
+class Run:
+    """A directory that keeps the settings, metrics and checkpoints of one run.
+
+    Use it as a context manager, so that all metrics are on the disk at the end.
+
+    Args:
+        directory: Where to keep the files. It is made if it does not exist.
+        settings: What ``settings.json`` shall hold. With ``resume`` it is not used: the
+            directory has its own.
+        resume: Whether to go on in a directory that has a checkpoint.
+
+    Raises:
+        FileExistsError: If the directory holds a run already and ``resume`` is false.
+        FileNotFoundError: If there is no checkpoint to resume from.
+        TypeError: If ``settings`` holds something that JSON cannot write.
+        ValueError: If the checkpoint is none of ours.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        settings: dict[str, Any] | None = None,
+        resume: bool = False,
+    ) -> None:
+        self.directory = Path(directory)
+        self.checkpoint = self.directory / "checkpoint.pt"
+        self.columns: list[str] = []
+        self.state: dict[str, Any] | None = None
+        if resume:
+            self.state = load_checkpoint(self.checkpoint)
+            self.settings = json.loads((self.directory / "settings.json").read_text())
+            self.drop_rows_after(self.state["step"])
+        else:
+            # A run that died before its first checkpoint has left nothing to lose.
+            if self.checkpoint.exists() or self.metrics.exists():
+                raise FileExistsError(
+                    f"{self.directory} holds a run: resume it or choose another name"
+                )
+            self.settings = settings or {}
+            text = json.dumps(self.settings, indent=2)
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.directory / "settings.json", text.encode())
+        # Each attempt writes events of its own. The first of them tells TensorBoard to
+        # forget what an earlier attempt wrote from this step on.
+        step = 0 if self.state is None else self.state["step"]
+        self.events = EventsWriter(str(self.directory / "events"), f".{step}")
+        begin = SessionLog(status=SessionLog.START)
+        self.write_event(step=step + 1, session_log=begin)
+
+    @property
+    def metrics(self) -> Path:
+        """Where the metrics are."""
+        return self.directory / "metrics.csv"
+
+    def drop_rows_after(self, step: int) -> None:
+        """Keep the metrics' header and the whole rows up to a step."""
+        if not self.metrics.exists():
+            return
+        lines = self.metrics.read_text("utf-8").splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith("\n")]
+        if whole:
+            self.columns = next(csv.reader(whole[:1]))
+        kept = [line for line in whole[1:] if int(line.split(",", 1)[0]) <= step]
+        write_atomically(self.metrics, "".join(whole[:1] + kept).encode())
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Append metrics to the table and to TensorBoard's events.
+
+        Args:
+            step: Steps taken so far.
+            metrics: Numbers by name, the same names each time. NaN stands for "nothing
+                to tell" and leaves the cell empty.
+
+        Raises:
+            ValueError: If the names differ from those of the first row.
+        """
+        columns = ["step", *metrics]
+        cells = ["" if math.isnan(x) else f"{x:.8g}" for x in metrics.values()]
+        rows = [[str(step), *cells]]
+        if not self.columns:
+            self.columns = columns
+            rows.insert(0, columns)
+        if columns != self.columns:
+            raise ValueError(f"metrics must be {self.columns[1:]}, got {list(metrics)}")
+        with self.metrics.open("a", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+        finite = {name: x for name, x in metrics.items() if math.isfinite(x)}
+        values = [Summary.Value(tag=tag, simple_value=x) for tag, x in finite.items()]
+        self.write_event(step=step, summary=Summary(value=values))
+
+    def write_event(self, **fields: Any) -> None:
+        """Append an event for TensorBoard."""
+        self.events.write_event(Event(wall_time=time.time(), **fields))
+
+    def save(self, learner: Learner) -> None:
+        """Write a checkpoint; the old one stays until the new one is whole."""
+        self.events.flush()  # whoever resumes here finds all events up to here
+        policy = learner.policy
+        state = {
+            "step": learner.step,
+            "learner": learner.state_dict(),
+            "policy": {
+                "class": type(policy).__name__,
+                "arguments": policy.arguments,
+                "weights": policy.state_dict(),
+            },
+        }
+        save_checkpoint(self.checkpoint, state)
+
+    def restore(self, learner: Learner) -> None:
+        """Bring a fresh learner to where a resumed run was saved."""
+        if self.state is not None:
+            learner.policy.load_state_dict(self.state["policy"]["weights"])
+            learner.load_state_dict(self.state["learner"])
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.events.close()
+
+
+# %% [markdown]
+# ## Checkpoints
+#
+# A checkpoint must be complete, it must never be half written, and it must not be able to
+# do harm.
+#
+# *Complete* is the learner's business: weights, optimiser, counters, and the states of all
+# random generators. *Never half written* takes two system calls. We write a new file beside
+# the old one, wait until it is on the disk (`fsync`), and give it the old one's name
+# (`replace`). Renaming is atomic: whoever looks sees the old file or the new one, and
+# nothing in between.
+#
+# *Harm* is a matter of the format. PyTorch's files are pickles, and a pickle can run any
+# code when it is loaded. With `weights_only=True` PyTorch loads nothing but tensors and
+# plain values. So a checkpoint names the policy's class by a string. `load` looks that name
+# up among the public names of this package and in no other place.
+
+
+# %% tags=["export"]
+FORMAT = "literate_rl checkpoint, version 1"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old content or all of the new one."""
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+
+
+def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint atomically.
+
+    Args:
+        path: The file. One that exists is replaced.
+        state: Tensors and plain values, nested in dictionaries and lists.
+
+    Raises:
+        TypeError: If ``state`` holds something that could not be loaded safely. Nothing
+            is written then.
+    """
+    buffer = io.BytesIO()
+    try:
+        torch.save({"format": FORMAT, **state}, buffer)
+        # Better to learn now than when the run is gone that it cannot be loaded.
+        buffer.seek(0)
+        torch.load(buffer, map_location="cpu", weights_only=True)
+    except (pickle.PickleError, AttributeError, TypeError) as error:
+        raise TypeError(
+            f"state must hold tensors and plain values only: {reason(error)}"
+        ) from error
+    write_atomically(Path(path), buffer.getvalue())
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint without running any code from it.
+
+    Args:
+        path: The file.
+
+    Returns:
+        What ``save_checkpoint`` was given. All tensors are on the CPU.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file cannot be read, or is none of ours.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    # There is no end to the ways in which a damaged file fails.
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        message = f"{path} is damaged or no checkpoint: {reason(error)}"
+        raise ValueError(message) from error
+    if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
+        raise ValueError(f"{path} is none of literate_rl's checkpoints ({FORMAT})")
+    return state
+
+
+def reason(error: Exception) -> str:
+    """Return what went wrong in one sentence, without torch's advice to trust it."""
+    first = error.__context__ or error
+    sentence = str(first).partition("\n")[0].partition(". ")[0]
+    return f"{type(first).__name__}: {sentence}"
+
+
+def load(path: str | Path) -> Any:
+    """Return the policy that a checkpoint holds, ready to act.
+
+    Args:
+        path: A checkpoint, or the directory of a run.
+
+    Returns:
+        The policy, an ``nn.Module`` in evaluation mode on the CPU.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is none of ours, or holds no policy of this package.
+    """
+    path = Path(path)
+    state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
+    saved = state.get("policy", {"class": None})
+    name, package = saved["class"], import_module("literate_rl")
+    policy_class: Any = getattr(package, name) if name in package.__all__ else None
+    is_module = isinstance(policy_class, type) and issubclass(policy_class, nn.Module)
+    if not (is_module and hasattr(policy_class, "act")):
+        raise ValueError(f"{path} holds a {name!r}, which is no policy of literate_rl")
+    policy = policy_class(**saved["arguments"])
+    policy.load_state_dict(saved["weights"])
+    return policy.eval()
+
+
+# %% [markdown]
+# ## To the same end, to the bit
+#
+# Now the promise: a run that is killed and resumed ends with the same weights as one that
+# was left alone. Equal to the last bit, not just about as good. Then a crash is no reason
+# for doubt, and a bug can be looked for by resuming in front of it.
+#
+# There is one obstacle. The environments are in the middle of their episodes, and many
+# cannot be saved: the world of LunarLander lives in a physics library that has no way to
+# write it down. So we go the other way. **At each checkpoint the environments are reset,
+# in runs that nobody interrupts too**, with seeds drawn from the run's seed and the step
+# (`env_seed`). For the episodes under way this is a cut like a time limit: a truncation,
+# with its bootstrap. A learner says in `checkpoint_due` when it is about to do that.
+#
+# One case is left out on purpose. Ctrl-C saves where it stops, between two checkpoints, so
+# that nothing that was learned is lost. The resumed run then starts new episodes at a step
+# where the uninterrupted one does not, and it ends elsewhere: as good a run, but another
+# one.
+#
+# We try it. The first climber runs to its end. The second one dies in its eighth
+# iteration, after its second checkpoint. A third one starts from what is on the disk.
+
+# %%
+import tempfile
+
+place = Path(tempfile.mkdtemp())
+config = ClimbConfig(total_steps=3_000)
+
+
+class PowerCutError(Exception):
+    """What happens to long runs."""
+
+
+class Doomed(HillClimber):
+    def iterate(self):
+        if self.iteration == 7:
+            raise PowerCutError
+        return super().iterate()
+
+
+whole = HillClimber("CartPole-v1", config)
+with Run(place / "whole", asdict(config)) as run:
+    fit(whole, run, progress=False)
+
+try:
+    with Run(place / "killed", asdict(config)) as run:
+        fit(Doomed("CartPole-v1", config), run, progress=False)
+except PowerCutError:
+    print("rows written before the crash:", len(run.metrics.read_text().split()) - 1)
+
+resumed = HillClimber("CartPole-v1", config)
+with Run(place / "killed", resume=True) as run:
+    run.restore(resumed)
+    print("resumed at iteration", resumed.iteration)
+    fit(resumed, run, progress=False)
+
+pairs = zip(whole.policy.parameters(), resumed.policy.parameters(), strict=True)
+print("equal to the bit:", all(torch.equal(a, b) for a, b in pairs))
+print("files:", *sorted(path.name.split(".out")[0] for path in place.glob("whole/*")))
+
+# %% [markdown]
+# ## Video
+#
+# A number does not tell *how* an agent fails. Look at it. `record_video` plays one episode
+# without noise and writes an mp4 file. It needs no screen.
+
+
+# %% tags=["export"]
+def record_video(
+    policy: Policy,
+    env: str | Callable[..., gym.Env[Any, Any]],
+    path: str | Path,
+    seed: int = 0,
+) -> float:
+    """Film one episode without noise.
+
+    Args:
+        policy: The policy, on any device.
+        env: A registered id, or a function that makes an environment and takes
+            ``render_mode``.
+        path: The mp4 file to write.
+        seed: Decides the start, as in ``evaluate``.
+
+    Returns:
+        The undiscounted return of the episode.
+
+    Raises:
+        ValueError: If ``env`` cannot be made or cannot be drawn.
+    """
+    if not has_screen():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame would complain
+    envs = make_visible(env, "rgb_array")
+    frames: list[NDArray[np.uint8]] = []
+    total = play(
+        policy, envs, seed, lambda: frames.append(np.asarray(envs.render())[0])
+    )
+    fps = envs.metadata.get("render_fps", 30)
+    envs.close()
+    write_video(Path(path), frames, fps)
+    return total
+
+
+def has_screen() -> bool:
+    """Say whether a window can be opened."""
+    return bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win32")
+
+
+def show(
+    policy: Policy, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
+) -> float:
+    """Play one episode without noise in a window, and return its return.
+
+    Args:
+        policy: The policy, on any device.
+        env: As in ``record_video``.
+        seed: Decides the start, as in ``evaluate``.
+
+    Raises:
+        ValueError: If ``env`` cannot be made or cannot be shown.
+    """
+    envs = make_visible(env, "human")
+    total = play(policy, envs, seed, lambda: None)
+    envs.close()
+    return total
+
+
+def make_visible(
+    env: str | Callable[..., gym.Env[Any, Any]], mode: str
+) -> VectorEnv[Any, Any, Any]:
+    """Make one copy of an environment that draws itself."""
+    envs = make_envs(partial(flat_env, env, render_mode=mode))
+    if mode not in envs.metadata.get("render_modes", ()):
+        envs.close()
+        raise ValueError(f"env {env!r} has no render mode {mode!r}")
+    return envs
+
+
+def play(
+    policy: Policy, envs: VectorEnv[Any, Any, Any], seed: int, look: Callable[[], None]
+) -> float:
+    """Play an episode in the only copy of an environment; look before each step."""
+    obs, _ = envs.reset(seed=env_seed(seed, 0))
+    total, done = 0.0, False
+    while not done:
+        look()
+        obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
+        total += float(reward[0])
+        done = bool(terminated[0] or truncated[0])
+    return total
+
+
+def write_video(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
+    """Write frames (H, W, 3) as an mp4 file that browsers play."""
+    height, width, _ = frames[0].shape
+    new = path.with_name(path.name + ".new.mp4")
+    writer = imageio_ffmpeg.write_frames(
+        str(new), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
+    )
+    writer.send(None)
+    for frame in frames:
+        writer.send(np.ascontiguousarray(frame))
+    writer.close()
+    os.replace(new, path)
+
+
+def video_html(path: str | Path, description: str) -> str:
+    """Return HTML that plays an mp4 file from within the page itself.
+
+    Args:
+        path: The file.
+        description: What can be seen, for those who cannot see it.
+    """
+    data = base64.b64encode(Path(path).read_bytes()).decode()
+    text = html.escape(description)
+    return (
+        f'<video controls loop muted playsinline aria-label="{text}" '
+        f'style="max-width: 100%"><source src="data:video/mp4;base64,{data}" '
+        f'type="video/mp4">{text}</video>'
+    )
+
+
+# %%
+from IPython.display import HTML
+
+film = place / "climber.mp4"
+print("return:", record_video(climber.policy, "CartPole-v1", film, seed=3))
+HTML(video_html(film, "The pole stands upright on a cart that drifts to the left"))
+
+# %% [markdown]
+# **Notice** the many small pushes, and how the cart slowly drifts to the left. Other starts
+# end otherwise:
+
+# %%
+print("returns of ten episodes:", evaluate(climber.policy, "CartPole-v1", 10, seed=1))
+
+# %% [markdown]
+# Either the pole stands to the end, or it falls within a hundred steps. No episode is near
+# the mean: one more thing that a mean does not tell.
+
+# %% [markdown]
+# ## How many seeds?
+#
+# The same program with another seed gives another result. How different? Here are 12 hill
+# climbers that differ only in their seed.
+
+# %%
+climbers = []
+for seed in range(12):
+    learner = HillClimber("CartPole-v1", ClimbConfig(seed=seed, total_steps=5_000))
+    fit(learner, progress=False)
+    climbers.append(learner)
+finals = np.array(
+    [evaluate(each.policy, "CartPole-v1", 10, seed=7).mean() for each in climbers]
+)
+print("mean return of each seed:", *(f"{x:.0f}" for x in sorted(finals)))
+print(f"mean of all: {finals.mean():.0f}")
+
+# %% [markdown]
+# A single number cannot stand for this list, and its best entry least of all. We report
+# the mean *and* how sure we are of it, as a **confidence interval**. If we repeated the
+# whole experiment many times, and made an interval of 95 percent each time, 95 of 100
+# intervals should contain the true mean.
+#
+# The **bootstrap** makes such intervals without a formula for the spread
+# {cite:p}`efron1993`. Pretend that the $M$ results $R_1, \dots, R_M$ which we have are all
+# that exist. Draw $M$ of them with replacement and take the mean. Only one thing matters
+# for it, how often each result was drawn:
+#
+# $$
+# \bar R^* = \frac{1}{M} \sum_{i=1}^{M} n_i R_i ,
+# \qquad (n_1, \dots, n_M) \sim
+# \operatorname{Multinomial}\bigl(M; \tfrac{1}{M}, \dots, \tfrac{1}{M}\bigr) .
+# $$ (bootstrap)
+#
+# Do so thousands of times. The interval is where the middle 95 percent of these means lie.
+# The same function serves for whole curves: one column for each point in time.
+
+
+# %% tags=["export"]
+def bootstrap_interval(
+    values: ArrayLike, level: float = 0.95, draws: int = 10_000, seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return a confidence interval of the mean over seeds.
+
+    Args:
+        values: Results, (seeds,) or ``(seeds, *)``, at least two seeds.
+        level: Confidence level, between 0 and 1.
+        draws: Number of resampled means, at least 1.
+        seed: Seed of the resampling.
+
+    Returns:
+        The lower and the upper end, each of the shape ``(*)``.
+
+    Raises:
+        ValueError: If there are fewer than two seeds, a result is not finite, or
+            ``level`` or ``draws`` is out of range.
+
+    Source:
+        Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 13
+        (percentile interval).
+    """
+    data = np.asarray(values, dtype=np.float64)
+    if data.ndim < 1 or len(data) < 2:
+        raise ValueError(f"values must hold at least 2 seeds, got shape {data.shape}")
+    if not np.isfinite(data).all():
+        raise ValueError("values must be finite")
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}")
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws}")
+    # How often each seed is drawn is all that a mean needs to know, {eq}`bootstrap`.
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(len(data), np.full(len(data), 1 / len(data)), size=draws)
+    means = np.tensordot(counts / len(data), data, axes=1)
+    tail = (1 - level) / 2
+    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    return low, high
+
+
+# %% mystnb={"image": {"alt": "Three rows for the first 3, 6 and 12 seeds: small dots for the seeds, a large dot for their mean and a bar for its confidence interval. The dots run from 9 to 500, and the bar of 12 seeds is still more than 150 wide"}}
+fig, axis = plt.subplots(figsize=(7, 2.4))
+for row, number in enumerate((3, 6, 12)):
+    some = finals[:number]
+    low, high = bootstrap_interval(some)
+    axis.plot(some, np.full(number, row) + 0.2, ".", color="C0")
+    axis.plot([low, high], [row, row], color="C1", linewidth=3)
+    axis.plot(some.mean(), row, "o", color="C1")
+    print(f"{number:2d} seeds: {some.mean():.0f}, interval {low:.0f} to {high:.0f}")
+axis.set_yticks(range(3), ["3 seeds", "6 seeds", "12 seeds"])
+axis.set(xlabel="return", ylim=(-0.5, 2.5))
+fig.tight_layout()
+
+# %% [markdown]
+# The small dots are the seeds, the large one is their mean, the bar its interval.
+# **Notice** that the bar of the first three seeds is the shortest, and that most of the
+# other seeds lie outside of it. Three seeds do not know how far apart seeds can be. Whoever
+# compares two algorithms by three seeds each compares two draws of a lottery.
+#
+# ## The command line
+#
+# The package has a command that puts all of this together for an algorithm of the book.
+# Here it trains PPO ({doc}`/chapters/05_ppo`) on CartPole, for a tenth of the usual time.
+# The progress bar goes to the error stream, what you may want to keep goes to the output.
+
+# %%
+import subprocess
+
+options = "ppo --env CartPole-v1 --seed 1 --total-steps 10000 --name first"
+command = [sys.executable, "-m", "literate_rl", *options.split()]
+done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
+print(done.stdout)
+print(done.stderr.splitlines()[-1])
+
+# %% [markdown]
+# The directory is the one of this chapter, so everything here works with it. `load` gives
+# the policy back in one line, and `evaluate` finds the same mean, because it was given the
+# same seed.
+
+# %%
+policy = load(place / "runs" / "first")
+print(type(policy).__name__, evaluate(policy, "CartPole-v1", 20, seed=2).mean())
+
+# %% [markdown]
+# | you type | what happens |
+# |---|---|
+# | `python -m literate_rl ppo --help` | explains every setting; the texts are those of the dataclass |
+# | `… --env Pendulum-v1 --num-envs 32` | another environment, with the settings that suit it, save the one you name |
+# | `… --watch` | shows the trained agent in a window; where there is no screen, writes `video.mp4` into the directory |
+# | Ctrl-C | ends after this iteration, saves, and prints how to go on |
+# | `… --resume runs/first` | goes on from the last checkpoint, with the settings of that run |
+# | `tensorboard --logdir runs` | draws the curves of all runs (`pip install tensorboard`) |
+#
+# Ctrl-C is the polite way to stop a run. A power cut is not polite, and neither is
+# `kill -9`. After it there is a whole checkpoint all the same, and `--resume` ends with the
+# very weights that an undisturbed run ends with. The tests do that at moments drawn by
+# chance, on CartPole and on LunarLander.
+#
+# ## Traps
+#
+# ### Trap: a checkpoint that runs code
+#
+# `torch.load` was made for files that you wrote yourself. A pickle may name any function
+# and the arguments to call it with. Whoever unpickles the file makes the call. Here it is
+# only `print`.
+
+
+# %%
+class Gift:
+    def __reduce__(self):
+        return print, ("this line was printed by the file, while it was loaded",)
+
+
+torch.save({"weights": Gift()}, place / "gift.pt")
+torch.load(place / "gift.pt", weights_only=False)
+try:
+    load_checkpoint(place / "gift.pt")
+except ValueError as error:
+    print("ValueError:", str(error).replace(str(place), "…"))
+
+# %% [markdown]
+# Since version 2.6 of PyTorch `weights_only=True` is the default. Code that must load whole
+# objects turns it off again, so a policy from the internet is a program from the internet.
+#
+# ### Trap: half a file
+#
+# `torch.save(state, "checkpoint.pt")` first empties the old file, then writes the new one.
+# A crash in between leaves half a file and no other: the run is lost at the very moment
+# for which it was saved. Here we cut the file ourselves, once in place and once as this
+# chapter writes it.
+
+# %%
+content = (place / "whole" / "checkpoint.pt").read_bytes()
+half = content[: len(content) // 2]
+
+in_place = place / "in_place.pt"
+in_place.write_bytes(content)
+in_place.write_bytes(half)  # the crash comes while the second checkpoint is written
+try:
+    load_checkpoint(in_place)
+except ValueError as error:
+    print("written in place: ", str(error).replace(str(place), "…").split(": ")[0])
+
+beside = place / "beside.pt"
+beside.write_bytes(content)
+beside.with_name("beside.pt.new").write_bytes(half)  # and here before the renaming
+print("written beside it: step", load_checkpoint(beside)["step"])
+
+# %% [markdown]
+# ### Trap: resuming with the weights alone
+#
+# The weights are what we want in the end, so it is tempting to save nothing else. The
+# resumed run then starts with a fresh optimiser, and its random numbers begin again. A hill
+# climber shows it well: it makes the very tries that it has made already.
+
+
+# %%
+class Forgetful(HillClimber):
+    def load_state_dict(self, state):
+        self.step, self.iteration, self.best = state["counters"]
+
+
+fresh, again = HillClimber("CartPole-v1", config), Forgetful("CartPole-v1", config)
+again.load_state_dict(load_checkpoint(place / "killed" / "checkpoint.pt")["learner"])
+first_noise = torch.randn(4, generator=fresh.generator)
+next_noise = torch.randn(4, generator=again.generator)
+print("noise of the first try:         ", first_noise.numpy().round(2))
+print("noise of the try after resuming:", next_noise.numpy().round(2))
+
+# %% [markdown]
+# Nothing fails and the curve looks as usual. Only a comparison to the bit finds it.
+#
+# ### Trap: the first episodes that end
+#
+# We want the mean return of ten episodes and have ten environments. So we step them all and
+# stop as soon as ten episodes have ended. What could be simpler? But a short episode ends
+# early, and its environment then starts another one, which may be short as well. The long
+# ones are still under way when we stop. In CartPole the long ones are the good ones.
+
+
+# %%
+def first_to_end(policy, episodes, seed):
+    """Return the returns of the episodes that end first: biased, do not use."""
+    envs = make_envs(partial(flat_env, "CartPole-v1"), episodes)
+    obs, _ = envs.reset(seed=env_seed(seed, 0))
+    total, ended = np.zeros(episodes), []
+    while len(ended) < episodes:
+        obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
+        total += reward
+        done = terminated | truncated
+        ended.extend(total[done])
+        total[done] = 0.0
+    return np.array(ended[:episodes])
+
+
+clumsy = climbers[2].policy
+by_end = [first_to_end(clumsy, 10, seed).mean() for seed in range(10)]
+by_start = evaluate(clumsy, "CartPole-v1", 100, seed=0)
+print(f"the first 10 episodes that end, 10 times: mean {np.mean(by_end):.0f}")
+print(f"one episode in each of 100 environments:  mean {by_start.mean():.0f}")
+
+# %% [markdown]
+# The policy is the same, and the first number is a third too low. More episodes in as many
+# environments make the error smaller and never make it vanish. `evaluate` decides *before*
+# it starts which episodes count. The returns that a training loop reports have this bias
+# too, in a milder form: after each reset the short episodes come first.
+#
+# ### Trap: the best of many
+#
+# A run is evaluated every now and then, and the best evaluation is reported. Or several
+# seeds are tried, and the best seed is shown. Both are the highest of several noisy
+# numbers, and noise has a highest number too. Take the policy from above, which does not
+# learn any more. Evaluate it 50 times on 10 episodes and keep the best. (To save time, the
+# episodes are drawn from the hundred that it has just played.)
+
+# %%
+rng = np.random.default_rng(0)
+
+
+def best_of(values, number):
+    """Return the highest of some values drawn by chance, averaged over many draws."""
+    return rng.choice(values, size=(2_000, number)).max(axis=1).mean()
+
+
+evaluations = rng.choice(by_start, size=(2_000, 10)).mean(axis=1)
+for number in (1, 10, 50):
+    print(f"best of {number:2d} evaluations: {best_of(evaluations, number):.0f}")
+for number in (1, 3, 10):
+    print(f"best of {number:2d} seeds: {best_of(finals, number):.0f}")
+
+# %% [markdown]
+# The best of one is simply the mean. Nothing was learned between the 50 evaluations, and
+# the best of them promises far too much; so does the best of three seeds. It is right to
+# *keep* the best policy. But then evaluate it anew, and choose the seeds before you see what
+# they do.
+#
+# ### Trap: the interval of three seeds
+#
+# Does an interval of 95 percent contain the true mean in 95 of 100 experiments? We can try
+# it, because here we know the truth: the results come from a distribution whose mean is 1.
+# One column has the bell curve, one the lopsided exponential distribution.
+
+# %%
+print("seeds   bell curve   exponential")
+for number in (3, 5, 10, 20, 50):
+    row = f"{number:5d}"
+    for results in (
+        rng.normal(1.0, 1.0, size=(number, 2_000)),
+        rng.exponential(1.0, size=(number, 2_000)),
+    ):
+        low, high = bootstrap_interval(results, draws=1_000)
+        row += f"{np.mean((low <= 1) & (high >= 1)):13.0%}"
+    print(row)
+
+# %% [markdown]
+# With three seeds the interval fails not once in twenty times but once in four, and the
+# reason is plain. It cannot be wider than from the worst seed to the best, and in one case
+# of four three seeds all fall on the same side of the middle. So the bar in the figure above
+# is still too short. Take ten seeds or more, show each of them, and read the bar as the
+# least doubt that you should have. {cite:t}`colas2018` work out how many seeds it takes to
+# tell two algorithms apart.
+#
+# ## What well-known implementations do
+#
+# | question | this chapter | Stable-Baselines3 | CleanRL | Spinning Up | DI-engine |
+# |---|---|---|---|---|---|
+# | what is in the file | plain values and tensors | a zip: tensors, and JSON with pickled objects inside | the weights, at the end, if asked for | the whole module, pickled; the environment, if it can be pickled | a dictionary of states |
+# | how it is written | beside the old one, then renamed | in place | in place | in place | in place |
+# | resuming | to the bit | weights, optimiser and counters; the random states are not in the file | its page on the subject loads the weights | none | weights and optimiser |
+# | evaluating $n$ episodes | $n$ environments | a fixed number for each environment | one environment; PPO's actions are sampled | one environment | a fixed number for each environment |
+# | seeds | ten or more | "several runs" | 3 in its benchmark | at least 3, better 10; 10 in its benchmark | |
+#
+# Stable-Baselines3 and DI-engine say in their code that they fix the numbers because of the
+# bias towards short episodes.
+#
+# ## On the best device
+#
+# A policy may live on any device. `evaluate` takes the observations there and brings the
+# actions back.
+
+# %%
+from literate_rl.agents import best_device
+
+device = best_device()
+on_cpu = evaluate(clumsy, "CartPole-v1", 4, seed=5)
+on_device = evaluate(clumsy.to(device), "CartPole-v1", 4, seed=5)
+clumsy.cpu()
+print(f"returns on {device.type}:", on_device)
+print("returns on cpu: ", on_cpu)
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: the rows that stay
+#
+# A run was killed. Given are the text of its `metrics.csv`, whose last line may be cut, and
+# the step of its checkpoint. Return the list of the steps whose rows a resumed run keeps.
+
+# %%
+import itertools
+
+from literate_rl.agents import grade
+
+
+def answer(text, step):
+    return ...
+
+
+def kept_by_run(text, step):
+    """Ask `Run`: let it resume in a directory with such a file."""
+    directory = Path(tempfile.mkdtemp())
+    save_checkpoint(directory / "checkpoint.pt", {"step": step})
+    (directory / "settings.json").write_text("{}")
+    (directory / "metrics.csv").write_text(text)
+    with Run(directory, resume=True) as run:
+        lines = run.metrics.read_text().splitlines()[1:]
+    return [int(line.split(",")[0]) for line in lines]
+
+
+killed_runs = [
+    ("step,return\n8,1\n16,2\n24,3\n", 16),
+    ("step,return\n8,1\n16,2\n24,3\n32,", 24),
+    ("step,return\n8,1\n16,2\n2", 16),
+    ("step,return\n", 8),
+]
+grade(answer, kept_by_run, *killed_runs)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(text, step):
+    # What follows the last line break is no whole line. The first line is the header.
+    whole = text.split("\n")[1:-1]
+    steps = [int(line.split(",")[0]) for line in whole]
+    return [each for each in steps if each <= step]
+
+
+grade(answer, kept_by_run, *killed_runs)
+
+# %% [markdown]
+# ### Exercise 2: an honest evaluation
+#
+# Episodes were played in some environments side by side. Given is, for each environment,
+# the list of the returns in the order in which it played them, and a number $n$ of
+# episodes. Each environment shall give equally many, the first that it *started*, and $n$
+# is a multiple of the number of environments. Return the mean.
+
+
+# %%
+def answer(played, n):
+    return ...
+
+
+def mean_by_quota(played, n):
+    quota = n // len(played)
+    return float(np.mean([returns[:quota] for returns in played]))
+
+
+evaluations_played = [
+    ([[10.0, 10.0, 10.0, 10.0], [100.0]], 2),
+    ([[10.0, 20.0, 30.0], [100.0, 200.0]], 4),
+    ([[1.0, 2.0, 3.0]], 3),
+]
+grade(answer, mean_by_quota, *evaluations_played)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(played, n):
+    quota = n // len(played)
+    counted = [x for returns in played for x in returns[:quota]]
+    return sum(counted) / n
+
+
+grade(answer, mean_by_quota, *evaluations_played)
+
+# %% [markdown]
+# ### Exercise 3: the best of several seeds
+#
+# The results of all seeds that exist are given as a list without ties. Somebody draws `k`
+# of them *with* replacement and shows the best. What is its expected value? There is an
+# exact answer, without drawing: the best is at most the $i$-th smallest of $M$ results
+# with probability $(i / M)^k$.
+
+
+# %%
+def answer(results, k):
+    return ...
+
+
+def best_by_counting(results, k):
+    """Go through all draws that are possible."""
+    draws = itertools.product(results, repeat=k)
+    return float(np.mean([max(draw) for draw in draws]))
+
+
+drawn = [([1.0, 2.0], 1), ([1.0, 2.0], 2), ([30.0, 10.0, 20.0, 50.0], 3)]
+grade(answer, best_by_counting, *drawn)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(results, k):
+    ordered, total = sorted(results), len(results)
+    # The best is exactly the i-th smallest with the difference of two probabilities.
+    return sum(
+        x * ((i / total) ** k - ((i - 1) / total) ** k)
+        for i, x in enumerate(ordered, start=1)
+    )
+
+
+grade(answer, best_by_counting, *drawn)
+
+# %% [markdown]
+# ## References
+#
+# Why seeds matter: {cite:t}`henderson2018`. How to report few of them:
+# {cite:t}`agarwal2021` and {cite:t}`colas2018`. The bootstrap: {cite:t}`efron1993`. The
+# names of the metrics: {cite:t}`huang2022cleanrl`.

@@ -1,0 +1,1024 @@
+"""Runs: what is kept, what is refused, and what a killed run comes back to."""
+
+import base64
+import io
+import itertools
+import json
+import os
+import pickle
+import random
+import signal
+import struct
+import threading
+from pathlib import Path
+
+import gymnasium as gym
+import imageio_ffmpeg
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from torch import nn
+
+import literate_rl
+from literate_rl.agents import make_envs
+from literate_rl.hybrid_action import HybridPolicy, Moving
+from literate_rl.ppo import DiscretePolicy, GaussianPolicy
+from literate_rl.runs import (
+    FORMAT,
+    Run,
+    bootstrap_interval,
+    env_seed,
+    evaluate,
+    fit,
+    flat_env,
+    load,
+    load_checkpoint,
+    record_video,
+    save_checkpoint,
+    show,
+    video_html,
+)
+
+# --- Small things to run --------------------------------------------------------------
+
+
+class Lottery(gym.Env):
+    """Episodes of one or of ten steps, by chance; every step pays 1."""
+
+    metadata = {"render_modes": ["human"]}
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = int(self.np_random.choice([1, 10]))
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(2, np.float32), 1.0, self.left == 0, False, {}
+
+    def render(self):
+        return None
+
+
+class Gallery(gym.Env):
+    """An environment that shows samples of a space."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space):
+        self.observation_space = space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, True, False, {}
+
+
+class Walker:
+    """The smallest learner: each iteration moves the weights at random."""
+
+    def __init__(self, total_steps=80, interval=3):
+        torch.manual_seed(0)
+        self.policy, self.config = DiscretePolicy(2, 2, hidden=4), None
+        self.generator = torch.Generator().manual_seed(1)
+        self.step, self.total_steps, self.interval = 0, total_steps, interval
+
+    @property
+    def checkpoint_due(self):
+        return self.step // 8 % self.interval == 0
+
+    @torch.no_grad()
+    def iterate(self):
+        for weight in self.policy.parameters():
+            weight += torch.randn(weight.shape, generator=self.generator)
+        self.step += 8
+        first = next(self.policy.parameters())[0, 0].item()
+        return {"charts/episodic_return": first, "losses/approx_kl": float("nan")}
+
+    def state_dict(self):
+        return {"step": self.step, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state):
+        self.step = state["step"]
+        self.generator.set_state(state["generator"])
+
+
+class Stopped(Walker):
+    """A walker to which something happens in one iteration, after its work is done."""
+
+    def __init__(self, at, event):
+        super().__init__()
+        self.at, self.event = at, event
+
+    def iterate(self):
+        metrics = super().iterate()
+        if self.step == 8 * self.at:
+            self.event()
+        return metrics
+
+
+def cartpole_policy(seed=0):
+    torch.manual_seed(seed)
+    return DiscretePolicy(4, 2)
+
+
+def weights(module):
+    return torch.cat([x.flatten().double() for x in module.state_dict().values()])
+
+
+def rows(run):
+    """Return the table of a run as lists of strings, the header first."""
+    return [line.split(",") for line in run.metrics.read_text().splitlines()]
+
+
+def comparable(run):
+    """Return the table without the column that measures time."""
+    table = rows(run)
+    keep = [k for k, name in enumerate(table[0]) if name != "charts/SPS"]
+    return [[row[k] for k in keep] for row in table]
+
+
+# --- Environments and their evaluation ------------------------------------------------
+
+
+IMAGE = spaces.Box(0, 255, (4, 3, 2), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "size"),
+    [
+        (spaces.Box(-1, 1, (3,)), 3),
+        (IMAGE, 24),
+        (spaces.Box(-1, 1, ()), 1),
+        (spaces.Discrete(5), 5),
+        (spaces.MultiDiscrete([2, 3]), 5),
+        (spaces.Dict({"camera": IMAGE, "gear": spaces.Discrete(3)}), 27),
+    ],
+    ids=["vector", "image", "number", "discrete", "multidiscrete", "dict"],
+)
+def test_flat_env_shows_vectors(space, size):
+    env = flat_env(Gallery, space=space)
+    assert isinstance(env.observation_space, spaces.Box)
+    assert env.observation_space.shape == (size,)
+    first, _ = env.reset(seed=3)
+    assert np.shape(first) == (size,)
+    space.seed(3)
+    assert np.array_equal(first, spaces.flatten(space, space.sample()))
+
+
+def test_flat_env_leaves_a_vector_alone():
+    env = flat_env("CartPole-v1", max_episode_steps=7)
+    assert env.spec.max_episode_steps == 7
+    assert not isinstance(env, gym.wrappers.FlattenObservation)
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("Nothing-v0", "env 'Nothing-v0' cannot be made"),
+        (lambda: gym.make("Nothing-v0"), "cannot be made"),
+        (lambda: Gallery(spaces.Sequence(spaces.Discrete(2))), "can be flattened"),
+    ],
+)
+def test_flat_env_says_what_is_wrong(env, message):
+    with pytest.raises(ValueError, match=message):
+        flat_env(env)
+
+
+def test_env_seeds_of_neighbours_have_nothing_in_common():
+    seeds = [env_seed(seed, step) for seed in range(20) for step in range(20)]
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    # A vector environment gives copy k the seed `seed + k`: those must not meet either.
+    apart = np.diff(sorted(seeds))
+    assert apart.min() > 64
+    assert env_seed(3, 4) == env_seed(3, 4)
+
+
+def one_by_one(policy, env, episodes, seed):
+    """Evaluate with one environment after the other and one observation at a time."""
+    returns = []
+    for index in range(episodes):
+        made = gym.make(env) if isinstance(env, str) else env()
+        obs, _ = made.reset(seed=env_seed(seed, 0) + index)
+        total, done = 0.0, False
+        while not done:
+            with torch.no_grad():
+                action = policy.act(torch.as_tensor(obs).float()[None], 0.0)
+            obs, reward, terminated, truncated, _ = made.step(policy.to_env(action)[0])
+            total, done = total + reward, terminated or truncated
+        returns.append(total)
+    return np.array(returns)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1", Lottery])
+def test_evaluate_plays_one_episode_in_each_environment(env):
+    envs = make_envs(env)
+    size = envs.single_observation_space.shape[0]
+    torch.manual_seed(0)
+    policy = DiscretePolicy(size, int(envs.single_action_space.n))
+    episodes = 3 if env == "Acrobot-v1" else 12
+    returns = evaluate(policy, env, episodes, seed=5)
+    assert returns.dtype == np.float64
+    assert np.array_equal(returns, one_by_one(policy, env, episodes, seed=5))
+
+
+def test_evaluate_takes_continuous_actions():
+    torch.manual_seed(0)
+    policy = GaussianPolicy(3, [-2.0], [2.0])
+    returns = evaluate(policy, "Pendulum-v1", 2, seed=1)
+    assert np.allclose(returns, one_by_one(policy, "Pendulum-v1", 2, seed=1))
+
+
+def test_evaluate_is_decided_by_its_seed():
+    policy = cartpole_policy()
+    first, again, other = (evaluate(policy, "CartPole-v1", 8, s) for s in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_evaluate_leaves_global_generators_and_weights_alone():
+    policy = cartpole_policy()
+    before, torch_state = weights(policy), torch.get_rng_state()
+    numpy_state = np.random.get_state()[1].copy()
+    evaluate(policy, "CartPole-v1", 2)
+    assert torch.equal(weights(policy), before)
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert np.array_equal(np.random.get_state()[1], numpy_state)
+
+
+def test_evaluate_names_bad_arguments():
+    with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
+        evaluate(cartpole_policy(), "CartPole-v1", 0)
+    with pytest.raises(ValueError, match="env 'Nothing-v0' cannot be made"):
+        evaluate(cartpole_policy(), "Nothing-v0")
+
+
+# --- The loop -------------------------------------------------------------------------
+
+
+def test_fit_runs_to_the_end_and_tells_what_happened(tmp_path):
+    learner = Walker(total_steps=30)  # the last iteration goes past it
+    with Run(tmp_path / "run", {"seed": 1}) as run:
+        history = fit(learner, run, progress=False)
+    assert [row["step"] for row in history] == [8, 16, 24, 32]
+    assert all(row["charts/SPS"] > 0 for row in history)
+    assert [int(row[0]) for row in rows(run)[1:]] == [8, 16, 24, 32]
+    assert load_checkpoint(run.checkpoint)["step"] == 32
+
+
+def test_fit_needs_no_directory():
+    assert len(fit(Walker(), progress=False)) == 10
+
+
+def test_fit_does_nothing_for_a_learner_that_is_done():
+    learner = Walker(total_steps=8)
+    fit(learner, progress=False)
+    assert fit(learner, progress=False) == []
+
+
+def test_progress_is_shown_on_request(capsys):
+    fit(Walker(), progress=False)
+    assert capsys.readouterr() == ("", "")
+    fit(Walker())
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "80/80" in err
+    assert "return=" in err
+    assert "steps/s=" in err
+    assert "KL" not in err  # NaN says nothing
+
+
+def test_checkpoints_are_written_when_they_are_due(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(Run, "save", lambda self, learner: saved.append(learner.step))
+    with Run(tmp_path / "run") as run:
+        fit(Walker(), run, progress=False)
+    assert saved == [0, 24, 48, 72, 80]
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_first_interrupt_ends_after_the_iteration_and_saves(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    learner = Stopped(4, interrupt)
+    with Run(tmp_path / "run") as run:
+        history = fit(learner, run, progress=False)
+    assert [row["step"] for row in history] == [8, 16, 24, 32]
+    assert len(rows(run)) == 5
+    assert load_checkpoint(run.checkpoint)["step"] == 32
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_second_interrupt_ends_at_once(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    learner = Stopped(5, lambda: (interrupt(), interrupt()))
+    run = Run(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt), run:
+        fit(learner, run, progress=False)
+    assert load_checkpoint(run.checkpoint)["step"] == 24
+    assert len(rows(run)) == 5
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupted_run_goes_on(tmp_path):
+    with Run(tmp_path / "run") as run:
+        fit(Stopped(4, interrupt), run, progress=False)
+    resumed, whole = Walker(), Walker()
+    with Run(tmp_path / "run", resume=True) as run:
+        run.restore(resumed)
+        fit(resumed, run, progress=False)
+    fit(whole, progress=False)
+    assert torch.equal(weights(resumed.policy), weights(whole.policy))
+    assert [int(row[0]) for row in rows(run)[1:]] == list(range(8, 81, 8))
+
+
+def test_fit_works_in_a_thread():
+    histories = []
+    thread = threading.Thread(
+        target=lambda: histories.append(fit(Walker(), progress=False))
+    )
+    thread.start()
+    thread.join(timeout=60)
+    assert [len(history) for history in histories] == [10]
+
+
+def test_an_error_passes_and_the_last_checkpoint_stays(tmp_path):
+    def fail():
+        raise ValueError("reward is nan")
+
+    run = Run(tmp_path / "run")
+    with pytest.raises(ValueError, match="reward is nan"), run:
+        fit(Stopped(5, fail), run, progress=False)
+    assert load_checkpoint(run.checkpoint)["step"] == 24
+
+
+# --- The directory --------------------------------------------------------------------
+
+
+def events(directory):
+    """Read the events of all files, in the order in which they were begun."""
+    found = []
+    paths = directory.glob("events.out.tfevents.*")
+    for path in sorted(paths, key=lambda path: int(path.name.rsplit(".", 1)[1])):
+        data = io.BytesIO(path.read_bytes())
+        # A record is its length, a checksum, the event and another checksum.
+        while header := data.read(12):
+            found.append(Event.FromString(data.read(struct.unpack("<Q4x", header)[0])))
+            data.read(4)
+    return found
+
+
+def scalars(directory):
+    """Return step and value of each number, as TensorBoard would show them."""
+    shown = {}
+    for event in events(directory):
+        if event.session_log.status == SessionLog.START:
+            shown = {key: x for key, x in shown.items() if key[1] < event.step}
+        for value in event.summary.value:
+            shown[value.tag, event.step] = value.simple_value
+    return shown
+
+
+def test_a_run_writes_down_its_settings(tmp_path):
+    settings = {"env": "CartPole-v1", "config": {"seed": 3, "anneal": True}}
+    with Run(tmp_path / "a" / "run", settings) as run:
+        assert run.settings == settings
+    assert json.loads((tmp_path / "a/run/settings.json").read_text()) == settings
+
+
+def test_settings_that_cannot_be_written_leave_nothing(tmp_path):
+    with pytest.raises(TypeError):
+        Run(tmp_path / "run", {"path": Path()})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_not_overwritten(tmp_path):
+    with Run(tmp_path / "run", {"seed": 1}) as run:
+        fit(Walker(), run, progress=False)
+    before = {path: path.read_bytes() for path in run.directory.iterdir()}
+    with pytest.raises(FileExistsError, match="resume it or choose another name"):
+        Run(tmp_path / "run", {"seed": 2})
+    assert {path: path.read_bytes() for path in run.directory.iterdir()} == before
+
+
+def test_a_run_that_died_at_its_birth_can_be_begun_again(tmp_path):
+    Run(tmp_path / "run", {"seed": 1}).events.close()
+    with Run(tmp_path / "run", {"seed": 2}) as run:
+        fit(Walker(), run, progress=False)
+    assert json.loads((tmp_path / "run/settings.json").read_text()) == {"seed": 2}
+
+
+def test_there_must_be_something_to_resume(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+        Run(tmp_path / "nothing", resume=True)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_resumed_run_has_its_own_settings(tmp_path):
+    with Run(tmp_path / "run", {"seed": 7}) as run:
+        fit(Walker(), run, progress=False)
+    with Run(tmp_path / "run", {"seed": 8}, resume=True) as run:
+        assert run.settings == {"seed": 7}
+
+
+def test_metrics_are_a_table_with_a_header(tmp_path):
+    with Run(tmp_path / "run") as run:
+        run.log(8, {"a": 0.5, "b": float("nan")})
+        run.log(123_456_789, {"a": float("inf"), "b": -1e-9})
+    assert rows(run) == [
+        ["step", "a", "b"],
+        ["8", "0.5", ""],
+        ["123456789", "inf", "-1e-09"],
+    ]
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "c"], ["b", "a"], ["a", "b", "c"]])
+def test_metrics_keep_their_names(tmp_path, names):
+    with Run(tmp_path / "run") as run:
+        run.log(1, {"a": 1.0, "b": 2.0})
+        with pytest.raises(ValueError, match=r"metrics must be \['a', 'b'\], got"):
+            run.log(2, dict.fromkeys(names, 0.0))
+        run.log(3, {"a": 1.0, "b": 2.0})
+    assert [row[0] for row in rows(run)] == ["step", "1", "3"]
+
+
+def test_a_resumed_run_keeps_the_names_of_its_metrics(tmp_path):
+    with Run(tmp_path / "run") as run:
+        fit(Walker(), run, progress=False)
+    with (
+        Run(tmp_path / "run", resume=True) as run,
+        pytest.raises(ValueError, match="metrics must be"),
+    ):
+        run.log(100, {"other": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("step,a\n8,1\n16,2\n24,3\n32,4\n", "step,a\n8,1\n16,2\n24,3\n"),
+        ("step,a\n8,1\n16,2\n24,3\n32,", "step,a\n8,1\n16,2\n24,3\n"),
+        ("step,a\n8,1\n16,2\n2", "step,a\n8,1\n16,2\n"),
+        ("step,a\n123456", "step,a\n"),
+        ("step,", ""),
+        ("", ""),
+    ],
+)
+def test_rows_behind_the_checkpoint_and_half_lines_go(tmp_path, text, kept):
+    save_checkpoint(tmp_path / "checkpoint.pt", {"step": 24})
+    (tmp_path / "settings.json").write_text("{}")
+    (tmp_path / "metrics.csv").write_text(text)
+    with Run(tmp_path, resume=True) as run:
+        assert run.metrics.read_text() == kept
+        run.log(32, {"a": 5.0})
+    lines = kept.splitlines() or ["step,a"]
+    assert run.metrics.read_text().splitlines() == [*lines, "32,5"]
+
+
+def test_tensorboard_gets_the_same_numbers(tmp_path):
+    with Run(tmp_path / "run") as run:
+        history = fit(Walker(), run, progress=False)
+    found = scalars(run.directory)
+    for row in history:
+        name = "charts/episodic_return"
+        assert found[name, row["step"]] == pytest.approx(row[name], rel=1e-6)
+    assert not any(name == "losses/approx_kl" for name, _ in found)  # NaN is left out
+
+
+def test_tensorboard_forgets_what_came_after_the_checkpoint(tmp_path):
+    def die():
+        raise RuntimeError
+
+    run = Run(tmp_path / "run")
+    with pytest.raises(RuntimeError), run:
+        fit(Stopped(6, die), run, progress=False)
+    # Both attempts fall into one second, and still both have their file.
+    with Run(tmp_path / "run", resume=True) as run:
+        run.log(32, {"charts/episodic_return": 7.0, "losses/approx_kl": 0.0, **SPS})
+    found = scalars(run.directory)
+    steps = [step for name, step in found if name == "charts/episodic_return"]
+    assert steps == [8, 16, 24, 32]
+    assert found["charts/episodic_return", 32] == 7.0
+
+
+SPS = {"charts/SPS": 1.0}
+
+
+def test_events_are_on_the_disk_when_a_checkpoint_is(tmp_path):
+    """A run that is killed loses no event that a resumed one does not write again."""
+    run = Run(tmp_path / "run")
+    run.log(8, {"a": 1.0})
+    learner = Walker()
+    learner.step = 8
+    run.save(learner)
+    assert scalars(run.directory) == {("a", 8): 1.0}  # before anything was closed
+    run.events.close()
+
+
+@pytest.mark.parametrize("at", range(1, 11))
+def test_a_killed_run_comes_to_the_same_end(tmp_path, at):
+    def die():
+        raise RuntimeError
+
+    whole, resumed = Walker(), Walker()
+    with Run(tmp_path / "whole") as whole_run:
+        fit(whole, whole_run, progress=False)
+    killed_run = Run(tmp_path / "killed")
+    with pytest.raises(RuntimeError), killed_run:
+        fit(Stopped(at, die), killed_run, progress=False)
+    with Run(tmp_path / "killed", resume=True) as run:
+        run.restore(resumed)
+        assert resumed.step == (at - 1) // 3 * 24
+        fit(resumed, run, progress=False)
+    assert torch.equal(weights(resumed.policy), weights(whole.policy))
+    assert torch.equal(resumed.generator.get_state(), whole.generator.get_state())
+    assert comparable(run) == comparable(whole_run)
+
+
+def test_restoring_a_new_run_changes_nothing(tmp_path):
+    learner = Walker()
+    before = weights(learner.policy)
+    with Run(tmp_path / "run") as run:
+        run.restore(learner)
+    assert torch.equal(weights(learner.policy), before)
+
+
+# --- Checkpoints ----------------------------------------------------------------------
+
+
+STATE = {
+    "step": 3,
+    "nested": {"list": [1.5, "two", None, True], "tuple": (1, 2)},
+    "tensor": torch.arange(6.0).view(2, 3),
+    "numpy generator": np.random.default_rng(0).bit_generator.state,
+    "torch generator": torch.Generator().get_state(),
+}
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path):
+    save_checkpoint(tmp_path / "c.pt", STATE)
+    state = load_checkpoint(tmp_path / "c.pt")
+    assert state.keys() == STATE.keys()
+    for key, value in STATE.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(state[key], value)
+        else:
+            assert state[key] == value
+    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_crash_while_writing_leaves_the_old_checkpoint(tmp_path, monkeypatch, moment):
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, {"step": 1})
+
+    def crash(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, moment, crash)
+        with pytest.raises(KeyboardInterrupt):
+            save_checkpoint(path, {"step": 2})
+    assert load_checkpoint(path) == {"step": 1}
+    save_checkpoint(path, {"step": 3})
+    assert load_checkpoint(path) == {"step": 3}
+
+
+def test_a_crash_while_the_bytes_are_written_leaves_the_old_checkpoint(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, {"step": 1})
+
+    class Breaking(io.FileIO):
+        def write(self, content):
+            super().write(bytes(content)[: len(content) // 2])
+            raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda self, mode: Breaking(self, mode))
+        with pytest.raises(OSError, match="no space left"):
+            save_checkpoint(path, {"step": 2})
+    assert load_checkpoint(path) == {"step": 1}
+
+
+@pytest.mark.parametrize(
+    "unsafe",
+    [
+        lambda: 1,
+        io.StringIO(),
+        threading.Lock(),
+        np.zeros(3),
+        np.float32(1.0),
+        np.random.RandomState(0).get_state(),
+        Path("x"),
+        nn.Linear(1, 1),
+        Walker,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_could_not_be_loaded_is_not_written(tmp_path, unsafe):
+    path = tmp_path / "c.pt"
+    with pytest.raises(TypeError, match="state must hold tensors and plain values"):
+        save_checkpoint(path, {"nested": [unsafe]})
+    assert not list(tmp_path.iterdir())
+    save_checkpoint(path, {"step": 1})
+    with pytest.raises(TypeError):
+        save_checkpoint(path, {"nested": [unsafe]})
+    assert load_checkpoint(path) == {"step": 1}
+
+
+class Present:
+    """A pickle that calls a function when it is loaded."""
+
+    def __reduce__(self):
+        return os.putenv, ("LITERATE_RL_PRESENT", "opened")
+
+
+def opens(monkeypatch, load_file, path):
+    """Say whether loading a file runs its code; return that and the error."""
+    calls = []
+    # The pickle names the function by its module, here `posix` or `nt`.
+    module = __import__(os.putenv.__module__)
+    monkeypatch.setattr(module, "putenv", lambda *given: calls.append(given))
+    error = None
+    try:
+        load_file(path)
+    except ValueError as raised:
+        error = raised
+    return bool(calls), error
+
+
+@pytest.mark.erratum("pickle-runs-code")
+def test_loading_a_foreign_pickle_runs_its_code_and_ours_refuses(tmp_path, monkeypatch):
+    path = tmp_path / "gift.pt"
+    torch.save({"format": FORMAT, "policy": Present()}, path)
+
+    def trusting(path):
+        return torch.load(path, weights_only=False)
+
+    ran, error = opens(monkeypatch, trusting, path)
+    assert ran
+    assert error is None
+    for load_file in (load_checkpoint, load):
+        ran, error = opens(monkeypatch, load_file, path)
+        assert not ran
+        assert "is damaged or no checkpoint" in str(error)
+        assert "weights_only" not in str(error)  # no advice to load it all the same
+
+
+def foreign(kind):
+    """Return the bytes of a file that is none of ours."""
+    buffer = io.BytesIO()
+    if kind == "weights":
+        torch.save(nn.Linear(2, 2).state_dict(), buffer)
+    elif kind == "module":
+        torch.save(nn.Linear(2, 2), buffer)
+    elif kind == "list":
+        torch.save([1, 2], buffer)
+    elif kind == "other version":
+        torch.save({"format": "literate_rl checkpoint, version 0"}, buffer)
+    elif kind == "pickle":
+        pickle.dump({"format": FORMAT, "policy": Present()}, buffer)
+    elif kind == "text":
+        buffer.write(b"step,return\n8,1\n")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "kind", ["weights", "module", "list", "other version", "pickle", "text", "empty"]
+)
+@pytest.mark.parametrize("load_file", [load_checkpoint, load])
+def test_a_file_that_is_none_of_ours_is_refused_by_name(tmp_path, kind, load_file):
+    path = tmp_path / "c.pt"
+    path.write_bytes(foreign(kind))
+    with pytest.raises(ValueError, match=r"c\.pt is (damaged|none of)") as caught:
+        load_file(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_damaged_file_is_a_value_error_whatever_happened_to_it(tmp_path):
+    path, rng = tmp_path / "c.pt", random.Random(0)
+    save_checkpoint(path, STATE)
+    whole = path.read_bytes()
+    for _ in range(150):
+        path.write_bytes(whole[: rng.randrange(len(whole))])
+        with pytest.raises(ValueError, match="damaged or no checkpoint"):
+            load_checkpoint(path)
+    for _ in range(150):
+        path.write_bytes(rng.randbytes(rng.randrange(80)))
+        with pytest.raises(ValueError, match="damaged or no checkpoint"):
+            load_checkpoint(path)
+
+
+def test_a_missing_file_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+        load_checkpoint(tmp_path / "c.pt")
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*checkpoint"):
+        load(tmp_path)
+
+
+# --- Policies from a file -------------------------------------------------------------
+
+
+POLICIES = {
+    "discrete": lambda: DiscretePolicy(3, 4, hidden=8),
+    "discrete, from 1": lambda: DiscretePolicy(3, 2, start=1),
+    "discrete, normalised": lambda: DiscretePolicy(3, 2, normalize=True),
+    "box": lambda: GaussianPolicy(3, [-2.0, 0.0], [2.0, 1.0], hidden=8),
+    "endless box": lambda: GaussianPolicy(3, [-np.inf], [np.inf], normalize=True),
+    "hybrid": lambda: HybridPolicy(3, Moving().action_space, normalize=True),
+}
+
+
+def save_policy(path, policy, name=None):
+    state = {
+        "class": name or type(policy).__name__,
+        "arguments": policy.arguments,
+        "weights": policy.state_dict(),
+    }
+    save_checkpoint(path, {"step": 0, "policy": state})
+
+
+@pytest.mark.parametrize("make", POLICIES.values(), ids=POLICIES)
+def test_a_policy_comes_back_and_acts_the_same(tmp_path, make):
+    torch.manual_seed(0)
+    policy, obs = make(), torch.randn(7, 3)
+    if policy.arguments["normalize"]:
+        policy.normalizer.update(5 * torch.randn(20, 3) + 1)
+    save_policy(tmp_path / "checkpoint.pt", policy)
+    again = load(tmp_path)
+    assert type(again) is type(policy)
+    assert not again.training
+    noise = policy.noise(1, 7, torch.Generator().manual_seed(1))[0]
+    for given_ in (0.0, noise):
+        action = policy.act(obs, given_)
+        assert torch.equal(again.act(obs, given_), action)
+        with torch.no_grad():
+            np.testing.assert_equal(
+                again.to_env(again.act(obs, given_)), policy.to_env(action.detach())
+            )
+    assert torch.equal(load(tmp_path / "checkpoint.pt").value(obs), policy.value(obs))
+
+
+def test_every_policy_of_the_package_is_among_those_tested():
+    public = [getattr(literate_rl, name) for name in literate_rl.__all__]
+    modules = [x for x in public if isinstance(x, type) and issubclass(x, nn.Module)]
+    policies = {x for x in modules if hasattr(x, "act")}
+    assert policies == {type(make()) for make in POLICIES.values()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Missing", "evaluate", "Policy", "Run", "RunningMoments", "load", "nn", "__doc__"],
+)
+def test_only_policies_of_the_package_are_made(tmp_path, name):
+    save_policy(tmp_path / "c.pt", DiscretePolicy(2, 2), name)
+    with pytest.raises(ValueError, match=f"holds a '{name}', which is no policy"):
+        load(tmp_path / "c.pt")
+
+
+def test_a_checkpoint_without_a_policy_is_refused(tmp_path):
+    save_checkpoint(tmp_path / "c.pt", {"step": 1})
+    with pytest.raises(ValueError, match="which is no policy of literate_rl"):
+        load(tmp_path / "c.pt")
+
+
+def test_a_run_saves_a_policy_that_loads(tmp_path):
+    learner = Walker()
+    with Run(tmp_path / "run") as run:
+        fit(learner, run, progress=False)
+    assert torch.equal(weights(load(tmp_path / "run")), weights(learner.policy))
+
+
+# --- Video ----------------------------------------------------------------------------
+
+
+def test_a_video_has_a_frame_for_each_step_and_needs_no_screen(tmp_path, monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    path, policy = tmp_path / "video.mp4", cartpole_policy()
+    total = record_video(policy, "CartPole-v1", path, seed=3)
+    assert total == evaluate(policy, "CartPole-v1", 1, seed=3)[0]
+    frames, _ = imageio_ffmpeg.count_frames_and_secs(str(path))
+    assert frames == total
+    facts = next(imageio_ffmpeg.read_frames(str(path)))
+    assert facts["size"] == (600, 400)
+    assert facts["fps"] == gym.spec("CartPole-v1").make().metadata["render_fps"]
+    assert facts["codec"] == "h264"
+    assert [file.name for file in tmp_path.iterdir()] == ["video.mp4"]
+
+
+def test_an_environment_that_cannot_be_drawn_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"env .* has no render mode 'rgb_array'"):
+        record_video(DiscretePolicy(2, 2), Lottery, tmp_path / "video.mp4")
+    with pytest.raises(ValueError, match="env 'Nothing-v0' cannot be made"):
+        record_video(DiscretePolicy(2, 2), "Nothing-v0", tmp_path / "video.mp4")
+    assert not list(tmp_path.iterdir())
+
+
+def test_show_plays_one_episode_in_a_window():
+    modes = []
+
+    def make(render_mode):
+        modes.append(render_mode)
+        return Lottery(render_mode)
+
+    policy = DiscretePolicy(2, 2)
+    for seed in range(4):
+        assert show(policy, make, seed) == evaluate(policy, Lottery, 1, seed)[0]
+    assert modes == ["human"] * 4
+
+
+def test_a_video_stands_in_the_page_with_its_description(tmp_path):
+    (tmp_path / "v.mp4").write_bytes(b"film")
+    found = video_html(tmp_path / "v.mp4", 'A "fast" <cart> & a pole')
+    text = "A &quot;fast&quot; &lt;cart&gt; &amp; a pole"
+    assert f'aria-label="{text}"' in found
+    assert f">{text}</video>" in found
+    assert "<cart>" not in found
+    assert base64.b64encode(b"film").decode() in found
+
+
+# --- Intervals ------------------------------------------------------------------------
+
+
+def all_means(results):
+    """Return the means of all draws with replacement, each as likely as the others."""
+    draws = itertools.product(results, repeat=len(results))
+    return np.array([np.mean(draw) for draw in draws])
+
+
+@pytest.mark.equation("bootstrap")
+@given(
+    st.lists(st.integers(-50, 50), min_size=2, max_size=4, unique=True),
+    st.sampled_from([0.5, 0.8, 0.95]),
+)
+def test_interval_is_that_of_all_draws_with_replacement(results, level):
+    low, high = bootstrap_interval(results, level, draws=4_000)
+    exact, tail, slack = all_means(results), (1 - level) / 2, 0.02
+    for end, place in ((low, tail), (high, 1 - tail)):
+        around = np.clip([place - slack, place + slack], 0, 1)
+        below, above = np.quantile(exact, around, method="inverted_cdf")
+        assert below - 1e-9 <= end <= above + 1e-9
+
+
+@pytest.mark.equation("bootstrap")
+def test_interval_matches_a_loop_over_counts():
+    results = np.random.default_rng(1).normal(size=6)
+    rng, means = np.random.default_rng(3), []
+    for counts in rng.multinomial(6, [1 / 6] * 6, size=500):
+        means.append(sum(n * x for n, x in zip(counts, results, strict=True)) / 6)
+    low, high = bootstrap_interval(results, 0.9, draws=500, seed=3)
+    assert low == pytest.approx(np.quantile(means, 0.05))
+    assert high == pytest.approx(np.quantile(means, 0.95))
+
+
+numbers = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12)
+
+
+@given(numbers, st.floats(-100, 100), st.floats(0.01, 100))
+def test_interval_moves_and_grows_with_the_results(results, shift, scale):
+    low, high = bootstrap_interval(results, draws=200)
+    assert min(results) - 1e-9 <= low <= high <= max(results) + 1e-9
+    moved = bootstrap_interval(scale * np.array(results) + shift, draws=200)
+    assert np.allclose(moved, (scale * low + shift, scale * high + shift), atol=1e-6)
+    turned = bootstrap_interval(-np.array(results), draws=200)
+    assert np.allclose(turned, (-high, -low), atol=1e-6)
+
+
+@given(numbers)
+def test_more_confidence_needs_a_wider_interval(results):
+    inner = bootstrap_interval(results, 0.5, draws=200)
+    outer = bootstrap_interval(results, 0.99, draws=200)
+    assert outer[0] <= inner[0] <= inner[1] <= outer[1]
+
+
+def test_columns_get_the_intervals_that_they_would_get_alone():
+    curves = np.random.default_rng(0).normal(size=(5, 2, 3))
+    low, high = bootstrap_interval(curves)
+    assert low.shape == high.shape == (2, 3)
+    for index in np.ndindex(2, 3):
+        alone = bootstrap_interval(curves[(slice(None), *index)])
+        assert (low[index], high[index]) == pytest.approx(alone)
+
+
+def test_interval_is_decided_by_its_seed():
+    results = np.random.default_rng(0).normal(size=8)
+    first, again, other = (bootstrap_interval(results, seed=s) for s in (0, 0, 1))
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"values": [1.0]}, r"values must hold at least 2 seeds, got shape \(1,\)"),
+        ({"values": 1.0}, r"values must hold at least 2 seeds, got shape \(\)"),
+        ({"values": [1.0, np.nan]}, "values must be finite"),
+        ({"values": [1.0, 2.0], "level": 1.0}, "level must lie between 0 and 1"),
+        ({"values": [1.0, 2.0], "level": 95}, "level must lie between 0 and 1, got 95"),
+        ({"values": [1.0, 2.0], "draws": 0}, "draws must be at least 1, got 0"),
+    ],
+)
+def test_interval_names_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        bootstrap_interval(**arguments)
+
+
+# --- Mistakes of published code -------------------------------------------------------
+
+
+@pytest.mark.erratum("checkpoint-in-place")
+def test_a_crash_while_writing_in_place_leaves_nothing(tmp_path):
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, {"step": 1})
+    whole = path.read_bytes()
+    with path.open("wb") as file:  # the old checkpoint is gone from here on
+        file.write(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="damaged or no checkpoint"):
+        load_checkpoint(path)
+
+
+@pytest.mark.erratum("resume-weights-alone")
+def test_weights_alone_do_not_bring_a_run_back():
+    def train(steps, model, optimizer, generator):
+        for _ in range(steps):
+            batch = torch.randn(8, 3, generator=generator)
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+
+    def start():
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1)
+        generator = torch.Generator().manual_seed(0)
+        return model, torch.optim.Adam(model.parameters(), 0.1), generator
+
+    whole, halfway = start(), start()
+    train(20, *whole)
+    train(10, *halfway)
+    ends = {}
+    for restored in ("all", "weights"):
+        resumed = start()
+        resumed[0].load_state_dict(halfway[0].state_dict())
+        if restored == "all":
+            resumed[1].load_state_dict(halfway[1].state_dict())
+            resumed[2].set_state(halfway[2].get_state())
+        train(10, *resumed)
+        ends[restored] = weights(resumed[0])
+    assert torch.equal(ends["all"], weights(whole[0]))
+    assert (ends["weights"] - weights(whole[0])).abs().max() > 0.01
+
+
+@pytest.mark.erratum("first-to-end")
+def test_the_first_episodes_that_end_are_short_ones():
+    """One or ten steps with equal chances: the mean return is 5.5."""
+    policy, means = DiscretePolicy(2, 2), []
+    for seed in range(20):
+        envs = make_envs(Lottery, 8)
+        envs.reset(seed=env_seed(seed, 0))
+        total, ended = np.zeros(8), []
+        while len(ended) < 8:
+            _, reward, terminated, _, _ = envs.step(np.zeros(8, dtype=int))
+            total += reward
+            ended.extend(total[terminated])
+            total[terminated] = 0.0
+        means.append(np.mean(ended[:8]))
+    assert np.mean(means) < 3.5
+    assert evaluate(policy, Lottery, 400).mean() == pytest.approx(5.5, abs=0.7)
+
+
+@pytest.mark.erratum("best-of-many")
+def test_the_best_of_many_evaluations_promises_too_much():
+    """A policy whose return is 100 ± 50, and 50 evaluations of ten episodes."""
+    rng = np.random.default_rng(0)
+    evaluations = rng.normal(100, 50, size=(1_000, 50, 10)).mean(axis=2)
+    assert evaluations.mean() == pytest.approx(100, abs=1)
+    assert evaluations.max(axis=1).mean() > 130
+    best = evaluations.argmax(axis=1)
+    anew = rng.normal(100, 50, size=(1_000, 50, 10)).mean(axis=2)
+    assert anew[np.arange(1_000), best].mean() == pytest.approx(100, abs=2)
+
+
+@pytest.mark.erratum("interval-of-three-seeds")
+@pytest.mark.parametrize(
+    ("seeds", "coverage"), [(3, 0.75), (5, 0.83), (10, 0.90), (50, 0.94)]
+)
+def test_intervals_of_few_seeds_are_too_short(seeds, coverage):
+    results = np.random.default_rng(0).normal(size=(seeds, 4_000))
+    low, high = bootstrap_interval(results, 0.95, draws=1_000)
+    assert np.mean((low <= 0) & (high >= 0)) == pytest.approx(coverage, abs=0.025)
