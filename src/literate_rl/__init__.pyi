@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest be0c7e93f83a20b0
+# Generated from chapters/*.py (edit there); digest 4917798ddad1b8fc
 from .agents import (
     Ring as Ring,
     Rollout as Rollout,
@@ -11,6 +11,28 @@ from .agents import (
     seed_everything as seed_everything,
     tabular_values as tabular_values,
     true_successors as true_successors,
+)
+from .runs import (
+    Learner as Learner,
+    Policy as Policy,
+    Run as Run,
+    bootstrap_interval as bootstrap_interval,
+    env_seed as env_seed,
+    evaluate as evaluate,
+    fit as fit,
+    flat_env as flat_env,
+    load as load,
+    load_checkpoint as load_checkpoint,
+    record_video as record_video,
+    save_checkpoint as save_checkpoint,
+    show as show,
+    video_html as video_html,
+)
+from .policy_gradient import (
+    categorical_entropy as categorical_entropy,
+    categorical_log_prob as categorical_log_prob,
+    optimal_baseline as optimal_baseline,
+    policy_gradient_error as policy_gradient_error,
 )
 from .advantages import (
     gae as gae,
@@ -32,10 +54,22 @@ from .ppo_error import (
     ppo_value_data as ppo_value_data,
     ppo_value_error as ppo_value_error,
 )
+from .ppo import (
+    PPO as PPO,
+    DiscretePolicy as DiscretePolicy,
+    GaussianPolicy as GaussianPolicy,
+    PPOConfig as PPOConfig,
+    RewardScaler as RewardScaler,
+    RunningMoments as RunningMoments,
+    make_policy as make_policy,
+    numpy_act as numpy_act,
+    ppo_settings as ppo_settings,
+)
 from .hybrid_action import (
     HybridActionSpec as HybridActionSpec,
     HybridDistribution as HybridDistribution,
     HybridLander as HybridLander,
+    HybridPolicy as HybridPolicy,
     HybridPolicyNetwork as HybridPolicyNetwork,
     Moving as Moving,
     mask_args as mask_args,

@@ -1,0 +1,316 @@
+"""The command line, run for real: its files, its words, and runs that are killed."""
+
+import dataclasses
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import imageio_ffmpeg
+import pytest
+import torch
+from torch import Tensor
+
+from literate_rl.__main__ import Command, main
+from literate_rl.ppo import PPOConfig
+from literate_rl.runs import evaluate, load, load_checkpoint
+
+# Small enough to be run again and again, with all that has a state: the optimiser, both
+# normalisers, the order of the minibatches, and environments in the middle of episodes.
+TINY = ["--seed=3", "--num-envs=2", "--num-steps=16", "--checkpoint-interval=2"]
+TINY += ["--num-epochs=2", "--num-minibatches=2", "--normalize-obs", "--scale-reward"]
+ITERATION = 32  # steps
+STEPS = 64 * ITERATION
+TINY += [f"--total-steps={STEPS}"]
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "literate_rl", "ppo", *options]
+
+
+def environment() -> dict[str, str]:
+    """Return an environment without a screen, in which one thread does the work."""
+    hidden = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    kept = {name: x for name, x in os.environ.items() if name not in hidden}
+    return kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+
+
+def run(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*options),
+        cwd=place,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def train(place: Path, env: str, name: str) -> Path:
+    """Train without any disturbance; return the directory of the run."""
+    done = run(place, "--env", env, "--name", name, *TINY)
+    assert done.returncode == 0, done.stderr
+    return place / "runs" / name
+
+
+def lines_of(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def signal_after(number: int, place: Path, rows: int, delay: float, *options: str):
+    """Start a run and send it a signal once its table has some rows; return the end."""
+    table = place / "metrics.csv"
+    started = time.monotonic()
+    with subprocess.Popen(
+        command(*options),
+        cwd=place.parents[1],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while lines_of(table) <= rows and process.poll() is None:
+            assert time.monotonic() - started < 120
+            time.sleep(0.002)
+        time.sleep(delay)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def flat(value: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """Go through all that a checkpoint holds, by name."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from flat(item, f"{name}/{key}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from flat(item, f"{name}/{index}")
+    else:
+        yield name, value
+
+
+def assert_same_to_the_bit(one: Path, other: Path) -> None:
+    """Compare the checkpoints and the tables of two runs, all but the speed."""
+    left, right = (
+        dict(flat(load_checkpoint(d / "checkpoint.pt"))) for d in (one, other)
+    )
+    assert left.keys() == right.keys()
+    assert any("exp_avg_sq" in name for name in left)
+    assert any("generator" in name for name in left)
+    for name, value in left.items():
+        same = torch.equal if isinstance(value, Tensor) else lambda a, b: a == b
+        assert same(value, right[name]), name
+    assert table(one) == table(other)
+
+
+def table(directory: Path) -> list[list[str]]:
+    """Return the metrics without the one that measures time."""
+    rows = [x.split(",") for x in (directory / "metrics.csv").read_text().splitlines()]
+    assert rows[0][-1] == "charts/SPS"
+    return [row[:-1] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run on CartPole that nobody disturbed, with a film of its agent."""
+    place = tmp_path_factory.mktemp("whole")
+    done = run(place, "--env", "CartPole-v1", "--name", "a", "--watch", *TINY)
+    assert done.returncode == 0, done.stderr
+    (place / "out.txt").write_text(done.stdout)
+    (place / "err.txt").write_text(done.stderr)
+    return place / "runs/a"
+
+
+# --- A run from its beginning to its end ----------------------------------------------
+
+
+def test_a_run_leaves_its_files_and_says_where(whole):
+    names = {path.name for path in whole.iterdir()}
+    assert {"settings.json", "metrics.csv", "checkpoint.pt", "video.mp4"} <= names
+    assert any(name.startswith("events.out.tfevents.") for name in names)
+    assert not any(name.endswith(".new") for name in names)
+    out = (whole.parents[1] / "out.txt").read_text()
+    for line in ("directory: runs/a\n", "runs/a/checkpoint.pt\n", "runs/a/video.mp4\n"):
+        assert line in out
+
+
+def test_progress_is_shown_beside_the_output(whole):
+    err = (whole.parents[1] / "err.txt").read_text()
+    assert f"{STEPS}/{STEPS}" in err
+    assert "Traceback" not in err
+    assert "arning" not in err
+    assert "steps/s=" in err
+    assert "KL=" in err
+
+
+def test_settings_are_those_of_the_command(whole):
+    settings = json.loads((whole / "settings.json").read_text())
+    assert settings["algorithm"] == "ppo"
+    assert settings["env"] == "CartPole-v1"
+    config = PPOConfig(**settings["config"])
+    assert (config.seed, config.num_envs, config.total_steps) == (3, 2, STEPS)
+    # What was not named is what suits the environment, not the dataclass's default.
+    assert config.gamma == 0.98 != PPOConfig().gamma
+
+
+def test_metrics_have_a_row_for_each_iteration(whole):
+    rows = table(whole)
+    assert rows[0][:3] == ["step", "charts/episodic_return", "charts/episodic_length"]
+    assert [int(row[0]) for row in rows[1:]] == list(range(32, STEPS + 1, ITERATION))
+    assert all(row[5] for row in rows[1:])  # a loss is there in every row
+
+
+def test_the_printed_return_is_that_of_the_loaded_policy(whole):
+    returns = evaluate(load(whole), "CartPole-v1", 20, seed=4)
+    out = (whole.parents[1] / "out.txt").read_text()
+    assert f"without noise: {returns.mean():.1f} ± {returns.std():.1f}\n" in out
+
+
+def test_the_film_shows_the_agent_and_needed_no_screen(whole):
+    frames, _ = imageio_ffmpeg.count_frames_and_secs(str(whole / "video.mp4"))
+    assert frames == evaluate(load(whole), "CartPole-v1", 1, seed=0)[0]
+
+
+# --- Killed and resumed ---------------------------------------------------------------
+
+
+def test_two_runs_with_one_seed_are_equal_to_the_bit(whole, tmp_path):
+    assert_same_to_the_bit(train(tmp_path, "CartPole-v1", "b"), whole)
+
+
+def killed_and_resumed(place: Path, env: str, moments: tuple[int, ...]) -> Path:
+    """Kill a run, resume it, kill it again, …, and let it come to its end."""
+    directory, rng = place / "runs/killed", random.Random(f"{env} {moments}")
+    options = ["--env", env, "--name", "killed", *TINY]
+    for rows in moments:
+        delay = 0.03 * rng.random()
+        code, _, _ = signal_after(signal.SIGKILL, directory, rows, delay, *options)
+        assert code == -signal.SIGKILL
+        assert load_checkpoint(directory / "checkpoint.pt")["step"] < STEPS
+        options = ["--resume", "runs/killed"]
+    done = run(place, *options)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def test_a_killed_run_comes_to_the_same_end(whole, tmp_path):
+    killed = killed_and_resumed(tmp_path, "CartPole-v1", (1, 25))
+    assert_same_to_the_bit(killed, whole)
+
+
+def test_a_killed_run_comes_to_the_same_end_in_a_world_that_cannot_be_saved(tmp_path):
+    env = "LunarLander-v3"
+    killed = killed_and_resumed(tmp_path, env, (12, 25))
+    assert_same_to_the_bit(killed, train(tmp_path, env, "whole"))
+
+
+def test_an_interrupt_saves_and_the_run_can_go_on(tmp_path):
+    directory = tmp_path / "runs/stopped"
+    options = ["--name", "stopped", *TINY]
+    code, out, err = signal_after(signal.SIGINT, directory, 10, 0.0, *options)
+    assert code == 0
+    assert "Traceback" not in err
+    step = load_checkpoint(directory / "checkpoint.pt")["step"]
+    assert f"interrupted at step {step}, go on with --resume runs/stopped\n" in out
+    assert int(table(directory)[-1][0]) == step < STEPS
+
+    done = run(tmp_path, "--resume", "runs/stopped")
+    assert done.returncode == 0, done.stderr
+    steps = [int(row[0]) for row in table(directory)[1:]]
+    assert steps == list(range(32, STEPS + 1, ITERATION))
+    assert load_checkpoint(directory / "checkpoint.pt")["step"] == STEPS
+
+
+# --- Help and refusals ----------------------------------------------------------------
+
+
+def help_of(arguments: list[str], capsys) -> str:
+    """Return the help text without its frame and its line breaks."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+
+
+def test_help_explains_every_setting(capsys):
+    text = help_of(["ppo", "--help"], capsys)
+    for settings in (Command, PPOConfig):
+        described = settings.__doc__.split("Attributes:")[1]
+        for field in dataclasses.fields(settings):
+            if field.name == "config":
+                continue
+            assert f"--{field.name.replace('_', '-').rstrip('-')}" in text
+            entry = re.search(
+                rf"{field.name}: (.*?)(?=\n        \w+: |\Z)", described, re.S
+            )
+            assert " ".join(entry[1].split()) in text, field.name
+
+
+def test_help_shows_the_defaults_that_suit_the_environment(capsys):
+    text = help_of(["ppo", "--env", "Pendulum-v1", "--help"], capsys)
+    assert "(default: 300000)" in text
+
+
+def test_help_without_an_algorithm_names_the_algorithms(capsys):
+    assert "{ppo}" in help_of(["--help"], capsys)
+
+
+def test_an_error_is_one_line_and_no_traceback(tmp_path):
+    done = run(tmp_path, "--env", "Nothing-v0")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: env 'Nothing-v0' cannot be made: ")
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--name taken", "runs/taken holds a run: resume it or choose another name"),
+        ("--resume runs/missing", "there is no checkpoint runs/missing/checkpoint.pt"),
+        ("--resume runs/broken", "is damaged or no checkpoint"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(
+    tmp_path, monkeypatch, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("taken", "broken"):
+        directory = tmp_path / "runs" / name
+        directory.mkdir(parents=True)
+        (directory / "checkpoint.pt").write_text("no checkpoint")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit, match=message) as ended:
+        main(["ppo", *options.split()])
+    assert str(ended.value.code).startswith("error: ")
+    assert "\n" not in str(ended.value.code)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "algorithm"),
+        ("dqn", "invalid choice: 'dqn'"),
+        ("ppo --no-such-option 1", "no-such-option"),
+        ("ppo --num-envs 0", "num_envs must be at least 1, got 0"),
+        ("ppo --env Pendulum-v1 --gamma 2", "gamma must lie in [0, 1], got 2.0"),
+        ("ppo --seed one", "one"),
+    ],
+)
+def test_a_wrong_command_exits_with_2_and_says_why(arguments, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split())
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err

@@ -1,0 +1,565 @@
+"""The PPO learner against slow references, and its promises about runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import Categorical, Independent, Normal
+
+from literate_rl.agents import make_envs, seed_everything
+from literate_rl.ppo import (
+    PPO,
+    SETTINGS,
+    DiscretePolicy,
+    GaussianPolicy,
+    PPOConfig,
+    RewardScaler,
+    RunningMoments,
+    check_experience,
+    make_policy,
+    numpy_act,
+    ppo_settings,
+)
+from literate_rl.ppo_error import fused_ppo_policy_error, ppo_policy_data
+from literate_rl.runs import evaluate, fit, flat_env
+
+SMALL = PPOConfig(total_steps=256, num_envs=2, num_steps=32, num_epochs=2)
+
+
+def make_learner(env: Any, config: PPOConfig, **functions: Any) -> PPO:
+    seed_everything(config.seed)
+    envs = make_envs(partial(flat_env, env), config.num_envs)
+    policy = make_policy(
+        envs.single_observation_space,
+        envs.single_action_space,
+        normalize=config.normalize_obs,
+    )
+    return PPO(policy, envs, config, **functions)
+
+
+def gaussian(normalize: bool = False) -> GaussianPolicy:
+    policy = GaussianPolicy(3, [-2.0, 0.0], [2.0, 1.0], 16, normalize)
+    torch.nn.init.normal_(policy.log_sigma, std=0.5)
+    return policy
+
+
+class Counter(gym.Env[np.ndarray, int]):
+    """Counts its steps; the reward is the count, the end comes after five steps."""
+
+    observation_space = gym.spaces.Box(0, np.inf, (1,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, reward: float | None = None, obs: float | None = None) -> None:
+        self.bad_reward, self.bad_obs, self.count = reward, obs, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> Any:
+        self.count += 1
+        bad = self.count == 3
+        reward = self.bad_reward if bad and self.bad_reward is not None else self.count
+        obs = self.bad_obs if bad and self.bad_obs is not None else self.count
+        return np.array([obs], np.float32), float(reward), self.count == 5, False, {}
+
+
+# --- Policies as functions of noise ---------------------------------------------------
+
+
+@pytest.mark.equation("act-discrete")
+def test_the_race_draws_from_the_softmax() -> None:
+    torch.manual_seed(0)
+    policy = DiscretePolicy(2, 4)
+    torch.nn.init.normal_(policy.actor[-1].bias)
+    obs = torch.zeros(1, 2)
+    noise = policy.noise(200, 1000, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        action = policy.act(obs.expand(200, 1000, 2), noise)
+        expected = policy(obs).softmax(-1)[0]
+    share = torch.bincount(action.flatten(), minlength=4) / 200_000
+    torch.testing.assert_close(share, expected, atol=5e-3, rtol=0)
+
+
+@pytest.mark.equation("act-gaussian")
+def test_gaussian_actions_have_their_mean_and_deviation() -> None:
+    torch.manual_seed(0)
+    policy = gaussian()
+    obs = torch.randn(1, 3)
+    noise = policy.noise(200, 1000, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        action = policy.act(obs.expand(200, 1000, 3), noise).flatten(0, 1)
+        mu, log_sigma = policy(obs).chunk(2, -1)
+    torch.testing.assert_close(action.mean(0), mu[0], atol=1e-2, rtol=0)
+    torch.testing.assert_close(action.std(0), log_sigma.exp()[0], atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("make", [partial(DiscretePolicy, 3, 4), gaussian])
+def test_without_noise_a_policy_is_greedy(make: Any) -> None:
+    policy, obs = make(), torch.randn(7, 3)
+    row = policy(obs)
+    best = row.argmax(-1) if isinstance(policy, DiscretePolicy) else row.chunk(2, -1)[0]
+    torch.testing.assert_close(policy.act(obs, 0.0), best)
+    others = policy.act(obs, 3 * policy.noise(1, 7, torch.Generator())[0])
+    assert policy.log_prob(row, others).sum() < policy.log_prob(row, best).sum()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 5), st.integers(2, 6))
+def test_log_prob_is_that_of_the_distribution(seed: int, batch: int, n: int) -> None:
+    torch.manual_seed(seed)
+    discrete = DiscretePolicy(3, n)
+    logit = 5 * torch.randn(batch, n, dtype=torch.float64, requires_grad=True)
+    action = torch.randint(n, (batch,))
+    ours = discrete.log_prob(logit, action)
+    torch.testing.assert_close(ours, Categorical(logits=logit).log_prob(action))
+    row = torch.randn(batch, 4, dtype=torch.float64, requires_grad=True)
+    action = 3 * torch.randn(batch, 2, dtype=torch.float64)
+    mu, log_sigma = row.chunk(2, -1)
+    density = Independent(Normal(mu, log_sigma.exp()), 1)
+    ours, theirs = gaussian().log_prob(row, action), density.log_prob(action)
+    torch.testing.assert_close(ours, theirs)
+    grads = [torch.autograd.grad(x.sum(), row)[0] for x in (ours, theirs)]
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("kind", ["discrete", "gaussian"])
+def test_numpy_acts_as_torch_does_and_follows_the_weights(
+    kind: str, normalize: bool
+) -> None:
+    torch.manual_seed(0)
+    policy: Any = (
+        DiscretePolicy(3, 5, normalize=normalize)
+        if kind == "discrete"
+        else gaussian(normalize)
+    )
+    act = numpy_act(policy)
+    optimizer = torch.optim.Adam(policy.parameters(), 0.05, fused=True)
+    for _ in range(3):
+        obs = 3 * torch.randn(64, 3) + 1
+        noise = policy.noise(1, 64, torch.Generator().manual_seed(0))[0]
+        with torch.no_grad():
+            torch.testing.assert_close(act(obs, noise), policy.act(obs, noise))
+        (policy(obs).square().mean() + policy.value(obs).square().mean()).backward()
+        optimizer.step()
+        if normalize:
+            policy.normalizer.update(obs)
+
+
+def test_numpy_acts_on_the_cpu_only() -> None:
+    with pytest.raises(ValueError, match="policy must be on the CPU, got meta"):
+        numpy_act(DiscretePolicy(3, 2).to("meta"))
+
+
+def test_actions_are_stretched_and_clipped_on_the_way_out() -> None:
+    policy = gaussian()
+    action = torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.0, 0.5], [-9.0, 9.0]])
+    wanted = [[-2.0, 0.0], [2.0, 1.0], [0.0, 0.75], [-2.0, 1.0]]
+    assert policy.to_env(action).tolist() == wanted
+    assert policy.to_env(action).dtype == np.float32
+    unbounded = GaussianPolicy(3, [-np.inf, 0.0], [np.inf, np.inf])
+    assert unbounded.to_env(torch.tensor([[7.0, -1.0]])).tolist() == [[7.0, 0.0]]
+
+
+def test_actions_start_where_the_space_starts() -> None:
+    space = gym.spaces.Discrete(3, start=5)
+    policy = make_policy(gym.spaces.Box(-1, 1, (2,)), space)
+    actions = policy.to_env(torch.tensor([0, 2]))
+    assert actions.tolist() == [5, 7]
+    assert all(space.contains(action) for action in actions)
+
+
+@pytest.mark.parametrize(
+    ("spaces", "message"),
+    [
+        ((gym.spaces.Discrete(3), gym.spaces.Discrete(2)), "observation_space"),
+        ((gym.spaces.Box(-1, 1, (2, 2)), gym.spaces.Discrete(2)), "observation_space"),
+        ((gym.spaces.Box(-1, 1, (2,)), gym.spaces.MultiBinary(2)), "action_space"),
+        ((gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, (2, 2))), "action_space"),
+    ],
+)
+def test_spaces_that_do_not_fit_are_named(spaces: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_policy(*spaces)
+
+
+# --- Moments and scales ---------------------------------------------------------------
+
+
+@pytest.mark.equation("pooled-moments")
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**31), st.lists(st.integers(1, 9), min_size=1, max_size=5))
+def test_moments_of_parts_are_those_of_the_whole(seed: int, sizes: list[int]) -> None:
+    rng = np.random.default_rng(seed)
+    parts = [rng.normal(rng.normal(), 2.0, (size, 3)) for size in sizes]
+    moments = RunningMoments(3)
+    for part in parts:
+        moments.update(torch.as_tensor(part))
+    everything = np.concatenate(parts)
+    np.testing.assert_allclose(moments.mean, everything.mean(0), atol=1e-10)
+    np.testing.assert_allclose(moments.var, everything.var(0), atol=1e-10)
+    assert moments.count == len(everything)
+
+
+def test_normalised_items_have_mean_zero_and_deviation_one() -> None:
+    torch.manual_seed(0)
+    moments, items = RunningMoments(2), 50 + 7 * torch.randn(1000, 2)
+    untouched = torch.randn(4, 2)
+    torch.testing.assert_close(moments(untouched), untouched)
+    moments.update(items)
+    out = moments(items)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out.mean(0), torch.zeros(2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.std(0), torch.ones(2), atol=1e-3, rtol=0)
+    assert moments(items + 1e6).max() == 10.0
+
+
+@pytest.mark.equation("reward-scale")
+def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far() -> None:
+    torch.manual_seed(0)
+    gamma, rollouts = 0.9, 3
+    reward = torch.randn(rollouts, 20, 4) + 1
+    done = torch.rand(rollouts, 20, 4) < 0.15
+    scaler = RewardScaler(4, gamma)
+    sums: list[np.ndarray] = []
+    current = np.zeros(4)
+    for k in range(rollouts):
+        scaled = scaler(reward[k], done[k])
+        for t in range(20):
+            current = current + reward[k, t].double().numpy()
+            sums.append(current.copy())
+            current = gamma * current * ~done[k, t].numpy()
+        deviation = np.concatenate(sums).std()
+        np.testing.assert_allclose(scaled, reward[k] / deviation, rtol=1e-4)
+
+
+# --- Settings -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("total_steps", 0),
+        ("num_envs", 0),
+        ("num_steps", -1),
+        ("num_epochs", 0),
+        ("num_minibatches", 0),
+        ("num_minibatches", 513),
+        ("checkpoint_interval", 0),
+        ("learning_rate", 0.0),
+        ("learning_rate", math.nan),
+        ("clip_ratio", 0.0),
+        ("max_grad_norm", -1.0),
+        ("gamma", 1.5),
+        ("gamma", math.nan),
+        ("lambda_", -0.1),
+        ("seed", -1),
+        ("dual_clip", 1.0),
+        ("value_clip", 0.0),
+        ("target_kl", 0.0),
+    ],
+)
+def test_settings_out_of_range_are_named(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must .*{value}"):
+        PPOConfig(**{name: value})
+
+
+def test_settings_of_the_wrong_type_are_named() -> None:
+    with pytest.raises(TypeError, match="num_steps must be at least 1, got 'many'"):
+        PPOConfig(num_steps="many")  # type: ignore[arg-type]
+
+
+def test_every_setting_is_documented() -> None:
+    text = PPOConfig.__doc__ or ""
+    for setting in fields(PPOConfig):
+        assert f"        {setting.name}: " in text
+
+
+def test_settings_of_environments_are_valid_and_others_get_the_defaults() -> None:
+    for env in SETTINGS:
+        assert ppo_settings(env) == PPOConfig(**SETTINGS[env])
+    assert ppo_settings("Nobody-v0") == PPOConfig()
+
+
+def test_the_number_of_environments_must_fit() -> None:
+    with pytest.raises(ValueError, match="envs must have 4 copies, got 2"):
+        PPO(DiscretePolicy(4, 2), make_envs("CartPole-v1", 2), PPOConfig())
+
+
+# --- One iteration --------------------------------------------------------------------
+
+
+def test_a_rollout_holds_true_successors_and_counts_steps() -> None:
+    learner = make_learner(Counter, SMALL)
+    learner.reset_envs()
+    batch, real = learner.collect()
+    assert real.all()
+    assert learner.step == 64
+    torch.testing.assert_close(batch.next_obs, batch.obs + 1)
+    torch.testing.assert_close(batch.reward, batch.next_obs[..., 0])
+    assert torch.equal(batch.terminated, batch.reward == 5)
+    assert not batch.truncated.any()
+
+
+def test_episodes_are_counted_across_rollouts() -> None:
+    learner = make_learner(Counter, replace(SMALL, num_steps=7))
+    learner.reset_envs()
+    for ended in (1, 1, 2, 1):  # after 5, 10, 15, 20 and 25 of 28 steps
+        returns, lengths = learner.count_episodes(*learner.collect())
+        assert returns == [15.0] * 2 * ended
+        assert lengths == [5] * 2 * ended
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_phantom_rows_are_found_and_nothing_else_changes(mode: AutoresetMode) -> None:
+    envs = SyncVectorEnv([Counter] * 2, autoreset_mode=mode)
+    learner = PPO(DiscretePolicy(1, 2), envs, SMALL)
+    learner.reset_envs()
+    episodes = []
+    for _ in range(3):
+        batch, real = learner.collect()
+        # Every real step counts up by one; a phantom leads from 5 to 0.
+        counts = batch.next_obs - batch.obs
+        assert torch.equal(counts[..., 0] == 1, real)
+        assert real.all() or mode == AutoresetMode.NEXT_STEP
+        returns, lengths = learner.count_episodes(batch, real)
+        episodes += list(zip(returns, lengths, strict=True))
+    assert set(episodes) == {(15.0, 5)}
+    assert len(episodes) == (32 if mode == AutoresetMode.NEXT_STEP else 38)
+
+
+def test_phantom_rows_teach_nothing() -> None:
+    torch.manual_seed(0)
+    envs = SyncVectorEnv([Counter] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+    seen = []
+
+    def spy(data: ppo_policy_data, *clips: Any) -> Any:
+        seen.append(len(data.action))
+        return fused_ppo_policy_error(data, *clips)
+
+    config = replace(SMALL, num_minibatches=1, num_epochs=1)
+    learner = PPO(DiscretePolicy(1, 2), envs, config, policy_error=spy)
+    learner.iterate()
+    assert seen == [64 - 2 * 5]  # rows 6, 12, 18, 24 and 30 of 32 are phantoms
+
+
+@pytest.mark.equation("advantage-normalised")
+def test_each_minibatch_gets_advantages_of_mean_zero_and_deviation_one() -> None:
+    seen = []
+
+    def spy(data: ppo_policy_data, *clips: Any) -> Any:
+        seen.append(data.adv)
+        return fused_ppo_policy_error(data, *clips)
+
+    make_learner("CartPole-v1", SMALL, policy_error=spy).iterate()
+    assert len(seen) == SMALL.num_epochs * SMALL.num_minibatches
+    for adv in seen:
+        assert adv.mean().abs() < 1e-5
+        assert adv.std(correction=0) == pytest.approx(1.0, abs=1e-4)
+    seen.clear()
+    plain = replace(SMALL, normalize_advantage=False)
+    make_learner("CartPole-v1", plain, policy_error=spy).iterate()
+    assert max(adv.mean().abs() for adv in seen) > 0.01
+
+
+def test_a_minibatch_of_one_sample_is_no_nan() -> None:
+    config = replace(SMALL, num_minibatches=64, num_epochs=1)
+    learner = make_learner("CartPole-v1", config)
+    learner.iterate()
+    assert all(p.isfinite().all() for p in learner.policy.parameters())
+
+
+@pytest.mark.equation("annealing")
+def test_the_step_size_falls_in_a_straight_line() -> None:
+    config = replace(SMALL, total_steps=64 * 4, learning_rate=1.0e-3)
+    rates = [
+        row["charts/learning_rate"]
+        for row in fit(make_learner("CartPole-v1", config), None, False)
+    ]
+    np.testing.assert_allclose(rates, [1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+    config = replace(config, anneal=False)
+    rates = [
+        row["charts/learning_rate"]
+        for row in fit(make_learner("CartPole-v1", config), None, False)
+    ]
+    assert set(rates) == {1e-3}
+
+
+def test_the_first_ratios_of_an_iteration_are_one() -> None:
+    first = []
+
+    def spy(data: ppo_policy_data, *clips: Any) -> Any:
+        first.append((data.logit_new - data.logit_old).abs().max().item())
+        return fused_ppo_policy_error(data, *clips)
+
+    config = replace(SMALL, normalize_obs=True, scale_reward=True)
+    learner = make_learner("CartPole-v1", config, policy_error=spy)
+    for _ in range(3):
+        first.clear()
+        learner.iterate()
+        assert first[0] < 1e-6
+        assert first[-1] > 1e-4
+
+
+def test_a_large_divergence_ends_the_epochs() -> None:
+    def epochs(target_kl: float | None) -> int:
+        config = replace(SMALL, target_kl=target_kl, num_epochs=8, learning_rate=1e-2)
+        learner = make_learner("CartPole-v1", config)
+        learner.iterate()
+        steps = learner.optimizer.state_dict()["state"][0]["step"]
+        return int(steps) // SMALL.num_minibatches
+
+    assert epochs(None) == 8
+    assert epochs(1e-9) == 1
+    assert 1 < epochs(0.02) < 8
+
+
+def test_a_long_gradient_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    norms = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def spy(parameters: Any, longest: float) -> Any:
+        parameters = list(parameters)
+        clip(parameters, longest)
+        norms.append(math.sqrt(sum(p.grad.square().sum() for p in parameters)))
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spy)
+    make_learner(Counter, replace(SMALL, max_grad_norm=0.1)).iterate()
+    assert max(norms) <= 0.1 + 1e-5
+    assert min(norms) > 0.09
+
+
+def test_truncation_bootstraps_and_termination_does_not() -> None:
+    """With exact values on the Counter, the only surprise is what the flags make."""
+
+    class Exact(DiscretePolicy):
+        def value(self, obs: torch.Tensor) -> torch.Tensor:
+            return 0 * super().value(obs) + 100.0
+
+    for limit, last in ((3, 3.0 + 0.5 * 100 - 100), (9, 5.0 - 100)):
+        envs = make_envs(lambda limit=limit: TimeLimit(Counter(), limit), 2)
+        config = replace(SMALL, gamma=0.5, normalize_advantage=False, num_epochs=1)
+        seen = []
+
+        def spy(data: ppo_policy_data, *clips: Any, seen: Any = seen) -> Any:
+            seen.append(data)
+            return fused_ppo_policy_error(data, *clips)
+
+        learner = PPO(Exact(1, 2), envs, replace(config, lambda_=0.0), policy_error=spy)
+        learner.iterate()
+        surprises = set(torch.cat([data.adv for data in seen]).tolist())
+        assert last in surprises
+        assert surprises == {
+            k + (0 if k == 5 else 50.0) - 100 for k in range(1, min(limit, 5) + 1)
+        }
+
+
+def test_metrics_have_the_names_that_others_use() -> None:
+    metrics = make_learner("CartPole-v1", SMALL).iterate()
+    assert list(metrics) == [
+        "charts/episodic_return",
+        "charts/episodic_length",
+        "charts/learning_rate",
+        "losses/policy_loss",
+        "losses/value_loss",
+        "losses/entropy",
+        "losses/old_approx_kl",
+        "losses/approx_kl",
+        "losses/clipfrac",
+        "losses/explained_variance",
+    ]
+    assert all(isinstance(value, float) for value in metrics.values())
+
+
+# --- Promises about runs --------------------------------------------------------------
+
+
+def weights(learner: PPO) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in learner.policy.parameters()])
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "LunarLander-v3"])
+def test_one_seed_makes_one_run(env: str) -> None:
+    runs = [make_learner(env, replace(SMALL, seed=seed)) for seed in (3, 3, 4)]
+    for learner in runs:
+        fit(learner, progress=False)
+    assert torch.equal(weights(runs[0]), weights(runs[1]))
+    assert not torch.equal(weights(runs[0]), weights(runs[2]))
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "LunarLander-v3"])
+def test_a_restored_learner_ends_with_the_same_weights(env: str) -> None:
+    config = replace(
+        SMALL, checkpoint_interval=2, normalize_obs=True, scale_reward=True
+    )
+    whole, first, second = (make_learner(env, config) for _ in range(3))
+    fit(whole, progress=False)
+    for _ in range(2):
+        first.iterate()
+    assert first.checkpoint_due
+    second.policy.load_state_dict(first.policy.state_dict())
+    second.load_state_dict(first.state_dict())
+    fit(second, progress=False)
+    assert torch.equal(weights(whole), weights(second))
+
+
+def test_plain_and_fast_forms_make_the_same_run() -> None:
+    config = replace(SMALL, total_steps=1024)
+    plain = make_learner("CartPole-v1", config)
+    fast = make_learner("CartPole-v1", config, policy_error=fused_ppo_policy_error)
+    fast.act = numpy_act(fast.policy)
+    fit(plain, progress=False)
+    fit(fast, progress=False)
+    torch.testing.assert_close(weights(plain), weights(fast), atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"reward": math.nan}, r"reward of environment 0 is nan at step 4"),
+        ({"reward": math.inf}, r"reward of environment 0 is inf at step 4"),
+        ({"obs": math.nan}, r"obs of environment 0 is nan at step 6"),
+        ({"obs": -math.inf}, r"obs of environment 0 is -inf at step 6"),
+    ],
+)
+def test_numbers_that_are_none_stop_the_run(bad: Any, message: str) -> None:
+    learner = make_learner(lambda: Counter(**bad), SMALL)
+    before = weights(learner).clone()
+    with pytest.raises(ValueError, match=message):
+        fit(learner, progress=False)
+    assert torch.equal(weights(learner), before)
+    assert learner.step == 0
+
+
+def test_the_culprit_is_the_first_one() -> None:
+    reward = np.zeros((3, 4))
+    reward[1, 2] = np.nan
+    reward[2, 0] = np.nan
+    with pytest.raises(ValueError, match="reward of environment 2 is nan at step 104"):
+        check_experience(100, obs=np.zeros((3, 4, 2)), reward=reward)
+
+
+# --- Learning -------------------------------------------------------------------------
+
+
+def test_cartpole_is_solved() -> None:
+    learner = make_learner("CartPole-v1", ppo_settings("CartPole-v1"))
+    learner.act, learner.policy_error = (
+        numpy_act(learner.policy),
+        fused_ppo_policy_error,
+    )
+    fit(learner, progress=False)
+    assert evaluate(learner.policy, "CartPole-v1", 20, seed=5).mean() >= 475
