@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from dataclasses import replace
+from functools import partial
 from importlib.metadata import packages_distributions
 
 import gymnasium as gym
@@ -19,23 +21,30 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from literate_rl import hybrid_action
-from literate_rl.agents import make_envs
+from literate_rl.__main__ import main
+from literate_rl.agents import make_envs, seed_everything
 from literate_rl.hybrid_action import (
     HybridActionSpec,
     HybridDistribution,
     HybridLander,
+    HybridPolicy,
     HybridPolicyNetwork,
     Moving,
     draw,
+    leaves,
     log_softmax,
     mask_args,
+    plain_space,
     ppo_policy_error_hybrid,
     ppo_policy_error_hybrid_per_head,
     sample_hybrid_action,
     select_args,
+    space_from_plain,
     ttorch,
 )
+from literate_rl.ppo import PPO, ppo_settings
 from literate_rl.ppo_error import clipped_surrogate, ppo_policy_data
+from literate_rl.runs import evaluate, fit, load, save_checkpoint
 
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
@@ -1627,6 +1636,254 @@ def test_platform_runs_through_the_same_code():
     policy = HybridDistribution(network(torch.as_tensor(obs)), spec.mask)
     obs, *_ = envs.step(spec.to_env(policy.sample()))
     assert obs.shape == (2, 9)
+
+
+# --- The policy of rows -------------------------------------------------------------
+
+NEST = spaces.Dict(
+    {
+        "how": spaces.Tuple(
+            (
+                spaces.Box(-2.0, 2.0, (2, 1), np.float64),
+                spaces.Box(np.float32(-np.inf), np.float32(np.inf), (1,)),
+            )
+        ),
+        "what": spaces.Discrete(3, start=5),
+        "why": spaces.Box(np.array([0.0], np.float32), np.array([9.0], np.float32)),
+    }
+)
+
+
+def nested_policy(**arguments) -> HybridPolicy:
+    torch.manual_seed(0)
+    policy = HybridPolicy(6, NEST, MASK, **arguments)
+    torch.nn.init.normal_(policy.actor.action_args_log_sigma, std=0.5)
+    return policy
+
+
+def test_a_row_holds_what_the_network_says():
+    policy, obs = nested_policy(), torch.randn(5, 6)
+    logit = policy.actor(obs)
+    row = policy(obs)
+    assert row.shape == (5, 3 + 2 * 4)
+    args = logit.action_args
+    torch.testing.assert_close(
+        row, torch.cat([logit.action_type, args.mu, args.sigma], 1)
+    )
+    tree = policy.logit_of(row)
+    for part, whole in zip(
+        leaves_of(ttorch.as_tensor(tree)), leaves_of(logit), strict=True
+    ):
+        torch.testing.assert_close(part, whole)
+    # A rollout has two dimensions in front, the network knows one.
+    rollout = torch.randn(7, 5, 6)
+    torch.testing.assert_close(policy(rollout)[3], policy(rollout[3]))
+    assert policy.value(rollout).shape == (7, 5)
+
+
+def test_the_policys_log_prob_is_that_of_the_distribution():
+    policy, obs = nested_policy(), torch.randn(64, 6)
+    row = policy(obs)
+    action = policy.act(obs, policy.noise(1, 64, torch.Generator().manual_seed(0))[0])
+    log_prob = policy.log_prob(row, action)
+    tree = action_of(action[:, 0].long(), action[:, 1:])
+    reference = log_prob_reference(policy.actor(obs), MASK, tree)
+    torch.testing.assert_close(log_prob, reference, rtol=1e-5, atol=1e-5)
+
+
+def test_acting_without_noise_is_the_mode():
+    policy, obs = nested_policy(), torch.randn(64, 6)
+    action = policy.action_of(policy.act(obs, 0.0))
+    mode = HybridDistribution(policy.actor(obs), MASK).mode()
+    assert action["action_type"].dtype == torch.int64
+    assert torch.equal(action["action_type"], mode.action_type)
+    torch.testing.assert_close(action["action_args"], mode.action_args)
+
+
+def test_acting_with_noise_samples_the_distribution():
+    policy = nested_policy()
+    number = 200_000
+    obs = torch.randn(1, 6).expand(number, 6)
+    noise = policy.noise(1, number, torch.Generator().manual_seed(0))[0]
+    assert noise.shape == (number, 3 + 4)
+    with torch.no_grad():
+        action = policy.action_of(policy.act(obs, noise))
+        expected = HybridDistribution(policy.actor(obs[:1]), MASK)
+    frequency = action["action_type"].bincount(minlength=3) / number
+    # Five standard errors of a frequency, a mean and a deviation.
+    error = 5 / math.sqrt(number)
+    assert (frequency - expected.prob[0]).abs().max() < error * 0.5
+    distance = (action["action_args"].mean(0) - expected.mu[0]) / expected.sigma[0]
+    assert distance.abs().max() < error
+    ratio = action["action_args"].std(0) / expected.sigma[0]
+    assert (ratio - 1).abs().max() < error
+    # Types and arguments are independent of each other.
+    first = action["action_args"][action["action_type"] == 0].mean(0)
+    assert ((first - expected.mu[0]) / expected.sigma[0]).abs().max() < 2 * error
+
+
+@pytest.mark.parametrize("error", ["policy", *ERRORS])
+def test_errors_of_rows_are_errors_of_trees(error):
+    policy, obs = nested_policy(), torch.randn(64, 6)
+    old = policy(obs).detach()
+    action = policy.act(obs, policy.noise(1, 64, torch.Generator().manual_seed(0))[0])
+    action = action.detach()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    adv = torch.randn(64)
+    rows = ppo_policy_data(policy(obs), old, action, adv, None)
+    if error == "policy":
+        loss, info = policy.error(rows, 0.1, 3.0)
+        error = ppo_policy_error_hybrid
+    else:
+        loss, info = error(policy.trees(rows), MASK, 0.1, 3.0)
+    split = [3, 4, 4]
+    trees = ppo_policy_data(
+        logit_of(*rows.logit_new.split(split, 1)),
+        logit_of(*old.split(split, 1)),
+        action_of(action[:, 0].long(), action[:, 1:]),
+        adv,
+        None,
+    )
+    expected_loss, expected_info = error(trees, MASK, 0.1, 3.0)
+    torch.testing.assert_close(tuple(loss), tuple(expected_loss))
+    assert info == pytest.approx(expected_info)
+
+
+def test_arguments_that_do_not_count_do_no_harm_in_a_row():
+    policy, obs = nested_policy(), torch.randn(8, 6)
+    old = policy(obs).detach()
+    action = policy.act(obs, 0.0).detach()
+    unused = ~MASK[action[:, 0].long()]
+    assert unused.any()
+    action[:, 1:][unused] = torch.nan
+    row = policy(obs)
+    assert policy.log_prob(row, action).isfinite().all()
+    loss, _ = policy.error(ppo_policy_data(row, old, action, torch.randn(8), None))
+    (loss.policy_loss + loss.entropy_loss).backward()
+    for name, parameter in policy.actor.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_checkpoint_brings_the_policy_back(tmp_path, normalize):
+    policy = nested_policy(normalize=normalize)
+    if normalize:
+        policy.normalizer.update(3 + 2 * torch.randn(100, 6))
+    state = {
+        "class": "HybridPolicy",
+        "arguments": policy.arguments,
+        "weights": policy.state_dict(),
+    }
+    save_checkpoint(tmp_path / "checkpoint.pt", {"policy": state})
+    again = load(tmp_path)
+    assert again.spec.space == NEST
+    assert torch.equal(again.spec.mask, MASK)
+    obs = torch.randn(4, 6)
+    action = policy.act(obs, 0.0)
+    assert torch.equal(again.act(obs, 0.0), action)
+    names = policy.to_env(action)
+    for one in (again.to_env(action), names):
+        assert one["what"].min() >= 5
+        assert one["how"][0].shape == (4, 2, 1)
+    assert again.arguments == policy.arguments
+
+
+@given(data=st.data())
+def test_spaces_survive_their_description(data):
+    dtype = data.draw(st.sampled_from([np.float32, np.float64]))
+    shape = data.draw(st.sampled_from([(0,), (1,), (3,), (2, 2)]))
+    bound = data.draw(st.sampled_from([1.0, 720.0, np.inf]))
+    box = spaces.Box(dtype(-bound), dtype(bound), shape, dtype)
+    types = spaces.Discrete(
+        data.draw(st.integers(1, 4)), start=data.draw(st.integers(-2, 2))
+    )
+    for space in (
+        spaces.Tuple((types, spaces.Tuple((box, box)))),
+        spaces.Dict(b=box, a=spaces.Tuple((types,))),
+    ):
+        again = space_from_plain(plain_space(space))
+        # The order counts, and a Dict space compares without it.
+        assert again == space
+        assert list(leaves(again)) == list(leaves(space))
+        kinds = [x.dtype for x in leaves(again)]
+        assert kinds == [x.dtype for x in leaves(space)]
+
+
+def moving_learner(loss="policy", **changes):
+    config = replace(ppo_settings("literate_rl/Moving-v0"), **changes)
+    seed_everything(config.seed)
+    envs = make_envs("literate_rl/Moving-v0", config.num_envs)
+    policy = HybridPolicy(9, envs.single_action_space, normalize=config.normalize_obs)
+    mask = policy.spec.mask
+    errors = {
+        "policy": None,
+        "per head": lambda data, *clips: ppo_policy_error_hybrid_per_head(
+            policy.trees(data), mask, *clips
+        ),
+        "not masked": lambda data, *clips: ppo_policy_error_hybrid(
+            policy.trees(data), torch.ones_like(mask), *clips
+        ),
+    }
+    return PPO(policy, envs, config, policy_error=errors[loss])
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("loss", ["policy", "per head", "not masked"])
+def test_an_iteration_of_ppo_with_each_loss(loss, normalize):
+    learner = moving_learner(loss, normalize_obs=normalize)
+    before = [parameter.clone() for parameter in learner.policy.parameters()]
+    metrics = learner.iterate()
+    assert learner.step == 2048
+    losses = {key: value for key, value in metrics.items() if key.startswith("losses")}
+    assert all(map(math.isfinite, losses.values()))
+    pairs = zip(before, learner.policy.parameters(), strict=True)
+    assert all(not torch.equal(one, other) for one, other in pairs)
+
+
+def test_hybrid_ppo_learns_moving():
+    learner = moving_learner()
+    fit(learner, progress=False)
+    returns = evaluate(learner.policy, "literate_rl/Moving-v0", 50, seed=1)
+    assert returns.mean() > 1.5
+
+
+def test_the_command_line_trains_a_hybrid_policy(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small = ["--num-envs=2", "--num-steps=32", "--total-steps=64", "--num-epochs=1"]
+    main(["ppo", "--env", "literate_rl/Moving-v0", "--name", "moving", *small])
+    assert "return of 20 episodes" in capsys.readouterr().out
+    policy = load(tmp_path / "runs" / "moving")
+    assert isinstance(policy, HybridPolicy)
+    assert evaluate(policy, "literate_rl/Moving-v0", 2).shape == (2,)
+
+
+class Odd(Moving):
+    """Moving with an action space that nothing here can act in."""
+
+    def __init__(self, space, **arguments):
+        super().__init__(**arguments)
+        self.action_space = space
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.MultiBinary(3),
+        spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))),
+        spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 1, (2,)))),
+    ],
+)
+def test_the_command_line_names_the_spaces_that_work(space, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(
+        gym.registry,
+        "Odd-v0",
+        gym.envs.registration.EnvSpec("Odd-v0", partial(Odd, space)),
+    )
+    with pytest.raises(SystemExit, match=r"Discrete.*Box.*Tuple\(Discrete\(K\)"):
+        main(["ppo", "--env", "Odd-v0"])
 
 
 def test_public_names_are_documented():

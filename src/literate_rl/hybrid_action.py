@@ -1,4 +1,4 @@
-# Generated from chapters/06_hybrid_action.py (edit there); digest 4e8dfd0ceeadae9c
+# Generated from chapters/06_hybrid_action.py (edit there); digest 9006e0c5bce6ff60
 """Hybrid actions: a type and its arguments, as one distribution, in an environment."""
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from literate_rl.policy_gradient import check_finite, check_shape
+from literate_rl.ppo import RunningMoments, mlp
 from literate_rl.ppo_error import (
-    check_finite,
-    check_shape,
     policy_error_from_log_prob,
     ppo_info,
     ppo_policy_data,
@@ -36,6 +36,7 @@ __all__ = [
     "HybridActionSpec",
     "HybridDistribution",
     "HybridLander",
+    "HybridPolicy",
     "HybridPolicyNetwork",
     "Moving",
     "mask_args",
@@ -1099,3 +1100,156 @@ gym.register(
     entry_point=HybridLander,  # type: ignore[arg-type]
     max_episode_steps=1000,
 )
+
+
+class HybridPolicy(nn.Module):
+    """A policy for hybrid actions, and a value function beside it.
+
+    What describes the policy at a state is one row of numbers: K logits, A means and A
+    deviations. What it does is one row too: the type, then the A arguments.
+
+    Args:
+        obs_size: Length of an observation.
+        action_space: Space of one action, or what ``plain_space`` made of it.
+        mask: As in ``HybridActionSpec.from_space``, and needed where it is there.
+        hidden: Width of the critic's hidden layers.
+        normalize: Whether observations are normalised with ``RunningMoments``.
+
+    Raises:
+        TypeError: If the action space holds another kind of space.
+        ValueError: If the action space or the mask has another form.
+    """
+
+    def __init__(
+        self,
+        obs_size: int,
+        action_space: spaces.Space[Any] | dict[str, Any],
+        mask: ArrayLike | Tensor | None = None,
+        hidden: int = 64,
+        normalize: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(action_space, spaces.Space):
+            action_space = space_from_plain(action_space)
+        self.spec = HybridActionSpec.from_space(action_space, mask)
+        self.num_types, self.num_args = self.spec.mask.shape
+        # With these a checkpoint builds the policy again, so they are plain values.
+        self.arguments = {
+            "obs_size": obs_size,
+            "action_space": plain_space(action_space),
+            "mask": self.spec.mask.tolist(),
+            "hidden": hidden,
+            "normalize": normalize,
+        }
+        self.normalizer = RunningMoments(obs_size) if normalize else nn.Identity()
+        self.actor = HybridPolicyNetwork(obs_size, self.spec.action_shape)
+        self.critic = mlp(obs_size, hidden, 1, gain=1.0)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return logits, means and deviations, ``(*, K + 2 A)``, at ``(*, D)``."""
+        # The network takes one dimension of states; a rollout comes with two.
+        states = self.normalizer(obs).reshape(-1, obs.shape[-1])
+        logit = self.actor(states)
+        args = logit.action_args
+        row = torch.cat([logit.action_type, args.mu, args.sigma], -1)
+        return row.reshape(*obs.shape[:-1], row.shape[-1])
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values (B,) of observations (B, D)."""
+        value: Tensor = self.critic(self.normalizer(obs))
+        return value.squeeze(-1)
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, (T, B, K + A), on the CPU."""
+        # The race again, in the form that adds: $-\log \tau_k$ is added to the logit,
+        # and the largest sum wins. The arguments get standard normal noise.
+        types = torch.empty(num_steps, num_envs, self.num_types)
+        types.exponential_(generator=generator).log_().neg_()
+        args = torch.randn(num_steps, num_envs, self.num_args, generator=generator)
+        return torch.cat([types, args], -1)
+
+    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions (B, 1 + A) that a noise (B, K + A) makes of observations.
+
+        Without noise, 0.0, they are the mode.
+        """
+        # Logits are moved by their noise as it is, means by $\sigma$ times theirs.
+        centre, sigma = self(obs).split(
+            [self.num_types + self.num_args, self.num_args], -1
+        )
+        scale = nn.functional.pad(sigma, (self.num_types, 0), value=1.0)
+        moved = centre + scale * noise
+        scores, args = moved.split([self.num_types, self.num_args], -1)
+        action_type = scores.argmax(-1, keepdim=True)
+        return torch.cat([action_type.to(args.dtype), args], -1)
+
+    def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
+        """Return the log-densities (B,) of actions (B, 1 + A)."""
+        policy = HybridDistribution(self.logit_of(row), self.spec.mask)
+        return policy.log_prob(self.action_of(action))
+
+    def error(
+        self,
+        data: ppo_policy_data,
+        clip_ratio: float = 0.2,
+        dual_clip: float | None = None,
+    ) -> tuple[ppo_policy_loss, ppo_info]:
+        """Return the PPO policy error; see ``ppo_policy_error_hybrid``."""
+        return ppo_policy_error_hybrid(
+            self.trees(data), self.spec.mask, clip_ratio, dual_clip
+        )
+
+    def to_env(self, action: Tensor) -> Any:
+        """Return the actions as vector environments take them."""
+        return self.spec.to_env(self.action_of(action))
+
+    def trees(self, data: ppo_policy_data) -> ppo_policy_data:
+        """Return the data of rows as data of trees, which the hybrid errors take."""
+        return data._replace(
+            logit_new=self.logit_of(data.logit_new),
+            logit_old=self.logit_of(data.logit_old),
+            action=self.action_of(data.action),
+        )
+
+    def logit_of(self, row: Tensor) -> dict[str, Any]:
+        """Take rows (B, K + 2 A) apart into trees as the network returns them."""
+        sizes = [self.num_types, self.num_args, self.num_args]
+        action_type, mu, sigma = row.split(sizes, -1)
+        return {"action_type": action_type, "action_args": {"mu": mu, "sigma": sigma}}
+
+    def action_of(self, action: Tensor) -> dict[str, Tensor]:
+        """Take actions (B, 1 + A) apart into the tree of type and arguments."""
+        return {"action_type": action[:, 0].long(), "action_args": action[:, 1:]}
+
+
+def plain_space(space: spaces.Space[Any]) -> dict[str, Any]:
+    """Describe a nest of Tuple, Dict, Discrete and Box by plain values."""
+    if isinstance(space, spaces.Tuple):
+        return {"tuple": [plain_space(child) for child in space.spaces]}
+    if isinstance(space, spaces.Dict):
+        return {"dict": {key: plain_space(x) for key, x in space.spaces.items()}}
+    if isinstance(space, spaces.Discrete):
+        return {"n": int(space.n), "start": int(space.start)}
+    assert isinstance(space, spaces.Box)  # for the type checker; from_space has checked
+    bounds = {"low": space.low.tolist(), "high": space.high.tolist()}
+    return {**bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
+
+
+def space_from_plain(plain: dict[str, Any]) -> spaces.Space[Any]:
+    """Build the space that ``plain_space`` has described."""
+    if "tuple" in plain:
+        return spaces.Tuple([space_from_plain(child) for child in plain["tuple"]])
+    if "dict" in plain:
+        # In pairs, because Gymnasium sorts a dictionary, and the order of the boxes is
+        # the order of the arguments.
+        children = plain["dict"].items()
+        return spaces.Dict([(key, space_from_plain(child)) for key, child in children])
+    if "n" in plain:
+        return spaces.Discrete(plain["n"], start=plain["start"])
+    dtype = np.dtype(plain["dtype"]).type
+    low, high = (
+        np.array(plain[key], dtype).reshape(plain["shape"]) for key in ("low", "high")
+    )
+    return spaces.Box(low, high, dtype=dtype)
