@@ -33,6 +33,7 @@ extensions = [
     "weave",
     "equations",
     "results",
+    "curves",
 ]
 
 # --- What is a page. A list of what is, not of what is not: every .py file is a

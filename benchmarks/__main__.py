@@ -15,6 +15,8 @@ from benchmarks.harness import measure, provenance, summarise
 from benchmarks.store import RESULTS, Row, write_results
 
 NAMES = ("advantages", "ppo_error", "hybrid", "container", "import_time")
+# These need peers from an environment of their own, which ppo_loop.py describes.
+PEER_NAMES = ("ppo_loop", "advantages_torchrl")
 
 
 def describe(row: Row) -> str:
@@ -44,8 +46,9 @@ def run(name: str, quick: bool) -> list[Row]:
         rows += summarise(case, measure(case, rounds))
         print("\n".join(map(describe, rows[-len(case.functions) :])))
     if not quick:
-        command = provenance(f"python -m benchmarks {name}")
-        write_results(RESULTS / f"{name}.csv", rows, command)
+        packages = getattr(module, "PACKAGES", ())
+        origin = provenance(f"python -m benchmarks {name}", *packages)
+        write_results(RESULTS / f"{name}.csv", rows, origin)
     return rows
 
 
@@ -56,8 +59,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="run once, store nothing")
     arguments = parser.parse_args()
     for name in arguments.names:
-        if name not in NAMES:
-            parser.error(f"no benchmark {name!r}, choose from {', '.join(NAMES)}")
+        if name not in NAMES + PEER_NAMES:
+            known = ", ".join(NAMES + PEER_NAMES)
+            parser.error(f"no benchmark {name!r}, choose from {known}")
     for name in arguments.names:
         run(name, arguments.quick)
 

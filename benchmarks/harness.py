@@ -134,14 +134,18 @@ def quartiles(values: list[float]) -> list[float]:
     return quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
 
 
-def provenance(command: str) -> dict[str, str]:
-    """Return what made the figures: enough to repeat them."""
+def provenance(command: str, *packages: str) -> dict[str, str]:
+    """Return what made the figures: enough to repeat them.
+
+    Args:
+        command: The command that was run.
+        packages: Packages that took part, besides torch and NumPy.
+    """
     return {
         "command": command,
         "date": datetime.now(UTC).date().isoformat(),
         "python": platform.python_version(),
-        "torch": version("torch"),
-        "numpy": version("numpy"),
+        **{name: version(name) for name in ("torch", "numpy", *packages)},
         "cpu": cpu_model(),
         "cores": str(os.cpu_count()),
         "threads": "1",

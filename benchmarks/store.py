@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -53,13 +54,24 @@ class Row:
 
 def write_results(path: Path, rows: list[Row], provenance: dict[str, str]) -> None:
     """Write figures and provenance; a reader sees the old file or the new one."""
+    columns = [field.name for field in fields(Row)]
+    write_table(path, columns, [list(asdict(row).values()) for row in rows], provenance)
+
+
+def write_table(
+    path: Path,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    provenance: dict[str, str],
+) -> None:
+    """Write a table of any columns; a reader sees the old file or the new one."""
     text = io.StringIO()
     for key, value in provenance.items():
         text.write(f"# {key}: {value}\n")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Row))
+    writer.writerow(columns)
     for row in rows:
-        writer.writerow(show(value) for value in asdict(row).values())
+        writer.writerow(map(show, row))
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.write_text(text.getvalue(), "utf-8")
@@ -79,13 +91,23 @@ def read_results(path: Path) -> tuple[list[Row], dict[str, str]]:
     Raises:
         FileNotFoundError: If nothing was measured yet.
     """
-    lines = path.read_text("utf-8").splitlines()
-    head = [line for line in lines if line.startswith("#")]
-    provenance = dict(line.removeprefix("# ").split(": ", 1) for line in head)
+    table, provenance = read_table(path)
     rows = []
-    for entry in csv.DictReader(lines[len(head) :]):
+    for entry in table:
         rounds = int(entry.pop("rounds"))
         case, method = entry.pop("case"), entry.pop("method")
         numbers = {key: float(value) if value else None for key, value in entry.items()}
         rows.append(Row(case=case, method=method, rounds=rounds, **numbers))
     return rows, provenance
+
+
+def read_table(path: Path) -> tuple[list[dict[str, str]], dict[str, str]]:
+    """Read what ``write_table`` wrote: rows by the name of the column.
+
+    Raises:
+        FileNotFoundError: If nothing was measured yet.
+    """
+    lines = path.read_text("utf-8").splitlines()
+    head = [line for line in lines if line.startswith("#")]
+    provenance = dict(line.removeprefix("# ").split(": ", 1) for line in head)
+    return list(csv.DictReader(lines[len(head) :])), provenance

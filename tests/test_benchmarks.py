@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import __main__ as command
+from benchmarks import ablation, hybrid_learning, learning, ppo_loop, ppo_solve
 from benchmarks.harness import Case, Goal, measure, summarise
-from benchmarks.store import read_results, write_results
+from benchmarks.store import read_results, read_table, write_results, write_table
 
 
 @pytest.mark.parametrize("name", command.NAMES)
@@ -60,3 +66,125 @@ def test_stored_rows_come_back(tmp_path: Path) -> None:
     write_results(tmp_path / "x.csv", rows, {"command": "c: d", "seed": "0"})
     assert read_results(tmp_path / "x.csv") == (rows, {"command": "c: d", "seed": "0"})
     assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+@pytest.mark.skipif(
+    not all(map(find_spec, ("stable_baselines3", "torchrl"))),
+    reason="the peers live in an environment of their own",
+)
+@pytest.mark.parametrize("name", command.PEER_NAMES)
+def test_peers_agree_and_are_measured(name: str, capsys) -> None:
+    rows = command.run(name, quick=True)
+    assert all(row.microseconds >= 0 for row in rows)
+    capsys.readouterr()
+
+
+def test_both_forms_of_the_loop_agree() -> None:
+    ppo_loop.check(replace(ppo_loop.CONFIG, num_steps=32))
+
+
+def test_any_table_comes_back(tmp_path: Path) -> None:
+    rows = [("a, b", 1, 2.0, math.inf), ("λ = 1", 2, math.nan, None)]
+    write_table(tmp_path / "x.csv", "abcd", rows, {"settings": "a=1 b: 2"})
+    table, provenance = read_table(tmp_path / "x.csv")
+    assert table == [
+        {"a": "a, b", "b": "1", "c": "2", "d": "inf"},
+        {"a": "λ = 1", "b": "2", "c": "nan", "d": ""},
+    ]
+    assert provenance == {"settings": "a=1 b: 2"}
+
+
+def test_bins_average_what_ended_in_them() -> None:
+    history = [
+        {"step": 40, "charts/episodic_return": 1.0},
+        {"step": 80, "charts/episodic_return": math.nan},
+        {"step": 100, "charts/episodic_return": 3.0},
+        {"step": 1010, "charts/episodic_return": 7.0},
+    ]
+    curve = learning.binned(history, total=1000)
+    assert len(curve) == learning.BINS
+    assert (curve[0], curve[1][0], curve[-1]) == ((40, 1.0), 80, (1000, 7.0))
+    assert np.isnan(curve[1][1])
+    assert curve[2] == (120, 3.0)
+
+
+EXPERIMENTS = ablation.EXPERIMENTS | hybrid_learning.EXPERIMENTS
+
+
+@pytest.fixture
+def small() -> learning.Experiment:
+    return learning.quick(ablation.EXPERIMENTS["ablation_cartpole"])
+
+
+def test_a_stopped_experiment_goes_on(small, tmp_path: Path, capsys) -> None:
+    one = replace(small, variants={"as it is": learning.Variant({})})
+    learning.run("x", one, "c", tmp_path)
+    learning.run("x", replace(small, seeds=2), "c", tmp_path)
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[0] for line in shown] == [
+        "x, as it is, seed 1",
+        "x, no clip, seed 1",
+        "x, as it is, seed 2",
+        "x, no clip, seed 2",
+    ]
+    finals, provenance = read_table(tmp_path / "x.csv")
+    curves, _ = read_table(tmp_path / "x_curves.csv")
+    assert len(finals) == 4
+    assert len(curves) == 4 * learning.BINS
+    assert provenance["env"] == "CartPole-v1"
+
+
+def test_other_settings_start_over(small, tmp_path: Path, capsys) -> None:
+    learning.run("x", small, "c", tmp_path)
+    other = replace(small, config=replace(small.config, gamma=0.9))
+    learning.run("x", other, "c", tmp_path)
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_one_seed_gives_one_result(small) -> None:
+    first, second = (
+        learning.train(small, small.variants["no clip"], seed=1) for _ in range(2)
+    )
+    assert first.final == second.final
+    assert np.array_equal(first.curve, second.curve, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_every_variant_trains(name: str) -> None:
+    if name == "platform":
+        pytest.importorskip("gym_platform")
+    experiment = EXPERIMENTS[name]
+    tiny = {"total_steps": 8, "num_steps": 4, "num_minibatches": 1}
+    for variant in experiment.variants.values():
+        # A variant may have a say in the number of steps: one environment has more.
+        changes = tiny | {k: v for k, v in variant.changes.items() if k == "num_envs"}
+        changes = variant.changes | changes
+        config = replace(experiment.config, **changes)
+        build = variant.build
+        learner = build(config) if build else learning.agent(config, experiment.env)
+        assert math.isfinite(learner.iterate()["losses/policy_loss"])
+
+
+def test_ablation_variants_change_what_they_say() -> None:
+    env, config = "CartPole-v1", learning.ppo_settings("CartPole-v1")
+    plain = ablation.build(config, env)
+    for change in (ablation.default_initialisation, ablation.large_last_layer):
+        other = ablation.build(config, env, change_policy=change)
+        assert not torch.equal(
+            plain.policy.actor[-1].weight, other.policy.actor[-1].weight
+        )
+    shared = ablation.build(config, env, change_policy=ablation.shared_trunk)
+    assert shared.policy.actor[0] is shared.policy.critic[0]
+    late = ablation.build(
+        config, env, learner=ablation.Phantoms, environments=ablation.late_reset
+    )
+    assert late.resets_later
+
+
+def test_a_task_counts_as_solved_at_its_first_good_evaluation(monkeypatch) -> None:
+    means = iter([100.0, 474.9, 475.0])
+    monkeypatch.setattr(ppo_solve, "evaluate", lambda *_: np.array([next(means)]))
+    calls = []
+    steps, seconds = ppo_solve.solve(lambda _: (None, lambda: calls.append(1)), seed=1)
+    assert (steps, len(calls)) == (3 * ppo_solve.INTERVAL, 3)
+    assert seconds >= 0

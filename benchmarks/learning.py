@@ -1,0 +1,268 @@
+"""Training runs over seeds, kept as curves and as final returns.
+
+``python -m benchmarks.learning [NAME …]`` runs experiments: each variant of an agent
+trains once for each seed. A run's results are stored as soon as it ends, so a stopped
+experiment goes on where it was. Results that were made with other settings are thrown
+away; ``--again`` throws away the others too. ``--quick`` trains two variants for a
+moment and stores nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.harness import provenance
+from benchmarks.store import RESULTS, read_table, write_table
+from literate_rl.agents import make_envs
+from literate_rl.ppo import (
+    PPO,
+    DiscretePolicy,
+    PPOConfig,
+    make_policy,
+    numpy_act,
+    ppo_settings,
+)
+from literate_rl.ppo_error import fused_ppo_policy_error
+from literate_rl.runs import evaluate, fit, flat_env
+
+BINS = 25
+# Episodes of the final evaluation start from seeds that no training run uses.
+EVALUATION_SEED = 1_000_000
+LEARNING = RESULTS / "learning"
+
+Build = Callable[[PPOConfig], PPO]
+
+
+def agent(config: PPOConfig, env: str) -> PPO:
+    """Build the agent of the chapter, with the fast functions where it has them."""
+    envs = make_envs(partial(flat_env, env), config.num_envs)
+    torch.manual_seed(config.seed)
+    policy = make_policy(
+        envs.single_observation_space,
+        envs.single_action_space,
+        normalize=config.normalize_obs,
+    )
+    error = fused_ppo_policy_error if isinstance(policy, DiscretePolicy) else None
+    return PPO(policy, envs, config, numpy_act(policy), error)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to train.
+
+    Attributes:
+        changes: Settings that differ from the experiment's.
+        build: Makes the learner from the settings, or None for the chapter's agent.
+    """
+
+    changes: dict[str, Any]
+    build: Build | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Variants of an agent on one environment.
+
+    Attributes:
+        env: Id of the environment.
+        config: Settings that the variants share.
+        seeds: Number of seeds.
+        episodes: Episodes of the final evaluation.
+        variants: What is compared, by name.
+        goal: What the final return must reach, or None.
+    """
+
+    env: str
+    config: PPOConfig
+    seeds: int
+    episodes: int
+    variants: dict[str, Variant]
+    goal: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run gave.
+
+    Attributes:
+        curve: Steps and mean training returns in the bins; NaN where none ended.
+        final: Mean return of the greedy policy at the end.
+        area: Mean of the training returns over the run.
+        cpu_seconds: CPU time of the training.
+    """
+
+    curve: list[tuple[int, float]]
+    final: float
+    area: float
+    cpu_seconds: float
+
+
+def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
+    """Train one variant with one seed and evaluate it."""
+    config = replace(experiment.config, seed=seed, **variant.changes)
+    build = variant.build or partial(agent, env=experiment.env)
+    learner = build(config)
+    start = time.process_time()
+    history = fit(learner, progress=False)
+    seconds = time.process_time() - start
+    learner.envs.close()
+    returns = evaluate(
+        learner.policy, experiment.env, experiment.episodes, EVALUATION_SEED
+    )
+    curve = binned(history, config.total_steps)
+    known = [value for _, value in curve if not np.isnan(value)]
+    area = float(np.mean(known)) if known else float("nan")
+    return Result(curve, float(returns.mean()), area, seconds)
+
+
+def binned(history: list[dict[str, float]], total: int) -> list[tuple[int, float]]:
+    """Return the mean return of the episodes that ended in each part of a run."""
+    step = np.array([row["step"] for row in history])
+    value = np.array([row["charts/episodic_return"] for row in history])
+    ends = np.linspace(0, total, BINS + 1)[1:]
+    place = np.searchsorted(ends, step).clip(max=BINS - 1)
+    curve = []
+    for index, end in enumerate(ends):
+        inside = value[(place == index) & ~np.isnan(value)]
+        curve.append((round(end), float(inside.mean()) if len(inside) else np.nan))
+    return curve
+
+
+CURVE_COLUMNS = ("variant", "seed", "step", "return")
+FINAL_COLUMNS = ("variant", "seed", "return", "area", "cpu_seconds")
+Table = list[dict[str, str]]
+
+
+def paths(name: str, folder: Path) -> tuple[Path, Path]:
+    """Return where the curves and the final returns of an experiment are."""
+    return folder / f"{name}_curves.csv", folder / f"{name}.csv"
+
+
+def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
+    """Run what is missing of an experiment; store after each run."""
+    torch.set_num_threads(1)
+    config = asdict(experiment.config)
+    config.pop("seed")
+    settings = " ".join(f"{key}={value}" for key, value in config.items())
+    origin = provenance(f"{command} {name}", "gymnasium")
+    origin |= {
+        "env": experiment.env,
+        "episodes": str(experiment.episodes),
+        "settings": settings,
+    }
+    origin.pop("seed")
+    if experiment.goal is not None:
+        origin["goal"] = f"{experiment.goal:g}"
+    curve_path, final_path = paths(name, folder)
+    curves, finals = stored(curve_path, final_path, origin, list(experiment.variants))
+    done = {(row["variant"], row["seed"]) for row in finals}
+    # Seeds outside, variants inside: a stopped experiment has something of each.
+    for seed in range(1, experiment.seeds + 1):
+        for variant in experiment.variants:
+            if (variant, str(seed)) in done:
+                continue
+            result = train(experiment, experiment.variants[variant], seed)
+            head = {"variant": variant, "seed": str(seed)}
+            curves += [
+                head | {"step": str(step), "return": f"{value:.4g}"}
+                for step, value in result.curve
+            ]
+            finals.append(
+                head
+                | {
+                    "return": f"{result.final:.5g}",
+                    "area": f"{result.area:.4g}",
+                    "cpu_seconds": f"{result.cpu_seconds:.3g}",
+                }
+            )
+            origin["seeds"] = f"1 to {seed}"
+            for path, columns, table in (
+                (curve_path, CURVE_COLUMNS, curves),
+                (final_path, FINAL_COLUMNS, finals),
+            ):
+                rows = [[row[column] for column in columns] for row in table]
+                write_table(path, columns, rows, origin)
+            print(
+                f"{name}, {variant}, seed {seed}: final return {result.final:.1f}, "
+                f"mean while training {result.area:.1f}, "
+                f"{result.cpu_seconds:.0f} s of CPU time",
+                flush=True,
+            )
+
+
+def stored(
+    curve_path: Path, final_path: Path, origin: dict[str, str], variants: list[str]
+) -> tuple[Table, Table]:
+    """Return the rows that an earlier run with the same settings left."""
+    if not final_path.exists():
+        return [], []
+    finals, before = read_table(final_path)
+    same = ("env", "episodes", "settings")
+    if any(before.get(key) != origin[key] for key in same):
+        return [], []
+    done = {
+        (row["variant"], row["seed"]) for row in finals if row["variant"] in variants
+    }
+    curves = read_table(curve_path)[0] if curve_path.exists() else []
+
+    return [row for row in curves if (row["variant"], row["seed"]) in done], finals
+
+
+def plain(
+    env: str, seeds: int, episodes: int, goal: float, **changes: Any
+) -> Experiment:
+    """Return the experiment that trains the chapter's agent as it is set."""
+    config = replace(ppo_settings(env), **changes)
+    return Experiment(env, config, seeds, episodes, {"PPO": Variant({})}, goal)
+
+
+EXPERIMENTS = {
+    "cartpole": plain("CartPole-v1", seeds=20, episodes=20, goal=475),
+    "acrobot": plain("Acrobot-v1", seeds=5, episodes=100, goal=-86),
+    "pendulum": plain("Pendulum-v1", seeds=5, episodes=100, goal=-200),
+}
+
+
+def quick(experiment: Experiment) -> Experiment:
+    """Return a version of an experiment that takes a second."""
+    first = dict(list(experiment.variants.items())[:2])
+    size = experiment.config.num_envs * experiment.config.num_steps
+    config = replace(experiment.config, total_steps=2 * size)
+    return replace(experiment, config=config, seeds=1, episodes=1, variants=first)
+
+
+def main(command: str, experiments: dict[str, Experiment]) -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(prog=command)
+    parser.add_argument("names", nargs="*", default=list(experiments), metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="run a moment of each")
+    parser.add_argument("--again", action="store_true", help="drop stored results")
+    arguments = parser.parse_args()
+    for name in arguments.names:
+        if name not in experiments:
+            known = ", ".join(experiments)
+            parser.error(f"no experiment {name!r}, choose from {known}")
+    for name in arguments.names:
+        experiment = experiments[name]
+        if arguments.quick:
+            small = quick(experiment)
+            for variant in small.variants.values():
+                train(small, variant, seed=1)
+            continue
+        if arguments.again:
+            for path in paths(name, LEARNING):
+                path.unlink(missing_ok=True)
+        run(name, experiment, command, LEARNING)
+
+
+if __name__ == "__main__":
+    main("python -m benchmarks.learning", EXPERIMENTS)
