@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
-.PHONY: help html serve sync check test notebooks lab bench clean
+.PHONY: help html serve sync check test notebooks lab bench learn clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ serve: html  ## Build the website and serve it on http://localhost:8000
 	$(BIN)/python -m http.server --bind localhost --directory build/html 8000
 
 test: html  ## Run all tests, those of the built website included
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 check: $(READY)  ## Lint, check types, and see that notebooks and modules are in sync
 	$(BIN)/ruff check .
@@ -46,6 +46,10 @@ lab: sync  ## Open the notebooks in JupyterLab; chapter and notebook are saved t
 
 bench: $(READY)  ## Measure speed beside the peers; store the data for the results page
 	$(BIN)/python -m benchmarks
+
+learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
+	$(BIN)/python -m benchmarks.learning
+	$(BIN)/python -m benchmarks.ablation
 
 clean:  ## Remove what was built; the environment stays
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
