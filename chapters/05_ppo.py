@@ -1433,11 +1433,11 @@ def answer(policy, advantage, visits):
 grade(answer, by_lemma, *cases)
 
 # %% [markdown]
-# ### Exercise 3: a race with a handicap
+# ### Exercise 3: a race of two
 #
-# In the race of {eq}`act-discrete` one may look at the two fastest only. If action 0 has
-# the logit $z_0$ and action 1 the logit $z_1$, how likely is action 0 to win? Return it
-# without an exponential of a large number, so that 1000 and 0 are no problem.
+# Let only two actions run in the race of {eq}`act-discrete`, with the logits $z_0$ and $z_1$.
+# How likely is action 0 to win? Return it without an exponential of a large number, so that
+# 1000 and 0 are no problem.
 
 
 # %%
