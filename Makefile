@@ -30,7 +30,7 @@ serve: html  ## Build the website and serve it on http://localhost:8000
 	$(BIN)/python -m http.server --bind localhost --directory build/html 8000
 
 test: html  ## Run all tests, those of the built website included
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 check: $(READY)  ## Lint, check types, and see that notebooks and modules are in sync
 	$(BIN)/ruff check .

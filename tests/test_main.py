@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from literate_rl.__main__ import Command, main
-from literate_rl.ppo import PPOConfig
+from literate_rl.ppo import PPOConfig, ppo_settings
 from literate_rl.runs import evaluate, load, load_checkpoint
 
 # Small enough to be run again and again, with all that has a state: the optimiser, both
@@ -255,7 +255,8 @@ def test_help_explains_every_setting(capsys):
 
 def test_help_shows_the_defaults_that_suit_the_environment(capsys):
     text = help_of(["ppo", "--env", "Pendulum-v1", "--help"], capsys)
-    assert "(default: 300000)" in text
+    assert f"(default: {ppo_settings('Pendulum-v1').total_steps})" in text
+    assert ppo_settings("Pendulum-v1").total_steps != PPOConfig().total_steps
 
 
 def test_help_without_an_algorithm_names_the_algorithms(capsys):
@@ -302,7 +303,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(
         ("dqn", "invalid choice: 'dqn'"),
         ("ppo --no-such-option 1", "no-such-option"),
         ("ppo --num-envs 0", "num_envs must be at least 1, got 0"),
-        ("ppo --env Pendulum-v1 --gamma 2", "gamma must lie in [0, 1], got 2.0"),
+        ("ppo --env Pendulum-v1 --gamma 2", "gamma must be in [0, 1], got 2.0"),
         ("ppo --seed one", "one"),
     ],
 )

@@ -340,8 +340,9 @@ def opened(site: str, browser: Browser, request: pytest.FixtureRequest) -> Itera
 
 
 def in_browser(names: list[str]) -> pytest.MarkDecorator:
-    """Open each of the pages."""
-    return pytest.mark.parametrize("opened", names, indirect=True, scope="module")
+    """Open each of the pages; a worker gets all tests of one."""
+    pages = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
+    return pytest.mark.parametrize("opened", pages, indirect=True, scope="module")
 
 
 @in_browser(PAGES)
