@@ -441,8 +441,8 @@ def accessibility(page: Page) -> list[str]:
 
 
 @in_browser(WRITTEN)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [WIDE, NARROW])
+# Contrast depends on the scheme and boxes that scroll on the width: two runs see both.
+@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
 def test_a_page_is_accessible(opened, width, scheme):
     assert not accessibility(opened.set(width, scheme))
 
