@@ -41,7 +41,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import imageio_ffmpeg
@@ -63,6 +63,7 @@ __all__ = [
     "Learner",
     "Policy",
     "Run",
+    "StoredRuns",
     "bootstrap_interval",
     "env_seed",
     "evaluate",
@@ -73,6 +74,7 @@ __all__ = [
     "record_video",
     "save_checkpoint",
     "show",
+    "stored_runs",
     "video_html",
 ]
 
@@ -1029,6 +1031,87 @@ fig.tight_layout()
 # **Notice** that the bar of the first three seeds is the shortest, and that most of the
 # other seeds lie outside of it. Three seeds do not know how far apart seeds can be. Whoever
 # compares two algorithms by three seeds each compares two draws of a lottery.
+#
+# ## Runs of another day
+#
+# A chapter of this book executes within a minute. Twenty seeds of a long training do not.
+# So such runs are made by the scripts in `benchmarks/`, once, and their results are small
+# files in the repository: the return in 25 bins of each run, and the return without noise
+# at its end. The first lines of a file say which command made it, when, with which settings
+# and with which versions. {doc}`/docs/results` shows them all. This function reads
+# them, so that a chapter can draw what it could not compute.
+
+
+# %% tags=["export"]
+class StoredRuns(NamedTuple):
+    """Training runs of one kind that differ in their seed only.
+
+    Attributes:
+        steps: Where the bins end, in environment steps, (N,).
+        curves: Mean return of the episodes that ended in each bin, (seeds, N).
+        final: Mean return without noise after the training, (seeds,).
+        area: Mean of the training returns over the whole run, (seeds,).
+    """
+
+    steps: NDArray[np.float64]
+    curves: NDArray[np.float64]
+    final: NDArray[np.float64]
+    area: NDArray[np.float64]
+
+
+def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
+    """Read the training runs that a benchmark of this book has stored.
+
+    Args:
+        name: Name of the experiment, for example ``"cartpole"``.
+        folder: Where the files are. None finds ``benchmarks/results/learning`` in the
+            working directory or above it.
+
+    Returns:
+        The runs by variant. In a bin in which no episode ended, the curve is the line
+        between its neighbours.
+
+    Raises:
+        FileNotFoundError: If there is no such experiment.
+    """
+    if folder is None:
+        above = (Path.cwd(), *Path.cwd().parents)
+        results = (place / "benchmarks" / "results" / "learning" for place in above)
+        folder = next(filter(Path.is_dir, results), Path.cwd())
+    ends, bins = (read_rows(folder / f"{name}{part}.csv") for part in ("", "_curves"))
+    runs = {}
+    for variant in dict.fromkeys(row["variant"] for row in ends):
+        mine = [row for row in ends if row["variant"] == variant]
+        final, area = np.array([(row["return"], row["area"]) for row in mine], float).T
+        points = [(r["step"], r["return"]) for r in bins if r["variant"] == variant]
+        table = np.array(points, float).reshape(len(mine), -1, 2)
+        steps, curves = table[0, :, 0], table[:, :, 1]
+        for curve in curves:
+            known = np.isfinite(curve)
+            curve[:] = np.interp(steps, steps[known], curve[known])
+        runs[variant] = StoredRuns(steps, curves, final, area)
+    return runs
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read a stored table without the lines about its origin."""
+    if not path.exists():
+        raise FileNotFoundError(
+            f"no stored runs in {path}: they come with the book's repository"
+        )
+    lines = path.read_text("utf-8").splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+# %%
+for variant, runs in stored_runs("cartpole").items():
+    low, high = bootstrap_interval(runs.final)
+    print(f"{variant} on CartPole, {len(runs.final)} seeds, {runs.steps[-1]:.0f} steps")
+    print(f"mean {runs.final.mean():.1f} ({low:.1f} to {high:.1f})")
+
+# %% [markdown]
+# Here the interval is narrow: this learner, which {doc}`/chapters/05_ppo` builds, nearly
+# always ends in the same place.
 #
 # ## The command line
 #

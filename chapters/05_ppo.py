@@ -411,12 +411,12 @@ class DiscretePolicy(nn.Module):
         self.critic = mlp(obs_size, hidden, 1, gain=1.0)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return the logits (B, N) at observations (B, D)."""
+        """Return the logits ``(*, N)`` at observations ``(*, D)``."""
         logit: Tensor = self.actor(self.normalizer(obs))
         return logit
 
     def value(self, obs: Tensor) -> Tensor:
-        """Return the values (B,) of observations (B, D)."""
+        """Return the values ``(*)`` of observations ``(*, D)``."""
         value: Tensor = self.critic(self.normalizer(obs))
         return value.squeeze(-1)
 
@@ -495,12 +495,12 @@ class GaussianPolicy(nn.Module):
         self.log_sigma = nn.Parameter(torch.zeros(self.low.size))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return means and logarithms of the deviations, (B, 2 A)."""
+        """Return means and logarithms of the deviations, ``(*, 2 A)``."""
         mu = self.actor(self.normalizer(obs))
         return torch.cat([mu, self.log_sigma.expand_as(mu)], -1)
 
     def value(self, obs: Tensor) -> Tensor:
-        """Return the values (B,) of observations (B, D)."""
+        """Return the values ``(*)`` of observations ``(*, D)``."""
         value: Tensor = self.critic(self.normalizer(obs))
         return value.squeeze(-1)
 
@@ -518,7 +518,7 @@ class GaussianPolicy(nn.Module):
         return action
 
     def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
-        """Return the log-densities (B,) of actions (B, A)."""
+        """Return the log-densities ``(*)`` of actions ``(*, A)``."""
         mu, log_sigma = row.chunk(2, -1)
         distance = (action - mu) * (-log_sigma).exp()
         constant = 0.5 * math.log(2 * math.pi)
@@ -1195,32 +1195,7 @@ print(f"20 episodes without noise: {returns.mean():.0f}")
 # the settings and the comparison of speed with Stable-Baselines3.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of PPO over steps, thin lines for seeds and a thick one for the mean. CartPole rises from 20 to near 500, with single dips. Acrobot rises quickly from minus 500 to near minus 90. Pendulum rises from minus 1200 to near minus 180"}}
-import csv
-
-from literate_rl.runs import bootstrap_interval
-
-places = (Path.cwd(), *Path.cwd().parents)
-stored = next(place for place in places if (place / "benchmarks").is_dir())
-stored = stored / "benchmarks" / "results" / "learning"
-
-
-def read(name):
-    """Return the rows of a stored table, without the lines on its origin."""
-    lines = (stored / f"{name}.csv").read_text("utf-8").splitlines()
-    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
-
-
-def stored_curves(name):
-    """Return steps (bins,) and returns (seeds, bins); empty bins are filled in."""
-    rows = read(f"{name}_curves")
-    seeds = len({row["seed"] for row in rows})
-    table = np.array([[float(row["step"]), float(row["return"])] for row in rows])
-    steps, curves = table.reshape(seeds, -1, 2).transpose(2, 0, 1)
-    for curve in curves:
-        seen = np.isfinite(curve)  # in some bins no episode ended
-        curve[:] = np.interp(steps[0], steps[0][seen], curve[seen])
-    return steps[0], curves
-
+from literate_rl.runs import bootstrap_interval, stored_runs
 
 names = {
     "cartpole": "CartPole-v1",
@@ -1229,19 +1204,19 @@ names = {
 }
 fig, axes = plt.subplots(1, len(names), figsize=(7, 2.8), squeeze=False)
 for axis, (name, env) in zip(axes[0], names.items(), strict=True):
-    steps, curves = stored_curves(name)
-    axis.plot(steps / 1000, curves.T, color="C0", alpha=0.3, linewidth=0.8)
-    axis.plot(steps / 1000, curves.mean(0), color="C1", linewidth=2)
-    axis.fill_between(
-        steps / 1000, *bootstrap_interval(curves), color="C1", alpha=0.3, linewidth=0
-    )
+    runs = stored_runs(name)["PPO"]
+    steps = runs.steps / 1000
+    axis.plot(steps, runs.curves.T, color="C0", alpha=0.3, linewidth=0.8)
+    axis.plot(steps, runs.curves.mean(0), color="C1", linewidth=2)
+    band = bootstrap_interval(runs.curves)
+    axis.fill_between(steps, *band, color="C1", alpha=0.3, linewidth=0)
     axis.set_title(env, fontsize=10)
     axis.set_xlabel("thousand steps")
-    final = np.array([float(row["return"]) for row in read(name)])
-    low, high = bootstrap_interval(final)
+    low, high = bootstrap_interval(runs.final)
     print(
-        f"{env}: {len(final)} seeds, without noise at the end {final.mean():.1f} "
-        f"({low:.1f} to {high:.1f}), worst seed {final.min():.1f}"
+        f"{env}: {len(runs.final)} seeds, without noise at the end "
+        f"{runs.final.mean():.1f} ({low:.1f} to {high:.1f}), "
+        f"worst seed {runs.final.min():.1f}"
     )
 axes[0, 0].set_ylabel("return while training")
 fig.tight_layout()

@@ -1965,7 +1965,7 @@ class HybridPolicy(nn.Module):
         return row.reshape(*obs.shape[:-1], row.shape[-1])
 
     def value(self, obs: Tensor) -> Tensor:
-        """Return the values (B,) of observations (B, D)."""
+        """Return the values ``(*)`` of observations ``(*, D)``."""
         value: Tensor = self.critic(self.normalizer(obs))
         return value.squeeze(-1)
 
@@ -2072,8 +2072,8 @@ obs = torch.as_tensor(env.reset(seed=0)[0]).unsqueeze(0)
 noise = policy.noise(1, 1, torch.Generator().manual_seed(0))[0]
 with torch.no_grad():
     print("says           ", [round(x, 2) for x in policy(obs)[0].tolist()])
-    for name, xi in (("does", noise), ("without noise", 0.0)):
-        action = policy.act(obs, xi)
+    for name, eta in (("does", noise), ("without noise", 0.0)):
+        action = policy.act(obs, eta)
         print(f"{name:15s}", [round(x, 2) for x in action[0].tolist()])
 print("to the world   ", policy.spec.to_single_env(policy.action_of(action)))
 print("plain spaces   ", plain_space(spaces.Discrete(3)), plain_space(box))
@@ -2193,37 +2193,15 @@ for name, error, table in (
 # their origin. For `HybridLander` there is one loss only: a run takes some minutes.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Learning curves over steps with bands. Left, Moving: one ratio and a ratio for each head rise together, the loss without mask stays below them. Right, the lander with one ratio rises from below minus one hundred to above two hundred"}}
-import csv
-
-from literate_rl.runs import bootstrap_interval
-
-places = (Path.cwd(), *Path.cwd().parents)
-stored = next(place for place in places if (place / "benchmarks").is_dir())
-stored = stored / "benchmarks" / "results" / "learning"
-
-
-def read(name):
-    """Return the rows of a stored table, without the lines on its origin."""
-    lines = (stored / f"{name}.csv").read_text("utf-8").splitlines()
-    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
-
-
-def column(rows, variant, name):
-    """Return the numbers of one variant, in the order of the file."""
-    return np.array([float(row[name]) for row in rows if row["variant"] == variant])
-
+from literate_rl.runs import bootstrap_interval, stored_runs
 
 fig, axes = plt.subplots(1, 2, figsize=(7, 3))
 losses = {"joint": "C0", "per head": "C1", "not masked": "C2"}
 for axis, name in zip(axes, ("moving", "lander"), strict=True):
-    rows = read(f"{name}_curves")
-    for loss in dict.fromkeys(row["variant"] for row in rows):
-        colour, seeds = losses[loss], len(set(column(rows, loss, "seed")))
-        steps = column(rows, loss, "step").reshape(seeds, -1)[0]
-        curves = column(rows, loss, "return").reshape(seeds, -1)
-        low, high = bootstrap_interval(curves)
-        axis.plot(steps / 1000, curves.mean(0), color=colour, label=loss)
-        axis.fill_between(steps / 1000, low, high, color=colour, alpha=0.2)
+    for loss, runs in stored_runs(name).items():
+        steps, band = runs.steps / 1000, bootstrap_interval(runs.curves)
+        axis.plot(steps, runs.curves.mean(0), color=losses[loss], label=loss)
+        axis.fill_between(steps, *band, color=losses[loss], alpha=0.2, linewidth=0)
     axis.set(xlabel="thousand steps", title=name)
 axes[0].set_ylabel("return while training")
 axes[0].legend(fontsize=8)
@@ -2238,13 +2216,9 @@ def interval(values, digits):
 
 print(f"{'':9s}{'loss':12s}seeds  {'at the end, without noise':27s}while training")
 for name, digits in (("moving", 2), ("lander", 0)):
-    rows = read(name)
-    for loss in dict.fromkeys(row["variant"] for row in rows):
-        final, area = (
-            interval(column(rows, loss, key), digits) for key in ("return", "area")
-        )
-        seeds = len(column(rows, loss, "seed"))
-        print(f"{name:9s}{loss:12s}{seeds:5d}  {final:27s}{area}")
+    for loss, runs in stored_runs(name).items():
+        final, area = (interval(x, digits) for x in (runs.final, runs.area))
+        print(f"{name:9s}{loss:12s}{len(runs.final):5d}  {final:27s}{area}")
 
 # %% [markdown]
 # **What to notice.** On `Moving` one ratio and a ratio for each head are equally good. The
@@ -2262,12 +2236,12 @@ fig, axes = plt.subplots(1, 2, figsize=(7, 3), sharex=True)
 idle = [0, 2, 4, 16]
 for axis, key, title in (
     (axes[0], "area", "while training"),
-    (axes[1], "return", "at the end, without noise"),
+    (axes[1], "final", "at the end, without noise"),
 ):
     print(f"{title}, with {', '.join(map(str, idle))} idle arguments:")
     for loss, name in (("joint", "masked"), ("not masked", "not masked")):
-        tables = [read(f"moving_idle_{n}" if n else "moving") for n in idle]
-        values = [column(rows, loss, key) for rows in tables]
+        names = (f"moving_idle_{n}" if n else "moving" for n in idle)
+        values = [getattr(stored_runs(each)[loss], key) for each in names]
         mean = np.array([v.mean() for v in values])
         ends = np.array([bootstrap_interval(v) for v in values]).T
         bars = np.abs(ends - mean)

@@ -40,6 +40,7 @@ from literate_rl.runs import (
     record_video,
     save_checkpoint,
     show,
+    stored_runs,
     video_html,
 )
 
@@ -937,6 +938,70 @@ def test_interval_is_decided_by_its_seed():
 def test_interval_names_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         bootstrap_interval(**arguments)
+
+
+# --- Stored runs ----------------------------------------------------------------------
+
+STORED = {
+    "x.csv": """# command: none
+variant,seed,return,area,cpu_seconds
+as it is,1,10,5,1
+other,1,30,15,1
+as it is,2,20,nan,1
+""",
+    "x_curves.csv": """# command: none
+variant,seed,step,return
+as it is,1,100,1
+as it is,1,200,nan
+as it is,1,400,7
+other,1,100,9
+other,1,200,8
+other,1,400,nan
+as it is,2,100,nan
+as it is,2,200,4
+as it is,2,400,5
+""",
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    place = tmp_path / "benchmarks" / "results" / "learning"
+    place.mkdir(parents=True)
+    for name, text in STORED.items():
+        (place / name).write_text(text, "utf-8")
+    below = tmp_path / "chapters" / "notebooks"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    return place
+
+
+def test_stored_runs_are_grouped_by_variant(folder):
+    runs = stored_runs("x")
+    assert list(runs) == ["as it is", "other"]
+    first = runs["as it is"]
+    assert first.steps.tolist() == [100, 200, 400]
+    # The gap at 200 is filled by the line from 1 at 100 to 7 at 400, and a gap at an
+    # end by its neighbour.
+    assert first.curves.tolist() == [[1, 3, 7], [4, 4, 5]]
+    assert first.final.tolist() == [10, 20]
+    np.testing.assert_equal(first.area, [5, np.nan])
+    assert runs["other"].curves.tolist() == [[9, 8, 8]]
+
+
+def test_stored_runs_of_a_folder(folder, monkeypatch):
+    monkeypatch.chdir("/")
+    assert list(stored_runs("x", folder)) == ["as it is", "other"]
+
+
+def test_stored_runs_that_are_not_there(folder, monkeypatch):
+    with pytest.raises(
+        FileNotFoundError, match=r"no stored runs in .*y\.csv: they come"
+    ):
+        stored_runs("y")
+    monkeypatch.chdir("/")
+    with pytest.raises(FileNotFoundError, match="they come with the book's repository"):
+        stored_runs("x")
 
 
 # --- Mistakes of published code -------------------------------------------------------

@@ -24,11 +24,12 @@ from traitlets.config.loader import PyFileConfigLoader
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
 from benchmarks.store import RESULTS, read_table
-from literate_rl.runs import bootstrap_interval
+from literate_rl.runs import StoredRuns, bootstrap_interval, stored_runs
 
 logger = logging.getLogger(__name__)
 LEARNING = RESULTS / "learning"
 Table = list[dict[str, str]]
+Experiment = tuple[StoredRuns, dict[str, str]]
 
 
 class Stored(SphinxDirective):
@@ -37,17 +38,21 @@ class Stored(SphinxDirective):
     required_arguments = 1
     final_argument_whitespace = True
 
-    def tables(self, *paths: Path) -> list[tuple[Table, dict[str, str]]]:
-        """Read tables; warn about those that do not exist."""
-        found = []
+    def there(self, *paths: Path) -> bool:
+        """Return whether the files exist; warn about one that does not."""
         for path in paths:
             self.env.note_dependency(str(path))
-            if path.exists():
-                found.append(read_table(path))
-            else:
+            if not path.exists():
                 place = self.get_location()
                 logger.warning("no data in %s: run it first", path, location=place)
-        return found
+        return all(path.exists() for path in paths)
+
+    def runs(self, name: str) -> tuple[dict[str, StoredRuns], dict[str, str]] | None:
+        """Read the runs of an experiment and their origin."""
+        final = LEARNING / f"{name}.csv"
+        if not self.there(final, LEARNING / f"{name}_curves.csv"):
+            return None
+        return stored_runs(name, LEARNING), read_table(final)[1]
 
     def origin(self, provenance: dict[str, str]) -> nodes.Node:
         """Say how a table was made."""
@@ -60,19 +65,15 @@ class Learning(Stored):
 
     def run(self) -> list[nodes.Node]:
         """Build a figure and a table."""
-        curves, finals, origins = [], [], []
-        for name in self.arguments[0].split():
-            both = self.tables(
-                LEARNING / f"{name}_curves.csv", LEARNING / f"{name}.csv"
-            )
-            if len(both) == 2:
-                curves.append(both[0][0])
-                finals.append(both[1][0])
-                origins.append(both[1][1])
-        if not curves:
+        found = [self.runs(name) for name in self.arguments[0].split()]
+        if None in found:
             return []
-        html = figure(curves, finals, origins) + final_table(finals, origins)
-        return [nodes.raw("", html, format="html"), *map(self.origin, origins)]
+        experiments = [
+            (next(iter(variants.values())), origin) for variants, origin in found
+        ]
+        html = figure(experiments) + final_table(experiments)
+        origins = [self.origin(origin) for _, origin in experiments]
+        return [nodes.raw("", html, format="html"), *origins]
 
 
 class Ablation(Stored):
@@ -80,12 +81,12 @@ class Ablation(Stored):
 
     def run(self) -> list[nodes.Node]:
         """Build a table with intervals."""
-        tables = self.tables(LEARNING / f"{self.arguments[0]}.csv")
-        if not tables:
+        found = self.runs(self.arguments[0])
+        if found is None:
             return []
-        finals, provenance = tables[0]
-        html = ablation_table(finals)
-        return [nodes.raw("", html, format="html"), self.origin(provenance)]
+        variants, origin = found
+        html = ablation_table(variants)
+        return [nodes.raw("", html, format="html"), self.origin(origin)]
 
 
 class Solve(Stored):
@@ -93,40 +94,15 @@ class Solve(Stored):
 
     def run(self) -> list[nodes.Node]:
         """Build a table."""
-        tables = self.tables(RESULTS / f"{self.arguments[0]}.csv")
-        if not tables:
+        path = RESULTS / f"{self.arguments[0]}.csv"
+        if not self.there(path):
             return []
-        rows, provenance = tables[0]
+        rows, provenance = read_table(path)
         html = solve_table(rows)
         return [nodes.raw("", html, format="html"), self.origin(provenance)]
 
 
-def by_variant(table: Table, column: str) -> dict[str, list[float]]:
-    """Return a column's numbers, grouped by variant in the order of the table."""
-    groups: dict[str, list[float]] = {}
-    for row in table:
-        groups.setdefault(row["variant"], []).append(float(row[column]))
-    return groups
-
-
-def curve_matrix(table: Table) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the steps (bins,) and the returns (seeds, bins) of a lone variant.
-
-    Where no episode ended, the line between the neighbours stands in.
-    """
-    seeds: dict[str, list[float]] = {}
-    for row in table:
-        seeds.setdefault(row["seed"], []).append(float(row["return"]))
-    first = table[0]["seed"]
-    steps = np.array([float(row["step"]) for row in table if row["seed"] == first])
-    returns = np.array(list(seeds.values()))
-    for line in returns:
-        known = np.isfinite(line)
-        line[:] = np.interp(steps, steps[known], line[known])
-    return steps, returns
-
-
-def interval(values: list[float]) -> tuple[float, float, float]:
+def interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return mean and 95 percent interval, from one seed the value three times."""
     mean = float(np.mean(values))
     if len(values) < 2:
@@ -143,43 +119,36 @@ def style() -> dict[str, Any]:
     return settings
 
 
-def figure(
-    curves: list[Table], finals: list[Table], origins: list[dict[str, str]]
-) -> str:
+def figure(experiments: list[Experiment]) -> str:
     """Draw the curves of each seed, their mean and its interval."""
+    number = len(experiments)
     with matplotlib.rc_context(style()):
-        drawing = Figure(figsize=(3.4 * len(curves) + 0.2, 2.8), layout="constrained")
-        axes = drawing.subplots(1, len(curves), squeeze=False)[0]
-        told = []
-        for axis, curve, final, origin in zip(
-            axes, curves, finals, origins, strict=True
-        ):
-            steps, returns = curve_matrix(curve)
-            steps = steps / 1000
-            axis.plot(steps, returns.T, color="C0", alpha=0.25, linewidth=0.8)
-            axis.plot(steps, returns.mean(0), color="C1", linewidth=2)
-            if len(returns) > 1:
-                low, high = bootstrap_interval(returns)
+        drawing = Figure(figsize=(3.4 * number + 0.2, 2.8), layout="constrained")
+        axes = drawing.subplots(1, number, squeeze=False)[0]
+        for axis, (runs, origin) in zip(axes, experiments, strict=True):
+            steps, curves = runs.steps / 1000, runs.curves
+            axis.plot(steps, curves.T, color="C0", alpha=0.25, linewidth=0.8)
+            axis.plot(steps, curves.mean(0), color="C1", linewidth=2)
+            if len(curves) > 1:
+                low, high = bootstrap_interval(curves)
                 axis.fill_between(steps, low, high, color="C1", alpha=0.3, linewidth=0)
             axis.set(title=origin["env"], xlabel="thousand steps", xlim=(0, steps[-1]))
-            told.append(describe(origin["env"], returns, final))
         axes[0].set_ylabel("return while training")
         buffer = io.BytesIO()
         drawing.savefig(buffer, format="svg", metadata={"Date": None})
     data = base64.b64encode(buffer.getvalue()).decode()
-    alt = escape(" ".join(told), quote=True)
+    alt = escape(" ".join(describe(*each) for each in experiments), quote=True)
     source = f"data:image/svg+xml;base64,{data}"
     return f'<p><img alt="{alt}" src="{source}" style="max-width: 100%"></p>'
 
 
-def describe(env: str, returns: NDArray[np.float64], final: Table) -> str:
+def describe(runs: StoredRuns, origin: dict[str, str]) -> str:
     """Say what the curves of one environment show."""
-    mean = returns.mean(0)
-    last = [float(row["return"]) for row in final]
+    mean = runs.curves.mean(0)
     return (
-        f"{env}, {len(returns)} runs: the mean return while training goes from "
-        f"{mean[0]:.3g} to {mean[-1]:.3g}; evaluated at the end, the runs lie "
-        f"between {min(last):.3g} and {max(last):.3g}."
+        f"{origin['env']}, {len(runs.final)} runs: the mean return while training goes "
+        f"from {mean[0]:.3g} to {mean[-1]:.3g}; evaluated at the end, the runs lie "
+        f"between {min(runs.final):.3g} and {max(runs.final):.3g}."
     )
 
 
@@ -192,11 +161,11 @@ def html_table(columns: tuple[str, ...], body: str) -> str:
     )
 
 
-def final_table(finals: list[Table], origins: list[dict[str, str]]) -> str:
+def final_table(experiments: list[Experiment]) -> str:
     """Return the final evaluations, an environment a row."""
     body = ""
-    for table, origin in zip(finals, origins, strict=True):
-        values = [float(row["return"]) for row in table]
+    for runs, origin in experiments:
+        values = runs.final
         mean, low, high = interval(values)
         goal = float(origin["goal"])
         reached = sum(value >= goal for value in values)
@@ -217,23 +186,22 @@ def final_table(finals: list[Table], origins: list[dict[str, str]]) -> str:
     return html_table(columns, body)
 
 
-def ablation_table(finals: Table) -> str:
+def ablation_table(variants: dict[str, StoredRuns]) -> str:
     """Return mean returns and intervals of each variant, with a bar for the latter."""
-    ends, areas = by_variant(finals, "return"), by_variant(finals, "area")
-    every = [interval(values) for values in areas.values()]
+    every = [interval(runs.area) for runs in variants.values()]
     floor = min(low for _, low, _ in every)
     span = max(high for *_, high in every) - floor or 1.0
     body = ""
-    for (variant, values), (mean, low, high) in zip(ends.items(), every, strict=True):
+    for (variant, runs), (mean, low, high) in zip(variants.items(), every, strict=True):
         start, width = 100 * (low - floor) / span, 100 * (high - low) / span
-        end, end_low, end_high = interval(values)
+        end, end_low, end_high = interval(runs.final)
         body += (
             f'<tr><th scope="row">{escape(variant)}</th><td class="speed">'
             f'<span class="bar" style="margin-left:{start:.1f}%;'
             f'width:max({width:.1f}%,2px)"></span>'
             f"{mean:.3g} <small>({low:.3g} to {high:.3g})</small></td>"
             f"<td>{end:.3g} <small>({end_low:.3g} to {end_high:.3g})</small></td>"
-            f"<td>{len(values)}</td></tr>"
+            f"<td>{len(runs.final)}</td></tr>"
         )
     columns = ("variant", "return while training", "return at the end", "seeds")
     return html_table(columns, body)

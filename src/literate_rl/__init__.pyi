@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 4917798ddad1b8fc
+# Generated from chapters/*.py (edit there); digest a033bd2e55e3e77d
 from .agents import (
     Ring as Ring,
     Rollout as Rollout,
@@ -16,6 +16,7 @@ from .runs import (
     Learner as Learner,
     Policy as Policy,
     Run as Run,
+    StoredRuns as StoredRuns,
     bootstrap_interval as bootstrap_interval,
     env_seed as env_seed,
     evaluate as evaluate,
@@ -26,6 +27,7 @@ from .runs import (
     record_video as record_video,
     save_checkpoint as save_checkpoint,
     show as show,
+    stored_runs as stored_runs,
     video_html as video_html,
 )
 from .policy_gradient import (

@@ -1,4 +1,4 @@
-# Generated from chapters/06_hybrid_action.py (edit there); digest 9006e0c5bce6ff60
+# Generated from chapters/06_hybrid_action.py (edit there); digest bb7d0e084af9c360
 """Hybrid actions: a type and its arguments, as one distribution, in an environment."""
 
 from __future__ import annotations
@@ -1155,7 +1155,7 @@ class HybridPolicy(nn.Module):
         return row.reshape(*obs.shape[:-1], row.shape[-1])
 
     def value(self, obs: Tensor) -> Tensor:
-        """Return the values (B,) of observations (B, D)."""
+        """Return the values ``(*)`` of observations ``(*, D)``."""
         value: Tensor = self.critic(self.normalizer(obs))
         return value.squeeze(-1)
 

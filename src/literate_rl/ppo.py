@@ -1,4 +1,4 @@
-# Generated from chapters/05_ppo.py (edit there); digest df68b471263c490c
+# Generated from chapters/05_ppo.py (edit there); digest 8f4dd98e17821ae5
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -223,12 +223,12 @@ class DiscretePolicy(nn.Module):
         self.critic = mlp(obs_size, hidden, 1, gain=1.0)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return the logits (B, N) at observations (B, D)."""
+        """Return the logits ``(*, N)`` at observations ``(*, D)``."""
         logit: Tensor = self.actor(self.normalizer(obs))
         return logit
 
     def value(self, obs: Tensor) -> Tensor:
-        """Return the values (B,) of observations (B, D)."""
+        """Return the values ``(*)`` of observations ``(*, D)``."""
         value: Tensor = self.critic(self.normalizer(obs))
         return value.squeeze(-1)
 
@@ -299,12 +299,12 @@ class GaussianPolicy(nn.Module):
         self.log_sigma = nn.Parameter(torch.zeros(self.low.size))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return means and logarithms of the deviations, (B, 2 A)."""
+        """Return means and logarithms of the deviations, ``(*, 2 A)``."""
         mu = self.actor(self.normalizer(obs))
         return torch.cat([mu, self.log_sigma.expand_as(mu)], -1)
 
     def value(self, obs: Tensor) -> Tensor:
-        """Return the values (B,) of observations (B, D)."""
+        """Return the values ``(*)`` of observations ``(*, D)``."""
         value: Tensor = self.critic(self.normalizer(obs))
         return value.squeeze(-1)
 
@@ -322,7 +322,7 @@ class GaussianPolicy(nn.Module):
         return action
 
     def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
-        """Return the log-densities (B,) of actions (B, A)."""
+        """Return the log-densities ``(*)`` of actions ``(*, A)``."""
         mu, log_sigma = row.chunk(2, -1)
         distance = (action - mu) * (-log_sigma).exp()
         constant = 0.5 * math.log(2 * math.pi)

@@ -1,4 +1,4 @@
-# Generated from chapters/01_runs.py (edit there); digest 8b9cb65254cebe76
+# Generated from chapters/01_runs.py (edit there); digest 7ceb75c5c3522879
 """Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import imageio_ffmpeg
@@ -43,6 +43,7 @@ __all__ = [
     "Learner",
     "Policy",
     "Run",
+    "StoredRuns",
     "bootstrap_interval",
     "env_seed",
     "evaluate",
@@ -53,6 +54,7 @@ __all__ = [
     "record_video",
     "save_checkpoint",
     "show",
+    "stored_runs",
     "video_html",
 ]
 
@@ -671,3 +673,63 @@ def bootstrap_interval(
     tail = (1 - level) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
     return low, high
+
+
+class StoredRuns(NamedTuple):
+    """Training runs of one kind that differ in their seed only.
+
+    Attributes:
+        steps: Where the bins end, in environment steps, (N,).
+        curves: Mean return of the episodes that ended in each bin, (seeds, N).
+        final: Mean return without noise after the training, (seeds,).
+        area: Mean of the training returns over the whole run, (seeds,).
+    """
+
+    steps: NDArray[np.float64]
+    curves: NDArray[np.float64]
+    final: NDArray[np.float64]
+    area: NDArray[np.float64]
+
+
+def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
+    """Read the training runs that a benchmark of this book has stored.
+
+    Args:
+        name: Name of the experiment, for example ``"cartpole"``.
+        folder: Where the files are. None finds ``benchmarks/results/learning`` in the
+            working directory or above it.
+
+    Returns:
+        The runs by variant. In a bin in which no episode ended, the curve is the line
+        between its neighbours.
+
+    Raises:
+        FileNotFoundError: If there is no such experiment.
+    """
+    if folder is None:
+        above = (Path.cwd(), *Path.cwd().parents)
+        results = (place / "benchmarks" / "results" / "learning" for place in above)
+        folder = next(filter(Path.is_dir, results), Path.cwd())
+    ends, bins = (read_rows(folder / f"{name}{part}.csv") for part in ("", "_curves"))
+    runs = {}
+    for variant in dict.fromkeys(row["variant"] for row in ends):
+        mine = [row for row in ends if row["variant"] == variant]
+        final, area = np.array([(row["return"], row["area"]) for row in mine], float).T
+        points = [(r["step"], r["return"]) for r in bins if r["variant"] == variant]
+        table = np.array(points, float).reshape(len(mine), -1, 2)
+        steps, curves = table[0, :, 0], table[:, :, 1]
+        for curve in curves:
+            known = np.isfinite(curve)
+            curve[:] = np.interp(steps, steps[known], curve[known])
+        runs[variant] = StoredRuns(steps, curves, final, area)
+    return runs
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read a stored table without the lines about its origin."""
+    if not path.exists():
+        raise FileNotFoundError(
+            f"no stored runs in {path}: they come with the book's repository"
+        )
+    lines = path.read_text("utf-8").splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
