@@ -31,6 +31,7 @@ extensions = [
     "sphinx_design",
     "sphinxcontrib.bibtex",
     "weave",
+    "execute",
     "equations",
     "results",
     "curves",
@@ -81,7 +82,7 @@ autodoc_default_options = {"members": True, "show-inheritance": False}
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"(treetensor|ttorch)\..*"),
-    ("py:class", r"(Any|Callable|Mapping|Space|Tree|.*ArrayLike|np\..*|numpy\..*)"),
+    ("py:class", r"(Any|Callable|Mapping|NDArray|Space|Tree|.*ArrayLike|np\..*|numpy\..*)"),
     ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
     ("py:.*", r"(optional|.*TypeVar.*)"),
 ]

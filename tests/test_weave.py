@@ -501,3 +501,27 @@ def test_definitions_are_functions_classes_and_methods():
         """
     ).strip()
     assert weave.definitions(source) == {1: "f", 4: "C", 8: "C.g"}
+
+
+# --- reading --------------------------------------------------------------------------
+
+
+def test_new_data_execute_a_chapter_again(tmp_path, monkeypatch):
+    folder = tmp_path / "benchmarks/results/learning"
+    folder.mkdir(parents=True)
+    (tmp_path / "docs").symlink_to(weave.ROOT / "docs")
+    monkeypatch.setattr(weave, "ROOT", tmp_path)
+
+    def key(code: str) -> str:
+        return weave.read_chapter(f"# %%\n{code}\n").metadata["kernelspec"][
+            "package_digest"
+        ]
+
+    codes = ["stored_runs('x')", "print('x')"]
+    before = [key(code) for code in codes]
+    (folder / "x.csv").write_text("return\n1\n", "utf-8")
+    reads, does_not = (
+        key(code) != old for code, old in zip(codes, before, strict=True)
+    )
+    assert reads
+    assert not does_not

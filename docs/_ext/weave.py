@@ -52,14 +52,15 @@ def read_chapter(text: str) -> NotebookNode:
     """Read a chapter for myst-nb.
 
     The execution cache compares code cells and the kernelspec. A digest of the imported
-    chapters and of the libraries stands in the kernelspec, so that a page never shows
-    numbers of an earlier state of the package.
+    chapters, of the libraries and of the stored runs stands in the kernelspec, so that a
+    page never shows numbers of an earlier state of the package.
     """
     notebook = parse(text)
     code = "\n".join(c.source for c in notebook.cells if c.cell_type == "code")
     parts = [f"{name} {version(name)}" for name in EXECUTED_WITH]
     parts.append((ROOT / "docs/_ext/kernel_config.py").read_text("utf-8"))
     parts += [meaning(path.read_text("utf-8")) for path in imported_modules(code)]
+    parts += [path.read_text("utf-8") for path in stored_data(code)]
     kernelspec = notebook.metadata.setdefault("kernelspec", {})
     kernelspec["package_digest"] = digest("\n".join(parts))
     name_folded_cells(notebook)
@@ -92,6 +93,13 @@ def imported_modules(code: str) -> list[Path]:
                 found[path] = None
                 waiting.append(path.read_text("utf-8"))
     return sorted(found)
+
+
+def stored_data(code: str) -> list[Path]:
+    """Return the stored runs, which may all be read by a code that reads one."""
+    if "stored_runs(" not in code:
+        return []
+    return sorted((ROOT / "benchmarks/results/learning").glob("*.csv"))
 
 
 def meaning(code: str) -> str:
@@ -220,8 +228,9 @@ class WeaveCells(SphinxTransform):
             return
         notebook = parse(path.read_text("utf-8"))
         code = [c.source for c in notebook.cells if c.cell_type == "code"]
-        for module in imported_modules("\n".join(code)):
-            self.env.note_dependency(str(module))
+        joined = "\n".join(code)
+        for dependency in imported_modules(joined) + stored_data(joined):
+            self.env.note_dependency(str(dependency))
         self.env.note_dependency(str(ROOT / "constraints.txt"))
 
         module = f"{PACKAGE}.{module_name(path)}"
