@@ -61,6 +61,8 @@ profile.mkdir(parents=True, exist_ok=True)
 shutil.copy(ROOT / "docs/_ext/kernel_config.py", profile / "ipython_kernel_config.py")
 os.environ["IPYTHONDIR"] = str(BUILD / "ipython")
 os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+# Chapters run side by side, each on one core.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # --- Markdown and mathematics
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_inline"]

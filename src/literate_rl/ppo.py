@@ -1,4 +1,4 @@
-# Generated from chapters/05_ppo.py (edit there); digest 8f4dd98e17821ae5
+# Generated from chapters/05_ppo.py (edit there); digest 3bdc94ffc27f58f9
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -133,12 +133,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-3,
     },
     "Pendulum-v1": {
-        "total_steps": 200_000,
         "num_envs": 8,
         "num_steps": 200,
         "num_epochs": 10,
         "num_minibatches": 8,
-        "learning_rate": 1e-3,
+        "learning_rate": 3e-3,
         "gamma": 0.9,
         "entropy_weight": 0.0,
     },
