@@ -555,11 +555,15 @@ def test_the_culprit_is_the_first_one() -> None:
 # --- Learning -------------------------------------------------------------------------
 
 
-def test_cartpole_is_solved() -> None:
-    learner = make_learner("CartPole-v1", ppo_settings("CartPole-v1"))
-    learner.act, learner.policy_error = (
-        numpy_act(learner.policy),
-        fused_ppo_policy_error,
-    )
+@pytest.mark.parametrize(
+    ("env", "total_steps", "least"),
+    [("CartPole-v1", 50_000, 475.0), ("Pendulum-v1", 50_000, -300.0)],
+)
+def test_ppo_learns(env: str, total_steps: int, least: float) -> None:
+    config = replace(ppo_settings(env), total_steps=total_steps)
+    learner = make_learner(env, config)
+    learner.act = numpy_act(learner.policy)
+    if isinstance(learner.policy, DiscretePolicy):
+        learner.policy_error = fused_ppo_policy_error
     fit(learner, progress=False)
-    assert evaluate(learner.policy, "CartPole-v1", 20, seed=5).mean() >= 475
+    assert evaluate(learner.policy, env, 20, seed=5).mean() >= least
