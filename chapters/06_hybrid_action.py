@@ -2284,9 +2284,19 @@ fig.tight_layout()
 #
 # Everything else is as above. The action space is `Tuple(Discrete(3), Tuple(3 boxes))`
 # with bounds of 30, 720 and 430, so the mask comes out as the unit matrix, and `to_env`
-# does the rest. One run of 64,000 steps with `normalize_obs=True` reached 1.00
-# in 100 episodes without noise. It is a single seed, so it shows that the task
-# can be learned and not how reliably; {doc}`/docs/results` has the data.
+# does the rest. Here are stored runs of 64,000 steps with `normalize_obs=True`, evaluated
+# over 100 episodes without noise:
+
+# %%
+runs = stored_runs("platform")["joint"]
+print(f"Platform, {len(runs.final)} seeds: {interval(runs.final, 3)}", end="")
+print(f", worst seed {runs.final.min():.3f}")
+
+# %% [markdown]
+# The authors of MP-DQN, a method that learns values of actions with arguments, report a mean of
+# 0.987 {cite:p}`bester2019`. H-PPO was tried on other environments {cite:p}`fan2019`. The
+# number of steps is ours, so this is no race. It says that hybrid PPO solves the task, from
+# five seeds of five.
 #
 # The package also brings `pygame`, whose files replace those of `pygame-ce`, with which
 # Gymnasium draws. To keep them, install it by `pip install --no-deps hybrid-platform`
