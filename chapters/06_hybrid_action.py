@@ -2295,8 +2295,7 @@ print(f", worst seed {runs.final.min():.3f}")
 # %% [markdown]
 # The authors of MP-DQN, a method that learns values of actions with arguments, report a mean of
 # 0.987 {cite:p}`bester2019`. H-PPO was tried on other environments {cite:p}`fan2019`. The
-# number of steps is ours, so this is no race. It says that hybrid PPO solves the task, from
-# five seeds of five.
+# number of steps is ours, so this is no race. It says how far hybrid PPO comes.
 #
 # The package also brings `pygame`, whose files replace those of `pygame-ce`, with which
 # Gymnasium draws. To keep them, install it by `pip install --no-deps hybrid-platform`
