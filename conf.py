@@ -84,7 +84,8 @@ autodoc_default_options = {"members": True, "show-inheritance": False}
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"(treetensor|ttorch)\..*"),
-    ("py:class", r"(Any|Callable|Mapping|NDArray|Space|Tree|.*ArrayLike|np\..*|numpy\..*)"),
+    ("py:class", r"(Any|Callable|Mapping|NDArray|Space|Tree|.*ArrayLike)"),
+    ("py:class", r"(np|numpy)\..*"),
     ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
     ("py:.*", r"(optional|.*TypeVar.*)"),
 ]

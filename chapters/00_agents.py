@@ -752,21 +752,21 @@ for name, rule in zip(names, runs.mean(axis=2).T, strict=True):
 # about three times too large. The spread over ten seeds is small against that: more
 # data do not help, because this error is not noise but bias.
 #
-# How large is the bias? Take all steps of many episodes with the time limit $M$. Let
-# $\kappa$ be the share of steps that are the $M$-th of their episode. One flag makes each
+# How large is the bias? Take all steps of many episodes with the time limit $h_{\max}$.
+# Let $\kappa$ be the share of steps that are the last ones before the limit. One flag makes each
 # of these an end, so every step carries an additional chance $\kappa$ of the end, and a
 # chance of the end is a discount. The values that come out are those of a more short-sighted agent:
 #
 # $$
 # \begin{aligned}
 # V_{\text{one flag}} &= \bigl(I - \gamma (1 - \kappa) P\bigr)^{-1} r, \\
-# \kappa &= \frac{(1 - p)^{M-1}}{\sum_{h=0}^{M-1} (1 - p)^h}
+# \kappa &= \frac{(1 - p)^{h_{\max}-1}}{\sum_{h=0}^{h_{\max}-1} (1 - p)^h}
 # \end{aligned}
 # $$ (def-time-limit-bias)
 #
 # Here $p$ is the probability of a breakdown, and $(1-p)^h$ is the probability that an
 # episode lives to see step $h$. If nothing breaks down, $\kappa$ is just
-# $1/M$. The formula is exact here because the chance of the last step is the same in
+# $1/h_{\max}$. The formula is exact here because the chance of the last step is the same in
 # every cell.
 
 
@@ -809,7 +809,7 @@ for rule, name in enumerate(("two flags", "one flag")):
 right_axis.set_xscale("log")
 right_axis.set_xticks(limits, limits)
 right_axis.minorticks_off()
-right_axis.set_xlabel("time limit $M$ in steps")
+right_axis.set_xlabel(r"time limit $h_{\max}$ in steps")
 right_axis.set_ylabel("mean value")
 right_axis.legend(fontsize=8)
 fig.tight_layout()
@@ -918,7 +918,7 @@ for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
         obs = next_obs
 
 # %% [markdown]
-# One row in four is a phantom here. With episodes of length $M$ it is one in $M + 1$.
+# One row in four is a phantom here. With episodes of ten steps it would be one in eleven.
 # Such a row is not merely useless: it teaches that the end of an episode leads, without
 # pay, to its start, whatever the agent does. `rollout` refuses to work in this mode.
 

@@ -472,8 +472,9 @@ print("mean of 20 new episodes:", evaluate(climber.policy, "CartPole-v1", 20, 1)
 
 # %% [markdown]
 # **What to notice.** What was kept is the best of many tries, each measured on eight
-# episodes. It never falls, and it promises too much, because a try can be lucky. A result
-# has to come from *new* episodes, as in the last line.
+# episodes. It never falls, and it tends to promise too much, because a try can be lucky. A
+# result has to come from *new* episodes, as in the last line. How much too much one must
+# expect is measured in the last of the traps.
 #
 # ## A directory for each run
 #
@@ -1116,7 +1117,7 @@ for variant, runs in stored_runs("cartpole").items():
 # ## The command line
 #
 # The package has a command that puts all of this together for an algorithm of the book.
-# Here it trains PPO ({doc}`/chapters/05_ppo`) on CartPole, for a tenth of the usual time.
+# Here it trains PPO ({doc}`/chapters/05_ppo`) on CartPole, for a fifth of the usual time.
 # The progress bar goes to the error stream, what you may want to keep goes to the output.
 
 # %%
@@ -1131,7 +1132,7 @@ print(done.stderr.splitlines()[-1])
 # %% [markdown]
 # The directory is the one of this chapter, so everything here works with it. `load` gives
 # the policy back in one line, and `evaluate` finds the same mean, because it was given the
-# same seed.
+# same seed: the command evaluates with the run's seed plus one.
 
 # %%
 policy = load(place / "runs" / "first")
@@ -1285,7 +1286,7 @@ for number in (1, 3, 10):
     print(f"best of {number:2d} seeds: {best_of(finals, number):.0f}")
 
 # %% [markdown]
-# The best of one is simply the mean. Nothing was learned between the 50 evaluations, and
+# The best of one is simply the mean, up to the chance in the draws. Nothing was learned between the 50 evaluations, and
 # the best of them promises far too much; so does the best of three seeds. It is right to
 # *keep* the best policy. But then evaluate it anew, and choose the seeds before you see what
 # they do.

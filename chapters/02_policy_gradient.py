@@ -334,8 +334,8 @@ def policy_gradient_error(
             shape, usually (B,).
         adv: What each log-probability is weighted with, in the same shape: a return, a
             return minus a baseline, an advantage.
-        weight: One factor for each sample, or None for ones. With ``gamma ** t`` and a
-            return ``adv`` the gradient is exact on average.
+        weight: One factor for each sample, or None for ones. ``gamma ** t`` is
+            what the theorem wants.
 
     Returns:
         The mean over all samples, a 0-dimensional tensor.
@@ -548,11 +548,11 @@ for axis, (name, baseline) in zip(axes, baselines.items(), strict=True):
     axis.scatter(*cloud[:500, :2].T, s=4, alpha=0.4, color="C0", linewidths=0)
     axis.plot(*exact[:2], "+", color="C3", markersize=13, markeredgewidth=2)
     axis.set_title(name, fontsize=10)
-    axis.set_xlabel("logit of action 0")
+    axis.set_xlabel("gradient by logit 0")
     mean, variance = cloud.mean(0), cloud.var(0).sum()
     shown = " ".join(f"{x:6.2f}" for x in mean.tolist())
     print(f"{name:16s} {shown}   variance {variance:.3f}")
-axes[0].set_ylabel("logit of action 1")
+axes[0].set_ylabel("gradient by logit 1")
 fig.tight_layout()
 
 # %% [markdown]
@@ -604,7 +604,8 @@ print("gradient by the logit of right", *(f"{x:6.2f}" for x in exact[:, 1].tolis
 
 # %% [markdown]
 # **Notice** the signs: in cells 3 and 4 the robot should go right, in cell 1 to the
-# left. That is where the charger is.
+# left. That is where the charger is. Cell 2 is no mistake: to its left lies cell 1, where
+# this robot would mostly turn back.
 #
 # Now 20,000 episodes, stepped side by side. We weigh their scores in four ways: with
 # the whole return $G_0$, with the return from $t$ on, with that return minus the value,
@@ -678,8 +679,8 @@ fig.tight_layout()
 #
 # Now put it together and balance a pole. A small network maps the four numbers of
 # CartPole to two logits. A second one learns the value, by moving its output towards
-# the returns it has seen. After 64 steps in 16 environments, each gets its step, and
-# the batch is thrown away. This is **REINFORCE** {cite:p}`williams1992` with a learned
+# the returns it has seen. After 64 steps in 16 environments the actor takes
+# one step of its optimiser, the critic takes ten, and the batch is thrown away. This is **REINFORCE** {cite:p}`williams1992` with a learned
 # baseline.
 #
 # Both networks are there in both of our variants, because a batch that stops in the middle
@@ -794,8 +795,7 @@ for name, run in runs.items():
 # the differences are small. From then on the loss stays near zero, while the agent
 # learns nearly all that it learns. Without a baseline the loss *rises*, because it is a mean of returns
 # with positive factors, and the returns are getting better. Neither curve tells you that
-# something good is happening. That is the answer to this chapter's question: watch the
-# return, and let the optimiser have the gradient.
+# something good is happening. So watch the return, and let the optimiser have the gradient.
 #
 # ## Traps
 #

@@ -477,7 +477,7 @@ def check_targets(
 # by a normal error with deviation 3, drawn anew for each of 20 networks that we imagine.
 # The values themselves lie around 7.
 
-# %% mystnb={"image": {"alt": "Two panels over lambda from 0 to 1. With exact values the bias is zero and the deviation grows with lambda, so the error is smallest at 0. With wrong values the bias falls to zero as lambda grows while the deviation grows, and the whole error is smallest in between"}}
+# %% mystnb={"image": {"alt": "Two panels over lambda from 0 to 1. With exact values the bias is zero and the deviation grows with lambda, so the error is smallest at 0. With wrong values the bias falls, to about 0.4, as lambda grows while the deviation grows, and the whole error is smallest in between"}}
 from functools import partial
 
 import matplotlib.pyplot as plt

@@ -248,7 +248,7 @@ def check_clip(clip_ratio: float, dual_clip: float | None) -> None:
 # Weights of zero take samples out of the sum but not out of $B$. If you want the mean
 # over the samples that count, pass `weight / weight.mean()`.
 #
-# A policy that is sure of itself too early stops to explore. The **entropy bonus** pays
+# A policy that is sure of itself too early stops exploring. The **entropy bonus** pays
 # for uncertainty,
 #
 # $$

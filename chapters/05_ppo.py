@@ -97,8 +97,9 @@ __all__ = [
 #
 # So why not maximise the right side? Because the states in it are those that the *new*
 # policy visits, and we have data of the old one only. PPO does the obvious thing. It
-# takes the old states and corrects the actions by the ratio
-# ({doc}`/chapters/04_ppo_error`):
+# takes the old states, corrects the actions by the ratio
+# ({doc}`/chapters/04_ppo_error`), and leaves $\gamma^t$ out, as nearly all code does
+# ({doc}`/chapters/02_policy_gradient`). With the factor it would be
 #
 # $$
 # J(\pi') - J(\pi) \;\approx\;
@@ -107,8 +108,8 @@ __all__ = [
 # $$ (def-old-states)
 #
 # For $\pi' = \pi$ both sides are zero, and their gradients are the same. But the further
-# the new policy moves, the more its states differ from the old ones. The error grows with
-# the square of the distance {cite:p}`schulman2015`.
+# the new policy moves, the more its states differ from the old ones. The error grows at most
+# with the square of the distance {cite:p}`schulman2015`.
 #
 # Here it is where everything can be computed. A pier has six planks, and the agent starts
 # on the first. A step to the right pays 1, because the view gets better. A step to the
@@ -116,7 +117,7 @@ __all__ = [
 # pays 10, and starts again. The policy has a single parameter: the probability of a step to the
 # right, the same on all planks. The old policy has 0.2, so it hardly ever sees the end.
 
-# %% mystnb={"image": {"alt": "Two curves over the probability of a step to the right, from 0.2 to 1. The estimate from the old states rises in a straight line to more than 15. The true gain starts along it, bends, peaks near 0.45 and falls to minus 16. A narrow band at the start marks where all ratios are within 0.2 of one"}}
+# %% mystnb={"image": {"alt": "Two curves over the probability of a step to the right, from 0.2 to 1. The estimate from the old states rises in a straight line to more than 15. The true gain starts along it, bends, peaks near 0.42 and falls to minus 16. A narrow band at the start marks where all ratios are within 0.2 of one"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -168,23 +169,23 @@ fig.tight_layout()
 # keeps its promise. A large one breaks it. The estimate says "always to the right",
 # because it weighs the water with how often the *old* policy stood on the last plank. In
 # the green band no ratio is further from 1 than 0.2. That is the reason for the clip: it
-# keeps each step where the estimate can be trusted. Then new data are collected, and the
-# next step starts from there.
+# takes away what could be gained by going further. It is no fence, and some ratios leave the
+# band all the same. Then new data are collected, and the next step starts from there.
 #
 # ## Settings
 #
 # PPO has many settings. They stand in one frozen dataclass, so that a run can print, store
-# and repeat them. The defaults are those that CleanRL uses for CartPole
-# {cite:p}`huang2022`.
+# and repeat them. The defaults are those of CleanRL for CartPole {cite:p}`huang2022cleanrl`,
+# save two: fewer steps, and no clip of the value.
 
 
 # %% tags=["export"]
 @dataclass(frozen=True)
 class PPOConfig:
-    """Settings of PPO. The defaults are those that CleanRL uses for CartPole.
+    """Settings of PPO. The defaults suit small tasks such as CartPole.
 
     Attributes:
-        seed: Decides everything that is random in the run.
+        seed: Decides all that is random in the run, once the policy has its weights.
         total_steps: Steps in the environments, all of them together.
         num_envs: Environments that are stepped together.
         num_steps: Steps of one rollout in each environment.
@@ -202,7 +203,8 @@ class PPOConfig:
         value_weight: Weight of the value loss.
         max_grad_norm: Longest gradient that an update may use.
         normalize_advantage: Whether a minibatch's advantages get mean 0, deviation 1.
-        normalize_obs: Whether the policy sees observations with mean 0, deviation 1.
+        normalize_obs: Whether the policy sees observations with mean 0, deviation 1. It
+            has to be built so too.
         scale_reward: Whether rewards are divided by the deviation of the return.
         target_kl: Divergence in nats after which no further epoch begins, or none.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
@@ -244,9 +246,10 @@ class PPOConfig:
         for name in ("gamma", "lambda_"):
             check_setting(self, name, lambda x: 0 <= x <= 1, "in [0, 1]")
         check_clip(self.clip_ratio, self.dual_clip)
-        steps = self.num_envs * self.num_steps
-        expected = f"at most the {steps} steps of a rollout"
-        check_setting(self, "num_minibatches", lambda x: x <= steps, expected)
+        # Of a single advantage nothing is left when its mean is subtracted.
+        most = self.num_envs * self.num_steps // (2 if self.normalize_advantage else 1)
+        expected = f"at most {most}, so that each part has enough steps of the rollout"
+        check_setting(self, "num_minibatches", lambda x: x <= most, expected)
 
 
 # %% [markdown]
@@ -316,8 +319,7 @@ def ppo_settings(env: str) -> PPOConfig:
 # ## A policy is a function of noise
 #
 # The loop is going to work with any kind of action. So it must not know what an action
-# is. It asks the policy for a few things, and each answer is one row of numbers for each
-# state:
+# is. It asks the policy for a few things:
 #
 # | method | answers | discrete | Gaussian |
 # |---|---|---|---|
@@ -336,9 +338,10 @@ def ppo_settings(env: str) -> PPOConfig:
 # a_j = \mu_j + \sigma_j \, \eta_j .
 # $$ (act-gaussian)
 #
-# For a discrete policy we let the actions race, as in {doc}`/chapters/06_hybrid_action`. Each
-# action gets a random time $\tau_j$ from the exponential distribution with mean 1 and runs at
-# the speed $p_j$. It arrives after $\tau_j / p_j$, and it is the first with probability $p_j$.
+# For a discrete policy we let the actions race. Each action gets a track of random length
+# $\tau_j$, from the exponential distribution with mean 1, and runs at the speed $p_j$. It
+# arrives after $\tau_j / p_j$, an exponential time with the rate $p_j$, and of such times the
+# one with the rate $p_j$ is the first with probability $p_j / \sum_i p_i = p_j$.
 # The first to arrive has the largest $\log p_j - \log \tau_j$, and logits are as good as
 # log-probabilities, because they differ by a number that is the same for all actions. So
 # with $\eta_j = -\log \tau_j$,
@@ -351,10 +354,10 @@ def ppo_settings(env: str) -> PPOConfig:
 # acting without noise.
 #
 # The networks are two layers of 64 units with tanh, one network for the policy and one for the
-# value. Two details matter more than one would think {cite:p}`andrychowicz2021`. The last layer
-# of the policy starts with weights near zero, so that all actions are about equally likely at
-# first. And all other layers start orthogonal, so that they neither stretch nor shrink
-# what passes through.
+# value. All layers start with orthogonal weights, as is usual; the factor $\sqrt 2$ of the
+# hidden ones makes up for what tanh shrinks. The last layer of the policy starts near zero, so
+# that all actions are about equally likely at first. For continuous actions
+# {cite:t}`andrychowicz2021` found that this matters more than one would think.
 
 
 # %% tags=["export"]
@@ -634,8 +637,8 @@ class RewardScaler(nn.Module):
         self.moments = RunningMoments()
         self.register_buffer("carry", torch.zeros(num_envs))
 
-    def forward(self, reward: Tensor, done: Tensor) -> Tensor:
-        """Take in a rollout's rewards (T, B); return them scaled."""
+    def forward(self, reward: Tensor, done: Tensor, real: Tensor) -> Tensor:
+        """Take in the rewards of a rollout's real steps, (T, B); return all scaled."""
         # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
         # of {doc}`/chapters/03_advantages`.
         increment = reward.clone()
@@ -644,7 +647,7 @@ class RewardScaler(nn.Module):
         factor[1:].masked_fill_(done[:-1], 0.0)
         so_far = reverse_scan(increment.flip(0), factor.flip(0)).flip(0)
         self.carry.copy_(self.gamma * so_far[-1].masked_fill(done[-1], 0.0))
-        self.moments.update(so_far.flatten())
+        self.moments.update(so_far[real])
         return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
 
 
@@ -658,7 +661,7 @@ class RewardScaler(nn.Module):
 # 3. **learn** for a few epochs, in minibatches, and stop early if the policy has moved too
 #    far.
 #
-# Three small formulas are used on the way. The step size of the optimiser falls in a straight
+# Two small formulas and one cut are used on the way. The step size of the optimiser falls in a straight
 # line from $\alpha$ to zero. After $i$ of $I$ steps in the environments it is
 #
 # $$
@@ -697,7 +700,8 @@ class PPO:
             place of ``policy.error``.
 
     Raises:
-        ValueError: If the number of environments is another one.
+        ValueError: If the number of environments is another one, or the policy does
+            not normalise observations as the settings say.
     """
 
     def __init__(
@@ -711,6 +715,12 @@ class PPO:
         if envs.num_envs != config.num_envs:
             raise ValueError(
                 f"envs must have {config.num_envs} copies, got {envs.num_envs}"
+            )
+        normalizes = hasattr(getattr(policy, "normalizer", None), "update")
+        if normalizes != config.normalize_obs:
+            raise ValueError(
+                "policy must normalise observations if config.normalize_obs says so, "
+                f"which is {config.normalize_obs}"
             )
         self.policy, self.envs, self.config = policy, envs, config
         self.act = act or policy.act
@@ -821,7 +831,10 @@ class PPO:
         return returns, lengths
 
     def update(self, batch: Rollout, real: Tensor) -> dict[str, float]:
-        """Learn from a rollout for some epochs; return metrics."""
+        """Learn from a rollout for some epochs; return metrics.
+
+        The losses are those of the last minibatch, the distances those of all steps.
+        """
         config, policy = self.config, self.policy
         # One pass over the whole rollout gives what the old policy and the old values
         # were. Nothing had to be computed for this while acting.
@@ -831,7 +844,8 @@ class PPO:
             next_value = policy.value(batch.next_obs)
             reward = batch.reward
             if config.scale_reward:
-                reward = self.scaler(reward, batch.terminated | batch.truncated)
+                done = batch.terminated | batch.truncated
+                reward = self.scaler(reward, done, real.to(self.device))
             adv = gae(
                 reward,
                 value,
@@ -850,7 +864,7 @@ class PPO:
             # Each epoch shuffles the table and deals it out in minibatches.
             order = torch.randperm(len(data[0]), generator=self.generator)
             shuffled = (column[order.to(self.device)] for column in data)
-            parts = (column.chunk(config.num_minibatches) for column in shuffled)
+            parts = (column.tensor_split(config.num_minibatches) for column in shuffled)
             for minibatch in zip(*parts, strict=True):
                 losses = self.learn(*minibatch)
             # A policy that has moved far enough has learned enough from this rollout.
@@ -862,6 +876,7 @@ class PPO:
         # Only now may the normaliser change. Earlier it would move the old policy.
         if config.normalize_obs:
             policy.normalizer.update(data[0])
+        target, value = data[4:]
         unexplained = (target - value).var() / target.var()
         return {**losses, **moved, "losses/explained_variance": 1 - unexplained.item()}
 
@@ -912,6 +927,7 @@ class PPO:
         log_prob_new = self.policy.log_prob(self.policy(obs), action)
         log_prob_old = self.policy.log_prob(old, action)
         log_ratio = log_prob_new - log_prob_old
+        # CleanRL calls $k_3$ `approx_kl` and $k_1$ `old_approx_kl`.
         outside = (log_ratio.exp() - 1).abs() > self.config.clip_ratio
         return {
             "losses/old_approx_kl": -log_ratio.mean().item(),
@@ -1097,7 +1113,7 @@ for name, fast in (("plain", False), ("fast", True)):
 # The agent of {doc}`/chapters/00_agents` let the pole fall after some 20 steps. The highest
 # return is 500. Eight copies, 50,000 steps:
 
-# %% mystnb={"image": {"alt": "Returns of PPO on CartPole over steps: they rise from 20 to several hundred and stay near 500"}}
+# %% mystnb={"image": {"alt": "Returns of PPO on CartPole over steps: they rise from 20 with several deep falls, reach 500 after about 30,000 steps and end there"}}
 
 
 def draw(axis, history, **style):
@@ -1121,7 +1137,8 @@ print(f"20 episodes without noise: {returns.mean():.0f}, lowest {returns.min():.
 # %% [markdown]
 # **What to notice.** Within a minute the agent has found out how to balance a pole, from
 # nothing but "one point for each step". A dot is the mean over the episodes that ended
-# in one iteration, with noise. Without noise the agent is better than that. And here it is:
+# in one iteration, with noise. On its way the agent falls back several times, deeply. And here
+# it is:
 
 # %%
 import tempfile
@@ -1136,14 +1153,14 @@ record_video(cartpole.policy, "CartPole-v1", folder / "cartpole.mp4")
 HTML(
     video_html(
         folder / "cartpole.mp4",
-        "The cart moves a little to both sides and keeps the pole upright",
+        "The cart drifts slowly and keeps the pole upright",
     )
 )
 
 # %% [markdown]
 # The metrics tell whether a run is healthy. These four are worth a look at each run.
 
-# %% mystnb={"image": {"alt": "Four small panels over steps: the divergence stays below a few hundredths, the clip fraction falls towards zero, the entropy falls slowly, and the explained variance rises to nearly one, until it falls into noise at the end"}}
+# %% mystnb={"image": {"alt": "Four small panels over steps: the divergence stays below a tenth and ends at zero, the clip fraction falls towards zero, the entropy falls slowly, and the explained variance rises to nearly one, until it falls into noise at the end"}}
 panels = {
     "losses/approx_kl": "divergence $k_3$",
     "losses/clipfrac": "clip fraction",
@@ -1160,14 +1177,14 @@ fig.tight_layout()
 
 # %% [markdown]
 # - The **divergence** says how far one iteration moves the policy. A few hundredths are
-#   usual. It goes to zero because the step size does.
+#   usual. At the end it goes to zero, because the step size does.
 # - The **clip fraction** is the share of samples whose ratio has left the clip range. If it
 #   is always zero, the step is too small; above a half, it is too large.
 # - The **entropy** falls while the policy makes up its mind. If it drops to zero at once,
-#   the agent has stopped to explore.
-# - The **explained variance** says how much of the returns the value network foresees:
-#   1 is all, 0 is no more than the mean. At the end of this run nearly all returns are
-#   equal, and of a variance that is zero nothing can be explained.
+#   the agent has stopped exploring.
+# - The **explained variance** says how much of its targets, the $\lambda$-returns, the value
+#   network foresees: 1 is all, 0 is no more than the mean. At the end of this run nearly all
+#   of them are equal, and of a variance that is zero nothing can be explained.
 #
 # ## See it: Pendulum
 #
@@ -1299,7 +1316,7 @@ with torch.no_grad():
 #
 # ### Trap: the action that was clipped
 #
-# The box says $[-1, 1]$, the policy drew 2.5, the environment got 1. Which action goes into
+# The box says $[-1, 1]$, the policy drew 3.5, the environment got 1. Which action goes into
 # the batch? If it is the clipped one, the ratio is about an action that nobody drew: a
 # policy with mean 3 finds that 1 is unlikely, is pulled back for a good return, and
 # pushed on for a bad one, whatever it really did.
@@ -1353,9 +1370,9 @@ for total_steps in (50_000, 100_000):
 # | initial weights | orthogonal, last layer of the policy 0.01 | the same | the same | PyTorch's own | orthogonal, last layer 0.01 | the user's network |
 # | advantages normalised | in each minibatch | in each minibatch | in each minibatch | over the whole rollout | in each minibatch | off by default |
 # | value clip | off by default | on, width of the ratio | off by default | none | on, width of the ratio | off by default |
-# | step size | falls to 0 | falls to 0 | constant by default | constant, one for each network | the caller's function | the user's loop |
+# | step size | falls to 0 | falls to 0 | constant by default | constant, one for each network | constant, falls to 0 in its presets | the user's loop |
 # | longest gradient | 0.5 | 0.5 | 0.5 | not limited | 0.5 | the user's loop |
-# | stop at a divergence | optional, after an epoch | optional, after an epoch | optional, at a minibatch | yes, 1.5 times 0.01 | none | the user's loop |
+# | stop at a divergence | optional, after an epoch | optional, after an epoch | optional, at a minibatch, 1.5 times the target | yes, 1.5 times 0.01 | none | the user's loop |
 # | truncated step | bootstraps | counts as the end | bootstraps | bootstraps at its own limit | counts as the end | bootstraps |
 # | $\log \sigma$ at the start | 0, a parameter | 0, a parameter | 0, a parameter | $-0.5$, a parameter | 0, a parameter | the user's network |
 # | action beyond the bounds | clipped on the way out | clipped on the way out | clipped on the way out | sent as drawn | clipped on the way out | the user's choice |

@@ -394,8 +394,8 @@ print("arguments ", [[round(u, 2) for u in row] for row in sample.action_args.to
 # And it looks at its input once, where `torch.distributions` checks each tensor at each
 # call.
 #
-# Drawing the type uses a race. Give each type a random time $\tau_k$ from the exponential
-# distribution with mean 1, and let it run at the speed $p_k$: it arrives after
+# Drawing the type uses a race. Give each type a track of random length $\tau_k$, from the
+# exponential distribution with mean 1, and let it run at the speed $p_k$: it arrives after
 # $\tau_k / p_k$. The first to arrive is type $k$ with probability exactly $p_k$, because
 # the minimum of exponential times with rates $p_1, \dots, p_K$ belongs to the $k$-th
 # with probability $p_k / \sum_i p_i$. Nothing has to be added up and no row has to be

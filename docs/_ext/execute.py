@@ -22,7 +22,7 @@ from weave import read_chapter
 
 
 def execute_chapters(app: Sphinx, env: Any, names: list[str]) -> None:
-    """Execute those of the pages about to be read that are chapters not in the cache."""
+    """Execute the chapters about to be read, save those in the cache."""
     cache = get_cache(app.config.nb_execution_cache_path)
     paths = [Path(env.doc2path(name)) for name in names if name.startswith("chapters/")]
     notebooks = {path: read_chapter(path.read_text("utf-8")) for path in sorted(paths)}

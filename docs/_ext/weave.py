@@ -52,8 +52,8 @@ def read_chapter(text: str) -> NotebookNode:
     """Read a chapter for myst-nb.
 
     The execution cache compares code cells and the kernelspec. A digest of the imported
-    chapters, of the libraries and of the stored runs stands in the kernelspec, so that a
-    page never shows numbers of an earlier state of the package.
+    chapters, of the libraries and of the stored runs stands in the kernelspec, so that
+    a page never shows numbers of an earlier state of the package.
     """
     notebook = parse(text)
     code = "\n".join(c.source for c in notebook.cells if c.cell_type == "code")

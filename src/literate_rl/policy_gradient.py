@@ -1,4 +1,4 @@
-# Generated from chapters/02_policy_gradient.py (edit there); digest 4c40880da64dfbb3
+# Generated from chapters/02_policy_gradient.py (edit there); digest bfd05a84fca59871
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def policy_gradient_error(
             shape, usually (B,).
         adv: What each log-probability is weighted with, in the same shape: a return, a
             return minus a baseline, an advantage.
-        weight: One factor for each sample, or None for ones. With ``gamma ** t`` and a
-            return ``adv`` the gradient is exact on average.
+        weight: One factor for each sample, or None for ones. ``gamma ** t`` is
+            what the theorem wants.
 
     Returns:
         The mean over all samples, a 0-dimensional tensor.

@@ -1,4 +1,4 @@
-# Generated from chapters/05_ppo.py (edit there); digest 3bdc94ffc27f58f9
+# Generated from chapters/05_ppo.py (edit there); digest 21ff9726ce4c2544
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """Settings of PPO. The defaults are those that CleanRL uses for CartPole.
+    """Settings of PPO. The defaults suit small tasks such as CartPole.
 
     Attributes:
-        seed: Decides everything that is random in the run.
+        seed: Decides all that is random in the run, once the policy has its weights.
         total_steps: Steps in the environments, all of them together.
         num_envs: Environments that are stepped together.
         num_steps: Steps of one rollout in each environment.
@@ -66,7 +66,8 @@ class PPOConfig:
         value_weight: Weight of the value loss.
         max_grad_norm: Longest gradient that an update may use.
         normalize_advantage: Whether a minibatch's advantages get mean 0, deviation 1.
-        normalize_obs: Whether the policy sees observations with mean 0, deviation 1.
+        normalize_obs: Whether the policy sees observations with mean 0, deviation 1. It
+            has to be built so too.
         scale_reward: Whether rewards are divided by the deviation of the return.
         target_kl: Divergence in nats after which no further epoch begins, or none.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
@@ -108,9 +109,10 @@ class PPOConfig:
         for name in ("gamma", "lambda_"):
             check_setting(self, name, lambda x: 0 <= x <= 1, "in [0, 1]")
         check_clip(self.clip_ratio, self.dual_clip)
-        steps = self.num_envs * self.num_steps
-        expected = f"at most the {steps} steps of a rollout"
-        check_setting(self, "num_minibatches", lambda x: x <= steps, expected)
+        # Of a single advantage nothing is left when its mean is subtracted.
+        most = self.num_envs * self.num_steps // (2 if self.normalize_advantage else 1)
+        expected = f"at most {most}, so that each part has enough steps of the rollout"
+        check_setting(self, "num_minibatches", lambda x: x <= most, expected)
 
 
 # Settings with which the agent was seen to learn, by environment. What an entry leaves
@@ -406,8 +408,8 @@ class RewardScaler(nn.Module):
         self.moments = RunningMoments()
         self.register_buffer("carry", torch.zeros(num_envs))
 
-    def forward(self, reward: Tensor, done: Tensor) -> Tensor:
-        """Take in a rollout's rewards (T, B); return them scaled."""
+    def forward(self, reward: Tensor, done: Tensor, real: Tensor) -> Tensor:
+        """Take in the rewards of a rollout's real steps, (T, B); return all scaled."""
         # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
         # of {doc}`/chapters/03_advantages`.
         increment = reward.clone()
@@ -416,7 +418,7 @@ class RewardScaler(nn.Module):
         factor[1:].masked_fill_(done[:-1], 0.0)
         so_far = reverse_scan(increment.flip(0), factor.flip(0)).flip(0)
         self.carry.copy_(self.gamma * so_far[-1].masked_fill(done[-1], 0.0))
-        self.moments.update(so_far.flatten())
+        self.moments.update(so_far[real])
         return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
 
 
@@ -433,7 +435,8 @@ class PPO:
             place of ``policy.error``.
 
     Raises:
-        ValueError: If the number of environments is another one.
+        ValueError: If the number of environments is another one, or the policy does
+            not normalise observations as the settings say.
     """
 
     def __init__(
@@ -447,6 +450,12 @@ class PPO:
         if envs.num_envs != config.num_envs:
             raise ValueError(
                 f"envs must have {config.num_envs} copies, got {envs.num_envs}"
+            )
+        normalizes = hasattr(getattr(policy, "normalizer", None), "update")
+        if normalizes != config.normalize_obs:
+            raise ValueError(
+                "policy must normalise observations if config.normalize_obs says so, "
+                f"which is {config.normalize_obs}"
             )
         self.policy, self.envs, self.config = policy, envs, config
         self.act = act or policy.act
@@ -557,7 +566,10 @@ class PPO:
         return returns, lengths
 
     def update(self, batch: Rollout, real: Tensor) -> dict[str, float]:
-        """Learn from a rollout for some epochs; return metrics."""
+        """Learn from a rollout for some epochs; return metrics.
+
+        The losses are those of the last minibatch, the distances those of all steps.
+        """
         config, policy = self.config, self.policy
         # One pass over the whole rollout gives what the old policy and the old values
         # were. Nothing had to be computed for this while acting.
@@ -567,7 +579,8 @@ class PPO:
             next_value = policy.value(batch.next_obs)
             reward = batch.reward
             if config.scale_reward:
-                reward = self.scaler(reward, batch.terminated | batch.truncated)
+                done = batch.terminated | batch.truncated
+                reward = self.scaler(reward, done, real.to(self.device))
             adv = gae(
                 reward,
                 value,
@@ -586,7 +599,7 @@ class PPO:
             # Each epoch shuffles the table and deals it out in minibatches.
             order = torch.randperm(len(data[0]), generator=self.generator)
             shuffled = (column[order.to(self.device)] for column in data)
-            parts = (column.chunk(config.num_minibatches) for column in shuffled)
+            parts = (column.tensor_split(config.num_minibatches) for column in shuffled)
             for minibatch in zip(*parts, strict=True):
                 losses = self.learn(*minibatch)
             # A policy that has moved far enough has learned enough from this rollout.
@@ -598,6 +611,7 @@ class PPO:
         # Only now may the normaliser change. Earlier it would move the old policy.
         if config.normalize_obs:
             policy.normalizer.update(data[0])
+        target, value = data[4:]
         unexplained = (target - value).var() / target.var()
         return {**losses, **moved, "losses/explained_variance": 1 - unexplained.item()}
 
@@ -648,6 +662,7 @@ class PPO:
         log_prob_new = self.policy.log_prob(self.policy(obs), action)
         log_prob_old = self.policy.log_prob(old, action)
         log_ratio = log_prob_new - log_prob_old
+        # CleanRL calls $k_3$ `approx_kl` and $k_1$ `old_approx_kl`.
         outside = (log_ratio.exp() - 1).abs() > self.config.clip_ratio
         return {
             "losses/old_approx_kl": -log_ratio.mean().item(),
