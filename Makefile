@@ -50,6 +50,8 @@ bench: $(READY)  ## Measure speed beside the peers; store the data for the resul
 learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.learning
 	$(BIN)/python -m benchmarks.ablation
+	$(BIN)/python -m benchmarks.hybrid_learning \
+	  moving lander moving_idle_2 moving_idle_4 moving_idle_16
 
 clean:  ## Remove what was built; the environment stays
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis

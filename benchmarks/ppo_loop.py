@@ -1,7 +1,7 @@
 r"""The training loop of PPO on CartPole-v1, against stable-baselines3.
 
-Both train with CleanRL's settings in Gymnasium's environments. The peer lives in an
-environment of its own::
+Both train with CleanRL's settings, but without the clip of the value, in Gymnasium's
+environments. The peer lives in an environment of its own::
 
     python -m venv peers
     peers/bin/pip install torch==2.13.0 stable-baselines3==2.9.2 torchrl==0.14.1 \
