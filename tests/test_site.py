@@ -440,9 +440,20 @@ def accessibility(page: Page) -> list[str]:
     ]
 
 
-@in_browser(WRITTEN)
-# Contrast depends on the scheme and boxes that scroll on the width: two runs see both.
-@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
+# Contrast depends on the scheme and boxes that scroll on the width. All pages have the
+# same styles, so the pages take turns.
+LOOKS = [(WIDE, "light"), (NARROW, "dark")]
+
+
+@pytest.mark.parametrize(
+    ("opened", "width", "scheme"),
+    [
+        pytest.param(name, *LOOKS[i % 2], marks=pytest.mark.xdist_group(name))
+        for i, name in enumerate(WRITTEN)
+    ],
+    indirect=["opened"],
+    scope="module",
+)
 def test_a_page_is_accessible(opened, width, scheme):
     assert not accessibility(opened.set(width, scheme))
 
