@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest a033bd2e55e3e77d
+# Generated from chapters/*.py (edit there); digest c264f3c1aa7f27af
 from .agents import (
     Ring as Ring,
     Rollout as Rollout,
@@ -79,4 +79,11 @@ from .hybrid_action import (
     ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
     sample_hybrid_action as sample_hybrid_action,
     select_args as select_args,
+)
+from .disjoint_network import (
+    CategoricalProjectionNetwork as CategoricalProjectionNetwork,
+    DisjointPolicyValueNetwork as DisjointPolicyValueNetwork,
+    EncodingNetwork as EncodingNetwork,
+    NormalProjectionNetwork as NormalProjectionNetwork,
+    RecurrentEncodingNetwork as RecurrentEncodingNetwork,
 )

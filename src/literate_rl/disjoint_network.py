@@ -1,0 +1,371 @@
+# Generated from chapters/07_disjoint_network.py (edit there); digest e1051b00db3ce274
+"""The disjoint network: a policy, a value and an auxiliary value in two arrangements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution, Independent, Normal
+
+from literate_rl.hybrid_action import leaves
+from literate_rl.policy_gradient import check_tensor
+
+__all__ = [
+    "CategoricalProjectionNetwork",
+    "DisjointPolicyValueNetwork",
+    "EncodingNetwork",
+    "NormalProjectionNetwork",
+    "RecurrentEncodingNetwork",
+]
+
+
+def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
+    """Yield what stands at the leaves of a nest, in the order of its space.
+
+    Args:
+        space: A nest of Tuple and Dict.
+        nest: Tuples and dictionaries of the same form, with tensors at the leaves.
+        name: What error messages call the nest.
+
+    Raises:
+        TypeError: If something else than a tensor stands at a leaf.
+        ValueError: If the form is another one.
+    """
+    if isinstance(space, spaces.Dict):
+        if not isinstance(nest, dict) or nest.keys() != space.spaces.keys():
+            raise ValueError(f"{name} must be a dict with keys {list(space.spaces)}")
+        for key, child in space.spaces.items():
+            yield from unpack(child, nest[key], f"{name}[{key!r}]")
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(nest, tuple) or len(nest) != len(space.spaces):
+            raise ValueError(f"{name} must be a tuple of {len(space.spaces)}")
+        for index, child in enumerate(space.spaces):
+            yield from unpack(child, nest[index], f"{name}[{index}]")
+    else:
+        value = check_tensor(name, nest)
+        shape = space.shape or ()
+        if value.shape[value.ndim - len(shape) :] != shape:
+            given = tuple(value.shape)
+            raise ValueError(f"{name} must have shape (*, {shape}), got {given}")
+        yield value
+
+
+def pack(space: spaces.Space[Any], values: Iterator[Any]) -> Any:
+    """Put one value at each leaf of a space, in its order; return the nest."""
+    if isinstance(space, spaces.Dict):
+        return {key: pack(child, values) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(pack(child, values) for child in space.spaces)
+    return next(values)
+
+
+def check_spec(name: str, spec: Any) -> None:
+    """Raise ``TypeError`` unless a specification is a nest of Box and Discrete."""
+    for leaf in leaves(spec):
+        if not isinstance(leaf, spaces.Box | spaces.Discrete):
+            raise TypeError(
+                f"{name} must be a nest (Tuple, Dict) of Box and Discrete spaces of "
+                f"Gymnasium, got {leaf}"
+            )
+
+
+def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
+    """Return a nested observation as one vector for each state, ``(*, D)``.
+
+    A box is flattened; a discrete observation becomes a row with a single 1.
+    """
+    columns = []
+    values = unpack(space, observation, "observation")
+    for leaf, value in zip(leaves(space), values, strict=True):
+        if isinstance(leaf, spaces.Discrete):
+            place = value - int(leaf.start)
+            columns.append(nn.functional.one_hot(place, int(leaf.n)))
+        else:
+            assert isinstance(leaf, spaces.Box)  # for the type checker
+            dims = value.ndim - len(leaf.shape)
+            columns.append(value.reshape(*value.shape[:dims], math.prod(leaf.shape)))
+    return torch.cat(columns, -1)
+
+
+def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
+    """Build a linear layer with orthogonal weights and a bias of zero."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class EncodingNetwork(nn.Module):
+    """An encoder without memory: linear layers with tanh.
+
+    Args:
+        observation_spec: Space of one observation, a nest of Box and Discrete.
+        hidden: Widths of the layers.
+
+    Attributes:
+        output_size: Number of features F.
+
+    Raises:
+        TypeError: If the space is of another kind.
+    """
+
+    def __init__(
+        self, observation_spec: spaces.Space[Any], hidden: tuple[int, ...] = (64, 64)
+    ) -> None:
+        super().__init__()
+        check_spec("observation_spec", observation_spec)
+        self.spec, self.output_size = observation_spec, hidden[-1]
+        sizes = [spaces.flatdim(observation_spec), *hidden]
+        self.layers = nn.ModuleList(
+            linear(n, m, math.sqrt(2)) for n, m in pairwise(sizes)
+        )
+
+    def forward(self, observation: Any, state: Any = ()) -> tuple[Tensor, Any]:
+        """Return features ``(*, F)`` and the state as it came."""
+        dtype = next(self.parameters()).dtype
+        features = flat(self.spec, observation).to(dtype)
+        for layer in self.layers:
+            features = layer(features).tanh()
+        return features, state
+
+
+class RecurrentEncodingNetwork(nn.Module):
+    """An encoder with a memory: a linear layer with tanh, then a gated recurrent unit.
+
+    Args:
+        observation_spec: Space of one observation, a nest of Box and Discrete.
+        hidden: Width of the layer and of the memory.
+
+    Attributes:
+        output_size: Number of features F, the same as ``hidden``.
+
+    Raises:
+        TypeError: If the space is of another kind.
+
+    Source:
+        Cho et al. 2014, Learning Phrase Representations using RNN Encoder-Decoder,
+        equations 5 to 8.
+    """
+
+    def __init__(self, observation_spec: spaces.Space[Any], hidden: int = 64) -> None:
+        super().__init__()
+        self.inputs = EncodingNetwork(observation_spec, (hidden,))
+        self.memory = nn.GRUCell(hidden, hidden)
+        self.output_size = hidden
+
+    def forward(self, observation: Any, state: Any = ()) -> tuple[Tensor, Tensor]:
+        """Return features (B, F) of one step and the state after it, the same tensor.
+
+        Args:
+            observation: Observations of B environments.
+            state: The state that the step before returned, (B, F), or () at a start.
+        """
+        # One turn of {eq}`recurrent-features`. Without a state the memory is zero.
+        inputs, _ = self.inputs(observation)
+        memory = self.memory(inputs, None if isinstance(state, tuple) else state)
+        return memory, memory
+
+
+class CategoricalProjectionNetwork(nn.Module):
+    """Projects features onto the logits of a discrete action.
+
+    Args:
+        input_size: Number of features F.
+        action_spec: A Discrete space with N actions, counted from 0 here, whatever the
+            space calls the first one.
+    """
+
+    def __init__(self, input_size: int, action_spec: spaces.Discrete) -> None:
+        super().__init__()
+        self.logits = linear(input_size, int(action_spec.n), gain=0.01)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits ``(*, N)`` of features ``(*, F)``."""
+        logit: Tensor = self.logits(features)
+        return logit
+
+    def distribution(self, row: Tensor) -> Distribution:
+        """Return the distribution that logits ``(*, N)`` describe."""
+        return Categorical(logits=row)
+
+
+class NormalProjectionNetwork(nn.Module):
+    """Projects features onto means and deviations of the numbers in a box.
+
+    Args:
+        input_size: Number of features F.
+        action_spec: A Box of any shape, with A numbers in all.
+    """
+
+    def __init__(self, input_size: int, action_spec: spaces.Box) -> None:
+        super().__init__()
+        self.shape = action_spec.shape
+        self.mu = linear(input_size, math.prod(self.shape), gain=0.01)
+        self.log_sigma = nn.Parameter(torch.zeros(math.prod(self.shape)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return means and logarithms of the deviations, ``(*, 2 A)``."""
+        mu = self.mu(features)
+        return torch.cat([mu, self.log_sigma.expand_as(mu)], -1)
+
+    def distribution(self, row: Tensor) -> Distribution:
+        """Return the distribution over the box that rows ``(*, 2 A)`` describe."""
+        mu, log_sigma = (
+            x.reshape(*x.shape[:-1], *self.shape) for x in row.chunk(2, -1)
+        )
+        return Independent(Normal(mu, log_sigma.exp()), len(self.shape))
+
+
+class Heads(nn.Module):
+    """All weights of the disjoint network; what goes in and what comes out is tensors.
+
+    Args: see ``DisjointPolicyValueNetwork``.
+    """
+
+    def __init__(
+        self,
+        observation_spec: spaces.Space[Any],
+        action_spec: spaces.Space[Any],
+        encoding_network_ctor: Callable[..., Any],
+        is_sharing_encoder: bool,
+        discrete_projection_net_ctor: Callable[..., Any],
+        continuous_projection_net_ctor: Callable[..., Any],
+        detach: str,
+    ) -> None:
+        super().__init__()
+        self.detach = detach
+        self.policy_encoder = encoding_network_ctor(observation_spec)
+        self.value_encoder = (
+            None if is_sharing_encoder else encoding_network_ctor(observation_spec)
+        )
+        size = self.policy_encoder.output_size
+        self.projections = nn.ModuleList(
+            discrete_projection_net_ctor(size, leaf)
+            if isinstance(leaf, spaces.Discrete)
+            else continuous_projection_net_ctor(size, leaf)
+            for leaf in leaves(action_spec)
+        )
+        self.value_head = linear(size, 1, gain=1.0)
+        self.aux_head = linear(size, 1, gain=1.0)
+
+    def forward(
+        self, observation: Any, state: Any = (), require_aux: bool = True
+    ) -> tuple[tuple[tuple[Tensor, ...], Tensor, Any], tuple[Any, Any, Any]]:
+        """Return (rows of each leaf, value, auxiliary value) and the next states."""
+        policy_state, value_state, _ = state or ((), (), ())
+        features, policy_state = self.policy_encoder(observation, policy_state)
+        # The value reads its own features in {eq}`disjoint-dual`, and those of the
+        # policy, cut off, in {eq}`disjoint-shared`.
+        if self.value_encoder is not None:
+            seen, value_state = self.value_encoder(observation, value_state)
+        elif self.detach == "always" or (
+            self.detach == "policy_phase" and not require_aux
+        ):
+            seen = features.detach()
+        else:
+            seen = features
+        rows = tuple(project(features) for project in self.projections)
+        value = self.value_head(seen).squeeze(-1)
+        aux = self.aux_head(features).squeeze(-1) if require_aux else ()
+        return (rows, value, aux), (policy_state, value_state, ())
+
+
+class DisjointPolicyValueNetwork(nn.Module):
+    """A policy, a value and an auxiliary value, with one encoder or with two.
+
+    Args:
+        observation_spec: Space of one observation, a nest of Box and Discrete.
+        action_spec: Space of one action, a nest of Box and Discrete. Each leaf gets a
+            projection network of its own.
+        encoding_network_ctor: Makes an encoder from the observation space: a module
+            with the attribute ``output_size`` that maps an observation and a state to
+            features and the next state. Called once or twice.
+        is_sharing_encoder: True for the shared arrangement, False for the dual one.
+        discrete_projection_net_ctor: Makes the projection network of a Discrete leaf,
+            from the number of features and the leaf.
+        continuous_projection_net_ctor: The same for a Box leaf.
+        name: Name of the network.
+        detach: When the value head of the shared arrangement is cut off from the
+            encoder: ``"always"``; ``"policy_phase"``, which means where the auxiliary
+            value is not required; or ``"never"``.
+
+    Attributes:
+        heads: The part that returns tensors; what ``DistributedDataParallel`` may wrap.
+
+    Raises:
+        TypeError: If a space is of another kind.
+        ValueError: If ``detach`` is another word.
+
+    Source:
+        Cobbe et al. 2021, Phasic Policy Gradient, sections 2 and 3.6.
+    """
+
+    def __init__(
+        self,
+        observation_spec: spaces.Space[Any],
+        action_spec: spaces.Space[Any],
+        encoding_network_ctor: Callable[..., Any] = EncodingNetwork,
+        is_sharing_encoder: bool = False,
+        discrete_projection_net_ctor: Callable[..., Any] = CategoricalProjectionNetwork,
+        continuous_projection_net_ctor: Callable[..., Any] = NormalProjectionNetwork,
+        name: str = "DisjointPolicyValueNetwork",
+        *,
+        detach: str = "always",
+    ) -> None:
+        super().__init__()
+        check_spec("observation_spec", observation_spec)
+        check_spec("action_spec", action_spec)
+        if detach not in ("always", "policy_phase", "never"):
+            raise ValueError(
+                f"detach must be 'always', 'policy_phase' or 'never', got {detach!r}"
+            )
+        self.observation_spec, self.action_spec = observation_spec, action_spec
+        self.name = name
+        self.heads = Heads(
+            observation_spec,
+            action_spec,
+            encoding_network_ctor,
+            is_sharing_encoder,
+            discrete_projection_net_ctor,
+            continuous_projection_net_ctor,
+            detach,
+        )
+        # Found here, these stay where they are when `heads` is wrapped.
+        self.projections = list(self.heads.projections)
+
+    def forward(
+        self, observation: Any, state: Any = (), require_aux: bool = True
+    ) -> tuple[tuple[Any, Tensor, Any], tuple[Any, Any, Any]]:
+        """Return what the three heads say of B states.
+
+        Args:
+            observation: Tensors ``(B, *)`` in a nest like the observation space.
+            state: The triple of states that the step before returned, or () at the
+                start of episodes and for encoders without memory.
+            require_aux: Whether the auxiliary value is wanted. The policy phase does
+                without it.
+
+        Returns:
+            The triple of action distribution (a nest like the action space), value (B,)
+            and auxiliary value (B,), which is () if it is not wanted; and the triple of
+            states in the same order. A state is () where a head has no memory of its
+            own: the auxiliary value always shares that of the policy.
+
+        Raises:
+            TypeError: If something else than a tensor stands at a leaf.
+            ValueError: If the nest or a shape is another one.
+        """
+        (rows, value, aux), state = self.heads(observation, state, require_aux)
+        return (self.distribution(rows), value, aux), state
+
+    def distribution(self, rows: tuple[Tensor, ...]) -> Any:
+        """Return the nest of distributions that rows, one for each leaf, describe."""
+        projections: Any = self.projections
+        pairs = zip(projections, rows, strict=True)
+        return pack(self.action_spec, (p.distribution(row) for p, row in pairs))
