@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest c264f3c1aa7f27af
+# Generated from chapters/*.py (edit there); digest d5a6e52df2a1370b
 from .agents import (
     Ring as Ring,
     Rollout as Rollout,
@@ -86,4 +86,13 @@ from .disjoint_network import (
     EncodingNetwork as EncodingNetwork,
     NormalProjectionNetwork as NormalProjectionNetwork,
     RecurrentEncodingNetwork as RecurrentEncodingNetwork,
+)
+from .off_policy import (
+    categorical_terms as categorical_terms,
+    clipped_policy as clipped_policy,
+    vtrace as vtrace,
+    vtrace_data as vtrace_data,
+    vtrace_error_continuous_action as vtrace_error_continuous_action,
+    vtrace_error_discrete_action as vtrace_error_discrete_action,
+    vtrace_loss as vtrace_loss,
 )

@@ -1,0 +1,427 @@
+# Generated from chapters/09_off_policy.py (edit there); digest 00db83d8ce7104f1
+"""V-trace: values and policy gradients from data of an older policy."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributions import Independent, Normal
+
+from literate_rl.advantages import check_lambda, reverse_scan, td_errors
+from literate_rl.agents import check_steps
+from literate_rl.policy_gradient import (
+    check_action,
+    check_finite,
+    check_logit,
+    check_shape,
+    check_tensor,
+    policy_gradient_error,
+)
+from literate_rl.ppo_error import mean_and_deviation
+
+__all__ = [
+    "categorical_terms",
+    "clipped_policy",
+    "vtrace",
+    "vtrace_data",
+    "vtrace_error_continuous_action",
+    "vtrace_error_discrete_action",
+    "vtrace_loss",
+]
+
+
+def vtrace(
+    log_ratio: Tensor,
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float = 0.99,
+    lambda_: float = 0.95,
+    rho_clip_ratio: float | None = 1.0,
+    c_clip_ratio: float | None = 1.0,
+    rho_pg_clip_ratio: float | None = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Compute the targets of the values and the advantages of V-trace.
+
+    Args:
+        log_ratio: Log-probability of each action under the target policy minus that
+            under the behaviour policy, (T, B).
+        reward: Rewards, (T, B).
+        value: Value of each step's state, (T, B).
+        next_value: Value of each step's true successor, (T, B). Entries at terminated
+            steps count as 0, whatever they hold.
+        terminated: Whether the task ended with this step, (T, B) boolean.
+        truncated: Whether the episode was cut off after this step, (T, B) boolean.
+        gamma: Discount, in [0, 1].
+        lambda_: Decay of the weights of longer returns, in [0, 1].
+        rho_clip_ratio: Bound of the ratio that weighs a surprise, or None. It decides
+            which policy the values belong to.
+        c_clip_ratio: Bound of the ratio that weighs what comes later, at most
+            ``rho_clip_ratio``, or None. It decides how fast the values get there.
+        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or None.
+
+    Returns:
+        The targets and the advantages, each (T, B), without gradient.
+
+    Raises:
+        TypeError: If an argument has the wrong type or dtype.
+        ValueError: If a shape or a number is wrong, or a result is not finite.
+
+    Source:
+        Espeholt et al. 2018, equation 1 and section 4.2, with a decay and two flags.
+    """
+    check_steps(log_ratio=log_ratio, reward=reward)
+    check_lambda(lambda_)
+    check_clips(rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
+    delta, done = td_errors(reward, value, next_value, terminated, truncated, gamma)
+
+    # The three clipped ratios {eq}`vtrace-ratios`. A ratio that is infinite becomes its
+    # bound.
+    ratio = log_ratio.detach().exp()
+    bounds = (rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
+    rho, c, rho_pg = (ratio if x is None else ratio.clamp(max=x) for x in bounds)
+
+    # How much of the next row belongs to this one: nothing behind a done, and nothing
+    # behind the last row.
+    follow = torch.full_like(delta, gamma * lambda_).masked_fill_(done, 0.0)
+    follow[-1] = 0.0
+
+    # The recursion {eq}`vtrace` is the scan of {doc}`/chapters/03_advantages`.
+    x = reverse_scan(rho * delta, follow * c)
+    # The advantage {eq}`vtrace-advantage`. `roll` brings the next row here; the first
+    # row, which comes around to the end, counts as zero.
+    adv = rho_pg * torch.addcmul(delta, follow, x.roll(-1, 0))
+    target = value.detach() + x
+    total = (target.sum() + adv.sum()).item()
+    check_finite((total,), log_ratio=log_ratio, value=value, reward=reward)
+    return target, adv
+
+
+def check_clips(rho: float | None, c: float | None, rho_pg: float | None) -> None:
+    """Raise unless the bounds are positive, and that of c is not above that of rho."""
+    names = ("rho_clip_ratio", "c_clip_ratio", "rho_pg_clip_ratio")
+    for name, bound in zip(names, (rho, c, rho_pg), strict=True):
+        if bound is not None and not bound > 0:
+            raise ValueError(f"{name} must be positive or None, got {bound}")
+    if rho is not None and (c is None or c > rho):
+        raise ValueError(
+            f"c_clip_ratio must be at most rho_clip_ratio, got {c} and {rho}"
+        )
+
+
+def clipped_policy(
+    policy: ArrayLike, old_policy: ArrayLike, rho_clip_ratio: float | None = 1.0
+) -> NDArray[np.float64]:
+    """Return the policy whose values V-trace estimates.
+
+    Args:
+        policy: Probabilities of the target policy, ``(*, N)``.
+        old_policy: Those of the behaviour policy, ``(*, N)``.
+        rho_clip_ratio: Bound of the ratio, positive, or None.
+
+    Returns:
+        Probabilities ``(*, N)``.
+
+    Raises:
+        ValueError: If the bound is not positive or the shapes differ.
+
+    Source:
+        Espeholt et al. 2018, equation 3.
+    """
+    check_clips(rho_clip_ratio, rho_clip_ratio, None)
+    new = np.asarray(policy, dtype=np.float64)
+    old = np.asarray(old_policy, dtype=np.float64)
+    if old.shape != new.shape:
+        raise ValueError(f"old_policy must have shape {new.shape}, got {old.shape}")
+    if rho_clip_ratio is None:
+        return new
+    # Numerator and denominator of {eq}`clipped-policy`.
+    part = np.minimum(rho_clip_ratio * old, new)
+    result: NDArray[np.float64] = part / part.sum(-1, keepdims=True)
+    return result
+
+
+class vtrace_data(NamedTuple):
+    """What the losses of V-trace read: T steps in each of B environments.
+
+    Attributes:
+        target_output: What describes the policy in training. Discrete actions: logits
+            of shape (T, B, N). Continuous actions: a mapping with ``mu`` and ``sigma``
+            of shape (T, B, A).
+        behaviour_output: The same for the policy that collected the data. No gradient
+            flows into it.
+        action: The actions taken, (T, B) integers or (T, B, A) real numbers.
+        value: Value of each step's state and, in the last row, of where the last step
+            led, (T + 1, B). Gradient flows into the first T rows.
+        reward: Rewards, (T, B).
+        weight: One factor for each step, (T, B), or None for ones.
+        terminated: Whether the task ended with a step, (T, B) boolean. None: never.
+        truncated: Whether the episode was cut off after a step, (T, B) boolean. None:
+            never.
+        next_value: Value of each step's true successor, (T, B). None: the next row of
+            ``value``, which is wrong behind a truncation.
+    """
+
+    target_output: Any
+    behaviour_output: Any
+    action: Tensor
+    value: Tensor
+    reward: Tensor
+    weight: Tensor | None = None
+    terminated: Tensor | None = None
+    truncated: Tensor | None = None
+    next_value: Tensor | None = None
+
+
+class vtrace_loss(NamedTuple):
+    """Three parts of the loss, 0-dimensional tensors with gradient.
+
+    The total to minimise is ``policy_loss + value_weight * value_loss - entropy_weight
+    * entropy_loss``: the last field is the mean entropy itself.
+    """
+
+    policy_loss: Tensor
+    value_loss: Tensor
+    entropy_loss: Tensor
+
+
+def vtrace_error(
+    log_prob: Tensor,
+    log_prob_old: Tensor,
+    entropy: Tensor,
+    data: vtrace_data,
+    *settings: float | None,
+) -> vtrace_loss:
+    """Compute the losses of V-trace from log-probabilities, whatever the action space.
+
+    Args:
+        log_prob: Log-probability of each action under the policy in training, (T, B).
+        log_prob_old: The same under the policy that collected the data, (T, B).
+        entropy: Entropy of the policy in training at each step, (T, B), in nats.
+        data: The other fields; outputs and actions are not read.
+        settings: The discount, the decay and the three bounds, as in ``vtrace``.
+
+    Returns:
+        The losses, 0-dimensional tensors.
+
+    Raises:
+        TypeError: If a field is of the wrong kind.
+        ValueError: If shapes differ, a number is wrong, a result is not finite, or a
+            step before the last is truncated and ``next_value`` is missing.
+    """
+    _, _, _, value, reward, weight, terminated, truncated, next_value = data
+    check_shape("log_prob", log_prob, check_tensor("reward", reward).shape)
+    check_shape("log_prob_old", log_prob_old, reward.shape)
+    check_shape("entropy", entropy, reward.shape)
+    check_shape("value", value, (len(reward) + 1, *reward.shape[1:]))
+    never = torch.zeros_like(reward, dtype=torch.bool)
+    terminated = never if terminated is None else terminated
+    truncated = never if truncated is None else truncated
+    if next_value is None:
+        # The row after a cut belongs to the next episode.
+        if truncated[:-1].any():
+            raise ValueError("next_value must be given where a step is truncated")
+        next_value = value[1:]
+
+    target, adv = vtrace(
+        log_prob.detach() - log_prob_old.detach(),
+        reward,
+        value[:-1],
+        next_value,
+        terminated,
+        truncated,
+        *settings,
+    )
+
+    # The three means {eq}`vtrace-losses`. The first is the loss of
+    # {doc}`/chapters/02_policy_gradient`.
+    policy_loss = policy_gradient_error(log_prob, adv, weight)
+    error = (value[:-1] - target).square()
+    if weight is not None:
+        error, entropy = error * weight.detach(), entropy * weight.detach()
+    loss = vtrace_loss(policy_loss, error.mean(), entropy.mean())
+    total = tuple(part.item() for part in loss)
+    check_finite(total, log_prob=log_prob, entropy=entropy, value=value, weight=weight)
+    return loss
+
+
+class CategoricalTerms(torch.autograd.Function):
+    """Log-probability and entropy as one node of the graph, with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute both for logits (B, N) and actions (B,)."""
+        log_prob = logit.t().log_softmax(0)
+        taken = action.long().unsqueeze(0)
+        chosen = log_prob.gather(0, taken).squeeze(0)
+        prob = log_prob.exp()
+        # The logarithm of a probability zero becomes a finite number, because zero
+        # times infinity is not zero.
+        plogp = log_prob.clamp_min_(-1e4).mul_(prob)
+        entropy = plogp.sum(0).neg_()
+        ctx.save_for_backward(prob, plogp, entropy, taken)
+        return chosen, entropy
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the logits."""
+        prob, plogp, entropy, taken = ctx.saved_tensors
+        by_log_prob, by_entropy = grads
+        # Both derivatives {eq}`categorical-gradient`, sorted: what has the factor $p_j$
+        # in common is subtracted at once.
+        common = torch.addcmul(by_log_prob, by_entropy, entropy)
+        grad = (plogp * by_entropy).addcmul_(prob, common).neg_()
+        return grad.scatter_add_(0, taken, by_log_prob.unsqueeze(0)).t(), None
+
+
+def categorical_terms(logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities of actions and entropies, with gradient, fast.
+
+    Args:
+        logit: Logits, (B, N). Minus infinity takes an action away.
+        action: The actions taken, (B,) integers from 0 to N - 1.
+
+    Returns:
+        The log-probabilities and the entropies in nats, each (B,): the numbers of
+        ``categorical_log_prob`` and ``categorical_entropy``. They can be differentiated
+        once.
+
+    Raises:
+        TypeError: If the logits are no floating-point tensor or the actions are no
+            integers.
+        ValueError: If a shape is wrong or an action is out of range.
+    """
+    check_action(action, *check_logit("logit", logit))
+    log_prob, entropy = CategoricalTerms.apply(logit, action)
+    return log_prob, entropy
+
+
+def vtrace_error_discrete_action(
+    data: vtrace_data,
+    gamma: float = 0.99,
+    lambda_: float = 0.95,
+    rho_clip_ratio: float | None = 1.0,
+    c_clip_ratio: float | None = 1.0,
+    rho_pg_clip_ratio: float | None = 1.0,
+) -> vtrace_loss:
+    """Compute the losses of V-trace for discrete actions.
+
+    Args:
+        data: Logits of both policies (T, B, N), actions (T, B) as integers, values
+            (T + 1, B), rewards (T, B) and the optional fields.
+        gamma: Discount, in [0, 1].
+        lambda_: Decay of the weights of longer returns, in [0, 1].
+        rho_clip_ratio: Bound of the ratio that weighs a surprise, or None.
+        c_clip_ratio: Bound of the ratio that weighs what comes later, or None.
+        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or None.
+
+    Returns:
+        ``vtrace_loss``, three 0-dimensional tensors.
+
+    Raises:
+        TypeError: If a field is of the wrong kind.
+        ValueError: If shapes differ, a number is wrong, a result is not finite, or a
+            step before the last is truncated and ``next_value`` is missing.
+
+    Source:
+        Espeholt et al. 2018, sections 4.1 and 4.2.
+    """
+    shape = check_tensor("action", data.action).shape
+    new, old = (
+        steps_as_rows(f"{who}_output", x, shape)
+        for who, x in zip(("target", "behaviour"), data[:2], strict=True)
+    )
+    check_shape("behaviour_output", old, new.shape)
+    action = data.action.flatten()
+    log_prob, entropy = categorical_terms(new, action)
+    log_prob_old, _ = categorical_terms(old.detach(), action)
+    return vtrace_error(
+        log_prob.view(shape),
+        log_prob_old.view(shape),
+        entropy.view(shape),
+        data,
+        gamma,
+        lambda_,
+        rho_clip_ratio,
+        c_clip_ratio,
+        rho_pg_clip_ratio,
+    )
+
+
+def steps_as_rows(name: str, output: Any, shape: tuple[int, ...]) -> Tensor:
+    """Turn a tensor (T, B, N) into one of rows (T * B, N), or raise."""
+    tensor = check_tensor(name, output)
+    if len(shape) != 2 or tensor.dim() != 3 or tensor.shape[:2] != shape:
+        raise ValueError(
+            f"{name} must have a shape (T, B, *) that fits actions of the shape (T, B), "
+            f"got {tuple(tensor.shape)} and {tuple(shape)}"
+        )
+    return tensor.flatten(0, 1)
+
+
+def vtrace_error_continuous_action(
+    data: vtrace_data,
+    gamma: float = 0.99,
+    lambda_: float = 0.95,
+    rho_clip_ratio: float | None = 1.0,
+    c_clip_ratio: float | None = 1.0,
+    rho_pg_clip_ratio: float | None = 1.0,
+) -> vtrace_loss:
+    """Compute the losses of V-trace for continuous actions.
+
+    Args:
+        data: ``target_output`` and ``behaviour_output`` are mappings (or tree tensors)
+            with ``mu`` and ``sigma``, each (T, B, A); actions (T, B, A), values
+            (T + 1, B), rewards (T, B) and the optional fields.
+        gamma: Discount, in [0, 1].
+        lambda_: Decay of the weights of longer returns, in [0, 1].
+        rho_clip_ratio: Bound of the ratio that weighs a surprise, or None.
+        c_clip_ratio: Bound of the ratio that weighs what comes later, or None.
+        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or None.
+
+    Returns:
+        ``vtrace_loss``, three 0-dimensional tensors.
+
+    Raises:
+        TypeError: If a field is of the wrong kind.
+        ValueError: If shapes differ, a deviation is not positive, a number is wrong, a
+            result is not finite, or a step before the last is truncated and
+            ``next_value`` is missing.
+
+    Source:
+        Espeholt et al. 2018, sections 4.1 and 4.2.
+    """
+    shape = check_tensor("reward", data.reward).shape
+    action = steps_as_rows("action", data.action, shape)
+    new = normal("target_output", data.target_output, shape)
+    old = normal("behaviour_output", data.behaviour_output, shape)
+    check_shape("behaviour_output['mu']", old.mean, new.mean.shape)
+    check_shape("action", action, new.mean.shape)
+    return vtrace_error(
+        new.log_prob(action).view(shape),
+        old.log_prob(action).view(shape),
+        new.entropy().view(shape),
+        data,
+        gamma,
+        lambda_,
+        rho_clip_ratio,
+        c_clip_ratio,
+        rho_pg_clip_ratio,
+    )
+
+
+def normal(name: str, output: Any, shape: tuple[int, ...]) -> Independent:
+    """Build the distribution (T * B, A) that a mapping describes, or raise."""
+    parts = output
+    if hasattr(output, "keys"):
+        parts = {key: steps_as_rows(name, output[key], shape) for key in output}
+    mu, sigma = mean_and_deviation(name, parts)
+    return Independent(Normal(mu, sigma, validate_args=False), 1)
