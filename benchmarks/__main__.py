@@ -16,7 +16,7 @@ from benchmarks.store import RESULTS, Row, write_results
 
 NAMES = ("advantages", "ppo_error", "vtrace", "hybrid", "container", "import_time")
 # These need peers from an environment of their own, which ppo_loop.py describes.
-PEER_NAMES = ("ppo_loop", "advantages_torchrl")
+PEER_NAMES = ("ppo_loop", "advantages_torchrl", "vtrace_torchrl")
 
 
 def describe(row: Row) -> str:

@@ -114,8 +114,8 @@ def torchbeast_loss(data: vtrace_data) -> vtrace_loss:
         taken = F.nll_loss(flat, data.action.flatten(), reduction="none")
         return -taken.view_as(data.action)
 
+    log_ratio = log_prob(data.target_output) - log_prob(data.behaviour_output)
     with torch.no_grad():
-        log_ratio = log_prob(data.target_output) - log_prob(data.behaviour_output)
         end = torch.zeros_like(data.action, dtype=torch.bool)
         steps = Steps(log_ratio, data.reward, data.value, end)
         returns, adv = torchbeast_targets(steps, 1.0)

@@ -541,7 +541,7 @@ def vtrace_error(
     log_prob_old: Tensor,
     entropy: Tensor,
     data: vtrace_data,
-    *settings: float | None,
+    *settings: Any,
 ) -> vtrace_loss:
     """Compute the losses of V-trace from log-probabilities, whatever the action space.
 
@@ -618,7 +618,7 @@ class CategoricalTerms(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Compute both for logits (B, N) and actions (B,)."""
-        log_prob = logit.t().log_softmax(0)
+        log_prob = turned(logit).log_softmax(0)
         taken = action.long().unsqueeze(0)
         chosen = log_prob.gather(0, taken).squeeze(0)
         prob = log_prob.exp()
@@ -630,7 +630,7 @@ class CategoricalTerms(torch.autograd.Function):
         return chosen, entropy
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         """Return the gradient of the logits."""
         prob, plogp, entropy, taken = ctx.saved_tensors
@@ -640,6 +640,11 @@ class CategoricalTerms(torch.autograd.Function):
         common = torch.addcmul(by_log_prob, by_entropy, entropy)
         grad = (plogp * by_entropy).addcmul_(prob, common).neg_()
         return grad.scatter_add_(0, taken, by_log_prob.unsqueeze(0)).t(), None
+
+
+def turned(logit: Tensor) -> Tensor:
+    """Return logits (B, N) in the memory layout of (N, B), quicker than ``t()``."""
+    return torch.stack(logit.unbind(1))
 
 
 def categorical_terms(logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -702,7 +707,9 @@ def vtrace_error_discrete_action(
     check_shape("behaviour_output", old, new.shape)
     action = data.action.flatten()
     log_prob, entropy = categorical_terms(new, action)
-    log_prob_old, _ = categorical_terms(old.detach(), action)
+    # Of the older policy one number a row is needed, and no gradient.
+    taken = action.long().unsqueeze(0)
+    log_prob_old = turned(old.detach()).log_softmax(0).gather(0, taken)
     return vtrace_error(
         log_prob.view(shape),
         log_prob_old.view(shape),
@@ -721,8 +728,8 @@ def steps_as_rows(name: str, output: Any, shape: tuple[int, ...]) -> Tensor:
     tensor = check_tensor(name, output)
     if len(shape) != 2 or tensor.dim() != 3 or tensor.shape[:2] != shape:
         raise ValueError(
-            f"{name} must have a shape (T, B, *) that fits actions of the shape (T, B), "
-            f"got {tuple(tensor.shape)} and {tuple(shape)}"
+            f"{name} must have a shape (T, B, *) with T and B of {tuple(shape)}, "
+            f"got {tuple(tensor.shape)}"
         )
     return tensor.flatten(0, 1)
 
@@ -784,7 +791,7 @@ def vtrace_error_continuous_action(
     )
 
 
-def normal(name: str, output: Any, shape: tuple[int, ...]) -> Independent:
+def normal(name: str, output: Any, shape: tuple[int, ...]) -> Any:
     """Build the distribution (T * B, A) that a mapping describes, or raise."""
     parts = output
     if hasattr(output, "keys"):

@@ -24,38 +24,6 @@ def grid(low: float, high: float) -> tuple[torch.Tensor, float]:
 # --- Estimates along a trajectory -----------------------------------------------------
 
 
-@pytest.mark.erratum("vtrace-ignores-done")
-def test_vtrace_without_a_cut_leaks_into_the_episode_before() -> None:
-    """Two episodes, no reward, on-policy: the first must be worth nothing."""
-    value = np.array([1.0, 1, 1, 100, 100, 100, 100])
-    done = np.array([0, 0, 1, 0, 0, 0])
-
-    # As published: the value behind a done is zeroed, the recursion runs on.
-    masked = value.copy()
-    masked[1:] *= 1 - done
-    published, trace = masked[:-1].copy(), 0.0
-    for t in reversed(range(6)):
-        trace = masked[t + 1] - masked[t] + trace
-        published[t] += trace
-    assert published.tolist() == [100.0] * 6
-
-    # With the flag in both places.
-    correct, trace = value[:-1].copy(), 0.0
-    for t in reversed(range(6)):
-        trace = (1 - done[t]) * (value[t + 1] + trace) - value[t]
-        correct[t] += trace
-    assert correct.tolist() == [0, 0, 0, 100, 100, 100]
-
-
-@pytest.mark.erratum("truncation-reads-the-next-episode")
-def test_value_behind_a_truncation_belongs_to_the_next_episode() -> None:
-    """Reward 0, values 1 before and 50 after a cut: the advantage at the cut is 0."""
-    value = np.array([1.0, 1.0, 50.0, 50.0])
-    true_successor = np.array([1.0, 1.0, 50.0])  # the cut is after step 1
-    assert (value[1:] - value[:-1])[1] == 49.0
-    assert (true_successor - value[:-1])[1] == 0.0
-
-
 @pytest.mark.erratum("gae-overwrites-its-input")
 def test_in_place_mask_corrupts_values_that_share_memory() -> None:
     values = torch.arange(1.0, 7.0)
