@@ -19,7 +19,7 @@
 # {doc}`/chapters/08_ppg`, trains it.
 
 # %% tags=["export", "hide-input"]
-"""The disjoint network: a policy, a value and an auxiliary value in two arrangements."""
+"""The disjoint network: policy, value and auxiliary value in two arrangements."""
 
 from __future__ import annotations
 

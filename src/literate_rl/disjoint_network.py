@@ -1,5 +1,5 @@
-# Generated from chapters/07_disjoint_network.py (edit there); digest e1051b00db3ce274
-"""The disjoint network: a policy, a value and an auxiliary value in two arrangements."""
+# Generated from chapters/07_disjoint_network.py (edit there); digest 6c28013905933e2b
+"""The disjoint network: policy, value and auxiliary value in two arrangements."""
 
 from __future__ import annotations
 
