@@ -1985,10 +1985,12 @@ class HybridPolicy(nn.Module):
 
         Without noise, 0.0, they are the mode.
         """
+        return self.choose(self(obs), noise)
+
+    def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions (B, 1 + A) that a noise makes of rows (B, K + 2 A)."""
         # Logits are moved by their noise as it is, means by $\sigma$ times theirs.
-        centre, sigma = self(obs).split(
-            [self.num_types + self.num_args, self.num_args], -1
-        )
+        centre, sigma = row.split([self.num_types + self.num_args, self.num_args], -1)
         scale = nn.functional.pad(sigma, (self.num_types, 0), value=1.0)
         moved = centre + scale * noise
         scores, args = moved.split([self.num_types, self.num_args], -1)

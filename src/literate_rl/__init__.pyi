@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest d5a6e52df2a1370b
+# Generated from chapters/*.py (edit there); digest a043bb1390c0edcb
 from .agents import (
     Ring as Ring,
     Rollout as Rollout,
@@ -86,6 +86,26 @@ from .disjoint_network import (
     EncodingNetwork as EncodingNetwork,
     NormalProjectionNetwork as NormalProjectionNetwork,
     RecurrentEncodingNetwork as RecurrentEncodingNetwork,
+)
+from .ppg import (
+    AlgStep as AlgStep,
+    ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
+    LossInfo as LossInfo,
+    Maze as Maze,
+    MazeLevels as MazeLevels,
+    PPGAlgorithm as PPGAlgorithm,
+    PPGAuxAlgorithm as PPGAuxAlgorithm,
+    PPGAuxOptions as PPGAuxOptions,
+    PPGAuxPhaseLoss as PPGAuxPhaseLoss,
+    PPGAuxPhaseLossInfo as PPGAuxPhaseLossInfo,
+    PPGConfig as PPGConfig,
+    PPGRolloutInfo as PPGRolloutInfo,
+    PPGTrainInfo as PPGTrainInfo,
+    PhasicPolicy as PhasicPolicy,
+    TimeStep as TimeStep,
+    element_wise_squared_loss as element_wise_squared_loss,
+    ppg_network_forward as ppg_network_forward,
+    ppg_settings as ppg_settings,
 )
 from .off_policy import (
     categorical_terms as categorical_terms,

@@ -1,4 +1,4 @@
-# Generated from chapters/05_ppo.py (edit there); digest 21ff9726ce4c2544
+# Generated from chapters/05_ppo.py (edit there); digest 725d4b270496d125
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -242,9 +242,12 @@ class DiscretePolicy(nn.Module):
 
     def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions (B,) that a noise (B, N) makes of observations (B, D)."""
+        return self.choose(self(obs), noise)
+
+    def choose(self, logit: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions (B,) that a noise (B, N) makes of logits (B, N)."""
         # The winner of the race, {eq}`act-discrete`.
-        action: Tensor = (self(obs) + noise).argmax(-1)
-        return action
+        return (logit + noise).argmax(-1)
 
     def log_prob(self, logit: Tensor, action: Tensor) -> Tensor:
         """Return the log-probabilities ``(*)`` of actions ``(*)``, from logits."""
@@ -317,10 +320,13 @@ class GaussianPolicy(nn.Module):
 
     def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions (B, A) that a noise (B, A) makes of observations."""
+        return self.choose(self(obs), noise)
+
+    def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions (B, A) that a noise (B, A) makes of rows (B, 2 A)."""
         # Mean plus deviation times noise, {eq}`act-gaussian`.
-        mu, log_sigma = self(obs).chunk(2, -1)
-        action: Tensor = mu + log_sigma.exp() * noise
-        return action
+        mu, log_sigma = row.chunk(2, -1)
+        return mu + log_sigma.exp() * noise
 
     def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
         """Return the log-densities ``(*)`` of actions ``(*, A)``."""
@@ -591,6 +597,8 @@ class PPO:
                 config.lambda_,
             )
             target = adv + value
+        # {doc}`/chapters/08_ppg` looks at the rollout once more.
+        self.seen = (batch._replace(reward=reward), old, value, next_value)
 
         # From here on time plays no role. What is left is a table of real steps.
         columns = (batch.obs, batch.action, old, adv, target, value)

@@ -1,0 +1,1339 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # PPG
+#
+# **What is gained by learning policy and value in turns?** The value can stand more training
+# than the policy, and what it learns about the states would help the policy to see. Phasic
+# policy gradient gives each of them its own time.
+#
+# At the end of this chapter you can measure how a value pulls at a shared network, write the
+# two phases and their losses, train an agent with them from the command line, and say what
+# they brought on two tasks, with intervals.
+
+# %% tags=["export", "hide-input"]
+"""PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.distributions import Categorical, Independent, kl_divergence
+
+from literate_rl.advantages import lambda_returns
+from literate_rl.agents import check_gamma
+from literate_rl.disjoint_network import (
+    DisjointPolicyValueNetwork,
+    EncodingNetwork,
+    linear,
+)
+from literate_rl.hybrid_action import (
+    HybridPolicy,
+    leaves,
+    plain_space,
+    space_from_plain,
+)
+from literate_rl.policy_gradient import check_shape
+from literate_rl.ppo import (
+    PPO,
+    PPOConfig,
+    RunningMoments,
+    make_policy,
+    ppo_settings,
+)
+from literate_rl.ppo_error import ppo_info, ppo_policy_data, ppo_policy_loss
+from literate_rl.runs import check_setting
+
+__all__ = [
+    "AlgStep",
+    "ConvolutionalEncodingNetwork",
+    "LossInfo",
+    "Maze",
+    "MazeLevels",
+    "PPGAlgorithm",
+    "PPGAuxAlgorithm",
+    "PPGAuxOptions",
+    "PPGAuxPhaseLoss",
+    "PPGAuxPhaseLossInfo",
+    "PPGConfig",
+    "PPGRolloutInfo",
+    "PPGTrainInfo",
+    "PhasicPolicy",
+    "TimeStep",
+    "element_wise_squared_loss",
+    "ppg_network_forward",
+    "ppg_settings",
+]
+
+# --MECH--
+
+# %% [markdown]
+# ## What is handed on
+#
+# The names of this section are those of the library ALF. A step of an environment comes as a
+# `TimeStep`, and what an algorithm makes of it goes out as an `AlgStep`: an output, a state
+# for the next step, and information for the loss.
+#
+# Two tuples carry that information. `PPGRolloutInfo` is what the network said of a step, and
+# what came of it. `PPGTrainInfo` holds the same once more, judged by the network as it is
+# *now*, and beside it what was said during the rollout. To go from one to the other,
+# `absorbed` takes over what the network says now and keeps what was done: the action.
+#
+# In each we add one field to the documented ones, the value of the true successor. Without it
+# a step that was truncated has no bootstrap ({doc}`/chapters/03_advantages`).
+
+
+# %% tags=["export"]
+FIRST, MID, LAST = 0, 1, 2
+
+
+class TimeStep(NamedTuple):
+    """A step of B environments, before and after the action.
+
+    Attributes:
+        step_type: 0 for the first step of an episode, 2 for the last one, whether it
+            terminated or was truncated, 1 for all others, (B,).
+        reward: What the step was paid, (B,).
+        discount: 0 where the task ended with this step, 1 elsewhere, (B,).
+        observation: What the network sees, a nest of tensors ``(B, *)``.
+    """
+
+    step_type: Any
+    reward: Any
+    discount: Any
+    observation: Any
+
+
+class AlgStep(NamedTuple):
+    """What an algorithm makes of a step: output, next state, information for a loss."""
+
+    output: Any
+    state: Any
+    info: Any
+
+
+class LossInfo(NamedTuple):
+    """A loss for each step, (T, B), and its parts."""
+
+    loss: Tensor
+    extra: Any
+
+
+class PPGRolloutInfo(NamedTuple):
+    """What the network said of a step, and what came of it.
+
+    Attributes:
+        action_distribution: Nest of distributions of the action.
+        action: What was done, a nest of tensors.
+        log_prob: Its log-probability, (B,), or () where it was not needed.
+        value: Value (B,).
+        aux: Auxiliary value (B,), or () where it was not required.
+        step_type: As in ``TimeStep``.
+        discount: As in ``TimeStep``.
+        reward: As in ``TimeStep``.
+        reward_weights: Always (): rewards are single numbers here.
+        next_value: Value of the step's true successor, (B,), or () where it is not
+            known yet. Not among the documented fields.
+    """
+
+    action_distribution: Any
+    action: Any
+    log_prob: Any
+    value: Any
+    aux: Any
+    step_type: Any
+    discount: Any
+    reward: Any
+    reward_weights: Any
+    next_value: Any = ()
+
+
+class PPGTrainInfo(NamedTuple):
+    """A ``PPGRolloutInfo`` judged anew, beside what was said during the rollout.
+
+    Attributes:
+        rollout_action_distribution: Nest of distributions that the clone keeps to.
+        rollout_value: Value at the time of the rollout.
+        rollout_log_prob: Log-probability at that time.
+        rollout_next_value: Value of the true successor at that time. Not among the
+            documented fields.
+
+    All other attributes are those of ``PPGRolloutInfo``. Each is () by default.
+    """
+
+    action_distribution: Any = ()
+    action: Any = ()
+    log_prob: Any = ()
+    value: Any = ()
+    aux: Any = ()
+    step_type: Any = ()
+    discount: Any = ()
+    reward: Any = ()
+    reward_weights: Any = ()
+    rollout_action_distribution: Any = ()
+    rollout_value: Any = ()
+    rollout_log_prob: Any = ()
+    rollout_next_value: Any = ()
+
+    def absorbed(self, rollout_info: PPGRolloutInfo) -> PPGTrainInfo:
+        """Return a new tuple that has taken over what a network says of the same steps.
+
+        The action, its log-probability and all that belongs to the rollout stay.
+
+        Args:
+            rollout_info: What ``ppg_network_forward`` returned for these steps.
+        """
+        new = rollout_info._asdict()
+        for kept in ("action", "log_prob", "next_value"):
+            del new[kept]
+        return self._replace(**new)
+
+
+# %% [markdown]
+# ## One pass through the network
+#
+# `ppg_network_forward` is a step of the network as an algorithm sees it: from a `TimeStep` to
+# an action. By default the action is drawn. With `epsilon_greedy` it is drawn with a
+# probability $q$ only, and is the mode otherwise. So for a discrete action
+#
+# $$
+# \Pr(a \mid s) = q \, \pi(a \mid s)
+#     + (1 - q) \, \mathbb{1} \bigl[ a = \operatorname*{argmax}_{j} \pi(j \mid s) \bigr] .
+# $$ (greedy-mixture)
+#
+# The name misleads a little. What most books call epsilon-greedy draws from *all* actions alike.
+# This draws from the policy. In a nest each leaf and each row makes the decision on its own.
+
+
+# %% tags=["export"]
+def map_nest(function: Callable[..., Any], *nests: Any) -> Any:
+    """Apply a function to what stands at the same place of nests of one form."""
+    first = nests[0]
+    if isinstance(first, dict):
+        return {key: map_nest(function, *(n[key] for n in nests)) for key in first}
+    if isinstance(first, tuple):
+        children = [map_nest(function, *c) for c in zip(*nests, strict=True)]
+        return type(first)(*children) if hasattr(first, "_fields") else tuple(children)
+    return function(*nests)
+
+
+def ends(nest: Any) -> Iterator[Any]:
+    """Yield what stands at the ends of a nest of dictionaries and tuples, in order."""
+    if isinstance(nest, dict | tuple):
+        for child in nest.values() if isinstance(nest, dict) else nest:
+            yield from ends(child)
+    else:
+        yield nest
+
+
+def ppg_network_forward(
+    network: DisjointPolicyValueNetwork,
+    inputs: TimeStep,
+    state: Any = (),
+    require_aux: bool = True,
+    epsilon_greedy: float | None = None,
+) -> AlgStep:
+    """Pass one step through the network and choose an action.
+
+    Args:
+        network: The network.
+        inputs: The step of B environments.
+        state: The network's state, or () at a start or without memory.
+        require_aux: Whether the auxiliary value is wanted.
+        epsilon_greedy: None to draw the action; otherwise the probability of drawing
+            it, in [0, 1], and it is the mode in all other cases.
+
+    Returns:
+        The action (a nest of tensors), the next state and a ``PPGRolloutInfo``. Action
+        and log-probability carry no gradient. Without ``epsilon_greedy`` there is no
+        log-probability: it is ().
+
+    Raises:
+        ValueError: If ``epsilon_greedy`` is out of range.
+    """
+    if epsilon_greedy is not None and not 0 <= epsilon_greedy <= 1:
+        raise ValueError(
+            f"epsilon_greedy must be None or in [0, 1], got {epsilon_greedy}"
+        )
+    output, state = network(inputs.observation, state, require_aux)
+    distribution, value, aux = output
+    log_prob: Any = ()
+    if epsilon_greedy is None:
+        action = map_nest(lambda leaf: leaf.sample(), distribution)
+        terms = map_nest(lambda leaf, a: leaf.log_prob(a), distribution, action)
+        log_prob = sum(ends(terms)).detach()
+    else:
+        action = map_nest(partial(draw_or_mode, q=epsilon_greedy), distribution)
+    step_type, reward, discount, _ = inputs
+    info = PPGRolloutInfo(
+        distribution, action, log_prob, value, aux, step_type, discount, reward, ()
+    )
+    return AlgStep(action, state, info)
+
+
+def draw_or_mode(leaf: Any, q: float) -> Tensor:
+    """Draw from a distribution with probability q, row by row, else take its mode."""
+    # The mixture {eq}`greedy-mixture`.
+    mode: Tensor = leaf.mode.detach()
+    drawn = torch.rand(leaf.batch_shape, device=mode.device) < q
+    choice = drawn.view(*drawn.shape, *[1] * len(leaf.event_shape))
+    return torch.where(choice, leaf.sample(), mode)
+
+
+# %% [markdown]
+# ## The loss of the auxiliary phase
+#
+# In the auxiliary phase both values move towards the same target, the $\lambda$-return
+# $G^\lambda$ of {doc}`/chapters/03_advantages`. The auxiliary value takes the policy's
+# encoder with it. That could turn the policy into anything, because the policy reads the same
+# features. So a third term holds it where it is: the divergence from the policy at the start
+# of the phase, $\pi_{\text{old}}$, the *clone* term. For one step,
+#
+# $$
+# \ell = \bigl( V_\theta(s) - G^\lambda \bigr)^2
+#      + \bigl( V^{\text{aux}}_\theta(s) - G^\lambda \bigr)^2
+#      + \beta \, \operatorname{KL} \bigl( \pi_{\text{old}} \,\|\, \pi_\theta \bigr) .
+# $$ (auxiliary-loss)
+#
+# The paper halves the squares. ALF, whose interface this is, does not, and neither do we.
+# With the halves, the same $\beta$ would weigh twice as much. Another error can be handed
+# over as a function.
+#
+# The policy of a nest is a product over its leaves $i$, so the divergence is a sum:
+#
+# $$
+# \operatorname{KL} \bigl( \pi_{\text{old}} \,\|\, \pi_\theta \bigr) = \sum_i
+#     \operatorname{KL} \bigl( \pi^{(i)}_{\text{old}} \,\|\, \pi^{(i)}_\theta \bigr) .
+# $$ (nested-divergence)
+#
+# For a hybrid action this is an upper bound of the divergence in
+# {doc}`/chapters/06_hybrid_action`. There each argument counts as often as its type is
+# chosen, here it counts always. Both are zero for the same policies, as long as every type
+# has a chance.
+
+
+# %% tags=["export"]
+def element_wise_squared_loss(x: Tensor, y: Tensor) -> Tensor:
+    """Return the squared difference of two tensors, element by element."""
+    return (x - y).square()
+
+
+def divergence(old: Any, new: Any) -> Tensor:
+    """Return the divergence between nests of distributions, one for each state."""
+    # Leaf by leaf, {eq}`nested-divergence`.
+    total: Tensor = sum(ends(map_nest(kl_divergence, old, new)))
+    return total
+
+
+class PPGAuxPhaseLossInfo(NamedTuple):
+    """The three parts of the auxiliary phase's loss, (T, B) each.
+
+    Attributes:
+        td_loss_actual: Error of the value.
+        td_loss_aux: Error of the auxiliary value.
+        policy_kl_loss: Divergence from the old policy, in nats, not yet weighted.
+    """
+
+    td_loss_actual: Tensor
+    td_loss_aux: Tensor
+    policy_kl_loss: Tensor
+
+
+class PPGAuxPhaseLoss(nn.Module):
+    """The loss of the auxiliary phase.
+
+    Args:
+        td_error_loss_fn: Function of estimates and targets that returns errors.
+        policy_kl_loss_weight: Weight of the divergence, at least 0.
+        gamma: Discount, in [0, 1]; one number.
+        td_lambda: Decay of the weights of longer returns, in [0, 1].
+        name: Name of the loss.
+
+    Raises:
+        TypeError: If ``gamma`` is no number. A list of discounts, one for each of
+            several rewards, is not supported: the value is a single number.
+        ValueError: If a number is out of range.
+
+    Source:
+        Cobbe et al. 2021, Phasic Policy Gradient, section 2 and algorithm 1.
+    """
+
+    def __init__(
+        self,
+        td_error_loss_fn: Callable[[Tensor, Tensor], Tensor] = (
+            element_wise_squared_loss
+        ),
+        policy_kl_loss_weight: float = 1.0,
+        gamma: float = 0.999,
+        td_lambda: float = 0.95,
+        name: str = "PPGAuxPhaseLoss",
+    ) -> None:
+        super().__init__()
+        check_gamma(gamma)
+        if not 0 <= td_lambda <= 1:
+            raise ValueError(f"td_lambda must lie in [0, 1], got {td_lambda}")
+        if not policy_kl_loss_weight >= 0:
+            raise ValueError(
+                f"policy_kl_loss_weight must be at least 0, got {policy_kl_loss_weight}"
+            )
+        self.td_error_loss_fn, self.weight = td_error_loss_fn, policy_kl_loss_weight
+        self.gamma, self.td_lambda, self.name = gamma, td_lambda, name
+
+    def forward(self, info: PPGTrainInfo) -> LossInfo:
+        """Compute the loss of each step.
+
+        Args:
+            info: Steps in time order, (T, B), with ``rollout_next_value``.
+
+        Returns:
+            The loss (T, B) and its parts.
+
+        Raises:
+            ValueError: If a shape differs or a number that counts is not finite.
+        """
+        shape = tuple(info.reward.shape)
+        for name in ("value", "aux", "rollout_next_value", "discount", "step_type"):
+            check_shape(f"info.{name}", getattr(info, name), shape)
+        # The targets are made from what was seen and said during the rollout.
+        terminated = info.discount == 0
+        truncated = (info.step_type == LAST) & ~terminated
+        target = lambda_returns(
+            info.reward,
+            info.rollout_next_value,
+            terminated,
+            truncated,
+            self.gamma,
+            self.td_lambda,
+        )
+        # The three terms of {eq}`auxiliary-loss`.
+        parts = PPGAuxPhaseLossInfo(
+            self.td_error_loss_fn(info.value, target),
+            self.td_error_loss_fn(info.aux, target),
+            divergence(info.rollout_action_distribution, info.action_distribution),
+        )
+        td_loss = parts.td_loss_actual + parts.td_loss_aux
+        return LossInfo(td_loss + self.weight * parts.policy_kl_loss, parts)
+
+
+# %% [markdown]
+# ## Settings
+#
+# PPG's settings are PPO's and a few more. In the paper's letters: `aux_interval` is $N_\pi$,
+# the number of policy phases before an auxiliary one; `num_epochs` is $E_\pi$ and $E_V$,
+# which are one here; `aux_epochs` is $E_{\text{aux}}$; `clone_weight` is
+# $\beta_{\text{clone}}$.
+#
+# `PPGAuxOptions` is the documented form of those that concern the auxiliary phase. A
+# minibatch is counted in *chunks* there, pieces of `mini_batch_length` consecutive steps
+# of one environment, because a $\lambda$-return needs steps in their order.
+
+
+# %% tags=["export"]
+class PPGAuxOptions(NamedTuple):
+    """Options of the auxiliary phase.
+
+    Attributes:
+        enabled: Whether there is an auxiliary phase at all.
+        interval: Policy phases between two auxiliary phases.
+        mini_batch_length: Steps of a chunk, or None for the steps of a rollout.
+        mini_batch_size: Chunks of a minibatch.
+        num_updates_per_train_iter: Epochs of an auxiliary phase.
+    """
+
+    enabled: bool = True
+    interval: int = 32
+    mini_batch_length: int | None = None
+    mini_batch_size: int = 8
+    num_updates_per_train_iter: int = 6
+
+
+AUX_OPTIONS = PPGAuxOptions()
+REWARD = spaces.Box(-np.inf, np.inf, ())
+
+
+def check_aux_options(options: PPGAuxOptions) -> None:
+    """Raise unless all options are legal."""
+    for name in ("interval", "mini_batch_size", "num_updates_per_train_iter"):
+        check_setting(options, name, lambda x: x >= 1, "at least 1")
+    check_setting(
+        options,
+        "mini_batch_length",
+        lambda x: x is None or x >= 1,
+        "at least 1 or None",
+    )
+
+
+@dataclass(frozen=True)
+class PPGConfig(PPOConfig):
+    """Settings of PPG: those of PPO and those of the auxiliary phase.
+
+    Attributes:
+        aux_enabled: Whether there is an auxiliary phase; without it PPG is PPO.
+        aux_interval: Policy phases between two auxiliary phases.
+        aux_batch_length: Steps of a chunk in the auxiliary phase, or none for the
+            steps of a rollout, which it must divide.
+        aux_batch_size: Chunks of a minibatch in the auxiliary phase.
+        aux_epochs: Epochs of an auxiliary phase.
+        aux_learning_rate: Step size of the auxiliary phase's Adam at the start.
+        clone_weight: Weight of the divergence in the auxiliary phase.
+        kl_reference: What the divergence starts from: "snapshot", the policy at the
+            start of the auxiliary phase, or "rollout", the policy that acted.
+        share_encoder: Whether policy and value share an encoder.
+        detach: When a shared encoder is cut off from the value: "always",
+            "policy_phase" or "never".
+    """
+
+    aux_enabled: bool = True
+    aux_interval: int = 32
+    aux_batch_length: int | None = None
+    aux_batch_size: int = 8
+    aux_epochs: int = 6
+    aux_learning_rate: float = 5e-4
+    clone_weight: float = 1.0
+    kl_reference: str = "snapshot"
+    share_encoder: bool = False
+    detach: str = "always"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("aux_interval", "aux_batch_size", "aux_epochs"):
+            check_setting(self, name, lambda x: x >= 1, "at least 1")
+        steps = self.num_steps
+        check_setting(
+            self,
+            "aux_batch_length",
+            lambda x: x is None or (x >= 1 and steps % x == 0),
+            f"None or a divisor of the {steps} steps of a rollout",
+        )
+        check_setting(self, "aux_learning_rate", lambda x: x > 0, "positive")
+        check_setting(self, "clone_weight", lambda x: x >= 0, "at least 0")
+        references = ("snapshot", "rollout")
+        check_setting(
+            self, "kl_reference", references.__contains__, "'snapshot' or 'rollout'"
+        )
+
+    @property
+    def aux_options(self) -> PPGAuxOptions:
+        """The options of the auxiliary phase in their documented form."""
+        return PPGAuxOptions(
+            self.aux_enabled,
+            self.aux_interval,
+            self.aux_batch_length or self.num_steps,
+            self.aux_batch_size,
+            self.aux_epochs,
+        )
+
+
+# Settings with which the agent was seen to learn, by environment. What an entry leaves
+# out is that of PPO.
+PPG_SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 100_000,
+        "aux_interval": 16,
+        "aux_batch_size": 16,
+        "aux_learning_rate": 1e-3,
+    },
+    "literate_rl/Maze-v0": {},
+}
+
+
+def ppg_settings(env: str) -> PPGConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return PPGConfig(**asdict(ppo_settings(env)) | PPG_SETTINGS.get(env, {}))
+
+
+# %% [markdown]
+# ## The auxiliary phase
+#
+# `PPGAuxAlgorithm` runs it. It shares the network with the policy phase but owns everything
+# else: a buffer with the experience since the last auxiliary phase, an optimiser with
+# moments of its own, and the order of its minibatches.
+#
+# The buffer stores plain tensors. Of a distribution it keeps the row of numbers that
+# describes it. When a phase begins, the buffer is cut into chunks; when it ends, the buffer
+# is emptied.
+
+
+# %% tags=["export"]
+def row_of(leaf: Any) -> Tensor:
+    """Return the row of numbers that describes a distribution; a tensor is one."""
+    if isinstance(leaf, Categorical):
+        logit: Tensor = leaf.logits
+        return logit
+    if isinstance(leaf, Independent):
+        normal: Any = leaf.base_dist
+        both = [normal.loc, normal.scale.log()]
+        dims = len(leaf.event_shape)
+        return torch.cat([x.reshape(*x.shape[: x.ndim - dims], -1) for x in both], -1)
+    row: Tensor = leaf
+    return row
+
+
+class PPGAuxAlgorithm:
+    """The auxiliary phase: learns both values from old experience, and clones the policy.
+
+    Args:
+        observation_spec: Space of one observation.
+        action_spec: Space of one action.
+        reward_spec: Space of a reward: a box without dimensions, a single number.
+        config: Settings; the defaults if None.
+        optimizer: Optimiser of the auxiliary phase, or None for Adam.
+        dual_actor_value_network: The network, shared with whoever acts; None makes one.
+        aux_options: Options of the auxiliary phase.
+        debug_summaries: Whether ``train_iter`` also tells the mean length of the
+            gradient, before it is shortened.
+        name: Name of the algorithm.
+
+    Attributes:
+        buffer: Experience since the last phase, a list of steps.
+
+    Raises:
+        ValueError: If an option is out of range or the reward is no single number.
+
+    Source:
+        Cobbe et al. 2021, Phasic Policy Gradient, algorithm 1.
+    """
+
+    def __init__(
+        self,
+        observation_spec: spaces.Space[Any],
+        action_spec: spaces.Space[Any],
+        reward_spec: spaces.Space[Any] = REWARD,
+        config: PPGConfig | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        dual_actor_value_network: DisjointPolicyValueNetwork | None = None,
+        aux_options: PPGAuxOptions = AUX_OPTIONS,
+        debug_summaries: bool = False,
+        name: str = "PPGAuxAlgorithm",
+    ) -> None:
+        check_aux_options(aux_options)
+        if reward_spec.shape != ():
+            raise ValueError(f"reward_spec must be a single number, got {reward_spec}")
+        self.config = config or PPGConfig()
+        self.network = dual_actor_value_network or DisjointPolicyValueNetwork(
+            observation_spec, action_spec
+        )
+        self.parameters = list(self.network.parameters())
+        self.optimizer = optimizer or torch.optim.Adam(
+            self.parameters, self.config.aux_learning_rate, eps=1e-5, fused=True
+        )
+        self.options, self.debug_summaries = aux_options, debug_summaries
+        self.name = name
+        self.loss = PPGAuxPhaseLoss(
+            policy_kl_loss_weight=self.config.clone_weight,
+            gamma=self.config.gamma,
+            td_lambda=self.config.lambda_,
+        )
+        self.generator = torch.Generator().manual_seed(self.config.seed)
+        self.buffer: list[tuple[Any, PPGRolloutInfo]] = []
+        self.form: Any = None  # shapes and types of an experience
+
+    @property
+    def interval(self) -> int:
+        """Policy phases between two auxiliary phases."""
+        return self.options.interval
+
+    def observe_for_aux_replay(self, exp: tuple[Any, PPGRolloutInfo]) -> None:
+        """Store the experience of one step of B environments.
+
+        Args:
+            exp: The observation, a nest of tensors ``(B, *)``, and the rollout's
+                information on it. It is copied.
+
+        Raises:
+            TypeError: If something in it is neither a tensor nor a distribution.
+            ValueError: If shapes or types differ from those of the first experience.
+                Nothing is stored then.
+        """
+        observation, info = exp
+        rows = tuple(row_of(leaf) for leaf in ends(info.action_distribution))
+        new = (observation, info._replace(action_distribution=rows))
+        for x in ends(new):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"exp must hold tensors, got {type(x).__name__}")
+        form = map_nest(lambda x: f"{tuple(x.shape)} {x.dtype}", new)
+        if self.form is not None and form != self.form:
+            raise ValueError(f"exp must have the form {self.form}, got {form}")
+        self.form = form
+        self.buffer.append(map_nest(lambda x: x.detach().clone(), new))
+
+    def chunks(self) -> tuple[Any, PPGRolloutInfo]:
+        """Return the buffer as chunks: tensors ``(L, C, *)``, time first.
+
+        Steps at the end that do not fill a chunk are left out.
+        """
+        length = self.options.mini_batch_length or self.config.num_steps
+        count = len(self.buffer) // length
+        if count == 0:
+            raise ValueError(
+                f"the buffer must hold at least one chunk of {length} steps, got "
+                f"{len(self.buffer)}: call observe_for_aux_replay first"
+            )
+
+        def cut(*steps: Tensor) -> Tensor:
+            stacked = torch.stack(steps).unflatten(0, (count, length))
+            return stacked.transpose(0, 1).flatten(1, 2)
+
+        chunks: tuple[Any, PPGRolloutInfo] = map_nest(
+            cut, *self.buffer[: count * length]
+        )
+        return chunks
+
+    def train_iter(self) -> dict[str, float]:
+        """Run one auxiliary phase, empty the buffer, and return metrics.
+
+        Raises:
+            ValueError: If the buffer does not hold a chunk.
+        """
+        observation, info = self.chunks()
+        count = info.reward.shape[1]
+        if self.config.kl_reference == "snapshot":
+            info = info._replace(action_distribution=self.snapshot(observation))
+        parts = max(1, count // self.options.mini_batch_size)
+        history = []
+        for _ in range(self.options.num_updates_per_train_iter):
+            order = torch.randperm(count, generator=self.generator)
+            for chosen in order.to(info.reward.device).chunk(parts):
+                minibatch = map_nest(lambda x, c=chosen: x[:, c], (observation, info))
+                history.append(self.learn(*minibatch))
+        self.buffer.clear()
+        last = history[-parts:]
+        metrics = {key: float(np.mean([h[key] for h in last])) for key in last[0]}
+        # In the first minibatch nothing has been learned yet.
+        metrics["aux/kl_at_start"] = history[0]["aux/kl"]
+        if not self.debug_summaries:
+            del metrics["aux/grad_norm"]
+        return metrics
+
+    @torch.no_grad()
+    def snapshot(self, observation: Any) -> tuple[Tensor, ...]:
+        """Return rows that describe the policy as it is now, chunk by chunk."""
+        count = next(ends(observation)).shape[1]
+        size = self.options.mini_batch_size
+        pieces = [
+            self.network.heads(
+                map_nest(lambda x, s=start: x[:, s : s + size], observation), (), False
+            )[0][0]
+            for start in range(0, count, size)
+        ]
+        return tuple(torch.cat(rows, 1) for rows in zip(*pieces, strict=True))
+
+    def learn(self, observation: Any, info: PPGRolloutInfo) -> dict[str, float]:
+        """Take one step of the optimiser on a minibatch of chunks."""
+        inputs = TimeStep(info.step_type, info.reward, info.discount, observation)
+        step = self.train_step(inputs, (), info)
+        loss_info = self.calc_loss(step.info)
+        for parameter in self.parameters:
+            parameter.grad = None
+        loss_info.loss.mean().backward()
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        self.optimizer.step()
+        extra = loss_info.extra
+        return {
+            "aux/value_loss": extra.td_loss_actual.mean().item(),
+            "aux/aux_value_loss": extra.td_loss_aux.mean().item(),
+            "aux/kl": extra.policy_kl_loss.mean().item(),
+            "aux/grad_norm": norm.item(),
+        }
+
+    def train_step(
+        self, inputs: TimeStep, state: Any, plain_rollout_info: PPGRolloutInfo
+    ) -> AlgStep:
+        """Judge steps of the buffer with the network as it is now.
+
+        Args:
+            inputs: The steps.
+            state: The network's state, or ().
+            plain_rollout_info: What was stored of them; of each distribution the row.
+
+        Returns:
+            Action, next state and a ``PPGTrainInfo`` for ``calc_loss``.
+
+        Raises:
+            ValueError: If no experience was observed yet.
+        """
+        if self.form is None:
+            raise ValueError(
+                "train_step needs an experience: call observe_for_aux_replay first"
+            )
+        # The network chooses an action too, but what counts is the one that was done.
+        new = ppg_network_forward(self.network, inputs, state, True, 0.0)
+        old = plain_rollout_info
+        info = PPGTrainInfo(
+            action=old.action,
+            log_prob=old.log_prob,
+            rollout_action_distribution=self.network.distribution(
+                old.action_distribution
+            ),
+            rollout_value=old.value,
+            rollout_log_prob=old.log_prob,
+            rollout_next_value=old.next_value,
+        )
+        return AlgStep(new.output, new.state, info.absorbed(new.info))
+
+    def calc_loss(self, info: PPGTrainInfo) -> LossInfo:
+        """Return the loss (T, B) of steps that ``train_step`` has judged."""
+        loss: LossInfo = self.loss(info)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the network's weights aside."""
+        state = {
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+        if self.buffer:
+            observation, info = map_nest(lambda *x: torch.stack(x), *self.buffer)
+            state |= {"observation": observation, "info": info._asdict()}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"])
+        self.buffer = []
+        if "info" in state:
+            device = self.parameters[0].device
+            steps = (state["observation"], PPGRolloutInfo(**state["info"]))
+            for t in range(len(state["info"]["reward"])):
+                step = map_nest(lambda x, t=t: x[t].to(device), steps)
+                self.observe_for_aux_replay(step)
+
+
+# %% [markdown]
+# ## The policy phase
+#
+# The policy phase is PPO, the very loop of {doc}`/chapters/05_ppo`. All that it needs is a
+# policy with the methods that it asks for. `PhasicPolicy` gives them to the disjoint
+# network. What an action *is*, how it is drawn, judged and handed to the environment, is
+# known by the policies of the chapters before. So it takes one of them, without its
+# networks, and puts its own in their place. In this way it serves discrete actions, boxes
+# and the hybrid actions of {doc}`/chapters/06_hybrid_action`.
+#
+# Pixels, or a map, need layers that look at neighbours. If an observation has three
+# dimensions, a small convolutional encoder takes the place of the plain one.
+
+
+# %% tags=["export"]
+class ConvolutionalEncodingNetwork(nn.Module):
+    """An encoder without memory for pictures: two convolutions and a linear layer.
+
+    Args:
+        observation_spec: A Box with the shape (channels, height, width).
+        hidden: Number of features.
+
+    Attributes:
+        output_size: Number of features F.
+
+    Raises:
+        ValueError: If the space has another form.
+    """
+
+    def __init__(self, observation_spec: spaces.Space[Any], hidden: int = 64) -> None:
+        super().__init__()
+        shape = observation_spec.shape
+        if not isinstance(observation_spec, spaces.Box) or len(shape or ()) != 3:
+            raise ValueError(
+                "observation_spec must be a Box with the shape (channels, height, "
+                f"width), got {observation_spec}"
+            )
+        self.output_size = hidden
+        convolutions = [
+            nn.Conv2d(observation_spec.shape[0], 16, 3, padding=1),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        ]
+        for layer in convolutions:
+            nn.init.orthogonal_(layer.weight, math.sqrt(2))
+            assert layer.bias is not None  # for the type checker
+            nn.init.zeros_(layer.bias)
+        height, width = ((n + 1) // 2 for n in observation_spec.shape[1:])
+        self.layers = nn.Sequential(
+            convolutions[0],
+            nn.ReLU(),
+            convolutions[1],
+            nn.ReLU(),
+            nn.Flatten(),
+            linear(32 * height * width, hidden, math.sqrt(2)),
+            nn.Tanh(),
+        )
+
+    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
+        """Return features ``(*, F)`` of pictures ``(*, C, H, W)``; the state as it came."""
+        features = self.layers(observation.flatten(0, -4))
+        return features.view(*observation.shape[:-3], self.output_size), state
+
+
+class PhasicPolicy(nn.Module):
+    """The disjoint network as a policy that PPO can train.
+
+    What describes the policy at a state is the row of all leaves, one after the other.
+
+    Args:
+        observation_space: A Box with one dimension, or with (channels, height, width),
+            or what ``plain_space`` made of it. Observations may come flat.
+        action_space: Discrete, a Box with one dimension, or hybrid as in
+            ``HybridActionSpec.from_space``, or what ``plain_space`` made of it.
+        share_encoder: Whether policy and value share an encoder.
+        detach: As in ``DisjointPolicyValueNetwork``.
+        hidden: Width of the hidden layers.
+        normalize: Whether observations are normalised with ``RunningMoments``.
+
+    Raises:
+        TypeError: If a space is of another kind.
+        ValueError: If a space has another form.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any] | dict[str, Any],
+        action_space: spaces.Space[Any] | dict[str, Any],
+        share_encoder: bool = False,
+        detach: str = "always",
+        hidden: int = 64,
+        normalize: bool = False,
+    ) -> None:
+        super().__init__()
+        observation_space, action_space = (
+            space if isinstance(space, spaces.Space) else space_from_plain(space)
+            for space in (observation_space, action_space)
+        )
+        shape = observation_space.shape
+        if not isinstance(observation_space, spaces.Box) or len(shape or ()) not in (
+            1,
+            3,
+        ):
+            raise ValueError(
+                "observation_space must be a Box with one dimension or with (channels, "
+                f"height, width), got {observation_space}"
+            )
+        self.arguments = {
+            "observation_space": plain_space(observation_space),
+            "action_space": plain_space(action_space),
+            "share_encoder": share_encoder,
+            "detach": detach,
+            "hidden": hidden,
+            "normalize": normalize,
+        }
+        self.shape = observation_space.shape
+        self.normalizer = RunningMoments(*self.shape) if normalize else nn.Identity()
+        encoder: Callable[..., Any] = (
+            partial(ConvolutionalEncodingNetwork, hidden=hidden)
+            if len(self.shape) == 3
+            else partial(EncodingNetwork, hidden=(hidden, hidden))
+        )
+        self.network = DisjointPolicyValueNetwork(
+            observation_space,
+            action_space,
+            encoder,
+            share_encoder,
+            detach=detach,
+        )
+        # A policy of the chapters before knows how to draw, judge and hand over
+        # actions. It goes without networks here.
+        size = math.prod(self.shape)
+        self.actions: Any
+        if isinstance(action_space, spaces.Tuple | spaces.Dict):
+            self.actions = HybridPolicy(size, action_space)
+        else:
+            flat_space = spaces.flatten_space(observation_space)
+            self.actions = make_policy(flat_space, action_space)
+        for name in ("actor", "critic", "log_sigma"):
+            if hasattr(self.actions, name):
+                delattr(self.actions, name)
+        self.is_hybrid = isinstance(self.actions, HybridPolicy)
+        self.widths = [
+            int(leaf.n)
+            if isinstance(leaf, spaces.Discrete)
+            else 2 * spaces.flatdim(leaf)
+            for leaf in leaves(action_space)
+        ]
+
+    def observe(self, obs: Tensor) -> Tensor:
+        """Return observations as the network takes them: in their shape, normalised."""
+        if obs.shape[-len(self.shape) :] != self.shape:
+            obs = obs.unflatten(-1, self.shape)
+        seen: Tensor = self.normalizer(obs)
+        return seen
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the rows that describe the policy at observations."""
+        heads = self.network.heads
+        features, _ = heads.policy_encoder(self.observe(obs))
+        return torch.cat([project(features) for project in heads.projections], -1)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations, as the policy phase uses them."""
+        heads, seen = self.network.heads, self.observe(obs)
+        if heads.value_encoder is None:
+            (_, value, _), _ = heads(seen, (), False)
+        else:
+            features, _ = heads.value_encoder(seen)
+            value = heads.value_head(features).squeeze(-1)
+        result: Tensor = value
+        return result
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, as the chapter of the actions has it."""
+        noise: Tensor = self.actions.noise(num_steps, num_envs, generator)
+        return noise
+
+    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions that a noise makes of observations; 0.0 is greedy."""
+        action: Tensor = self.actions.choose(self.row(self(obs)), noise)
+        return action
+
+    def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
+        """Return the log-probabilities of actions."""
+        log_prob: Tensor = self.actions.log_prob(self.row(row), action)
+        return log_prob
+
+    def error(
+        self,
+        data: ppo_policy_data,
+        clip_ratio: float = 0.2,
+        dual_clip: float | None = None,
+    ) -> tuple[ppo_policy_loss, ppo_info]:
+        """Return the PPO policy error, as the chapter of the actions has it."""
+        new, old = self.row(data.logit_new), self.row(data.logit_old)
+        data = data._replace(logit_new=new, logit_old=old)
+        error: tuple[ppo_policy_loss, ppo_info]
+        error = self.actions.error(data, clip_ratio, dual_clip)
+        return error
+
+    def to_env(self, action: Tensor) -> Any:
+        """Return the actions as vector environments take them."""
+        return self.actions.to_env(action)
+
+    def row(self, row: Tensor) -> Tensor:
+        """Put the numbers of a row in the order that the actions' chapter has."""
+        # Only hybrid actions differ: logits, then all means, then all deviations.
+        if not self.is_hybrid:
+            return row
+        logit, *boxes = self.split(row)
+        mu, log_sigma = zip(*(box.chunk(2, -1) for box in boxes), strict=True)
+        return torch.cat([logit, *mu, *(x.exp() for x in log_sigma)], -1)
+
+    def split(self, row: Tensor) -> tuple[Tensor, ...]:
+        """Take a row apart: one row for each leaf of the action space."""
+        rows: tuple[Tensor, ...] = row.split(self.widths, -1)
+        return rows
+
+
+# %% [markdown]
+# ## The algorithm
+#
+# `PPGAlgorithm` alternates the phases. It is a learner as {doc}`/chapters/01_runs` knows it.
+# An iteration is one iteration of PPO. What PPO saw of it goes into the auxiliary buffer,
+# and each `aux_interval` iterations an auxiliary phase follows. Its step size falls in the
+# same straight line as that of PPO.
+
+
+# %% tags=["export"]
+AUX_METRICS = ("value_loss", "aux_value_loss", "kl", "kl_at_start")
+
+
+class PPGAlgorithm:
+    """Phasic policy gradient: PPO, and an auxiliary phase every few iterations.
+
+    Args:
+        policy: The policy to train, on any device.
+        envs: A vector environment with ``config.num_envs`` copies that resets in the
+            step that ends an episode.
+        config: The settings.
+        policy_error: As in ``PPO``.
+
+    Attributes:
+        ppo: The learner of the policy phase.
+        aux: The learner of the auxiliary phase.
+
+    Raises:
+        ValueError: If the number of environments is another one, or they reset later.
+    """
+
+    def __init__(
+        self,
+        policy: PhasicPolicy,
+        envs: VectorEnv[Any, Any, Any],
+        config: PPGConfig,
+        policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
+    ) -> None:
+        self.policy, self.envs, self.config = policy, envs, config
+        self.ppo = PPO(policy, envs, config, policy_error=policy_error)
+        if self.ppo.resets_later:
+            raise ValueError("envs must have autoreset mode SAME_STEP, got NEXT_STEP")
+        network = policy.network
+        self.aux = PPGAuxAlgorithm(
+            network.observation_spec,
+            network.action_spec,
+            config=config,
+            dual_actor_value_network=network,
+            aux_options=config.aux_options,
+        )
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.ppo.step
+
+    @property
+    def total_steps(self) -> int:
+        """Steps after which the training is over."""
+        return self.ppo.total_steps
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the next iteration starts with fresh environments."""
+        return self.ppo.checkpoint_due
+
+    def iterate(self) -> dict[str, float]:
+        """Run a policy phase and, when it is due, an auxiliary phase."""
+        metrics = self.ppo.iterate()
+        if not self.config.aux_enabled:
+            return metrics
+        self.observe()
+        # Metrics have the same names in each iteration. Most have nothing to tell.
+        metrics |= {f"aux/{name}": math.nan for name in AUX_METRICS}
+        if self.ppo.iteration % self.aux.interval == 0:
+            share = metrics["charts/learning_rate"] / self.config.learning_rate
+            rate = self.config.aux_learning_rate * share
+            self.aux.optimizer.param_groups[0]["lr"] = rate
+            metrics |= self.aux.train_iter()
+        return metrics
+
+    @torch.no_grad()
+    def observe(self) -> None:
+        """Hand the last rollout to the auxiliary phase, step by step."""
+        batch, row, value, next_value = self.ppo.seen
+        ended = batch.terminated | batch.truncated
+        step_type = torch.where(ended, LAST, MID)
+        discount = (~batch.terminated).to(value.dtype)
+        obs = self.policy.observe(batch.obs)
+        rows = self.policy.split(row)
+        for t in range(len(obs)):
+            info = PPGRolloutInfo(
+                tuple(row[t] for row in rows),
+                batch.action[t],
+                (),
+                value[t],
+                (),
+                step_type[t],
+                discount[t],
+                batch.reward[t],
+                (),
+                next_value[t],
+            )
+            self.aux.observe_for_aux_replay((obs[t], info))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        return {"ppo": self.ppo.state_dict(), "aux": self.aux.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        self.ppo.load_state_dict(state["ppo"])
+        self.aux.load_state_dict(state["aux"])
+
+
+# %% [markdown]
+# ## Levels that nobody has seen
+#
+# PPG was made for games whose levels are drawn anew, Procgen {cite:p}`cobbe2020`. An agent
+# may train on some levels and be judged on others. Here is a small world of that kind. A
+# level is a maze with walls, a start and a goal, and its number decides all of them. The
+# agent sees the whole map in three layers: walls, itself, goal. It moves in four directions,
+# gets 1 at the goal, and an episode is cut off after 30 steps.
+#
+# All copies take their step in a few operations on arrays. The single environment, which the
+# command line and the evaluation ask for, is the same with one copy.
+
+
+# %% tags=["export"]
+MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])
+
+
+@lru_cache(maxsize=8)
+def make_mazes(levels: range, size: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Build levels: walls (L, size, size), places of start and goal (L, 2, 2)."""
+    mazes = [make_maze(level, size) for level in levels]
+    walls, places = (np.stack(x) for x in zip(*mazes, strict=True))
+    return walls, places
+
+
+def make_maze(level: int, size: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Build a level: walls (size, size) and the places of start and goal, (2, 2)."""
+    rng = np.random.default_rng(level)
+    walls = np.ones((size, size), dtype=bool)
+    # Dig from room to room, always two cells further, and turn back at dead ends.
+    path = [tuple(2 * rng.integers((size - 1) // 2, size=2) + 1)]
+    walls[path[0]] = False
+    while path:
+        here = np.array(path[-1])
+        inside = [m for m in MOVES if ((here + 2 * m) % (size - 1) > 0).all()]
+        ahead = [m for m in inside if walls[tuple(here + 2 * m)]]
+        if not ahead:
+            path.pop()
+            continue
+        move = ahead[rng.integers(len(ahead))]
+        walls[tuple(here + move)] = walls[tuple(here + 2 * move)] = False
+        path.append(tuple(here + 2 * move))
+    free = np.argwhere(~walls)
+    return walls, free[rng.choice(len(free), 2, replace=False)]
+
+
+class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
+    """Mazes with a goal, all copies stepped together.
+
+    An observation has three layers (3, size, size): walls, the agent, the goal. Actions
+    are up, right, down, left; a step into a wall stays. Reaching the goal pays 1 and
+    terminates; after 30 steps an episode is truncated. Each episode draws its level.
+
+    Args:
+        num_envs: Number of copies B.
+        levels: The levels to draw from.
+        size: Height and width, odd, at least 5.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    limit = 30
+
+    def __init__(
+        self, num_envs: int, levels: range = range(200), size: int = 7
+    ) -> None:
+        if num_envs < 1 or not levels or size < 5 or size % 2 == 0:
+            raise ValueError(
+                "num_envs must be at least 1, levels not empty and size odd and at least "
+                f"5, got {num_envs}, {levels} and {size}"
+            )
+        self.num_envs = num_envs
+        self.walls, self.places = make_mazes(levels, size)
+        self.single_observation_space = spaces.Box(0, 1, (3, size, size))
+        self.single_action_space = spaces.Discrete(4)
+        batch = gym.vector.utils.batch_space
+        self.observation_space = batch(self.single_observation_space, num_envs)
+        self.action_space = batch(self.single_action_space, num_envs)
+        self.copies = np.arange(num_envs)
+        self.level = np.zeros(num_envs, dtype=np.int64)
+        self.place = np.zeros((num_envs, 2), dtype=np.int64)
+        self.time = np.zeros(num_envs, dtype=np.int64)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Start an episode in each copy."""
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
+        self.start(self.copies)
+        return self.observe(), {}
+
+    def start(self, copies: NDArray[np.int64]) -> None:
+        """Draw a level for some copies and put the agent at its start."""
+        level = self.rng.integers(len(self.walls), size=len(copies))
+        self.level[copies] = level
+        self.place[copies] = self.places[level, 0]
+        self.time[copies] = 0
+
+    def observe(self) -> NDArray[np.float32]:
+        """Return the three layers of each copy, (B, 3, size, size)."""
+        shape = (self.num_envs, *self.single_observation_space.shape)  # type: ignore[misc]
+        obs = np.zeros(shape, dtype=np.float32)
+        obs[:, 0] = self.walls[self.level]
+        for layer, place in ((1, self.place), (2, self.places[self.level, 1])):
+            obs[self.copies, layer, place[:, 0], place[:, 1]] = 1
+        return obs
+
+    def step(self, actions: NDArray[np.int64]) -> tuple[Any, ...]:
+        """Move all agents; reset the copies whose episode ends."""
+        ahead = self.place + MOVES[actions]
+        blocked = self.walls[self.level, ahead[:, 0], ahead[:, 1]]
+        self.place = np.where(blocked[:, None], self.place, ahead)
+        self.time += 1
+        terminated = (self.place == self.places[self.level, 1]).all(1)
+        truncated = ~terminated & (self.time >= self.limit)
+        obs, infos = self.observe(), {}
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            final = np.full(self.num_envs, None)
+            for copy in ended:
+                final[copy] = obs[copy]
+            infos = {"final_obs": final, "_final_obs": terminated | truncated}
+            self.start(ended)
+            obs = self.observe()
+        return obs, terminated.astype(np.float64), terminated, truncated, infos
+
+
+class Maze(gym.Env[NDArray[np.float32], np.int64]):
+    """One copy of ``MazeLevels``. Registered as ``literate_rl/Maze-v0``.
+
+    Args:
+        levels: The levels to draw from.
+        size: Height and width, odd, at least 5.
+        render_mode: ``"rgb_array"`` for pictures, or None.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}
+
+    def __init__(
+        self,
+        levels: range = range(200),
+        size: int = 7,
+        render_mode: str | None = None,
+    ) -> None:
+        self.world = MazeLevels(1, levels, size)
+        self.observation_space = self.world.single_observation_space
+        self.action_space = self.world.single_action_space
+        self.render_mode = render_mode
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        self.world.rng = self.np_random
+        self.obs = self.world.reset()[0][0]
+        return self.obs, {}
+
+    def step(
+        self, action: np.int64
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Move the agent."""
+        obs, reward, terminated, truncated, infos = self.world.step(np.array([action]))
+        self.obs = infos["final_obs"][0] if infos else obs[0]
+        return self.obs, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+    def render(self) -> NDArray[np.uint8]:
+        """Return a picture: walls dark, the agent orange, the goal green."""
+        colours = np.array([[80, 80, 80], [255, 127, 14], [44, 160, 44]])
+        layers = self.obs.astype(bool)
+        picture = np.full((*layers.shape[1:], 3), 240)
+        for layer, colour in zip(layers, colours, strict=True):
+            picture[layer] = colour
+        return picture.repeat(32, 0).repeat(32, 1).astype(np.uint8)
+
+
+gym.register("literate_rl/Maze-v0", entry_point="literate_rl.ppg:Maze")
