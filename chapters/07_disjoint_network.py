@@ -19,7 +19,7 @@
 # {doc}`/chapters/08_ppg`, trains it.
 
 # %% tags=["export", "hide-input"]
-"""The disjoint network: policy, value and auxiliary value in two arrangements."""
+"""The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
 
@@ -351,15 +351,15 @@ class Heads(nn.Module):
         super().__init__()
         self.detach = detach
         self.policy_encoder = encoding_network_ctor(observation_spec)
-        self.value_encoder = (
-            None if is_sharing_encoder else encoding_network_ctor(observation_spec)
-        )
         size = self.policy_encoder.output_size
         self.projections = nn.ModuleList(
             discrete_projection_net_ctor(size, leaf)
             if isinstance(leaf, spaces.Discrete)
             else continuous_projection_net_ctor(size, leaf)
             for leaf in leaves(action_spec)
+        )
+        self.value_encoder = (
+            None if is_sharing_encoder else encoding_network_ctor(observation_spec)
         )
         self.value_head = linear(size, 1, gain=1.0)
         self.aux_head = linear(size, 1, gain=1.0)

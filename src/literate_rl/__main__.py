@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ from gymnasium import spaces
 
 from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.hybrid_action import HybridPolicy  # also registers its environments
+from literate_rl.ppg import PhasicPolicy, PPGAlgorithm, PPGConfig, ppg_settings
 from literate_rl.ppo import (
     PPO,
     DiscretePolicy,
@@ -27,6 +30,7 @@ from literate_rl.ppo import (
 )
 from literate_rl.ppo_error import fused_ppo_policy_error
 from literate_rl.runs import (
+    Learner,
     Run,
     evaluate,
     fit,
@@ -36,12 +40,12 @@ from literate_rl.runs import (
     show,
 )
 
-ALGORITHMS = ("ppo",)
+SETTINGS = {"ppo": ppo_settings, "ppg": ppg_settings}
 
 
 @dataclass(frozen=True)
 class Command:
-    """Train an agent with PPO and keep the run in a directory.
+    """Train an agent and keep the run in a directory.
 
     Attributes:
         env: Id of a Gymnasium environment with discrete, box or hybrid actions;
@@ -69,19 +73,27 @@ def parse(algorithm: str, arguments: list[str]) -> Command:
         Command,
         prog=f"python -m literate_rl {algorithm}",
         args=arguments,
-        default=Command(env=env, config=ppo_settings(env)),
+        default=Command(env=env, config=SETTINGS[algorithm](env)),
     )
 
 
-def make_learner(env: str, config: PPOConfig) -> PPO:
+def make_learner(env: str, config: PPOConfig) -> PPO | PPGAlgorithm:
     """Build the environments, the policy that fits them and the learner."""
     seed_everything(config.seed)
     envs = make_envs(partial(flat_env, env), config.num_envs)
-    policy = pick_policy(
-        envs.single_observation_space, envs.single_action_space, config.normalize_obs
-    )
+    observations, actions = envs.single_observation_space, envs.single_action_space
     device = best_device()
-    policy.to(device)
+    if isinstance(config, PPGConfig):
+        with legible_refusal():
+            phasic = PhasicPolicy(
+                observations,
+                actions,
+                config.share_encoder,
+                config.detach,
+                normalize=config.normalize_obs,
+            )
+        return PPGAlgorithm(phasic.to(device), envs, config)
+    policy = pick_policy(observations, actions, config.normalize_obs).to(device)
     # The fast forms give the same numbers, where they exist.
     act = None
     if device.type == "cpu" and not isinstance(policy, HybridPolicy):
@@ -96,11 +108,18 @@ def pick_policy(
     normalize: bool,
 ) -> DiscretePolicy | GaussianPolicy | HybridPolicy:
     """Build the policy that fits the spaces of one environment."""
-    try:
+    with legible_refusal():
         if isinstance(action_space, spaces.Tuple | spaces.Dict):
             size = spaces.flatdim(observation_space)
             return HybridPolicy(size, action_space, normalize=normalize)
         return make_policy(observation_space, action_space, normalize=normalize)
+
+
+@contextmanager
+def legible_refusal() -> Iterator[None]:
+    """Say in the words of the command line which actions a policy can take."""
+    try:
+        yield
     except (TypeError, ValueError) as error:
         raise ValueError(
             "the environment's actions must be Discrete, a Box with one dimension or "
@@ -108,7 +127,7 @@ def pick_policy(
         ) from error
 
 
-def train(algorithm: str, command: Command) -> tuple[str, Run, PPO]:
+def train(algorithm: str, command: Command) -> tuple[str, Run, Learner]:
     """Run or resume a training; return environment, run and learner."""
     if command.resume is None:
         config = command.config
@@ -125,7 +144,9 @@ def train(algorithm: str, command: Command) -> tuple[str, Run, PPO]:
         run = Run(Path("runs") / name.replace("/", "_"), settings)
     else:
         run = Run(command.resume, resume=True)
-        learner = make_learner(run.settings["env"], PPOConfig(**run.settings["config"]))
+        env, config = run.settings["env"], run.settings["config"]
+        kind = type(SETTINGS[run.settings["algorithm"]](env))
+        learner = make_learner(env, kind(**config))
         run.restore(learner)
     print(f"run directory: {run.directory}")
     with run:
@@ -133,7 +154,7 @@ def train(algorithm: str, command: Command) -> tuple[str, Run, PPO]:
     return run.settings["env"], run, learner
 
 
-def report(env: str, run: Run, learner: PPO, watch: bool) -> None:
+def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
     """Say what became of a run, and show the agent on request."""
     print(f"checkpoint:    {run.checkpoint}")
     if learner.step < learner.total_steps:
@@ -155,7 +176,7 @@ def report(env: str, run: Run, learner: PPO, watch: bool) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m literate_rl")
-    parser.add_argument("algorithm", choices=ALGORITHMS)
+    parser.add_argument("algorithm", choices=SETTINGS)
     arguments = sys.argv[1:] if arguments is None else arguments
     algorithm: Any = parser.parse_args(arguments[:1]).algorithm
     command = parse(algorithm, arguments[1:])

@@ -1,5 +1,5 @@
-# Generated from chapters/07_disjoint_network.py (edit there); digest 6c28013905933e2b
-"""The disjoint network: policy, value and auxiliary value in two arrangements."""
+# Generated from chapters/07_disjoint_network.py (edit there); digest 4eceb2d81f49a350
+"""The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
 
@@ -241,15 +241,15 @@ class Heads(nn.Module):
         super().__init__()
         self.detach = detach
         self.policy_encoder = encoding_network_ctor(observation_spec)
-        self.value_encoder = (
-            None if is_sharing_encoder else encoding_network_ctor(observation_spec)
-        )
         size = self.policy_encoder.output_size
         self.projections = nn.ModuleList(
             discrete_projection_net_ctor(size, leaf)
             if isinstance(leaf, spaces.Discrete)
             else continuous_projection_net_ctor(size, leaf)
             for leaf in leaves(action_spec)
+        )
+        self.value_encoder = (
+            None if is_sharing_encoder else encoding_network_ctor(observation_spec)
         )
         self.value_head = linear(size, 1, gain=1.0)
         self.aux_head = linear(size, 1, gain=1.0)

@@ -1,4 +1,4 @@
-# Generated from chapters/08_ppg.py (edit there); digest ed02a6370f82c8c3
+# Generated from chapters/08_ppg.py (edit there); digest a757925dde90f604
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -451,7 +451,19 @@ PPG_SETTINGS: dict[str, dict[str, Any]] = {
         "aux_batch_size": 16,
         "aux_learning_rate": 1e-3,
     },
-    "literate_rl/Maze-v0": {},
+    "literate_rl/Maze-v0": {
+        "total_steps": 200_000,
+        "num_envs": 32,
+        "num_steps": 64,
+        "num_epochs": 3,
+        "learning_rate": 1e-3,
+        "gamma": 0.97,
+        "entropy_weight": 0.02,
+        "aux_interval": 16,
+        "aux_batch_size": 32,
+        "aux_epochs": 3,
+        "aux_learning_rate": 1e-3,
+    },
 }
 
 
@@ -479,7 +491,7 @@ def row_of(leaf: Any) -> Tensor:
 
 
 class PPGAuxAlgorithm:
-    """The auxiliary phase: learns both values from old experience, and clones the policy.
+    """The auxiliary phase: both values learn from old experience; the policy is held.
 
     Args:
         observation_spec: Space of one observation.
@@ -581,7 +593,8 @@ class PPGAuxAlgorithm:
 
         def cut(*steps: Tensor) -> Tensor:
             stacked = torch.stack(steps).unflatten(0, (count, length))
-            return stacked.transpose(0, 1).flatten(1, 2)
+            time_first: Tensor = stacked.transpose(0, 1).flatten(1, 2)
+            return time_first
 
         chunks: tuple[Any, PPGRolloutInfo] = map_nest(
             cut, *self.buffer[: count * length]
@@ -752,7 +765,7 @@ class ConvolutionalEncodingNetwork(nn.Module):
         )
 
     def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
-        """Return features ``(*, F)`` of pictures ``(*, C, H, W)``; the state as it came."""
+        """Return features ``(*, F)`` of pictures ``(*, C, H, W)``, and the state."""
         features = self.layers(observation.flatten(0, -4))
         return features.view(*observation.shape[:-3], self.output_size), state
 
@@ -1040,7 +1053,7 @@ def make_maze(level: int, size: int) -> tuple[NDArray[np.bool_], NDArray[np.int6
     walls[path[0]] = False
     while path:
         here = np.array(path[-1])
-        inside = [m for m in MOVES if ((here + 2 * m) % (size - 1) > 0).all()]
+        inside = [m for m in MOVES if (abs(here + 2 * m - size // 2) < size // 2).all()]
         ahead = [m for m in inside if walls[tuple(here + 2 * m)]]
         if not ahead:
             path.pop()
@@ -1076,8 +1089,8 @@ class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
     ) -> None:
         if num_envs < 1 or not levels or size < 5 or size % 2 == 0:
             raise ValueError(
-                "num_envs must be at least 1, levels not empty and size odd and at least "
-                f"5, got {num_envs}, {levels} and {size}"
+                "num_envs must be at least 1, levels not empty and size odd and at "
+                f"least 5, got {num_envs}, {levels} and {size}"
             )
         self.num_envs = num_envs
         self.walls, self.places = make_mazes(levels, size)
