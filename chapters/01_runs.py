@@ -124,12 +124,15 @@ class Learner(Protocol):
     Attributes:
         policy: The policy in training.
         config: Its settings, a dataclass.
-        step: Steps taken so far, all environments together.
     """
 
     policy: Any
     config: Any
-    step: int
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        ...
 
     @property
     def total_steps(self) -> int:

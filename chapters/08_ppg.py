@@ -551,7 +551,7 @@ PPG_SETTINGS: dict[str, dict[str, Any]] = {
         "aux_learning_rate": 1e-3,
     },
     "literate_rl/Maze-v0": {
-        "total_steps": 200_000,
+        "total_steps": 100_000,
         "num_envs": 32,
         "num_steps": 64,
         "num_epochs": 3,

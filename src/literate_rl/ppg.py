@@ -1,4 +1,4 @@
-# Generated from chapters/08_ppg.py (edit there); digest a757925dde90f604
+# Generated from chapters/08_ppg.py (edit there); digest f07ec69cd63bb78c
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -452,7 +452,7 @@ PPG_SETTINGS: dict[str, dict[str, Any]] = {
         "aux_learning_rate": 1e-3,
     },
     "literate_rl/Maze-v0": {
-        "total_steps": 200_000,
+        "total_steps": 100_000,
         "num_envs": 32,
         "num_steps": 64,
         "num_epochs": 3,

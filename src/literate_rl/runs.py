@@ -1,4 +1,4 @@
-# Generated from chapters/01_runs.py (edit there); digest 7ceb75c5c3522879
+# Generated from chapters/01_runs.py (edit there); digest 65e9f1b753aa9ce7
 """Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
 
 from __future__ import annotations
@@ -84,12 +84,15 @@ class Learner(Protocol):
     Attributes:
         policy: The policy in training.
         config: Its settings, a dataclass.
-        step: Steps taken so far, all environments together.
     """
 
     policy: Any
     config: Any
-    step: int
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        ...
 
     @property
     def total_steps(self) -> int:
