@@ -82,9 +82,90 @@ __all__ = [
     "ppg_settings",
 ]
 
-# --MECH--
+# %% [markdown]
+# ## A tug of war
+#
+# Let policy and value share an encoder, as in many implementations of PPO, and look at the two
+# gradients that arrive there. Call them $g_\pi$ and $g_V$. How often do they point against
+# each other? And which is longer? The cosine of the angle between them answers the first
+# question:
+#
+# $$
+# \cos(g_\pi, g_V) = \frac{g_\pi \cdot g_V}{\lVert g_\pi \rVert \, \lVert g_V \rVert} .
+# $$ (def-gradient-cosine)
+#
+# It is below zero where a step for the value undoes some of a step for the policy. Here is PPO
+# on CartPole, with both gradients taken before each update.
+
+# %% mystnb={"image": {"alt": "Two panels over 60 iterations. Left: the cosine between the gradients of value and policy, scattered around zero, half of the points below it. Right, on a logarithmic scale: the value's gradient is mostly ten to a hundred times as long as the policy's"}}
+import matplotlib.pyplot as plt
+
+from literate_rl.advantages import gae
+from literate_rl.agents import make_envs, seed_everything
+from literate_rl.ppo import DiscretePolicy
+
+torch.set_num_threads(1)  # the networks are too small to be shared out
+config = ppo_settings("CartPole-v1")
+
+
+def encoder_gradients(policy, batch):
+    """Return the gradients of policy and value loss in the shared layers."""
+    with torch.no_grad():
+        value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
+        flags = batch.terminated, batch.truncated
+        adv = gae(batch.reward, value, next_value, *flags, config.gamma, config.lambda_)
+        target = adv + value
+        adv = (adv - adv.mean()) / adv.std()
+    shared = [p for layer in policy.actor[:4] for p in layer.parameters()]
+    policy_loss = -(adv * policy.log_prob(policy(batch.obs), batch.action)).mean()
+    value_loss = 0.5 * (policy.value(batch.obs) - target).square().mean()
+    losses = policy_loss, config.value_weight * value_loss
+    return [
+        torch.cat([g.flatten() for g in torch.autograd.grad(x, shared)]) for x in losses
+    ]
+
+
+def tug_of_war(seed, iterations=60):
+    """Return cosines and ratios of lengths, one for each iteration."""
+    seed_everything(seed)
+    policy = DiscretePolicy(4, 2)
+    policy.critic[0], policy.critic[2] = policy.actor[0], policy.actor[2]
+    learner = PPO(policy, make_envs("CartPole-v1", config.num_envs), config)
+    learner.reset_envs()
+    rows = []
+    for _ in range(iterations):
+        batch, real = learner.collect()
+        g_policy, g_value = encoder_gradients(policy, batch)
+        cosine = torch.cosine_similarity(g_policy, g_value, 0)
+        rows.append((cosine.item(), (g_value.norm() / g_policy.norm()).item()))
+        learner.update(batch, real)
+    return np.array(rows).T
+
+
+cosine, ratio = tug_of_war(seed=1)
+fig, axes = plt.subplots(1, 2, figsize=(7, 2.6))
+axes[0].axhline(0, color="#808080", linewidth=0.8)
+axes[0].plot(cosine, "o", color="C0", markersize=4)
+axes[0].set(xlabel="iteration", ylabel="cosine", ylim=(-1, 1))
+axes[1].semilogy(ratio, "o", color="C1", markersize=4)
+axes[1].set(xlabel="iteration", ylabel="length of $g_V$ / length of $g_\\pi$")
+fig.tight_layout()
+print(f"against each other: {(cosine < 0).sum()} of {len(cosine)} iterations")
+print(f"the value's gradient is {np.median(ratio):.0f} times as long (median)")
 
 # %% [markdown]
+# **What to notice.** In half of the iterations the two pull in opposite directions, often
+# with all their strength, and the value's is by far the longer gradient. A shared encoder
+# goes where the value wants it. That can be mended by a small
+# weight for the value's loss, but then the value learns slowly. Or by two encoders, but then
+# the policy sees nothing of what the value has learned.
+#
+# Phasic policy gradient {cite:p}`cobbe2021` gives each its own time. Its **policy phase** is
+# PPO. The value does not touch the policy's encoder. After $N_\pi$ such phases comes one
+# **auxiliary phase**. It goes over all the data of these phases once more, several times.
+# There the values learn, one of them through the policy's encoder, and the policy is held
+# where it was. {doc}`/chapters/07_disjoint_network` has built the network for it.
+#
 # ## What is handed on
 #
 # The names of this section are those of the library ALF. A step of an environment comes as a
@@ -1350,3 +1431,328 @@ class Maze(gym.Env[NDArray[np.float32], np.int64]):
 
 
 gym.register("literate_rl/Maze-v0", entry_point="literate_rl.ppg:Maze")
+
+# %% [markdown]
+# ## See it: an auxiliary phase
+#
+# We let PPO balance a pole for a while and collect the experience of 16 policy phases. From
+# this very point we run the auxiliary phase several times: for one to six epochs, and with
+# the clone weights 0 and 1.
+
+# %% mystnb={"image": {"alt": "Two panels over auxiliary epochs 1 to 6. Left: the errors of the value and of the auxiliary value fall with each epoch. Right: without the clone term the divergence from the old policy grows from epoch to epoch, with it the divergence stays many times smaller"}}
+import copy
+from dataclasses import replace
+
+from literate_rl.runs import evaluate, fit, flat_env
+
+
+def make_learner(env, config):
+    """Build environments, the policy that fits them, and the learner."""
+    seed_everything(config.seed)
+    envs = make_envs(partial(flat_env, env), config.num_envs)
+    policy = PhasicPolicy(
+        envs.single_observation_space,
+        envs.single_action_space,
+        config.share_encoder,
+        config.detach,
+    )
+    return PPGAlgorithm(policy, envs, config)
+
+
+config = replace(ppg_settings("CartPole-v1"), aux_interval=1_000)
+learner = make_learner("CartPole-v1", config)
+for _ in range(40):
+    learner.iterate()
+learner.aux.buffer = learner.aux.buffer[-16 * config.num_steps :]
+
+
+def phase(epochs, weight, reference="snapshot"):
+    """Run an auxiliary phase from the same start; return its metrics."""
+    aux = copy.deepcopy(learner.aux)
+    aux.options = aux.options._replace(num_updates_per_train_iter=epochs)
+    aux.loss.weight = weight
+    aux.config = replace(config, kl_reference=reference)
+    return aux.train_iter()
+
+
+epochs = range(1, 7)
+runs = {weight: [phase(n, weight) for n in epochs] for weight in (0.0, 1.0)}
+fig, axes = plt.subplots(1, 2, figsize=(7, 2.6))
+for name, label in (("value_loss", "value"), ("aux_value_loss", "auxiliary value")):
+    axes[0].plot(epochs, [m[f"aux/{name}"] for m in runs[1.0]], marker="o", label=label)
+axes[0].set(xlabel="auxiliary epochs", ylabel="squared error", ylim=(0, None))
+for weight, style in ((0.0, "--"), (1.0, "-")):
+    drift = [m["aux/kl"] for m in runs[weight]]
+    label = f"$\\beta = {weight:g}$"
+    axes[1].plot(epochs, drift, style, marker="o", label=label)
+axes[1].set(xlabel="auxiliary epochs", ylabel="divergence in nats", ylim=(0, None))
+for axis in axes:
+    axis.legend()
+fig.tight_layout()
+first, last = runs[1.0][0], runs[1.0][-1]
+for name in ("value_loss", "aux_value_loss"):
+    print(f"{name:16s}{first[f'aux/{name}']:8.1f} to {last[f'aux/{name}']:8.1f}")
+free, held = (runs[weight][-1]["aux/kl"] for weight in (0.0, 1.0))
+print(
+    f"divergence after 6 epochs: {free:.4f} without the clone term, {held:.4f} with it"
+)
+
+# %% [markdown]
+# **What to notice.** With each epoch both values fit better. The auxiliary value starts from
+# further away, because nothing has trained it in the policy phases, and its error is still
+# large after six epochs. Without the clone term the policy drifts, further with each epoch,
+# and nobody asked it to. With it the drift is small.
+#
+# ## See it: a run
+#
+# A short run, with the auxiliary phases marked. It shows the machinery; longer ones over
+# several seeds are below.
+
+# %% mystnb={"image": {"alt": "Returns of PPG on CartPole over 16,000 steps, rising from 20 to about 100, with three vertical lines at the auxiliary phases"}}
+config = replace(ppg_settings("CartPole-v1"), total_steps=16_000)
+learner = make_learner("CartPole-v1", config)
+history = fit(learner, progress=False)
+fig, axis = plt.subplots(figsize=(7, 2.6))
+steps, returns = np.array([(h["step"], h["charts/episodic_return"]) for h in history]).T
+seen = ~np.isnan(returns)
+axis.plot(steps[seen], returns[seen], marker=".", linewidth=0.8)
+for row in history:
+    if not math.isnan(row["aux/kl"]):
+        axis.axvline(row["step"], color="C1", linewidth=0.8)
+axis.set(xlabel="steps", ylabel="return")
+fig.tight_layout()
+starts = [h["aux/kl_at_start"] for h in history if not math.isnan(h["aux/kl"])]
+print(
+    f"{len(starts)} auxiliary phases, largest divergence at a start: {max(starts):.1e}"
+)
+returns = evaluate(learner.policy, "CartPole-v1", episodes=20, seed=1)
+print(f"20 episodes without noise: {returns.mean():.0f}")
+
+# %% [markdown]
+# In a terminal the same takes one line, `python -m literate_rl ppg --env CartPole-v1`, with
+# the progress, the metrics, the checkpoints and the evaluation of {doc}`/chapters/01_runs`. A
+# run that is stopped between two auxiliary phases keeps its buffer in the checkpoint.
+#
+# ## See it: mazes
+#
+# Here are six of the levels: the agent is orange, its goal green.
+
+# %% mystnb={"image": {"alt": "Six small mazes of seven by seven cells with dark walls, an orange cell for the agent and a green one for the goal"}}
+fig, axes = plt.subplots(1, 6, figsize=(7, 1.4))
+for level, axis in enumerate(axes):
+    maze = Maze(range(level, level + 1))
+    maze.reset(seed=0)
+    axis.imshow(maze.render())
+    axis.set_title(f"level {level}", fontsize=9)
+    axis.axis("off")
+fig.tight_layout()
+
+# RESULTS-HERE
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: the clone of a policy that is gone
+#
+# What is "the old policy" of the clone term? The paper means the one at the start of the
+# auxiliary phase. ALF stores the distribution of the rollout and clones that one. In the
+# meantime up to $N_\pi$ policy phases have improved the policy, and the clone term pulls it
+# back to where it came from. `kl_reference="rollout"` does the same. How far away is it?
+
+# %%
+config = replace(ppg_settings("CartPole-v1"), aux_interval=1_000)
+learner = make_learner("CartPole-v1", config)
+for _ in range(16):
+    learner.iterate()
+for reference in ("snapshot", "rollout"):
+    start = phase(1, 1.0, reference)["aux/kl_at_start"]
+    print(f"{reference:10s}divergence at the start of the phase: {start:.4f}")
+
+# %% [markdown]
+# From the snapshot it is zero, as is its gradient: at first the term does nothing. It only
+# grows as the policy moves.
+#
+# ### Trap: log-probabilities in place of probabilities
+#
+# DI-engine computes the clone term with `kl_div` from the log-probabilities of the actions
+# taken, old and new. That function wants log-probabilities first, but *probabilities* second:
+
+# %%
+old = torch.tensor([-0.5, -1.0, -2.0])
+new = old.clone().requires_grad_()
+loss = nn.functional.kl_div(new, old, reduction="batchmean")
+loss.backward()
+print(f"divergence of a policy from itself: {loss.item()}")
+print("its gradient:", new.grad.tolist())
+
+# %% [markdown]
+# The value is not a number, and the gradient makes every action that was taken less likely.
+# `kl_divergence` of two distributions has no such trap.
+#
+# ### Trap: the last step of a chunk
+#
+# A $\lambda$-return needs the value of the step that comes next. At the end of a chunk there
+# is none in the chunk. ALF appends an advantage of zero, so the last step of each chunk has
+# its own old value as its target: it learns nothing. We store the value of each step's true
+# successor. In a chunk of eight steps with a reward of one and old values of zero:
+
+# %%
+reward, zero = torch.ones(8, 1), torch.zeros(8, 1)
+never = torch.zeros(8, 1, dtype=torch.bool)
+target = lambda_returns(reward, zero, never, never, 0.99, 0.95).flatten()
+print("with the successor: ", [f"{x:.1f}" for x in target.tolist()])
+inner = lambda_returns(reward[:7], zero[:7], never[:7], never[:7], 0.99, 0.95)
+print("with a zero appended:", [f"{x:.1f}" for x in [*inner.flatten().tolist(), 0.0]])
+
+# %% [markdown]
+# ### Trap: greedy with a chance of something else
+#
+# `epsilon_greedy=0.1` of this network does not mean what it means in a book on Q-learning.
+# There one action in ten is drawn from *all* actions alike. Here it is drawn from the
+# *policy*, which may well draw the mode again.
+
+# %%
+network = DisjointPolicyValueNetwork(spaces.Box(-1, 1, (4,)), spaces.Discrete(10))
+network.heads.projections[0].logits.bias.data[3] = 3.0
+inputs = TimeStep((), (), (), torch.zeros(20_000, 4))
+action = ppg_network_forward(network, inputs, (), epsilon_greedy=0.5).output
+print(f"the mode: {(action == 3).float().mean():.3f}, uniform would give 0.550")
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | question | this chapter | the paper's code | ALF | CleanRL | DI-engine |
+# |---|---|---|---|---|---|
+# | error of the values | squared, or a function | half squared | squared, or a function | half squared | half squared, with a value clip |
+# | targets | from what the rollout said, chunk by chunk | stored | from what the rollout said, chunk by chunk | stored | stored |
+# | cloned policy | at the start of the phase, or of the rollout | at the start of the phase | of the rollout | at the start of the phase | log-probabilities of the actions |
+# | optimiser | one for each phase | one for each phase | one for each phase | one for both | one for each part |
+# | buffer after a phase | emptied | emptied | overwritten bit by bit | overwritten | emptied |
+# | truncated step | bootstraps | counts as the end | bootstraps | counts as the end | bootstraps |
+# | several leaves in the action | the divergence is a sum | the divergence is a sum | the divergence fails | no | no |
+#
+# ## On the best device
+#
+# Buffer and networks follow the policy's device.
+
+# %%
+from literate_rl.agents import best_device
+
+device = best_device()
+config = replace(ppg_settings("literate_rl/Maze-v0"), total_steps=4_096, aux_interval=2)
+worlds = MazeLevels(config.num_envs)
+spaces_of_one = worlds.single_observation_space, worlds.single_action_space
+on_device = PPGAlgorithm(PhasicPolicy(*spaces_of_one).to(device), worlds, config)
+last = fit(on_device, progress=False)[-1]
+print(f"trained on {device.type} for {last['step']} steps")
+print("finite losses:", all(math.isfinite(last[k]) for k in last if "losses" in k))
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: how many steps downhill?
+#
+# How often does the optimiser of the auxiliary phase take a step in one phase? Given are the
+# interval, the environments, the steps of a rollout, and the three numbers of
+# `PPGAuxOptions` in their order: steps of a chunk, chunks of a minibatch, epochs. Everything
+# divides evenly.
+
+# %%
+from literate_rl.agents import grade
+
+
+def answer(interval, num_envs, num_steps, length, size, epochs):
+    return ...
+
+
+def counted(interval, num_envs, num_steps, length, size, epochs):
+    chunks = torch.arange(interval * num_envs * (num_steps // length))
+    return sum(1 for _ in range(epochs) for _ in chunks.split(size))
+
+
+phases = [(16, 8, 32, 32, 16, 6), (32, 64, 256, 256, 8, 6), (1, 2, 4, 2, 4, 1)]
+grade(answer, counted, *phases)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(interval, num_envs, num_steps, length, size, epochs):
+    samples = interval * num_envs * num_steps
+    return epochs * samples // (length * size)
+
+
+grade(answer, counted, *phases)
+
+# %% [markdown]
+# ### Exercise 2: where the pull balances
+#
+# Near the old policy the divergence grows like a square: $\tfrac12 k \, x^2$ at the distance
+# $x$. The auxiliary value pulls with a constant force $f$. Where does the loss
+# $-f x + \beta \, \tfrac12 k \, x^2$ have its minimum?
+
+
+# %%
+def answer(force, curvature, weight):
+    return ...
+
+
+def minimum(force, curvature, weight):
+    x = np.linspace(0, 10, 100_001)
+    loss = -force * x + weight * 0.5 * curvature * x**2
+    return round(float(x[loss.argmin()]), 4)
+
+
+pulls = [(1.0, 1.0, 1.0), (2.0, 0.5, 4.0), (0.3, 2.0, 0.1)]
+grade(answer, minimum, *pulls)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(force, curvature, weight):
+    # The derivative is zero. The drift goes with one over the clone weight.
+    return round(force / (weight * curvature), 4)
+
+
+grade(answer, minimum, *pulls)
+
+# %% [markdown]
+# ### Exercise 3: the divergence of a nest
+#
+# A policy chooses one of some actions and, independently, one of some others. Given are two
+# such policies, each as a pair of lists of probabilities. Return the divergence from the
+# first to the second in nats.
+
+
+# %%
+def answer(old, new):
+    return ...
+
+
+def over_pairs(old, new):
+    p, q = (np.outer(*pair) for pair in (old, new))
+    return float((p * np.log(p / q)).sum())
+
+
+policies = [
+    (([0.5, 0.5], [0.2, 0.8]), ([0.5, 0.5], [0.2, 0.8])),
+    (([0.9, 0.1], [0.5, 0.5]), ([0.5, 0.5], [0.5, 0.5])),
+    (([0.7, 0.3], [0.1, 0.6, 0.3]), ([0.2, 0.8], [0.3, 0.3, 0.4])),
+]
+grade(answer, over_pairs, *policies)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(old, new):
+    # A sum over the leaves: the joint table is not needed.
+    return sum(
+        p * math.log(p / q)
+        for ps, qs in zip(old, new, strict=True)
+        for p, q in zip(ps, qs, strict=True)
+    )
+
+
+grade(answer, over_pairs, *policies)
+
+# %% [markdown]
+# ## References
+#
+# PPG is from {cite:t}`cobbe2021`, who compare it with PPO on Procgen {cite:p}`cobbe2020`. The
+# names and arguments of the classes are those of the library ALF.

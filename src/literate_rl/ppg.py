@@ -1,4 +1,4 @@
-# Generated from chapters/08_ppg.py (edit there); digest f07ec69cd63bb78c
+# Generated from chapters/08_ppg.py (edit there); digest aa229bc70f12fc68
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -62,8 +62,6 @@ __all__ = [
     "ppg_network_forward",
     "ppg_settings",
 ]
-
-# --MECH--
 
 
 FIRST, MID, LAST = 0, 1, 2
