@@ -14,7 +14,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import __main__ as command
-from benchmarks import ablation, hybrid_learning, learning, ppo_loop, ppo_solve
+from benchmarks import (
+    ablation,
+    hybrid_learning,
+    learning,
+    ppg_learning,
+    ppo_loop,
+    ppo_solve,
+)
 from benchmarks.harness import Case, Goal, measure, summarise
 from benchmarks.store import read_results, read_table, write_results, write_table
 
@@ -108,7 +115,9 @@ def test_bins_average_what_ended_in_them() -> None:
     assert curve[2] == (120, 3.0)
 
 
-EXPERIMENTS = ablation.EXPERIMENTS | hybrid_learning.EXPERIMENTS
+EXPERIMENTS = (
+    ablation.EXPERIMENTS | hybrid_learning.EXPERIMENTS | ppg_learning.EXPERIMENTS
+)
 
 
 @pytest.fixture

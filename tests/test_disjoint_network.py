@@ -299,6 +299,7 @@ def test_without_the_auxiliary_value_only_its_head_has_no_gradient(
     assert without == {"heads.aux_head.weight", "heads.aux_head.bias"}
 
 
+@pytest.mark.erratum("value-cut-in-both-phases")
 @pytest.mark.parametrize(
     ("detach", "policy_phase", "auxiliary_phase"),
     [("always", False, False), ("policy_phase", False, True), ("never", True, True)],
@@ -448,6 +449,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
     return torch.load(folder / "results", weights_only=False)
 
 
+@pytest.mark.erratum("require-aux-for-ddp")
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @pytest.mark.parametrize("require_aux", [True, False])
 @pytest.mark.parametrize("search", [True, False])

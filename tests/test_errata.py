@@ -36,18 +36,6 @@ def test_in_place_mask_corrupts_values_that_share_memory() -> None:
 # --- Losses ---------------------------------------------------------------------------
 
 
-@pytest.mark.erratum("cloning-by-log-probabilities")
-def test_kl_div_of_log_probabilities_is_nan_and_pushes_the_wrong_way() -> None:
-    """The clone term of DI-engine's PPG: log-probabilities passed as probabilities."""
-    log_prob_old = torch.tensor([-0.5, -1.0, -2.0])
-    log_prob_new = log_prob_old.clone().requires_grad_()
-    loss = F.kl_div(log_prob_new, log_prob_old, reduction="batchmean")
-    assert torch.isnan(loss)
-    loss.backward()
-    # Descent lowers the log-probability of every action that was taken.
-    assert (log_prob_new.grad > 0).all()
-
-
 @pytest.mark.erratum("loss-of-one-row")
 def test_unpacking_a_tensor_takes_its_first_row() -> None:
     """Machin's DDPG: ``value, *_ = critic(...)`` unpacks the batch, not a tuple."""

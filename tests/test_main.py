@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from literate_rl.__main__ import Command, main
+from literate_rl.ppg import PPGConfig
 from literate_rl.ppo import PPOConfig, ppo_settings
 from literate_rl.runs import evaluate, load, load_checkpoint
 
@@ -30,8 +31,8 @@ STEPS = 64 * ITERATION
 TINY += [f"--total-steps={STEPS}"]
 
 
-def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "literate_rl", "ppo", *options]
+def command(*options: str, algorithm: str = "ppo") -> list[str]:
+    return [sys.executable, "-m", "literate_rl", algorithm, *options]
 
 
 def environment() -> dict[str, str]:
@@ -41,9 +42,11 @@ def environment() -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 
 
-def run(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(
+    place: Path, *options: str, algorithm: str = "ppo"
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(*options),
+        command(*options, algorithm=algorithm),
         cwd=place,
         env=environment(),
         capture_output=True,
@@ -63,12 +66,19 @@ def lines_of(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def signal_after(number: int, place: Path, rows: int, delay: float, *options: str):
+def signal_after(
+    number: int,
+    place: Path,
+    rows: int,
+    delay: float,
+    *options: str,
+    algorithm: str = "ppo",
+):
     """Start a run and send it a signal once its table has some rows; return the end."""
     table = place / "metrics.csv"
     started = time.monotonic()
     with subprocess.Popen(
-        command(*options),
+        command(*options, algorithm=algorithm),
         cwd=place.parents[1],
         env=environment(),
         stdout=subprocess.PIPE,
@@ -89,7 +99,7 @@ def flat(value: object, name: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
         for key, item in value.items():
             yield from flat(item, f"{name}/{key}")
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from flat(item, f"{name}/{index}")
     else:
@@ -211,6 +221,26 @@ def test_a_killed_run_comes_to_the_same_end_in_a_world_that_cannot_be_saved(tmp_
     assert_same_to_the_bit(killed, train(tmp_path, env, "whole"))
 
 
+def test_a_killed_run_of_ppg_comes_to_the_same_end(tmp_path):
+    """Killed between two auxiliary phases, with a buffer that is half full."""
+    options = ["--env", "CartPole-v1", *TINY, "--aux-interval=3", "--aux-epochs=2"]
+    names = ("whole", "killed")
+    whole, killed = (tmp_path / "runs" / name for name in names)
+    done = run(tmp_path, "--name", "whole", *options, algorithm="ppg")
+    assert done.returncode == 0, done.stderr
+    assert "return of 20 episodes without noise" in done.stdout
+    code, _, _ = signal_after(
+        signal.SIGKILL, killed, 9, 0.0, "--name", "killed", *options, algorithm="ppg"
+    )
+    assert code == -signal.SIGKILL
+    saved = load_checkpoint(killed / "checkpoint.pt")
+    assert saved["step"] < STEPS
+    assert saved["policy"]["class"] == "PhasicPolicy"
+    done = run(tmp_path, "--resume", "runs/killed", algorithm="ppg")
+    assert done.returncode == 0, done.stderr
+    assert_same_to_the_bit(killed, whole)
+
+
 def test_an_interrupt_saves_and_the_run_can_go_on(tmp_path):
     directory = tmp_path / "runs/stopped"
     options = ["--name", "stopped", *TINY]
@@ -239,12 +269,17 @@ def help_of(arguments: list[str], capsys) -> str:
     return " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
 
 
-def test_help_explains_every_setting(capsys):
-    text = help_of(["ppo", "--help"], capsys)
-    for settings in (Command, PPOConfig):
+@pytest.mark.parametrize(
+    ("algorithm", "described"),
+    [("ppo", (Command, PPOConfig)), ("ppg", (Command, PPOConfig, PPGConfig))],
+)
+def test_help_explains_every_setting(algorithm, described, capsys):
+    text = help_of([algorithm, "--help"], capsys)
+    for settings in described:
         described = settings.__doc__.split("Attributes:")[1]
         for field in dataclasses.fields(settings):
-            if field.name == "config":
+            inherited = field.name not in settings.__annotations__
+            if field.name == "config" or inherited:
                 continue
             assert f"--{field.name.replace('_', '-').rstrip('-')}" in text
             entry = re.search(
@@ -260,7 +295,7 @@ def test_help_shows_the_defaults_that_suit_the_environment(capsys):
 
 
 def test_help_without_an_algorithm_names_the_algorithms(capsys):
-    assert "{ppo}" in help_of(["--help"], capsys)
+    assert "{ppo,ppg}" in help_of(["--help"], capsys)
 
 
 def test_an_error_is_one_line_and_no_traceback(tmp_path):
@@ -305,6 +340,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(
         ("ppo --num-envs 0", "num_envs must be at least 1, got 0"),
         ("ppo --env Pendulum-v1 --gamma 2", "gamma must be in [0, 1], got 2.0"),
         ("ppo --seed one", "one"),
+        ("ppg --aux-interval 0", "aux_interval must be at least 1, got 0"),
     ],
 )
 def test_a_wrong_command_exits_with_2_and_says_why(arguments, message, capsys):

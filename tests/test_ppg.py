@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
+from literate_rl.advantages import gae, lambda_returns
 from literate_rl.agents import make_envs, seed_everything
 from literate_rl.disjoint_network import (
     DisjointPolicyValueNetwork,
@@ -361,6 +362,39 @@ def test_a_loss_needs_the_values_of_the_successors() -> None:
         PPGAuxPhaseLoss()(info)
 
 
+@pytest.mark.erratum("cloning-by-log-probabilities")
+def test_kl_div_of_log_probabilities_is_nan_and_pushes_the_wrong_way() -> None:
+    """The clone term of DI-engine's PPG: log-probabilities passed as probabilities."""
+    log_prob_old = torch.tensor([-0.5, -1.0, -2.0])
+    log_prob_new = log_prob_old.clone().requires_grad_()
+    loss = torch.nn.functional.kl_div(log_prob_new, log_prob_old, reduction="batchmean")
+    assert torch.isnan(loss)
+    loss.backward()
+    # Descent lowers the log-probability of every action that was taken.
+    assert (log_prob_new.grad > 0).all()
+
+
+@pytest.mark.erratum("chunk-without-successor")
+def test_a_zero_appended_makes_the_last_step_its_own_target() -> None:
+    """A chunk of eight steps; the old values are 0, the true successor is worth 10."""
+    reward, value = torch.ones(8, 1), torch.zeros(8, 1)
+    never = torch.zeros(8, 1, dtype=torch.bool)
+    successor = torch.cat([value[1:], torch.full((1, 1), 10.0)])
+    ours = lambda_returns(reward, successor, never, never, 0.9, 0.95)
+    inner = gae(reward[:7], value[:7], value[1:], never[:7], never[:7], 0.9, 0.95)
+    published = torch.cat([inner, torch.zeros(1, 1)]) + value
+    assert published[-1] == value[-1] == 0
+    assert ours[-1] == 1 + 0.9 * 10
+
+
+@pytest.mark.erratum("divergence-of-a-nest")
+def test_kl_divergence_knows_no_nests() -> None:
+    (old, _), (new, _) = nested(0, 3), nested(1, 3)
+    with pytest.raises(NotImplementedError):
+        kl_divergence(old, new)
+    assert divergence(old, new).shape == (3,)
+
+
 # --- The auxiliary phase --------------------------------------------------------------
 
 
@@ -440,6 +474,7 @@ def test_a_clone_weight_holds_the_policy() -> None:
     assert drift[10.0] < 0.5 * drift[0.0]
 
 
+@pytest.mark.erratum("clone-of-the-rollout")
 @pytest.mark.parametrize("reference", ["snapshot", "rollout"])
 def test_the_clone_starts_where_it_is_told(reference: str) -> None:
     aux = auxiliary(config=PPGConfig(kl_reference=reference))
