@@ -14,7 +14,15 @@ from importlib import import_module
 from benchmarks.harness import measure, provenance, summarise
 from benchmarks.store import RESULTS, Row, write_results
 
-NAMES = ("advantages", "ppo_error", "vtrace", "hybrid", "container", "import_time")
+NAMES = (
+    "advantages",
+    "ppo_error",
+    "hybrid",
+    "ppg_aux",
+    "vtrace",
+    "container",
+    "import_time",
+)
 # These need peers from an environment of their own, which ppo_loop.py describes.
 PEER_NAMES = ("ppo_loop", "advantages_torchrl", "vtrace_torchrl")
 

@@ -291,7 +291,7 @@ class CategoricalProjectionNetwork(nn.Module):
 
     def distribution(self, row: Tensor) -> Distribution:
         """Return the distribution that logits ``(*, N)`` describe."""
-        return Categorical(logits=row)
+        return Categorical(logits=row, validate_args=False)
 
 
 class NormalProjectionNetwork(nn.Module):
@@ -318,7 +318,8 @@ class NormalProjectionNetwork(nn.Module):
         mu, log_sigma = (
             x.reshape(*x.shape[:-1], *self.shape) for x in row.chunk(2, -1)
         )
-        return Independent(Normal(mu, log_sigma.exp()), len(self.shape))
+        normal = Normal(mu, log_sigma.exp(), validate_args=False)
+        return Independent(normal, len(self.shape), validate_args=False)
 
 
 # %% [markdown]

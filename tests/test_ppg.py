@@ -571,6 +571,17 @@ def test_options_out_of_range(options: Any, message: str) -> None:
         PPGAuxAlgorithm(BOX, THREE, **options)
 
 
+def test_a_loss_that_is_not_finite_is_told() -> None:
+    aux = auxiliary()
+    for _ in range(4):
+        obs, info = experience(aux.network)
+        aux.observe_for_aux_replay((obs * math.inf, info))
+    with pytest.raises(
+        ValueError, match="losses of the auxiliary phase must be finite"
+    ):
+        aux.train_iter()
+
+
 def test_a_summary_for_debugging_adds_the_gradient() -> None:
     for debug in (False, True):
         aux = auxiliary(debug_summaries=debug)

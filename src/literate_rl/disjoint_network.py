@@ -1,4 +1,4 @@
-# Generated from chapters/07_disjoint_network.py (edit there); digest 4eceb2d81f49a350
+# Generated from chapters/07_disjoint_network.py (edit there); digest cfd7eb7c7b4c70c9
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class CategoricalProjectionNetwork(nn.Module):
 
     def distribution(self, row: Tensor) -> Distribution:
         """Return the distribution that logits ``(*, N)`` describe."""
-        return Categorical(logits=row)
+        return Categorical(logits=row, validate_args=False)
 
 
 class NormalProjectionNetwork(nn.Module):
@@ -219,7 +219,8 @@ class NormalProjectionNetwork(nn.Module):
         mu, log_sigma = (
             x.reshape(*x.shape[:-1], *self.shape) for x in row.chunk(2, -1)
         )
-        return Independent(Normal(mu, log_sigma.exp()), len(self.shape))
+        normal = Normal(mu, log_sigma.exp(), validate_args=False)
+        return Independent(normal, len(self.shape), validate_args=False)
 
 
 class Heads(nn.Module):

@@ -1,4 +1,4 @@
-# Generated from chapters/08_ppg.py (edit there); digest aa229bc70f12fc68
+# Generated from chapters/08_ppg.py (edit there); digest f59141c385d55bc5
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -236,8 +236,10 @@ def ppg_network_forward(
 
 def draw_or_mode(leaf: Any, q: float) -> Tensor:
     """Draw from a distribution with probability q, row by row, else take its mode."""
-    # The mixture {eq}`greedy-mixture`.
+    # The mixture {eq}`greedy-mixture`. To be greedy always needs no random number.
     mode: Tensor = leaf.mode.detach()
+    if q == 0:
+        return mode
     drawn = torch.rand(leaf.batch_shape, device=mode.device) < q
     choice = drawn.view(*drawn.shape, *[1] * len(leaf.event_shape))
     return torch.where(choice, leaf.sample(), mode)
@@ -603,7 +605,7 @@ class PPGAuxAlgorithm:
         """Run one auxiliary phase, empty the buffer, and return metrics.
 
         Raises:
-            ValueError: If the buffer does not hold a chunk.
+            ValueError: If the buffer does not hold a chunk or a loss is not finite.
         """
         observation, info = self.chunks()
         count = info.reward.shape[1]
@@ -617,10 +619,18 @@ class PPGAuxAlgorithm:
                 minibatch = map_nest(lambda x, c=chosen: x[:, c], (observation, info))
                 history.append(self.learn(*minibatch))
         self.buffer.clear()
-        last = history[-parts:]
-        metrics = {key: float(np.mean([h[key] for h in last])) for key in last[0]}
-        # In the first minibatch nothing has been learned yet.
-        metrics["aux/kl_at_start"] = history[0]["aux/kl"]
+        # The means of the last epoch are told, and the divergence of the first
+        # minibatch, before which nothing was learned.
+        table = torch.stack(history)
+        if not table.isfinite().all():
+            raise ValueError(
+                "losses of the auxiliary phase must be finite, got "
+                f"{table[~table.isfinite().all(1)][0].tolist()}"
+            )
+        names = ("value_loss", "aux_value_loss", "kl", "grad_norm")
+        means = table[-parts:].mean(0).tolist()
+        metrics = {f"aux/{name}": x for name, x in zip(names, means, strict=True)}
+        metrics["aux/kl_at_start"] = table[0, 2].item()
         if not self.debug_summaries:
             del metrics["aux/grad_norm"]
         return metrics
@@ -638,8 +648,12 @@ class PPGAuxAlgorithm:
         ]
         return tuple(torch.cat(rows, 1) for rows in zip(*pieces, strict=True))
 
-    def learn(self, observation: Any, info: PPGRolloutInfo) -> dict[str, float]:
-        """Take one step of the optimiser on a minibatch of chunks."""
+    def learn(self, observation: Any, info: PPGRolloutInfo) -> Tensor:
+        """Take one step of the optimiser on a minibatch of chunks.
+
+        Returns:
+            The means of the three parts of the loss and the length of the gradient.
+        """
         inputs = TimeStep(info.step_type, info.reward, info.discount, observation)
         step = self.train_step(inputs, (), info)
         loss_info = self.calc_loss(step.info)
@@ -648,13 +662,8 @@ class PPGAuxAlgorithm:
         loss_info.loss.mean().backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         self.optimizer.step()
-        extra = loss_info.extra
-        return {
-            "aux/value_loss": extra.td_loss_actual.mean().item(),
-            "aux/aux_value_loss": extra.td_loss_aux.mean().item(),
-            "aux/kl": extra.policy_kl_loss.mean().item(),
-            "aux/grad_norm": norm.item(),
-        }
+        parts = [part.detach().mean() for part in loss_info.extra]
+        return torch.stack([*parts, norm])
 
     def train_step(
         self, inputs: TimeStep, state: Any, plain_rollout_info: PPGRolloutInfo
