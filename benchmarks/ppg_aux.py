@@ -1,4 +1,4 @@
-"""An auxiliary phase of PPG beside CleanRL's arrangement, at equal network and minibatch.
+"""An auxiliary phase of PPG beside CleanRL's, at equal network and minibatch.
 
 The limit is what the matrix products cost: forward and backward of the same
 minibatches, with a sum as the loss and no optimiser.

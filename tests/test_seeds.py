@@ -5,13 +5,24 @@ They are kept as their authors wrote them, save where a value is invalid.
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
 import treetensor.torch as ttorch
+from gymnasium import spaces
 
 from literate_rl import (
+    DisjointPolicyValueNetwork,
     HybridPolicyNetwork,
+    PPGAuxAlgorithm,
+    PPGAuxOptions,
+    PPGAuxPhaseLoss,
+    PPGRolloutInfo,
+    PPGTrainInfo,
+    TimeStep,
+    ppg_network_forward,
     ppo_policy_data,
     ppo_policy_error,
     sample_hybrid_action,
@@ -64,3 +75,53 @@ def test_sample_hybrid_action() -> None:
     assert action.action_args.shape == (B,)
     selected_action = action[1:3]
     assert selected_action.action_type.shape == (2,)
+
+
+def test_disjoint_network_as_documented() -> None:
+    """The constructor and the forward pass as ALF's documentation describes them."""
+    names = "observation_spec action_spec encoding_network_ctor is_sharing_encoder "
+    names += "discrete_projection_net_ctor continuous_projection_net_ctor name"
+    parameters = inspect.signature(DisjointPolicyValueNetwork).parameters
+    documented = [p for p in parameters.values() if p.kind == p.POSITIONAL_OR_KEYWORD]
+    assert [p.name for p in documented] == names.split()
+    assert parameters["is_sharing_encoder"].default is False
+    assert parameters["name"].default == "DisjointPolicyValueNetwork"
+    network = DisjointPolicyValueNetwork(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+    output, state = network.forward(torch.randn(4, 3), ())
+    assert len(output) == len(state) == 3
+    output, _ = network.forward(torch.randn(4, 3), (), require_aux=False)
+    assert output[2] == ()
+
+
+def test_ppg_as_documented() -> None:
+    """The path from a rollout to the loss as ALF's documentation describes it."""
+    assert PPGAuxOptions._fields == (
+        "enabled",
+        "interval",
+        "mini_batch_length",
+        "mini_batch_size",
+        "num_updates_per_train_iter",
+    )
+    box, two = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
+    network = DisjointPolicyValueNetwork(box, two)
+    algorithm = PPGAuxAlgorithm(box, two, dual_actor_value_network=network)
+    assert algorithm.interval == 32
+    assert algorithm.network is network
+    inputs = TimeStep(torch.ones(4), torch.ones(4), torch.ones(4), torch.randn(4, 3))
+    info = ppg_network_forward(network, inputs, ()).info
+    assert isinstance(info, PPGRolloutInfo)
+    exp = (inputs.observation, info._replace(next_value=torch.zeros(4)))
+    algorithm.observe_for_aux_replay(exp)
+    _, stored = algorithm.buffer[0]
+    step = algorithm.train_step(inputs, (), stored)
+    assert isinstance(step.info, PPGTrainInfo)
+    as_rows = step.info._replace(
+        **{
+            name: getattr(step.info, name).unsqueeze(0)
+            for name in PPGTrainInfo._fields
+            if isinstance(getattr(step.info, name), torch.Tensor)
+        }
+    )
+    loss_info = algorithm.calc_loss(as_rows)
+    assert loss_info.loss.shape == (1, 4)
+    assert torch.equal(loss_info.loss, PPGAuxPhaseLoss(gamma=0.99)(as_rows).loss)
