@@ -24,6 +24,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -165,7 +166,9 @@ def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
 # %% tags=["export"]
 def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     """Build a linear layer with orthogonal weights and a bias of zero."""
-    layer = nn.Linear(inputs, outputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a box may be empty
+        layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer

@@ -1611,7 +1611,12 @@ for axis, (name, title) in zip(axes, tasks.items(), strict=True):
         if seeds > 1:
             low, high = bootstrap_interval(returns)
             axis.fill_between(steps[0] / 1000, low, high, color=colour, alpha=0.25)
-        for column, label in (("area", "while training"), ("return", "at the end")):
+        columns = {
+            "area": "while training",
+            "return": "at the end",
+            "cpu_seconds": "CPU seconds",
+        }
+        for column, label in columns.items():
             numbers = [float(row[column]) for row in finals[variant]]
             print(f"{title:9s}{variant:4s}{label:15s}{mean_with_interval(numbers)}")
     axis.set(title=title, xlabel="thousand steps", ylabel="return while training")

@@ -1,9 +1,10 @@
-# Generated from chapters/07_disjoint_network.py (edit there); digest cfd7eb7c7b4c70c9
+# Generated from chapters/07_disjoint_network.py (edit there); digest e728b3bf9343aeb2
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -95,7 +96,9 @@ def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
 
 def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     """Build a linear layer with orthogonal weights and a bias of zero."""
-    layer = nn.Linear(inputs, outputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a box may be empty
+        layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
