@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest a043bb1390c0edcb
+# Generated from chapters/*.py (edit there); digest b02e0ad0e6f788b8
 from .agents import (
     Ring as Ring,
     Rollout as Rollout,
@@ -115,4 +115,13 @@ from .off_policy import (
     vtrace_error_continuous_action as vtrace_error_continuous_action,
     vtrace_error_discrete_action as vtrace_error_discrete_action,
     vtrace_loss as vtrace_loss,
+)
+from .impala import (
+    IMPALA as IMPALA,
+    IMPALAConfig as IMPALAConfig,
+    IMPALAPolicy as IMPALAPolicy,
+    ReplayBuffer as ReplayBuffer,
+    Timestep as Timestep,
+    collate as collate,
+    impala_settings as impala_settings,
 )

@@ -1,0 +1,78 @@
+"""Training runs of IMPALA: how well it learns, and what a lag does to it.
+
+``python -m benchmarks.impala_learning [NAME …]`` works as ``benchmarks.learning`` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.learning import Experiment, Variant, main
+from literate_rl.agents import make_envs
+from literate_rl.impala import IMPALA, IMPALAConfig, IMPALAPolicy, impala_settings
+from literate_rl.off_policy import vtrace_data
+from literate_rl.ppo import make_policy
+from literate_rl.runs import flat_env
+
+LAGS = (0, 4, 16)
+
+
+class Uncorrected(IMPALAPolicy):
+    """Takes all data for its own: each ratio is exactly 1."""
+
+    def reshape_data(self, output: dict[str, Any], data: dict[str, Any]) -> vtrace_data:
+        """Replace what the older policy said by what this one says."""
+        steps = super().reshape_data(output, data)
+        return steps._replace(behaviour_output=steps.target_output)
+
+
+def build(
+    config: IMPALAConfig, env: str, policy: type[IMPALAPolicy] = IMPALAPolicy
+) -> IMPALA:
+    """Build the agent of the chapter."""
+    envs = make_envs(partial(flat_env, env), config.n_sample)
+    torch.manual_seed(config.seed)
+    model = make_policy(envs.single_observation_space, envs.single_action_space)
+    return IMPALA(policy(config, model), envs)
+
+
+def plain(env: str, seeds: int, episodes: int, goal: float) -> Experiment:
+    """Return the experiment that trains the agent as it is set."""
+    variant = Variant({}, partial(build, env=env))
+    return Experiment(
+        env, impala_settings(env), seeds, episodes, {"IMPALA": variant}, goal
+    )
+
+
+def lags() -> Experiment:
+    """Return the experiment with an actor that is behind, with and without V-trace."""
+    env = "CartPole-v1"
+    # Each collection is learned from once, so that at lag 0 all data are on-policy.
+    config = replace(
+        impala_settings(env), total_steps=40_000, on_policy=True, update_per_collect=1
+    )
+    variants = {
+        f"{name}, lag {lag}": Variant(
+            {"lag": lag}, partial(build, env=env, policy=policy)
+        )
+        for lag in LAGS
+        for name, policy in {
+            "V-trace": IMPALAPolicy,
+            "uncorrected": Uncorrected,
+        }.items()
+    }
+    return Experiment(env, config, 5, 20, variants)
+
+
+EXPERIMENTS = {
+    "impala_cartpole": plain("CartPole-v1", seeds=5, episodes=20, goal=500),
+    "impala_pendulum": plain("Pendulum-v1", seeds=3, episodes=100, goal=-300),
+    "impala_lag": lags(),
+}
+
+if __name__ == "__main__":
+    main("python -m benchmarks.impala_learning", EXPERIMENTS)

@@ -1,0 +1,827 @@
+# Generated from chapters/10_impala.py (edit there); digest 0bb0abb1edb062c5
+"""IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from torch import Tensor, nn
+
+from literate_rl.agents import best_device, true_successors
+from literate_rl.off_policy import (
+    check_clips,
+    vtrace,
+    vtrace_data,
+    vtrace_error_continuous_action,
+    vtrace_error_discrete_action,
+)
+from literate_rl.runs import check_setting, env_seed
+
+__all__ = [
+    "IMPALA",
+    "IMPALAConfig",
+    "IMPALAPolicy",
+    "ReplayBuffer",
+    "Timestep",
+    "collate",
+    "impala_settings",
+]
+
+
+@dataclass(frozen=True)
+class IMPALAConfig:
+    """Settings of IMPALA, with the names and the defaults of DI-engine's.
+
+    Attributes:
+        type: Name of the algorithm, a placeholder.
+        cuda: Whether to use the best device in place of the CPU.
+        on_policy: Whether each collection is learned from on its own, without the
+            buffer.
+        priority: Whether the buffer prefers samples with a large error.
+        priority_IS_weight: Whether weights in the loss undo that preference.
+        action_space: Either discrete or continuous.
+        unroll_len: Steps of one sample.
+        transition_with_policy_data: Whether transitions keep what the policy said.
+            Without it there is no V-trace, so it must be true.
+        update_per_collect: Steps of the optimiser after each collection.
+        batch_size: Samples of one update.
+        learning_rate: Step size of the optimiser at the start.
+        value_weight: Weight of the value loss.
+        entropy_weight: Weight of the entropy bonus.
+        discount_factor: Discount.
+        lambda_: Decay of the weights of longer returns.
+        rho_clip_ratio: Bound of the ratio that weighs a surprise, or none.
+        c_clip_ratio: Bound of the ratio that weighs what comes later, or none.
+        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or none.
+        grad_clip_type: One of clip_norm, clip_value, clip_momentum_norm, or none.
+        clip_value: Bound of the gradient.
+        optim: Either adam or rmsprop.
+        n_sample: Samples of one collection, one from each environment.
+        replay_buffer_size: Samples that the buffer holds at most.
+        max_use: How often a sample is learned from at most.
+        model: Sizes of the default model: obs_shape and action_shape.
+        seed: Decides everything that is random in the run.
+        total_steps: Steps in the environments, all of them together.
+        anneal: Whether the step size falls to zero in a straight line.
+        lag: Collections by which the acting policy is behind the learner.
+        checkpoint_interval: Iterations between checkpoints. The environments are reset
+            at each of them.
+    """
+
+    type: str = "impala"
+    cuda: bool = False
+    on_policy: bool = False
+    priority: bool = False
+    priority_IS_weight: bool = False  # noqa: N815 (the name of the original)
+    action_space: str = "discrete"
+    unroll_len: int = 32
+    transition_with_policy_data: bool = True
+    update_per_collect: int = 4
+    batch_size: int = 16
+    learning_rate: float = 5e-4
+    value_weight: float = 0.5
+    entropy_weight: float = 1e-4
+    discount_factor: float = 0.99
+    lambda_: float = 0.95
+    rho_clip_ratio: float | None = 1.0
+    c_clip_ratio: float | None = 1.0
+    rho_pg_clip_ratio: float | None = 1.0
+    grad_clip_type: str | None = None
+    clip_value: float = 0.5
+    optim: str = "adam"
+    n_sample: int = 16
+    replay_buffer_size: int = 1000
+    max_use: int = 16
+    model: dict[str, int] = field(default_factory=dict)
+    seed: int = 1
+    total_steps: int = 100_000
+    anneal: bool = False
+    lag: int = 0
+    checkpoint_interval: int = 50
+
+    def __post_init__(self) -> None:
+        counts = ("unroll_len", "update_per_collect", "batch_size", "n_sample")
+        others = ("replay_buffer_size", "max_use", "total_steps", "checkpoint_interval")
+        for name in counts + others:
+            check_setting(self, name, lambda x: x >= 1, "at least 1")
+        for name in ("seed", "lag", "value_weight", "entropy_weight"):
+            check_setting(self, name, lambda x: x >= 0, "at least 0")
+        for name in ("learning_rate", "clip_value"):
+            check_setting(self, name, lambda x: x > 0, "positive")
+        for name in ("discount_factor", "lambda_"):
+            check_setting(self, name, lambda x: 0 <= x <= 1, "in [0, 1]")
+        choices: dict[str, tuple[Any, ...]] = {
+            "type": ("impala",),
+            "action_space": ("discrete", "continuous"),
+            "transition_with_policy_data": (True,),
+            "grad_clip_type": (None, "clip_norm", "clip_value", "clip_momentum_norm"),
+            "optim": ("adam", "rmsprop"),
+        }
+        for name, legal in choices.items():
+            check_setting(self, name, legal.__contains__, f"one of {legal}")
+        if self.priority_IS_weight and not self.priority:
+            raise ValueError("priority must be True if priority_IS_weight is True")
+        check_clips(self.rho_clip_ratio, self.c_clip_ratio, self.rho_pg_clip_ratio)
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> IMPALAConfig:
+        """Read settings from nested dictionaries, as DI-engine writes them.
+
+        Args:
+            config: Settings by name. Those in ``learn``, ``collect``, ``eval`` and
+                ``other.replay_buffer`` are read as if they stood on the first level.
+                What is left out has its default.
+
+        Raises:
+            ValueError: If a name is unknown.
+        """
+        flat = dict(config)
+        # A section may hold another one: `other` holds `replay_buffer`.
+        for section in ("learn", "collect", "eval", "other", "replay_buffer"):
+            flat |= flat.pop(section, {})
+        unknown = flat.keys() - {setting.name for setting in fields(cls)}
+        if unknown:
+            raise ValueError(f"config has unknown settings: {sorted(unknown)}")
+        return cls(**flat)
+
+
+def collate(items: Sequence[Any], dim: int = 0) -> Any:
+    """Stack items along a new dimension, whatever nests of dicts and lists they are.
+
+    Args:
+        items: At least one number, array, tensor, mapping or list. Lists are stacked
+            themselves first, along a new first dimension.
+        dim: The new dimension.
+
+    Returns:
+        A tensor, or a dictionary of what its entries give.
+    """
+    first = items[0]
+    if isinstance(first, Mapping):
+        return {key: collate([item[key] for item in items], dim) for key in first}
+    if isinstance(first, list):
+        return collate([collate(item) for item in items], dim)
+    return torch.stack([torch.as_tensor(item) for item in items], dim)
+
+
+def nested(function: Callable[..., Any], *nests: Any) -> Any:
+    """Apply a function to the tensors of nested dictionaries that have the same keys."""
+    if isinstance(nests[0], Mapping):
+        return {k: nested(function, *(nest[k] for nest in nests)) for k in nests[0]}
+    return function(*nests)
+
+
+class Timestep(NamedTuple):
+    """What one environment answers to an action.
+
+    Attributes:
+        obs: Where the step led, never the observation after a reset.
+        reward: The reward, a number.
+        done: Whether the episode is over.
+        truncated: Whether it was cut off and not terminated.
+    """
+
+    obs: Any
+    reward: Any
+    done: Any
+    truncated: Any = False
+
+
+# What learning reads of a transition. The last two may be missing.
+FIELDS = ("obs", "next_obs", "logit", "action", "reward", "done", "truncated", "weight")
+
+
+class IMPALAPolicy:
+    """A policy with three modes: it learns, it collects, and it is evaluated.
+
+    Args:
+        config: The settings, or nested dictionaries that ``IMPALAConfig.from_dict``
+            reads.
+        model: A policy with the methods of the PPO chapter: ``model(obs)`` gives rows
+            that describe the policy (logits, or means and logarithms of deviations),
+            and ``value``, ``noise`` and ``act``. None builds the default model.
+
+    Raises:
+        ValueError: If a setting is illegal or the sizes of the default model are
+            missing.
+    """
+
+    def __init__(
+        self, config: IMPALAConfig | Mapping[str, Any], model: Any = None
+    ) -> None:
+        if isinstance(config, Mapping):
+            config = IMPALAConfig.from_dict(config)
+        self.config = config
+        self.continuous = config.action_space == "continuous"
+        self.device = best_device() if config.cuda else torch.device("cpu")
+        self.generator = torch.Generator().manual_seed(config.seed)
+        if model is None:
+            model = self.build_model()
+        self.model: Any = model.to(self.device)
+        self.collect_model: Any = self.model
+        self.parameters = list(self.model.parameters())
+        optimizers: dict[str, Any] = {
+            "adam": torch.optim.Adam,
+            "rmsprop": torch.optim.RMSprop,
+        }
+        self.optimizer: torch.optim.Optimizer = optimizers[config.optim](
+            self.parameters, config.learning_rate
+        )
+
+    def default_model(self) -> tuple[str, list[str]]:
+        """Return the class of the default model, and the module to import it from."""
+        name = "GaussianPolicy" if self.continuous else "DiscretePolicy"
+        return name, ["literate_rl.ppo"]
+
+    def build_model(self) -> nn.Module:
+        """Build the default model."""
+        missing = {"obs_shape", "action_shape"} - self.config.model.keys()
+        if missing:
+            raise ValueError(f"model must hold {sorted(missing)} if none is given")
+        size, actions = (self.config.model[k] for k in ("obs_shape", "action_shape"))
+        name, (module,) = self.default_model()
+        model_class: Any = getattr(import_module(module), name)
+        box = ([-1.0] * actions, [1.0] * actions)
+        arguments = (size, *box) if self.continuous else (size, actions)
+        model: nn.Module = model_class(*arguments)
+        return model
+
+    def describe(self, rows: Tensor) -> Any:
+        """Turn a model's rows into logits, or into a mean and a deviation by name."""
+        if not self.continuous:
+            return rows
+        mu, log_sigma = rows.chunk(2, -1)
+        return {"mu": mu, "sigma": log_sigma.exp()}
+
+    # --- learn mode
+
+    def data_preprocess_learn(self, data: Sequence[Any]) -> dict[str, Any]:
+        """Turn a list of samples into time-major tensors.
+
+        Args:
+            data: B samples of T steps. A sample is a list of T transitions, or one
+                dictionary whose entries are lists of T items or tensors ``(T, *)``.
+                The importance weight ``IS`` of a dictionary is one number.
+
+        Returns:
+            The entries as tensors ``(T, B, *)``; rewards, flags and ``weight`` (T, B);
+            and ``obs_plus_1``, ``(T + 1, B, *)``.
+
+        Raises:
+            TypeError: If a sample is of another kind.
+            ValueError: If an entry is missing.
+        """
+        kind = type(data[0])
+        if not issubclass(kind, Mapping | list):
+            raise TypeError(
+                f"data must hold dictionaries or lists, got {kind.__name__}"
+            )
+
+        def pick(sample: Any) -> Any:
+            if isinstance(sample, list):
+                return [pick(step) for step in sample]
+            return {key: sample[key] for key in FIELDS if key in sample}
+
+        # One call serves both forms: lists are stacked along time, samples side by side.
+        batch = collate([pick(sample) for sample in data], dim=1)
+        missing = [key for key in FIELDS[:6] if key not in batch]
+        if missing:
+            raise ValueError(f"data must hold {missing}, got {list(batch)}")
+        batch = nested(lambda x: x.to(self.device), batch)
+        # Some environments give rewards of the shape (1,).
+        shape = batch["reward"].shape[:2]
+        batch["reward"] = batch["reward"].reshape(shape).float()
+        batch["done"] = batch["done"].reshape(shape).bool()
+        never = torch.zeros_like(batch["done"])
+        batch["truncated"] = batch.get("truncated", never).reshape(shape).bool()
+        weight = batch.get("weight", torch.ones_like(batch["reward"]))
+        if self.config.priority_IS_weight:
+            # One number for each sample weighs all of its steps.
+            weight = weight * collate([sample["IS"] for sample in data]).to(weight)
+        batch["weight"] = weight.reshape(shape)
+        batch["obs_plus_1"] = nested(
+            lambda obs, next_obs: torch.cat([obs, next_obs[-1:]]).float(),
+            batch["obs"],
+            batch["next_obs"],
+        )
+        return batch  # type: ignore[no-any-return]
+
+    def forward_learn(self, data: Sequence[Any]) -> dict[str, Any]:
+        """Take one step of the optimiser.
+
+        Args:
+            data: Samples, as ``data_preprocess_learn`` takes them.
+
+        Returns:
+            The numbers that ``monitor_vars_learn`` names and, with priorities, one for
+            each sample as ``priority``.
+        """
+        config = self.config
+        batch = self.data_preprocess_learn(data)
+        self.model.train()
+        flat = nested(lambda x: x.flatten(0, 1), batch["obs_plus_1"])
+        output = {
+            "logit": self.describe(self.model(flat)),
+            "value": self.model.value(flat),
+        }
+        steps = self.reshape_data(output, batch)
+        error = (
+            vtrace_error_continuous_action
+            if self.continuous
+            else vtrace_error_discrete_action
+        )
+        loss = error(
+            steps,
+            config.discount_factor,
+            config.lambda_,
+            config.rho_clip_ratio,
+            config.c_clip_ratio,
+            config.rho_pg_clip_ratio,
+        )
+        # The total {eq}`impala-loss`, and one step downhill.
+        total = (
+            loss.policy_loss
+            + config.value_weight * loss.value_loss
+            - config.entropy_weight * loss.entropy_loss
+        )
+        self.optimizer.zero_grad()
+        total.backward()
+        norm = self.clip_gradient()
+        self.optimizer.step()
+        info = {
+            "cur_lr": self.optimizer.param_groups[0]["lr"],
+            "total_loss": total.item(),
+            **{name: part.item() for name, part in loss._asdict().items()},
+            "grad_norm": norm,
+        }
+        if config.priority:
+            info["priority"] = self.priorities(steps)
+        return info
+
+    def monitor_vars_learn(self) -> list[str]:
+        """Return the names of the numbers in ``forward_learn`` that a log shows."""
+        losses = ["total_loss", "policy_loss", "value_loss", "entropy_loss"]
+        return ["cur_lr", *losses, "grad_norm"]
+
+    def reshape_data(self, output: dict[str, Any], data: dict[str, Any]) -> vtrace_data:
+        """Arrange what the model said and what happened for the losses.
+
+        Args:
+            output: ``logit`` and ``value`` of ``obs_plus_1``, ((T + 1) * B, *).
+            data: What ``data_preprocess_learn`` returned.
+
+        Returns:
+            The fields of ``vtrace_data``. How many steps there are is read from the
+            data.
+        """
+        steps, envs = data["reward"].shape
+        # Actions keep their last dimension, also if it is 1.
+        rows = (steps, envs, -1) if self.continuous else (steps, envs)
+        value = output["value"].reshape(steps + 1, envs)
+        terminated = data["done"] & ~data["truncated"]
+        # Behind a cut the next row is another episode. There, and only there, the true
+        # successor needs a value of its own.
+        next_value = value[1:].detach().clone()
+        cut = data["truncated"]
+        if cut.any():
+            with torch.no_grad():
+                successor = nested(lambda x: x[cut].float(), data["next_obs"])
+                next_value[cut] = self.model.value(successor)
+        return vtrace_data(
+            nested(lambda x: x.reshape(steps + 1, envs, -1)[:-1], output["logit"]),
+            nested(lambda x: x.reshape(steps, envs, -1), data["logit"]),
+            data["action"].reshape(rows),
+            value,
+            data["reward"],
+            data["weight"],
+            terminated,
+            cut,
+            next_value,
+        )
+
+    def clip_gradient(self) -> float:
+        """Clip the gradient as the settings say; return its norm before that."""
+        kind, bound = self.config.grad_clip_type, self.config.clip_value
+        limit = bound if kind == "clip_norm" else math.inf
+        norm = nn.utils.clip_grad_norm_(self.parameters, limit).item()
+        if kind == "clip_value":
+            nn.utils.clip_grad_value_(self.parameters, bound)
+        if kind == "clip_momentum_norm":
+            for parameter in self.parameters:
+                usual = self.usual_norm(parameter)
+                if parameter.grad is not None and usual is not None:
+                    nn.utils.clip_grad_norm_(parameter, bound * usual)
+        return norm
+
+    def usual_norm(self, parameter: Tensor) -> float | None:
+        """Return the norm of a gradient that the optimiser is used to, or None."""
+        state = self.optimizer.state[parameter]
+        if not state:
+            return None
+        group = self.optimizer.param_groups[0]
+        adam = "exp_avg_sq" in state
+        squares = state["exp_avg_sq" if adam else "square_avg"]
+        decay = group["betas"][1] if adam else group["alpha"]
+        # Both means start at zero and are too small at first.
+        seen = 1 - decay ** float(state["step"])
+        return math.sqrt(squares.sum().item() / seen)
+
+    @torch.no_grad()
+    def priorities(self, steps: vtrace_data) -> list[float]:
+        """Return how far the values of each sample are from their targets."""
+        new, old, action, value, reward, _, *successors = steps
+        log_ratio = self.log_prob(new, action) - self.log_prob(old, action)
+        value, config = value[:-1], self.config
+        terminated, truncated, next_value = successors
+        target, _ = vtrace(
+            log_ratio,
+            reward,
+            value,
+            next_value,
+            terminated,
+            truncated,
+            config.discount_factor,
+            config.lambda_,
+            config.rho_clip_ratio,
+            config.c_clip_ratio,
+        )
+        distances: list[float] = (target - value).abs().mean(0).tolist()
+        return distances
+
+    def log_prob(self, output: Any, action: Tensor) -> Tensor:
+        """Return the log-probabilities (T, B) of actions under an output."""
+        if self.continuous:
+            normal: Any = torch.distributions.Normal(output["mu"], output["sigma"])
+            log_prob: Tensor = normal.log_prob(action).sum(-1)
+        else:
+            taken = output.log_softmax(-1).gather(-1, action.unsqueeze(-1))
+            log_prob = taken.squeeze(-1)
+        return log_prob
+
+    def state_dict_learn(self) -> dict[str, Any]:
+        """Return model, optimiser and random state."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict_learn`` returned."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"])
+
+    # --- collect mode
+
+    @torch.no_grad()
+    def forward_collect(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
+        """Draw an action for each environment.
+
+        Args:
+            data: Observations by the number of the environment.
+
+        Returns:
+            By the same numbers: ``logit``, what the policy said, and ``action``, both
+            on the CPU.
+        """
+        obs = self.observations(data)
+        model = self.collect_model.eval()
+        noise = model.noise(1, len(data), self.generator)[0].to(self.device)
+        output = {
+            "logit": self.describe(model(obs)),
+            "action": model.act(obs, noise),
+        }
+        return self.by_environment(data, output)
+
+    def observations(self, data: dict[int, Any]) -> Any:
+        """Stack the observations of all environments."""
+        obs = collate(list(data.values()))
+        return nested(lambda x: x.float().to(self.device), obs)
+
+    def by_environment(
+        self, data: dict[int, Any], output: dict[str, Any]
+    ) -> dict[int, dict[str, Any]]:
+        """Hand each environment its row."""
+        output = nested(lambda x: x.cpu(), output)
+        return {
+            index: nested(lambda x, row=row: x[row], output)
+            for row, index in enumerate(data)
+        }
+
+    def process_transition(
+        self, obs: Any, policy_output: dict[str, Any], timestep: Any
+    ) -> dict[str, Any]:
+        """Put together what one step was.
+
+        Args:
+            obs: What the policy saw.
+            policy_output: What ``forward_collect`` gave for it.
+            timestep: A ``Timestep``, or any tuple with ``obs``, ``reward`` and
+                ``done``. Without ``truncated`` each end counts as a termination.
+        """
+        return {
+            "obs": obs,
+            "next_obs": timestep.obs,
+            "logit": policy_output["logit"],
+            "action": policy_output["action"],
+            "reward": timestep.reward,
+            "done": timestep.done,
+            "truncated": getattr(timestep, "truncated", False),
+        }
+
+    def get_train_sample(self, data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Cut the transitions of one environment into samples of ``unroll_len`` steps.
+
+        Each transition counts exactly once. If the last sample is short, it reaches
+        back into the one before; if there is none, its last step is repeated. What is
+        there only to fill up has the weight 0.
+
+        Args:
+            data: Transitions in the order in which they happened, at least one.
+
+        Returns:
+            The samples, dictionaries of tensors ``(T, *)`` with a ``weight`` (T,).
+        """
+        length, samples = self.config.unroll_len, []
+        for start in range(0, len(data), length):
+            steps = data[start : start + length]
+            weight = torch.ones(len(steps))
+            missing = length - len(steps)
+            filler = torch.zeros(missing)
+            if missing and start:
+                steps = data[start - missing : start] + steps
+                weight = torch.cat([filler, weight])
+            elif missing:
+                # An episode that goes on is cut here, or its repeated step would
+                # count as its successor.
+                last = dict(steps[-1])
+                last["truncated"] = last["truncated"] or not last["done"]
+                last["done"] = True
+                steps = steps[:-1] + [last] * (missing + 1)
+                weight = torch.cat([weight, filler])
+            samples.append(collate(steps) | {"weight": weight})
+        return samples
+
+    # --- eval mode
+
+    @torch.no_grad()
+    def forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
+        """Choose the best action for each environment.
+
+        Args:
+            data: Observations by the number of the environment.
+
+        Returns:
+            ``logit`` and ``action`` by the same numbers, on the CPU.
+        """
+        obs, model = self.observations(data), self.model.eval()
+        output = {"logit": self.describe(model(obs)), "action": model.act(obs, 0.0)}
+        return self.by_environment(data, output)
+
+
+class ReplayBuffer:
+    """The last samples, each to be used a limited number of times.
+
+    Args:
+        size: Samples that it holds at most; the oldest makes room.
+        max_use: How often a sample is handed out at most.
+        alpha: How strongly large priorities are preferred; 0 is not at all.
+        beta: How far importance weights undo the preference; 1 is fully.
+
+    Raises:
+        ValueError: If a size is below 1 or an exponent is negative.
+    """
+
+    def __init__(
+        self,
+        size: int = 1000,
+        max_use: int = 16,
+        alpha: float = 0.0,
+        beta: float = 0.4,
+    ) -> None:
+        for name, number in (("size", size), ("max_use", max_use)):
+            if number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
+        if alpha < 0 or beta < 0:
+            raise ValueError(f"exponents must not be negative, got {alpha} and {beta}")
+        self.max_use, self.alpha, self.beta = max_use, alpha, beta
+        self.entries: deque[dict[str, Any]] = deque(maxlen=size)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def push(self, samples: Sequence[dict[str, Any]]) -> None:
+        """Add samples; each is as important as the most important one so far."""
+        highest = max((entry["priority"] for entry in self.entries), default=1.0)
+        self.entries.extend(
+            {"sample": sample, "priority": highest, "use": 0} for sample in samples
+        )
+
+    def sample(
+        self, batch_size: int, generator: torch.Generator
+    ) -> list[dict[str, Any]]:
+        """Draw different entries; the most that there are, if they are too few.
+
+        Args:
+            batch_size: Number of entries.
+            generator: Where the randomness comes from.
+
+        Returns:
+            The entries. Each has its importance weight as ``IS``.
+
+        Raises:
+            ValueError: If the buffer is empty.
+        """
+        if not self.entries:
+            raise ValueError("the buffer must hold a sample, got an empty one")
+        priority = torch.tensor([entry["priority"] for entry in self.entries])
+        # Probabilities and weights {eq}`replay-priority`.
+        probability = priority.double().pow(self.alpha)
+        probability /= probability.sum()
+        weight = (len(self.entries) * probability).pow(-self.beta)
+        count = min(batch_size, len(self.entries))
+        drawn = torch.multinomial(probability, count, generator=generator)
+        weight = weight[drawn] / weight[drawn].max()
+        entries = [self.entries[index] for index in drawn.tolist()]
+        for entry, number in zip(entries, weight.tolist(), strict=True):
+            entry["use"] += 1
+            entry["IS"] = number
+        if any(entry["use"] >= self.max_use for entry in entries):
+            left = [entry for entry in self.entries if entry["use"] < self.max_use]
+            self.entries = deque(left, maxlen=self.entries.maxlen)
+        return entries
+
+    def update(
+        self, entries: Sequence[dict[str, Any]], priorities: Sequence[float]
+    ) -> None:
+        """Give entries that were drawn their new priorities."""
+        for entry, priority in zip(entries, priorities, strict=True):
+            entry["priority"] = max(priority, 1e-6)
+
+
+class IMPALA:
+    """The loop: collect with a policy that may be old, store, learn.
+
+    Args:
+        impala: The policy with its three modes.
+        envs: A vector environment in mode ``SAME_STEP`` with ``config.n_sample``
+            copies.
+
+    Raises:
+        ValueError: If the number of environments is another one.
+    """
+
+    def __init__(self, impala: IMPALAPolicy, envs: VectorEnv[Any, Any, Any]) -> None:
+        config = impala.config
+        if envs.num_envs != config.n_sample:
+            raise ValueError(
+                f"envs must have {config.n_sample} copies, got {envs.num_envs}"
+            )
+        self.impala, self.envs, self.config = impala, envs, config
+        self.policy = impala.model
+        alpha = 0.6 if config.priority else 0.0
+        self.buffer = ReplayBuffer(config.replay_buffer_size, config.max_use, alpha)
+        self.published: deque[dict[str, Tensor]] = deque(maxlen=config.lag + 1)
+        if config.lag:
+            impala.collect_model = copy.deepcopy(impala.model)
+            self.publish()
+        self.step = self.iteration = 0
+        self.obs: Any = None  # no episode is under way
+
+    @property
+    def total_steps(self) -> int:
+        """Steps after which the training is over."""
+        return self.config.total_steps
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the next iteration starts with fresh environments."""
+        return self.iteration % self.config.checkpoint_interval == 0
+
+    def iterate(self) -> dict[str, float]:
+        """Collect one sample from each environment, learn, and return metrics."""
+        config, impala = self.config, self.impala
+        if self.obs is None or self.checkpoint_due:
+            seed = env_seed(config.seed, self.step)
+            self.obs, _ = self.envs.reset(seed=seed)
+            self.returns = np.zeros(config.n_sample)
+        if config.anneal:
+            rate = config.learning_rate * (1 - self.step / self.total_steps)
+            impala.optimizer.param_groups[0]["lr"] = rate
+        samples, finished = self.collect()
+        self.buffer.push(samples)
+        for _ in range(config.update_per_collect):
+            if config.on_policy:
+                info = impala.forward_learn([s | {"IS": 1.0} for s in samples])
+                continue
+            entries = self.buffer.sample(config.batch_size, impala.generator)
+            drawn = [entry["sample"] | {"IS": entry["IS"]} for entry in entries]
+            info = impala.forward_learn(drawn)
+            if config.priority:
+                self.buffer.update(entries, info["priority"])
+        if config.lag:
+            self.publish()
+        self.iteration += 1
+        losses = {f"losses/{k}": info[k] for k in impala.monitor_vars_learn()}
+        mean = float(np.mean(finished)) if finished else math.nan
+        return {"charts/episodic_return": mean, **losses}
+
+    def publish(self) -> None:
+        """Hand the actor the oldest of the weights that are kept."""
+        weights = self.impala.model.state_dict()
+        self.published.append({name: x.clone() for name, x in weights.items()})
+        self.impala.collect_model.load_state_dict(self.published[0])
+
+    def collect(self) -> tuple[list[dict[str, Any]], list[float]]:
+        """Act for ``unroll_len`` steps; return samples and returns that ended."""
+        impala, finished = self.impala, []
+        transitions: list[list[dict[str, Any]]] = [[] for _ in self.returns]
+        for _ in range(self.config.unroll_len):
+            seen = torch.as_tensor(self.obs, dtype=torch.float32)
+            output = impala.forward_collect(dict(enumerate(seen)))
+            action = torch.stack([row["action"] for row in output.values()])
+            self.obs, reward, terminated, truncated, infos = self.envs.step(
+                impala.model.to_env(action)
+            )
+            if not np.isfinite(reward).all():
+                raise ValueError(f"reward must be finite, got {reward}")
+            done = terminated | truncated
+            columns = map(
+                torch.as_tensor,
+                (
+                    true_successors(self.obs, infos).astype(np.float32),
+                    reward.astype(np.float32),
+                    done,
+                    truncated & ~terminated,
+                ),
+            )
+            for index, row in enumerate(zip(*columns, strict=True)):
+                transitions[index].append(
+                    impala.process_transition(
+                        seen[index], output[index], Timestep(*row)
+                    )
+                )
+            self.returns += reward
+            finished += self.returns[done].tolist()
+            self.returns[done] = 0.0
+        self.step += self.config.unroll_len * self.config.n_sample
+        return [impala.get_train_sample(rows)[0] for rows in transitions], finished
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return {
+            "step": self.step,
+            "iteration": self.iteration,
+            "impala": self.impala.state_dict_learn(),
+            "buffer": list(self.buffer.entries),
+            "published": list(self.published),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        self.step, self.iteration = state["step"], state["iteration"]
+        self.impala.load_state_dict_learn(state["impala"])
+        self.buffer.entries.clear()
+        self.buffer.entries.extend(state["buffer"])
+        if self.config.lag:
+            self.published.clear()
+            self.published.extend(state["published"])
+            self.impala.collect_model.load_state_dict(self.published[0])
+        self.obs = None
+
+
+# Settings with which the agent was seen to learn, by environment. What an entry leaves
+# out is the default.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 300_000,
+        "learning_rate": 1e-3,
+        "anneal": True,
+    },
+    "Pendulum-v1": {
+        "action_space": "continuous",
+        "total_steps": 300_000,
+        "learning_rate": 1e-3,
+        "discount_factor": 0.9,
+        "anneal": True,
+    },
+}
+
+
+def impala_settings(env: str) -> IMPALAConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return IMPALAConfig(**SETTINGS.get(env, {}))
