@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest 0bb0abb1edb062c5
+# Generated from chapters/10_impala.py (edit there); digest 421e85256b68a69e
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
 
 
 def nested(function: Callable[..., Any], *nests: Any) -> Any:
-    """Apply a function to the tensors of nested dictionaries that have the same keys."""
+    """Apply a function to the tensors of dictionaries with the same keys."""
     if isinstance(nests[0], Mapping):
         return {k: nested(function, *(nest[k] for nest in nests)) for k in nests[0]}
     return function(*nests)
@@ -291,7 +291,7 @@ class IMPALAPolicy:
                 return [pick(step) for step in sample]
             return {key: sample[key] for key in FIELDS if key in sample}
 
-        # One call serves both forms: lists are stacked along time, samples side by side.
+        # One call serves both forms: lists become time, samples stand side by side.
         batch = collate([pick(sample) for sample in data], dim=1)
         missing = [key for key in FIELDS[:6] if key not in batch]
         if missing:
@@ -441,7 +441,7 @@ class IMPALAPolicy:
         new, old, action, value, reward, _, *successors = steps
         log_ratio = self.log_prob(new, action) - self.log_prob(old, action)
         value, config = value[:-1], self.config
-        terminated, truncated, next_value = successors
+        terminated, truncated, next_value = (torch.as_tensor(x) for x in successors)
         target, _ = vtrace(
             log_ratio,
             reward,
@@ -804,9 +804,12 @@ class IMPALA:
 # out is the default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
-        "total_steps": 300_000,
+        "total_steps": 150_000,
         "learning_rate": 1e-3,
         "anneal": True,
+        "replay_buffer_size": 64,
+        "entropy_weight": 0.005,
+        "grad_clip_type": "clip_norm",
     },
     "Pendulum-v1": {
         "action_space": "continuous",

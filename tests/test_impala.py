@@ -1,0 +1,675 @@
+"""The IMPALA policy in its three modes, its buffer and its loop."""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.wrappers import TimeLimit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from literate_rl.agents import make_envs
+from literate_rl.impala import (
+    IMPALA,
+    SETTINGS,
+    IMPALAConfig,
+    IMPALAPolicy,
+    ReplayBuffer,
+    Timestep,
+    collate,
+    impala_settings,
+)
+from literate_rl.off_policy import vtrace_data, vtrace_error_discrete_action
+from literate_rl.ppo import DiscretePolicy, GaussianPolicy, make_policy
+from literate_rl.runs import Run, fit, flat_env
+
+SMALL = IMPALAConfig(
+    model={"obs_shape": 3, "action_shape": 2}, unroll_len=4, n_sample=4, batch_size=4
+)
+
+
+def make_impala(continuous: bool = False, **changes: Any) -> IMPALAPolicy:
+    torch.manual_seed(0)
+    kind = "continuous" if continuous else "discrete"
+    return IMPALAPolicy(replace(SMALL, action_space=kind, **changes))
+
+
+def make_learner(config: IMPALAConfig, env: Any = "CartPole-v1") -> IMPALA:
+    envs = make_envs(partial(flat_env, env), config.n_sample)
+    torch.manual_seed(config.seed)
+    model = make_policy(envs.single_observation_space, envs.single_action_space)
+    return IMPALA(IMPALAPolicy(config, model), envs)
+
+
+def episode(
+    impala: IMPALAPolicy, steps: int, seed: int = 0, end: str = ""
+) -> list[dict[str, Any]]:
+    """Return transitions of one environment that ends as said, or goes on."""
+    generator = torch.Generator().manual_seed(seed)
+    seen = torch.randn(steps + 1, 3, generator=generator)
+    rows = []
+    for t in range(steps):
+        output = impala.forward_collect({0: seen[t]})[0]
+        over = t == steps - 1 and end != ""
+        reward = torch.randn((), generator=generator)
+        step = Timestep(seen[t + 1], reward, over, over and end == "truncated")
+        rows.append(impala.process_transition(seen[t], output, step))
+    return rows
+
+
+# --- Settings -------------------------------------------------------------------------
+
+PUBLISHED = {
+    "type": "impala",
+    "cuda": False,
+    "on_policy": False,
+    "priority": False,
+    "priority_IS_weight": False,
+    "action_space": "discrete",
+    "unroll_len": 32,
+    "transition_with_policy_data": True,
+    "learn": {
+        "update_per_collect": 4,
+        "batch_size": 16,
+        "learning_rate": 0.0005,
+        "value_weight": 0.5,
+        "entropy_weight": 0.0001,
+        "discount_factor": 0.99,
+        "lambda_": 0.95,
+        "rho_clip_ratio": 1.0,
+        "c_clip_ratio": 1.0,
+        "rho_pg_clip_ratio": 1.0,
+        "grad_clip_type": None,
+        "clip_value": 0.5,
+        "optim": "adam",
+    },
+    "collect": {},
+    "eval": {},
+    "other": {"replay_buffer": {"replay_buffer_size": 1000, "max_use": 16}},
+}
+
+
+def test_the_published_dictionary_is_the_default() -> None:
+    assert IMPALAConfig.from_dict(PUBLISHED) == IMPALAConfig()
+    assert PUBLISHED["other"] == {
+        "replay_buffer": {"replay_buffer_size": 1000, "max_use": 16}
+    }
+    changed = {"learn": {"optim": "rmsprop"}, "collect": {"n_sample": 3}}
+    config = IMPALAConfig.from_dict(changed)
+    assert (config.optim, config.n_sample) == ("rmsprop", 3)
+    with pytest.raises(ValueError, match=r"unknown settings: \['learning_rte'\]"):
+        IMPALAConfig.from_dict({"learn": {"learning_rte": 1}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"unroll_len": 0}, "unroll_len must be at least 1"),
+        ({"lag": -1}, "lag must be at least 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"lambda_": 2.0}, r"lambda_ must be in \[0, 1\]"),
+        ({"action_space": "hybrid"}, "action_space must be one of"),
+        ({"optim": "sgd"}, "optim must be one of"),
+        ({"grad_clip_type": "norm"}, "grad_clip_type must be one of"),
+        ({"transition_with_policy_data": False}, "transition_with_policy_data must"),
+        ({"priority_IS_weight": True}, "priority must be True if priority_IS_weight"),
+        ({"c_clip_ratio": 2.0}, "c_clip_ratio must be at most rho_clip_ratio"),
+    ],
+)
+def test_illegal_settings_are_named(changes, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        IMPALAConfig(**changes)
+
+
+def test_settings_by_environment_are_legal() -> None:
+    for env in (*SETTINGS, "unknown"):
+        assert isinstance(impala_settings(env), IMPALAConfig)
+
+
+def test_the_default_model_fits_the_action_space() -> None:
+    for continuous, kind in ((False, DiscretePolicy), (True, GaussianPolicy)):
+        impala = make_impala(continuous)
+        assert isinstance(impala.model, kind)
+        assert impala.default_model() == (kind.__name__, ["literate_rl.ppo"])
+    with pytest.raises(ValueError, match="model must hold"):
+        IMPALAPolicy({"model": {"obs_shape": 3}})
+
+
+# --- From transitions to samples ------------------------------------------------------
+
+
+@pytest.mark.erratum("padding-counts")
+@given(st.integers(1, 23), st.integers(1, 7), st.sampled_from(["", "terminated"]))
+def test_each_transition_counts_once(steps: int, length: int, end: str) -> None:
+    impala = make_impala(unroll_len=length)
+    rows = [
+        {"obs": torch.tensor([float(t)]), "done": False, "truncated": False}
+        for t in range(steps)
+    ]
+    rows[-1]["done"] = end != ""
+    samples = impala.get_train_sample(rows)
+    counted = torch.zeros(steps)
+    for sample in samples:
+        assert sample["obs"].shape == (length, 1)
+        steps_of_sample = sample["obs"].flatten().long()
+        assert (steps_of_sample.diff() <= 1).all()
+        counted.index_add_(0, steps_of_sample, sample["weight"])
+    assert torch.equal(counted, torch.ones(steps))
+    assert rows[-1]["done"] == (end != "")  # the caller's transitions stay
+
+    # As published, a short tail is filled up with steps that count again.
+    if steps > length and steps % length:
+        starts = [*range(0, steps - length + 1, length), steps - length]
+        assert sum(length for _ in starts) > steps
+
+
+@pytest.mark.erratum("padding-counts")
+@pytest.mark.parametrize("end", ["", "truncated", "terminated"])
+def test_filling_up_changes_no_target(end: str) -> None:
+    """Three steps on their own and filled up to eight have the same loss."""
+    exact, long = make_impala(unroll_len=3), make_impala(unroll_len=8)
+    rows = episode(exact, 3, end=end)
+    losses = []
+    for impala in (exact, long):
+        impala.config = replace(impala.config, entropy_weight=0.0)
+        (sample,) = impala.get_train_sample(rows)
+        info = impala.forward_learn([sample])
+        losses.append(info["total_loss"] * impala.config.unroll_len)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_transitions_without_a_second_flag_are_taken() -> None:
+    """The tuple of DI-engine: an end without a reason is a termination."""
+    published = namedtuple("published", ["obs", "reward", "done", "info"])
+    impala = make_impala()
+    output = {"logit": torch.zeros(2), "action": torch.tensor(1)}
+    step = published(torch.ones(3), torch.ones(1), True, {})
+    row = impala.process_transition(torch.zeros(3), output, step)
+    assert row["truncated"] is False
+    batch = impala.data_preprocess_learn([[row] * 4])
+    assert batch["reward"].shape == (4, 1)
+
+
+@pytest.mark.erratum("collate-drops-a-dimension")
+@pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.parametrize("actions", [1, 2])
+@pytest.mark.parametrize("size", [(1, 1), (5, 1), (1, 3), (4, 3)])
+def test_both_pipelines_give_the_same_batch(continuous, actions, size) -> None:
+    """Lists of lists, dictionaries of lists, dictionaries of tensors; any length."""
+    steps, envs = size
+    model = {"obs_shape": 3, "action_shape": actions}
+    impala = make_impala(continuous, model=model, unroll_len=steps)
+    rows = [episode(impala, steps, seed) for seed in range(envs)]
+    as_lists = [{key: [step[key] for step in row] for key in row[0]} for row in rows]
+    as_tensors = [impala.get_train_sample(row)[0] for row in rows]
+    batches = [
+        impala.data_preprocess_learn(data) for data in (rows, as_lists, as_tensors)
+    ]
+    for batch in batches[1:]:
+        torch.testing.assert_close(batch, batches[0])
+    assert batches[0]["obs_plus_1"].shape == (steps + 1, envs, 3)
+    torch.testing.assert_close(batches[0]["obs_plus_1"][-1, 0], rows[0][-1]["next_obs"])
+    infos = []
+    for data in (rows, as_lists, as_tensors):
+        fresh = make_impala(continuous, model=model)  # its own unroll_len is 4
+        infos.append(fresh.forward_learn(data))
+    assert infos[0] == infos[1] == infos[2]
+    assert list(infos[0]) == impala.monitor_vars_learn()
+
+
+def test_bad_samples_are_named() -> None:
+    impala = make_impala()
+    with pytest.raises(TypeError, match="data must hold dictionaries or lists"):
+        impala.data_preprocess_learn([torch.zeros(3)])
+    row = episode(impala, 1)[0]
+    del row["logit"]
+    with pytest.raises(ValueError, match=r"data must hold \['logit'\]"):
+        impala.data_preprocess_learn([[row]])
+
+
+class DictModel(nn.Module):
+    """A model whose observations are dictionaries and whose value ends in tanh."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor = nn.Linear(3, 2)
+        self.critic = nn.Linear(3, 1)
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return self.actor(torch.cat([obs["near"], obs["far"]], -1))
+
+    def value(self, obs: dict[str, Tensor]) -> Tensor:
+        joined = torch.cat([obs["near"], obs["far"]], -1)
+        return self.critic(joined).tanh().squeeze(-1)
+
+    def noise(self, steps: int, envs: int, generator: torch.Generator) -> Tensor:
+        return torch.empty(steps, envs, 2).exponential_(generator=generator).log().neg()
+
+    def act(self, obs: dict[str, Tensor], noise: Tensor | float) -> Tensor:
+        return (self(obs) + noise).argmax(-1)
+
+
+@pytest.mark.erratum("successor-is-the-next-row")
+def test_dictionaries_as_observations_and_a_squashed_value_train() -> None:
+    torch.manual_seed(0)
+    impala = IMPALAPolicy(SMALL, DictModel())
+    seen = [{"near": torch.randn(2), "far": torch.randn(1)} for _ in range(5)]
+    rows = []
+    for t in range(4):
+        output = impala.forward_collect({3: seen[t]})[3]
+        step = Timestep(seen[t + 1], 1.0, t == 2, t == 2)
+        rows.append(impala.process_transition(seen[t], output, step))
+    before = impala.model.critic.weight.clone()
+    info = impala.forward_learn([rows, rows])
+    assert all(math.isfinite(number) for number in info.values())
+    assert not torch.equal(before, impala.model.critic.weight)
+    # As published, the observations are joined as if they were tensors.
+    with pytest.raises(TypeError):
+        torch.cat([seen[0], seen[1]])
+
+
+# --- Learn mode -----------------------------------------------------------------------
+
+
+@pytest.mark.equation("impala-loss")
+def test_the_loss_is_put_together_by_hand() -> None:
+    """Two environments; one is truncated in the middle of the unroll."""
+    impala = make_impala(value_weight=0.7, entropy_weight=0.3)
+    other = make_impala()
+    rows = [
+        episode(other, 2, 0, "truncated") + episode(other, 2, 1),
+        episode(other, 4, 2, "terminated"),
+    ]
+    batch = impala.data_preprocess_learn(rows)
+    obs, model = batch["obs"], impala.model
+    with torch.no_grad():
+        next_value = model.value(batch["next_obs"])
+        value = torch.cat([model.value(obs), next_value[-1:]])
+        loss = vtrace_error_discrete_action(
+            vtrace_data(
+                model(obs),
+                batch["logit"],
+                batch["action"],
+                value,
+                batch["reward"],
+                None,
+                torch.tensor([[0, 0], [0, 0], [0, 0], [0, 1]]).bool(),
+                torch.tensor([[0, 0], [1, 0], [0, 0], [0, 0]]).bool(),
+                next_value,
+            )
+        )
+    info = impala.forward_learn(rows)
+    expected = loss.policy_loss + 0.7 * loss.value_loss - 0.3 * loss.entropy_loss
+    assert info["total_loss"] == pytest.approx(expected.item(), rel=1e-5)
+    assert info["value_loss"] == pytest.approx(loss.value_loss.item(), rel=1e-5)
+
+
+@pytest.mark.erratum("sample-after-an-end")
+def test_the_step_behind_an_end_keeps_reward_and_value() -> None:
+    impala = make_impala()
+    rows = episode(impala, 2, 0, "terminated") + episode(impala, 2, 1)
+    batch = impala.data_preprocess_learn([rows])
+    value = torch.full((5,), 5.0)
+    output = {"logit": torch.zeros(5, 2), "value": value}
+    steps = impala.reshape_data(output, batch)
+    assert value.tolist() == [5.0] * 5  # not written to
+    assert steps.value.flatten().tolist() == [5.0] * 5
+    torch.testing.assert_close(steps.reward, batch["reward"])
+    assert steps.weight.flatten().tolist() == [1.0] * 4
+
+    # As published: the mask is put where the value of the next step is.
+    done = batch["done"].float()
+    published, weight = value.reshape(5, 1).clone(), torch.ones(4, 1)
+    published[1:] = published[1:] * (1 - done)
+    weight[1:] = 1 - done[:-1]
+    assert published[2] == 0.0
+    assert weight[2] == 0.0
+    assert not done[2]
+
+
+@pytest.mark.erratum("successor-is-the-next-row")
+def test_a_truncated_step_is_valued_at_its_true_successor() -> None:
+    impala = make_impala()
+    rows = episode(impala, 2, 0, "truncated") + episode(impala, 2, 1)
+    batch = impala.data_preprocess_learn([rows])
+    flat = batch["obs_plus_1"].flatten(0, 1)
+    with torch.no_grad():
+        output = {"logit": impala.model(flat), "value": impala.model.value(flat)}
+        steps = impala.reshape_data(output, batch)
+        truth = impala.model.value(batch["next_obs"])
+    torch.testing.assert_close(steps.next_value, truth)
+    published = output["value"][1:].reshape(4, 1)
+    assert not torch.isclose(published[1], truth[1])
+
+
+@pytest.mark.erratum("unroll-length-fixed")
+def test_the_number_of_steps_is_that_of_the_data() -> None:
+    impala = make_impala(unroll_len=5)
+    rows = [episode(impala, 2, seed) for seed in range(4)]
+    batch = impala.data_preprocess_learn(rows)
+    value = torch.arange(12.0)
+    output = {"logit": torch.zeros(12, 2), "value": value}
+    steps = impala.reshape_data(output, batch)
+    assert steps.value[:, 0].tolist() == [0, 4, 8]
+    # As published: the setting decides, and the columns are mixed up.
+    assert value.reshape(5 + 1, -1)[:, 0].tolist() == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.erratum("priority-weights-dead")
+def test_importance_weights_reach_the_loss_and_priorities_come_back() -> None:
+    def learn(*numbers: float) -> dict[str, Any]:
+        impala = make_impala(priority=True, priority_IS_weight=True, entropy_weight=0.0)
+        rows = [episode(impala, 4, seed) for seed in (0, 1)]
+        samples = [impala.get_train_sample(row)[0] for row in rows]
+        weighted = zip(samples, numbers, strict=True)
+        return impala.forward_learn([sample | {"IS": w} for sample, w in weighted])
+
+    whole, half = learn(1.0, 1.0), learn(0.5, 0.5)
+    assert half["grad_norm"] == pytest.approx(whole["grad_norm"] / 2, rel=1e-5)
+    parts = learn(1.0, 0.0)["total_loss"] + learn(0.0, 1.0)["total_loss"]
+    assert whole["total_loss"] == pytest.approx(parts, rel=1e-5)
+    assert len(whole["priority"]) == 2
+    # On-policy with unit weights the distances are those of the value loss.
+    squares = np.square(whole["priority"]).mean()
+    assert 0 < squares <= whole["value_loss"] * (1 + 1e-5)
+
+    # As published: the weights that go on are marks of the ends.
+    published = torch.ones(4, 2)
+    assert torch.equal(published, torch.ones(4, 2))
+
+
+@pytest.mark.equation("gradient-clips")
+@pytest.mark.parametrize("optim", ["adam", "rmsprop"])
+@pytest.mark.parametrize(
+    "kind", [None, "clip_norm", "clip_value", "clip_momentum_norm"]
+)
+def test_gradients_are_clipped_with_both_optimisers(kind, optim) -> None:
+    impala = make_impala(grad_clip_type=kind, clip_value=0.3, optim=optim)
+    squares = [torch.zeros_like(p) for p in impala.parameters]
+    decay = 0.999 if optim == "adam" else 0.99
+    generator = torch.Generator().manual_seed(0)
+    for turn in range(3):
+        grads = [
+            10**turn * torch.randn(p.shape, generator=generator)
+            for p in impala.parameters
+        ]
+        for parameter, grad in zip(impala.parameters, grads, strict=True):
+            parameter.grad = grad.clone()
+        norm = torch.cat([grad.flatten() for grad in grads]).norm()
+        assert impala.clip_gradient() == pytest.approx(norm.item(), rel=1e-5)
+        for i, (parameter, grad) in enumerate(
+            zip(impala.parameters, grads, strict=True)
+        ):
+            expected = grad
+            if kind == "clip_norm":
+                expected = grad * min(1.0, 0.3 / norm)
+            elif kind == "clip_value":
+                expected = grad.clamp(-0.3, 0.3)
+            elif kind == "clip_momentum_norm" and turn:
+                usual = (squares[i] / (1 - decay**turn)).sqrt().norm()
+                expected = grad * min(1.0, 0.3 * usual / grad.norm())
+            torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-6)
+            squares[i] = decay * squares[i] + (1 - decay) * parameter.grad.square()
+        impala.optimizer.step()
+
+
+@pytest.mark.erratum("rate-from-defaults")
+def test_the_step_size_in_the_log_is_the_one_in_use() -> None:
+    impala = make_impala()
+    impala.optimizer.param_groups[0]["lr"] = 0.125
+    rows = episode(impala, 4)
+    assert impala.forward_learn([rows])["cur_lr"] == 0.125
+    assert impala.optimizer.defaults["lr"] == SMALL.learning_rate
+
+
+def test_state_comes_back() -> None:
+    impala, other = make_impala(), make_impala()
+    rows = episode(impala, 4)
+    impala.forward_learn([rows])
+    state = impala.state_dict_learn()
+    other.forward_collect({0: torch.zeros(3)})
+    other.load_state_dict_learn(state)
+    assert impala.forward_learn([rows]) == other.forward_learn([rows])
+    drawn = [p.forward_collect({0: torch.zeros(3)}) for p in (impala, other)]
+    assert drawn[0][0]["action"] == drawn[1][0]["action"]
+
+
+# --- Collect and eval mode ------------------------------------------------------------
+
+
+def test_collect_draws_from_the_policy() -> None:
+    impala = make_impala()
+    nn.init.normal_(impala.model.actor[-1].weight, std=2.0)
+    seen = torch.randn(3)
+    output = impala.forward_collect(dict.fromkeys(range(4000), seen))
+    logit = impala.model(seen.unsqueeze(0))[0]
+    torch.testing.assert_close(output[0]["logit"], logit, rtol=1e-4, atol=1e-5)
+    drawn = torch.stack([row["action"] for row in output.values()])
+    frequency = torch.bincount(drawn, minlength=2) / len(drawn)
+    torch.testing.assert_close(frequency, logit.softmax(0), rtol=0, atol=0.03)
+
+
+def test_collect_of_numbers_has_mean_and_deviation() -> None:
+    impala = make_impala(continuous=True)
+    nn.init.constant_(impala.model.log_sigma, -1.0)
+    output = impala.forward_collect(dict.fromkeys(range(4000), torch.zeros(3)))
+    drawn = torch.stack([row["action"] for row in output.values()])
+    torch.testing.assert_close(
+        drawn.std(0), output[0]["logit"]["sigma"], rtol=0.05, atol=0
+    )
+    torch.testing.assert_close(
+        drawn.mean(0), output[0]["logit"]["mu"], rtol=0, atol=0.03
+    )
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_eval_takes_the_best_action_and_keeps_the_numbers(continuous) -> None:
+    impala = make_impala(continuous)
+    data = {7: np.ones(3), 2: np.zeros(3, dtype=np.float32)}
+    output = impala.forward_eval(data)
+    assert list(output) == [7, 2]
+    row = output[7]
+    best = row["logit"]["mu"] if continuous else row["logit"].argmax()
+    torch.testing.assert_close(row["action"], best)
+    assert not row["action"].requires_grad
+
+
+@pytest.mark.erratum("mask-in-one-place")
+def test_a_mask_of_the_actor_alone_moves_the_ratio() -> None:
+    logit = torch.zeros(1, 1, 4)
+    masked = logit.masked_fill(torch.tensor([0, 0, 1, 1]).bool(), -torch.inf)
+    action = torch.zeros(1, 1, dtype=torch.long)
+    value, reward = torch.zeros(2, 1), torch.ones(1, 1)
+    losses = [
+        vtrace_error_discrete_action(vtrace_data(new, masked, action, value, reward))
+        for new in (masked, logit)
+    ]
+    # The surprise is 1. With the ratio 1/2 the target is only half of it.
+    assert losses[0].value_loss.item() == pytest.approx(1.0)
+    assert losses[1].value_loss.item() == pytest.approx(0.25)
+
+
+# --- The buffer -----------------------------------------------------------------------
+
+
+@pytest.mark.equation("replay-priority")
+@settings(max_examples=30)
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8), st.integers(1, 8))
+def test_priorities_decide_how_often_and_with_what_weight(priorities, count) -> None:
+    buffer = ReplayBuffer(max_use=10**9, alpha=0.6, beta=0.4)
+    buffer.push([{"number": i} for i in range(len(priorities))])
+    buffer.update(list(buffer.entries), priorities)
+    generator = torch.Generator().manual_seed(0)
+    powers = np.array(priorities) ** 0.6
+    chance = powers / powers.sum()
+    drawn = buffer.sample(count, generator)
+    numbers = [entry["sample"]["number"] for entry in drawn]
+    assert len(set(numbers)) == min(count, len(priorities))
+    weight = (len(priorities) * chance[numbers]) ** -0.4
+    assert [entry["IS"] for entry in drawn] == pytest.approx(weight / weight.max())
+
+
+def test_frequencies_follow_the_priorities() -> None:
+    buffer = ReplayBuffer(max_use=10**9, alpha=0.5)
+    buffer.push([{"number": i} for i in range(3)])
+    buffer.update(list(buffer.entries), [1.0, 4.0, 9.0])
+    generator = torch.Generator().manual_seed(0)
+    numbers = [buffer.sample(1, generator)[0]["sample"]["number"] for _ in range(3000)]
+    frequency = np.bincount(numbers) / 3000
+    np.testing.assert_allclose(frequency, [1 / 6, 2 / 6, 3 / 6], atol=0.03)
+    buffer.push([{"number": 3}])
+    assert buffer.entries[-1]["priority"] == 9.0
+
+
+@pytest.mark.erratum("last-start-excluded")
+def test_every_sample_is_drawn_also_the_last() -> None:
+    buffer = ReplayBuffer(max_use=10**9)
+    buffer.push([{"number": i} for i in range(5)])
+    generator = torch.Generator().manual_seed(0)
+    drawn = {buffer.sample(1, generator)[0]["sample"]["number"] for _ in range(200)}
+    assert drawn == set(range(5))
+    # As published: starts are drawn from n - T numbers.
+    steps, length = 10, 4
+    seen = {t for start in range(steps - length) for t in range(start, start + length)}
+    assert steps - 1 not in seen
+
+
+def test_the_buffer_forgets_the_oldest_and_the_used() -> None:
+    buffer = ReplayBuffer(size=3, max_use=2)
+    buffer.push([{"number": i} for i in range(5)])
+    assert [entry["sample"]["number"] for entry in buffer.entries] == [2, 3, 4]
+    generator = torch.Generator().manual_seed(0)
+    buffer.sample(3, generator)
+    assert len(buffer) == 3
+    assert len(buffer.sample(5, generator)) == 3
+    assert len(buffer) == 0
+    with pytest.raises(ValueError, match="the buffer must hold a sample"):
+        buffer.sample(1, generator)
+    for arguments in ({"size": 0}, {"max_use": 0}, {"alpha": -1.0}):
+        with pytest.raises(ValueError, match="must"):
+            ReplayBuffer(**arguments)
+
+
+# --- The loop -------------------------------------------------------------------------
+
+LOOP = IMPALAConfig(n_sample=4, unroll_len=8, batch_size=4, total_steps=256)
+
+
+def test_a_collection_is_what_happened() -> None:
+    env = partial(flat_env, lambda: TimeLimit(gym.make("CartPole-v1"), 5))
+    learner = make_learner(replace(LOOP, unroll_len=12), env)
+    learner.obs, _ = learner.envs.reset(seed=0)
+    learner.returns = np.zeros(4)
+    samples, finished = learner.collect()
+    assert learner.step == 48
+    assert finished == [5.0] * 8
+    for sample in samples:
+        assert sample["truncated"].nonzero().flatten().tolist() == [4, 9]
+        assert sample["done"].equal(sample["truncated"])
+        assert sample["reward"].dtype == torch.float32
+        inside = ~sample["done"][:-1]
+        torch.testing.assert_close(
+            sample["obs"][1:][inside], sample["next_obs"][:-1][inside]
+        )
+        outside = (sample["obs"][1:] != sample["next_obs"][:-1]).any(-1)
+        assert outside.equal(sample["done"][:-1])
+
+
+def test_the_actor_is_as_far_behind_as_it_shall_be() -> None:
+    learner = make_learner(replace(LOOP, lag=2))
+    assert learner.impala.collect_model is not learner.policy
+    versions = [weights(learner.policy)]
+    for turn in range(5):
+        torch.testing.assert_close(
+            weights(learner.impala.collect_model), versions[max(0, turn - 2)]
+        )
+        learner.iterate()
+        versions.append(weights(learner.policy))
+    assert make_learner(LOOP).impala.collect_model is not None
+
+
+def weights(policy: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in policy.parameters()])
+
+
+def test_without_a_lag_the_correction_changes_no_bit() -> None:
+    class Uncorrected(IMPALAPolicy):
+        def reshape_data(self, output: Any, data: Any) -> vtrace_data:
+            steps = super().reshape_data(output, data)
+            return steps._replace(behaviour_output=steps.target_output)
+
+    config = replace(LOOP, on_policy=True, update_per_collect=1)
+
+    def trained(kind: type[IMPALAPolicy], lag: int) -> Tensor:
+        learner = make_learner(replace(config, lag=lag))
+        learner.impala.__class__ = kind
+        fit(learner, progress=False)
+        return weights(learner.policy)
+
+    assert torch.equal(trained(IMPALAPolicy, 0), trained(Uncorrected, 0))
+    assert not torch.equal(trained(IMPALAPolicy, 2), trained(Uncorrected, 2))
+
+
+@pytest.mark.parametrize("changes", [{}, {"lag": 2, "priority": True}])
+def test_a_resumed_run_goes_on_to_the_bit(changes, tmp_path) -> None:
+    config = replace(LOOP, checkpoint_interval=2, anneal=True, **changes)
+    whole = make_learner(config)
+    fit(whole, progress=False)
+    first = make_learner(config)
+    with Run(tmp_path / "run", {}) as run:
+        for _ in range(4):
+            first.iterate()
+        run.save(first)
+    second = make_learner(config)
+    with Run(tmp_path / "run", resume=True) as run:
+        run.restore(second)
+        assert second.step == first.step
+        fit(second, progress=False)
+    assert torch.equal(weights(whole.policy), weights(second.policy))
+
+
+def test_priorities_reach_the_buffer() -> None:
+    config = replace(LOOP, priority=True, priority_IS_weight=True)
+    learner = make_learner(config)
+    learner.iterate()
+    used = [e["priority"] for e in learner.buffer.entries if e["use"]]
+    assert len(set(used)) > 1
+
+
+def test_wrong_environments_and_rewards_are_refused() -> None:
+    envs = make_envs("CartPole-v1", 3)
+    with pytest.raises(ValueError, match="envs must have 4 copies, got 3"):
+        IMPALA(IMPALAPolicy(LOOP, DiscretePolicy(4, 2)), envs)
+
+    class Broken(gym.Wrapper):
+        def step(self, action: Any) -> Any:
+            obs, _, *rest = self.env.step(action)
+            return obs, math.nan, *rest
+
+    learner = make_learner(LOOP, lambda: Broken(gym.make("CartPole-v1")))
+    with pytest.raises(ValueError, match="reward must be finite"):
+        learner.iterate()
+
+
+def test_it_learns_to_balance() -> None:
+    config = replace(impala_settings("CartPole-v1"), total_steps=10_000)
+    history = fit(make_learner(config), progress=False)
+    returns = [row["charts/episodic_return"] for row in history]
+    assert np.nanmean(returns[-5:]) > 2 * np.nanmean(returns[:3])
+
+
+def test_collate_keeps_every_dimension() -> None:
+    items = [{"a": np.ones(1), "b": [1.0, 2.0]}, {"a": np.zeros(1), "b": [3.0, 4.0]}]
+    stacked = collate(items)
+    assert stacked["a"].shape == (2, 1)
+    assert stacked["b"].tolist() == [[1, 2], [3, 4]]
+    assert collate(items, dim=1)["b"].tolist() == [[1, 3], [2, 4]]
