@@ -53,7 +53,13 @@ def lags() -> Experiment:
     env = "CartPole-v1"
     # Each collection is learned from once, so that at lag 0 all data are on-policy.
     config = replace(
-        impala_settings(env), total_steps=40_000, on_policy=True, update_per_collect=1
+        impala_settings(env),
+        total_steps=40_000,
+        on_policy=True,
+        update_per_collect=1,
+        n_sample=8,
+        unroll_len=16,
+        learning_rate=2e-3,
     )
     variants = {
         f"{name}, lag {lag}": Variant(
@@ -70,7 +76,7 @@ def lags() -> Experiment:
 
 EXPERIMENTS = {
     "impala_cartpole": plain("CartPole-v1", seeds=5, episodes=20, goal=500),
-    "impala_pendulum": plain("Pendulum-v1", seeds=3, episodes=100, goal=-300),
+    "impala_force": plain("literate_rl/ForceCartPole-v0", 5, episodes=20, goal=475),
     "impala_lag": lags(),
 }
 

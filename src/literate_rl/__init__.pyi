@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest b02e0ad0e6f788b8
+# Generated from chapters/*.py (edit there); digest b3f10a47fc0cce57
 from .agents import (
     Ring as Ring,
     Rollout as Rollout,
@@ -118,6 +118,7 @@ from .off_policy import (
 )
 from .impala import (
     IMPALA as IMPALA,
+    ForceCartPole as ForceCartPole,
     IMPALAConfig as IMPALAConfig,
     IMPALAPolicy as IMPALAPolicy,
     ReplayBuffer as ReplayBuffer,

@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest 421e85256b68a69e
+# Generated from chapters/10_impala.py (edit there); digest e302346118f5502a
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from literate_rl.agents import best_device, true_successors
@@ -28,6 +31,7 @@ from literate_rl.runs import check_setting, env_seed
 
 __all__ = [
     "IMPALA",
+    "ForceCartPole",
     "IMPALAConfig",
     "IMPALAPolicy",
     "ReplayBuffer",
@@ -800,6 +804,32 @@ class IMPALA:
         self.obs = None
 
 
+class ForceCartPole(gym.ActionWrapper[NDArray[np.float32], NDArray[np.float32], int]):
+    """CartPole with a force from -1 to 1, in units of 10 newtons.
+
+    Args:
+        env: The environment CartPole.
+    """
+
+    def __init__(self, env: gym.Env[NDArray[np.float32], int]) -> None:
+        super().__init__(env)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,))
+
+    def action(self, action: NDArray[np.float32]) -> int:
+        """Set the strength of the push; return its side."""
+        cart: Any = self.unwrapped
+        cart.force_mag = 10 * abs(float(action[0]))
+        return int(action[0] > 0)
+
+
+def make_force_cart_pole(**arguments: Any) -> gym.Env[Any, Any]:
+    """Make the environment; arguments are those of CartPole."""
+    return ForceCartPole(gym.make("CartPole-v1", **arguments))
+
+
+gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
+
+
 # Settings with which the agent was seen to learn, by environment. What an entry leaves
 # out is the default.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -811,13 +841,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "entropy_weight": 0.005,
         "grad_clip_type": "clip_norm",
     },
-    "Pendulum-v1": {
-        "action_space": "continuous",
-        "total_steps": 300_000,
-        "learning_rate": 1e-3,
-        "discount_factor": 0.9,
-        "anneal": True,
-    },
+}
+SETTINGS["literate_rl/ForceCartPole-v0"] = {
+    **SETTINGS["CartPole-v1"],
+    "action_space": "continuous",
+    "entropy_weight": 0.0,
 }
 
 
