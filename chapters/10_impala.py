@@ -90,8 +90,7 @@ class IMPALAConfig:
     Attributes:
         type: Name of the algorithm, a placeholder.
         cuda: Whether to use the best device in place of the CPU.
-        on_policy: Whether each collection is learned from on its own, without the
-            buffer.
+        on_policy: Whether the buffer is emptied before each collection.
         priority: Whether the buffer prefers samples with a large error.
         priority_IS_weight: Whether weights in the loss undo that preference.
         action_space: Either discrete or continuous.
@@ -271,10 +270,9 @@ def nested(function: Callable[..., Any], *nests: Any) -> Any:
 #     {\lVert g_i \rVert} \Bigr) .
 # $$ (gradient-clips)
 #
-# Where is the value of a step's successor? In the next row, and after the last row in one that is
-# appended: the seed of it all is the tensor `obs_plus_1` with $T + 1$ rows. Behind a truncation
-# the next row is another episode. There the true successor is sent through the network, and
-# only there.
+# Where is the value of a step's successor? In the next row, and for the last row in one that
+# is appended, so that `obs_plus_1` has $T + 1$ rows. Behind a truncation the next row is
+# another episode. There the true successor is sent through the network, and only there.
 #
 # The model is any policy with the methods of {doc}`/chapters/05_ppo`. If none is given, a
 # default is built from two sizes.
@@ -407,7 +405,10 @@ class IMPALAPolicy:
         weight = batch.get("weight", torch.ones_like(batch["reward"]))
         if self.config.priority_IS_weight:
             # One number for each sample weighs all of its steps.
-            weight = weight * collate([sample["IS"] for sample in data]).to(weight)
+            heads = [x if isinstance(x, Mapping) else x[0] for x in data]
+            if not all("IS" in head for head in heads):
+                raise ValueError("data must hold IS if priority_IS_weight is True")
+            weight = weight * collate([head["IS"] for head in heads]).to(weight)
         batch["weight"] = weight.reshape(shape)
         batch["obs_plus_1"] = nested(
             lambda obs, next_obs: torch.cat([obs, next_obs[-1:]]).float(),
@@ -666,7 +667,7 @@ class IMPALAPolicy:
                 # An episode that goes on is cut here, or its repeated step would
                 # count as its successor.
                 last = dict(steps[-1])
-                last["truncated"] = last["truncated"] or not last["done"]
+                last["truncated"] = last.get("truncated", False) or not last["done"]
                 last["done"] = True
                 steps = steps[:-1] + [last] * (missing + 1)
                 weight = torch.cat([weight, filler])
@@ -713,7 +714,7 @@ samples = impala.get_train_sample(transitions[::2])
 samples += impala.get_train_sample(transitions[1::2])
 batch = impala.data_preprocess_learn(samples)
 print({name: tuple(x.shape) for name, x in batch.items()})
-print(impala.forward_learn(samples))
+print({k: round(x, 4) for k, x in impala.forward_learn(samples).items()})
 print("greedy action:", impala.forward_eval({7: obs[0]})[7]["action"])
 
 # %% [markdown]
@@ -890,11 +891,11 @@ class IMPALA:
             rate = config.learning_rate * (1 - self.step / self.total_steps)
             impala.optimizer.param_groups[0]["lr"] = rate
         samples, finished = self.collect()
+        if config.on_policy:
+            # What is left of the last collection is no longer on-policy.
+            self.buffer.entries.clear()
         self.buffer.push(samples)
         for _ in range(config.update_per_collect):
-            if config.on_policy:
-                info = impala.forward_learn([s | {"IS": 1.0} for s in samples])
-                continue
             entries = self.buffer.sample(config.batch_size, impala.generator)
             drawn = [entry["sample"] | {"IS": entry["IS"]} for entry in entries]
             info = impala.forward_learn(drawn)
@@ -1020,6 +1021,7 @@ SETTINGS["literate_rl/ForceCartPole-v0"] = {
     **SETTINGS["CartPole-v1"],
     "action_space": "continuous",
     "entropy_weight": 0.0,
+    "replay_buffer_size": 16,
 }
 
 
@@ -1298,7 +1300,7 @@ print("in use:    ", optimizer.param_groups[0]["lr"])
 # |---|---|---|---|---|---|---|
 # | actors | in this process, with a lag | processes, TensorFlow queue | processes, shared memory | one collector | Ray actors | processes |
 # | a sample | unroll across episodes | unroll across episodes | unroll across episodes | unroll of one episode | unroll across episodes | whole episode |
-# | replay | each sample up to 16 times | none | none | each sample up to 16 times | optional | each episode drawn by priority-free sampling |
+# | replay | each sample up to 16 times | none | none | each sample up to 16 times | optional | a buffer of episodes |
 # | step behind an end | kept | kept | kept | thrown away | kept | no such step |
 # | $\lambda$ | 0.95 | none | none | 0.95 | none | none |
 # | optimiser | Adam or RMSprop, both clipped | RMSprop | RMSprop, clipped | Adam, clipped; RMSprop, not clipped | Adam, clipped | Adam |

@@ -17,6 +17,7 @@ from benchmarks import __main__ as command
 from benchmarks import (
     ablation,
     hybrid_learning,
+    impala_learning,
     learning,
     ppg_learning,
     ppo_loop,
@@ -171,6 +172,16 @@ def test_every_variant_trains(name: str) -> None:
         config = replace(experiment.config, **changes)
         build = variant.build
         learner = build(config) if build else learning.agent(config, experiment.env)
+        assert math.isfinite(learner.iterate()["losses/policy_loss"])
+
+
+@pytest.mark.parametrize("name", list(impala_learning.EXPERIMENTS))
+def test_every_variant_of_impala_trains(name: str) -> None:
+    experiment = impala_learning.EXPERIMENTS[name]
+    tiny = {"n_sample": 2, "unroll_len": 4, "batch_size": 2}
+    for variant in experiment.variants.values():
+        changes = variant.changes | tiny
+        learner = variant.build(replace(experiment.config, **changes))
         assert math.isfinite(learner.iterate()["losses/policy_loss"])
 
 

@@ -382,9 +382,15 @@ def test_importance_weights_reach_the_loss_and_priorities_come_back() -> None:
     squares = np.square(whole["priority"]).mean()
     assert 0 < squares <= whole["value_loss"] * (1 + 1e-5)
 
-    # As published: the weights that go on are marks of the ends.
-    published = torch.ones(4, 2)
-    assert torch.equal(published, torch.ones(4, 2))
+    # As published: the weights that go on are marks of the ends, whatever was drawn.
+    impala = make_impala(priority=True, priority_IS_weight=True)
+    rows = episode(impala, 4)
+    sample = impala.get_train_sample(rows)[0] | {"IS": 0.5}
+    batch = impala.data_preprocess_learn([sample])
+    published = torch.ones_like(batch["reward"])
+    published[1:] = 1 - batch["done"][:-1].float()
+    assert published.unique().tolist() == [1.0]
+    assert batch["weight"].unique().tolist() == [0.5]
 
 
 @pytest.mark.equation("gradient-clips")

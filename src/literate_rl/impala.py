@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest e302346118f5502a
+# Generated from chapters/10_impala.py (edit there); digest 42a8570ed4669b45
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class IMPALAConfig:
     Attributes:
         type: Name of the algorithm, a placeholder.
         cuda: Whether to use the best device in place of the CPU.
-        on_policy: Whether each collection is learned from on its own, without the
-            buffer.
+        on_policy: Whether the buffer is emptied before each collection.
         priority: Whether the buffer prefers samples with a large error.
         priority_IS_weight: Whether weights in the loss undo that preference.
         action_space: Either discrete or continuous.
@@ -310,7 +309,10 @@ class IMPALAPolicy:
         weight = batch.get("weight", torch.ones_like(batch["reward"]))
         if self.config.priority_IS_weight:
             # One number for each sample weighs all of its steps.
-            weight = weight * collate([sample["IS"] for sample in data]).to(weight)
+            heads = [x if isinstance(x, Mapping) else x[0] for x in data]
+            if not all("IS" in head for head in heads):
+                raise ValueError("data must hold IS if priority_IS_weight is True")
+            weight = weight * collate([head["IS"] for head in heads]).to(weight)
         batch["weight"] = weight.reshape(shape)
         batch["obs_plus_1"] = nested(
             lambda obs, next_obs: torch.cat([obs, next_obs[-1:]]).float(),
@@ -569,7 +571,7 @@ class IMPALAPolicy:
                 # An episode that goes on is cut here, or its repeated step would
                 # count as its successor.
                 last = dict(steps[-1])
-                last["truncated"] = last["truncated"] or not last["done"]
+                last["truncated"] = last.get("truncated", False) or not last["done"]
                 last["done"] = True
                 steps = steps[:-1] + [last] * (missing + 1)
                 weight = torch.cat([weight, filler])
@@ -723,11 +725,11 @@ class IMPALA:
             rate = config.learning_rate * (1 - self.step / self.total_steps)
             impala.optimizer.param_groups[0]["lr"] = rate
         samples, finished = self.collect()
+        if config.on_policy:
+            # What is left of the last collection is no longer on-policy.
+            self.buffer.entries.clear()
         self.buffer.push(samples)
         for _ in range(config.update_per_collect):
-            if config.on_policy:
-                info = impala.forward_learn([s | {"IS": 1.0} for s in samples])
-                continue
             entries = self.buffer.sample(config.batch_size, impala.generator)
             drawn = [entry["sample"] | {"IS": entry["IS"]} for entry in entries]
             info = impala.forward_learn(drawn)
@@ -846,6 +848,7 @@ SETTINGS["literate_rl/ForceCartPole-v0"] = {
     **SETTINGS["CartPole-v1"],
     "action_space": "continuous",
     "entropy_weight": 0.0,
+    "replay_buffer_size": 16,
 }
 
 
