@@ -52,6 +52,7 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.hybrid_learning \
 	  moving lander moving_idle_2 moving_idle_4 moving_idle_16
+	$(BIN)/python -m benchmarks.ppg_learning
 	$(BIN)/python -m benchmarks.impala_learning
 
 clean:  ## Remove what was built; the environment stays

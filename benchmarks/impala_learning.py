@@ -52,15 +52,7 @@ def lags() -> Experiment:
     """Return the experiment with an actor that is behind, with and without V-trace."""
     env = "CartPole-v1"
     # Each collection is learned from once, so that at lag 0 all data are on-policy.
-    config = replace(
-        impala_settings(env),
-        total_steps=40_000,
-        on_policy=True,
-        update_per_collect=1,
-        n_sample=8,
-        unroll_len=16,
-        learning_rate=2e-3,
-    )
+    config = replace(impala_settings(env), total_steps=40_000)
     variants = {
         f"{name}, lag {lag}": Variant(
             {"lag": lag}, partial(build, env=env, policy=policy)
@@ -71,7 +63,7 @@ def lags() -> Experiment:
             "uncorrected": Uncorrected,
         }.items()
     }
-    return Experiment(env, config, 5, 20, variants)
+    return Experiment(env, config, 3, 20, variants)
 
 
 EXPERIMENTS = {

@@ -1010,18 +1010,24 @@ gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "total_steps": 150_000,
-        "learning_rate": 1e-3,
+        "on_policy": True,
+        "n_sample": 8,
+        "unroll_len": 16,
+        "update_per_collect": 1,
+        "learning_rate": 2e-3,
         "anneal": True,
-        "replay_buffer_size": 64,
         "entropy_weight": 0.005,
         "grad_clip_type": "clip_norm",
     },
-}
-SETTINGS["literate_rl/ForceCartPole-v0"] = {
-    **SETTINGS["CartPole-v1"],
-    "action_space": "continuous",
-    "entropy_weight": 0.0,
-    "replay_buffer_size": 16,
+    "literate_rl/ForceCartPole-v0": {
+        "action_space": "continuous",
+        "total_steps": 150_000,
+        "learning_rate": 1e-3,
+        "anneal": True,
+        "entropy_weight": 0.0,
+        "replay_buffer_size": 16,
+        "grad_clip_type": "clip_norm",
+    },
 }
 
 
@@ -1037,9 +1043,10 @@ def impala_settings(env: str) -> IMPALAConfig:
 # %% [markdown]
 # ## See it: CartPole
 #
-# Twenty thousand steps, from sixteen copies. Each sample is used four times on average.
+# Thirty thousand steps, from eight copies. For CartPole fresh data are best, so each sample is
+# used once.
 
-# %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 20,000 steps: they rise from 20 to more than 100"}}
+# %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to more than 200"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.agents import make_envs
@@ -1057,7 +1064,7 @@ def make_learner(env, config):
     return IMPALA(IMPALAPolicy(config, model), envs)
 
 
-config = replace(impala_settings("CartPole-v1"), total_steps=20_000)
+config = replace(impala_settings("CartPole-v1"), total_steps=30_000)
 cartpole = make_learner("CartPole-v1", config)
 history = fit(cartpole, progress=False)
 rows = np.array([(h["step"], h["charts/episodic_return"]) for h in history])

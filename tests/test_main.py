@@ -295,7 +295,7 @@ def test_help_shows_the_defaults_that_suit_the_environment(capsys):
 
 
 def test_help_without_an_algorithm_names_the_algorithms(capsys):
-    assert "{ppo,ppg}" in help_of(["--help"], capsys)
+    assert "{ppo,ppg,impala}" in help_of(["--help"], capsys)
 
 
 def test_an_error_is_one_line_and_no_traceback(tmp_path):
@@ -351,3 +351,15 @@ def test_a_wrong_command_exits_with_2_and_says_why(arguments, message, capsys):
     assert out == ""
     assert message in err
     assert "Traceback" not in err
+
+
+def test_impala_trains_and_resumes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tiny = "--unroll-len 4 --n-sample 2 --batch-size 2 --total-steps 64".split()
+    main(["impala", "--env", "Pendulum-v1", "--name", "a", *tiny, "--seed", "3"])
+    settings = json.loads((tmp_path / "runs/a/settings.json").read_text())
+    assert settings["algorithm"] == "impala"
+    assert settings["config"]["unroll_len"] == 4
+    main(["impala", "--resume", "runs/a"])
+    assert "return of 20 episodes" in capsys.readouterr().out
+    assert load(tmp_path / "runs/a").arguments["obs_size"] == 3

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 import tyro
@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.hybrid_action import HybridPolicy  # also registers its environments
+from literate_rl.impala import IMPALA, IMPALAConfig, IMPALAPolicy, impala_settings
 from literate_rl.ppg import PhasicPolicy, PPGAlgorithm, PPGConfig, ppg_settings
 from literate_rl.ppo import (
     PPO,
@@ -40,11 +41,11 @@ from literate_rl.runs import (
     show,
 )
 
-SETTINGS = {"ppo": ppo_settings, "ppg": ppg_settings}
+Config = TypeVar("Config")
 
 
 @dataclass(frozen=True)
-class Command:
+class Command(Generic[Config]):
     """Train an agent and keep the run in a directory.
 
     Attributes:
@@ -57,42 +58,35 @@ class Command:
         config: Settings of the algorithm.
     """
 
+    config: tyro.conf.OmitArgPrefixes[Config]
     env: str = "CartPole-v1"
     name: str | None = None
     resume: Path | None = None
     watch: bool = False
-    config: tyro.conf.OmitArgPrefixes[PPOConfig] = field(default_factory=PPOConfig)
 
 
-def parse(algorithm: str, arguments: list[str]) -> Command:
+def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
     """Read the command line. What the defaults are depends on the environment."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--env", default=Command.env)
     env = first.parse_known_args(arguments)[0].env
-    return tyro.cli(
-        Command,
+    config_class, settings, _ = ALGORITHMS[algorithm]
+    command: Any = Command[config_class]  # type: ignore[valid-type]
+    parsed: Command[Any] = tyro.cli(
+        command,
         prog=f"python -m literate_rl {algorithm}",
         args=arguments,
-        default=Command(env=env, config=SETTINGS[algorithm](env)),
+        default=Command(env=env, config=settings(env)),
     )
+    return parsed
 
 
-def make_learner(env: str, config: PPOConfig) -> PPO | PPGAlgorithm:
+def make_ppo(env: str, config: PPOConfig) -> PPO:
     """Build the environments, the policy that fits them and the learner."""
     seed_everything(config.seed)
     envs = make_envs(partial(flat_env, env), config.num_envs)
     observations, actions = envs.single_observation_space, envs.single_action_space
     device = best_device()
-    if isinstance(config, PPGConfig):
-        with legible_refusal():
-            phasic = PhasicPolicy(
-                observations,
-                actions,
-                config.share_encoder,
-                config.detach,
-                normalize=config.normalize_obs,
-            )
-        return PPGAlgorithm(phasic.to(device), envs, config)
     policy = pick_policy(observations, actions, config.normalize_obs).to(device)
     # The fast forms give the same numbers, where they exist.
     act = None
@@ -100,6 +94,45 @@ def make_learner(env: str, config: PPOConfig) -> PPO | PPGAlgorithm:
         act = numpy_act(policy)
     error = fused_ppo_policy_error if isinstance(policy, DiscretePolicy) else None
     return PPO(policy, envs, config, act, error)
+
+
+def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
+    """Build the environments, the policy with two values and the learner."""
+    seed_everything(config.seed)
+    envs = make_envs(partial(flat_env, env), config.num_envs)
+    with legible_refusal():
+        policy = PhasicPolicy(
+            envs.single_observation_space,
+            envs.single_action_space,
+            config.share_encoder,
+            config.detach,
+            normalize=config.normalize_obs,
+        )
+    return PPGAlgorithm(policy.to(best_device()), envs, config)
+
+
+def make_impala(env: str, config: IMPALAConfig) -> IMPALA:
+    """Build the environments, the policy that fits them and the learner."""
+    seed_everything(config.seed)
+    envs = make_envs(partial(flat_env, env), config.n_sample)
+    model = make_policy(envs.single_observation_space, envs.single_action_space)
+    kind = "discrete" if isinstance(model, DiscretePolicy) else "continuous"
+    return IMPALA(IMPALAPolicy(replace(config, action_space=kind), model), envs)
+
+
+class Algorithm(NamedTuple):
+    """What the command line knows of an algorithm."""
+
+    config: type[Any]
+    settings: Callable[[str], Any]
+    make: Callable[[str, Any], Learner]
+
+
+ALGORITHMS = {
+    "ppo": Algorithm(PPOConfig, ppo_settings, make_ppo),
+    "ppg": Algorithm(PPGConfig, ppg_settings, make_ppg),
+    "impala": Algorithm(IMPALAConfig, impala_settings, make_impala),
+}
 
 
 def pick_policy(
@@ -127,7 +160,7 @@ def legible_refusal() -> Iterator[None]:
         ) from error
 
 
-def train(algorithm: str, command: Command) -> tuple[str, Run, Learner]:
+def train(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]:
     """Run or resume a training; return environment, run and learner."""
     if command.resume is None:
         config = command.config
@@ -135,7 +168,7 @@ def train(algorithm: str, command: Command) -> tuple[str, Run, Learner]:
             command.name
             or f"{command.env}__{algorithm}__{config.seed}__{time.time():.0f}"
         )
-        learner = make_learner(command.env, config)
+        learner = ALGORITHMS[algorithm].make(command.env, config)
         settings = {
             "algorithm": algorithm,
             "env": command.env,
@@ -144,9 +177,9 @@ def train(algorithm: str, command: Command) -> tuple[str, Run, Learner]:
         run = Run(Path("runs") / name.replace("/", "_"), settings)
     else:
         run = Run(command.resume, resume=True)
-        env, config = run.settings["env"], run.settings["config"]
-        kind = type(SETTINGS[run.settings["algorithm"]](env))
-        learner = make_learner(env, kind(**config))
+        known = ALGORITHMS[run.settings["algorithm"]]
+        config = known.config(**run.settings["config"])
+        learner = known.make(run.settings["env"], config)
         run.restore(learner)
     print(f"run directory: {run.directory}")
     with run:
@@ -176,7 +209,7 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m literate_rl")
-    parser.add_argument("algorithm", choices=SETTINGS)
+    parser.add_argument("algorithm", choices=list(ALGORITHMS))
     arguments = sys.argv[1:] if arguments is None else arguments
     algorithm: Any = parser.parse_args(arguments[:1]).algorithm
     command = parse(algorithm, arguments[1:])

@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest 42a8570ed4669b45
+# Generated from chapters/10_impala.py (edit there); digest cc9971341dde4723
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -837,18 +837,24 @@ gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "total_steps": 150_000,
-        "learning_rate": 1e-3,
+        "on_policy": True,
+        "n_sample": 8,
+        "unroll_len": 16,
+        "update_per_collect": 1,
+        "learning_rate": 2e-3,
         "anneal": True,
-        "replay_buffer_size": 64,
         "entropy_weight": 0.005,
         "grad_clip_type": "clip_norm",
     },
-}
-SETTINGS["literate_rl/ForceCartPole-v0"] = {
-    **SETTINGS["CartPole-v1"],
-    "action_space": "continuous",
-    "entropy_weight": 0.0,
-    "replay_buffer_size": 16,
+    "literate_rl/ForceCartPole-v0": {
+        "action_space": "continuous",
+        "total_steps": 150_000,
+        "learning_rate": 1e-3,
+        "anneal": True,
+        "entropy_weight": 0.0,
+        "replay_buffer_size": 16,
+        "grad_clip_type": "clip_norm",
+    },
 }
 
 
