@@ -66,7 +66,7 @@ __all__ = [
 #     = \sum_a \pi_{\text{old}}(a)\, \frac{\pi(a)}{\pi_{\text{old}}(a)}\, f(a)
 #     = \mathbb{E}_{\pi} \bigl[ f(a) \bigr] ,
 # \qquad \ell = \log \pi(a) - \log \pi_{\text{old}}(a) .
-# $$ (def-importance)
+# $$ (def-importance-ratio)
 #
 # This is **importance sampling**. For one action it works well. An unroll of $T$ actions
 # needs the product of $T$ ratios. Its mean is still 1. But its mean *square* is the $T$-th

@@ -113,7 +113,7 @@ class IMPALAConfig:
         n_sample: Samples of one collection, one from each environment.
         replay_buffer_size: Samples that the buffer holds at most.
         max_use: How often a sample is learned from at most.
-        model: Sizes of the default model: obs_shape and action_shape.
+        model: Sizes of the default model, a mapping with obs_shape and action_shape.
         seed: Decides everything that is random in the run.
         total_steps: Steps in the environments, all of them together.
         anneal: Whether the step size falls to zero in a straight line.
@@ -146,7 +146,7 @@ class IMPALAConfig:
     n_sample: int = 16
     replay_buffer_size: int = 1000
     max_use: int = 16
-    model: dict[str, int] = field(default_factory=dict)
+    model: Any = field(default_factory=dict)
     seed: int = 1
     total_steps: int = 100_000
     anneal: bool = False
@@ -478,7 +478,7 @@ class IMPALAPolicy:
         """Arrange what the model said and what happened for the losses.
 
         Args:
-            output: ``logit`` and ``value`` of ``obs_plus_1``, ((T + 1) * B, *).
+            output: ``logit`` and ``value`` of ``obs_plus_1``, with (T + 1) B rows.
             data: What ``data_preprocess_learn`` returned.
 
         Returns:
@@ -512,6 +512,7 @@ class IMPALAPolicy:
 
     def clip_gradient(self) -> float:
         """Clip the gradient as the settings say; return its norm before that."""
+        # The three ways {eq}`gradient-clips`. An infinite limit only measures.
         kind, bound = self.config.grad_clip_type, self.config.clip_value
         limit = bound if kind == "clip_norm" else math.inf
         norm = nn.utils.clip_grad_norm_(self.parameters, limit).item()

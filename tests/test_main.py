@@ -355,7 +355,7 @@ def test_a_wrong_command_exits_with_2_and_says_why(arguments, message, capsys):
 
 def test_impala_trains_and_resumes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    tiny = "--unroll-len 4 --n-sample 2 --batch-size 2 --total-steps 64".split()
+    tiny = ["--unroll-len=4", "--n-sample=2", "--batch-size=2", "--total-steps=64"]
     main(["impala", "--env", "Pendulum-v1", "--name", "a", *tiny, "--seed", "3"])
     settings = json.loads((tmp_path / "runs/a/settings.json").read_text())
     assert settings["algorithm"] == "impala"
