@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest af04f8f9cd003c66
+# Generated from chapters/10_impala.py (edit there); digest a65cf0c9f9fa1d8f
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -837,14 +837,10 @@ gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
 # out is the default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
-        "total_steps": 150_000,
-        "on_policy": True,
-        "n_sample": 8,
-        "unroll_len": 16,
-        "update_per_collect": 1,
-        "learning_rate": 2e-3,
+        "learning_rate": 1e-3,
         "anneal": True,
-        "entropy_weight": 0.005,
+        "entropy_weight": 0.0,
+        "replay_buffer_size": 16,
         "grad_clip_type": "clip_norm",
     },
     "literate_rl/ForceCartPole-v0": {
