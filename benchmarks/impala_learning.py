@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from literate_rl.off_policy import vtrace_data
 from literate_rl.ppo import make_policy
 from literate_rl.runs import flat_env
 
-LAGS = (0, 4, 16)
+LAGS = (0, 4, 8)
 
 
 class Uncorrected(IMPALAPolicy):
@@ -48,20 +47,24 @@ def plain(env: str, seeds: int, episodes: int, goal: float) -> Experiment:
     )
 
 
-def lags() -> Experiment:
+def behind(lag: int) -> Experiment:
     """Return the experiment with an actor that is behind, with and without V-trace."""
     env = "CartPole-v1"
-    # Each collection is learned from once, so that at lag 0 all data are on-policy.
-    config = replace(impala_settings(env), total_steps=40_000)
+    config = IMPALAConfig(
+        total_steps=60_000,
+        on_policy=True,
+        n_sample=8,
+        unroll_len=20,
+        update_per_collect=2,
+        learning_rate=2e-3,
+        lambda_=1.0,
+        entropy_weight=0.01,
+        lag=lag,
+    )
+    kinds = {"V-trace": IMPALAPolicy, "uncorrected": Uncorrected}
     variants = {
-        f"{name}, lag {lag}": Variant(
-            {"lag": lag}, partial(build, env=env, policy=policy)
-        )
-        for lag in LAGS
-        for name, policy in {
-            "V-trace": IMPALAPolicy,
-            "uncorrected": Uncorrected,
-        }.items()
+        name: Variant({}, partial(build, env=env, policy=policy))
+        for name, policy in kinds.items()
     }
     return Experiment(env, config, 3, 20, variants)
 
@@ -69,7 +72,7 @@ def lags() -> Experiment:
 EXPERIMENTS = {
     "impala_cartpole": plain("CartPole-v1", seeds=5, episodes=20, goal=500),
     "impala_force": plain("literate_rl/ForceCartPole-v0", 5, episodes=20, goal=475),
-    "impala_lag": lags(),
+    **{f"impala_lag_{lag}": behind(lag) for lag in LAGS},
 }
 
 if __name__ == "__main__":

@@ -1083,8 +1083,6 @@ print(f"10 episodes without noise: {returns.mean():.0f}")
 import csv
 from pathlib import Path
 
-from literate_rl.runs import bootstrap_interval
-
 places = (Path.cwd(), *Path.cwd().parents)
 stored = next(place for place in places if (place / "benchmarks").is_dir())
 stored = stored / "benchmarks" / "results" / "learning"
@@ -1097,41 +1095,36 @@ def read(name):
 
 
 def stored_curves(name):
-    """Return steps (bins,) and, by variant, returns (seeds, bins)."""
+    """Return steps (bins,) and, by variant, returns (seeds, bins); gaps are filled."""
     curves = {}
     for row in read(f"{name}_curves"):
-        runs = curves.setdefault(row["variant"], {})
-        runs.setdefault(row["seed"], []).append((row["step"], row["return"]))
+        run = curves.setdefault(row["variant"], {}).setdefault(row["seed"], [])
+        run.append((float(row["step"]), float(row["return"])))
     result = {}
     for variant, runs in curves.items():
-        table = np.array(list(runs.values()), dtype=float)
-        result[variant] = table[..., 1]
-    return table[0, :, 0], result
+        steps, returns = np.array(list(runs.values())).transpose(2, 0, 1)
+        for curve in returns:
+            seen = np.isfinite(curve)  # in some bins no episode ended
+            curve[:] = np.interp(steps[0], steps[0][seen], curve[seen])
+        result[variant] = returns
+    return steps[0], result
 
 
-steps, curves = stored_curves("impala_lag")
-lags = (0, 4, 16)
+lags = (0, 4, 8)
 fig, axes = plt.subplots(1, len(lags), figsize=(7, 2.6), sharey=True)
 for axis, lag in zip(axes, lags, strict=True):
-    for color, style, name in (("C0", "-", "V-trace"), ("C3", "--", "uncorrected")):
-        runs = curves[f"{name}, lag {lag}"]
-        axis.plot(steps / 1000, np.nanmean(runs, 0), style, color=color, label=name)
-        low, high = bootstrap_interval(runs)
-        axis.fill_between(steps / 1000, low, high, color=color, alpha=0.25, linewidth=0)
+    steps, curves = stored_curves(f"impala_lag_{lag}")
+    for (name, runs), color in zip(curves.items(), ("C0", "C3"), strict=True):
+        axis.plot(steps / 1000, runs.T, color=color, alpha=0.3, linewidth=0.8)
+        axis.plot(steps / 1000, runs.mean(0), color=color, linewidth=2, label=name)
     axis.set_title(f"lag {lag}", fontsize=10)
     axis.set_xlabel("thousand steps")
+    for name, runs in curves.items():
+        late = runs[:, -len(steps) // 3 :].mean(1)
+        print(f"lag {lag}, {name:11s} last third, by seed: {late.round().astype(int)}")
 axes[0].set_ylabel("return while training")
 axes[0].legend(fontsize=8)
 fig.tight_layout()
-same = np.array_equal(
-    *(curves[f"{name}, lag 0"] for name in ("V-trace", "uncorrected"))
-)
-print("lag 0, both the same:", same)
-for variant in curves:
-    final = [
-        float(row["return"]) for row in read("impala_lag") if row["variant"] == variant
-    ]
-    print(f"{variant:20s} without noise at the end: {np.round(final).astype(int)}")
 
 # %% [markdown]
 # @@NOTICE@@
