@@ -1046,7 +1046,7 @@ def impala_settings(env: str) -> IMPALAConfig:
 # %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to more than 200"}}
 import matplotlib.pyplot as plt
 
-from literate_rl.agents import make_envs
+from literate_rl.agents import best_device, make_envs
 from literate_rl.ppo import make_policy
 from literate_rl.runs import evaluate, fit, flat_env
 
@@ -1304,13 +1304,13 @@ print("in use:    ", optimizer.param_groups[0]["lr"])
 #
 # ## On the best device
 #
-# With `cuda=True` the networks run on the best device that there is; transitions stay on the CPU.
+# With `cuda=True` the networks run on `best_device()`; transitions stay on the CPU.
 
 # %%
 config = IMPALAConfig(cuda=True, total_steps=1024)
 on_device = make_learner("CartPole-v1", config)
 last = fit(on_device, progress=False)[-1]
-print(f"trained on {on_device.impala.device.type} for {last['step']} steps")
+print(f"trained on {best_device().type} for {last['step']} steps")
 print("finite losses:", all(math.isfinite(last[k]) for k in last if "losses" in k))
 
 # %% [markdown]
