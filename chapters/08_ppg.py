@@ -1624,11 +1624,12 @@ axes[0].legend()
 fig.tight_layout()
 
 # %% [markdown]
-# **What to notice.** In CartPole every stored seed of both ends at 500. On the way PPO is
-# ahead, and PPG loses between 20,000 and 30,000 steps what it had. We suspect the units:
-# squared errors of returns near 50 are weighed against a divergence in nats, so $\beta = 1$
-# holds less there than where rewards are scaled, as in the paper. Who trains on such rewards
-# should try `scale_reward` or a larger `clone_weight` first. In the mazes the curves lie on top of each other, and what is left at
+# **What to notice.** In CartPole every stored seed of both ends at 500. While training PPO
+# has the higher mean, by less than its seeds differ. PPG loses between 20,000 and 30,000
+# steps what it had. We suspect the units: squared errors of returns near 50 are weighed
+# against a divergence in nats, so $\beta = 1$ holds less there than where rewards are
+# scaled, as in the paper. Who trains on such rewards should try `scale_reward` or a larger
+# `clone_weight` first. In the mazes the curves lie on top of each other, and what is left at
 # the end on unseen levels differs by less than the seeds do. For the same steps PPG takes more
 # processor time. So at this scale we see no advantage, and the stored seeds are too few to
 # exclude a small one.
