@@ -1043,7 +1043,7 @@ def impala_settings(env: str) -> IMPALAConfig:
 # Thirty thousand steps from sixteen copies. The buffer is as small as one collection here,
 # and each sample is used four times.
 
-# %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to more than 200"}}
+# %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to about 200"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.agents import best_device, make_envs
@@ -1129,7 +1129,7 @@ fig.tight_layout()
 
 # %% [markdown]
 # **What to notice.** A thin line is a run. Without a lag all six runs learn, with swings. With a
-# lag of 4 or 8 most of them reach several hundred, and then half of them or more fall to 9, the
+# lag of 4 or 8 most of them reach several hundred, and then more than half of them fall to 9, the
 # return of an agent that pushes to one side only. They do so with and without V-trace, and three
 # seeds cannot tell the two apart. So the correction is no insurance. It says which policy the
 # values and the gradient belong to ({doc}`/chapters/09_off_policy` shows it without noise). It does
