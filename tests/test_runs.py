@@ -947,7 +947,7 @@ STORED = {
 variant,seed,return,area,cpu_seconds
 as it is,1,10,5,1
 other,1,30,15,1
-as it is,2,20,nan,1
+as it is,2,20,nan,2
 """,
     "x_curves.csv": """# command: none
 variant,seed,step,return
@@ -986,6 +986,7 @@ def test_stored_runs_are_grouped_by_variant(folder):
     assert first.curves.tolist() == [[1, 3, 7], [4, 4, 5]]
     assert first.final.tolist() == [10, 20]
     np.testing.assert_equal(first.area, [5, np.nan])
+    assert first.cpu_seconds.tolist() == [1, 2]
     assert runs["other"].curves.tolist() == [[9, 8, 8]]
 
 
