@@ -1289,7 +1289,8 @@ draw_ablation("ablation_cartpole", 5.2)
 # **What to notice.** Most rows cannot be told from the agent as it is: five seeds are too few
 # to see a small gain or loss. That is worth knowing before one adopts a trick. Two rows are
 # beyond doubt. Whoever learns from each rollout only once has a tenth of the updates. And a
-# trunk that actor and critic share is pulled in two directions.
+# trunk that actor and critic share is pulled in two directions; {doc}`/chapters/08_ppg`
+# measures how much.
 #
 # On the right, look for the seeds that fail. The value clip of 0.2, which is on in CleanRL and
 # in Baselines, leaves two of five seeds below 200. Values grow to 50 here, and 0.2 is little

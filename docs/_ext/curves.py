@@ -147,9 +147,20 @@ def describe(runs: StoredRuns, origin: dict[str, str]) -> str:
     mean = runs.curves.mean(0)
     return (
         f"{origin['env']}, {len(runs.final)} runs: the mean return while training goes "
-        f"from {mean[0]:.3g} to {mean[-1]:.3g}; evaluated at the end, the runs lie "
-        f"between {min(runs.final):.3g} and {max(runs.final):.3g}."
+        f"from {short(mean[0])} to {short(mean[-1])}; evaluated at the end, "
+        f"the runs lie between {short(min(runs.final))} and {short(max(runs.final))}."
     )
+
+
+def short(value: float) -> str:
+    """Write three digits, and large numbers in full."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def with_interval(values: NDArray[np.float64]) -> str:
+    """Write a mean and its interval."""
+    mean, low, high = map(short, interval(values))
+    return f"{mean} <small>({low} to {high})</small>"
 
 
 def html_table(columns: tuple[str, ...], body: str) -> str:
@@ -166,14 +177,13 @@ def final_table(experiments: list[Experiment]) -> str:
     body = ""
     for runs, origin in experiments:
         values = runs.final
-        mean, low, high = interval(values)
         goal = float(origin["goal"])
         reached = sum(value >= goal for value in values)
-        verdict = "reached" if mean >= goal else "<strong>missed</strong>"
+        verdict = "reached" if values.mean() >= goal else "<strong>missed</strong>"
         body += (
             f'<tr><th scope="row">{escape(origin["env"])}</th>'
-            f"<td>{mean:.3g} <small>({low:.3g} to {high:.3g})</small></td>"
-            f"<td>{min(values):.3g}</td><td>at least {goal:g}: {verdict}</td>"
+            f"<td>{with_interval(values)}</td>"
+            f"<td>{short(min(values))}</td><td>at least {goal:g}: {verdict}</td>"
             f"<td>{reached} of {len(values)}</td></tr>"
         )
     columns = (
@@ -192,15 +202,13 @@ def ablation_table(variants: dict[str, StoredRuns]) -> str:
     floor = min(low for _, low, _ in every)
     span = max(high for *_, high in every) - floor or 1.0
     body = ""
-    for (variant, runs), (mean, low, high) in zip(variants.items(), every, strict=True):
+    for (variant, runs), (_, low, high) in zip(variants.items(), every, strict=True):
         start, width = 100 * (low - floor) / span, 100 * (high - low) / span
-        end, end_low, end_high = interval(runs.final)
         body += (
             f'<tr><th scope="row">{escape(variant)}</th><td class="speed">'
             f'<span class="bar" style="margin-left:{start:.1f}%;'
             f'width:max({width:.1f}%,2px)"></span>'
-            f"{mean:.3g} <small>({low:.3g} to {high:.3g})</small></td>"
-            f"<td>{end:.3g} <small>({end_low:.3g} to {end_high:.3g})</small></td>"
+            f"{with_interval(runs.area)}</td><td>{with_interval(runs.final)}</td>"
             f"<td>{len(runs.final)}</td></tr>"
         )
     columns = ("variant", "return while training", "return at the end", "seeds")
