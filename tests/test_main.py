@@ -289,9 +289,9 @@ def test_help_explains_every_setting(algorithm, described, capsys):
 
 
 def test_help_shows_the_defaults_that_suit_the_environment(capsys):
-    text = help_of(["ppo", "--env", "Pendulum-v1", "--help"], capsys)
-    assert f"(default: {ppo_settings('Pendulum-v1').total_steps})" in text
-    assert ppo_settings("Pendulum-v1").total_steps != PPOConfig().total_steps
+    text = help_of(["ppo", "--env", "Acrobot-v1", "--help"], capsys)
+    assert f"(default: {ppo_settings('Acrobot-v1').total_steps})" in text
+    assert ppo_settings("Acrobot-v1").total_steps != PPOConfig().total_steps
 
 
 def test_help_without_an_algorithm_names_the_algorithms(capsys):

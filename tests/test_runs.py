@@ -26,6 +26,7 @@ from torch import nn
 import literate_rl
 from literate_rl.agents import make_envs
 from literate_rl.hybrid_action import HybridPolicy, Moving
+from literate_rl.ppg import PhasicPolicy
 from literate_rl.ppo import DiscretePolicy, GaussianPolicy
 from literate_rl.runs import (
     FORMAT,
@@ -743,6 +744,9 @@ POLICIES = {
     "box": lambda: GaussianPolicy(3, [-2.0, 0.0], [2.0, 1.0], hidden=8),
     "endless box": lambda: GaussianPolicy(3, [-np.inf], [np.inf], normalize=True),
     "hybrid": lambda: HybridPolicy(3, Moving().action_space, normalize=True),
+    "phasic": lambda: PhasicPolicy(
+        spaces.Box(-1, 1, (3,)), spaces.Discrete(4), normalize=True
+    ),
 }
 
 
