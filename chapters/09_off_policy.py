@@ -250,10 +250,13 @@ print("advantages:", adv.flatten().tolist())
 # on average? If the mean of $\rho\, \delta$ is zero in each state:
 #
 # $$
-# \sum_a \pi_{\text{old}}(a) \min\Bigl( \bar\rho, \frac{\pi(a)}{\pi_{\text{old}}(a)} \Bigr)
-#     \bigl( Q(a) - V \bigr)
-# = \sum_a \min \bigl( \bar\rho\, \pi_{\text{old}}(a), \pi(a) \bigr)
+# \begin{aligned}
+# & \sum_a \pi_{\text{old}}(a)
+#     \min\Bigl( \bar\rho, \frac{\pi(a)}{\pi_{\text{old}}(a)} \Bigr)
+#     \bigl( Q(a) - V \bigr) \\
+# & = \sum_a \min \bigl( \bar\rho\, \pi_{\text{old}}(a), \pi(a) \bigr)
 #     \bigl( Q(a) - V \bigr) = 0 .
+# \end{aligned}
 # $$
 #
 # Here $Q(a)$ is the reward and the discounted value of what follows. Divide by the sum of
