@@ -1,4 +1,4 @@
-"""Generalised advantage estimation, against TorchRL's function.
+"""Advantages and λ-returns, against TorchRL's functions.
 
 The environment that it needs is described in ``ppo_loop.py``.
 """
@@ -11,7 +11,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.advantages import GAMMA, LAMBDA, Batch, batch
+from benchmarks.advantages import (
+    GAMMA,
+    LAMBDA,
+    Batch,
+    batch,
+    di_engine_returns,
+    own_returns,
+)
 from benchmarks.harness import Case, Goal
 from literate_rl.advantages import gae, gae_loop
 
@@ -40,6 +47,18 @@ def torchrl_form(
     return result
 
 
+def torchrl_returns(
+    value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor
+) -> Tensor:
+    """Call TorchRL for λ-returns, which do not need the value."""
+    from torchrl.objectives.value.functional import td_lambda_return_estimate
+
+    result: Tensor = td_lambda_return_estimate(
+        GAMMA, LAMBDA, next_value, reward, done=done, terminated=terminated
+    )
+    return result
+
+
 def cases() -> Iterator[Case]:
     """Yield the sizes, each after its check; the layout of each side is its own."""
     for size, goal in GOALS.items():
@@ -50,6 +69,10 @@ def cases() -> Iterator[Case]:
         theirs = torchrl_form(*columns).squeeze(-1).t()
         for answer in (theirs, gae(*steps)):
             torch.testing.assert_close(answer.double(), expected, rtol=0, atol=2e-5)
+        ours = partial(own_returns, steps[0], *steps[2:])
+        expected = di_engine_returns(double[0], *double[2:])
+        for answer in (torchrl_returns(*columns).squeeze(-1).t(), ours()):
+            torch.testing.assert_close(answer.double(), expected, rtol=0, atol=2e-5)
         yield Case(
             name=f"T = {size[0]}, B = {size[1]}",
             functions={
@@ -58,4 +81,13 @@ def cases() -> Iterator[Case]:
             },
             peer="TorchRL",
             goals={"gae": Goal(at_least=goal)},
+        )
+        yield Case(
+            name=f"λ-returns, T = {size[0]}, B = {size[1]}",
+            functions={
+                "TorchRL": partial(torchrl_returns, *columns),
+                "lambda_returns": ours,
+            },
+            peer="TorchRL",
+            goals={"lambda_returns": Goal(at_least=goal)},
         )

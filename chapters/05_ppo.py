@@ -326,6 +326,7 @@ def ppo_settings(env: str) -> PPOConfig:
 # | `policy(obs)` | what describes the policy | logits, $N$ | means and $\log \sigma$, $2 A$ |
 # | `noise(T, B, generator)` | the randomness of a rollout | $N$ for each action | $A$ for each action |
 # | `act(obs, noise)` | the action | an integer | $A$ numbers |
+# | `choose(row, noise)` | the action that a row leads to | an integer | $A$ numbers |
 # | `log_prob(row, action)` | how likely the action was | a number | a number |
 # | `error(data, …)` | the PPO policy error | from {doc}`/chapters/04_ppo_error` | from there too |
 # | `value(obs)` | the value of the state | a number | a number |

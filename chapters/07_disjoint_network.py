@@ -83,7 +83,8 @@ __all__ = [
 #
 # What an environment shows and what it takes may be a *nest*: dictionaries and tuples with
 # boxes and discrete spaces at their ends, its leaves. We go through a nest in the order of
-# its space. One function takes it apart, another one puts it together.
+# its space. One function takes it apart, another one puts it together, and a third changes
+# what stands at its ends.
 
 
 # %% tags=["export"]
@@ -125,6 +126,17 @@ def pack(space: spaces.Space[Any], values: Iterator[Any]) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(pack(child, values) for child in space.spaces)
     return next(values)
+
+
+def map_nest(function: Callable[..., Any], *nests: Any) -> Any:
+    """Apply a function to what stands at the same place of nests of one form."""
+    first = nests[0]
+    if isinstance(first, dict):
+        return {key: map_nest(function, *(n[key] for n in nests)) for key in first}
+    if isinstance(first, tuple):
+        children = [map_nest(function, *c) for c in zip(*nests, strict=True)]
+        return type(first)(*children) if hasattr(first, "_fields") else tuple(children)
+    return function(*nests)
 
 
 def check_spec(name: str, spec: Any) -> None:

@@ -43,6 +43,7 @@ from literate_rl.disjoint_network import (
     DisjointPolicyValueNetwork,
     EncodingNetwork,
     linear,
+    map_nest,
 )
 from literate_rl.hybrid_action import (
     HybridPolicy,
@@ -304,17 +305,6 @@ class PPGTrainInfo(NamedTuple):
 
 
 # %% tags=["export"]
-def map_nest(function: Callable[..., Any], *nests: Any) -> Any:
-    """Apply a function to what stands at the same place of nests of one form."""
-    first = nests[0]
-    if isinstance(first, dict):
-        return {key: map_nest(function, *(n[key] for n in nests)) for key in first}
-    if isinstance(first, tuple):
-        children = [map_nest(function, *c) for c in zip(*nests, strict=True)]
-        return type(first)(*children) if hasattr(first, "_fields") else tuple(children)
-    return function(*nests)
-
-
 def ends(nest: Any) -> Iterator[Any]:
     """Yield what stands at the ends of a nest of dictionaries and tuples, in order."""
     if isinstance(nest, dict | tuple):

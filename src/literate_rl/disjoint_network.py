@@ -1,4 +1,4 @@
-# Generated from chapters/07_disjoint_network.py (edit there); digest e728b3bf9343aeb2
+# Generated from chapters/07_disjoint_network.py (edit there); digest 1e56a2eeec5b257a
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -64,6 +64,17 @@ def pack(space: spaces.Space[Any], values: Iterator[Any]) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(pack(child, values) for child in space.spaces)
     return next(values)
+
+
+def map_nest(function: Callable[..., Any], *nests: Any) -> Any:
+    """Apply a function to what stands at the same place of nests of one form."""
+    first = nests[0]
+    if isinstance(first, dict):
+        return {key: map_nest(function, *(n[key] for n in nests)) for key in first}
+    if isinstance(first, tuple):
+        children = [map_nest(function, *c) for c in zip(*nests, strict=True)]
+        return type(first)(*children) if hasattr(first, "_fields") else tuple(children)
+    return function(*nests)
 
 
 def check_spec(name: str, spec: Any) -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest a65cf0c9f9fa1d8f
+# Generated from chapters/10_impala.py (edit there); digest c3ccab558bc515da
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from literate_rl.agents import best_device, true_successors
+from literate_rl.disjoint_network import map_nest
 from literate_rl.off_policy import (
     check_clips,
     vtrace,
@@ -176,13 +177,6 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
     return torch.stack([torch.as_tensor(item) for item in items], dim)
 
 
-def nested(function: Callable[..., Any], *nests: Any) -> Any:
-    """Apply a function to the tensors of dictionaries with the same keys."""
-    if isinstance(nests[0], Mapping):
-        return {k: nested(function, *(nest[k] for nest in nests)) for k in nests[0]}
-    return function(*nests)
-
-
 class Timestep(NamedTuple):
     """What one environment answers to an action.
 
@@ -299,7 +293,7 @@ class IMPALAPolicy:
         missing = [key for key in FIELDS[:6] if key not in batch]
         if missing:
             raise ValueError(f"data must hold {missing}, got {list(batch)}")
-        batch = nested(lambda x: x.to(self.device), batch)
+        batch = map_nest(lambda x: x.to(self.device), batch)
         # Some environments give rewards of the shape (1,).
         shape = batch["reward"].shape[:2]
         batch["reward"] = batch["reward"].reshape(shape).float()
@@ -314,7 +308,7 @@ class IMPALAPolicy:
                 raise ValueError("data must hold IS if priority_IS_weight is True")
             weight = weight * collate([head["IS"] for head in heads]).to(weight)
         batch["weight"] = weight.reshape(shape)
-        batch["obs_plus_1"] = nested(
+        batch["obs_plus_1"] = map_nest(
             lambda obs, next_obs: torch.cat([obs, next_obs[-1:]]).float(),
             batch["obs"],
             batch["next_obs"],
@@ -334,7 +328,7 @@ class IMPALAPolicy:
         config = self.config
         batch = self.data_preprocess_learn(data)
         self.model.train()
-        flat = nested(lambda x: x.flatten(0, 1), batch["obs_plus_1"])
+        flat = map_nest(lambda x: x.flatten(0, 1), batch["obs_plus_1"])
         output = {
             "logit": self.describe(self.model(flat)),
             "value": self.model.value(flat),
@@ -400,11 +394,11 @@ class IMPALAPolicy:
         cut = data["truncated"]
         if cut.any():
             with torch.no_grad():
-                successor = nested(lambda x: x[cut].float(), data["next_obs"])
+                successor = map_nest(lambda x: x[cut].float(), data["next_obs"])
                 next_value[cut] = self.model.value(successor)
         return vtrace_data(
-            nested(lambda x: x.reshape(steps + 1, envs, -1)[:-1], output["logit"]),
-            nested(lambda x: x.reshape(steps, envs, -1), data["logit"]),
+            map_nest(lambda x: x.reshape(steps + 1, envs, -1)[:-1], output["logit"]),
+            map_nest(lambda x: x.reshape(steps, envs, -1), data["logit"]),
             data["action"].reshape(rows),
             value,
             data["reward"],
@@ -513,15 +507,15 @@ class IMPALAPolicy:
     def observations(self, data: dict[int, Any]) -> Any:
         """Stack the observations of all environments."""
         obs = collate(list(data.values()))
-        return nested(lambda x: x.float().to(self.device), obs)
+        return map_nest(lambda x: x.float().to(self.device), obs)
 
     def by_environment(
         self, data: dict[int, Any], output: dict[str, Any]
     ) -> dict[int, dict[str, Any]]:
         """Hand each environment its row."""
-        output = nested(lambda x: x.cpu(), output)
+        output = map_nest(lambda x: x.cpu(), output)
         return {
-            index: nested(lambda x, row=row: x[row], output)
+            index: map_nest(lambda x, row=row: x[row], output)
             for row, index in enumerate(data)
         }
 

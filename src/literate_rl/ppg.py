@@ -1,4 +1,4 @@
-# Generated from chapters/08_ppg.py (edit there); digest f59141c385d55bc5
+# Generated from chapters/08_ppg.py (edit there); digest d32a6399ad6366ca
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from literate_rl.disjoint_network import (
     DisjointPolicyValueNetwork,
     EncodingNetwork,
     linear,
+    map_nest,
 )
 from literate_rl.hybrid_action import (
     HybridPolicy,
@@ -167,17 +168,6 @@ class PPGTrainInfo(NamedTuple):
         for kept in ("action", "log_prob", "next_value"):
             del new[kept]
         return self._replace(**new)
-
-
-def map_nest(function: Callable[..., Any], *nests: Any) -> Any:
-    """Apply a function to what stands at the same place of nests of one form."""
-    first = nests[0]
-    if isinstance(first, dict):
-        return {key: map_nest(function, *(n[key] for n in nests)) for key in first}
-    if isinstance(first, tuple):
-        children = [map_nest(function, *c) for c in zip(*nests, strict=True)]
-        return type(first)(*children) if hasattr(first, "_fields") else tuple(children)
-    return function(*nests)
 
 
 def ends(nest: Any) -> Iterator[Any]:
