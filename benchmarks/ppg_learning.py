@@ -93,7 +93,8 @@ SHARED_PPG = {"share_encoder": True, "detach": "policy_phase"}
 MAZE_CONFIG = ppg_settings(MAZE)
 
 # Six settings for each of the two, tried on shorter runs with a seed that is not used
-# again. What counts is the mean return while training.
+# again. What counts is the mean return while training. PPG goes on from PPO's best step
+# size.
 TUNING = {
     f"PPO, step size {rate:g}, {epochs} epochs": PPO
     | {"learning_rate": rate, "num_epochs": epochs}
@@ -101,11 +102,12 @@ TUNING = {
     for epochs in (3, 6)
 } | {
     f"PPG, {epochs} epochs, then {aux_epochs} after {interval} phases": {
+        "learning_rate": 2e-3,
         "num_epochs": epochs,
         "aux_epochs": aux_epochs,
         "aux_interval": interval,
     }
-    for epochs in (1, 3)
+    for epochs in (3, 6)
     for aux_epochs, interval in ((3, 16), (6, 16), (3, 4))
 }
 

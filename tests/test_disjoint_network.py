@@ -334,6 +334,46 @@ def test_specs_that_cannot_be_served(
         DisjointPolicyValueNetwork(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("mode", "legal"),
+    [
+        (torch.tensor([5, 7]), True),
+        (torch.tensor([5, 7], dtype=torch.uint8), True),
+        (torch.tensor([5, 8]), False),
+        (torch.tensor([4, 5]), False),
+        (torch.tensor([5.0, 6.0]), False),
+    ],
+)
+def test_a_discrete_observation_is_one_of_its_numbers(
+    mode: torch.Tensor, legal: bool
+) -> None:
+    net = DisjointPolicyValueNetwork(spaces.Discrete(3, start=5), THREE)
+    if legal:
+        (_, value, _), _ = net(mode)
+        assert value.shape == (2,)
+    else:
+        with pytest.raises(ValueError, match="whole numbers from 5 to 7"):
+            net(mode)
+
+
+@pytest.mark.parametrize("state", [torch.zeros(2, 64), ((), ()), [(), (), ()]])
+def test_a_state_is_a_triple(state: Any) -> None:
+    net = DisjointPolicyValueNetwork(BOX, THREE, RecurrentEncodingNetwork)
+    with pytest.raises(ValueError, match=r"state must be .* or the triple"):
+        net(torch.zeros(2, 4), state)
+
+
+@pytest.mark.parametrize("hidden", [(), (0,), (8, -1)])
+def test_an_encoder_needs_widths(hidden: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="hidden must hold widths of at least 1"):
+        EncodingNetwork(BOX, hidden)
+
+
+def test_a_space_needs_a_leaf() -> None:
+    with pytest.raises(TypeError, match="observation_spec must have at least one leaf"):
+        DisjointPolicyValueNetwork(spaces.Dict({}), THREE)
+
+
 def test_detach_is_one_of_three_words() -> None:
     with pytest.raises(
         ValueError, match=r"detach must be one of .*always.* got 'sometimes'"

@@ -755,6 +755,25 @@ def test_spaces_that_the_policy_phase_cannot_serve(
         PhasicPolicy(observation, action)
 
 
+def test_channels_may_come_last_and_bytes_are_scaled() -> None:
+    torch.manual_seed(0)
+    first = ConvolutionalEncodingNetwork(spaces.Box(0, 1, (3, 20, 24)))
+    last = ConvolutionalEncodingNetwork(spaces.Box(0, 255, (20, 24, 3), np.uint8))
+    last.load_state_dict(first.state_dict())
+    picture = torch.randint(256, (5, 20, 24, 3), dtype=torch.uint8)
+    features, _ = last(picture)
+    expected, _ = first((picture.double() / 255).movedim(-1, -3))
+    torch.testing.assert_close(features, expected)
+
+
+@pytest.mark.parametrize("size", [5, 16, 17, 64])
+def test_a_convolution_takes_pictures_of_any_size(size: int) -> None:
+    encoder = ConvolutionalEncodingNetwork(spaces.Box(0, 1, (2, size, size)), hidden=8)
+    features, state = encoder(torch.rand(3, 4, 2, size, size), "a state")
+    assert features.shape == (3, 4, 8)
+    assert state == "a state"
+
+
 def test_a_convolution_needs_a_picture() -> None:
     with pytest.raises(ValueError, match="channels, height, width"):
         ConvolutionalEncodingNetwork(BOX)

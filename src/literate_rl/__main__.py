@@ -100,15 +100,23 @@ def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
     """Build the environments, the policy with two values and the learner."""
     seed_everything(config.seed)
     envs = make_envs(partial(flat_env, env), config.num_envs)
+    observations = picture_space(env) or envs.single_observation_space
     with legible_refusal():
         policy = PhasicPolicy(
-            envs.single_observation_space,
+            observations,
             envs.single_action_space,
             config.share_encoder,
             config.detach,
             normalize=config.normalize_obs,
         )
     return PPGAlgorithm(policy.to(best_device()), envs, config)
+
+
+def picture_space(env: str) -> spaces.Space[Any] | None:
+    """Return the space of an environment's observations if they are pictures."""
+    with flat_env(env) as made:
+        space = getattr(made, "env", made).observation_space
+    return space if len(space.shape or ()) == 3 else None
 
 
 def make_impala(env: str, config: IMPALAConfig) -> IMPALA:

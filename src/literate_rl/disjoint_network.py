@@ -1,4 +1,4 @@
-# Generated from chapters/07_disjoint_network.py (edit there); digest af4c114ae447cf58
+# Generated from chapters/07_disjoint_network.py (edit there); digest 86aa200394f87f15
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
         value = check_tensor(name, nest)
         shape = space.shape or ()
         if value.shape[value.ndim - len(shape) :] != shape:
+            expected = ", ".join(map(str, ("*", *shape)))
             given = tuple(value.shape)
-            raise ValueError(f"{name} must have shape (*, {shape}), got {given}")
+            raise ValueError(f"{name} must have shape ({expected}), got {given}")
         yield value
 
 
@@ -79,7 +80,10 @@ def map_nest(function: Callable[..., Any], *nests: Any) -> Any:
 
 def check_spec(name: str, spec: Any) -> None:
     """Raise ``TypeError`` unless a specification is a nest of Box and Discrete."""
-    for leaf in leaves(spec):
+    ends = list(leaves(spec))
+    if not ends:
+        raise TypeError(f"{name} must have at least one leaf, got {spec}")
+    for leaf in ends:
         if not isinstance(leaf, spaces.Box | spaces.Discrete):
             raise TypeError(
                 f"{name} must be a nest (Tuple, Dict) of Box and Discrete spaces of "
@@ -96,7 +100,13 @@ def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
     values = unpack(space, observation, "observation")
     for leaf, value in zip(leaves(space), values, strict=True):
         if isinstance(leaf, spaces.Discrete):
-            place = value - int(leaf.start)
+            place = value.long() - int(leaf.start)
+            if value.is_floating_point() or (place.clamp(0, leaf.n - 1) != place).any():
+                last = int(leaf.start + leaf.n) - 1
+                raise ValueError(
+                    f"observation must hold whole numbers from {leaf.start} to {last} "
+                    f"for the space {leaf}, got {value}"
+                )
             columns.append(nn.functional.one_hot(place, int(leaf.n)))
         else:
             assert isinstance(leaf, spaces.Box)  # for the type checker
@@ -134,6 +144,8 @@ class EncodingNetwork(nn.Module):
     ) -> None:
         super().__init__()
         check_spec("observation_spec", observation_spec)
+        if not hidden or min(hidden) < 1:
+            raise ValueError(f"hidden must hold widths of at least 1, got {hidden}")
         self.spec, self.output_size = observation_spec, hidden[-1]
         sizes = [spaces.flatdim(observation_spec), *hidden]
         self.layers = nn.ModuleList(
@@ -182,7 +194,7 @@ class RecurrentEncodingNetwork(nn.Module):
         """
         # One turn of {eq}`recurrent-features`. Without a state the memory is zero.
         inputs, _ = self.inputs(observation)
-        memory = self.memory(inputs, None if isinstance(state, tuple) else state)
+        memory = self.memory(inputs, state if len(state) else None)
         return memory, memory
 
 
@@ -375,8 +387,12 @@ class DisjointPolicyValueNetwork(nn.Module):
 
         Raises:
             TypeError: If something else than a tensor stands at a leaf.
-            ValueError: If the nest or a shape is another one.
+            ValueError: If the nest, a shape or the state is another one.
         """
+        if not isinstance(state, tuple) or len(state) not in (0, 3):
+            raise ValueError(
+                f"state must be () or the triple of the step before, got {state!r:.60}"
+            )
         (rows, value, aux), state = self.heads(observation, state, require_aux)
         return (self.distribution(rows), value, aux), state
 

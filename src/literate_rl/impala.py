@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest f51dbec7094c115e
+# Generated from chapters/10_impala.py (edit there); digest ff96f318f63df2f4
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-# Generated from chapters/08_ppg.py (edit there); digest 5595891f2ca1d594
+# Generated from chapters/08_ppg.py (edit there); digest 15baa9e46dd702ba
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -585,7 +585,9 @@ class PPGAuxAlgorithm:
             raise ValueError(f"exp must have the form {self.form}, got {form}")
         for x in ends((observation, info.reward, info.next_value)):
             if not x.isfinite().all():
-                raise ValueError("exp must hold finite observations, rewards and values")
+                raise ValueError(
+                    "exp must hold finite observations, rewards and values"
+                )
         self.form = form
         self.buffer.append(map_nest(lambda x: x.detach().clone(), new))
 
@@ -760,8 +762,13 @@ class PPGAuxAlgorithm:
 class ConvolutionalEncodingNetwork(nn.Module):
     """An encoder without memory for pictures: two convolutions and a linear layer.
 
+    In a picture of more than 16 cells in each direction the first convolution looks at
+    every fourth place only.
+
     Args:
-        observation_spec: A Box with the shape (channels, height, width).
+        observation_spec: A Box with the shape (channels, height, width) or (height,
+            width, channels): the channels are the fewer of both ends. Bytes are scaled
+            to [0, 1].
         hidden: Number of features.
 
     Attributes:
@@ -777,31 +784,38 @@ class ConvolutionalEncodingNetwork(nn.Module):
         if not isinstance(observation_spec, spaces.Box) or len(shape or ()) != 3:
             raise ValueError(
                 "observation_spec must be a Box with the shape (channels, height, "
-                f"width), got {observation_spec}"
+                f"width) or (height, width, channels), got {observation_spec}"
             )
         self.output_size = hidden
-        convolutions = [
-            nn.Conv2d(observation_spec.shape[0], 16, 3, padding=1),
+        self.scale = 1 / 255 if observation_spec.dtype == np.uint8 else 1.0
+        self.channels = -1 if shape[-1] < shape[0] else -3
+        channels, *sides = np.roll(shape, -self.channels).tolist()
+        convolutions = (
+            nn.Conv2d(channels, 16, 8, stride=4)
+            if min(sides) > 16
+            else nn.Conv2d(channels, 16, 3, padding=1),
             nn.Conv2d(16, 32, 3, stride=2, padding=1),
-        ]
+        )
         for layer in convolutions:
             nn.init.orthogonal_(layer.weight, math.sqrt(2))
             assert layer.bias is not None  # for the type checker
             nn.init.zeros_(layer.bias)
-        height, width = ((n + 1) // 2 for n in observation_spec.shape[1:])
-        self.layers = nn.Sequential(
-            convolutions[0],
-            nn.ReLU(),
-            convolutions[1],
-            nn.ReLU(),
-            nn.Flatten(),
-            linear(32 * height * width, hidden, math.sqrt(2)),
-            nn.Tanh(),
+        first, second = convolutions
+        self.convolutions = nn.Sequential(
+            first, nn.ReLU(), second, nn.ReLU(), nn.Flatten()
         )
+        with torch.no_grad():
+            count = self.convolutions(self.planes(torch.zeros(1, *shape))).shape[1]
+        self.features = linear(count, hidden, math.sqrt(2))
+
+    def planes(self, observation: Tensor) -> Tensor:
+        """Return pictures (B, C, H, W) of numbers that are about 1."""
+        pictures = observation.to(self.convolutions[0].weight.dtype) * self.scale
+        return pictures.movedim(self.channels, -3).flatten(0, -4)
 
     def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
-        """Return features ``(*, F)`` of pictures ``(*, C, H, W)``, and the state."""
-        features = self.layers(observation.flatten(0, -4))
+        """Return features ``(*, F)`` of pictures, and the state as it came."""
+        features = self.features(self.convolutions(self.planes(observation))).tanh()
         return features.view(*observation.shape[:-3], self.output_size), state
 
 
@@ -811,8 +825,8 @@ class PhasicPolicy(nn.Module):
     What describes the policy at a state is the row of all leaves, one after the other.
 
     Args:
-        observation_space: A Box with one dimension, or with (channels, height, width),
-            or what ``plain_space`` made of it. Observations may come flat.
+        observation_space: A Box with one dimension, or a picture with three, or what
+            ``plain_space`` made of it. Observations may come flat.
         action_space: Discrete, a Box with one dimension, or hybrid as in
             ``HybridActionSpec.from_space``, or what ``plain_space`` made of it.
         share_encoder: Whether policy and value share an encoder.
@@ -845,8 +859,8 @@ class PhasicPolicy(nn.Module):
             3,
         ):
             raise ValueError(
-                "observation_space must be a Box with one dimension or with (channels, "
-                f"height, width), got {observation_space}"
+                "observation_space must be a Box with one dimension or with three, got "
+                f"{observation_space}"
             )
         self.arguments = {
             "observation_space": plain_space(observation_space),
