@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest c3ccab558bc515da
+# Generated from chapters/10_impala.py (edit there); digest cd6d655fb387bcd6
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class IMPALAConfig:
         seed: Decides everything that is random in the run.
         total_steps: Steps in the environments, all of them together.
         anneal: Whether the step size falls to zero in a straight line.
-        lag: Collections by which the acting policy is behind the learner.
+        lag: Collections by which the acting policy falls behind the learner before it
+            gets new weights.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -495,8 +496,9 @@ class IMPALAPolicy:
             By the same numbers: ``logit``, what the policy said, and ``action``, both
             on the CPU.
         """
-        obs = self.observations(data)
-        model = self.collect_model.eval()
+        obs, model = self.observations(data), self.collect_model
+        if model.training:  # `eval` walks through all modules, so not in every step
+            model.eval()
         noise = model.noise(1, len(data), self.generator)[0].to(self.device)
         output = {
             "logit": self.describe(model(obs)),
@@ -692,10 +694,8 @@ class IMPALA:
         self.policy = impala.model
         alpha = 0.6 if config.priority else 0.0
         self.buffer = ReplayBuffer(config.replay_buffer_size, config.max_use, alpha)
-        self.published: deque[dict[str, Tensor]] = deque(maxlen=config.lag + 1)
         if config.lag:
             impala.collect_model = copy.deepcopy(impala.model)
-            self.publish()
         self.step = self.iteration = 0
         self.obs: Any = None  # no episode is under way
 
@@ -730,18 +730,12 @@ class IMPALA:
             info = impala.forward_learn(drawn)
             if config.priority:
                 self.buffer.update(entries, info["priority"])
-        if config.lag:
-            self.publish()
         self.iteration += 1
+        if config.lag and self.iteration % (config.lag + 1) == 0:
+            impala.collect_model.load_state_dict(impala.model.state_dict())
         losses = {f"losses/{k}": info[k] for k in impala.monitor_vars_learn()}
         mean = float(np.mean(finished)) if finished else math.nan
         return {"charts/episodic_return": mean, **losses}
-
-    def publish(self) -> None:
-        """Hand the actor the oldest of the weights that are kept."""
-        weights = self.impala.model.state_dict()
-        self.published.append({name: x.clone() for name, x in weights.items()})
-        self.impala.collect_model.load_state_dict(self.published[0])
 
     def collect(self) -> tuple[list[dict[str, Any]], list[float]]:
         """Act for ``unroll_len`` steps; return samples and returns that ended."""
@@ -785,7 +779,7 @@ class IMPALA:
             "iteration": self.iteration,
             "impala": self.impala.state_dict_learn(),
             "buffer": list(self.buffer.entries),
-            "published": list(self.published),
+            "actor": self.impala.collect_model.state_dict() if self.config.lag else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -795,9 +789,7 @@ class IMPALA:
         self.buffer.entries.clear()
         self.buffer.entries.extend(state["buffer"])
         if self.config.lag:
-            self.published.clear()
-            self.published.extend(state["published"])
-            self.impala.collect_model.load_state_dict(self.published[0])
+            self.impala.collect_model.load_state_dict(state["actor"])
         self.obs = None
 
 
