@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,8 @@ class Experiment:
         episodes: Episodes of the final evaluation.
         variants: What is compared, by name.
         goal: What the final return must reach, or None.
+        judges: Further numbers that are taken of the trained policy, by name.
+        first_seed: The smallest of the seeds.
     """
 
     env: str
@@ -87,6 +89,8 @@ class Experiment:
     episodes: int
     variants: dict[str, Variant]
     goal: float | None = None
+    judges: dict[str, Callable[[Any], float]] = field(default_factory=dict)
+    first_seed: int = 1
 
 
 @dataclass(frozen=True)
@@ -98,12 +102,14 @@ class Result:
         final: Mean return of the greedy policy at the end.
         area: Mean of the training returns over the run.
         cpu_seconds: CPU time of the training.
+        judged: What the judges said, by their names.
     """
 
     curve: list[tuple[int, float]]
     final: float
     area: float
     cpu_seconds: float
+    judged: dict[str, float]
 
 
 def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
@@ -118,10 +124,11 @@ def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
     returns = evaluate(
         learner.policy, experiment.env, experiment.episodes, EVALUATION_SEED
     )
+    judged = {name: judge(learner.policy) for name, judge in experiment.judges.items()}
     curve = binned(history, config.total_steps)
     known = [value for _, value in curve if not np.isnan(value)]
     area = float(np.mean(known)) if known else float("nan")
-    return Result(curve, float(returns.mean()), area, seconds)
+    return Result(curve, float(returns.mean()), area, seconds, judged)
 
 
 def binned(history: list[dict[str, float]], total: int) -> list[tuple[int, float]]:
@@ -138,7 +145,6 @@ def binned(history: list[dict[str, float]], total: int) -> list[tuple[int, float
 
 
 CURVE_COLUMNS = ("variant", "seed", "step", "return")
-FINAL_COLUMNS = ("variant", "seed", "return", "area", "cpu_seconds")
 Table = list[dict[str, str]]
 
 
@@ -166,7 +172,8 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
     curves, finals = stored(curve_path, final_path, origin, list(experiment.variants))
     done = {(row["variant"], row["seed"]) for row in finals}
     # Seeds outside, variants inside: a stopped experiment has something of each.
-    for seed in range(1, experiment.seeds + 1):
+    last_seed = experiment.first_seed + experiment.seeds - 1
+    for seed in range(experiment.first_seed, last_seed + 1):
         for variant in experiment.variants:
             if (variant, str(seed)) in done:
                 continue
@@ -176,18 +183,17 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
                 head | {"step": str(step), "return": f"{value:.4g}"}
                 for step, value in result.curve
             ]
-            finals.append(
-                head
-                | {
-                    "return": f"{result.final:.5g}",
-                    "area": f"{result.area:.4g}",
-                    "cpu_seconds": f"{result.cpu_seconds:.3g}",
-                }
-            )
-            origin["seeds"] = f"1 to {seed}"
+            numbers = {
+                "return": f"{result.final:.5g}",
+                "area": f"{result.area:.4g}",
+                "cpu_seconds": f"{result.cpu_seconds:.3g}",
+            }
+            numbers |= {name: f"{x:.5g}" for name, x in result.judged.items()}
+            finals.append(head | numbers)
+            origin["seeds"] = f"{experiment.first_seed} to {seed}"
             for path, columns, table in (
                 (curve_path, CURVE_COLUMNS, curves),
-                (final_path, FINAL_COLUMNS, finals),
+                (final_path, tuple(finals[-1]), finals),
             ):
                 rows = [[row[column] for column in columns] for row in table]
                 write_table(path, columns, rows, origin)

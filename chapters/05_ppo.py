@@ -47,7 +47,7 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.runs import check_setting, env_seed
+from literate_rl.runs import check_counts, check_setting, env_seed
 
 __all__ = [
     "PPO",
@@ -236,8 +236,7 @@ class PPOConfig:
     def __post_init__(self) -> None:
         # What can be checked without an environment is checked before one is made.
         counts = ("total_steps", "num_envs", "num_steps", "num_epochs")
-        for name in (*counts, "num_minibatches", "checkpoint_interval"):
-            check_setting(self, name, lambda x: x >= 1, "at least 1")
+        check_counts(self, (*counts, "num_minibatches", "checkpoint_interval"))
         check_setting(self, "seed", lambda x: x >= 0, "at least 0")
         for name in ("learning_rate", "max_grad_norm"):
             check_setting(self, name, lambda x: x > 0, "positive")

@@ -348,6 +348,9 @@ class NormalProjectionNetwork(nn.Module):
 
 
 # %% tags=["export"]
+DETACH = ("always", "policy_phase", "never")
+
+
 class Heads(nn.Module):
     """All weights of the disjoint network; what goes in and what comes out is tensors.
 
@@ -447,10 +450,8 @@ class DisjointPolicyValueNetwork(nn.Module):
         super().__init__()
         check_spec("observation_spec", observation_spec)
         check_spec("action_spec", action_spec)
-        if detach not in ("always", "policy_phase", "never"):
-            raise ValueError(
-                f"detach must be 'always', 'policy_phase' or 'never', got {detach!r}"
-            )
+        if detach not in DETACH:
+            raise ValueError(f"detach must be one of {DETACH}, got {detach!r}")
         self.observation_spec, self.action_spec = observation_spec, action_spec
         self.name = name
         self.heads = Heads(

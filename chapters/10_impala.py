@@ -47,7 +47,7 @@ from literate_rl.off_policy import (
     vtrace_error_continuous_action,
     vtrace_error_discrete_action,
 )
-from literate_rl.runs import check_setting, env_seed
+from literate_rl.runs import check_counts, check_setting, env_seed
 
 __all__ = [
     "IMPALA",
@@ -158,8 +158,7 @@ class IMPALAConfig:
     def __post_init__(self) -> None:
         counts = ("unroll_len", "update_per_collect", "batch_size", "n_sample")
         others = ("replay_buffer_size", "max_use", "total_steps", "checkpoint_interval")
-        for name in counts + others:
-            check_setting(self, name, lambda x: x >= 1, "at least 1")
+        check_counts(self, counts + others)
         for name in ("seed", "lag", "value_weight", "entropy_weight"):
             check_setting(self, name, lambda x: x >= 0, "at least 0")
         for name in ("learning_rate", "clip_value"):

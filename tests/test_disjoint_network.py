@@ -335,7 +335,9 @@ def test_specs_that_cannot_be_served(
 
 
 def test_detach_is_one_of_three_words() -> None:
-    with pytest.raises(ValueError, match=r"detach must be 'always'.* got 'sometimes'"):
+    with pytest.raises(
+        ValueError, match=r"detach must be one of .*always.* got 'sometimes'"
+    ):
         network(detach="sometimes")
 
 

@@ -130,6 +130,8 @@ def test_absorbed_takes_what_the_network_says_and_keeps_what_was_done() -> None:
 )
 def test_signatures_are_the_documented_ones(function: Any, expected: str) -> None:
     parameters = inspect.signature(function).parameters
+    # What a name of ours adds can only be handed over by its name.
+    parameters = {k: p for k, p in parameters.items() if p.kind != p.KEYWORD_ONLY}
     assert len(parameters) == len(expected.split())
     for word, parameter in zip(expected.split(), parameters.values(), strict=True):
         name, _, default = word.partition("=")
@@ -571,15 +573,82 @@ def test_options_out_of_range(options: Any, message: str) -> None:
         PPGAuxAlgorithm(BOX, THREE, **options)
 
 
-def test_a_loss_that_is_not_finite_is_told() -> None:
+def test_a_gradient_that_is_not_finite_stops_before_a_weight_has_changed() -> None:
     aux = auxiliary()
     for _ in range(4):
         obs, info = experience(aux.network)
-        aux.observe_for_aux_replay((obs * math.inf, info))
-    with pytest.raises(
-        ValueError, match="losses of the auxiliary phase must be finite"
-    ):
+        aux.observe_for_aux_replay((obs, info._replace(reward=info.reward + 1e30)))
+    before = copy.deepcopy(aux.network.state_dict())
+    with pytest.raises(ValueError, match="gradient's length must be finite, got"):
         aux.train_iter()
+    for name, weight in aux.network.state_dict().items():
+        assert torch.equal(weight, before[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"next_value": ()}, TypeError, "exp's next_value must be a tensor"),
+        ({"reward": torch.zeros(())}, ValueError, r"exp's reward must have shape \(3,"),
+        ({"value": torch.zeros(3, 1)}, ValueError, r"exp's value must have shape \(3,"),
+        (
+            {"action_distribution": Categorical(logits=torch.zeros(3, 5))},
+            ValueError,
+            r"exp's action_distribution must have shape \(3, 3\), got \(3, 5\)",
+        ),
+        ({"reward": torch.full((3,), math.nan)}, ValueError, "exp must hold finite"),
+    ],
+)
+def test_a_bad_first_experience_leaves_room_for_a_good_one(
+    change: dict[str, Any], error: Any, message: str
+) -> None:
+    aux = auxiliary()
+    obs, info = experience(aux.network)
+    with pytest.raises(error, match=message):
+        aux.observe_for_aux_replay((obs, info._replace(**change)))
+    with pytest.raises(TypeError, match="exp must be an observation and a PPGRollout"):
+        aux.observe_for_aux_replay((obs, None))
+    with pytest.raises(ValueError, match="observation must have shape"):
+        aux.observe_for_aux_replay((obs[:, :2], info))
+    empty = experience(aux.network, 0)
+    with pytest.raises(ValueError, match="at least one environment, got none"):
+        aux.observe_for_aux_replay(empty)
+    assert aux.buffer == []
+    aux.observe_for_aux_replay((obs, info))
+    assert len(aux.buffer) == 1
+
+
+def test_a_network_with_memory_is_refused() -> None:
+    net = DisjointPolicyValueNetwork(BOX, THREE, RecurrentEncodingNetwork)
+    aux = auxiliary(dual_actor_value_network=net)
+    with pytest.raises(ValueError, match="encoders without memory"):
+        aux.observe_for_aux_replay(experience(net))
+
+
+def test_where_the_phase_is_not_enabled_nothing_is_stored_or_trained() -> None:
+    options = PPGAuxOptions(enabled=False, mini_batch_length=4)
+    aux = PPGAuxAlgorithm(BOX, THREE, aux_options=options)
+    before = copy.deepcopy(aux.network.state_dict())
+    for _ in range(4):
+        aux.observe_for_aux_replay(experience(aux.network))
+    assert aux.buffer == []
+    assert aux.train_iter() == {}
+    for name, weight in aux.network.state_dict().items():
+        assert torch.equal(weight, before[name])
+
+
+@given(st.integers(2, 40), st.integers(1, 8))
+@settings(deadline=None, max_examples=20)
+def test_minibatches_are_even_and_never_small(count: int, size: int) -> None:
+    options = PPGAuxOptions(mini_batch_length=1, mini_batch_size=size)
+    aux = PPGAuxAlgorithm(BOX, THREE, aux_options=options)
+    aux.observe_for_aux_replay(experience(aux.network, count))
+    seen = []
+    aux.learn = lambda obs, info: seen.append(info.reward.shape[1]) or torch.zeros(4)  # type: ignore
+    aux.train_iter()
+    assert sum(seen) == 6 * count
+    assert max(seen) - min(seen) <= 1
+    assert min(seen) >= min(size, count)
 
 
 def test_a_summary_for_debugging_adds_the_gradient() -> None:
@@ -739,7 +808,9 @@ def test_the_auxiliary_phase_sees_what_ppo_saw() -> None:
     ppg.observe()
     batch, row, value, next_value = ppg.ppo.seen
     obs, info = ppg.aux.buffer[5]
-    torch.testing.assert_close(obs, ppg.policy.normalizer(batch.obs[5]))
+    # Observations are stored as they came. Each phase normalises them anew.
+    assert torch.equal(obs, batch.obs[5])
+    assert torch.equal(ppg.aux.prepare(obs), ppg.policy.normalizer(obs))
     for ours, expected in (
         (info.action_distribution[0], row[5]),
         (info.value, value[5]),
@@ -818,7 +889,8 @@ def test_environments_that_reset_later_are_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"aux_interval": 0}, "aux_interval must be at least 1, got 0"),
+        ({"aux_interval": 0}, "aux_interval must be at least 1, a whole.*got 0"),
+        ({"aux_epochs": 2.5}, "aux_epochs must be at least 1, a whole.*got 2.5"),
         ({"aux_batch_size": 0}, "aux_batch_size must be at least 1"),
         ({"aux_epochs": 0}, "aux_epochs must be at least 1"),
         (
@@ -827,7 +899,12 @@ def test_environments_that_reset_later_are_refused() -> None:
         ),
         ({"aux_learning_rate": 0.0}, "aux_learning_rate must be positive"),
         ({"clone_weight": -1.0}, "clone_weight must be at least 0"),
-        ({"kl_reference": "old"}, "kl_reference must be 'snapshot' or 'rollout'"),
+        ({"kl_reference": "old"}, "kl_reference must be one of .*snapshot.*got old"),
+        ({"detach": "sometimes"}, "detach must be one of .*always.*got sometimes"),
+        (
+            {"clone_weight": math.inf},
+            "clone_weight must be at least 0, finite, got inf",
+        ),
         ({"gamma": 2.0}, "gamma must be in"),
     ],
 )

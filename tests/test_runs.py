@@ -948,10 +948,10 @@ def test_interval_names_bad_arguments(arguments, message):
 
 STORED = {
     "x.csv": """# command: none
-variant,seed,return,area,cpu_seconds
-as it is,1,10,5,1
-other,1,30,15,1
-as it is,2,20,nan,2
+variant,seed,return,area,cpu_seconds,unseen
+as it is,1,10,5,1,0.5
+other,1,30,15,1,0.25
+as it is,2,20,nan,2,0.75
 """,
     "x_curves.csv": """# command: none
 variant,seed,step,return
@@ -991,6 +991,7 @@ def test_stored_runs_are_grouped_by_variant(folder):
     assert first.final.tolist() == [10, 20]
     np.testing.assert_equal(first.area, [5, np.nan])
     assert first.cpu_seconds.tolist() == [1, 2]
+    assert {k: x.tolist() for k, x in first.judged.items()} == {"unseen": [0.5, 0.75]}
     assert runs["other"].curves.tolist() == [[9, 8, 8]]
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/07_disjoint_network.py (edit there); digest 1e56a2eeec5b257a
+# Generated from chapters/07_disjoint_network.py (edit there); digest af4c114ae447cf58
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -237,6 +237,9 @@ class NormalProjectionNetwork(nn.Module):
         return Independent(normal, len(self.shape), validate_args=False)
 
 
+DETACH = ("always", "policy_phase", "never")
+
+
 class Heads(nn.Module):
     """All weights of the disjoint network; what goes in and what comes out is tensors.
 
@@ -336,10 +339,8 @@ class DisjointPolicyValueNetwork(nn.Module):
         super().__init__()
         check_spec("observation_spec", observation_spec)
         check_spec("action_spec", action_spec)
-        if detach not in ("always", "policy_phase", "never"):
-            raise ValueError(
-                f"detach must be 'always', 'policy_phase' or 'never', got {detach!r}"
-            )
+        if detach not in DETACH:
+            raise ValueError(f"detach must be one of {DETACH}, got {detach!r}")
         self.observation_spec, self.action_spec = observation_spec, action_spec
         self.name = name
         self.heads = Heads(

@@ -1,4 +1,4 @@
-# Generated from chapters/08_ppg.py (edit there); digest d32a6399ad6366ca
+# Generated from chapters/08_ppg.py (edit there); digest 10561d2cf8d38f9b
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.distributions import Categorical, Independent, kl_divergence
 from literate_rl.advantages import lambda_returns
 from literate_rl.agents import check_gamma
 from literate_rl.disjoint_network import (
+    DETACH,
     DisjointPolicyValueNetwork,
     EncodingNetwork,
     linear,
@@ -41,7 +42,7 @@ from literate_rl.ppo import (
     ppo_settings,
 )
 from literate_rl.ppo_error import ppo_info, ppo_policy_data, ppo_policy_loss
-from literate_rl.runs import check_setting
+from literate_rl.runs import check_counts, check_setting
 
 __all__ = [
     "AlgStep",
@@ -301,6 +302,21 @@ class PPGAuxPhaseLoss(nn.Module):
         self.td_error_loss_fn, self.weight = td_error_loss_fn, policy_kl_loss_weight
         self.gamma, self.td_lambda, self.name = gamma, td_lambda, name
 
+    def target(self, info: PPGTrainInfo) -> Tensor:
+        """Return the targets (T, B), made from what was seen during the rollout."""
+        for name in ("rollout_next_value", "discount", "step_type"):
+            check_shape(f"info.{name}", getattr(info, name), tuple(info.reward.shape))
+        terminated = info.discount == 0
+        truncated = (info.step_type == LAST) & ~terminated
+        return lambda_returns(
+            info.reward,
+            info.rollout_next_value,
+            terminated,
+            truncated,
+            self.gamma,
+            self.td_lambda,
+        )
+
     def forward(self, info: PPGTrainInfo) -> LossInfo:
         """Compute the loss of each step.
 
@@ -313,20 +329,9 @@ class PPGAuxPhaseLoss(nn.Module):
         Raises:
             ValueError: If a shape differs or a number that counts is not finite.
         """
-        shape = tuple(info.reward.shape)
-        for name in ("value", "aux", "rollout_next_value", "discount", "step_type"):
-            check_shape(f"info.{name}", getattr(info, name), shape)
-        # The targets are made from what was seen and said during the rollout.
-        terminated = info.discount == 0
-        truncated = (info.step_type == LAST) & ~terminated
-        target = lambda_returns(
-            info.reward,
-            info.rollout_next_value,
-            terminated,
-            truncated,
-            self.gamma,
-            self.td_lambda,
-        )
+        target = self.target(info)
+        for name in ("value", "aux"):
+            check_shape(f"info.{name}", getattr(info, name), tuple(target.shape))
         # The three terms of {eq}`auxiliary-loss`.
         parts = PPGAuxPhaseLossInfo(
             self.td_error_loss_fn(info.value, target),
@@ -344,7 +349,8 @@ class PPGAuxOptions(NamedTuple):
         enabled: Whether there is an auxiliary phase at all.
         interval: Policy phases between two auxiliary phases.
         mini_batch_length: Steps of a chunk, or None for the steps of a rollout.
-        mini_batch_size: Chunks of a minibatch.
+        mini_batch_size: Chunks of a minibatch; a few more where they do not come out
+            even.
         num_updates_per_train_iter: Epochs of an auxiliary phase.
     """
 
@@ -361,14 +367,12 @@ REWARD = spaces.Box(-np.inf, np.inf, ())
 
 def check_aux_options(options: PPGAuxOptions) -> None:
     """Raise unless all options are legal."""
-    for name in ("interval", "mini_batch_size", "num_updates_per_train_iter"):
-        check_setting(options, name, lambda x: x >= 1, "at least 1")
-    check_setting(
-        options,
-        "mini_batch_length",
-        lambda x: x is None or x >= 1,
-        "at least 1 or None",
-    )
+    if not isinstance(options, PPGAuxOptions):
+        raise TypeError(f"aux_options must be PPGAuxOptions, got {options!r}")
+    names = ["interval", "mini_batch_size", "num_updates_per_train_iter"]
+    if options.mini_batch_length is not None:
+        names.append("mini_batch_length")
+    check_counts(options, names)
 
 
 @dataclass(frozen=True)
@@ -404,8 +408,7 @@ class PPGConfig(PPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("aux_interval", "aux_batch_size", "aux_epochs"):
-            check_setting(self, name, lambda x: x >= 1, "at least 1")
+        check_counts(self, ("aux_interval", "aux_batch_size", "aux_epochs"))
         steps = self.num_steps
         check_setting(
             self,
@@ -414,11 +417,11 @@ class PPGConfig(PPOConfig):
             f"None or a divisor of the {steps} steps of a rollout",
         )
         check_setting(self, "aux_learning_rate", lambda x: x > 0, "positive")
-        check_setting(self, "clone_weight", lambda x: x >= 0, "at least 0")
-        references = ("snapshot", "rollout")
-        check_setting(
-            self, "kl_reference", references.__contains__, "'snapshot' or 'rollout'"
-        )
+        finite = "at least 0, finite"
+        check_setting(self, "clone_weight", lambda x: 0 <= x < math.inf, finite)
+        choices = {"kl_reference": ("snapshot", "rollout"), "detach": DETACH}
+        for name, legal in choices.items():
+            check_setting(self, name, legal.__contains__, f"one of {legal}")
 
     @property
     def aux_options(self) -> PPGAuxOptions:
@@ -442,7 +445,7 @@ PPG_SETTINGS: dict[str, dict[str, Any]] = {
         "aux_learning_rate": 1e-3,
     },
     "literate_rl/Maze-v0": {
-        "total_steps": 100_000,
+        "total_steps": 300_000,
         "num_envs": 32,
         "num_steps": 64,
         "num_epochs": 3,
@@ -490,15 +493,19 @@ class PPGAuxAlgorithm:
         config: Settings; the defaults if None.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
         dual_actor_value_network: The network, shared with whoever acts; None makes one.
-        aux_options: Options of the auxiliary phase.
+        aux_options: Options of the auxiliary phase. Where it is not enabled, nothing
+            is stored and nothing is trained.
         debug_summaries: Whether ``train_iter`` also tells the mean length of the
             gradient, before it is shortened.
         name: Name of the algorithm.
+        prepare: Turns observations, as they are stored, into what the network takes.
+            It is asked anew in each phase; None leaves them as they are.
 
     Attributes:
         buffer: Experience since the last phase, a list of steps.
 
     Raises:
+        TypeError: If an option is of another kind.
         ValueError: If an option is out of range or the reward is no single number.
 
     Source:
@@ -516,9 +523,11 @@ class PPGAuxAlgorithm:
         aux_options: PPGAuxOptions = AUX_OPTIONS,
         debug_summaries: bool = False,
         name: str = "PPGAuxAlgorithm",
+        *,
+        prepare: Callable[[Any], Any] | None = None,
     ) -> None:
         check_aux_options(aux_options)
-        if reward_spec.shape != ():
+        if not isinstance(reward_spec, spaces.Space) or reward_spec.shape != ():
             raise ValueError(f"reward_spec must be a single number, got {reward_spec}")
         self.config = config or PPGConfig()
         self.network = dual_actor_value_network or DisjointPolicyValueNetwork(
@@ -529,7 +538,7 @@ class PPGAuxAlgorithm:
             self.parameters, self.config.aux_learning_rate, eps=1e-5, fused=True
         )
         self.options, self.debug_summaries = aux_options, debug_summaries
-        self.name = name
+        self.name, self.prepare = name, prepare or (lambda observation: observation)
         self.loss = PPGAuxPhaseLoss(
             policy_kl_loss_weight=self.config.clone_weight,
             gamma=self.config.gamma,
@@ -549,13 +558,20 @@ class PPGAuxAlgorithm:
 
         Args:
             exp: The observation, a nest of tensors ``(B, *)``, and the rollout's
-                information on it. It is copied.
+                information on it, with ``next_value``. It is copied.
 
         Raises:
             TypeError: If something in it is neither a tensor nor a distribution.
-            ValueError: If shapes or types differ from those of the first experience.
+            ValueError: If the network cannot learn from it, if shapes or types differ
+                from those of the first experience, or a number is not finite.
                 Nothing is stored then.
         """
+        if not self.options.enabled:
+            return
+        if not (isinstance(exp, tuple) and isinstance(exp[-1], PPGRolloutInfo)):
+            raise TypeError(
+                f"exp must be an observation and a PPGRolloutInfo, got {exp!r:.40}"
+            )
         observation, info = exp
         rows = tuple(row_of(leaf) for leaf in ends(info.action_distribution))
         new = (observation, info._replace(action_distribution=rows))
@@ -563,10 +579,34 @@ class PPGAuxAlgorithm:
             if not isinstance(x, Tensor):
                 raise TypeError(f"exp must hold tensors, got {type(x).__name__}")
         form = map_nest(lambda x: f"{tuple(x.shape)} {x.dtype}", new)
-        if self.form is not None and form != self.form:
+        if self.form is None:
+            self.check_first(*new)
+        elif form != self.form:
             raise ValueError(f"exp must have the form {self.form}, got {form}")
+        for x in ends((observation, info.reward, info.next_value)):
+            if not x.isfinite().all():
+                raise ValueError(
+                    "exp must hold finite observations, rewards and values"
+                )
         self.form = form
         self.buffer.append(map_nest(lambda x: x.detach().clone(), new))
+
+    @torch.no_grad()
+    def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
+        """Raise unless the network can learn from experience of this form."""
+        output, state = self.network.heads(self.prepare(observation))
+        if any(True for _ in ends(state)):
+            raise ValueError(
+                "dual_actor_value_network must have encoders without memory: the "
+                "auxiliary phase passes the steps of a chunk all at once"
+            )
+        rows, value, _ = output
+        if value.numel() == 0:
+            raise ValueError("exp must hold at least one environment, got none")
+        for name in ("value", "next_value", "reward", "discount", "step_type"):
+            check_shape(f"exp's {name}", getattr(info, name), tuple(value.shape))
+        for own, row in zip(rows, info.action_distribution, strict=True):
+            check_shape("exp's action_distribution", row, tuple(own.shape))
 
     def chunks(self) -> tuple[Any, PPGRolloutInfo]:
         """Return the buffer as chunks: tensors ``(L, C, *)``, time first.
@@ -595,9 +635,12 @@ class PPGAuxAlgorithm:
         """Run one auxiliary phase, empty the buffer, and return metrics.
 
         Raises:
-            ValueError: If the buffer does not hold a chunk or a loss is not finite.
+            ValueError: If the buffer does not hold a chunk or a gradient is not finite.
         """
+        if not self.options.enabled:
+            return {}
         observation, info = self.chunks()
+        observation = self.prepare(observation)
         count = info.reward.shape[1]
         if self.config.kl_reference == "snapshot":
             info = info._replace(action_distribution=self.snapshot(observation))
@@ -605,18 +648,13 @@ class PPGAuxAlgorithm:
         history = []
         for _ in range(self.options.num_updates_per_train_iter):
             order = torch.randperm(count, generator=self.generator)
-            for chosen in order.to(info.reward.device).chunk(parts):
+            for chosen in order.to(info.reward.device).tensor_split(parts):
                 minibatch = map_nest(lambda x, c=chosen: x[:, c], (observation, info))
                 history.append(self.learn(*minibatch))
         self.buffer.clear()
         # The means of the last epoch are told, and the divergence of the first
         # minibatch, before which nothing was learned.
         table = torch.stack(history)
-        if not table.isfinite().all():
-            raise ValueError(
-                "losses of the auxiliary phase must be finite, got "
-                f"{table[~table.isfinite().all(1)][0].tolist()}"
-            )
         names = ("value_loss", "aux_value_loss", "kl", "grad_norm")
         means = table[-parts:].mean(0).tolist()
         metrics = {f"aux/{name}": x for name, x in zip(names, means, strict=True)}
@@ -651,6 +689,8 @@ class PPGAuxAlgorithm:
             parameter.grad = None
         loss_info.loss.mean().backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        if not norm.isfinite():
+            raise ValueError(f"the gradient's length must be finite, got {norm.item()}")
         self.optimizer.step()
         parts = [part.detach().mean() for part in loss_info.extra]
         return torch.stack([*parts, norm])
@@ -964,6 +1004,7 @@ class PPGAlgorithm:
             config=config,
             dual_actor_value_network=network,
             aux_options=config.aux_options,
+            prepare=policy.observe,
         )
 
     @property
@@ -1003,9 +1044,8 @@ class PPGAlgorithm:
         ended = batch.terminated | batch.truncated
         step_type = torch.where(ended, LAST, MID)
         discount = (~batch.terminated).to(value.dtype)
-        obs = self.policy.observe(batch.obs)
         rows = self.policy.split(row)
-        for t in range(len(obs)):
+        for t in range(len(batch.obs)):
             info = PPGRolloutInfo(
                 tuple(row[t] for row in rows),
                 batch.action[t],
@@ -1018,7 +1058,7 @@ class PPGAlgorithm:
                 (),
                 next_value[t],
             )
-            self.aux.observe_for_aux_replay((obs[t], info))
+            self.aux.observe_for_aux_replay((batch.obs[t], info))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, the policy's weights aside."""

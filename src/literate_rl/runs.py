@@ -1,4 +1,4 @@
-# Generated from chapters/01_runs.py (edit there); digest 820e46a72725a13b
+# Generated from chapters/01_runs.py (edit there); digest 398deccfef5a368e
 """Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -139,6 +139,26 @@ def check_setting(
         raise TypeError(f"{name} must be {expected}, got {value!r}") from None
     if not fits:
         raise ValueError(f"{name} must be {expected}, got {value}")
+
+
+def check_counts(settings: Any, names: Iterable[str]) -> None:
+    """Raise unless some settings count something: whole numbers, at least 1.
+
+    Args:
+        settings: The dataclass.
+        names: Names of the settings.
+
+    Raises:
+        TypeError: If a value is no number.
+        ValueError: If it is not whole or too small.
+    """
+    for name in names:
+        check_setting(
+            settings,
+            name,
+            lambda x: x >= 1 and isinstance(x, int),
+            "at least 1, a whole number",
+        )
 
 
 def flat_env(
@@ -687,6 +707,7 @@ class StoredRuns(NamedTuple):
         final: Mean return without noise after the training, (seeds,).
         area: Mean of the training returns over the whole run, (seeds,).
         cpu_seconds: CPU time of the training, (seeds,).
+        judged: What else was measured after the training, by name, (seeds,) each.
     """
 
     steps: NDArray[np.float64]
@@ -694,6 +715,7 @@ class StoredRuns(NamedTuple):
     final: NDArray[np.float64]
     area: NDArray[np.float64]
     cpu_seconds: NDArray[np.float64]
+    judged: dict[str, NDArray[np.float64]]
 
 
 def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
@@ -719,14 +741,19 @@ def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
     runs = {}
     for variant in dict.fromkeys(row["variant"] for row in ends):
         mine = [row for row in ends if row["variant"] == variant]
-        numbers = [(row["return"], row["area"], row["cpu_seconds"]) for row in mine]
+        columns = {
+            name: np.array([row[name] for row in mine], float)
+            for name in mine[0]
+            if name not in ("variant", "seed")
+        }
+        three = (columns.pop(name) for name in ("return", "area", "cpu_seconds"))
         points = [(r["step"], r["return"]) for r in bins if r["variant"] == variant]
         table = np.array(points, float).reshape(len(mine), -1, 2)
         steps, curves = table[0, :, 0], table[:, :, 1]
         for curve in curves:
             known = np.isfinite(curve)
             curve[:] = np.interp(steps, steps[known], curve[known])
-        runs[variant] = StoredRuns(steps, curves, *np.array(numbers, float).T)
+        runs[variant] = StoredRuns(steps, curves, *three, columns)
     return runs
 
 
