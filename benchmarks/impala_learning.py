@@ -18,7 +18,7 @@ from literate_rl.ppo import make_policy
 from literate_rl.runs import flat_env
 
 UPDATES = (1, 4, 8)
-LAGS = (3, 5)
+LAGS = (5, 15)
 
 
 class Uncorrected(IMPALAPolicy):
