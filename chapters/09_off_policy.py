@@ -384,7 +384,7 @@ print("target policy's values: ", closed_form(pi).round(6))
 # equation. Beside it stands a bandit with three arms: one step, then the end.
 # $\pi_{\text{old}}$ likes the arm that pays nothing, $\pi$ likes the one that pays 5.
 
-# %% mystnb={"image": {"alt": "Two panels over the bound on a logarithmic axis from 0.1 to 10. Left the bandit: dots lie on a curve that is flat at the old policy's value 0.8 for small bounds and climbs to the new policy's 3.7. Right the value of one state of the random problem: dots lie on a curve that starts at the old policy's 1.1 and climbs to 3.5, a little below the new policy's 3.6"}}
+# %% mystnb={"image": {"alt": "Two panels over the bound on a logarithmic axis from 0.1 to 10. Left the bandit: dots lie on a curve that is flat at the old policy's value 0.8 for small bounds and climbs to the new policy's 3.7. Right the value of one state of the random problem: dots lie on a curve that starts just above the old policy's 1.1 and climbs to 3.5, a little below the new policy's 3.6"}}
 pay = torch.tensor([[0.0, 1.0, 5.0]], dtype=torch.float64)
 arm_old, arm = np.array([0.6, 0.3, 0.1]), np.array([0.1, 0.2, 0.7])
 over = torch.ones(1, 3, dtype=torch.bool)

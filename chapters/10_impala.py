@@ -482,8 +482,11 @@ class IMPALAPolicy:
             The numbers that ``monitor_vars_learn`` names and, with priorities, one for
             each sample as ``priority``.
         """
+        return self.learn(self.data_preprocess_learn(data))
+
+    def learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Take one step of the optimiser on what ``data_preprocess_learn`` returns."""
         config = self.config
-        batch = self.data_preprocess_learn(data)
         self.model.train()
         flat = map_nest(lambda x: x.flatten(0, 1), batch["obs_plus_1"])
         output = {
@@ -1130,10 +1133,14 @@ def make_learner(env, config):
     return IMPALA(IMPALAPolicy(config, model), envs)
 
 
-config = replace(impala_settings("CartPole-v1"), total_steps=30_000)
+# No checkpoint falls into a run as short as this one, so no episode is broken off.
+config = replace(
+    impala_settings("CartPole-v1"), total_steps=30_000, checkpoint_interval=1000
+)
 cartpole = make_learner("CartPole-v1", config)
 history = fit(cartpole, progress=False)
 rows = np.array([(h["step"], h["charts/episodic_return"]) for h in history])
+rows = rows[np.isfinite(rows[:, 1])]  # without the iterations in which no episode ended
 fig, axis = plt.subplots(figsize=(7, 2.4))
 axis.plot(*rows.T, marker=".", linewidth=0.8)
 axis.set(xlabel="steps", ylabel="return")
@@ -1220,11 +1227,31 @@ except RuntimeError as error:
     print("the one-line version:", str(error).split(":")[0])
 
 # %% [markdown]
+# ### Trap: a limit taken for an end
+#
+# DI-engine knows one flag. A time limit then zeroes the bootstrap, and a pole that stands is worth
+# as little as one that fell. Here are five steps that pay 1, in states that are worth 100, as they
+# are under a discount of 0.99 if nothing ever ends. The episode is cut off after the fifth. All
+# surprises should be zero.
+
+# %%
+from literate_rl.off_policy import vtrace
+
+limit = torch.tensor([[False]] * 4 + [[True]])
+never = torch.zeros_like(limit)
+hundred = torch.full((5, 1), 100.0)
+steps = (torch.zeros(5, 1), torch.ones(5, 1), hundred, hundred)
+for name, flags in (("truncated", (never, limit)), ("an end", (limit, never))):
+    _, adv = vtrace(*steps, *flags)
+    print(f"{name:10s}", adv.flatten().round().int().tolist())
+
+# %% [markdown]
 # ### Trap: the next row is not the successor
 #
 # `obs_plus_1` takes the successor of step $t$ from row $t + 1$. In an environment that resets by
 # itself this is wrong at each end. Under a time limit it is the value of a fresh start in place of
-# that of a life that goes on:
+# that of a life that goes on. The agent from above says how far the two are apart. And observations
+# that are dictionaries cannot be joined at all:
 
 # %%
 from gymnasium.wrappers import TimeLimit
@@ -1238,6 +1265,15 @@ batch = learner.impala.data_preprocess_learn(samples)
 differs = (batch["obs"][1:] != batch["next_obs"][:-1]).any(-1)
 print("rows whose successor is not the next row:", int(differs.sum()))
 print("ends before the last row:                ", int(batch["done"][:-1].sum()))
+with torch.no_grad():
+    true = cartpole.policy.value(batch["next_obs"][:-1])
+    taken = cartpole.policy.value(batch["obs"][1:])
+print(f"true values {true.min():.1f} to {true.max():.1f}, ", end="")
+print(f"off by up to {(taken - true).abs().max():.1f}")
+try:
+    torch.cat([{"near": true}, {"near": taken}])
+except TypeError as error:
+    print("dictionaries:", str(error).partition(",")[0])
 
 # %% [markdown]
 # ### Trap: weights that never arrive
@@ -1247,31 +1283,59 @@ print("ends before the last row:                ", int(batch["done"][:-1].sum())
 # the weights scale the gradient, as they must:
 
 # %%
-with_weights = replace(config, priority=True, priority_IS_weight=True)
+sizes = {"obs_shape": 4, "action_shape": 2}
+weighted = replace(config, model=sizes, priority=True, priority_IS_weight=True)
 for number in (1.0, 0.5):
-    torch.manual_seed(0)
-    policy = IMPALAPolicy(
-        replace(with_weights, model={"obs_shape": 4, "action_shape": 2})
-    )
-    info = policy.forward_learn([sample | {"IS": number} for sample in samples])
-    print(f"weight {number}: norm of the gradient {info['grad_norm']:.2f}")
+    for name in ("published", "here"):
+        torch.manual_seed(0)
+        policy = IMPALAPolicy(weighted)
+        batch = policy.data_preprocess_learn([x | {"IS": number} for x in samples])
+        if name == "published":
+            batch["weight"] = torch.ones_like(batch["reward"])
+            batch["weight"][1:] = 1 - batch["done"][:-1].float()
+        info = policy.learn(batch)
+        print(
+            f"weight {number}, {name:9s} norm of the gradient {info['grad_norm']:.2f}"
+        )
 print("priorities:", np.round(info["priority"][:4], 2))
 
 # %% [markdown]
 # ### Trap: a dimension that gets lost
 #
 # An action of one number has the shape (1,). A collate function that is too helpful joins such
-# items to $(B,)$, and the action becomes $(T, B)$ while the mean stays $(T, B, 1)$. If the sizes
-# happen to fit, PyTorch says nothing and pairs every step with every environment. In the other
-# form of the data the mean and the deviation arrive as lists, and `Normal` refuses them.
+# items to $(B,)$, and the action becomes $(T, B)$ while the mean stays $(T, B, 1)$. PyTorch refuses
+# that, unless the sizes happen to fit. Then it pairs every step with every environment.
 
 # %%
-mu, action = torch.zeros(3, 3, 1), torch.zeros(3, 3)
-print(tuple(torch.distributions.Normal(mu, 1.0).log_prob(action).shape))
+for steps in (5, 3):
+    mu, action = torch.zeros(steps, 3, 1), torch.zeros(steps, 3)
+    try:
+        log_prob = torch.distributions.Normal(mu, 1.0).log_prob(action)
+        print(f"{steps} steps of 3 environments: {tuple(log_prob.shape)}")
+    except ValueError as error:
+        print(f"{steps} steps of 3 environments:", str(error).partition(":")[0])
+
+# %% [markdown]
+# In the other form of the data, lists are stacked on the first level only. What a Gaussian policy
+# said is one level below, and still a list when `Normal` gets it:
+
+# %%
+from torch.utils.data import default_collate
+
+said = {"mu": [torch.zeros(2)] * 3, "sigma": [torch.ones(2)] * 3}
+sample = {"reward": [torch.ones(())] * 3, "logit": said}
+batch = default_collate([sample, sample])
+for key, entry in batch.items():
+    if isinstance(entry, list):
+        batch[key] = default_collate(entry)
+mu, sigma = batch["logit"].values()
+print("published:", tuple(batch["reward"].shape), type(mu).__name__)
 try:
-    torch.distributions.Normal([torch.zeros(2, 1)], [torch.ones(2, 1)])
+    torch.distributions.Normal(mu, sigma)
 except (ValueError, TypeError) as error:
-    print(f"lists: {type(error).__name__}")
+    print("Normal:   ", type(error).__name__)
+ours = collate([sample, sample], dim=1)
+print("here:     ", tuple(ours["reward"].shape), tuple(ours["logit"]["mu"].shape))
 
 # %% [markdown]
 # ### Trap: a length that is fixed twice
@@ -1289,13 +1353,20 @@ print("by the setting:   ", values.reshape(6, 2)[:, 0].tolist())
 # ### Trap: a mask in one place
 #
 # If the actor masks actions that are not possible, the learner has to mask them too. DI-engine's
-# does not. Even a policy that has not changed then gets ratios other than 1:
+# does not. Take a policy that has not changed, two of whose four actions are masked. The step pays
+# 1 and ends the episode, the value is 0, so the loss of the value should be 1:
 
 # %%
-logit = torch.zeros(4)
-mask = torch.tensor([True, True, False, False])
-behaviour = logit.masked_fill(~mask, -torch.inf).softmax(0)
-print("ratio of the first action:", (logit.softmax(0)[0] / behaviour[0]).item())
+logit = torch.zeros(1, 1, 4)
+masked = logit.masked_fill(torch.tensor([False, False, True, True]), -torch.inf)
+action, end = torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.bool)
+for name, new in (("masked twice:", masked), ("masked once: ", logit)):
+    data = vtrace_data(
+        new, masked, action, torch.zeros(2, 1), torch.ones(1, 1), terminated=end
+    )
+    ratio = (new.softmax(-1) / masked.softmax(-1))[0, 0, 0].item()
+    loss = vtrace_error_discrete_action(data).value_loss.item()
+    print(f"{name} ratio {ratio}, loss of the value {loss}")
 
 # %% [markdown]
 # ### Trap: the last start
@@ -1314,9 +1385,8 @@ for name, starts in (("published", range(n - T)), ("right", range(n - T + 1))):
 # ### Trap: filling up that counts
 #
 # To fill the last unroll DI-engine repeats earlier steps, and they count twice. If there are none,
-# it appends empty steps that are marked as done. Where the episode is not over, the first of them
-# is taken for the successor of the last real step. `get_train_sample` gives all of them the
-# weight 0 and cuts the episode.
+# it appends empty steps that are marked as done. Here is an episode of six steps, and one of three
+# steps that goes on:
 
 # %%
 T, n = 4, 6
@@ -1329,7 +1399,19 @@ for sample in four_steps.get_train_sample(marked[:n]):
     ours.index_add_(0, sample["obs"].flatten().long(), sample["weight"])
 print("here:               ", ours.int().tolist())
 
+obs, done = torch.tensor([7.0, 8.0, 9.0, 0.0]), torch.tensor([0.0, 0, 0, 1])
+weight = torch.ones(4)
+weight[1:] = 1 - done[:-1]
+print("three steps and nothing:", obs.tolist(), "weights", weight.tolist())
+three = [{**marked[0], "obs": torch.tensor([x])} for x in (7.0, 8.0, 9.0)]
+(sample,) = four_steps.get_train_sample(three)
+filled = sample["obs"].flatten().tolist()
+print("here:                   ", filled, "weights", sample["weight"].tolist())
+
 # %% [markdown]
+# The empty step counts in full, although nobody was ever there. And it is taken for the successor
+# of the last real one.
+#
 # ### Trap: settings that do nothing
 #
 # With `optim="rmsprop"` DI-engine builds an optimiser without the clip, whatever the settings say.
@@ -1352,6 +1434,8 @@ print("in use:    ", optimizer.param_groups[0]["lr"])
 # | step behind an end | kept | kept | kept | thrown away | kept | no such step |
 # | $\lambda$ | 0.95 | none | none | 0.95 | none | none |
 # | optimiser | Adam or RMSprop, both clipped | RMSprop | RMSprop, clipped | Adam, clipped; RMSprop, not clipped | Adam, clipped | Adam |
+# | *clip_momentum_norm* | $\kappa$ is `clip_value`, from the first update on | | | $\kappa$ is `clip_coef`, 5 and no setting of the policy; after 100 updates | | |
+# | where the modes are set up | in the constructor | | | `_init_learn`, `_init_collect`, `_init_eval` | | |
 #
 # ## On the best device
 #
