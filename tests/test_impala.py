@@ -18,7 +18,8 @@ from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.distributions import Categorical
+from torch.distributions import Categorical, Normal
+from torch.utils.data import default_collate
 
 from literate_rl.agents import make_envs
 from literate_rl.impala import (
@@ -197,7 +198,14 @@ def test_each_transition_counts_once(steps: int, length: int, end: str) -> None:
     assert torch.equal(counted, torch.ones(steps))
     assert rows[-1]["done"] == (end != "")  # the caller's transitions stay
 
-    # As published, a short tail is filled up with steps that count again.
+    # As published, an episode that goes on gets empty steps, and the first one counts.
+    if steps < length and not end:
+        done = torch.tensor([False] * steps + [True] * (length - steps))
+        published = torch.ones(length)
+        published[1:] = 1 - done[:-1].float()
+        assert published[steps] == 1.0
+        assert samples[0]["weight"][steps] == 0.0
+    # And a short tail is filled up with steps that count again.
     if steps > length and steps % length:
         starts = [*range(0, steps - length + 1, length), steps - length]
         assert sum(length for _ in starts) > steps
@@ -291,6 +299,31 @@ def test_weights_come_in_all_forms_of_the_pipelines() -> None:
     assert torch.equal(
         impala.get_train_sample(tuple(rows))[0]["obs"][0], rows[0]["obs"]
     )
+
+
+@pytest.mark.erratum("collate-drops-a-dimension")
+def test_lists_below_the_first_level_stay_lists() -> None:
+    said = {"mu": [torch.zeros(2)] * 3, "sigma": [torch.ones(2)] * 3}
+    sample = {"reward": [torch.ones(())] * 3, "logit": said}
+    published = default_collate([sample, sample])
+    published = {
+        key: default_collate(x) if isinstance(x, list) else x
+        for key, x in published.items()
+    }
+    assert published["reward"].shape == (3, 2)
+    assert isinstance(published["logit"]["mu"], list)
+    with pytest.raises((TypeError, ValueError)):
+        Normal(*published["logit"].values())
+    assert collate([sample, sample], dim=1)["logit"]["mu"].shape == (3, 2, 2)
+
+    # And a squeezed action of one number is refused, or pairs all with all.
+    for steps, shape in ((5, None), (3, (3, 3, 3))):
+        mu, action = torch.zeros(steps, 3, 1), torch.zeros(steps, 3)
+        if shape is None:
+            with pytest.raises(ValueError, match="not broadcastable"):
+                Normal(mu, 1.0).log_prob(action)
+        else:
+            assert Normal(mu, 1.0).log_prob(action).shape == shape
 
 
 class DictModel(nn.Module):
@@ -393,6 +426,26 @@ def test_the_step_behind_an_end_keeps_reward_and_value() -> None:
     assert not done[2]
 
 
+@pytest.mark.erratum("impala-time-limit")
+def test_a_limit_taken_for_an_end_lowers_all_advantages_before_it() -> None:
+    """Steps that pay 1 in states worth 100 under 0.99: nothing is a surprise."""
+    impala = make_impala()
+    batch = impala.data_preprocess_learn([episode(impala, 4, end="truncated")])
+    batch["reward"] = torch.ones(4, 1)
+    impala.model.value = lambda obs: torch.full(obs.shape[:-1], 100.0)
+    output = {"logit": torch.zeros(5, 2), "value": torch.full((5,), 100.0)}
+    steps = impala.reshape_data(output, batch | {"logit": torch.zeros(4, 1, 2)})
+    loss = vtrace_error_discrete_action(steps)
+    assert loss.policy_loss.item() == pytest.approx(0.0, abs=1e-4)
+    # As published there is one flag.
+    never = torch.zeros_like(steps.truncated)
+    hundred, one = torch.full((4, 1), 100.0), torch.ones(4, 1)
+    columns = (torch.zeros(4, 1), one, hundred, hundred)
+    _, published = vtrace(*columns, batch["done"], never)
+    weights = 0.9405 ** torch.arange(3, -1, -1).unsqueeze(1)
+    torch.testing.assert_close(published, -99 * weights)
+
+
 @pytest.mark.erratum("successor-is-the-next-row")
 def test_a_truncated_step_is_valued_at_its_true_successor() -> None:
     impala = make_impala()
@@ -436,14 +489,16 @@ def test_importance_weights_reach_the_loss_and_priorities_come_back() -> None:
     assert whole["total_loss"] == pytest.approx(parts, rel=1e-5)
 
     # As published: the weights that go on are marks of the ends, whatever was drawn.
-    impala = make_impala(priority=True, priority_IS_weight=True)
-    rows = episode(impala, 4)
-    sample = impala.get_train_sample(rows)[0] | {"IS": 0.5}
-    batch = impala.data_preprocess_learn([sample])
-    published = torch.ones_like(batch["reward"])
-    published[1:] = 1 - batch["done"][:-1].float()
-    assert published.unique().tolist() == [1.0]
-    assert batch["weight"].unique().tolist() == [0.5]
+    losses = []
+    for number in (1.0, 0.5):
+        impala = make_impala(priority=True, priority_IS_weight=True)
+        sample = impala.get_train_sample(episode(impala, 4))[0] | {"IS": number}
+        batch = impala.data_preprocess_learn([sample])
+        assert batch["weight"].unique().tolist() == [number]
+        batch["weight"] = torch.ones_like(batch["reward"])
+        batch["weight"][1:] = 1 - batch["done"][:-1].float()
+        losses.append(impala.learn(batch)["total_loss"])
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("value_weight", [0.0, 0.5])
