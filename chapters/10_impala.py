@@ -1149,43 +1149,78 @@ returns = evaluate(cartpole.policy, "CartPole-v1", episodes=10, seed=1)
 print(f"10 episodes without noise: {returns.mean():.0f}")
 
 # %% [markdown]
-# ## What a lag does
+# ## What old data do
 #
-# Now let the actor fall behind. All runs below take two steps of the optimiser on each
-# collection, on CartPole, with three seeds and a step size that does not fall. One half has
-# V-trace. The other half takes all data for its own: each ratio is 1.
-# `python -m benchmarks.impala_learning` makes the data anew.
+# Now let the data get old. There are two ways. The learner may take many updates on one
+# collection: each of them moves the policy away from the one that collected. Or the actor may fall
+# behind, while each collection is used once. In all runs below the step size is 2e-3 and does not
+# fall, $\lambda$ is 1, and there are ten seeds. One half has V-trace. The other half takes all data
+# for its own: each ratio is 1. `python -m benchmarks.impala_learning` makes the data anew.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels for the lags 0, 4 and 8, returns over 60,000 steps. Without a lag all six runs climb to several hundred and swing. With a lag of 4 or 8 most runs climb as well, and then many of them fall to 9 and stay there, with V-trace and without it"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "ALT"}}
 from literate_rl.runs import stored_runs
 
-lags = (0, 4, 8)
-fig, axes = plt.subplots(1, len(lags), figsize=(7, 2.6), sharey=True)
-for axis, lag in zip(axes, lags, strict=True):
-    variants = stored_runs(f"impala_lag_{lag}")
-    for (name, runs), color in zip(variants.items(), ("C0", "C3"), strict=True):
+experiments = {
+    "1 update": "impala_updates_1",
+    "4 updates": "impala_updates_4",
+    "8 updates": "impala_updates_8",
+    "lag 5": "impala_lag_5",
+    "lag 15": "impala_lag_15",
+}
+
+
+def share(fallen, z=1.96):
+    """Return how many runs fell, and Wilson's interval of 95 percent."""
+    n, k = len(fallen), fallen.sum()
+    middle, half = k + z**2 / 2, z * np.sqrt(k * (n - k) / n + z**2 / 4)
+    low, high = ((middle + side * half) / (n + z**2) for side in (-1, 1))
+    return f"{k:2d} of {n} [{low:3.0%}, {high:3.0%}]"
+
+
+fig, axes = plt.subplots(2, 3, figsize=(7, 4), sharex=True, sharey=True)
+print("           the two kinds   last third   collapsed")
+for axis, (title, name) in zip(axes.flat, experiments.items(), strict=False):
+    variants = stored_runs(name)
+    for (kind, runs), color in zip(variants.items(), ("C0", "C3"), strict=True):
         steps, curves = runs.steps / 1000, runs.curves
-        axis.plot(steps, curves.T, color=color, alpha=0.3, linewidth=0.8)
-        axis.plot(steps, curves.mean(0), color=color, linewidth=2, label=name)
-    axis.set_title(f"lag {lag}", fontsize=10)
+        axis.plot(steps, curves.T, color=color, alpha=0.3, linewidth=0.7)
+        axis.plot(steps, curves.mean(0), color=color, linewidth=2, label=kind)
+        late, fallen = curves[:, -len(steps) // 3 :].mean(), curves[:, -1] < 15
+        print(f"{title:10s} {kind:12s} {late:12.0f}   {share(fallen)}")
+    axis.set_title(title, fontsize=10)
+for axis in axes[:, 0]:
+    axis.set_ylabel("return while training")
+for axis in (*axes[1, :2], axes[0, 2]):
     axis.set_xlabel("thousand steps")
-    for name, runs in variants.items():
-        late = runs.curves[:, -len(steps) // 3 :].mean(1)
-        print(f"lag {lag}, {name:11s} last third, by seed: {late.round().astype(int)}")
-axes[0].set_ylabel("return while training")
-axes[0].legend(fontsize=8)
+axes[0, 2].xaxis.set_tick_params(labelbottom=True)
+axes[1, 2].axis("off")
+axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
 fig.tight_layout()
 
 # %% [markdown]
-# **What to notice.** A thin line is a run. Without a lag all six runs learn, with swings. With a
-# lag of 4 or 8 most of them reach several hundred, and then more than half of them fall to 9, the
-# return of an agent that pushes to one side only. They do so with and without V-trace, and three
-# seeds cannot tell the two apart. So the correction is no insurance. It says which policy the
-# values and the gradient belong to ({doc}`/chapters/09_off_policy` shows it without noise). It does
-# not say how far one may go with data of an older policy, as the clip of
-# {doc}`/chapters/05_ppo` does. Where the lag cannot be helped, take smaller steps. If there is no
-# lag and each sample is used once, all ratios are 1, and the two kinds of run are equal to the
-# bit.
+# **What to notice.** NOTICE
+#
+# Why do they fall? Look at one action, as likely as another one before the first update, with an
+# advantage of $-1$. Uncorrected, its loss is $\log \pi(a)$, which has no lower bound. Each update
+# pushes it further down, however rare it has become. With V-trace the weight of the push is the
+# ratio, and it vanishes together with $\pi(a)$:
+
+# %%
+for name, corrected in (("V-trace", True), ("uncorrected", False)):
+    logit, seen = torch.zeros(()), []
+    for update in range(1, 1001):
+        chance = logit.sigmoid()
+        ratio = (chance / 0.5).clamp(max=1.0) if corrected else 1.0
+        logit -= 0.5 * ratio * (1 - chance)
+        if update in (1, 10, 100, 1000):
+            seen.append(f"{logit.sigmoid().item():.1e}")
+    print(f"{name:11s} chance after 1, 10, 100 and 1000 updates:", *seen)
+
+# %% [markdown]
+# A good action needs no such brake: its chance stops at 1. So the correction does not make learning
+# faster. It stops old data from being believed again and again. It does not say how far one may go
+# with them, as the clip of {doc}`/chapters/05_ppo` does. And what it does to the values is seen
+# without noise in {doc}`/chapters/09_off_policy`.
 
 # %% [markdown]
 # ## Traps

@@ -38,7 +38,7 @@ from literate_rl.off_policy import (
     vtrace_error_discrete_action,
 )
 from literate_rl.ppo import DiscretePolicy, GaussianPolicy, make_policy
-from literate_rl.runs import Run, fit, flat_env
+from literate_rl.runs import Run, fit, flat_env, stored_runs
 
 SMALL = IMPALAConfig(
     model={"obs_shape": 3, "action_shape": 2}, unroll_len=4, n_sample=4, batch_size=4
@@ -597,13 +597,16 @@ def test_the_step_size_in_the_log_is_the_one_in_use() -> None:
 
 
 def test_state_comes_back() -> None:
-    impala, other = make_impala(), make_impala()
+    changes = {"grad_clip_type": "clip_momentum_norm", "clip_value": 0.5}
+    impala, other = make_impala(**changes), make_impala(**changes)
     rows = episode(impala, 4)
+    impala.forward_learn([episode(impala, 4, 1)])
     impala.forward_learn([rows])
     state = impala.state_dict_learn()
     other.forward_collect({0: torch.zeros(3)})
     other.load_state_dict_learn(state)
-    assert impala.forward_learn([rows]) == other.forward_learn([rows])
+    for _ in range(2):  # the second one sees how the first gradient was clipped
+        assert impala.forward_learn([rows]) == other.forward_learn([rows])
     drawn = [p.forward_collect({0: torch.zeros(3)}) for p in (impala, other)]
     assert drawn[0][0]["action"] == drawn[1][0]["action"]
 
@@ -821,6 +824,15 @@ def test_without_a_lag_the_correction_changes_no_bit() -> None:
 
     assert torch.equal(trained(IMPALAPolicy, 0), trained(Uncorrected, 0))
     assert not torch.equal(trained(IMPALAPolicy, 2), trained(Uncorrected, 2))
+
+
+def test_stored_runs_without_old_data_are_equal_to_the_bit() -> None:
+    one, eight = (stored_runs(f"impala_updates_{n}") for n in (1, 8))
+    for name in ("curves", "final", "area"):
+        kinds = [getattr(one[kind], name) for kind in ("V-trace", "uncorrected")]
+        assert len(kinds[0]) == 10
+        np.testing.assert_array_equal(*kinds)
+    assert not np.array_equal(eight["V-trace"].curves, eight["uncorrected"].curves)
 
 
 @pytest.mark.parametrize("changes", [{}, {"lag": 2, "priority": True}])
