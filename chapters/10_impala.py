@@ -1178,7 +1178,7 @@ def share(fallen, z=1.96):
 
 
 fig, axes = plt.subplots(2, 3, figsize=(7, 4), sharex=True, sharey=True)
-print("           the two kinds   last third   collapsed")
+print(f"{'':10s} {'':12s} last third   collapsed")
 for axis, (title, name) in zip(axes.flat, experiments.items(), strict=False):
     variants = stored_runs(name)
     for (kind, runs), color in zip(variants.items(), ("C0", "C3"), strict=True):
@@ -1186,7 +1186,7 @@ for axis, (title, name) in zip(axes.flat, experiments.items(), strict=False):
         axis.plot(steps, curves.T, color=color, alpha=0.3, linewidth=0.7)
         axis.plot(steps, curves.mean(0), color=color, linewidth=2, label=kind)
         late, fallen = curves[:, -len(steps) // 3 :].mean(), curves[:, -1] < 15
-        print(f"{title:10s} {kind:12s} {late:12.0f}   {share(fallen)}")
+        print(f"{title:10s} {kind:12s} {late:10.0f}   {share(fallen)}")
     axis.set_title(title, fontsize=10)
 for axis in axes[:, 0]:
     axis.set_ylabel("return while training")

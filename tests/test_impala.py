@@ -602,7 +602,7 @@ def test_state_comes_back() -> None:
     rows = episode(impala, 4)
     impala.forward_learn([episode(impala, 4, 1)])
     impala.forward_learn([rows])
-    state = impala.state_dict_learn()
+    state = copy.deepcopy(impala.state_dict_learn())
     other.forward_collect({0: torch.zeros(3)})
     other.load_state_dict_learn(state)
     for _ in range(2):  # the second one sees how the first gradient was clipped
