@@ -1157,7 +1157,7 @@ print(f"10 episodes without noise: {returns.mean():.0f}")
 # fall, $\lambda$ is 1, and there are ten seeds. One half has V-trace. The other half takes all data
 # for its own: each ratio is 1. `python -m benchmarks.impala_learning` makes the data anew.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 60,000 steps. One update: both kinds of run climb to between 100 and 500, on the same lines. Four updates: FOUR. Eight updates: of the uncorrected runs all but one fall to 9 early and stay there, with V-trace four do. Lag 5: nearly all runs climb, and the two kinds look alike. Lag 15: all runs climb, those without correction higher"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 60,000 steps. One update: both kinds of run climb to between 100 and 500, on the same lines. Four updates: six runs without correction fall to 9 and stay there, one with V-trace, and the mean with V-trace rises to 350. Eight updates: of the uncorrected runs all but one fall to 9 before 20,000 steps and stay there, with V-trace four do. Lag 5: all runs but one without correction climb, and the two means are close. Lag 15: all runs climb, and the mean without correction is higher, 450 against 250 at the end"}}
 from literate_rl.runs import stored_runs
 
 experiments = {
@@ -1200,11 +1200,12 @@ fig.tight_layout()
 # %% [markdown]
 # **What to notice.** A thin line is a run, and a collapsed run ends below 15: such an agent pushes to
 # one side only. With one update on each collection all ratios are 1, and the two kinds of run are
-# equal to the bit. With eight updates nine of ten uncorrected runs collapse, and four of ten with
-# V-trace. The seeds are the same, so they can be compared in pairs: five collapse only without the
-# correction, none only with it. So it helps, and it is no insurance. With an actor that falls behind,
-# hardly any run collapses, not even with a lag of 15. There V-trace has its price: it learns more
-# slowly. A ratio is clipped above 1 and not below, so on average the same data weigh less.
+# equal to the bit. With four updates six of ten uncorrected runs collapse, and one with V-trace. With
+# eight updates it is nine and four. The seeds are the same, so the runs can be compared in pairs:
+# five collapse only without the correction, in either panel, and none collapses only with it. So it
+# helps, and it is no insurance. With an actor that falls behind hardly any run collapses, not even
+# with a lag of 15. There V-trace has its price: it learns more slowly. A ratio is clipped above 1 and
+# not below, so on average the same data weigh less.
 #
 # Why do they fall? Look at one action, as likely as another one before the first update, with an
 # advantage of $-1$. Uncorrected, its loss is $\log \pi(a)$, which has no lower bound. Each update
