@@ -1115,7 +1115,7 @@ def impala_settings(env: str) -> IMPALAConfig:
 # Thirty thousand steps from sixteen copies. The buffer is as small as one collection here,
 # and each sample is used four times.
 
-# %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to about 200"}}
+# %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to about 150, and swing between 50 and 300 at the end"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.agents import best_device, make_envs
@@ -1149,6 +1149,10 @@ returns = evaluate(cartpole.policy, "CartPole-v1", episodes=10, seed=1)
 print(f"10 episodes without noise: {returns.mean():.0f}")
 
 # %% [markdown]
+# **What to notice.** A dot is the mean over the episodes that ended in an iteration. The longer the
+# episodes get, the fewer of them end in its 32 steps. So the dots swing more and more, and some are
+# missing.
+#
 # ## What old data do
 #
 # Now let the data get old. There are two ways. The learner may take many updates on one
