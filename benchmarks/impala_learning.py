@@ -1,4 +1,4 @@
-"""Training runs of IMPALA: how well it learns, and what a lag does to it.
+"""Training runs of IMPALA: how well it learns, and what old data do to it.
 
 ``python -m benchmarks.impala_learning [NAME …]`` works as ``benchmarks.learning`` does.
 """
@@ -17,7 +17,8 @@ from literate_rl.off_policy import vtrace_data
 from literate_rl.ppo import make_policy
 from literate_rl.runs import flat_env
 
-LAGS = (0, 4, 8)
+UPDATES = (1, 4, 8)
+LAGS = (5, 15)
 
 
 class Uncorrected(IMPALAPolicy):
@@ -47,32 +48,34 @@ def plain(env: str, seeds: int, episodes: int, goal: float) -> Experiment:
     )
 
 
-def behind(lag: int) -> Experiment:
-    """Return the experiment with an actor that is behind, with and without V-trace."""
+def behind(updates: int = 1, lag: int = 0) -> Experiment:
+    """Return the experiment with data of an older policy, with and without V-trace."""
     env = "CartPole-v1"
     config = IMPALAConfig(
         total_steps=60_000,
         on_policy=True,
         n_sample=8,
         unroll_len=20,
-        update_per_collect=2,
+        update_per_collect=updates,
         learning_rate=2e-3,
         lambda_=1.0,
         entropy_weight=0.01,
         lag=lag,
+        checkpoint_interval=1000,  # beyond the end: no reset in between
     )
     kinds = {"V-trace": IMPALAPolicy, "uncorrected": Uncorrected}
     variants = {
         name: Variant({}, partial(build, env=env, policy=policy))
         for name, policy in kinds.items()
     }
-    return Experiment(env, config, 3, 20, variants)
+    return Experiment(env, config, 10, 20, variants)
 
 
 EXPERIMENTS = {
     "impala_cartpole": plain("CartPole-v1", seeds=5, episodes=20, goal=500),
     "impala_force": plain("literate_rl/ForceCartPole-v0", 5, episodes=20, goal=475),
-    **{f"impala_lag_{lag}": behind(lag) for lag in LAGS},
+    **{f"impala_updates_{n}": behind(updates=n) for n in UPDATES},
+    **{f"impala_lag_{lag}": behind(lag=lag) for lag in LAGS},
 }
 
 if __name__ == "__main__":

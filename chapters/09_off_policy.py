@@ -137,9 +137,9 @@ fig.tight_layout()
 #     + \gamma \lambda \, (1 - \mathrm{done}_t) \, x_{t+1} \bigr) .
 # $$ (vtrace-advantage)
 #
-# The $\lambda$ is not in the paper, which has $\lambda = 1$. If the two policies are the
-# same, all ratios are 1. Then $x_t$ and $\hat A_t$ are both the advantage of GAE, with the
-# same $\lambda$.
+# The paper counts $\lambda$ as a part of $c_t$ (section 4.1, remark 2), and leaves it out of the
+# advantage. Here it stands in both. If the two policies are the same, all ratios are 1. Then
+# $x_t$ and $\hat A_t$ are both the advantage of GAE, with the same $\lambda$.
 #
 # The two flags do what they always do. $\mathrm{te}_t$ takes the future out of the
 # surprise. $\mathrm{done}_t$ cuts the recursion. So one unroll may hold the end of one
@@ -187,7 +187,8 @@ def vtrace(
         ValueError: If a shape or a number is wrong, or a result is not finite.
 
     Source:
-        Espeholt et al. 2018, equation 1 and section 4.2, with a decay and two flags.
+        Espeholt et al. 2018, equation 1, remark 2 and section 4.2, with the decay in
+        the advantage as well, and with two flags.
     """
     check_steps(log_ratio=log_ratio, reward=reward)
     check_lambda(lambda_)
@@ -286,16 +287,17 @@ def clipped_policy(
         rho_clip_ratio: Bound of the ratio, positive, or None.
 
     Returns:
-        Probabilities ``(*, N)``.
+        Probabilities ``(*, N)``, a new array.
 
     Raises:
-        ValueError: If the bound is not positive or the shapes differ.
+        ValueError: If the bound is not positive, the shapes differ, or the two policies
+            have no action in common.
 
     Source:
         Espeholt et al. 2018, equation 3.
     """
     check_clips(rho_clip_ratio, rho_clip_ratio, None)
-    new = np.asarray(policy, dtype=np.float64)
+    new = np.array(policy, dtype=np.float64)
     old = np.asarray(old_policy, dtype=np.float64)
     if old.shape != new.shape:
         raise ValueError(f"old_policy must have shape {new.shape}, got {old.shape}")
@@ -303,7 +305,10 @@ def clipped_policy(
         return new
     # Numerator and denominator of {eq}`clipped-policy`.
     part = np.minimum(rho_clip_ratio * old, new)
-    result: NDArray[np.float64] = part / part.sum(-1, keepdims=True)
+    total = part.sum(-1, keepdims=True)
+    if not (total > 0).all():
+        raise ValueError("policy and old_policy must have an action in common")
+    result: NDArray[np.float64] = part / total
     return result
 
 
@@ -374,12 +379,12 @@ print("target policy's values: ", closed_form(pi).round(6))
 
 # %% [markdown]
 # The values settle, and not where the target policy's values are. We need not wait for
-# that. A sweep is an affine function of the values, $V \mapsto b + M V$. Sweeps from
-# zero and from one 1 at a time give $b$ and $M$, and the fixed point solves a linear
+# that. A sweep is an affine function of the values, $V \mapsto b + W V$. Sweeps from
+# zero and from one 1 at a time give $b$ and $W$, and the fixed point solves a linear
 # equation. Beside it stands a bandit with three arms: one step, then the end.
 # $\pi_{\text{old}}$ likes the arm that pays nothing, $\pi$ likes the one that pays 5.
 
-# %% mystnb={"image": {"alt": "Two panels over the bound on a logarithmic axis from 0.1 to 10. Left the bandit: dots lie on a curve that is flat at the old policy's value 0.8 for small bounds and climbs to the new policy's 3.7. Right the value of one state of the random problem: dots lie on a curve that does the same"}}
+# %% mystnb={"image": {"alt": "Two panels over the bound on a logarithmic axis from 0.1 to 10. Left the bandit: dots lie on a curve that is flat at the old policy's value 0.8 for small bounds and climbs to the new policy's 3.7. Right the value of one state of the random problem: dots lie on a curve that starts just above the old policy's 1.1 and climbs to 3.5, a little below the new policy's 3.6"}}
 pay = torch.tensor([[0.0, 1.0, 5.0]], dtype=torch.float64)
 arm_old, arm = np.array([0.6, 0.3, 0.1]), np.array([0.1, 0.2, 0.7])
 over = torch.ones(1, 3, dtype=torch.bool)
@@ -395,7 +400,7 @@ def bandit_sweep(value, rho, c):
 
 
 def affine(one_sweep, size, *clips):
-    """Return b and M of a sweep."""
+    """Return b and W of a sweep."""
     nothing = torch.zeros(size, dtype=torch.float64)
     b, _ = one_sweep(nothing, *clips)
     unit = torch.eye(size, dtype=torch.float64)
@@ -403,7 +408,7 @@ def affine(one_sweep, size, *clips):
 
 
 def fixed_point(one_sweep, size, rho):
-    """Solve V = b + M V."""
+    """Solve V = b + W V."""
     b, matrix = affine(one_sweep, size, rho, min(rho, 1.0))
     return torch.linalg.solve(torch.eye(size).double() - matrix, b).numpy()
 
@@ -898,25 +903,116 @@ print(f"published: off by at most {(published - expected).abs().max():.1f}")
 # %% [markdown]
 # ### Trap: the last target set to zero
 #
-# A sum that runs to the end of a list needs a value behind the end. Machin's IMPALA sets the
-# last *target* of each episode to zero. Then the value of the last state learns 0, and
-# the advantage of the step before it is missing all that came after.
+# Machin's IMPALA sets the last *target* of each episode to zero and computes the others from it,
+# backwards. But it is the value *behind* the last step that is zero. Here are three steps that pay
+# 1, on-policy. All values are 2.
 
 # %%
-reward, value, next_value = torch.ones(3, 1), torch.zeros(3, 1), torch.zeros(3, 1)
+reward, value = torch.ones(3, 1), torch.full((3, 1), 2.0)
 last = torch.tensor([[False], [False], [True]])
 never = torch.zeros_like(last)
-target, adv = vtrace(value, reward, value, next_value, last, never, 1.0, 1.0)
-spoiled = target.clone()
-spoiled[-1] = 0.0
-behind = torch.cat([spoiled[1:], torch.zeros(1, 1)])
-print("targets:", target.flatten().tolist(), "published:", spoiled.flatten().tolist())
+on_policy_ratio = torch.zeros(3, 1)
+steps = (on_policy_ratio, reward, value, value, last, never, 1.0, 1.0)
+target, adv = vtrace(*steps)
+
+published = torch.zeros(3, 1)  # the last one stays zero
+for t in (1, 0):
+    surprise = reward[t] + value[t + 1] - value[t]
+    published[t] = value[t] + surprise + (published[t + 1] - value[t + 1])
+behind = torch.cat([published[1:], torch.zeros(1, 1)])
+print(
+    "targets:   ", target.flatten().tolist(), "published:", published.flatten().tolist()
+)
+published_adv = reward + behind - value
 print(
     "advantages:",
     adv.flatten().tolist(),
     "published:",
-    (reward + behind - value).flatten().tolist(),
+    published_adv.flatten().tolist(),
 )
+
+# %% [markdown]
+# The value of the last state learns 0, and every target before it has lost the last reward.
+#
+# ### Trap: a sum beside a mean
+#
+# Machin adds up the policy's loss over all steps and averages that of the value. Which of the two
+# counts then depends on how many steps there are. Here the same four steps are there once, and a
+# hundred times:
+
+# %%
+logit = torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]], [[0.0, 0.0]], [[2.0, 0.0]]])
+for copies in (1, 100):
+    many = logit.repeat(1, copies, 1)
+    ones = torch.ones(5, copies)
+    action = torch.zeros(4, copies, dtype=torch.long)
+    data = vtrace_data(many, many, action, ones, ones[1:])
+    loss = vtrace_error_discrete_action(data)
+    both = (loss.policy_loss / loss.value_loss).item()
+    print(
+        f"{4 * copies:3d} steps: policy to value {both:.2f}, published {both * 4 * copies:.2f}"
+    )
+
+# %% [markdown]
+# Two more things are in the same lines. There is one bound for surprises and for advantages, so
+# whoever lifts it to get the values of $\pi$ lifts it for the policy's gradient too. And the
+# entropy is reshaped to one column, which fails if an action has two numbers:
+
+# %%
+once = torch.zeros(1, 1)
+end = torch.ones(1, 1, dtype=torch.bool)
+step = (torch.tensor([[50.0]]).log(), once + 1, once, once, end, ~end, 1.0, 1.0)
+print("advantage, a bound of its own:", vtrace(*step, None, None, 1.0)[1].item())
+print(
+    "advantage, the common bound:  ", round(vtrace(*step, None, None, None)[1].item())
+)
+try:
+    Normal(torch.zeros(5, 2), torch.ones(5, 2)).entropy().view(5, 1)
+except RuntimeError as error:
+    print("entropy:", error)
+
+# %% [markdown]
+# ### Trap: a test that cannot fail
+#
+# DI-engine's test of these losses checks that all three are numbers, adds them up, runs backward,
+# and then asserts that the inputs *are tensors*, which they were before. Any function passes:
+
+
+# %%
+def nonsense(data):
+    number = (data.target_output.sum() + data.value.sum()) * 0
+    return vtrace_loss(number, number, number)
+
+
+def published_test(error):
+    logit, value = torch.randn(4, 8, 16), torch.randn(5, 8)
+    logit, value = logit.requires_grad_(), value.requires_grad_()
+    action, reward = torch.randint(16, (4, 8)), torch.rand(4, 8)
+    loss = error(vtrace_data(logit, torch.randn(4, 8, 16), action, value, reward))
+    assert all(part.shape == () for part in loss)
+    sum(loss).backward()
+    assert isinstance(logit, torch.Tensor)
+    assert isinstance(value, torch.Tensor)
+    return "passed"
+
+
+print("V-trace: ", published_test(vtrace_error_discrete_action))
+print("nonsense:", published_test(nonsense))
+
+# %% [markdown]
+# It also shows the wrong sum. The entropy is a bonus, and who adds it to the loss teaches the
+# policy to make up its mind. One step downhill, with nothing but the entropy:
+
+# %%
+logit = torch.tensor([[[1.0, 0.0]]], requires_grad=True)
+taken, none = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1)
+data = vtrace_data(logit, logit, taken, torch.zeros(2, 1), none)
+before = vtrace_error_discrete_action(data).entropy_loss
+(slope,) = torch.autograd.grad(before, logit)
+for name, sign in (("as in the test", 1), ("subtracted", -1)):
+    moved = data._replace(target_output=logit - sign * slope)
+    after = vtrace_error_discrete_action(moved).entropy_loss
+    print(f"{name}: entropy from {before.item():.3f} to {after.item():.3f}")
 
 # %% [markdown]
 # ## What well-known implementations do

@@ -25,7 +25,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -42,7 +42,6 @@ from literate_rl.agents import best_device, true_successors
 from literate_rl.disjoint_network import map_nest
 from literate_rl.off_policy import (
     check_clips,
-    vtrace,
     vtrace_data,
     vtrace_error_continuous_action,
     vtrace_error_discrete_action,
@@ -80,10 +79,38 @@ __all__ = [
 #
 # The settings are those of DI-engine, with the same names and defaults, in one flat dataclass.
 # Its nested dictionaries can be read too. A name that nobody knows is an error here, because a
-# misspelt setting would otherwise be ignored in silence.
+# misspelt setting would otherwise be ignored in silence. `n_episode`, which counts a collection in
+# episodes there, is such a name: a collection here is one unroll from each environment. And since
+# V-trace needs $\bar c \le \bar\rho$, whoever lowers `rho_clip_ratio` has to lower `c_clip_ratio`
+# with it.
 
 
 # %% tags=["export"]
+# Where DI-engine keeps its settings: the names in each section. All others stand on the
+# first level. The last section stands within the one before.
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "learn": (
+        "update_per_collect",
+        "batch_size",
+        "learning_rate",
+        "value_weight",
+        "entropy_weight",
+        "discount_factor",
+        "lambda_",
+        "rho_clip_ratio",
+        "c_clip_ratio",
+        "rho_pg_clip_ratio",
+        "grad_clip_type",
+        "clip_value",
+        "optim",
+    ),
+    "collect": ("n_sample",),
+    "eval": (),
+    "other": ("replay_buffer",),
+    "replay_buffer": ("replay_buffer_size", "max_use"),
+}
+
+
 @dataclass(frozen=True)
 class IMPALAConfig:
     """Settings of IMPALA, with the names and the defaults of DI-engine's.
@@ -109,7 +136,8 @@ class IMPALAConfig:
         c_clip_ratio: Bound of the ratio that weighs what comes later, or none.
         rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or none.
         grad_clip_type: One of clip_norm, clip_value, clip_momentum_norm, or none.
-        clip_value: Bound of the gradient.
+        clip_value: Bound of the gradient. With clip_momentum_norm it is a multiple of
+            the usual norm, and DI-engine takes 5.
         optim: Either adam or rmsprop.
         n_sample: Samples of one collection, one from each environment.
         replay_buffer_size: Samples that the buffer holds at most.
@@ -118,7 +146,8 @@ class IMPALAConfig:
         seed: Decides everything that is random in the run.
         total_steps: Steps in the environments, all of them together.
         anneal: Whether the step size falls to zero in a straight line.
-        lag: Collections by which the acting policy is behind the learner.
+        lag: Collections by which the acting policy falls behind the learner before it
+            gets new weights.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -158,8 +187,14 @@ class IMPALAConfig:
         counts = ("unroll_len", "update_per_collect", "batch_size", "n_sample")
         others = ("replay_buffer_size", "max_use", "total_steps", "checkpoint_interval")
         check_counts(self, counts + others)
-        for name in ("seed", "lag", "value_weight", "entropy_weight"):
+        for name in ("seed", "lag"):
+            whole = "at least 0, a whole number"
+            check_setting(self, name, lambda x: x >= 0 and isinstance(x, int), whole)
+        for name in ("value_weight", "entropy_weight"):
             check_setting(self, name, lambda x: x >= 0, "at least 0")
+        switches = ("cuda", "on_policy", "priority", "priority_IS_weight", "anneal")
+        for name in switches:
+            check_setting(self, name, lambda x: isinstance(x, bool), "True or False")
         for name in ("learning_rate", "clip_value"):
             check_setting(self, name, lambda x: x > 0, "positive")
         for name in ("discount_factor", "lambda_"):
@@ -182,17 +217,23 @@ class IMPALAConfig:
         """Read settings from nested dictionaries, as DI-engine writes them.
 
         Args:
-            config: Settings by name. Those in ``learn``, ``collect``, ``eval`` and
-                ``other.replay_buffer`` are read as if they stood on the first level.
-                What is left out has its default.
+            config: Settings by name, each in its section ``learn``, ``collect`` or
+                ``other.replay_buffer``, or all on the first level. What is left out has
+                its default.
 
         Raises:
-            ValueError: If a name is unknown.
+            ValueError: If a name is unknown or stands in the wrong section, or if a
+                setting is there twice.
         """
         flat = dict(config)
-        # A section may hold another one: `other` holds `replay_buffer`.
-        for section in ("learn", "collect", "eval", "other", "replay_buffer"):
-            flat |= flat.pop(section, {})
+        for section, names in SECTIONS.items():
+            inside = flat.pop(section, {})
+            wrong, twice = inside.keys() - set(names), inside.keys() & flat.keys()
+            if wrong:
+                raise ValueError(f"{section} has unknown settings: {sorted(wrong)}")
+            if twice:
+                raise ValueError(f"config has settings twice: {sorted(twice)}")
+            flat |= inside
         unknown = flat.keys() - {setting.name for setting in fields(cls)}
         if unknown:
             raise ValueError(f"config has unknown settings: {sorted(unknown)}")
@@ -231,7 +272,12 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
 
     Returns:
         A tensor, or a dictionary of what its entries give.
+
+    Raises:
+        ValueError: If there is no item.
     """
+    if not items:
+        raise ValueError("items must hold at least one, got none")
     first = items[0]
     if isinstance(first, Mapping):
         return {key: collate([item[key] for item in items], dim) for key in first}
@@ -251,17 +297,20 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
 #
 # Before the optimiser sees the gradient $g$, it may be clipped. There are three ways, with one
 # bound $\kappa$. *clip_norm* shortens all of it to the length $\kappa$. *clip_value* limits each
-# number on its own. *clip_momentum_norm* compares the gradient $g_i$ of each parameter with the
-# mean square $u_i$ of earlier ones, which the optimiser keeps anyway:
+# number $g_j$ on its own. *clip_momentum_norm* compares its length with the usual one, $\bar g$:
 #
 # $$
 # g \leftarrow g \min \Bigl( 1, \frac{\kappa}{\lVert g \rVert} \Bigr) ,
 # \qquad
-# g_{ij} \leftarrow \max \bigl( -\kappa, \min(\kappa, g_{ij}) \bigr) ,
+# g_j \leftarrow \max \bigl( -\kappa, \min(\kappa, g_j) \bigr) ,
 # \qquad
-# g_i \leftarrow g_i \min \Bigl( 1, \frac{\kappa \lVert \sqrt{u_i} \rVert}
-#     {\lVert g_i \rVert} \Bigr) .
+# g \leftarrow g \min \Bigl( 1, \frac{\kappa \bar g}{\lVert g \rVert} \Bigr) .
 # $$ (gradient-clips)
+#
+# Here $\bar g^2$ is the mean of $\lVert g \rVert^2$ over this update and all earlier ones. Each
+# older update counts 0.999 of the next one. The lengths are those *before* the clip. Adam keeps a
+# mean of squares too, but it has seen clipped gradients only. A bound taken from it, with
+# $\kappa < 1$, could only shrink, and the gradient with it.
 #
 # Where is the value of a step's successor? In the next row, and for the last row in one that
 # is appended, so that `obs_plus_1` has $T + 1$ rows. Behind a truncation the next row is
@@ -328,6 +377,8 @@ class IMPALAPolicy:
         self.optimizer: torch.optim.Optimizer = optimizers[config.optim](
             self.parameters, config.learning_rate
         )
+        # Sums for the usual norm of the gradient: of squared norms, and of weights.
+        self.norms = (0.0, 0.0)
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the class of the default model, and the module to import it from."""
@@ -336,10 +387,14 @@ class IMPALAPolicy:
 
     def build_model(self) -> nn.Module:
         """Build the default model."""
-        missing = {"obs_shape", "action_shape"} - self.config.model.keys()
-        if missing:
-            raise ValueError(f"model must hold {sorted(missing)} if none is given")
-        size, actions = (self.config.model[k] for k in ("obs_shape", "action_shape"))
+        sizes = self.config.model
+        whole = all(isinstance(size, int) for size in sizes.values())
+        if sizes.keys() != {"obs_shape", "action_shape"} or not whole:
+            raise ValueError(
+                "model must hold two whole numbers, obs_shape and action_shape, "
+                f"got {sizes}"
+            )
+        size, actions = sizes["obs_shape"], sizes["action_shape"]
         name, (module,) = self.default_model()
         model_class: Any = getattr(import_module(module), name)
         box = ([-1.0] * actions, [1.0] * actions)
@@ -361,8 +416,9 @@ class IMPALAPolicy:
 
         Args:
             data: B samples of T steps. A sample is a list of T transitions, or one
-                dictionary whose entries are lists of T items or tensors ``(T, *)``.
-                The importance weight ``IS`` of a dictionary is one number.
+                dictionary whose entries are lists of T items or tensors ``(T, *)``. Its
+                importance weight ``IS`` is one number, or a list of equal ones. An
+                entry that is None counts as missing.
 
         Returns:
             The entries as tensors ``(T, B, *)``; rewards, flags and ``weight`` (T, B);
@@ -370,21 +426,26 @@ class IMPALAPolicy:
 
         Raises:
             TypeError: If a sample is of another kind.
-            ValueError: If an entry is missing.
+            ValueError: If an entry is missing, or samples differ in their length.
         """
-        kind = type(data[0])
-        if not issubclass(kind, Mapping | list):
-            raise TypeError(
-                f"data must hold dictionaries or lists, got {kind.__name__}"
-            )
 
         def pick(sample: Any) -> Any:
             if isinstance(sample, list):
                 return [pick(step) for step in sample]
-            return {key: sample[key] for key in FIELDS if key in sample}
+            if not isinstance(sample, Mapping):
+                kind = type(sample).__name__
+                raise TypeError(f"data must hold dictionaries or lists, got {kind}")
+            return {key: sample[key] for key in FIELDS if sample.get(key) is not None}
 
-        # One call serves both forms: lists become time, samples stand side by side.
-        batch = collate([pick(sample) for sample in data], dim=1)
+        picked = [pick(sample) for sample in data]
+        try:
+            # One call serves both forms: lists become time, samples stand side by side.
+            batch = collate(picked, dim=1)
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(
+                "data must hold samples of one length, and in each step the same "
+                f"entries, got {type(error).__name__}: {error}"
+            ) from error
         missing = [key for key in FIELDS[:6] if key not in batch]
         if missing:
             raise ValueError(f"data must hold {missing}, got {list(batch)}")
@@ -401,7 +462,8 @@ class IMPALAPolicy:
             heads = [x if isinstance(x, Mapping) else x[0] for x in data]
             if not all("IS" in head for head in heads):
                 raise ValueError("data must hold IS if priority_IS_weight is True")
-            weight = weight * collate([head["IS"] for head in heads]).to(weight)
+            numbers = collate([head["IS"] for head in heads]).to(weight)
+            weight = weight * numbers.reshape(len(heads), -1)[:, 0]
         batch["weight"] = weight.reshape(shape)
         batch["obs_plus_1"] = map_nest(
             lambda obs, next_obs: torch.cat([obs, next_obs[-1:]]).float(),
@@ -420,8 +482,11 @@ class IMPALAPolicy:
             The numbers that ``monitor_vars_learn`` names and, with priorities, one for
             each sample as ``priority``.
         """
+        return self.learn(self.data_preprocess_learn(data))
+
+    def learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Take one step of the optimiser on what ``data_preprocess_learn`` returns."""
         config = self.config
-        batch = self.data_preprocess_learn(data)
         self.model.train()
         flat = map_nest(lambda x: x.flatten(0, 1), batch["obs_plus_1"])
         output = {
@@ -448,6 +513,8 @@ class IMPALAPolicy:
             + config.value_weight * loss.value_loss
             - config.entropy_weight * loss.entropy_loss
         )
+        if config.priority:
+            priority = self.priorities(steps, loss.value_loss)
         self.optimizer.zero_grad()
         total.backward()
         norm = self.clip_gradient()
@@ -459,7 +526,7 @@ class IMPALAPolicy:
             "grad_norm": norm,
         }
         if config.priority:
-            info["priority"] = self.priorities(steps)
+            info["priority"] = priority
         return info
 
     def monitor_vars_learn(self) -> list[str]:
@@ -512,70 +579,48 @@ class IMPALAPolicy:
         if kind == "clip_value":
             nn.utils.clip_grad_value_(self.parameters, bound)
         if kind == "clip_momentum_norm":
-            for parameter in self.parameters:
-                usual = self.usual_norm(parameter)
-                if parameter.grad is not None and usual is not None:
-                    nn.utils.clip_grad_norm_(parameter, bound * usual)
+            squares, weights = (0.999 * total for total in self.norms)
+            self.norms = (squares + norm**2, weights + 1)
+            usual = math.sqrt(self.norms[0] / self.norms[1])
+            nn.utils.clip_grad_norm_(self.parameters, bound * usual)
         return norm
 
-    def usual_norm(self, parameter: Tensor) -> float | None:
-        """Return the norm of a gradient that the optimiser is used to, or None."""
-        state = self.optimizer.state[parameter]
-        if not state:
-            return None
-        group = self.optimizer.param_groups[0]
-        adam = "exp_avg_sq" in state
-        squares = state["exp_avg_sq" if adam else "square_avg"]
-        decay = group["betas"][1] if adam else group["alpha"]
-        # Both means start at zero and are too small at first.
-        seen = 1 - decay ** float(state["step"])
-        return math.sqrt(squares.sum().item() / seen)
-
-    @torch.no_grad()
-    def priorities(self, steps: vtrace_data) -> list[float]:
+    def priorities(self, steps: vtrace_data, value_loss: Tensor) -> list[float]:
         """Return how far the values of each sample are from their targets."""
-        new, old, action, value, reward, _, *successors = steps
-        log_ratio = self.log_prob(new, action) - self.log_prob(old, action)
-        value, config = value[:-1], self.config
-        terminated, truncated, next_value = (torch.as_tensor(x) for x in successors)
-        target, _ = vtrace(
-            log_ratio,
-            reward,
-            value,
-            next_value,
-            terminated,
-            truncated,
-            config.discount_factor,
-            config.lambda_,
-            config.rho_clip_ratio,
-            config.c_clip_ratio,
-        )
-        distances: list[float] = (target - value).abs().mean(0).tolist()
+        # The loss has the distances already. Its derivative by a value is
+        # $2 w_t (V - v_t)$ over the number of steps, so no target is computed again.
+        weight: Any = steps.weight
+        (grad,) = torch.autograd.grad(value_loss, steps.value, retain_graph=True)
+        distance = grad[:-1].abs().sum(0) * weight.numel() / 2
+        # Steps that only fill up weigh nothing in this mean either.
+        distances: list[float] = (distance / weight.sum(0).clamp_min(1e-9)).tolist()
         return distances
 
-    def log_prob(self, output: Any, action: Tensor) -> Tensor:
-        """Return the log-probabilities (T, B) of actions under an output."""
-        if self.continuous:
-            normal: Any = torch.distributions.Normal(output["mu"], output["sigma"])
-            log_prob: Tensor = normal.log_prob(action).sum(-1)
-        else:
-            taken = output.log_softmax(-1).gather(-1, action.unsqueeze(-1))
-            log_prob = taken.squeeze(-1)
-        return log_prob
-
     def state_dict_learn(self) -> dict[str, Any]:
-        """Return model, optimiser and random state."""
+        """Return model, optimiser, norms of gradients and random state."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "norms": self.norms,
             "generator": self.generator.get_state(),
         }
 
     def load_state_dict_learn(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict_learn`` returned."""
+        """Go back to a state that ``state_dict_learn`` returned.
+
+        Raises:
+            ValueError: If the state has another optimiser.
+        """
+        # What can fail comes first, so that a state that does not fit changes nothing.
+        norms, generator = state["norms"], torch.Generator()
+        generator.set_state(state["generator"])
+        here, there = self.optimizer.state_dict(), state["optimizer"]
+        if here["param_groups"][0].keys() != there["param_groups"][0].keys():
+            raise ValueError(f"state must come from an optimiser {self.config.optim}")
+        copy.deepcopy(self.model).load_state_dict(state["model"])
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"])
+        self.optimizer.load_state_dict(there)
+        self.norms, self.generator = norms, generator
 
     # --- collect mode
 
@@ -590,8 +635,9 @@ class IMPALAPolicy:
             By the same numbers: ``logit``, what the policy said, and ``action``, both
             on the CPU.
         """
-        obs = self.observations(data)
-        model = self.collect_model.eval()
+        obs, model = self.observations(data), self.collect_model
+        if model.training:  # `eval` walks through all modules, so not in every step
+            model.eval()
         noise = model.noise(1, len(data), self.generator)[0].to(self.device)
         output = {
             "logit": self.describe(model(obs)),
@@ -650,12 +696,12 @@ class IMPALAPolicy:
         """
         length, samples = self.config.unroll_len, []
         for start in range(0, len(data), length):
-            steps = data[start : start + length]
+            steps = list(data[start : start + length])
             weight = torch.ones(len(steps))
             missing = length - len(steps)
             filler = torch.zeros(missing)
             if missing and start:
-                steps = data[start - missing : start] + steps
+                steps = [*data[start - missing : start], *steps]
                 weight = torch.cat([filler, weight])
             elif missing:
                 # An episode that goes on is cut here, or its repeated step would
@@ -736,11 +782,13 @@ for name in ("weight", "done", "truncated"):
 # probability $P_i$, and a weight $w_i$ makes up for being drawn more often than others:
 #
 # $$
-# P_i = \frac{u_i^\alpha}{\sum_k u_k^\alpha} , \qquad
-# w_i = \frac{(n P_i)^{-\beta}}{\max_{k \text{ drawn}} (n P_k)^{-\beta}} .
+# P_i = \frac{u_i^{\alpha_u}}{\sum_k u_k^{\alpha_u}} , \qquad
+# w_i = \frac{(n P_i)^{-\beta_w}}{\max_{k \text{ drawn}} (n P_k)^{-\beta_w}} .
 # $$ (replay-priority)
 #
-# With $\alpha = 0$ all are drawn alike.
+# Two exponents, `alpha` and `beta` in the code, say how much of this is done. With $\alpha_u = 0$
+# all samples are drawn alike, and with $\alpha_u = 1$ in proportion to their priorities. With
+# $\beta_w = 0$ all weights are 1, and with $\beta_w = 1$ they undo the preference fully.
 
 
 # %% tags=["export"]
@@ -754,7 +802,8 @@ class ReplayBuffer:
         beta: How far importance weights undo the preference; 1 is fully.
 
     Raises:
-        ValueError: If a size is below 1 or an exponent is negative.
+        ValueError: If a size is no whole number or below 1, or an exponent is negative
+            or not finite.
     """
 
     def __init__(
@@ -765,10 +814,14 @@ class ReplayBuffer:
         beta: float = 0.4,
     ) -> None:
         for name, number in (("size", size), ("max_use", max_use)):
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
-        if alpha < 0 or beta < 0:
-            raise ValueError(f"exponents must not be negative, got {alpha} and {beta}")
+            if not isinstance(number, int) or number < 1:
+                raise ValueError(
+                    f"{name} must be at least 1, a whole number, got {number}"
+                )
+        if not (0 <= alpha < math.inf and 0 <= beta < math.inf):
+            raise ValueError(
+                f"exponents must be finite and not negative, got {alpha} and {beta}"
+            )
         self.max_use, self.alpha, self.beta = max_use, alpha, beta
         self.entries: deque[dict[str, Any]] = deque(maxlen=size)
 
@@ -776,7 +829,13 @@ class ReplayBuffer:
         return len(self.entries)
 
     def push(self, samples: Sequence[dict[str, Any]]) -> None:
-        """Add samples; each is as important as the most important one so far."""
+        """Add samples; each gets the highest priority that is in the buffer now.
+
+        Raises:
+            TypeError: If one sample comes in place of a list.
+        """
+        if isinstance(samples, Mapping):
+            raise TypeError("samples must be a list of samples, got one sample")
         highest = max((entry["priority"] for entry in self.entries), default=1.0)
         self.entries.extend(
             {"sample": sample, "priority": highest, "use": 0} for sample in samples
@@ -819,7 +878,16 @@ class ReplayBuffer:
     def update(
         self, entries: Sequence[dict[str, Any]], priorities: Sequence[float]
     ) -> None:
-        """Give entries that were drawn their new priorities."""
+        """Give entries that were drawn their new priorities.
+
+        Raises:
+            ValueError: If there are more or fewer priorities than entries, or one is
+                not finite. Nothing has changed then.
+        """
+        if len(entries) != len(priorities) or not all(map(math.isfinite, priorities)):
+            raise ValueError(
+                f"priorities must be {len(entries)} finite numbers, got {priorities}"
+            )
         for entry, priority in zip(entries, priorities, strict=True):
             entry["priority"] = max(priority, 1e-6)
 
@@ -831,7 +899,7 @@ class ReplayBuffer:
 # few steps of the optimiser. Everything runs in one process, one thing after the other. In a
 # real system the actors run beside the learner and act with weights that are some updates old.
 # The setting `lag` brings that about here, in a way that can be repeated to the bit: the acting
-# policy is a copy that gets weights which are so many collections old.
+# policy is a copy that falls behind by so many collections, and then gets the learner's weights.
 
 
 # %% tags=["export"]
@@ -841,10 +909,11 @@ class IMPALA:
     Args:
         impala: The policy with its three modes.
         envs: A vector environment in mode ``SAME_STEP`` with ``config.n_sample``
-            copies.
+            copies. Observations are boxes; ``flat_env`` makes vectors of others.
 
     Raises:
-        ValueError: If the number of environments is another one.
+        ValueError: If the environments are not like that, or their actions do not fit
+            ``config.action_space``.
     """
 
     def __init__(self, impala: IMPALAPolicy, envs: VectorEnv[Any, Any, Any]) -> None:
@@ -853,14 +922,22 @@ class IMPALA:
             raise ValueError(
                 f"envs must have {config.n_sample} copies, got {envs.num_envs}"
             )
+        if envs.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP:
+            raise ValueError("envs must have autoreset mode SAME_STEP, got NEXT_STEP")
+        if not isinstance(envs.single_observation_space, spaces.Box):
+            space = envs.single_observation_space
+            raise ValueError(f"envs must have boxes as observations, got {space}")
+        if isinstance(envs.single_action_space, spaces.Discrete) == impala.continuous:
+            raise ValueError(
+                f"action_space must fit the environments, got {config.action_space} "
+                f"and {envs.single_action_space}"
+            )
         self.impala, self.envs, self.config = impala, envs, config
         self.policy = impala.model
         alpha = 0.6 if config.priority else 0.0
         self.buffer = ReplayBuffer(config.replay_buffer_size, config.max_use, alpha)
-        self.published: deque[dict[str, Tensor]] = deque(maxlen=config.lag + 1)
         if config.lag:
             impala.collect_model = copy.deepcopy(impala.model)
-            self.publish()
         self.step = self.iteration = 0
         self.obs: Any = None  # no episode is under way
 
@@ -890,23 +967,19 @@ class IMPALA:
             self.buffer.entries.clear()
         self.buffer.push(samples)
         for _ in range(config.update_per_collect):
+            if not self.buffer.entries:  # all samples have had their `max_use`
+                break
             entries = self.buffer.sample(config.batch_size, impala.generator)
             drawn = [entry["sample"] | {"IS": entry["IS"]} for entry in entries]
             info = impala.forward_learn(drawn)
             if config.priority:
                 self.buffer.update(entries, info["priority"])
-        if config.lag:
-            self.publish()
         self.iteration += 1
+        if config.lag and self.iteration % (config.lag + 1) == 0:
+            impala.collect_model.load_state_dict(impala.model.state_dict())
         losses = {f"losses/{k}": info[k] for k in impala.monitor_vars_learn()}
         mean = float(np.mean(finished)) if finished else math.nan
         return {"charts/episodic_return": mean, **losses}
-
-    def publish(self) -> None:
-        """Hand the actor the oldest of the weights that are kept."""
-        weights = self.impala.model.state_dict()
-        self.published.append({name: x.clone() for name, x in weights.items()})
-        self.impala.collect_model.load_state_dict(self.published[0])
 
     def collect(self) -> tuple[list[dict[str, Any]], list[float]]:
         """Act for ``unroll_len`` steps; return samples and returns that ended."""
@@ -949,20 +1022,26 @@ class IMPALA:
             "step": self.step,
             "iteration": self.iteration,
             "impala": self.impala.state_dict_learn(),
-            "buffer": list(self.buffer.entries),
-            "published": list(self.published),
+            "buffer": [dict(entry) for entry in self.buffer.entries],
+            "actor": self.impala.collect_model.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned."""
-        self.step, self.iteration = state["step"], state["iteration"]
+        """Go back to a state that ``state_dict`` returned.
+
+        Raises:
+            ValueError: If something is missing, or the state comes from a learner with
+                another optimiser. Nothing has changed then.
+        """
+        missing = self.state_dict().keys() - state.keys()
+        if missing:
+            raise ValueError(f"state must hold {sorted(missing)}, got {list(state)}")
         self.impala.load_state_dict_learn(state["impala"])
-        self.buffer.entries.clear()
-        self.buffer.entries.extend(state["buffer"])
         if self.config.lag:
-            self.published.clear()
-            self.published.extend(state["published"])
-            self.impala.collect_model.load_state_dict(self.published[0])
+            self.impala.collect_model.load_state_dict(state["actor"])
+        self.step, self.iteration = state["step"], state["iteration"]
+        self.buffer.entries.clear()
+        self.buffer.entries.extend(dict(entry) for entry in state["buffer"])
         self.obs = None
 
 
@@ -1036,7 +1115,7 @@ def impala_settings(env: str) -> IMPALAConfig:
 # Thirty thousand steps from sixteen copies. The buffer is as small as one collection here,
 # and each sample is used four times.
 
-# %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to about 200"}}
+# %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to about 150, and swing between 50 and 300 at the end"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.agents import best_device, make_envs
@@ -1054,10 +1133,14 @@ def make_learner(env, config):
     return IMPALA(IMPALAPolicy(config, model), envs)
 
 
-config = replace(impala_settings("CartPole-v1"), total_steps=30_000)
+# No checkpoint falls into a run as short as this one, so no episode is broken off.
+config = replace(
+    impala_settings("CartPole-v1"), total_steps=30_000, checkpoint_interval=1000
+)
 cartpole = make_learner("CartPole-v1", config)
 history = fit(cartpole, progress=False)
 rows = np.array([(h["step"], h["charts/episodic_return"]) for h in history])
+rows = rows[np.isfinite(rows[:, 1])]  # without the iterations in which no episode ended
 fig, axis = plt.subplots(figsize=(7, 2.4))
 axis.plot(*rows.T, marker=".", linewidth=0.8)
 axis.set(xlabel="steps", ylabel="return")
@@ -1066,43 +1149,89 @@ returns = evaluate(cartpole.policy, "CartPole-v1", episodes=10, seed=1)
 print(f"10 episodes without noise: {returns.mean():.0f}")
 
 # %% [markdown]
-# ## What a lag does
+# **What to notice.** A dot is the mean over the episodes that ended in an iteration. The longer the
+# episodes get, the fewer of them end in its 32 steps. So the dots swing more and more, and some are
+# missing.
 #
-# Now let the actor fall behind. All runs below take two steps of the optimiser on each
-# collection, on CartPole, with three seeds and a step size that does not fall. One half has
-# V-trace. The other half takes all data for its own: each ratio is 1.
-# `python -m benchmarks.impala_learning` makes the data anew.
+# ## What old data do
+#
+# Now let the data get old. There are two ways. The learner may take many updates on one
+# collection: each of them moves the policy away from the one that collected. Or the actor may fall
+# behind, while each collection is used once. In all runs below the step size is 2e-3 and does not
+# fall, $\lambda$ is 1, and there are ten seeds. One half has V-trace. The other half takes all data
+# for its own: each ratio is 1. `python -m benchmarks.impala_learning` makes the data anew.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels for the lags 0, 4 and 8, returns over 60,000 steps. Without a lag all six runs climb to several hundred and swing. With a lag of 4 or 8 most runs climb as well, and then many of them fall to 9 and stay there, with V-trace and without it"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 60,000 steps. One update: both kinds of run climb to between 100 and 500, on the same lines. Four updates: six runs without correction fall to 9 and stay there, one with V-trace, and the mean with V-trace rises to 350. Eight updates: of the uncorrected runs all but one fall to 9 before 20,000 steps and stay there, with V-trace four do. Lag 5: all runs but one without correction climb, and the two means are close. Lag 15: all runs climb, and the mean without correction is higher, 450 against 250 at the end"}}
 from literate_rl.runs import stored_runs
 
-lags = (0, 4, 8)
-fig, axes = plt.subplots(1, len(lags), figsize=(7, 2.6), sharey=True)
-for axis, lag in zip(axes, lags, strict=True):
-    variants = stored_runs(f"impala_lag_{lag}")
-    for (name, runs), color in zip(variants.items(), ("C0", "C3"), strict=True):
+experiments = {
+    "1 update": "impala_updates_1",
+    "4 updates": "impala_updates_4",
+    "8 updates": "impala_updates_8",
+    "lag 5": "impala_lag_5",
+    "lag 15": "impala_lag_15",
+}
+
+
+def share(fallen, z=1.96):
+    """Return how many runs fell, and Wilson's interval of 95 percent."""
+    n, k = len(fallen), fallen.sum()
+    middle, half = k + z**2 / 2, z * np.sqrt(k * (n - k) / n + z**2 / 4)
+    low, high = ((middle + side * half) / (n + z**2) for side in (-1, 1))
+    return f"{k:2d} of {n} [{low:3.0%}, {high:3.0%}]"
+
+
+fig, axes = plt.subplots(2, 3, figsize=(7, 4), sharex=True, sharey=True)
+print(f"{'':10s} {'':12s} last third   collapsed")
+for axis, (title, name) in zip(axes.flat, experiments.items(), strict=False):
+    variants = stored_runs(name)
+    for (kind, runs), color in zip(variants.items(), ("C0", "C3"), strict=True):
         steps, curves = runs.steps / 1000, runs.curves
-        axis.plot(steps, curves.T, color=color, alpha=0.3, linewidth=0.8)
-        axis.plot(steps, curves.mean(0), color=color, linewidth=2, label=name)
-    axis.set_title(f"lag {lag}", fontsize=10)
+        axis.plot(steps, curves.T, color=color, alpha=0.3, linewidth=0.7)
+        axis.plot(steps, curves.mean(0), color=color, linewidth=2, label=kind)
+        late, fallen = curves[:, -len(steps) // 3 :].mean(), curves[:, -1] < 15
+        print(f"{title:10s} {kind:12s} {late:10.0f}   {share(fallen)}")
+    axis.set_title(title, fontsize=10)
+for axis in axes[:, 0]:
+    axis.set_ylabel("return while training")
+for axis in (*axes[1, :2], axes[0, 2]):
     axis.set_xlabel("thousand steps")
-    for name, runs in variants.items():
-        late = runs.curves[:, -len(steps) // 3 :].mean(1)
-        print(f"lag {lag}, {name:11s} last third, by seed: {late.round().astype(int)}")
-axes[0].set_ylabel("return while training")
-axes[0].legend(fontsize=8)
+axes[0, 2].xaxis.set_tick_params(labelbottom=True)
+axes[1, 2].axis("off")
+axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
 fig.tight_layout()
 
 # %% [markdown]
-# **What to notice.** A thin line is a run. Without a lag all six runs learn, with swings. With a
-# lag of 4 or 8 most of them reach several hundred, and then more than half of them fall to 9, the
-# return of an agent that pushes to one side only. They do so with and without V-trace, and three
-# seeds cannot tell the two apart. So the correction is no insurance. It says which policy the
-# values and the gradient belong to ({doc}`/chapters/09_off_policy` shows it without noise). It does
-# not say how far one may go with data of an older policy, as the clip of
-# {doc}`/chapters/05_ppo` does. Where the lag cannot be helped, take smaller steps. If there is no
-# lag and each sample is used once, all ratios are 1, and the two kinds of run are equal to the
-# bit.
+# **What to notice.** A thin line is a run, and a collapsed run ends below 15: such an agent pushes to
+# one side only. With one update on each collection all ratios are 1, and the two kinds of run are
+# equal to the bit. With four updates six of ten uncorrected runs collapse, and one with V-trace. With
+# eight updates it is nine and four. The seeds are the same, so the runs can be compared in pairs:
+# five collapse only without the correction, in either panel, and none collapses only with it. So it
+# helps, and it is no insurance. With an actor that falls behind hardly any run collapses, not even
+# with a lag of 15. There V-trace has its price: it learns more slowly. A ratio is clipped above 1 and
+# not below, so on average the same data weigh less.
+#
+# Why do they fall? Look at one action, as likely as another one before the first update, with an
+# advantage of $-1$. Uncorrected, its loss is $\log \pi(a)$, which has no lower bound. Each update
+# pushes it further down, however rare it has become. With V-trace the weight of the push is the
+# ratio, and it vanishes together with $\pi(a)$:
+
+# %%
+for name, corrected in (("V-trace", True), ("uncorrected", False)):
+    logit, seen = torch.zeros(()), []
+    for update in range(1, 1001):
+        chance = logit.sigmoid()
+        ratio = (chance / 0.5).clamp(max=1.0) if corrected else 1.0
+        logit -= 0.5 * ratio * (1 - chance)
+        if update in (1, 10, 100, 1000):
+            seen.append(f"{logit.sigmoid().item():.1e}")
+    print(f"{name:11s} chance after 1, 10, 100 and 1000 updates:", *seen)
+
+# %% [markdown]
+# A good action needs no such brake: its chance stops at 1. So the correction does not make learning
+# faster. It stops old data from being believed again and again. It does not say how far one may go
+# with them, as the clip of {doc}`/chapters/05_ppo` does. And what it does to the values is seen
+# without noise in {doc}`/chapters/09_off_policy`.
 
 # %% [markdown]
 # ## Traps
@@ -1144,11 +1273,31 @@ except RuntimeError as error:
     print("the one-line version:", str(error).split(":")[0])
 
 # %% [markdown]
+# ### Trap: a limit taken for an end
+#
+# DI-engine knows one flag. A time limit then zeroes the bootstrap, and a pole that stands is worth
+# as little as one that fell. Here are five steps that pay 1, in states that are worth 100, as they
+# are under a discount of 0.99 if nothing ever ends. The episode is cut off after the fifth. All
+# surprises should be zero.
+
+# %%
+from literate_rl.off_policy import vtrace
+
+limit = torch.tensor([[False]] * 4 + [[True]])
+never = torch.zeros_like(limit)
+hundred = torch.full((5, 1), 100.0)
+steps = (torch.zeros(5, 1), torch.ones(5, 1), hundred, hundred)
+for name, flags in (("truncated", (never, limit)), ("an end", (limit, never))):
+    _, adv = vtrace(*steps, *flags)
+    print(f"{name:10s}", adv.flatten().round().int().tolist())
+
+# %% [markdown]
 # ### Trap: the next row is not the successor
 #
 # `obs_plus_1` takes the successor of step $t$ from row $t + 1$. In an environment that resets by
 # itself this is wrong at each end. Under a time limit it is the value of a fresh start in place of
-# that of a life that goes on:
+# that of a life that goes on. The agent from above says how far the two are apart. And observations
+# that are dictionaries cannot be joined at all:
 
 # %%
 from gymnasium.wrappers import TimeLimit
@@ -1162,6 +1311,15 @@ batch = learner.impala.data_preprocess_learn(samples)
 differs = (batch["obs"][1:] != batch["next_obs"][:-1]).any(-1)
 print("rows whose successor is not the next row:", int(differs.sum()))
 print("ends before the last row:                ", int(batch["done"][:-1].sum()))
+with torch.no_grad():
+    true = cartpole.policy.value(batch["next_obs"][:-1])
+    taken = cartpole.policy.value(batch["obs"][1:])
+print(f"true values {true.min():.1f} to {true.max():.1f}, ", end="")
+print(f"off by up to {(taken - true).abs().max():.1f}")
+try:
+    torch.cat([{"near": true}, {"near": taken}])
+except TypeError as error:
+    print("dictionaries:", str(error).partition(",")[0])
 
 # %% [markdown]
 # ### Trap: weights that never arrive
@@ -1171,31 +1329,59 @@ print("ends before the last row:                ", int(batch["done"][:-1].sum())
 # the weights scale the gradient, as they must:
 
 # %%
-with_weights = replace(config, priority=True, priority_IS_weight=True)
+sizes = {"obs_shape": 4, "action_shape": 2}
+weighted = replace(config, model=sizes, priority=True, priority_IS_weight=True)
 for number in (1.0, 0.5):
-    torch.manual_seed(0)
-    policy = IMPALAPolicy(
-        replace(with_weights, model={"obs_shape": 4, "action_shape": 2})
-    )
-    info = policy.forward_learn([sample | {"IS": number} for sample in samples])
-    print(f"weight {number}: norm of the gradient {info['grad_norm']:.2f}")
+    for name in ("published", "here"):
+        torch.manual_seed(0)
+        policy = IMPALAPolicy(weighted)
+        batch = policy.data_preprocess_learn([x | {"IS": number} for x in samples])
+        if name == "published":
+            batch["weight"] = torch.ones_like(batch["reward"])
+            batch["weight"][1:] = 1 - batch["done"][:-1].float()
+        info = policy.learn(batch)
+        print(
+            f"weight {number}, {name:9s} norm of the gradient {info['grad_norm']:.2f}"
+        )
 print("priorities:", np.round(info["priority"][:4], 2))
 
 # %% [markdown]
 # ### Trap: a dimension that gets lost
 #
 # An action of one number has the shape (1,). A collate function that is too helpful joins such
-# items to $(B,)$, and the action becomes $(T, B)$ while the mean stays $(T, B, 1)$. If the sizes
-# happen to fit, PyTorch says nothing and pairs every step with every environment. In the other
-# form of the data the mean and the deviation arrive as lists, and `Normal` refuses them.
+# items to $(B,)$, and the action becomes $(T, B)$ while the mean stays $(T, B, 1)$. PyTorch refuses
+# that, unless the sizes happen to fit. Then it pairs every step with every environment.
 
 # %%
-mu, action = torch.zeros(3, 3, 1), torch.zeros(3, 3)
-print(tuple(torch.distributions.Normal(mu, 1.0).log_prob(action).shape))
+for steps in (5, 3):
+    mu, action = torch.zeros(steps, 3, 1), torch.zeros(steps, 3)
+    try:
+        log_prob = torch.distributions.Normal(mu, 1.0).log_prob(action)
+        print(f"{steps} steps of 3 environments: {tuple(log_prob.shape)}")
+    except ValueError as error:
+        print(f"{steps} steps of 3 environments:", str(error).partition(":")[0])
+
+# %% [markdown]
+# In the other form of the data, lists are stacked on the first level only. What a Gaussian policy
+# said is one level below, and still a list when `Normal` gets it:
+
+# %%
+from torch.utils.data import default_collate
+
+said = {"mu": [torch.zeros(2)] * 3, "sigma": [torch.ones(2)] * 3}
+sample = {"reward": [torch.ones(())] * 3, "logit": said}
+batch = default_collate([sample, sample])
+for key, entry in batch.items():
+    if isinstance(entry, list):
+        batch[key] = default_collate(entry)
+mu, sigma = batch["logit"].values()
+print("published:", tuple(batch["reward"].shape), type(mu).__name__)
 try:
-    torch.distributions.Normal([torch.zeros(2, 1)], [torch.ones(2, 1)])
+    torch.distributions.Normal(mu, sigma)
 except (ValueError, TypeError) as error:
-    print(f"lists: {type(error).__name__}")
+    print("Normal:   ", type(error).__name__)
+ours = collate([sample, sample], dim=1)
+print("here:     ", tuple(ours["reward"].shape), tuple(ours["logit"]["mu"].shape))
 
 # %% [markdown]
 # ### Trap: a length that is fixed twice
@@ -1213,13 +1399,20 @@ print("by the setting:   ", values.reshape(6, 2)[:, 0].tolist())
 # ### Trap: a mask in one place
 #
 # If the actor masks actions that are not possible, the learner has to mask them too. DI-engine's
-# does not. Even a policy that has not changed then gets ratios other than 1:
+# does not. Take a policy that has not changed, two of whose four actions are masked. The step pays
+# 1 and ends the episode, the value is 0, so the loss of the value should be 1:
 
 # %%
-logit = torch.zeros(4)
-mask = torch.tensor([True, True, False, False])
-behaviour = logit.masked_fill(~mask, -torch.inf).softmax(0)
-print("ratio of the first action:", (logit.softmax(0)[0] / behaviour[0]).item())
+logit = torch.zeros(1, 1, 4)
+masked = logit.masked_fill(torch.tensor([False, False, True, True]), -torch.inf)
+action, end = torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.bool)
+for name, new in (("masked twice:", masked), ("masked once: ", logit)):
+    data = vtrace_data(
+        new, masked, action, torch.zeros(2, 1), torch.ones(1, 1), terminated=end
+    )
+    ratio = (new.softmax(-1) / masked.softmax(-1))[0, 0, 0].item()
+    loss = vtrace_error_discrete_action(data).value_loss.item()
+    print(f"{name} ratio {ratio}, loss of the value {loss}")
 
 # %% [markdown]
 # ### Trap: the last start
@@ -1238,9 +1431,8 @@ for name, starts in (("published", range(n - T)), ("right", range(n - T + 1))):
 # ### Trap: filling up that counts
 #
 # To fill the last unroll DI-engine repeats earlier steps, and they count twice. If there are none,
-# it appends empty steps that are marked as done. Where the episode is not over, the first of them
-# is taken for the successor of the last real step. `get_train_sample` gives all of them the
-# weight 0 and cuts the episode.
+# it appends empty steps that are marked as done. Here is an episode of six steps, and one of three
+# steps that goes on:
 
 # %%
 T, n = 4, 6
@@ -1253,7 +1445,19 @@ for sample in four_steps.get_train_sample(marked[:n]):
     ours.index_add_(0, sample["obs"].flatten().long(), sample["weight"])
 print("here:               ", ours.int().tolist())
 
+obs, done = torch.tensor([7.0, 8.0, 9.0, 0.0]), torch.tensor([0.0, 0, 0, 1])
+weight = torch.ones(4)
+weight[1:] = 1 - done[:-1]
+print("three steps and nothing:", obs.tolist(), "weights", weight.tolist())
+three = [{**marked[0], "obs": torch.tensor([x])} for x in (7.0, 8.0, 9.0)]
+(sample,) = four_steps.get_train_sample(three)
+filled = sample["obs"].flatten().tolist()
+print("here:                   ", filled, "weights", sample["weight"].tolist())
+
 # %% [markdown]
+# The empty step counts in full, although nobody was ever there. And it is taken for the successor
+# of the last real one.
+#
 # ### Trap: settings that do nothing
 #
 # With `optim="rmsprop"` DI-engine builds an optimiser without the clip, whatever the settings say.
@@ -1276,6 +1480,8 @@ print("in use:    ", optimizer.param_groups[0]["lr"])
 # | step behind an end | kept | kept | kept | thrown away | kept | no such step |
 # | $\lambda$ | 0.95 | none | none | 0.95 | none | none |
 # | optimiser | Adam or RMSprop, both clipped | RMSprop | RMSprop, clipped | Adam, clipped; RMSprop, not clipped | Adam, clipped | Adam |
+# | *clip_momentum_norm* | $\kappa$ is `clip_value`, from the first update on | | | $\kappa$ is `clip_coef`, 5 and no setting of the policy; after 100 updates | | |
+# | where the modes are set up | in the constructor | | | `_init_learn`, `_init_collect`, `_init_eval` | | |
 #
 # ## On the best device
 #

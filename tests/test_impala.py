@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import namedtuple
 from dataclasses import replace
@@ -12,10 +13,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+from torch.utils.data import default_collate
 
 from literate_rl.agents import make_envs
 from literate_rl.impala import (
@@ -28,9 +32,13 @@ from literate_rl.impala import (
     collate,
     impala_settings,
 )
-from literate_rl.off_policy import vtrace_data, vtrace_error_discrete_action
+from literate_rl.off_policy import (
+    vtrace,
+    vtrace_data,
+    vtrace_error_discrete_action,
+)
 from literate_rl.ppo import DiscretePolicy, GaussianPolicy, make_policy
-from literate_rl.runs import Run, fit, flat_env
+from literate_rl.runs import Run, fit, flat_env, stored_runs
 
 SMALL = IMPALAConfig(
     model={"obs_shape": 3, "action_shape": 2}, unroll_len=4, n_sample=4, batch_size=4
@@ -106,8 +114,25 @@ def test_the_published_dictionary_is_the_default() -> None:
     changed = {"learn": {"optim": "rmsprop"}, "collect": {"n_sample": 3}}
     config = IMPALAConfig.from_dict(changed)
     assert (config.optim, config.n_sample) == ("rmsprop", 3)
-    with pytest.raises(ValueError, match=r"unknown settings: \['learning_rte'\]"):
-        IMPALAConfig.from_dict({"learn": {"learning_rte": 1}})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"learn": {"learning_rte": 1}},
+            r"learn has unknown settings: \['learning_rte",
+        ),
+        ({"collect": {"learning_rate": 1}}, "collect has unknown settings"),
+        ({"collect": {"n_episode": 1}}, r"collect has unknown settings: \['n_episode"),
+        ({"seeed": 1}, r"config has unknown settings: \['seeed'\]"),
+        ({"optim": "adam", "learn": {"optim": "adam"}}, r"settings twice: \['optim'\]"),
+        ({"other": {"max_use": 3}}, "other has unknown settings"),
+    ],
+)
+def test_settings_in_the_wrong_place_are_named(config, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        IMPALAConfig.from_dict(config)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +148,11 @@ def test_the_published_dictionary_is_the_default() -> None:
         ({"transition_with_policy_data": False}, "transition_with_policy_data must"),
         ({"priority_IS_weight": True}, "priority must be True if priority_IS_weight"),
         ({"c_clip_ratio": 2.0}, "c_clip_ratio must be at most rho_clip_ratio"),
+        ({"rho_clip_ratio": 0.5}, "c_clip_ratio must be at most rho_clip_ratio"),
+        ({"batch_size": 2.5}, "batch_size must be at least 1, a whole number"),
+        ({"lag": 1.5}, "lag must be at least 0, a whole number"),
+        ({"seed": 1.5}, "seed must be at least 0, a whole number"),
+        ({"on_policy": "no"}, "on_policy must be True or False, got no"),
     ],
 )
 def test_illegal_settings_are_named(changes, message) -> None:
@@ -140,8 +170,10 @@ def test_the_default_model_fits_the_action_space() -> None:
         impala = make_impala(continuous)
         assert isinstance(impala.model, kind)
         assert impala.default_model() == (kind.__name__, ["literate_rl.ppo"])
-    with pytest.raises(ValueError, match="model must hold"):
-        IMPALAPolicy({"model": {"obs_shape": 3}})
+    sizes = {"obs_shape": 3, "action_shape": 2}
+    for wrong in ({"obs_shape": 3}, sizes | {"width": 8}, sizes | {"obs_shape": (3,)}):
+        with pytest.raises(ValueError, match="model must hold"):
+            IMPALAPolicy({"model": wrong})
 
 
 # --- From transitions to samples ------------------------------------------------------
@@ -166,7 +198,14 @@ def test_each_transition_counts_once(steps: int, length: int, end: str) -> None:
     assert torch.equal(counted, torch.ones(steps))
     assert rows[-1]["done"] == (end != "")  # the caller's transitions stay
 
-    # As published, a short tail is filled up with steps that count again.
+    # As published, an episode that goes on gets empty steps, and the first one counts.
+    if steps < length and not end:
+        done = torch.tensor([False] * steps + [True] * (length - steps))
+        published = torch.ones(length)
+        published[1:] = 1 - done[:-1].float()
+        assert published[steps] == 1.0
+        assert samples[0]["weight"][steps] == 0.0
+    # And a short tail is filled up with steps that count again.
     if steps > length and steps % length:
         starts = [*range(0, steps - length + 1, length), steps - length]
         assert sum(length for _ in starts) > steps
@@ -230,10 +269,61 @@ def test_bad_samples_are_named() -> None:
     impala = make_impala()
     with pytest.raises(TypeError, match="data must hold dictionaries or lists"):
         impala.data_preprocess_learn([torch.zeros(3)])
-    row = episode(impala, 1)[0]
-    del row["logit"]
+    with pytest.raises(ValueError, match="items must hold at least one"):
+        impala.data_preprocess_learn([])
+    with pytest.raises(ValueError, match="items must hold at least one"):
+        impala.forward_collect({})
+    rows = episode(impala, 2)
+    without = {key: x for key, x in rows[1].items() if key != "logit"}
     with pytest.raises(ValueError, match=r"data must hold \['logit'\]"):
-        impala.data_preprocess_learn([[row]])
+        impala.data_preprocess_learn([[without]])
+    uneven = "data must hold samples of one length, and in each step the same entries"
+    for data in ([[rows[0], without]], [rows, rows[:1]]):
+        with pytest.raises(ValueError, match=uneven):
+            impala.data_preprocess_learn(data)
+
+
+def test_weights_come_in_all_forms_of_the_pipelines() -> None:
+    """None for no weight; an importance weight as a number, a list or a tensor."""
+    impala = make_impala(priority=True, priority_IS_weight=True)
+    rows = episode(impala, 3)
+    sample = {key: [row[key] for row in rows] for key in rows[0]}
+    for number in (0.5, [0.5] * 3, [torch.tensor(0.5)] * 3, torch.tensor([0.5])):
+        data = [sample | {"IS": number, "weight": None}] * 2
+        weight = impala.data_preprocess_learn(data)["weight"]
+        assert torch.equal(weight, torch.full((3, 2), 0.5))
+    data = [[row | {"IS": 0.5, "weight": None} for row in rows]]
+    assert torch.equal(
+        impala.data_preprocess_learn(data)["weight"], torch.full((3, 1), 0.5)
+    )
+    assert torch.equal(
+        impala.get_train_sample(tuple(rows))[0]["obs"][0], rows[0]["obs"]
+    )
+
+
+@pytest.mark.erratum("collate-drops-a-dimension")
+def test_lists_below_the_first_level_stay_lists() -> None:
+    said = {"mu": [torch.zeros(2)] * 3, "sigma": [torch.ones(2)] * 3}
+    sample = {"reward": [torch.ones(())] * 3, "logit": said}
+    published = default_collate([sample, sample])
+    published = {
+        key: default_collate(x) if isinstance(x, list) else x
+        for key, x in published.items()
+    }
+    assert published["reward"].shape == (3, 2)
+    assert isinstance(published["logit"]["mu"], list)
+    with pytest.raises((TypeError, ValueError)):
+        Normal(*published["logit"].values())
+    assert collate([sample, sample], dim=1)["logit"]["mu"].shape == (3, 2, 2)
+
+    # And a squeezed action of one number is refused, or pairs all with all.
+    for steps, shape in ((5, None), (3, (3, 3, 3))):
+        mu, action = torch.zeros(steps, 3, 1), torch.zeros(steps, 3)
+        if shape is None:
+            with pytest.raises(ValueError, match="not broadcastable"):
+                Normal(mu, 1.0).log_prob(action)
+        else:
+            assert Normal(mu, 1.0).log_prob(action).shape == shape
 
 
 class DictModel(nn.Module):
@@ -336,6 +426,26 @@ def test_the_step_behind_an_end_keeps_reward_and_value() -> None:
     assert not done[2]
 
 
+@pytest.mark.erratum("impala-time-limit")
+def test_a_limit_taken_for_an_end_lowers_all_advantages_before_it() -> None:
+    """Steps that pay 1 in states worth 100 under 0.99: nothing is a surprise."""
+    impala = make_impala()
+    batch = impala.data_preprocess_learn([episode(impala, 4, end="truncated")])
+    batch["reward"] = torch.ones(4, 1)
+    impala.model.value = lambda obs: torch.full(obs.shape[:-1], 100.0)
+    output = {"logit": torch.zeros(5, 2), "value": torch.full((5,), 100.0)}
+    steps = impala.reshape_data(output, batch | {"logit": torch.zeros(4, 1, 2)})
+    loss = vtrace_error_discrete_action(steps)
+    assert loss.policy_loss.item() == pytest.approx(0.0, abs=1e-4)
+    # As published there is one flag.
+    never = torch.zeros_like(steps.truncated)
+    hundred, one = torch.full((4, 1), 100.0), torch.ones(4, 1)
+    columns = (torch.zeros(4, 1), one, hundred, hundred)
+    _, published = vtrace(*columns, batch["done"], never)
+    weights = 0.9405 ** torch.arange(3, -1, -1).unsqueeze(1)
+    torch.testing.assert_close(published, -99 * weights)
+
+
 @pytest.mark.erratum("successor-is-the-next-row")
 def test_a_truncated_step_is_valued_at_its_true_successor() -> None:
     impala = make_impala()
@@ -377,20 +487,47 @@ def test_importance_weights_reach_the_loss_and_priorities_come_back() -> None:
     assert half["grad_norm"] == pytest.approx(whole["grad_norm"] / 2, rel=1e-5)
     parts = learn(1.0, 0.0)["total_loss"] + learn(0.0, 1.0)["total_loss"]
     assert whole["total_loss"] == pytest.approx(parts, rel=1e-5)
-    assert len(whole["priority"]) == 2
-    # On-policy with unit weights the distances are those of the value loss.
-    squares = np.square(whole["priority"]).mean()
-    assert 0 < squares <= whole["value_loss"] * (1 + 1e-5)
 
     # As published: the weights that go on are marks of the ends, whatever was drawn.
-    impala = make_impala(priority=True, priority_IS_weight=True)
-    rows = episode(impala, 4)
-    sample = impala.get_train_sample(rows)[0] | {"IS": 0.5}
-    batch = impala.data_preprocess_learn([sample])
-    published = torch.ones_like(batch["reward"])
-    published[1:] = 1 - batch["done"][:-1].float()
-    assert published.unique().tolist() == [1.0]
-    assert batch["weight"].unique().tolist() == [0.5]
+    losses = []
+    for number in (1.0, 0.5):
+        impala = make_impala(priority=True, priority_IS_weight=True)
+        sample = impala.get_train_sample(episode(impala, 4))[0] | {"IS": number}
+        batch = impala.data_preprocess_learn([sample])
+        assert batch["weight"].unique().tolist() == [number]
+        batch["weight"] = torch.ones_like(batch["reward"])
+        batch["weight"][1:] = 1 - batch["done"][:-1].float()
+        losses.append(impala.learn(batch)["total_loss"])
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("value_weight", [0.0, 0.5])
+def test_priorities_are_mean_distances_of_values_from_targets(value_weight) -> None:
+    """One sample is whole, the other has three steps and two that fill up."""
+    impala = make_impala(
+        priority=True, priority_IS_weight=True, unroll_len=5, value_weight=value_weight
+    )
+    rows = [episode(impala, 5, 0), episode(impala, 3, 1, "terminated")]
+    impala.model.load_state_dict(make_impala(entropy_weight=0.0).model.state_dict())
+    expected = []
+    for row in rows:  # each on its own, without weights
+        columns = [
+            torch.stack([torch.as_tensor(step[key]) for step in row]).unsqueeze(1)
+            for key in ("obs", "next_obs", "logit", "action", "reward", "done")
+        ]
+        obs, next_obs, logit, action, reward, done = columns
+        with torch.no_grad():
+            value, next_value = impala.model.value(obs), impala.model.value(next_obs)
+            new, old = (
+                Categorical(logits=x).log_prob(action)
+                for x in (impala.model(obs), logit)
+            )
+        never = torch.zeros_like(done)
+        target, _ = vtrace(new - old, reward, value, next_value, done, never)
+        expected.append((target - value).abs().mean().item())
+    samples = [impala.get_train_sample(row)[0] for row in rows]
+    info = impala.forward_learn([samples[0] | {"IS": 0.3}, samples[1] | {"IS": 1.0}])
+    assert info["priority"] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.equation("gradient-clips")
@@ -400,32 +537,54 @@ def test_importance_weights_reach_the_loss_and_priorities_come_back() -> None:
 )
 def test_gradients_are_clipped_with_both_optimisers(kind, optim) -> None:
     impala = make_impala(grad_clip_type=kind, clip_value=0.3, optim=optim)
-    squares = [torch.zeros_like(p) for p in impala.parameters]
-    decay = 0.999 if optim == "adam" else 0.99
     generator = torch.Generator().manual_seed(0)
-    for turn in range(3):
+    squares: list[float] = []
+    for turn in range(4):
         grads = [
-            10**turn * torch.randn(p.shape, generator=generator)
+            10 ** (turn % 3) * torch.randn(p.shape, generator=generator)
             for p in impala.parameters
         ]
+        set_gradient(impala, grads)
+        norm = torch.cat([grad.flatten() for grad in grads]).double().norm().item()
+        assert impala.clip_gradient() == pytest.approx(norm, rel=1e-5)
+        squares.append(norm**2)
+        weights = 0.999 ** np.arange(turn, -1, -1)  # this update counts as 1
+        usual = np.sqrt((weights * squares).sum() / weights.sum())
         for parameter, grad in zip(impala.parameters, grads, strict=True):
-            parameter.grad = grad.clone()
-        norm = torch.cat([grad.flatten() for grad in grads]).norm()
-        assert impala.clip_gradient() == pytest.approx(norm.item(), rel=1e-5)
-        for i, (parameter, grad) in enumerate(
-            zip(impala.parameters, grads, strict=True)
-        ):
             expected = grad
             if kind == "clip_norm":
                 expected = grad * min(1.0, 0.3 / norm)
             elif kind == "clip_value":
                 expected = grad.clamp(-0.3, 0.3)
-            elif kind == "clip_momentum_norm" and turn:
-                usual = (squares[i] / (1 - decay**turn)).sqrt().norm()
-                expected = grad * min(1.0, 0.3 * usual / grad.norm())
+            elif kind == "clip_momentum_norm":
+                expected = grad * min(1.0, 0.3 * usual / norm)
             torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-6)
-            squares[i] = decay * squares[i] + (1 - decay) * parameter.grad.square()
         impala.optimizer.step()
+
+
+def set_gradient(impala: IMPALAPolicy, grads: list[Tensor]) -> None:
+    for parameter, grad in zip(impala.parameters, grads, strict=True):
+        parameter.grad = grad.clone()
+
+
+def norm_of_gradient(impala: IMPALAPolicy) -> float:
+    return torch.cat([p.grad.flatten() for p in impala.parameters]).norm().item()
+
+
+@pytest.mark.parametrize(("bound", "share"), [(2.0, 1.0), (0.5, 0.5)])
+def test_the_usual_norm_is_that_of_gradients_before_the_clip(bound, share) -> None:
+    """A constant gradient keeps its length, or a share of it, and never less."""
+    impala = make_impala(grad_clip_type="clip_momentum_norm", clip_value=bound)
+    grads = [torch.ones_like(p) for p in impala.parameters]
+    for _ in range(300):
+        set_gradient(impala, grads)
+        norm = impala.clip_gradient()
+        assert norm_of_gradient(impala) == pytest.approx(share * norm, rel=1e-4)
+        impala.optimizer.step()
+    # One that is a hundred times as long is cut to a few of the usual lengths.
+    set_gradient(impala, [100 * grad for grad in grads])
+    impala.clip_gradient()
+    assert norm_of_gradient(impala) < 10 * bound * norm
 
 
 @pytest.mark.erratum("rate-from-defaults")
@@ -438,15 +597,37 @@ def test_the_step_size_in_the_log_is_the_one_in_use() -> None:
 
 
 def test_state_comes_back() -> None:
-    impala, other = make_impala(), make_impala()
+    changes = {"grad_clip_type": "clip_momentum_norm", "clip_value": 0.5}
+    impala, other = make_impala(**changes), make_impala(**changes)
     rows = episode(impala, 4)
+    impala.forward_learn([episode(impala, 4, 1)])
     impala.forward_learn([rows])
-    state = impala.state_dict_learn()
+    state = copy.deepcopy(impala.state_dict_learn())
     other.forward_collect({0: torch.zeros(3)})
     other.load_state_dict_learn(state)
-    assert impala.forward_learn([rows]) == other.forward_learn([rows])
+    for _ in range(2):  # the second one sees how the first gradient was clipped
+        assert impala.forward_learn([rows]) == other.forward_learn([rows])
     drawn = [p.forward_collect({0: torch.zeros(3)}) for p in (impala, other)]
     assert drawn[0][0]["action"] == drawn[1][0]["action"]
+
+
+@pytest.mark.parametrize("kind", ["optimiser", "model", "generator", "norms"])
+def test_a_state_that_does_not_fit_changes_nothing(kind) -> None:
+    impala = make_impala(grad_clip_type="clip_momentum_norm")
+    impala.forward_learn([episode(impala, 4)])
+    before = copy.deepcopy(impala.state_dict_learn())
+    other = make_impala(optim="rmsprop" if kind == "optimiser" else "adam")
+    other.forward_learn([episode(other, 4, 1)])
+    state = other.state_dict_learn()
+    if kind == "model":
+        state["model"] = make_impala(
+            model={"obs_shape": 3, "action_shape": 5}
+        ).model.state_dict()
+    elif kind != "optimiser":
+        del state[kind]
+    with pytest.raises((ValueError, KeyError, RuntimeError)):
+        impala.load_state_dict_learn(state)
+    torch.testing.assert_close(impala.state_dict_learn(), before, rtol=0, atol=0)
 
 
 # --- Collect and eval mode ------------------------------------------------------------
@@ -560,9 +741,29 @@ def test_the_buffer_forgets_the_oldest_and_the_used() -> None:
     assert len(buffer) == 0
     with pytest.raises(ValueError, match="the buffer must hold a sample"):
         buffer.sample(1, generator)
-    for arguments in ({"size": 0}, {"max_use": 0}, {"alpha": -1.0}):
-        with pytest.raises(ValueError, match="must"):
+    for arguments in (
+        {"size": 0},
+        {"max_use": 0},
+        {"max_use": math.nan},
+        {"size": 2.5},
+        {"alpha": -1.0},
+        {"alpha": math.nan},
+        {"beta": math.inf},
+    ):
+        with pytest.raises(ValueError, match="must be"):
             ReplayBuffer(**arguments)
+
+
+@pytest.mark.parametrize("priorities", [[2.0], [2.0, math.nan], [2.0, math.inf]])
+def test_bad_priorities_leave_the_buffer_as_it_was(priorities) -> None:
+    buffer = ReplayBuffer()
+    buffer.push([{"number": 0}, {"number": 1}])
+    with pytest.raises(ValueError, match="priorities must be 2 finite numbers"):
+        buffer.update(list(buffer.entries), priorities)
+    assert [entry["priority"] for entry in buffer.entries] == [1.0, 1.0]
+    with pytest.raises(TypeError, match="samples must be a list"):
+        buffer.push({"number": 2})
+    assert len(buffer) == 2
 
 
 # --- The loop -------------------------------------------------------------------------
@@ -590,13 +791,13 @@ def test_a_collection_is_what_happened() -> None:
         assert outside.equal(sample["done"][:-1])
 
 
-def test_the_actor_is_as_far_behind_as_it_shall_be() -> None:
+def test_the_actor_falls_behind_and_catches_up() -> None:
     learner = make_learner(replace(LOOP, lag=2))
     assert learner.impala.collect_model is not learner.policy
     versions = [weights(learner.policy)]
-    for turn in range(5):
+    for turn in range(7):
         torch.testing.assert_close(
-            weights(learner.impala.collect_model), versions[max(0, turn - 2)]
+            weights(learner.impala.collect_model), versions[turn - turn % 3]
         )
         learner.iterate()
         versions.append(weights(learner.policy))
@@ -625,6 +826,15 @@ def test_without_a_lag_the_correction_changes_no_bit() -> None:
     assert not torch.equal(trained(IMPALAPolicy, 2), trained(Uncorrected, 2))
 
 
+def test_stored_runs_without_old_data_are_equal_to_the_bit() -> None:
+    one, eight = (stored_runs(f"impala_updates_{n}") for n in (1, 8))
+    for name in ("curves", "final", "area"):
+        kinds = [getattr(one[kind], name) for kind in ("V-trace", "uncorrected")]
+        assert len(kinds[0]) == 10
+        np.testing.assert_array_equal(*kinds)
+    assert not np.array_equal(eight["V-trace"].curves, eight["uncorrected"].curves)
+
+
 @pytest.mark.parametrize("changes", [{}, {"lag": 2, "priority": True}])
 def test_a_resumed_run_goes_on_to_the_bit(changes, tmp_path) -> None:
     config = replace(LOOP, checkpoint_interval=2, anneal=True, **changes)
@@ -643,6 +853,38 @@ def test_a_resumed_run_goes_on_to_the_bit(changes, tmp_path) -> None:
     assert torch.equal(weights(whole.policy), weights(second.policy))
 
 
+@pytest.mark.parametrize(("max_use", "updates"), [(1, 4), (2, 4), (2, 5)])
+def test_learning_ends_when_all_samples_are_used_up(max_use, updates) -> None:
+    learner = make_learner(replace(LOOP, max_use=max_use, update_per_collect=updates))
+    for _ in range(4):
+        assert math.isfinite(learner.iterate()["losses/total_loss"])
+    assert len(learner.buffer) == 0
+
+
+def test_a_stored_state_is_not_the_live_buffer() -> None:
+    learner = make_learner(replace(LOOP, max_use=100))
+    learner.iterate()
+    state = learner.state_dict()
+    used = [entry["use"] for entry in state["buffer"]]
+    learner.iterate()
+    assert [entry["use"] for entry in state["buffer"]] == used
+    other = make_learner(replace(LOOP, max_use=100, lag=2))
+    other.load_state_dict(state)  # a learner with a lag starts with the stored weights
+    torch.testing.assert_close(
+        weights(other.impala.collect_model), weights(other.policy)
+    )
+    other.iterate()
+    assert [entry["use"] for entry in state["buffer"]] == used
+
+    before = weights(learner.policy)
+    for name in state:
+        partial_state = {key: x for key, x in state.items() if key != name}
+        with pytest.raises(ValueError, match=f"state must hold .*{name}"):
+            learner.load_state_dict(partial_state)
+    assert learner.iteration == 2
+    assert torch.equal(weights(learner.policy), before)
+
+
 def test_priorities_reach_the_buffer() -> None:
     config = replace(LOOP, priority=True, priority_IS_weight=True)
     learner = make_learner(config)
@@ -655,6 +897,18 @@ def test_wrong_environments_and_rewards_are_refused() -> None:
     envs = make_envs("CartPole-v1", 3)
     with pytest.raises(ValueError, match="envs must have 4 copies, got 3"):
         IMPALA(IMPALAPolicy(LOOP, DiscretePolicy(4, 2)), envs)
+    late = SyncVectorEnv(
+        [partial(gym.make, "CartPole-v1")] * 4, autoreset_mode=AutoresetMode.NEXT_STEP
+    )
+    with pytest.raises(ValueError, match="autoreset mode SAME_STEP, got NEXT_STEP"):
+        IMPALA(IMPALAPolicy(LOOP, DiscretePolicy(4, 2)), late)
+    with pytest.raises(ValueError, match="action_space must fit the environments"):
+        make_learner(replace(LOOP, action_space="continuous"))
+    with pytest.raises(ValueError, match="action_space must fit the environments"):
+        make_learner(LOOP, "Pendulum-v1")
+    cards = make_envs("Blackjack-v1", 4)
+    with pytest.raises(ValueError, match="envs must have boxes as observations"):
+        IMPALA(IMPALAPolicy(LOOP, DiscretePolicy(3, 2)), cards)
 
     class Broken(gym.Wrapper):
         def step(self, action: Any) -> Any:

@@ -237,15 +237,80 @@ def test_full_targets_in_the_advantage_are_not_gae() -> None:
 
 
 @pytest.mark.erratum("vtrace-last-target-zero")
-def test_a_last_target_of_zero_loses_the_last_reward() -> None:
-    """Machin: three steps that pay 1, all values 0, the end after the third."""
-    one, zero = torch.ones(3, 1), torch.zeros(3, 1)
-    last = torch.tensor([[False], [False], [True]])
-    target, adv = vtrace(zero, one, zero, zero, last, ~last & last, 1.0, 1.0)
-    assert target.flatten().tolist() == adv.flatten().tolist() == [3, 2, 1]
-    target[-1] = 0.0
-    published = one + torch.cat([target[1:], torch.zeros(1, 1)])
-    assert published.flatten().tolist() == [3, 1, 1]
+@given(sizes, seeds, fractions)
+def test_a_last_target_of_zero_costs_all_targets_the_last_reward(
+    size, seed, gamma
+) -> None:
+    """Machin: one episode to its end, on-policy, the recursion from a zeroed target."""
+    batch = continuing(make_batch(size, seed, end=0.0))
+    batch["log_ratio"] = torch.zeros_like(batch["reward"])
+    batch["terminated"][-1] = True
+    reward, value = batch["reward"], batch["value"]
+    published = torch.zeros_like(value)
+    for t in reversed(range(len(reward) - 1)):
+        surprise = reward[t] + gamma * value[t + 1] - value[t]
+        published[t] = value[t] + surprise + gamma * (published[t + 1] - value[t + 1])
+    target, _ = vtrace(**batch, gamma=gamma, lambda_=1.0)
+    weight = gamma ** torch.arange(len(reward) - 1, -1, -1).double().unsqueeze(1)
+    torch.testing.assert_close(target - published, weight * reward[-1])
+
+
+@pytest.mark.erratum("vtrace-sum-beside-mean")
+def test_a_sum_beside_a_mean_depends_on_the_number_of_steps() -> None:
+    shares = []
+    for copies in (1, 100):
+        once = discrete(seed=3)
+        parts = [None if x is None else x.repeat_interleave(copies, 1) for x in once]
+        loss = vtrace_error_discrete_action(vtrace_data(*parts))
+        steps = once.reward.numel() * copies
+        shares.append((loss.policy_loss / loss.value_loss, steps))
+    (ours, few), (same, many) = shares
+    torch.testing.assert_close(ours, same)
+    # As published the policy's part is a sum.
+    assert (same * many / (ours * few)).item() == pytest.approx(100)
+
+    # One bound for both: whoever lifts it lifts the weight of the gradient as well.
+    zero, end = torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool)
+    step = (torch.tensor([[50.0]]).log(), zero + 1, zero, zero, end, ~end)
+    assert vtrace(*step, rho_clip_ratio=None, c_clip_ratio=None)[1].item() == 1.0
+    common = vtrace(
+        *step, rho_clip_ratio=None, c_clip_ratio=None, rho_pg_clip_ratio=None
+    )
+    assert common[1].item() == pytest.approx(50)
+    # The entropy of two numbers is no single column.
+    with pytest.raises(RuntimeError, match="invalid for input of size 10"):
+        Normal(torch.zeros(5, 2), torch.ones(5, 2)).entropy().view(5, 1)
+
+
+@pytest.mark.erratum("vtrace-test-cannot-fail")
+def test_a_test_that_looks_at_types_passes_everything() -> None:
+    """DI-engine's test, with a loss that says nothing and has no gradient."""
+    logit, value = torch.randn(4, 8, 16), torch.randn(5, 8)
+    logit, value = logit.requires_grad_(), value.requires_grad_()
+    nothing = (logit.sum() + value.sum()) * 0
+    loss = vtrace_loss(nothing, nothing, nothing)
+    assert all(part.shape == () for part in loss)
+    sum(loss).backward()
+    assert isinstance(logit, Tensor)  # as published
+    assert isinstance(value, Tensor)
+    assert not logit.grad.any()  # what it should have looked at
+    assert not value.grad.any()
+
+
+@pytest.mark.erratum("vtrace-test-cannot-fail")
+def test_the_sum_of_all_three_losses_lowers_the_entropy() -> None:
+    logit = torch.tensor([[[1.0, 0.0]]], requires_grad=True)
+    nothing = torch.zeros(1, 1)
+    data = vtrace_data(
+        logit, logit, torch.zeros(1, 1, dtype=torch.long), torch.zeros(2, 1), nothing
+    )
+    before = vtrace_error_discrete_action(data)
+    assert before.policy_loss == before.value_loss == 0.0
+    (slope,) = torch.autograd.grad(sum(before), logit)
+    for sign, expected in ((1, -1), (-1, 1)):  # as published, and as it should be
+        moved = data._replace(target_output=logit - sign * slope)
+        change = vtrace_error_discrete_action(moved).entropy_loss - before.entropy_loss
+        assert change * expected > 0.01
 
 
 def test_float32_is_close_to_float64() -> None:
@@ -347,6 +412,9 @@ def test_the_ends_of_the_clipped_policy() -> None:
     np.testing.assert_allclose(clipped_policy(new, old, 1e9), new)
     with pytest.raises(ValueError, match="old_policy must have shape"):
         clipped_policy(new, old[0])
+    with pytest.raises(ValueError, match="must have an action in common"):
+        clipped_policy([[0.5, 0.5], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]])
+    assert not np.shares_memory(clipped_policy(new, old, None), new)
 
 
 # --- The losses -----------------------------------------------------------------------

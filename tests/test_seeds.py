@@ -6,6 +6,7 @@ They are kept as their authors wrote them, save where a value is invalid.
 from __future__ import annotations
 
 import inspect
+from collections import namedtuple
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from gymnasium import spaces
 from literate_rl import (
     DisjointPolicyValueNetwork,
     HybridPolicyNetwork,
+    IMPALAConfig,
+    IMPALAPolicy,
     PPGAuxAlgorithm,
     PPGAuxOptions,
     PPGAuxPhaseLoss,
@@ -26,6 +29,9 @@ from literate_rl import (
     ppo_policy_data,
     ppo_policy_error,
     sample_hybrid_action,
+    vtrace_data,
+    vtrace_error_continuous_action,
+    vtrace_error_discrete_action,
 )
 
 
@@ -125,3 +131,90 @@ def test_ppg_as_documented() -> None:
     loss_info = algorithm.calc_loss(as_rows)
     assert loss_info.loss.shape == (1, 4)
     assert torch.equal(loss_info.loss, PPGAuxPhaseLoss(gamma=0.99)(as_rows).loss)
+
+
+def test_vtrace_discrete_action() -> None:
+    """DI-engine's test of the discrete losses; the sum as it stands there."""
+    T, B, N = 4, 8, 16  # noqa: N806 (the names of the original)
+    value = torch.randn(T + 1, B).requires_grad_(True)
+    reward = torch.rand(T, B)
+    target_output = torch.randn(T, B, N).requires_grad_(True)
+    behaviour_output = torch.randn(T, B, N)
+    action = torch.randint(0, N, size=(T, B))
+    data = vtrace_data(target_output, behaviour_output, action, value, reward, None)
+    loss = vtrace_error_discrete_action(data, rho_clip_ratio=1.1)
+    assert all(part.shape == () for part in loss)
+    assert target_output.grad is None
+    assert value.grad is None
+    sum(loss).backward()
+    assert isinstance(target_output.grad, torch.Tensor)
+    assert isinstance(value.grad, torch.Tensor)
+
+
+def test_vtrace_continuous_action() -> None:
+    """DI-engine's test of the continuous losses; the sum as it stands there."""
+    T, B, N = 4, 8, 16  # noqa: N806 (the names of the original)
+    value = torch.randn(T + 1, B).requires_grad_(True)
+    reward = torch.rand(T, B)
+    mu = torch.randn(T, B, N).requires_grad_(True)
+    sigma = torch.exp(torch.randn(T, B, N)).requires_grad_(True)
+    target_output = {"mu": mu, "sigma": sigma}
+    behaviour_output = {
+        "mu": torch.randn(T, B, N),
+        "sigma": torch.exp(torch.randn(T, B, N)),
+    }
+    action = torch.randn((T, B, N))
+    data = vtrace_data(target_output, behaviour_output, action, value, reward, None)
+    loss = vtrace_error_continuous_action(data, rho_clip_ratio=1.1)
+    assert all(part.shape == () for part in loss)
+    sum(loss).backward()
+    assert all(isinstance(x.grad, torch.Tensor) for x in (mu, sigma, value))
+
+
+def test_impala_as_documented() -> None:
+    """The configuration and the three modes as DI-engine's documentation has them."""
+    config = {
+        "type": "impala",
+        "cuda": False,
+        "on_policy": False,
+        "priority": False,
+        "priority_IS_weight": False,
+        "action_space": "discrete",
+        "unroll_len": 4,
+        "transition_with_policy_data": True,
+        "learn": {"update_per_collect": 4, "batch_size": 16, "learning_rate": 0.0005},
+        "collect": {},
+        "eval": {},
+        "other": {"replay_buffer": {"replay_buffer_size": 1000, "max_use": 16}},
+        "model": {"obs_shape": 3, "action_shape": 2},
+    }
+    policy = IMPALAPolicy(config)
+    assert policy.config == IMPALAConfig(
+        unroll_len=4, model={"obs_shape": 3, "action_shape": 2}
+    )
+    name, modules = policy.default_model()
+    assert isinstance(name, str)
+    assert isinstance(modules, list)
+
+    timestep = namedtuple("timestep", ["obs", "reward", "done", "info"])
+    obs, rows = {i: torch.randn(3) for i in (0, 1)}, {0: [], 1: []}
+    for t in range(4):
+        output = policy.forward_collect(obs)
+        assert list(output) == list(obs)
+        for i in obs:
+            assert output[i].keys() == {"logit", "action"}
+            answer = timestep(torch.randn(3), torch.ones(1), t == 3, {})
+            rows[i].append(policy.process_transition(obs[i], output[i], answer))
+            obs[i] = answer.obs
+    documented = {"obs", "next_obs", "action", "logit", "reward", "done"}
+    assert documented <= rows[0][0].keys()
+    samples = [sample for i in rows for sample in policy.get_train_sample(rows[i])]
+    data = policy.data_preprocess_learn(samples)
+    assert {*documented, "weight", "obs_plus_1"} <= data.keys()
+    assert data["logit"].shape == (4, 2, 2)
+    info = policy.forward_learn(samples)
+    documented = {"cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss"}
+    assert documented <= info.keys()
+    assert documented <= set(policy.monitor_vars_learn())
+    assert all(np.isscalar(number) for number in info.values())
+    assert policy.forward_eval(obs)[1]["action"].shape == ()

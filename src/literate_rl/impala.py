@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest ff96f318f63df2f4
+# Generated from chapters/10_impala.py (edit there); digest ee6d908e1b2cce5c
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -23,7 +23,6 @@ from literate_rl.agents import best_device, true_successors
 from literate_rl.disjoint_network import map_nest
 from literate_rl.off_policy import (
     check_clips,
-    vtrace,
     vtrace_data,
     vtrace_error_continuous_action,
     vtrace_error_discrete_action,
@@ -40,6 +39,31 @@ __all__ = [
     "collate",
     "impala_settings",
 ]
+
+
+# Where DI-engine keeps its settings: the names in each section. All others stand on the
+# first level. The last section stands within the one before.
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "learn": (
+        "update_per_collect",
+        "batch_size",
+        "learning_rate",
+        "value_weight",
+        "entropy_weight",
+        "discount_factor",
+        "lambda_",
+        "rho_clip_ratio",
+        "c_clip_ratio",
+        "rho_pg_clip_ratio",
+        "grad_clip_type",
+        "clip_value",
+        "optim",
+    ),
+    "collect": ("n_sample",),
+    "eval": (),
+    "other": ("replay_buffer",),
+    "replay_buffer": ("replay_buffer_size", "max_use"),
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +91,8 @@ class IMPALAConfig:
         c_clip_ratio: Bound of the ratio that weighs what comes later, or none.
         rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or none.
         grad_clip_type: One of clip_norm, clip_value, clip_momentum_norm, or none.
-        clip_value: Bound of the gradient.
+        clip_value: Bound of the gradient. With clip_momentum_norm it is a multiple of
+            the usual norm, and DI-engine takes 5.
         optim: Either adam or rmsprop.
         n_sample: Samples of one collection, one from each environment.
         replay_buffer_size: Samples that the buffer holds at most.
@@ -76,7 +101,8 @@ class IMPALAConfig:
         seed: Decides everything that is random in the run.
         total_steps: Steps in the environments, all of them together.
         anneal: Whether the step size falls to zero in a straight line.
-        lag: Collections by which the acting policy is behind the learner.
+        lag: Collections by which the acting policy falls behind the learner before it
+            gets new weights.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -116,8 +142,14 @@ class IMPALAConfig:
         counts = ("unroll_len", "update_per_collect", "batch_size", "n_sample")
         others = ("replay_buffer_size", "max_use", "total_steps", "checkpoint_interval")
         check_counts(self, counts + others)
-        for name in ("seed", "lag", "value_weight", "entropy_weight"):
+        for name in ("seed", "lag"):
+            whole = "at least 0, a whole number"
+            check_setting(self, name, lambda x: x >= 0 and isinstance(x, int), whole)
+        for name in ("value_weight", "entropy_weight"):
             check_setting(self, name, lambda x: x >= 0, "at least 0")
+        switches = ("cuda", "on_policy", "priority", "priority_IS_weight", "anneal")
+        for name in switches:
+            check_setting(self, name, lambda x: isinstance(x, bool), "True or False")
         for name in ("learning_rate", "clip_value"):
             check_setting(self, name, lambda x: x > 0, "positive")
         for name in ("discount_factor", "lambda_"):
@@ -140,17 +172,23 @@ class IMPALAConfig:
         """Read settings from nested dictionaries, as DI-engine writes them.
 
         Args:
-            config: Settings by name. Those in ``learn``, ``collect``, ``eval`` and
-                ``other.replay_buffer`` are read as if they stood on the first level.
-                What is left out has its default.
+            config: Settings by name, each in its section ``learn``, ``collect`` or
+                ``other.replay_buffer``, or all on the first level. What is left out has
+                its default.
 
         Raises:
-            ValueError: If a name is unknown.
+            ValueError: If a name is unknown or stands in the wrong section, or if a
+                setting is there twice.
         """
         flat = dict(config)
-        # A section may hold another one: `other` holds `replay_buffer`.
-        for section in ("learn", "collect", "eval", "other", "replay_buffer"):
-            flat |= flat.pop(section, {})
+        for section, names in SECTIONS.items():
+            inside = flat.pop(section, {})
+            wrong, twice = inside.keys() - set(names), inside.keys() & flat.keys()
+            if wrong:
+                raise ValueError(f"{section} has unknown settings: {sorted(wrong)}")
+            if twice:
+                raise ValueError(f"config has settings twice: {sorted(twice)}")
+            flat |= inside
         unknown = flat.keys() - {setting.name for setting in fields(cls)}
         if unknown:
             raise ValueError(f"config has unknown settings: {sorted(unknown)}")
@@ -167,7 +205,12 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
 
     Returns:
         A tensor, or a dictionary of what its entries give.
+
+    Raises:
+        ValueError: If there is no item.
     """
+    if not items:
+        raise ValueError("items must hold at least one, got none")
     first = items[0]
     if isinstance(first, Mapping):
         return {key: collate([item[key] for item in items], dim) for key in first}
@@ -232,6 +275,8 @@ class IMPALAPolicy:
         self.optimizer: torch.optim.Optimizer = optimizers[config.optim](
             self.parameters, config.learning_rate
         )
+        # Sums for the usual norm of the gradient: of squared norms, and of weights.
+        self.norms = (0.0, 0.0)
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the class of the default model, and the module to import it from."""
@@ -240,10 +285,14 @@ class IMPALAPolicy:
 
     def build_model(self) -> nn.Module:
         """Build the default model."""
-        missing = {"obs_shape", "action_shape"} - self.config.model.keys()
-        if missing:
-            raise ValueError(f"model must hold {sorted(missing)} if none is given")
-        size, actions = (self.config.model[k] for k in ("obs_shape", "action_shape"))
+        sizes = self.config.model
+        whole = all(isinstance(size, int) for size in sizes.values())
+        if sizes.keys() != {"obs_shape", "action_shape"} or not whole:
+            raise ValueError(
+                "model must hold two whole numbers, obs_shape and action_shape, "
+                f"got {sizes}"
+            )
+        size, actions = sizes["obs_shape"], sizes["action_shape"]
         name, (module,) = self.default_model()
         model_class: Any = getattr(import_module(module), name)
         box = ([-1.0] * actions, [1.0] * actions)
@@ -265,8 +314,9 @@ class IMPALAPolicy:
 
         Args:
             data: B samples of T steps. A sample is a list of T transitions, or one
-                dictionary whose entries are lists of T items or tensors ``(T, *)``.
-                The importance weight ``IS`` of a dictionary is one number.
+                dictionary whose entries are lists of T items or tensors ``(T, *)``. Its
+                importance weight ``IS`` is one number, or a list of equal ones. An
+                entry that is None counts as missing.
 
         Returns:
             The entries as tensors ``(T, B, *)``; rewards, flags and ``weight`` (T, B);
@@ -274,21 +324,26 @@ class IMPALAPolicy:
 
         Raises:
             TypeError: If a sample is of another kind.
-            ValueError: If an entry is missing.
+            ValueError: If an entry is missing, or samples differ in their length.
         """
-        kind = type(data[0])
-        if not issubclass(kind, Mapping | list):
-            raise TypeError(
-                f"data must hold dictionaries or lists, got {kind.__name__}"
-            )
 
         def pick(sample: Any) -> Any:
             if isinstance(sample, list):
                 return [pick(step) for step in sample]
-            return {key: sample[key] for key in FIELDS if key in sample}
+            if not isinstance(sample, Mapping):
+                kind = type(sample).__name__
+                raise TypeError(f"data must hold dictionaries or lists, got {kind}")
+            return {key: sample[key] for key in FIELDS if sample.get(key) is not None}
 
-        # One call serves both forms: lists become time, samples stand side by side.
-        batch = collate([pick(sample) for sample in data], dim=1)
+        picked = [pick(sample) for sample in data]
+        try:
+            # One call serves both forms: lists become time, samples stand side by side.
+            batch = collate(picked, dim=1)
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(
+                "data must hold samples of one length, and in each step the same "
+                f"entries, got {type(error).__name__}: {error}"
+            ) from error
         missing = [key for key in FIELDS[:6] if key not in batch]
         if missing:
             raise ValueError(f"data must hold {missing}, got {list(batch)}")
@@ -305,7 +360,8 @@ class IMPALAPolicy:
             heads = [x if isinstance(x, Mapping) else x[0] for x in data]
             if not all("IS" in head for head in heads):
                 raise ValueError("data must hold IS if priority_IS_weight is True")
-            weight = weight * collate([head["IS"] for head in heads]).to(weight)
+            numbers = collate([head["IS"] for head in heads]).to(weight)
+            weight = weight * numbers.reshape(len(heads), -1)[:, 0]
         batch["weight"] = weight.reshape(shape)
         batch["obs_plus_1"] = map_nest(
             lambda obs, next_obs: torch.cat([obs, next_obs[-1:]]).float(),
@@ -324,8 +380,11 @@ class IMPALAPolicy:
             The numbers that ``monitor_vars_learn`` names and, with priorities, one for
             each sample as ``priority``.
         """
+        return self.learn(self.data_preprocess_learn(data))
+
+    def learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Take one step of the optimiser on what ``data_preprocess_learn`` returns."""
         config = self.config
-        batch = self.data_preprocess_learn(data)
         self.model.train()
         flat = map_nest(lambda x: x.flatten(0, 1), batch["obs_plus_1"])
         output = {
@@ -352,6 +411,8 @@ class IMPALAPolicy:
             + config.value_weight * loss.value_loss
             - config.entropy_weight * loss.entropy_loss
         )
+        if config.priority:
+            priority = self.priorities(steps, loss.value_loss)
         self.optimizer.zero_grad()
         total.backward()
         norm = self.clip_gradient()
@@ -363,7 +424,7 @@ class IMPALAPolicy:
             "grad_norm": norm,
         }
         if config.priority:
-            info["priority"] = self.priorities(steps)
+            info["priority"] = priority
         return info
 
     def monitor_vars_learn(self) -> list[str]:
@@ -416,70 +477,48 @@ class IMPALAPolicy:
         if kind == "clip_value":
             nn.utils.clip_grad_value_(self.parameters, bound)
         if kind == "clip_momentum_norm":
-            for parameter in self.parameters:
-                usual = self.usual_norm(parameter)
-                if parameter.grad is not None and usual is not None:
-                    nn.utils.clip_grad_norm_(parameter, bound * usual)
+            squares, weights = (0.999 * total for total in self.norms)
+            self.norms = (squares + norm**2, weights + 1)
+            usual = math.sqrt(self.norms[0] / self.norms[1])
+            nn.utils.clip_grad_norm_(self.parameters, bound * usual)
         return norm
 
-    def usual_norm(self, parameter: Tensor) -> float | None:
-        """Return the norm of a gradient that the optimiser is used to, or None."""
-        state = self.optimizer.state[parameter]
-        if not state:
-            return None
-        group = self.optimizer.param_groups[0]
-        adam = "exp_avg_sq" in state
-        squares = state["exp_avg_sq" if adam else "square_avg"]
-        decay = group["betas"][1] if adam else group["alpha"]
-        # Both means start at zero and are too small at first.
-        seen = 1 - decay ** float(state["step"])
-        return math.sqrt(squares.sum().item() / seen)
-
-    @torch.no_grad()
-    def priorities(self, steps: vtrace_data) -> list[float]:
+    def priorities(self, steps: vtrace_data, value_loss: Tensor) -> list[float]:
         """Return how far the values of each sample are from their targets."""
-        new, old, action, value, reward, _, *successors = steps
-        log_ratio = self.log_prob(new, action) - self.log_prob(old, action)
-        value, config = value[:-1], self.config
-        terminated, truncated, next_value = (torch.as_tensor(x) for x in successors)
-        target, _ = vtrace(
-            log_ratio,
-            reward,
-            value,
-            next_value,
-            terminated,
-            truncated,
-            config.discount_factor,
-            config.lambda_,
-            config.rho_clip_ratio,
-            config.c_clip_ratio,
-        )
-        distances: list[float] = (target - value).abs().mean(0).tolist()
+        # The loss has the distances already. Its derivative by a value is
+        # $2 w_t (V - v_t)$ over the number of steps, so no target is computed again.
+        weight: Any = steps.weight
+        (grad,) = torch.autograd.grad(value_loss, steps.value, retain_graph=True)
+        distance = grad[:-1].abs().sum(0) * weight.numel() / 2
+        # Steps that only fill up weigh nothing in this mean either.
+        distances: list[float] = (distance / weight.sum(0).clamp_min(1e-9)).tolist()
         return distances
 
-    def log_prob(self, output: Any, action: Tensor) -> Tensor:
-        """Return the log-probabilities (T, B) of actions under an output."""
-        if self.continuous:
-            normal: Any = torch.distributions.Normal(output["mu"], output["sigma"])
-            log_prob: Tensor = normal.log_prob(action).sum(-1)
-        else:
-            taken = output.log_softmax(-1).gather(-1, action.unsqueeze(-1))
-            log_prob = taken.squeeze(-1)
-        return log_prob
-
     def state_dict_learn(self) -> dict[str, Any]:
-        """Return model, optimiser and random state."""
+        """Return model, optimiser, norms of gradients and random state."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "norms": self.norms,
             "generator": self.generator.get_state(),
         }
 
     def load_state_dict_learn(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict_learn`` returned."""
+        """Go back to a state that ``state_dict_learn`` returned.
+
+        Raises:
+            ValueError: If the state has another optimiser.
+        """
+        # What can fail comes first, so that a state that does not fit changes nothing.
+        norms, generator = state["norms"], torch.Generator()
+        generator.set_state(state["generator"])
+        here, there = self.optimizer.state_dict(), state["optimizer"]
+        if here["param_groups"][0].keys() != there["param_groups"][0].keys():
+            raise ValueError(f"state must come from an optimiser {self.config.optim}")
+        copy.deepcopy(self.model).load_state_dict(state["model"])
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"])
+        self.optimizer.load_state_dict(there)
+        self.norms, self.generator = norms, generator
 
     # --- collect mode
 
@@ -494,8 +533,9 @@ class IMPALAPolicy:
             By the same numbers: ``logit``, what the policy said, and ``action``, both
             on the CPU.
         """
-        obs = self.observations(data)
-        model = self.collect_model.eval()
+        obs, model = self.observations(data), self.collect_model
+        if model.training:  # `eval` walks through all modules, so not in every step
+            model.eval()
         noise = model.noise(1, len(data), self.generator)[0].to(self.device)
         output = {
             "logit": self.describe(model(obs)),
@@ -554,12 +594,12 @@ class IMPALAPolicy:
         """
         length, samples = self.config.unroll_len, []
         for start in range(0, len(data), length):
-            steps = data[start : start + length]
+            steps = list(data[start : start + length])
             weight = torch.ones(len(steps))
             missing = length - len(steps)
             filler = torch.zeros(missing)
             if missing and start:
-                steps = data[start - missing : start] + steps
+                steps = [*data[start - missing : start], *steps]
                 weight = torch.cat([filler, weight])
             elif missing:
                 # An episode that goes on is cut here, or its repeated step would
@@ -599,7 +639,8 @@ class ReplayBuffer:
         beta: How far importance weights undo the preference; 1 is fully.
 
     Raises:
-        ValueError: If a size is below 1 or an exponent is negative.
+        ValueError: If a size is no whole number or below 1, or an exponent is negative
+            or not finite.
     """
 
     def __init__(
@@ -610,10 +651,14 @@ class ReplayBuffer:
         beta: float = 0.4,
     ) -> None:
         for name, number in (("size", size), ("max_use", max_use)):
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
-        if alpha < 0 or beta < 0:
-            raise ValueError(f"exponents must not be negative, got {alpha} and {beta}")
+            if not isinstance(number, int) or number < 1:
+                raise ValueError(
+                    f"{name} must be at least 1, a whole number, got {number}"
+                )
+        if not (0 <= alpha < math.inf and 0 <= beta < math.inf):
+            raise ValueError(
+                f"exponents must be finite and not negative, got {alpha} and {beta}"
+            )
         self.max_use, self.alpha, self.beta = max_use, alpha, beta
         self.entries: deque[dict[str, Any]] = deque(maxlen=size)
 
@@ -621,7 +666,13 @@ class ReplayBuffer:
         return len(self.entries)
 
     def push(self, samples: Sequence[dict[str, Any]]) -> None:
-        """Add samples; each is as important as the most important one so far."""
+        """Add samples; each gets the highest priority that is in the buffer now.
+
+        Raises:
+            TypeError: If one sample comes in place of a list.
+        """
+        if isinstance(samples, Mapping):
+            raise TypeError("samples must be a list of samples, got one sample")
         highest = max((entry["priority"] for entry in self.entries), default=1.0)
         self.entries.extend(
             {"sample": sample, "priority": highest, "use": 0} for sample in samples
@@ -664,7 +715,16 @@ class ReplayBuffer:
     def update(
         self, entries: Sequence[dict[str, Any]], priorities: Sequence[float]
     ) -> None:
-        """Give entries that were drawn their new priorities."""
+        """Give entries that were drawn their new priorities.
+
+        Raises:
+            ValueError: If there are more or fewer priorities than entries, or one is
+                not finite. Nothing has changed then.
+        """
+        if len(entries) != len(priorities) or not all(map(math.isfinite, priorities)):
+            raise ValueError(
+                f"priorities must be {len(entries)} finite numbers, got {priorities}"
+            )
         for entry, priority in zip(entries, priorities, strict=True):
             entry["priority"] = max(priority, 1e-6)
 
@@ -675,10 +735,11 @@ class IMPALA:
     Args:
         impala: The policy with its three modes.
         envs: A vector environment in mode ``SAME_STEP`` with ``config.n_sample``
-            copies.
+            copies. Observations are boxes; ``flat_env`` makes vectors of others.
 
     Raises:
-        ValueError: If the number of environments is another one.
+        ValueError: If the environments are not like that, or their actions do not fit
+            ``config.action_space``.
     """
 
     def __init__(self, impala: IMPALAPolicy, envs: VectorEnv[Any, Any, Any]) -> None:
@@ -687,14 +748,22 @@ class IMPALA:
             raise ValueError(
                 f"envs must have {config.n_sample} copies, got {envs.num_envs}"
             )
+        if envs.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP:
+            raise ValueError("envs must have autoreset mode SAME_STEP, got NEXT_STEP")
+        if not isinstance(envs.single_observation_space, spaces.Box):
+            space = envs.single_observation_space
+            raise ValueError(f"envs must have boxes as observations, got {space}")
+        if isinstance(envs.single_action_space, spaces.Discrete) == impala.continuous:
+            raise ValueError(
+                f"action_space must fit the environments, got {config.action_space} "
+                f"and {envs.single_action_space}"
+            )
         self.impala, self.envs, self.config = impala, envs, config
         self.policy = impala.model
         alpha = 0.6 if config.priority else 0.0
         self.buffer = ReplayBuffer(config.replay_buffer_size, config.max_use, alpha)
-        self.published: deque[dict[str, Tensor]] = deque(maxlen=config.lag + 1)
         if config.lag:
             impala.collect_model = copy.deepcopy(impala.model)
-            self.publish()
         self.step = self.iteration = 0
         self.obs: Any = None  # no episode is under way
 
@@ -724,23 +793,19 @@ class IMPALA:
             self.buffer.entries.clear()
         self.buffer.push(samples)
         for _ in range(config.update_per_collect):
+            if not self.buffer.entries:  # all samples have had their `max_use`
+                break
             entries = self.buffer.sample(config.batch_size, impala.generator)
             drawn = [entry["sample"] | {"IS": entry["IS"]} for entry in entries]
             info = impala.forward_learn(drawn)
             if config.priority:
                 self.buffer.update(entries, info["priority"])
-        if config.lag:
-            self.publish()
         self.iteration += 1
+        if config.lag and self.iteration % (config.lag + 1) == 0:
+            impala.collect_model.load_state_dict(impala.model.state_dict())
         losses = {f"losses/{k}": info[k] for k in impala.monitor_vars_learn()}
         mean = float(np.mean(finished)) if finished else math.nan
         return {"charts/episodic_return": mean, **losses}
-
-    def publish(self) -> None:
-        """Hand the actor the oldest of the weights that are kept."""
-        weights = self.impala.model.state_dict()
-        self.published.append({name: x.clone() for name, x in weights.items()})
-        self.impala.collect_model.load_state_dict(self.published[0])
 
     def collect(self) -> tuple[list[dict[str, Any]], list[float]]:
         """Act for ``unroll_len`` steps; return samples and returns that ended."""
@@ -783,20 +848,26 @@ class IMPALA:
             "step": self.step,
             "iteration": self.iteration,
             "impala": self.impala.state_dict_learn(),
-            "buffer": list(self.buffer.entries),
-            "published": list(self.published),
+            "buffer": [dict(entry) for entry in self.buffer.entries],
+            "actor": self.impala.collect_model.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned."""
-        self.step, self.iteration = state["step"], state["iteration"]
+        """Go back to a state that ``state_dict`` returned.
+
+        Raises:
+            ValueError: If something is missing, or the state comes from a learner with
+                another optimiser. Nothing has changed then.
+        """
+        missing = self.state_dict().keys() - state.keys()
+        if missing:
+            raise ValueError(f"state must hold {sorted(missing)}, got {list(state)}")
         self.impala.load_state_dict_learn(state["impala"])
-        self.buffer.entries.clear()
-        self.buffer.entries.extend(state["buffer"])
         if self.config.lag:
-            self.published.clear()
-            self.published.extend(state["published"])
-            self.impala.collect_model.load_state_dict(self.published[0])
+            self.impala.collect_model.load_state_dict(state["actor"])
+        self.step, self.iteration = state["step"], state["iteration"]
+        self.buffer.entries.clear()
+        self.buffer.entries.extend(dict(entry) for entry in state["buffer"])
         self.obs = None
 
 

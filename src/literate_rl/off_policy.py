@@ -1,4 +1,4 @@
-# Generated from chapters/09_off_policy.py (edit there); digest 4dd3523fd3d325f4
+# Generated from chapters/09_off_policy.py (edit there); digest 32f315b86a98972a
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def vtrace(
         ValueError: If a shape or a number is wrong, or a result is not finite.
 
     Source:
-        Espeholt et al. 2018, equation 1 and section 4.2, with a decay and two flags.
+        Espeholt et al. 2018, equation 1, remark 2 and section 4.2, with the decay in
+        the advantage as well, and with two flags.
     """
     check_steps(log_ratio=log_ratio, reward=reward)
     check_lambda(lambda_)
@@ -127,16 +128,17 @@ def clipped_policy(
         rho_clip_ratio: Bound of the ratio, positive, or None.
 
     Returns:
-        Probabilities ``(*, N)``.
+        Probabilities ``(*, N)``, a new array.
 
     Raises:
-        ValueError: If the bound is not positive or the shapes differ.
+        ValueError: If the bound is not positive, the shapes differ, or the two policies
+            have no action in common.
 
     Source:
         Espeholt et al. 2018, equation 3.
     """
     check_clips(rho_clip_ratio, rho_clip_ratio, None)
-    new = np.asarray(policy, dtype=np.float64)
+    new = np.array(policy, dtype=np.float64)
     old = np.asarray(old_policy, dtype=np.float64)
     if old.shape != new.shape:
         raise ValueError(f"old_policy must have shape {new.shape}, got {old.shape}")
@@ -144,7 +146,10 @@ def clipped_policy(
         return new
     # Numerator and denominator of {eq}`clipped-policy`.
     part = np.minimum(rho_clip_ratio * old, new)
-    result: NDArray[np.float64] = part / part.sum(-1, keepdims=True)
+    total = part.sum(-1, keepdims=True)
+    if not (total > 0).all():
+        raise ValueError("policy and old_policy must have an action in common")
+    result: NDArray[np.float64] = part / total
     return result
 
 
