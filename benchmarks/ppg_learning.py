@@ -92,9 +92,8 @@ SHARED_PPG = {"share_encoder": True, "detach": "policy_phase"}
 
 MAZE_CONFIG = ppg_settings(MAZE)
 
-# Six settings for each of the two, tried on shorter runs with a seed that is not used
-# again. What counts is the mean return while training. PPG goes on from PPO's best step
-# size.
+# Six settings for each of the two, tried with a seed that is not used again. What counts is
+# the mean return while training. PPG goes on from PPO's best step size.
 TUNING = {
     f"PPO, step size {rate:g}, {epochs} epochs": PPO
     | {"learning_rate": rate, "num_epochs": epochs}
@@ -111,15 +110,28 @@ TUNING = {
     for aux_epochs, interval in ((3, 16), (6, 16), (3, 4))
 }
 
+# What the paper varies: phases between two auxiliary ones, auxiliary epochs, clone weight.
+ABLATIONS = {
+    "16 phases": {"aux_interval": 16},
+    "6 auxiliary epochs": {"aux_epochs": 6},
+    "clone weight 0": {"clone_weight": 0.0},
+    "clone weight 10": {"clone_weight": 10.0},
+}
+
 EXPERIMENTS = {
     "ppg_cartpole": compare(
         CARTPOLE, ppg_settings(CARTPOLE), 3, {"PPG": {}, "PPO": PPO}
     ),
-    "ppg_maze_tuning": replace(
-        compare(MAZE, replace(MAZE_CONFIG, total_steps=150_000), 1, TUNING),
-        first_seed=101,
-    ),
+    "ppg_maze_tuning": replace(compare(MAZE, MAZE_CONFIG, 1, TUNING), first_seed=101),
     "ppg_maze": compare(MAZE, MAZE_CONFIG, 5, {"PPG": {}, "PPO": PPO}),
+    # Each rollout is used once in the policy phase, as in the paper.
+    "ppg_maze_once": compare(
+        MAZE, replace(MAZE_CONFIG, num_epochs=1), 5, {"PPG": {}, "PPO": PPO}
+    ),
+    "ppg_maze_ablation": compare(MAZE, MAZE_CONFIG, 3, ABLATIONS),
+    "ppg_maze_shared": compare(
+        MAZE, MAZE_CONFIG, 5, {"PPG": SHARED_PPG, "PPO": SHARED_PPO}
+    ),
 }
 
 

@@ -645,14 +645,14 @@ PPG_SETTINGS: dict[str, dict[str, Any]] = {
         "aux_learning_rate": 1e-3,
     },
     "literate_rl/Maze-v0": {
-        "total_steps": 300_000,
+        "total_steps": 150_000,
         "num_envs": 32,
         "num_steps": 64,
-        "num_epochs": 3,
-        "learning_rate": 1e-3,
+        "num_epochs": 6,
+        "learning_rate": 2e-3,
         "gamma": 0.97,
         "entropy_weight": 0.02,
-        "aux_interval": 16,
+        "aux_interval": 4,
         "aux_batch_size": 32,
         "aux_epochs": 3,
         "aux_learning_rate": 1e-3,
@@ -1607,7 +1607,11 @@ for index, name in enumerate(("without", "with")):
     print(f"{name:16s}", np.round(table[index, :, 3, 2], 4))
 
 # %% [markdown]
-# WHAT TO NOTICE
+# **What to notice.** With each epoch both values fit better. Before the phase they are worse
+# than a value that says the same of every state, the grey line. The auxiliary value starts from
+# much further away, because nothing has trained it in the policy phases. After six epochs both
+# are below the line. Without the clone term the policy drifts meanwhile, and nobody asked it to.
+# With it the drift is many times smaller, for each of the three seeds.
 #
 # ## See it: a run
 #

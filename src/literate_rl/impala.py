@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest ee6d908e1b2cce5c
+# Generated from chapters/10_impala.py (edit there); digest f7ce4083647a516c
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class IMPALAConfig:
         seed: Decides everything that is random in the run.
         total_steps: Steps in the environments, all of them together.
         anneal: Whether the step size falls to zero in a straight line.
+        reward_scale: Factor of the rewards that are learned from.
         lag: Collections by which the acting policy falls behind the learner before it
             gets new weights.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
@@ -135,6 +136,7 @@ class IMPALAConfig:
     seed: int = 1
     total_steps: int = 100_000
     anneal: bool = False
+    reward_scale: float = 1.0
     lag: int = 0
     checkpoint_interval: int = 50
 
@@ -150,7 +152,7 @@ class IMPALAConfig:
         switches = ("cuda", "on_policy", "priority", "priority_IS_weight", "anneal")
         for name in switches:
             check_setting(self, name, lambda x: isinstance(x, bool), "True or False")
-        for name in ("learning_rate", "clip_value"):
+        for name in ("learning_rate", "clip_value", "reward_scale"):
             check_setting(self, name, lambda x: x > 0, "positive")
         for name in ("discount_factor", "lambda_"):
             check_setting(self, name, lambda x: 0 <= x <= 1, "in [0, 1]")
@@ -461,7 +463,7 @@ class IMPALAPolicy:
             map_nest(lambda x: x.reshape(steps, envs, -1), data["logit"]),
             data["action"].reshape(rows),
             value,
-            data["reward"],
+            data["reward"] * self.config.reward_scale,
             data["weight"],
             terminated,
             cut,
@@ -901,20 +903,21 @@ gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
 # out is the default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
+        "total_steps": 200_000,
         "learning_rate": 1e-3,
         "anneal": True,
-        "entropy_weight": 0.0,
+        "reward_scale": 0.05,
+        "entropy_weight": 0.01,
         "replay_buffer_size": 16,
-        "grad_clip_type": "clip_norm",
     },
     "literate_rl/ForceCartPole-v0": {
         "action_space": "continuous",
-        "total_steps": 150_000,
+        "total_steps": 300_000,
         "learning_rate": 1e-3,
         "anneal": True,
-        "entropy_weight": 0.0,
+        "reward_scale": 0.05,
+        "entropy_weight": 0.01,
         "replay_buffer_size": 16,
-        "grad_clip_type": "clip_norm",
     },
 }
 

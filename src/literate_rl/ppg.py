@@ -1,4 +1,4 @@
-# Generated from chapters/08_ppg.py (edit there); digest 15baa9e46dd702ba
+# Generated from chapters/08_ppg.py (edit there); digest d4edaf2f85cae05e
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -445,14 +445,14 @@ PPG_SETTINGS: dict[str, dict[str, Any]] = {
         "aux_learning_rate": 1e-3,
     },
     "literate_rl/Maze-v0": {
-        "total_steps": 300_000,
+        "total_steps": 150_000,
         "num_envs": 32,
         "num_steps": 64,
-        "num_epochs": 3,
-        "learning_rate": 1e-3,
+        "num_epochs": 6,
+        "learning_rate": 2e-3,
         "gamma": 0.97,
         "entropy_weight": 0.02,
-        "aux_interval": 16,
+        "aux_interval": 4,
         "aux_batch_size": 32,
         "aux_epochs": 3,
         "aux_learning_rate": 1e-3,
