@@ -426,6 +426,9 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
         "charts/episodic_return": "return",
         "charts/SPS": "steps/s",
         "losses/approx_kl": "KL",
+        "charts/actors": "actors",
+        "charts/queue": "queue",
+        "charts/lag": "lag",
     }
     return {
         short: f"{metrics[name]:.3g}" if short != "steps/s" else f"{metrics[name]:.0f}"

@@ -427,8 +427,11 @@ class IMPALAPolicy:
             The numbers that ``monitor_vars_learn`` names and, with priorities, one for
             each sample as ``priority``.
         """
+        return self.learn(self.data_preprocess_learn(data))
+
+    def learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Take one step of the optimiser on what ``data_preprocess_learn`` returns."""
         config = self.config
-        batch = self.data_preprocess_learn(data)
         self.model.train()
         flat = nested(lambda x: x.flatten(0, 1), batch["obs_plus_1"])
         output = {

@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest a65cf0c9f9fa1d8f
+# Generated from chapters/10_impala.py (edit there); digest b5153fa593fcefb5
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -331,8 +331,11 @@ class IMPALAPolicy:
             The numbers that ``monitor_vars_learn`` names and, with priorities, one for
             each sample as ``priority``.
         """
+        return self.learn(self.data_preprocess_learn(data))
+
+    def learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Take one step of the optimiser on what ``data_preprocess_learn`` returns."""
         config = self.config
-        batch = self.data_preprocess_learn(data)
         self.model.train()
         flat = nested(lambda x: x.flatten(0, 1), batch["obs_plus_1"])
         output = {

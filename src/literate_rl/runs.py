@@ -1,4 +1,4 @@
-# Generated from chapters/01_runs.py (edit there); digest 820e46a72725a13b
+# Generated from chapters/01_runs.py (edit there); digest bf02f76e8dc07bdf
 """Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
 
 from __future__ import annotations
@@ -278,6 +278,9 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
         "charts/episodic_return": "return",
         "charts/SPS": "steps/s",
         "losses/approx_kl": "KL",
+        "charts/actors": "actors",
+        "charts/queue": "queue",
+        "charts/lag": "lag",
     }
     return {
         short: f"{metrics[name]:.3g}" if short != "steps/s" else f"{metrics[name]:.0f}"
