@@ -1,4 +1,4 @@
-# Generated from chapters/11_actors.py (edit there); digest e7552f34b948985c
+# Generated from chapters/11_actors.py (edit there); digest f1200388d854b04a
 """Actors and a learner: in one process, in several with shared memory, or on Ray."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
@@ -346,6 +346,8 @@ def tokens(connection: Connection) -> Iterator[int]:
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
     """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
+    # This helper of Python's unblocks the signal when it starts, so it starts first.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -467,18 +469,18 @@ class SharedMemory:
 
     def receive(self) -> tuple[Slot, Any]:
         """Wait for a whole unroll, and replace actors that have died meanwhile."""
-        while True:
-            pipes: dict[Any, int] = {
-                life.whole: actor for actor, life in enumerate(self.lives)
-            }
-            for pipe in wait(list(pipes), timeout=0 if self.whole else None):
-                self.hear(pipes[pipe])
-            if self.whole:
-                actor, index = self.whole.popleft()
-                return (actor, index), self.slots[actor][index]["unroll"]
+        # As long as there is nothing to learn from, sleep. Then hear all that there is.
+        while pipes := wait(
+            [life.whole for life in self.lives], timeout=0 if self.whole else None
+        ):
+            for pipe in pipes:
+                self.hear(pipe)
+        actor, index = self.whole.popleft()
+        return (actor, index), self.slots[actor][index]["unroll"]
 
-    def hear(self, actor: int) -> None:
+    def hear(self, pipe: Any) -> None:
         """Read a message: a token, the text of an error, or the end of the pipe."""
+        actor = [life.whole for life in self.lives].index(pipe)
         life = self.lives[actor]
         try:
             message = life.whole.recv()
