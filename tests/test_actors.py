@@ -636,3 +636,13 @@ def test_ctrl_c_saves_and_leaves_no_process(started) -> None:
     for word in ("actors=2", "queue=", "lag=", "steps/s="):
         assert word in err
     assert eventually(lambda: not live(started.pid))
+
+
+# --- Without Ray ----------------------------------------------------------------------
+
+
+def test_the_error_says_how_to_get_ray(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    learner = make_learner(transport="ray")
+    with pytest.raises(ValueError, match=r"pip install 'literate-rl\[ray\]'"):
+        learner.iterate()
