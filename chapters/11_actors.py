@@ -967,11 +967,15 @@ class ActorLearner:
             transport = SharedMemory(*common, config.slots)
         else:
             transport = InProcess(*common, config.slots)
-        self.transport = transport
-        for index in range(config.slots):
-            for actor in range(config.actors):
-                self.submit(transport, (actor, index))
+        self.hand_out(transport)
         return transport
+
+    def hand_out(self, transport: Transport) -> None:
+        """Take a transport and give all of its slots away, to the actors in turns."""
+        self.transport = transport
+        for index in range(self.config.slots):
+            for actor in range(self.config.actors):
+                self.submit(transport, (actor, index))
 
     def submit(self, transport: Transport, slot: Slot) -> None:
         """Give a slot away, with the weights as they are now."""

@@ -1,4 +1,4 @@
-# Generated from chapters/11_actors.py (edit there); digest f1200388d854b04a
+# Generated from chapters/11_actors.py (edit there); digest 3b0f1c3e28a9c489
 """Actors and a learner: in one process, in several with shared memory, or on Ray."""
 
 from __future__ import annotations
@@ -727,11 +727,15 @@ class ActorLearner:
             transport = SharedMemory(*common, config.slots)
         else:
             transport = InProcess(*common, config.slots)
-        self.transport = transport
-        for index in range(config.slots):
-            for actor in range(config.actors):
-                self.submit(transport, (actor, index))
+        self.hand_out(transport)
         return transport
+
+    def hand_out(self, transport: Transport) -> None:
+        """Take a transport and give all of its slots away, to the actors in turns."""
+        self.transport = transport
+        for index in range(self.config.slots):
+            for actor in range(self.config.actors):
+                self.submit(transport, (actor, index))
 
     def submit(self, transport: Transport, slot: Slot) -> None:
         """Give a slot away, with the weights as they are now."""
