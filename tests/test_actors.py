@@ -208,6 +208,23 @@ def test_rows_that_never_happened_weigh_nothing_and_teach_nothing() -> None:
     torch.testing.assert_close(*gradients)
 
 
+def test_returns_are_what_was_paid_since_the_start() -> None:
+    """Add up by hand, over unrolls that cut the episodes anywhere."""
+    build = partial(counting, 2)
+    policy = policy_for(build())
+    record = np.zeros(1, slot_layout(policy, build(), 5))[0]["unroll"]
+    actor, paid, found = Actor(build, policy, 3), np.zeros(2), 0
+    for _ in range(12):
+        actor.unroll(weights_of(policy), record)
+        for t in range(5):
+            paid += record["reward"][t]
+            for b in np.flatnonzero(record["done"][t]):
+                assert record["episode_return"][t, b] == paid[b]
+                paid[b] = 0.0
+                found += 1
+    assert found > 20
+
+
 def test_an_environment_that_gives_no_number_is_named() -> None:
     class Broken(gym.Wrapper[Any, Any, Any, Any]):
         def step(self, action: Any) -> Any:

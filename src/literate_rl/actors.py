@@ -1,4 +1,4 @@
-# Generated from chapters/11_actors.py (edit there); digest 3b0f1c3e28a9c489
+# Generated from chapters/11_actors.py (edit there); digest 71d1d6437d15299c
 """Actors and a learner: in one process, in several with shared memory, or on Ray."""
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Actor:
         self.resets_later = mode == AutoresetMode.NEXT_STEP
         self.obs, _ = self.envs.reset(seed=env_seed(seed, 0))
         self.ended = np.zeros(self.envs.num_envs, dtype=bool)
-        self.returns = np.zeros(self.envs.num_envs)
+        self.paid = np.zeros(self.envs.num_envs)
         self.step = 0
 
     @torch.no_grad()
@@ -183,45 +183,48 @@ class Actor:
         """
         for name, array in self.weights.items():
             array[...] = weights[name]
-        obs, next_obs, action, reward, done, truncated, real, episode_return = (
-            out[name]
-            for name in (
-                "obs_plus_1",
-                "next_obs",
-                "action",
-                "reward",
-                "done",
-                "truncated",
-                "weight",
-                "episode_return",
-            )
-        )
+        obs, next_obs, action = out["obs_plus_1"], out["next_obs"], out["action"]
+        reward, terminated, truncated = out["reward"], out["done"], out["truncated"]
         noise = self.policy.noise(*reward.shape, self.generator)
         seen = torch.from_numpy(obs)
         for t in range(len(reward)):
             obs[t] = self.obs
             chosen = self.act(seen[t], noise[t])
             action[t] = chosen
-            self.obs, reward[t], terminated, truncated[t], infos = self.envs.step(
+            self.obs, reward[t], terminated[t], truncated[t], infos = self.envs.step(
                 self.policy.to_env(chosen)
             )
-            done[t] = terminated | truncated[t]
-            truncated[t] &= ~terminated
-            real[t] = ~self.ended
-            if self.resets_later:
-                next_obs[t] = self.obs
-                self.ended = done[t] & ~self.ended
-            else:
-                next_obs[t] = true_successors(self.obs, infos)
-            self.returns += reward[t]
-            episode_return[t] = np.where(done[t], self.returns, math.nan)
-            self.returns[done[t]] = 0.0
+            later = self.resets_later
+            next_obs[t] = self.obs if later else true_successors(self.obs, infos)
         obs[-1] = next_obs[-1]
+        check_experience(self.step, obs=obs, reward=reward, next_obs=next_obs)
         # The weights have not changed since the first step, so this is what the policy
         # said at each of them.
-        out["logit"][...] = self.policy(seen[:-1])
-        check_experience(self.step, obs=obs, reward=reward, next_obs=next_obs)
+        out["logit"] = self.policy(seen[:-1])
+        self.look_back(out)
         self.step += reward.size
+
+    def look_back(self, out: Any) -> None:
+        """Complete the flags and the returns of an unroll in which all is over."""
+        # Until here `done` holds what the environments call terminated. A step that is
+        # terminated is not truncated too.
+        reward, done, truncated = out["reward"], out["done"], out["truncated"]
+        truncated &= ~done
+        done |= truncated
+        # A phantom stands behind each end, the last one of the unroll before included.
+        out["weight"] = 1.0
+        if self.resets_later:
+            out["weight"][0] = ~self.ended
+            out["weight"][1:] = ~done[:-1]
+            self.ended = done[-1].copy()
+        # What was paid since the start of each episode.
+        paid = self.paid + reward.cumsum(0, dtype=np.float64)
+        start = np.zeros(len(self.paid))
+        out["episode_return"] = math.nan
+        for t, b in zip(*done.nonzero(), strict=True):
+            out["episode_return"][t, b] = paid[t, b] - start[b]
+            start[b] = paid[t, b]
+        self.paid = paid[-1] - start
 
 
 Slot = tuple[int, int]  # number of the actor, and of the slot among its slots
