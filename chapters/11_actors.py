@@ -137,11 +137,12 @@ fig.tight_layout()
 #
 # ## The lag
 #
-# Let $\nu$ count the unrolls that the learner has learned from. It is the *version* of its weights.
-# An unroll that was made with version $\nu_{\text{u}}$ and arrives at version $\nu$ has the **lag**
+# The **version** of the learner's weights is the number of unrolls that it has learned from. An
+# unroll was made with the version that lay in its slot. When it is learned from, the learner is
+# at a later one. The difference is the **lag**
 #
 # $$
-# d = \nu - \nu_{\text{u}} .
+# d = \text{version of the learner} - \text{version of the unroll} .
 # $$ (policy-lag)
 #
 # With $n_A$ actors that have $n_S$ slots each, $n_A n_S$ unrolls are under way. If all actors are
@@ -1044,3 +1045,410 @@ class ActorLearner:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+# %% [markdown]
+# ## See it: the lag, and what V-trace corrects
+#
+# First in one process, where everything can be repeated. One actor has 1, 2, 4, 8 or 16 slots. How
+# far has the policy moved while an unroll was under way? We compare what the learner says of the
+# actions with what the actor's policy said, right before each update.
+
+# %% mystnb={"image": {"alt": "Two panels over the lag, which is 0, 1, 3, 7 and 15. Left: how far the ratios are from 1, which is nothing at lag 0 and grows to several percent. Right: the share of the steps whose ratio is cut at 1, which is 0 at lag 0 and about a half otherwise"}}
+from dataclasses import replace
+
+torch.set_num_threads(1)  # the networks are too small to be shared out
+
+
+class Watched(ActorLearner):
+    """Notes the ratio of new and old probability of each action, before learning."""
+
+    def learn(self, unroll):
+        seen = torch.from_numpy(unroll["obs_plus_1"][:-1])
+        action = torch.from_numpy(unroll["action"])
+        with torch.no_grad():
+            new = self.policy.log_prob(self.policy(seen), action)
+            old = self.policy.log_prob(torch.from_numpy(unroll["logit"]), action)
+        self.ratio = (new - old).exp().numpy()
+        return super().learn(unroll)
+
+
+def make_learner(env, config, learner=ActorLearner):
+    """Build the policy that fits the environments, and a learner with actors."""
+    build = partial(make_envs, partial(flat_env, env), config.n_sample)
+    envs = build()
+    torch.manual_seed(config.seed)
+    model = make_policy(envs.single_observation_space, envs.single_action_space)
+    return learner(IMPALAPolicy(config, model), build)
+
+
+config = replace(
+    actors_settings("CartPole-v1"),
+    actors=1,
+    n_sample=8,
+    unroll_len=32,
+    update_per_collect=1,
+    anneal=False,
+)
+lags, far, cut = [], [], []
+for slots in (1, 2, 4, 8, 16):
+    with make_learner("CartPole-v1", replace(config, slots=slots), Watched) as learner:
+        lag, ratios = [], []
+        for number in range(60):
+            lag.append(learner.iterate()["charts/lag"])
+            if number >= slots:
+                ratios.append(learner.ratio)
+    lags.append(lag[-1])
+    far.append(np.abs(np.array(ratios) - 1).mean())
+    cut.append((np.array(ratios) > 1 + 1e-4).mean())
+    print(f"{slots:2d} slots: lag {lag[:4]} … {lag[-1]}, off by {far[-1]:.1%}")
+
+fig, axes = plt.subplots(1, 2, figsize=(7, 2.6))
+axes[0].plot(lags, np.array(far) * 100, "o-")
+axes[0].set(xlabel="lag", ylabel="mean distance from 1, in %", title="ratio")
+axes[1].plot(lags, np.array(cut) * 100, "o-", color="C1")
+axes[1].set(xlabel="lag", ylabel="% of the steps", title="ratio above 1, so clipped")
+fig.tight_layout()
+
+# %% [markdown]
+# **What to notice.** Lag 0 is on-policy: each ratio is 1. The lag is what {eq}`lag-of-turns`
+# says, and the further behind, the further off. This is what V-trace weighs away
+# ({doc}`/chapters/09_off_policy`): actions that have become more likely than they were count only
+# once, those that have become less likely count less.
+#
+# ## See it: processes that die
+#
+# Now real processes. A notebook cannot start processes that run its own functions, because
+# another process has no file to import them from. So we write a program that takes everything
+# from the package, and start that. Two actors work for a learner. After every 100 unrolls the
+# program kills one of them, by `SIGKILL`, which nobody can catch.
+
+# %%
+import json
+import subprocess
+import sys
+
+program = """
+import json, os, signal, sys
+from functools import partial
+import torch
+from literate_rl.actors import ActorLearner, ActorsConfig
+from literate_rl.agents import make_envs
+from literate_rl.impala import IMPALAPolicy
+
+torch.set_num_threads(1)
+config = ActorsConfig(
+    model={"obs_shape": 4, "action_shape": 2}, actors=2, transport="shared",
+    slots=int(sys.argv[1]), n_sample=4, unroll_len=16, update_per_collect=1,
+)
+rows, victims = [], []
+with ActorLearner(IMPALAPolicy(config), partial(make_envs, "CartPole-v1", 4)) as learner:
+    for number in range(1, 401):
+        rows.append(learner.iterate() | {"step": learner.step})
+        if number % 100 == 0:
+            life = learner.transport.lives[number // 100 % 2]
+            os.kill(life.process.pid, signal.SIGKILL)
+            victims.append(life.process.pid)
+print(json.dumps({"rows": rows, "killed": len(victims)}))
+"""
+runs = {}
+for slots in (1, 4):
+    command = [sys.executable, "-c", program, str(slots)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    runs[slots] = json.loads(done.stdout)
+    last = runs[slots]["rows"][-1]
+    print(
+        f"{slots} slots each: killed {runs[slots]['killed']}, replaced so far "
+        f"{last['charts/replaced']}, steps trained on {last['step']} = 400 x 16 x 4"
+    )
+
+# %% mystnb={"image": {"alt": "Two histograms of the lag of 400 unrolls, with one slot for each of two actors and with four. With one slot nearly all lags are 0 or 1. With four slots they are spread up to about 7 and beyond"}}
+fig, axes = plt.subplots(1, 2, figsize=(7, 2.4), sharey=True)
+for axis, (slots, run) in zip(axes, runs.items(), strict=True):
+    lag = np.array([row["charts/lag"] for row in run["rows"]], dtype=int)
+    numbers, counts = np.unique(lag.clip(max=15), return_counts=True)
+    axis.bar(numbers, counts, color="C0")
+    bound = 2 * slots - 1
+    axis.axvline(bound, color="C3", linestyle="--", label=f"in turns: {bound}")
+    axis.set(xlabel="lag (15: or more)", title=f"2 actors, {slots} slots each")
+    axis.set_xlim(-0.7, 15.7)
+    axis.legend(fontsize=8)
+    print(f"{slots} slots: median lag {np.median(lag):.0f}, largest {lag.max()}")
+axes[0].set_ylabel("unrolls")
+fig.tight_layout()
+
+# %% [markdown]
+# **What to notice.** The count of steps is exact, whoever was killed. Most lags stay at or below
+# the number that {eq}`lag-of-turns` gives for actors that take turns. A few are larger: while a dead
+# actor is replaced, the other one goes round more often, and the unrolls of the new one come late.
+# The lag is a figure to look at in every run, and the command shows it in its progress bar.
+#
+# ## The command line
+#
+# | you type | what happens |
+# |---|---|
+# | `python -m literate_rl impala --actors 2` | two actors that take turns in this process |
+# | `… --actors 2 --transport shared` | two processes; the bar shows actors at work, queue, lag and steps per second |
+# | `… --actors 8 --transport ray` | starts Ray here, with eight actors (`pip install 'literate-rl[ray]'`) |
+# | `… --transport ray --address HOST:PORT` | joins a cluster that runs already |
+# | Ctrl-C | ends after this unroll, saves, ends the actors, and prints how to go on |
+# | `… --resume runs/NAME` | goes on from the last checkpoint, with fresh actors |
+#
+# ## Traps
+#
+# ### Trap: read after it was given back
+#
+# The unroll is a view of the slot's memory. Whoever keeps the view, and not a copy, and then gives
+# the slot away, finds other numbers there a little later. That is why `iterate` reads all that it
+# needs before it calls `submit`.
+
+# %%
+learner = make_learner("CartPole-v1", replace(config, slots=1))
+learner.start()
+slot, unroll = learner.transport.receive()
+kept, copied = unroll["reward"], unroll["obs_plus_1"][0, 0].copy()
+view = unroll["obs_plus_1"][0, 0]
+learner.submit(learner.transport, slot)
+learner.transport.receive()
+print("copied:", copied.round(3))
+print("viewed:", view.round(3))
+
+# %% [markdown]
+# ### Trap: a queue without a bound
+#
+# Let an unroll take an actor 1 second and the learner 2. A queue without a bound takes everything,
+# and nothing fails. But it grows for as long as the run lasts, and with it the memory, and with it
+# the age of what is learned from.
+
+# %%
+for bound in (None, 2):
+    made, learned, queue = 0, 0, []
+    lag = []
+    for second in range(1, 601):
+        if bound is None or len(queue) < bound:
+            queue.append(learned)  # made with the weights of this version
+        if second % 2 == 0:
+            lag.append(learned - queue.pop(0))
+            learned += 1
+    print(f"bound {bound}: {len(queue)} unrolls in the queue, last lag {lag[-1]}")
+
+# %% [markdown]
+# ### Trap: a lock that died with its owner
+#
+# In torchbeast all actors take the numbers of free buffers from one `SimpleQueue`. To take
+# something they need its lock, and *they hold it while they wait*. If the one that waits is
+# killed, the lock is never released. The queue is not empty, and nobody can take anything from it
+# any more:
+
+# %%
+queue_program = """
+import os, signal, time
+from multiprocessing import get_context
+
+def actor(queue):
+    queue.get()
+
+context = get_context("fork")
+queue = context.SimpleQueue()
+first = context.Process(target=actor, args=(queue,), daemon=True)
+first.start()
+while queue._rlock.acquire(block=False):  # until the first one waits in get()
+    queue._rlock.release()
+    time.sleep(0.01)
+os.kill(first.pid, signal.SIGKILL)
+first.join()
+queue.put("a free buffer")
+second = context.Process(target=actor, args=(queue,), daemon=True)
+second.start()
+second.join(1.0)
+print("the second actor got it:", not second.is_alive())
+"""
+command = [sys.executable, "-c", queue_program]
+print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+# %% [markdown]
+# A pipe for each actor has no lock.
+#
+# ### Trap: half of the new weights
+#
+# Where all actors read the same memory while the learner writes to it, an actor may see the first
+# layer of one version and the second layer of the next. No learner ever had this policy. If the
+# actor notes what the mixture says while it acts, the ratio is still right. If it looks it up in
+# one of the two versions, the ratio is wrong:
+
+# %%
+torch.manual_seed(0)
+old, new = (
+    make_policy(envs.single_observation_space, envs.single_action_space) for _ in "ab"
+)
+for each in (old, new):
+    torch.nn.init.normal_(each.actor[-1].weight, std=0.5)  # two policies that differ
+torn = copy.deepcopy(old)
+torn.actor[0].load_state_dict(new.actor[0].state_dict())
+seen = torch.randn(32, 4, 4)
+for name, each in (("old version", old), ("new version", new)):
+    ratio = (each(seen).log_softmax(-1) - torn(seen).log_softmax(-1)).exp()
+    print(
+        f"looked up in the {name}: ratios from {ratio.min():.2f} to {ratio.max():.2f}"
+    )
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | question | this chapter | scalable_agent | torchbeast | Sample Factory | RLlib | Acme |
+# |---|---|---|---|---|---|---|
+# | unrolls travel by | shared memory, or Ray's store | a TensorFlow queue on the learner | shared memory | shared memory | Ray's store | a Reverb table |
+# | who computes the actions | each actor, on the CPU | each actor | each actor; in its second form a server | policy workers, on the GPU | each actor | each actor |
+# | bound | slots of each actor | queue of one batch | number of buffers | number of buffers | queues of the learner | a rate limiter |
+# | weights | in the slot, one version for an unroll | read from the learner before an unroll | one shared copy, written while it is read | one shared copy | sent every few updates | fetched by the actor every so often |
+# | an actor dies | replaced | the others go on | not noticed | | restarted, if asked for | |
+#
+# There is another way to divide the work. In all forms above but one the actor has its own copy
+# of the policy. SEED {cite:p}`espeholt2020` turns this around: actors only step environments and
+# send observations, and one server computes all actions in large batches on an accelerator. Sample
+# Factory {cite:p}`petrenko2020` does that within one machine, Sebulba {cite:p}`hessel2021` on the
+# host of a TPU. With large networks that pays. The networks here are so small that to ask costs
+# more than to compute.
+#
+# ## On the best device
+#
+# The learner may use a GPU. Its actors stay on the CPU, and the weights are copied there when a slot
+# is given away.
+
+# %%
+from literate_rl.agents import best_device
+from literate_rl.runs import fit
+
+on_device = replace(config, cuda=True, actors=2, total_steps=2048)
+with make_learner("CartPole-v1", on_device) as learner:
+    last = fit(learner, progress=False)[-1]
+print(
+    f"trained on {best_device().type} for {last['step']} steps, lag {last['charts/lag']}"
+)
+print("finite losses:", all(math.isfinite(last[k]) for k in last if "losses" in k))
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: how old?
+#
+# All slots were handed out with version 0. Given is the order in which they come back, a list of
+# their numbers; each is given away again at once, after the learner has learned from it. Return
+# the list of the lags.
+
+# %%
+from literate_rl.agents import grade
+
+
+def answer(order):
+    return ...
+
+
+def lags_of(order):
+    versions = dict.fromkeys(order, 0)
+    found = []
+    for version, slot in enumerate(order):
+        found.append(version - versions[slot])
+        versions[slot] = version + 1
+    return found
+
+
+orders = [[0, 1, 0, 1, 0, 1], [0, 0, 0, 1], [2, 1, 0, 2, 2, 0, 1]]
+grade(answer, lags_of, *[(order,) for order in orders])
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(order):
+    # The version of a slot is the number of unrolls learned from when it was last seen.
+    found = []
+    for number, slot in enumerate(order):
+        before = [i + 1 for i in range(number) if order[i] == slot]
+        found.append(number - max(before, default=0))
+    return found
+
+
+grade(answer, lags_of, *[(order,) for order in orders])
+
+# %% [markdown]
+# ### Exercise 2: how many slots?
+#
+# One actor needs `act` seconds for an unroll, the learner needs `learn` seconds for an update, and
+# the actor has a number of slots. How many unrolls are learned from in a second, in the long run?
+
+
+# %%
+def answer(act, learn, slots):
+    return ...
+
+
+def by_simulation(act, learn, slots):
+    """Follow the tokens: when does the actor, and when does the learner have them?"""
+    free = deque([0.0] * slots)  # when each token is back at the actor
+    actor = learner = 0.0
+    for _ in range(3000):
+        actor = max(actor, free.popleft()) + act
+        learner = max(learner, actor) + learn
+        free.append(learner)
+    return round(3000 / learner, 2)
+
+
+times = [(1.0, 2.0, 1), (1.0, 2.0, 2), (0.5, 0.25, 1), (0.5, 0.25, 2), (0.5, 0.25, 8)]
+grade(answer, by_simulation, *times)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(act, learn, slots):
+    # With one slot they wait for each other, with two the slower one sets the pace.
+    return round(1 / (act + learn if slots == 1 else max(act, learn)), 2)
+
+
+grade(answer, by_simulation, *times)
+
+# %% [markdown]
+# ### Exercise 3: what the dead one leaves
+#
+# Given is what the learner saw of one actor: a list of pairs. `("go", slot)` is a token that it sent,
+# `("whole", slot)` one that came back. Then the actor dies. Return the tokens that its successor must
+# get, in the order in which they were sent.
+
+
+# %%
+def answer(events):
+    return ...
+
+
+def left_behind(events):
+    held = []
+    for kind, slot in events:
+        if kind == "go":
+            held.append(slot)
+        else:
+            held.remove(slot)
+    return held
+
+
+stories = [
+    [("go", 0), ("go", 1)],
+    [("go", 0), ("go", 1), ("whole", 0), ("go", 0)],
+    [("go", 0), ("go", 1), ("whole", 0), ("whole", 1)],
+]
+grade(answer, left_behind, *[(story,) for story in stories])
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(events):
+    sent = [slot for kind, slot in events if kind == "go"]
+    back = sum(kind == "whole" for kind, _ in events)
+    # An actor takes its tokens in order, so what came back came from the front.
+    return sent[back:]
+
+
+grade(answer, left_behind, *[(story,) for story in stories])
+
+# %% [markdown]
+# ## References
+#
+# Actors and a learner with V-trace are from {cite:t}`espeholt2018`; {cite:t}`kuttler2019` write them
+# in PyTorch. Ray is from {cite:t}`moritz2018`, RLlib on top of it from {cite:t}`liang2018`, Acme from
+# {cite:t}`hoffman2020`. Central inference: {cite:t}`espeholt2020`, {cite:t}`petrenko2020` and
+# {cite:t}`hessel2021`.
