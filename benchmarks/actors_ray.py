@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psutil
+
 from benchmarks.actors import SIZES, TRANSPORTS, build, case, check
 from benchmarks.harness import Case, Goal
-from literate_rl.actors import RayActors
+from literate_rl.actors import RayActors, import_ray
 
 ROUNDS = 11
 PACKAGES = ("ray",)
@@ -18,10 +20,16 @@ PACKAGES = ("ray",)
 
 def cases() -> Iterator[Case]:
     """Yield a case for each size, after its check."""
+    ray, before = import_ray(), set(psutil.Process().children())
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    service = set(psutil.Process().children()) - before
     places = {"Ray": RayActors, "shared memory": TRANSPORTS["shared memory"]}
     for envs in SIZES:
         systems = {key: build(place, envs) for key, place in places.items()}
         check(systems)
+        # Ray's own processes work for its actors too.
+        ray_system = systems["Ray"]
+        ray_system.helpers = list({*ray_system.helpers, *service})
         yield case(
             f"{envs} environments",
             systems,
@@ -30,3 +38,4 @@ def cases() -> Iterator[Case]:
         )
         for system in systems.values():
             system.learner.close()
+    ray.shutdown()

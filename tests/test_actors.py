@@ -655,6 +655,38 @@ def test_ctrl_c_saves_and_leaves_no_process(started) -> None:
     assert eventually(lambda: not live(started.pid))
 
 
+# --- Locks ----------------------------------------------------------------------------
+
+KILLED_IN_GET = """
+import os, signal, time
+from multiprocessing import get_context
+
+def actor(queue):
+    queue.get()
+
+context = get_context("fork")
+queue = context.SimpleQueue()
+first = context.Process(target=actor, args=(queue,), daemon=True)
+first.start()
+while queue._rlock.acquire(block=False):
+    queue._rlock.release()
+    time.sleep(0.01)
+os.kill(first.pid, signal.SIGKILL)
+first.join()
+queue.put("a free buffer")
+assert not queue.empty()
+print(queue._rlock.acquire(timeout=0.5))
+"""
+
+
+@pytest.mark.erratum("lock-of-the-dead")
+def test_a_queue_is_lost_when_a_process_dies_that_waits_in_it() -> None:
+    """A program of its own, because it forks."""
+    command = [sys.executable, "-c", KILLED_IN_GET]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr
+
+
 # --- Without Ray ----------------------------------------------------------------------
 
 
