@@ -51,6 +51,7 @@ from literate_rl.runs import check_setting, env_seed
 __all__ = [
     "Actor",
     "ActorLearner",
+    "ActorProcess",
     "ActorsConfig",
     "InProcess",
     "RayActors",
@@ -490,6 +491,7 @@ class InProcess:
 
     def receive(self) -> tuple[Slot, Any]:
         """Let the actor act whose turn it is."""
+        # Those that were submitted first come first: this gives {eq}`lag-of-turns`.
         slot = self.tasks.popleft()
         record = self.memory[slot]
         self.actors[slot[0]].unroll(record["weights"], record["unroll"])
@@ -581,7 +583,7 @@ def pickled(make_actor: Callable[[int], Actor]) -> bytes:
 
 
 @dataclass
-class Life:
+class ActorProcess:
     """One actor process, as the learner sees it.
 
     Attributes:
@@ -665,7 +667,7 @@ class SharedMemory:
         """Actors that have delivered an unroll in their present life."""
         return sum(life.unrolls > 0 for life in self.lives)
 
-    def start(self, actor: int) -> Life:
+    def start(self, actor: int) -> ActorProcess:
         """Start a process that becomes the actor of this number."""
         take, tasks = self.context.Pipe(duplex=False)
         whole, give = self.context.Pipe(duplex=False)
@@ -679,7 +681,7 @@ class SharedMemory:
         # copy of the actor's ends.
         take.close()
         give.close()
-        return Life(process, tasks, whole)
+        return ActorProcess(process, tasks, whole)
 
     def submit(self, slot: Slot, weights: Weights) -> None:
         """Write the weights into the slot and send its token."""

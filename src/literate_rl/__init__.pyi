@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest ac72b98082a73260
+# Generated from chapters/*.py (edit there); digest b462c4115cdcccd1
 from .agents import (
     Ring as Ring,
     Rollout as Rollout,
@@ -129,6 +129,7 @@ from .impala import (
 from .actors import (
     Actor as Actor,
     ActorLearner as ActorLearner,
+    ActorProcess as ActorProcess,
     ActorsConfig as ActorsConfig,
     InProcess as InProcess,
     RayActors as RayActors,

@@ -1,4 +1,4 @@
-# Generated from chapters/11_actors.py (edit there); digest 71d1d6437d15299c
+# Generated from chapters/11_actors.py (edit there); digest 251ec4b5cd096735
 """Actors and a learner: in one process, in several with shared memory, or on Ray."""
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from literate_rl.runs import check_setting, env_seed
 __all__ = [
     "Actor",
     "ActorLearner",
+    "ActorProcess",
     "ActorsConfig",
     "InProcess",
     "RayActors",
@@ -302,6 +303,7 @@ class InProcess:
 
     def receive(self) -> tuple[Slot, Any]:
         """Let the actor act whose turn it is."""
+        # Those that were submitted first come first: this gives {eq}`lag-of-turns`.
         slot = self.tasks.popleft()
         record = self.memory[slot]
         self.actors[slot[0]].unroll(record["weights"], record["unroll"])
@@ -370,7 +372,7 @@ def pickled(make_actor: Callable[[int], Actor]) -> bytes:
 
 
 @dataclass
-class Life:
+class ActorProcess:
     """One actor process, as the learner sees it.
 
     Attributes:
@@ -448,7 +450,7 @@ class SharedMemory:
         """Actors that have delivered an unroll in their present life."""
         return sum(life.unrolls > 0 for life in self.lives)
 
-    def start(self, actor: int) -> Life:
+    def start(self, actor: int) -> ActorProcess:
         """Start a process that becomes the actor of this number."""
         take, tasks = self.context.Pipe(duplex=False)
         whole, give = self.context.Pipe(duplex=False)
@@ -462,7 +464,7 @@ class SharedMemory:
         # copy of the actor's ends.
         take.close()
         give.close()
-        return Life(process, tasks, whole)
+        return ActorProcess(process, tasks, whole)
 
     def submit(self, slot: Slot, weights: Weights) -> None:
         """Write the weights into the slot and send its token."""
