@@ -1186,8 +1186,8 @@ axes[0].set_ylabel("unrolls")
 fig.tight_layout()
 
 # %% [markdown]
-# **What to notice.** The count of steps is exact, whoever was killed. Nearly all lags are at most
-# what {eq}`lag-of-turns` gives for actors that take turns. A few are larger: while a dead actor is
+# **What to notice.** The count of steps is exact, whoever was killed. Most lags are at most what
+# {eq}`lag-of-turns` gives for actors that take turns. Some are larger: while a dead actor is
 # replaced, the other one goes round more often, and the first unrolls of the new one come late.
 # The lag is a figure to look at in every run, and the command shows it in its progress bar.
 #
