@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable '.[docs,test,bench]'
+	  --constraint constraints.txt --editable '.[docs,test,bench,ray]'
 	@touch $@
 
 sync: $(READY)  ## Make the notebooks and the modules from the chapters

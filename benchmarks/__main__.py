@@ -20,11 +20,12 @@ NAMES = (
     "hybrid",
     "ppg_aux",
     "vtrace",
+    "actors",
     "container",
     "import_time",
 )
 # These need peers from an environment of their own, which ppo_loop.py describes.
-PEER_NAMES = ("ppo_loop", "advantages_torchrl", "vtrace_torchrl")
+PEER_NAMES = ("ppo_loop", "advantages_torchrl", "vtrace_torchrl", "actors_ray")
 
 
 def describe(row: Row) -> str:

@@ -92,8 +92,8 @@ SHARED_PPG = {"share_encoder": True, "detach": "policy_phase"}
 
 MAZE_CONFIG = ppg_settings(MAZE)
 
-# Six settings for each of the two, tried with a seed that is not used again. What counts is
-# the mean return while training. PPG goes on from PPO's best step size.
+# Six settings for each of the two, tried with a seed that is not used again. What
+# counts is the mean return while training. PPG goes on from PPO's best step size.
 TUNING = {
     f"PPO, step size {rate:g}, {epochs} epochs": PPO
     | {"learning_rate": rate, "num_epochs": epochs}
@@ -110,7 +110,8 @@ TUNING = {
     for aux_epochs, interval in ((3, 16), (6, 16), (3, 4))
 }
 
-# What the paper varies: phases between two auxiliary ones, auxiliary epochs, clone weight.
+# What the paper varies: phases between two auxiliary ones, auxiliary epochs, and the
+# weight of the clone term.
 ABLATIONS = {
     "16 phases": {"aux_interval": 16},
     "6 auxiliary epochs": {"aux_epochs": 6},

@@ -446,6 +446,9 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
         "charts/episodic_return": "return",
         "charts/SPS": "steps/s",
         "losses/approx_kl": "KL",
+        "charts/actors": "actors",
+        "charts/queue": "queue",
+        "charts/lag": "lag",
     }
     return {
         short: f"{metrics[name]:.3g}" if short != "steps/s" else f"{metrics[name]:.0f}"
@@ -1115,14 +1118,20 @@ def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
             for name in mine[0]
             if name not in ("variant", "seed")
         }
-        three = (columns.pop(name) for name in ("return", "area", "cpu_seconds"))
         points = [(r["step"], r["return"]) for r in bins if r["variant"] == variant]
         table = np.array(points, float).reshape(len(mine), -1, 2)
         steps, curves = table[0, :, 0], table[:, :, 1]
         for curve in curves:
             known = np.isfinite(curve)
             curve[:] = np.interp(steps, steps[known], curve[known])
-        runs[variant] = StoredRuns(steps, curves, *three, columns)
+        runs[variant] = StoredRuns(
+            steps,
+            curves,
+            columns.pop("return"),
+            columns.pop("area"),
+            columns.pop("cpu_seconds"),
+            columns,
+        )
     return runs
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest b3f10a47fc0cce57
+# Generated from chapters/*.py (edit there); digest b462c4115cdcccd1
 from .agents import (
     Ring as Ring,
     Rollout as Rollout,
@@ -125,4 +125,16 @@ from .impala import (
     Timestep as Timestep,
     collate as collate,
     impala_settings as impala_settings,
+)
+from .actors import (
+    Actor as Actor,
+    ActorLearner as ActorLearner,
+    ActorProcess as ActorProcess,
+    ActorsConfig as ActorsConfig,
+    InProcess as InProcess,
+    RayActors as RayActors,
+    SharedMemory as SharedMemory,
+    Transport as Transport,
+    actors_settings as actors_settings,
+    slot_layout as slot_layout,
 )

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,10 @@ import torch
 import tyro
 from gymnasium import spaces
 
+from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.hybrid_action import HybridPolicy  # also registers its environments
-from literate_rl.impala import IMPALA, IMPALAConfig, IMPALAPolicy, impala_settings
+from literate_rl.impala import IMPALA, IMPALAPolicy
 from literate_rl.ppg import PhasicPolicy, PPGAlgorithm, PPGConfig, ppg_settings
 from literate_rl.ppo import (
     PPO,
@@ -119,13 +120,18 @@ def picture_space(env: str) -> spaces.Space[Any] | None:
     return space if len(space.shape or ()) == 3 else None
 
 
-def make_impala(env: str, config: IMPALAConfig) -> IMPALA:
+def make_impala(env: str, config: ActorsConfig) -> IMPALA | ActorLearner:
     """Build the environments, the policy that fits them and the learner."""
     seed_everything(config.seed)
-    envs = make_envs(partial(flat_env, env), config.n_sample)
+    build = partial(make_envs, partial(flat_env, env), config.n_sample)
+    envs = build()
     model = make_policy(envs.single_observation_space, envs.single_action_space)
     kind = "discrete" if isinstance(model, DiscretePolicy) else "continuous"
-    return IMPALA(IMPALAPolicy(replace(config, action_space=kind), model), envs)
+    impala = IMPALAPolicy(replace(config, action_space=kind), model)
+    if config.actors is None:
+        return IMPALA(impala, envs)
+    envs.close()
+    return ActorLearner(impala, build)
 
 
 class Algorithm(NamedTuple):
@@ -139,7 +145,7 @@ class Algorithm(NamedTuple):
 ALGORITHMS = {
     "ppo": Algorithm(PPOConfig, ppo_settings, make_ppo),
     "ppg": Algorithm(PPGConfig, ppg_settings, make_ppg),
-    "impala": Algorithm(IMPALAConfig, impala_settings, make_impala),
+    "impala": Algorithm(ActorsConfig, actors_settings, make_impala),
 }
 
 
@@ -190,7 +196,9 @@ def train(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]:
         learner = known.make(run.settings["env"], config)
         run.restore(learner)
     print(f"run directory: {run.directory}")
-    with run:
+    with run, ExitStack() as stack:
+        if isinstance(learner, ActorLearner):
+            stack.enter_context(learner)  # no actor outlives the training
         fit(learner, run)
     return run.settings["env"], run, learner
 
@@ -224,7 +232,12 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # the networks are too small to be shared out
     try:
         report(*train(algorithm, command), command.watch)
-    except (ValueError, FileExistsError, FileNotFoundError) as error:
+    except (
+        ValueError,
+        FileExistsError,
+        FileNotFoundError,
+        ChildProcessError,
+    ) as error:
         sys.exit(f"error: {error}")
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/08_ppg.py (edit there); digest d4edaf2f85cae05e
+# Generated from chapters/08_ppg.py (edit there); digest 2a83ff8be9750a85
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -780,8 +780,8 @@ class ConvolutionalEncodingNetwork(nn.Module):
 
     def __init__(self, observation_spec: spaces.Space[Any], hidden: int = 64) -> None:
         super().__init__()
-        shape = observation_spec.shape
-        if not isinstance(observation_spec, spaces.Box) or len(shape or ()) != 3:
+        shape = observation_spec.shape or ()
+        if not isinstance(observation_spec, spaces.Box) or len(shape) != 3:
             raise ValueError(
                 "observation_spec must be a Box with the shape (channels, height, "
                 f"width) or (height, width, channels), got {observation_spec}"
@@ -805,12 +805,12 @@ class ConvolutionalEncodingNetwork(nn.Module):
             first, nn.ReLU(), second, nn.ReLU(), nn.Flatten()
         )
         with torch.no_grad():
-            count = self.convolutions(self.planes(torch.zeros(1, *shape))).shape[1]
+            count = self.convolutions(torch.zeros(1, channels, *sides)).shape[1]
         self.features = linear(count, hidden, math.sqrt(2))
 
     def planes(self, observation: Tensor) -> Tensor:
         """Return pictures (B, C, H, W) of numbers that are about 1."""
-        pictures = observation.to(self.convolutions[0].weight.dtype) * self.scale
+        pictures = observation.to(self.features.weight.dtype) * self.scale
         return pictures.movedim(self.channels, -3).flatten(0, -4)
 
     def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:

@@ -1,0 +1,111 @@
+"""Actors on a Ray cluster of two nodes, both on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+# Before Ray is imported: it reads these then.
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+
+import ray
+import worlds
+from ray.cluster_utils import Cluster
+from test_actors import Witness, policy_for
+from worlds import counting
+
+from literate_rl.__main__ import main
+from literate_rl.actors import Actor, RayActors, slot_layout
+from literate_rl.runs import load_checkpoint
+
+# Ray's processes do not find the tests' own modules.
+ray.cloudpickle.register_pickle_by_value(worlds)
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Start two nodes with one CPU each; nobody here is connected to them."""
+    head = {"num_cpus": 1, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    yield cluster.address
+    cluster.shutdown()
+
+
+@pytest.fixture
+def connected(address: str) -> Iterator[None]:
+    ray.init(address, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def on_ray(actors: int = 1, **world: Any) -> tuple[RayActors, Any]:
+    build = partial(counting, **world)
+    policy = policy_for(build())
+    make_actor = partial(Actor, build, policy)
+    return RayActors(make_actor, slot_layout(policy, build(), 8), 1, actors), policy
+
+
+def places(transport: RayActors) -> list[tuple[str, int]]:
+    """Return node and process of each actor."""
+
+    def place(_: Any) -> tuple[str, int]:
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
+    return ray.get([actor.__ray_call__.remote(place) for actor in transport.actors])
+
+
+def test_actors_on_two_nodes_are_replaced_when_they_are_killed(connected) -> None:
+    transport, policy = on_ray(actors=2, nap=0.0005)
+    witness = Witness(transport, policy, actors=2, slots=2)
+    while transport.at_work < 2:
+        witness.take()
+    (node, pid), (other, _) = places(transport)
+    assert node != other
+    os.kill(pid, signal.SIGKILL)
+    while transport.replaced < 1 or transport.at_work < 2:
+        witness.take()
+    for _ in range(10):
+        witness.take()
+    assert transport.replaced == 1
+    assert witness.frames == sum(witness.next_step.values())
+    transport.close()
+    assert ray.is_initialized()  # it was not started by the transport
+
+
+def test_an_error_in_an_actor_ends_the_run_with_its_words(connected) -> None:
+    transport, policy = on_ray(fails_at=20)
+    witness = Witness(transport, policy, actors=1, slots=2)
+    for _ in range(2):
+        witness.take()
+    with pytest.raises(ChildProcessError, match="the pole is made of glass"):
+        witness.take()
+    transport.close()
+
+
+def test_the_command_joins_a_cluster_and_leaves_it_running(
+    address, tmp_path: Path, monkeypatch, capfd
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--env=CartPole-v1", "--name=a", "--actors=2", "--transport=ray"]
+    options += ["--n-sample=2", "--unroll-len=8", "--total-steps=800"]
+    main(["impala", *options, "--address", address])
+    out, err = capfd.readouterr()
+    assert "return of 20 episodes" in out
+    for word in ("actors=2", "queue=", "lag="):
+        assert word in err
+    assert load_checkpoint(tmp_path / "runs/a/checkpoint.pt")["step"] == 800
+    assert not ray.is_initialized()
+    ray.init(address, log_to_driver=False)
+    assert len(ray.nodes()) == 2
+    ray.shutdown()

@@ -1,0 +1,65 @@
+"""Environments for tests of actors, in a module that other processes can import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from literate_rl.agents import make_envs
+
+
+class Counting(gym.Env[Any, Any]):
+    """Shows who it is and how many steps it has taken; the reward is that count too.
+
+    Whatever is lost, repeated or mixed up on the way to a learner shows in the numbers.
+
+    Args:
+        nap: Seconds that a step lasts.
+        fails_at: Step at which it raises an error.
+    """
+
+    def __init__(self, nap: float = 0.0, fails_at: int = -1) -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,))
+        self.action_space = spaces.Discrete(3)
+        self.nap, self.fails_at = nap, fails_at
+        self.count = self.name = 0
+
+    def obs(self) -> np.ndarray:
+        return np.array([self.name, self.count], dtype=np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.name = seed % 2**20
+        return self.obs(), {}
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self.nap)
+        self.count += 1
+        if self.count == self.fails_at:
+            raise ValueError("the pole is made of glass")
+        ended, cut = self.count % 7 == 0, self.count % 11 == 0
+        return self.obs(), float(self.count), ended, cut, {}
+
+
+class Deadly(Counting):
+    """Takes its process with it before the first step."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def counting(copies: int = 2, **arguments: Any) -> SyncVectorEnv:
+    return make_envs(partial(Counting, **arguments), copies)
+
+
+def deadly() -> SyncVectorEnv:
+    return make_envs(Deadly, 1)
