@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from literate_rl.agents import true_successors
 from literate_rl.impala import IMPALAConfig, IMPALAPolicy, impala_settings
 from literate_rl.ppo import check_experience, numpy_act
-from literate_rl.runs import check_setting, env_seed
+from literate_rl.runs import check_counts, check_setting, env_seed
 
 __all__ = [
     "Actor",
@@ -190,8 +190,7 @@ class ActorsConfig(IMPALAConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_setting(self, "actors", lambda x: x is None or x >= 1, "at least 1")
-        check_setting(self, "slots", lambda x: x >= 1, "at least 1")
+        check_counts(self, ["slots"] + ["actors"] * (self.actors is not None))
         places = ("in_process", "shared", "ray")
         check_setting(self, "transport", places.__contains__, f"one of {places}")
         if self.address is not None and self.transport != "ray":

@@ -1032,6 +1032,18 @@ def test_mazes_that_cannot_be(arguments: Any) -> None:
         MazeLevels(*arguments)
 
 
+def test_mazes_name_what_is_wrong() -> None:
+    with pytest.raises(TypeError, match="levels must be a range"):
+        MazeLevels(1, [1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="render_mode must be rgb_array or None"):
+        Maze(render_mode="human")
+    worlds = MazeLevels(2)
+    worlds.reset()  # without a seed
+    for actions in ([0, 4], [-1, 0], [0]):
+        with pytest.raises(ValueError, match="actions must be 2 of 0 to 3"):
+            worlds.step(np.array(actions))
+
+
 def test_the_same_seed_gives_the_same_episodes() -> None:
     first, second = MazeLevels(4), MazeLevels(4)
     for world in (first, second):

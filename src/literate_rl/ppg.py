@@ -1,4 +1,4 @@
-# Generated from chapters/08_ppg.py (edit there); digest 2a83ff8be9750a85
+# Generated from chapters/08_ppg.py (edit there); digest d15ba600257c70f0
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -198,7 +198,8 @@ def ppg_network_forward(
             it, in [0, 1], and it is the mode in all other cases.
 
     Returns:
-        The action (a nest of tensors), the next state and a ``PPGRolloutInfo``. Action
+        The action (a nest of tensors, as the distributions count and scale it, see
+        the projection networks), the next state and a ``PPGRolloutInfo``. Action
         and log-probability carry no gradient. Without ``epsilon_greedy`` there is no
         log-probability: it is ().
 
@@ -1127,6 +1128,7 @@ class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
         size: Height and width, odd, at least 5.
 
     Raises:
+        TypeError: If ``levels`` is no range.
         ValueError: If an argument is out of range.
     """
 
@@ -1136,11 +1138,14 @@ class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
     def __init__(
         self, num_envs: int, levels: range = range(200), size: int = 7
     ) -> None:
+        if not isinstance(levels, range):
+            raise TypeError(f"levels must be a range, got {levels!r}")
         if num_envs < 1 or not levels or size < 5 or size % 2 == 0:
             raise ValueError(
                 "num_envs must be at least 1, levels not empty and size odd and at "
                 f"least 5, got {num_envs}, {levels} and {size}"
             )
+        self.rng = np.random.default_rng()
         self.num_envs = num_envs
         self.walls, self.places = make_mazes(levels, size)
         self.single_observation_space = spaces.Box(0, 1, (3, size, size))
@@ -1180,6 +1185,10 @@ class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
 
     def step(self, actions: NDArray[np.int64]) -> tuple[Any, ...]:
         """Move all agents; reset the copies whose episode ends."""
+        if not self.action_space.contains(np.asarray(actions)):
+            raise ValueError(
+                f"actions must be {self.num_envs} of 0 to 3, got {actions}"
+            )
         ahead = self.place + MOVES[actions]
         blocked = self.walls[self.level, ahead[:, 0], ahead[:, 1]]
         self.place = np.where(blocked[:, None], self.place, ahead)
@@ -1215,6 +1224,10 @@ class Maze(gym.Env[NDArray[np.float32], np.int64]):
         size: int = 7,
         render_mode: str | None = None,
     ) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(
+                f"render_mode must be rgb_array or None, got {render_mode}"
+            )
         self.world = MazeLevels(1, levels, size)
         self.observation_space = self.world.single_observation_space
         self.action_space = self.world.single_action_space
