@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -40,12 +41,13 @@ def build(
     return IMPALA(policy(config, model), envs)
 
 
-def plain(env: str, seeds: int, episodes: int, goal: float) -> Experiment:
-    """Return the experiment that trains the agent as it is set."""
-    variant = Variant({}, partial(build, env=env))
-    return Experiment(
-        env, impala_settings(env), seeds, episodes, {"IMPALA": variant}, goal
-    )
+def plain(
+    env: str, seeds: int, episodes: int, goal: float, **changes: Any
+) -> Experiment:
+    """Return the experiment that trains the agent as it is set, but for changes."""
+    config = replace(impala_settings(env), **changes)
+    variants = {"IMPALA": Variant({}, partial(build, env=env))}
+    return Experiment(env, config, seeds, episodes, variants, goal)
 
 
 def behind(updates: int = 1, lag: int = 0) -> Experiment:
@@ -73,6 +75,9 @@ def behind(updates: int = 1, lag: int = 0) -> Experiment:
 
 EXPERIMENTS = {
     "impala_cartpole": plain("CartPole-v1", seeds=5, episodes=20, goal=500),
+    "impala_unscaled": plain(
+        "CartPole-v1", seeds=5, episodes=20, goal=500, reward_scale=1.0
+    ),
     "impala_force": plain("literate_rl/ForceCartPole-v0", 5, episodes=20, goal=475),
     **{f"impala_updates_{n}": behind(updates=n) for n in UPDATES},
     **{f"impala_lag_{lag}": behind(lag=lag) for lag in LAGS},

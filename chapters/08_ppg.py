@@ -1698,22 +1698,24 @@ tasks = {
 }
 fig, axes = plt.subplots(1, 3, figsize=(7, 2.6))
 for axis, (name, title) in zip(axes, tasks.items(), strict=True):
-    print(f"{title}, {len(stored_runs(name)['PPO'].final)} seeds")
-    for (variant, runs), color in zip(
-        stored_runs(name).items(), ("C0", "C1"), strict=True
-    ):
+    stored = stored_runs(name)
+    print(f"{title}, {len(stored['PPO'].final)} seeds")
+    numbers = {}
+    for (variant, runs), color in zip(stored.items(), ("C0", "C1"), strict=True):
         steps, band = runs.steps / 1000, bootstrap_interval(runs.curves)
         axis.plot(steps, runs.curves.mean(0), color=color, label=variant)
         axis.fill_between(steps, *band, color=color, alpha=0.25, linewidth=0)
-        columns = {
+        numbers[variant] = {
             "while training": runs.area,
-            "without noise": runs.final,
-            **{f"{where}, noise": x for where, x in runs.judged.items()},
+            "at the end, no noise": runs.final,
+            **{f"at the end, {where}": x for where, x in runs.judged.items()},
             "CPU seconds": runs.cpu_seconds,
         }
-        for label, numbers in columns.items():
-            digits = 0 if numbers.max() > 1 else 2
-            print(f"  {variant:5s}{label:16s}{mean_with_interval(numbers, digits)}")
+    for label, ppg in numbers["PPG"].items():
+        ppo, digits = numbers["PPO"][label], 0 if ppg.max() > 1 else 2
+        print(f"  {label}: PPG {mean_with_interval(ppg, digits)},")
+        print(f"    PPO {mean_with_interval(ppo, digits)}, difference", end=" ")
+        print(f"{mean_with_interval(ppg - ppo, digits and 3)}")
     axis.set_title(title, fontsize=10)
     axis.set_xlabel("thousand steps")
 axes[0].set_ylabel("return while training")
