@@ -200,12 +200,8 @@ def check_counts(settings: Any, names: Iterable[str]) -> None:
         ValueError: If it is not whole or too small.
     """
     for name in names:
-        check_setting(
-            settings,
-            name,
-            lambda x: x >= 1 and isinstance(x, int),
-            "at least 1, a whole number",
-        )
+        check_setting(settings, name, lambda x: x >= 1, "at least 1")
+        check_setting(settings, name, lambda x: isinstance(x, int), "a whole number")
 
 
 # %% [markdown]

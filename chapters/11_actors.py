@@ -1055,7 +1055,7 @@ class ActorLearner:
 # far has the policy moved while an unroll was under way? We compare what the learner says of the
 # actions with what the actor's policy said, right before each update.
 
-# %% mystnb={"image": {"alt": "Two panels over the lag, which is 0, 1, 3, 7 and 15. Left: how far the ratios are from 1, which is 0 at lag 0 and grows steadily to about 15 percent at lag 15. Right: the share of the steps whose ratio is above 1, which is 0 at lag 0 and a little more than a half otherwise"}}
+# %% mystnb={"image": {"alt": "Two panels over the lag, which is 0, 1, 3, 7 and 15. Left: how far the ratios are from 1, which is 0 at lag 0 and grows steadily to about 20 percent at lag 15. Right: the share of the steps whose ratio is above 1, which is 0 at lag 0 and a little more than a half otherwise"}}
 from dataclasses import replace
 
 torch.set_num_threads(1)  # the networks are too small to be shared out

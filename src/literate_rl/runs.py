@@ -1,4 +1,4 @@
-# Generated from chapters/01_runs.py (edit there); digest 5c1788fc9bbdb043
+# Generated from chapters/01_runs.py (edit there); digest 6a963eb7727ba2ad
 """Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
 
 from __future__ import annotations
@@ -153,12 +153,8 @@ def check_counts(settings: Any, names: Iterable[str]) -> None:
         ValueError: If it is not whole or too small.
     """
     for name in names:
-        check_setting(
-            settings,
-            name,
-            lambda x: x >= 1 and isinstance(x, int),
-            "at least 1, a whole number",
-        )
+        check_setting(settings, name, lambda x: x >= 1, "at least 1")
+        check_setting(settings, name, lambda x: isinstance(x, int), "a whole number")
 
 
 def flat_env(
