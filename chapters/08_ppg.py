@@ -158,7 +158,7 @@ for (scale, label), color in zip(
     runs = np.array([tug_of_war(seed, scale) for seed in (1, 2, 3)])
     cosine, ratio = runs[:, 0].ravel(), runs[:, 1].ravel()
     iteration = np.tile(np.arange(runs.shape[-1]), len(runs))
-    axes[0].plot(iteration, cosine, "o", color=color, markersize=3, label=label)
+    axes[0].plot(iteration, cosine, "o", color=color, markersize=3)
     axes[1].semilogy(iteration, ratio, "o", color=color, markersize=3)
     against = (cosine < 0).mean()
     print(f"rewards {label}: against each other in {against:.0%} of the iterations,")
@@ -168,7 +168,9 @@ for (scale, label), color in zip(
     )
     print(f" {np.median(ratio):.2f}")
 axes[0].set(xlabel="iteration", ylabel="cosine", ylim=(-1, 1))
-axes[0].legend(title="rewards", fontsize=8, title_fontsize=8)
+axes[1].plot([], [], "o", color="C0", markersize=3, label="rewards as they are")
+axes[1].plot([], [], "o", color="C1", markersize=3, label="a twentieth of them")
+axes[1].legend(fontsize=8)
 axes[1].set(xlabel="iteration", ylabel="length of $g_V$ / length of $g_\\pi$")
 fig.tight_layout()
 
@@ -1628,10 +1630,10 @@ for index, name in enumerate(("without", "with")):
 #
 # ## See it: a run
 #
-# A short run, with the auxiliary phases marked. It shows the machinery; longer ones over
-# several seeds are below.
+# A short run, with the auxiliary phases marked. It shows the machinery and nothing about how well
+# it learns. Longer runs over several seeds are below.
 
-# %% mystnb={"image": {"alt": "Returns of PPG on CartPole over 16,000 steps, rising from 20 to about 100, with three vertical lines at the auxiliary phases"}}
+# %% mystnb={"image": {"alt": "Returns of PPG on CartPole over 16,000 steps, with three vertical lines at the auxiliary phases. They rise from 20 to 180 before the first line and lie around 100 behind it"}}
 config = replace(ppg_settings("CartPole-v1"), total_steps=16_000)
 learner = make_learner("CartPole-v1", config)
 history = fit(learner, progress=False)

@@ -62,10 +62,12 @@ __all__ = [
 # the ratio of its two probabilities:
 #
 # $$
+# \begin{aligned}
 # \mathbb{E}_{\pi_{\text{old}}} \bigl[ e^{\ell} f(a) \bigr]
-#     = \sum_a \pi_{\text{old}}(a)\, \frac{\pi(a)}{\pi_{\text{old}}(a)}\, f(a)
-#     = \mathbb{E}_{\pi} \bigl[ f(a) \bigr] ,
-# \qquad \ell = \log \pi(a) - \log \pi_{\text{old}}(a) .
+#     &= \sum_a \pi_{\text{old}}(a)\, \frac{\pi(a)}{\pi_{\text{old}}(a)}\, f(a)
+#     = \mathbb{E}_{\pi} \bigl[ f(a) \bigr] , \\
+# \ell &= \log \pi(a) - \log \pi_{\text{old}}(a) .
+# \end{aligned}
 # $$ (def-importance-ratio)
 #
 # This is **importance sampling**. For one action it works well. An unroll of $T$ actions
@@ -480,9 +482,11 @@ print(f"largest ratio in the problem: {(pi / pi_old).max():.2f}")
 # making up its mind too early. With weights $w_t$, and means over all steps of all unrolls,
 #
 # $$
-# \mathcal L_\pi = -\operatorname{mean}_t \, w_t \hat A_t \log \pi_\theta(a_t) , \qquad
-# \mathcal L_V = \operatorname{mean}_t \, w_t \bigl( V_\theta(s_t) - v_t \bigr)^2 , \qquad
-# \mathcal H = \operatorname{mean}_t \, w_t H(\pi_\theta) .
+# \begin{aligned}
+# \mathcal L_\pi &= -\operatorname{mean}_t \, w_t \hat A_t \log \pi_\theta(a_t) , \\
+# \mathcal L_V &= \operatorname{mean}_t \, w_t \bigl( V_\theta(s_t) - v_t \bigr)^2 , \\
+# \mathcal H &= \operatorname{mean}_t \, w_t H(\pi_\theta) .
+# \end{aligned}
 # $$ (vtrace-losses)
 #
 # The total to minimise is $\mathcal L_\pi + c_V \mathcal L_V - c_H \mathcal H$. Both $\hat A_t$

@@ -97,14 +97,14 @@ def test_the_command_joins_a_cluster_and_leaves_it_running(
     address, tmp_path: Path, monkeypatch, capfd
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    options = ["--env=CartPole-v1", "--name=a", "--actors=2", "--transport=ray"]
-    options += ["--n-sample=2", "--unroll-len=8", "--total-steps=800"]
+    options = ["--env=CartPole-v1", "--name=a", "--actors=1", "--transport=ray"]
+    options += ["--n-sample=2", "--unroll-len=8", "--total-steps=160"]
     main(["impala", *options, "--address", address])
     out, err = capfd.readouterr()
     assert "return of 20 episodes" in out
-    for word in ("actors=2", "queue=", "lag="):
+    for word in ("actors=1", "queue=", "lag="):
         assert word in err
-    assert load_checkpoint(tmp_path / "runs/a/checkpoint.pt")["step"] == 800
+    assert load_checkpoint(tmp_path / "runs/a/checkpoint.pt")["step"] == 160
     assert not ray.is_initialized()
     ray.init(address, log_to_driver=False)
     assert len(ray.nodes()) == 2
