@@ -352,7 +352,9 @@ def test_a_page_opens_without_complaint_or_call(opened):
 
 
 # All pages load the same scripts and styles, so one page of each kind stands for all.
-@pytest.mark.parametrize("name", ["index.html", CHAPTERS[1], "docs/results.html", "search.html"])
+@pytest.mark.parametrize(
+    "name", ["index.html", CHAPTERS[1], "docs/results.html", "search.html"]
+)
 def test_a_page_opens_from_disk(from_disk, name):
     page = from_disk.go(name)
     assert not from_disk.complaints
