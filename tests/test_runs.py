@@ -310,11 +310,21 @@ def test_checkpoints_are_written_when_they_are_due(tmp_path, monkeypatch):
     assert saved == [0, 24, 48, 72, 80]
 
 
+@pytest.fixture
+def ctrl_c():
+    """Give Ctrl-C its usual meaning, whatever a library in this process has made of it."""
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler or signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def interrupt():
     signal.raise_signal(signal.SIGINT)
 
 
-def test_first_interrupt_ends_after_the_iteration_and_saves(tmp_path):
+def test_first_interrupt_ends_after_the_iteration_and_saves(ctrl_c, tmp_path):
     before = signal.getsignal(signal.SIGINT)
     learner = Stopped(4, interrupt)
     with Run(tmp_path / "run") as run:
@@ -325,7 +335,7 @@ def test_first_interrupt_ends_after_the_iteration_and_saves(tmp_path):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_second_interrupt_ends_at_once(tmp_path):
+def test_second_interrupt_ends_at_once(ctrl_c, tmp_path):
     before = signal.getsignal(signal.SIGINT)
     learner = Stopped(5, lambda: (interrupt(), interrupt()))
     run = Run(tmp_path / "run")
@@ -336,7 +346,7 @@ def test_second_interrupt_ends_at_once(tmp_path):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_interrupted_run_goes_on(tmp_path):
+def test_an_interrupted_run_goes_on(ctrl_c, tmp_path):
     with Run(tmp_path / "run") as run:
         fit(Stopped(4, interrupt), run, progress=False)
     resumed, whole = Walker(), Walker()
