@@ -312,7 +312,7 @@ def test_checkpoints_are_written_when_they_are_due(tmp_path, monkeypatch):
 
 @pytest.fixture
 def ctrl_c():
-    """Give Ctrl-C its usual meaning, whatever a library in this process has made of it."""
+    """Give Ctrl-C its usual meaning, whatever a library has made of it."""
     mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
