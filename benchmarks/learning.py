@@ -144,6 +144,23 @@ def binned(history: list[dict[str, float]], total: int) -> list[tuple[int, float
     return curve
 
 
+@torch.no_grad()
+def noisy_return(policy: Any, make: Callable[[], Any]) -> float:
+    """Return the mean return of a policy with noise, one episode in each copy."""
+    envs = make()
+    obs, _ = envs.reset(seed=EVALUATION_SEED)
+    generator = torch.Generator().manual_seed(EVALUATION_SEED)
+    returns, playing = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
+    while playing.any():
+        noise = policy.noise(1, envs.num_envs, generator)[0]
+        action = policy.act(torch.as_tensor(obs, dtype=torch.float32), noise)
+        obs, reward, terminated, truncated, _ = envs.step(policy.to_env(action))
+        returns += np.where(playing, reward, 0.0)
+        playing &= ~(terminated | truncated)
+    envs.close()
+    return float(returns.mean())
+
+
 CURVE_COLUMNS = ("variant", "seed", "step", "return")
 Table = list[dict[str, str]]
 

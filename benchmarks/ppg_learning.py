@@ -13,10 +13,9 @@ from functools import partial
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 
-from benchmarks.learning import EVALUATION_SEED, Experiment, Variant, main
+from benchmarks.learning import Experiment, Variant, main, noisy_return
 from literate_rl.agents import make_envs
 from literate_rl.ppg import (
     Maze,
@@ -35,26 +34,10 @@ UNSEEN_LEVELS = range(1_000_000, 1_000_500)
 gym.register("UnseenMaze-v0", entry_point=partial(Maze, levels=UNSEEN_LEVELS))
 
 
-@torch.no_grad()
-def solved(policy: Any, levels: range) -> float:
-    """Return the share of episodes that a policy with noise solves, of a thousand."""
-    envs = MazeLevels(1_000, levels)
-    obs, _ = envs.reset(seed=EVALUATION_SEED)
-    generator = torch.Generator().manual_seed(EVALUATION_SEED)
-    noise = policy.noise(envs.limit, envs.num_envs, generator)
-    won = np.zeros(envs.num_envs, dtype=bool)
-    playing = ~won
-    for t in range(envs.limit):
-        action = policy.act(torch.as_tensor(obs), noise[t])
-        obs, _, terminated, truncated, _ = envs.step(policy.to_env(action))
-        won |= playing & terminated
-        playing &= ~(terminated | truncated)
-    return float(won.mean())
-
-
+# A maze pays 1 at its goal, so this is the share of a thousand episodes that is solved.
 JUDGES = {
-    "training": partial(solved, levels=TRAINING_LEVELS),
-    "unseen": partial(solved, levels=UNSEEN_LEVELS),
+    "training": partial(noisy_return, make=partial(MazeLevels, 1_000, TRAINING_LEVELS)),
+    "unseen": partial(noisy_return, make=partial(MazeLevels, 1_000, UNSEEN_LEVELS)),
 }
 
 

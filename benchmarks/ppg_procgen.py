@@ -8,6 +8,7 @@ the agent play with noise, on the training levels and on the unseen ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.learning import EVALUATION_SEED, Experiment, Variant, main
+from benchmarks.learning import Experiment, Variant, main, noisy_return
 from literate_rl.agents import make_envs
 from literate_rl.ppg import PhasicPolicy, PPGAlgorithm, PPGConfig
 from literate_rl.runs import flat_env
@@ -80,25 +81,15 @@ def agent(config: PPGConfig) -> PPGAlgorithm:
     return PPGAlgorithm(policy, envs, config)
 
 
-@torch.no_grad()
-def mean_return(policy: Any, env: str) -> float:
-    """Return the mean return of a policy with noise."""
-    envs = make_envs(partial(flat_env, env), EPISODES)
-    obs, _ = envs.reset(seed=EVALUATION_SEED)
-    generator = torch.Generator().manual_seed(EVALUATION_SEED)
-    returns, playing = np.zeros(EPISODES), np.ones(EPISODES, dtype=bool)
-    while playing.any():
-        noise = policy.noise(1, EPISODES, generator)[0]
-        action = policy.act(torch.as_tensor(obs, dtype=torch.float32), noise)
-        obs, reward, terminated, truncated, _ = envs.step(policy.to_env(action))
-        returns += np.where(playing, reward, 0.0)
-        playing &= ~(terminated | truncated)
-    envs.close()
-    return float(returns.mean())
+def played(env: str) -> Callable[[Any], float]:
+    """Return a judge that lets a policy play with noise."""
+    return partial(
+        noisy_return, make=partial(make_envs, partial(flat_env, env), EPISODES)
+    )
 
 
 CONFIG = PPGConfig(
-    total_steps=200_000,
+    total_steps=300_000,
     num_envs=16,
     num_steps=64,
     num_epochs=3,
@@ -123,8 +114,8 @@ EXPERIMENTS = {
             "PPO": Variant({"aux_enabled": False}, agent),
         },
         judges={
-            "training": partial(mean_return, env="StarPilot-v0"),
-            "unseen": partial(mean_return, env="UnseenStarPilot-v0"),
+            "training": played("StarPilot-v0"),
+            "unseen": played("UnseenStarPilot-v0"),
         },
     )
 }

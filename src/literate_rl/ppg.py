@@ -1,4 +1,4 @@
-# Generated from chapters/08_ppg.py (edit there); digest d15ba600257c70f0
+# Generated from chapters/08_ppg.py (edit there); digest a3e262d5a76506c1
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -318,11 +318,12 @@ class PPGAuxPhaseLoss(nn.Module):
             self.td_lambda,
         )
 
-    def forward(self, info: PPGTrainInfo) -> LossInfo:
+    def forward(self, info: PPGTrainInfo, target: Tensor | None = None) -> LossInfo:
         """Compute the loss of each step.
 
         Args:
             info: Steps in time order, (T, B), with ``rollout_next_value``.
+            target: What ``target`` returned for these steps, (T, B); None computes it.
 
         Returns:
             The loss (T, B) and its parts.
@@ -330,7 +331,8 @@ class PPGAuxPhaseLoss(nn.Module):
         Raises:
             ValueError: If a shape differs or a number that counts is not finite.
         """
-        target = self.target(info)
+        if target is None:
+            target = self.target(info)
         for name in ("value", "aux"):
             check_shape(f"info.{name}", getattr(info, name), tuple(target.shape))
         # The three terms of {eq}`auxiliary-loss`.
@@ -645,12 +647,15 @@ class PPGAuxAlgorithm:
         count = info.reward.shape[1]
         if self.config.kl_reference == "snapshot":
             info = info._replace(action_distribution=self.snapshot(observation))
+        # The targets stay the same during the phase.
+        seen = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
+        data = observation, info, self.loss.target(seen)
         parts = max(1, count // self.options.mini_batch_size)
         history = []
         for _ in range(self.options.num_updates_per_train_iter):
             order = torch.randperm(count, generator=self.generator)
             for chosen in order.to(info.reward.device).tensor_split(parts):
-                minibatch = map_nest(lambda x, c=chosen: x[:, c], (observation, info))
+                minibatch = map_nest(lambda x, c=chosen: x[:, c], data)
                 history.append(self.learn(*minibatch))
         self.buffer.clear()
         # The means of the last epoch are told, and the divergence of the first
@@ -677,15 +682,20 @@ class PPGAuxAlgorithm:
         ]
         return tuple(torch.cat(rows, 1) for rows in zip(*pieces, strict=True))
 
-    def learn(self, observation: Any, info: PPGRolloutInfo) -> Tensor:
+    def learn(self, observation: Any, info: PPGRolloutInfo, target: Tensor) -> Tensor:
         """Take one step of the optimiser on a minibatch of chunks.
+
+        Args:
+            observation: What the network takes, a nest of tensors ``(L, C, *)``.
+            info: What was stored of the steps.
+            target: Targets of the values (L, C).
 
         Returns:
             The means of the three parts of the loss and the length of the gradient.
         """
         inputs = TimeStep(info.step_type, info.reward, info.discount, observation)
         step = self.train_step(inputs, (), info)
-        loss_info = self.calc_loss(step.info)
+        loss_info = self.calc_loss(step.info, target)
         for parameter in self.parameters:
             parameter.grad = None
         loss_info.loss.mean().backward()
@@ -731,9 +741,14 @@ class PPGAuxAlgorithm:
         )
         return AlgStep(new.output, new.state, info.absorbed(new.info))
 
-    def calc_loss(self, info: PPGTrainInfo) -> LossInfo:
-        """Return the loss (T, B) of steps that ``train_step`` has judged."""
-        loss: LossInfo = self.loss(info)
+    def calc_loss(self, info: PPGTrainInfo, target: Tensor | None = None) -> LossInfo:
+        """Return the loss (T, B) of steps that ``train_step`` has judged.
+
+        Args:
+            info: The judged steps.
+            target: Targets of the values (T, B); None computes them.
+        """
+        loss: LossInfo = self.loss(info, target)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
