@@ -643,12 +643,33 @@ def test_minibatches_are_even_and_never_small(count: int, size: int) -> None:
     options = PPGAuxOptions(mini_batch_length=1, mini_batch_size=size)
     aux = PPGAuxAlgorithm(BOX, THREE, aux_options=options)
     aux.observe_for_aux_replay(experience(aux.network, count))
-    seen = []
-    aux.learn = lambda obs, info: seen.append(info.reward.shape[1]) or torch.zeros(4)  # type: ignore
+    seen: list[int] = []
+
+    def learn(obs: Any, info: PPGRolloutInfo, target: Tensor) -> Tensor:
+        seen.append(info.reward.shape[1])
+        return torch.zeros(4)
+
+    aux.learn = learn  # type: ignore[method-assign]
     aux.train_iter()
     assert sum(seen) == 6 * count
     assert max(seen) - min(seen) <= 1
     assert min(seen) >= min(size, count)
+
+
+def test_each_minibatch_gets_the_targets_of_its_own_chunks() -> None:
+    aux = auxiliary()
+    for _ in range(8):
+        obs, info = experience(aux.network)
+        ends = torch.rand(3) < 0.3
+        aux.observe_for_aux_replay((obs, info._replace(discount=(~ends).float())))
+
+    def learn(obs: Any, info: PPGRolloutInfo, target: Tensor) -> Tensor:
+        steps = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
+        torch.testing.assert_close(target, aux.loss.target(steps))
+        return torch.zeros(4)
+
+    aux.learn = learn  # type: ignore[method-assign]
+    aux.train_iter()
 
 
 def test_a_summary_for_debugging_adds_the_gradient() -> None:
