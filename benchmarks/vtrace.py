@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -53,10 +54,13 @@ def di_engine_targets(steps: Steps, lambda_: float) -> tuple[Tensor, Tensor]:
     return target, rho_pg * (reward + GAMMA * behind - value[:-1])
 
 
-def torchbeast_targets(steps: Steps, lambda_: float) -> tuple[Tensor, Tensor]:
+def torchbeast_targets(
+    steps: Steps, lambda_: float, flip: bool = False
+) -> tuple[Tensor, Tensor]:
     """Compute them as torchbeast does: discounts, a list of rows, a stack.
 
-    It has no decay; lambda is folded into the ratios of c.
+    It has no decay; lambda is folded into the ratios of c. RLlib does the same, but
+    turns the rows around when they are stacked already (``flip``).
     """
     discount = GAMMA * (~steps.terminated).float()
     ratio = steps.log_ratio.exp()
@@ -68,8 +72,10 @@ def torchbeast_targets(steps: Steps, lambda_: float) -> tuple[Tensor, Tensor]:
     for t in range(len(discount) - 1, -1, -1):
         carried = delta[t] + discount[t] * c[t] * carried
         rows.append(carried)
-    rows.reverse()
-    target = torch.stack(rows) + value
+    if not flip:
+        rows.reverse()
+    surplus = torch.stack(rows)
+    target = (surplus.flip(0) if flip else surplus) + value
     behind = torch.cat([target[1:], bootstrap.unsqueeze(0)])
     adv = ratio.clamp(max=1.0) * (steps.reward + discount * behind - value)
     return target, adv
@@ -167,36 +173,37 @@ def gradients(
 
 
 def target_cases() -> Iterator[Case]:
-    """Yield the sizes of the targets, each after its check."""
-    forms = {
+    """Yield the sizes of the targets beside one peer at a time, after their check."""
+    peers = {
         "DI-engine's form": di_engine_targets,
         "torchbeast's form": torchbeast_targets,
-        "vtrace": our_targets,
+        "RLlib's form": partial(torchbeast_targets, flip=True),
     }
     for size in SIZES:
         steps = steps_of(size, end=0.0)
         # Without an end and with lambda 1 all forms agree.
         double = Steps(*(x.double() if x.is_floating_point() else x for x in steps))
         expected = torchbeast_targets(double, 1.0)
-        for name, form in forms.items():
+        for name, form in (peers | {"vtrace": our_targets}).items():
             for got, wanted in zip(form(steps, 1.0), expected, strict=True):
                 difference = (got.double() - wanted).abs().max()
                 assert difference < 1e-4, f"{name} differs by {difference:.1e}"
-        # With ends the two that know them agree.
+        # With ends those that know them agree.
         ended = steps_of(size, end=0.02)
         for got, wanted in zip(
             our_targets(ended, 1.0), torchbeast_targets(ended, 1.0), strict=True
         ):
             torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-4)
-        yield Case(
-            name=f"targets and advantages, T = {size[0]}, B = {size[1]}",
-            functions={
-                name: lambda form=form, steps=steps: form(steps, 1.0)
-                for name, form in forms.items()
-            },
-            peer="DI-engine's form",
-            goals={"vtrace": Goal(at_least=5.0)},
-        )
+        for peer, form in peers.items():
+            yield Case(
+                name=f"targets and advantages, T = {size[0]}, B = {size[1]}, {peer}",
+                functions={
+                    peer: partial(form, steps, 1.0),
+                    "vtrace": partial(our_targets, steps, 1.0),
+                },
+                peer=peer,
+                goals={"vtrace": Goal(at_least=5.0)},
+            )
 
 
 def loss_cases() -> Iterator[Case]:

@@ -1,4 +1,4 @@
-# Generated from chapters/09_off_policy.py (edit there); digest 32f315b86a98972a
+# Generated from chapters/09_off_policy.py (edit there); digest 5e8b2be1d8f678f6
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def vtrace(
     # bound.
     ratio = log_ratio.detach().exp()
     bounds = (rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
-    rho, c, rho_pg = (ratio if x is None else ratio.clamp(max=x) for x in bounds)
+    clipped = {x: ratio if x is None else ratio.clamp(max=x) for x in set(bounds)}
+    rho, c, rho_pg = (clipped[x] for x in bounds)
 
     # How much of the next row belongs to this one: nothing behind a done, and nothing
     # behind the last row.
