@@ -1,7 +1,8 @@
 """Actors with shared memory, beside the same actors on Ray.
 
 Ray runs on this machine, and its own processes are counted too. It is the extra ``ray``
-of this package. A time is the CPU time of one frame, learner and actor together.
+of this package. A time is the CPU time of one frame, learner and actor together. The
+limit is what the frame costs when it is not carried at all.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ def cases() -> Iterator[Case]:
     ray, before = import_ray(), set(psutil.Process().children())
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     service = set(psutil.Process().children()) - before
-    places = {"Ray": RayActors, "shared memory": TRANSPORTS["shared memory"]}
+    places = {
+        "Ray": RayActors,
+        "shared memory": TRANSPORTS["shared memory"],
+        "limit: no transport": TRANSPORTS["in process"],
+    }
     for envs in SIZES:
         systems = {key: build(place, envs) for key, place in places.items()}
         check(systems)

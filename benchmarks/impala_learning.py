@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.learning import Experiment, Variant, main
+from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import make_envs
 from literate_rl.impala import IMPALA, IMPALAConfig, IMPALAPolicy, impala_settings
 from literate_rl.off_policy import vtrace_data
@@ -73,11 +74,28 @@ def behind(updates: int = 1, lag: int = 0) -> Experiment:
     return Experiment(env, config, 10, 20, variants)
 
 
+def with_actors(config: ActorsConfig, env: str) -> ActorLearner:
+    """Build the agent with actors."""
+    build_envs = partial(make_envs, partial(flat_env, env), config.n_sample)
+    envs = build_envs()
+    torch.manual_seed(config.seed)
+    model = make_policy(envs.single_observation_space, envs.single_action_space)
+    return ActorLearner(IMPALAPolicy(config, model), build_envs)
+
+
+def two_actors(env: str) -> Experiment:
+    """Return the experiment with two actors in processes of their own."""
+    config = replace(actors_settings(env), actors=2, transport="shared")
+    variants = {"two actors": Variant({}, partial(with_actors, env=env))}
+    return Experiment(env, config, 5, 20, variants, goal=500)
+
+
 EXPERIMENTS = {
     "impala_cartpole": plain("CartPole-v1", seeds=5, episodes=20, goal=500),
     "impala_unscaled": plain(
         "CartPole-v1", seeds=5, episodes=20, goal=500, reward_scale=1.0
     ),
+    "impala_actors": two_actors("CartPole-v1"),
     "impala_force": plain("literate_rl/ForceCartPole-v0", 5, episodes=20, goal=475),
     **{f"impala_updates_{n}": behind(updates=n) for n in UPDATES},
     **{f"impala_lag_{lag}": behind(lag=lag) for lag in LAGS},

@@ -22,6 +22,7 @@ import torch
 
 from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, read_table, write_table
+from literate_rl.actors import ActorLearner
 from literate_rl.agents import make_envs
 from literate_rl.ppo import (
     PPO,
@@ -39,7 +40,7 @@ BINS = 25
 EVALUATION_SEED = 1_000_000
 LEARNING = RESULTS / "learning"
 
-Build = Callable[[PPOConfig], PPO]
+Build = Callable[[Any], Any]
 
 
 def agent(config: PPOConfig, env: str) -> PPO:
@@ -101,7 +102,7 @@ class Result:
         curve: Steps and mean training returns in the bins; NaN where none ended.
         final: Mean return of the greedy policy at the end.
         area: Mean of the training returns over the run.
-        cpu_seconds: CPU time of the training.
+        cpu_seconds: CPU time of the training, without that of other processes.
         judged: What the judges said, by their names.
     """
 
@@ -120,7 +121,8 @@ def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
     start = time.process_time()
     history = fit(learner, progress=False)
     seconds = time.process_time() - start
-    learner.envs.close()
+    # A learner with actors has no environments of its own; it ends the actors.
+    (learner if isinstance(learner, ActorLearner) else learner.envs).close()
     returns = evaluate(
         learner.policy, experiment.env, experiment.episodes, EVALUATION_SEED
     )

@@ -538,8 +538,8 @@ class PPGAuxPhaseLoss(nn.Module):
 #
 # PPG's settings are PPO's and a few more. In the paper's letters: `aux_interval` is $N_\pi$,
 # the number of policy phases before an auxiliary one; `num_epochs` is both $E_\pi$ and $E_V$,
-# the epochs of policy and value in a policy phase; `aux_epochs` is $E_{\text{aux}}$; `clone_weight` is
-# $\beta_{\text{clone}}$.
+# the epochs of policy and value in a policy phase; `aux_epochs` is $E_{\text{aux}}$;
+# `clone_weight` is $\beta_{\text{clone}}$.
 #
 # `PPGAuxOptions` is the documented form of those that concern the auxiliary phase. A
 # minibatch is counted in *chunks* there, pieces of `mini_batch_length` consecutive steps

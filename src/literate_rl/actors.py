@@ -1,4 +1,4 @@
-# Generated from chapters/11_actors.py (edit there); digest de0acbd9cd1ae969
+# Generated from chapters/11_actors.py (edit there); digest 0521ba1f4eca8a18
 """Actors and a learner: in one process, in several with shared memory, or on Ray."""
 
 from __future__ import annotations
@@ -318,6 +318,27 @@ class InProcess:
 PATIENCE = 3
 
 
+def count_stillborn(before: int, actor: int, unrolls: int, how: object) -> int:
+    """Return how often in a row an actor has died without an unroll, or lose patience.
+
+    Args:
+        before: What this function returned the last time.
+        actor: Number of the actor.
+        unrolls: Unrolls that it delivered before it died now.
+        how: What is known of its death.
+
+    Raises:
+        ChildProcessError: If it is ``PATIENCE`` times.
+    """
+    count = 0 if unrolls else before + 1
+    if count == PATIENCE:
+        raise ChildProcessError(
+            f"actor {actor} died {PATIENCE} times before its first unroll, the last "
+            f"time with {how}"
+        )
+    return count
+
+
 def run_actor(
     recipe: bytes,
     seed: int,
@@ -501,12 +522,9 @@ class SharedMemory:
         """Start a new actor in the place of a dead one, with the same tokens."""
         dead = self.lives[actor]
         dead.end(patience=1.0)
-        self.stillborn[actor] = 0 if dead.unrolls else self.stillborn[actor] + 1
-        if self.stillborn[actor] == PATIENCE:
-            raise ChildProcessError(
-                f"actor {actor} died {PATIENCE} times before its first unroll, the "
-                f"last time with exit code {dead.process.exitcode}"
-            )
+        how = f"exit code {dead.process.exitcode}"
+        before = self.stillborn[actor]
+        self.stillborn[actor] = count_stillborn(before, actor, dead.unrolls, how)
         self.replaced += 1
         self.lives[actor] = self.start(actor)
         for index in dead.held:
@@ -648,11 +666,8 @@ class RayActors:
 
     def replace(self, actor: int, error: Exception) -> None:
         """Start a new actor in the place of a dead one, with the same calls."""
-        self.stillborn[actor] = 0 if self.unrolls[actor] else self.stillborn[actor] + 1
-        if self.stillborn[actor] == PATIENCE:
-            raise ChildProcessError(
-                f"actor {actor} died {PATIENCE} times before its first unroll: {error}"
-            ) from error
+        before, unrolls = self.stillborn[actor], self.unrolls[actor]
+        self.stillborn[actor] = count_stillborn(before, actor, unrolls, error)
         self.replaced += 1
         self.unrolls[actor] = 0
         self.actors[actor] = self.start()
