@@ -73,7 +73,7 @@ PPO = {"aux_enabled": False}
 SHARED_PPO = PPO | {"share_encoder": True, "detach": "never"}
 SHARED_PPG = {"share_encoder": True, "detach": "policy_phase"}
 
-MAZE_CONFIG = ppg_settings(MAZE)
+CARTPOLE_CONFIG, MAZE_CONFIG = ppg_settings(CARTPOLE), ppg_settings(MAZE)
 
 # Six settings for each of the two, tried with a seed that is not used again. What
 # counts is the mean return while training. PPG goes on from PPO's best step size.
@@ -103,8 +103,13 @@ ABLATIONS = {
 }
 
 EXPERIMENTS = {
-    "ppg_cartpole": compare(
-        CARTPOLE, ppg_settings(CARTPOLE), 3, {"PPG": {}, "PPO": PPO}
+    "ppg_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG, 5, {"PPG": {}, "PPO": PPO}),
+    # Rewards in units of the deviation of the returns: errors of the values are small.
+    "ppg_cartpole_scaled": compare(
+        CARTPOLE,
+        replace(CARTPOLE_CONFIG, scale_reward=True),
+        5,
+        {"PPG": {}, "PPO": PPO},
     ),
     "ppg_maze_tuning": replace(compare(MAZE, MAZE_CONFIG, 1, TUNING), first_seed=101),
     "ppg_maze": compare(MAZE, MAZE_CONFIG, 5, {"PPG": {}, "PPO": PPO}),

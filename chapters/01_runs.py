@@ -201,7 +201,7 @@ def check_counts(settings: Any, names: Iterable[str]) -> None:
     """
     for name in names:
         check_setting(settings, name, lambda x: x >= 1, "at least 1")
-        check_setting(settings, name, lambda x: isinstance(x, int), "a whole number")
+        check_setting(settings, name, lambda x: type(x) is int, "a whole number")
 
 
 # %% [markdown]

@@ -761,7 +761,7 @@ class PPO:
         # The step size {eq}`annealing`.
         rate = self.config.learning_rate
         if self.config.anneal:
-            rate *= 1 - self.step / self.total_steps
+            rate *= max(0.0, 1 - self.step / self.total_steps)
         self.optimizer.param_groups[0]["lr"] = rate
 
         batch, real = self.collect()

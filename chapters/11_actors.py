@@ -10,7 +10,7 @@
 # # Actors and learners
 #
 # **How do many processes collect for one learner, so that nothing is lost, nothing is counted
-# twice and nobody is waited for in vain?** Processes die, machines come and go, and a learner may
+# twice and nobody waits for the dead?** Processes die, machines come and go, and a learner may
 # be slower than those who feed it.
 #
 # At the end of this chapter you can run the policy of {doc}`/chapters/10_impala` with actors in
@@ -27,6 +27,9 @@ import math
 import os
 import pickle
 import signal
+import socket
+import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -130,6 +133,9 @@ fig.tight_layout()
 # | the learner is slow | there are no more tokens, so the actors sleep; the memory is the slots and never grows |
 # | the learner is killed | the pipes end for the actors too, and each of them leaves |
 #
+# One thing is not prevented. An actor that *hangs* cannot be told from one that is slow. The
+# others go on without it. If all hang, the learner waits, until somebody presses Ctrl-C twice.
+#
 # One question is left. The actor's numbers go into memory, the token goes through a pipe. May the
 # token arrive while some of the numbers are still in a cache of the other processor? No. To send
 # and to receive are calls into the kernel, which takes the same lock for both. Whatever was
@@ -153,15 +159,17 @@ fig.tight_layout()
 # d = n_A n_S - 1 .
 # $$ (lag-of-turns)
 #
-# So the bound of the queue bounds the lag too, and it bounds the memory. If $b_w$ and $b_u$ are the
-# bytes of the weights and of an unroll, it is
+# So the number of slots decides how old the data are, as long as the actors keep pace. An unroll of
+# an actor that was held up may be of any age. The memory is bounded always. If $b_w$ and $b_u$
+# are the bytes of the weights and of an unroll, it is
 #
 # $$
 # n_A \, n_S \, (b_w + b_u) .
 # $$ (slot-memory)
 #
 # One slot for each actor is too few: the actor waits while the learner learns. With two it
-# fills one while the other is learned from. More only make the data older.
+# fills one while the other is learned from. More make the data older. They help only where
+# the time that an unroll takes changes from one to the next.
 #
 # ## Settings
 
@@ -175,12 +183,13 @@ class ActorsConfig(IMPALAConfig):
     buffer play no role; ``update_per_collect`` updates are taken on each unroll.
 
     Attributes:
-        actors: Number of actors, each with ``n_sample`` environments, or none for the
-            loop without actors.
+        actors: Number of actors, each with as many environments as a collection has
+            samples, or none for the loop without actors.
         transport: Where the actors are: in_process, one after the other; shared, in
             processes of their own, with shared memory; or ray.
         slots: Unrolls that an actor may have under way.
-        address: Address of the Ray cluster to join, or none to start one here.
+        address: Address of the Ray cluster to join, HOST:PORT, or none to start one
+            here.
     """
 
     actors: int | None = None
@@ -197,10 +206,10 @@ class ActorsConfig(IMPALAConfig):
             raise ValueError(f"transport must be ray for address {self.address}")
         if self.actors is None and self.transport != "in_process":
             raise ValueError(f"actors must be given for transport {self.transport}")
-        if self.actors is not None and (self.priority or self.lag):
+        if self.actors is not None and (self.priority or self.lag or self.on_policy):
             raise ValueError(
-                "priority must be False and lag 0 with actors: there is no replay "
-                "buffer, and the lag comes about by itself"
+                "priority and on_policy must be False and lag 0 with actors: there is "
+                "no replay buffer, and the lag comes about by itself"
             )
 
 
@@ -343,11 +352,17 @@ class Actor:
             out: Where to write, arrays by the names of ``slot_layout``'s ``unroll``.
 
         Raises:
-            ValueError: If the environments give a number that is not finite.
+            ValueError: If the environments have other observations than ``out`` has
+                room for, or give a number that is not finite.
         """
+        obs, next_obs, action = out["obs_plus_1"], out["next_obs"], out["action"]
+        if self.obs.shape != obs.shape[1:]:
+            raise ValueError(
+                f"make_envs must make environments with observations {obs.shape[1:]}, "
+                f"got {self.obs.shape}"
+            )
         for name, array in self.weights.items():
             array[...] = weights[name]
-        obs, next_obs, action = out["obs_plus_1"], out["next_obs"], out["action"]
         reward, terminated, truncated = out["reward"], out["done"], out["truncated"]
         noise = self.policy.noise(*reward.shape, self.generator)
         seen = torch.from_numpy(obs)
@@ -520,8 +535,10 @@ class InProcess:
 # their first instruction on. They end when the pipe ends.
 #
 # **A death and an error** are two things. A process that was killed is an accident, and it is
-# mended. An exception in an environment is a mistake in the program and would come again, so it
-# ends the run, with the actor's traceback, just as it does in one process.
+# mended. But an actor that dies three times in a row without a single unroll ends the run. One
+# that dies later is replaced as often as it takes, and the metrics count it. An exception in an
+# environment is a mistake in the program and would come again, so it ends the run, with the
+# actor's traceback, just as it does in one process.
 
 
 # %% tags=["export"]
@@ -545,7 +562,8 @@ def count_stillborn(before: int, actor: int, unrolls: int, how: object) -> int:
     if count == PATIENCE:
         raise ChildProcessError(
             f"actor {actor} died {PATIENCE} times before its first unroll, the last "
-            f"time with {how}"
+            f"time with {how}. (A script that starts actors needs the line "
+            '`if __name__ == "__main__":` in front of what it does.)'
         )
     return count
 
@@ -566,8 +584,9 @@ def run_actor(
         for index in tokens(tasks):
             actor.unroll(slots[index]["weights"], slots[index]["unroll"])
             whole.send(index)
-    except Exception:
-        # If the learner is gone, there is nobody to tell.
+    except BaseException:
+        # An environment that calls `sys.exit` is an error too. If the learner is gone,
+        # there is nobody to tell.
         with suppress(OSError):
             whole.send(traceback.format_exc())
 
@@ -593,13 +612,18 @@ def interrupts_blocked() -> Iterator[None]:
 
 def pickled(make_actor: Callable[[int], Actor]) -> bytes:
     """Write down how to make an actor, for another process."""
+    problem = (
+        "make_envs must be a function that another process can import, not a lambda, "
+        "one from inside another function, or one from a notebook"
+    )
     try:
-        return pickle.dumps(make_actor)
+        recipe = pickle.dumps(make_actor)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ValueError(
-            "make_envs must be a function that another process can import, "
-            f"not a lambda or one from inside another function: {error}"
-        ) from error
+        raise ValueError(f"{problem}: {error}") from error
+    # A notebook has no file, and neither has `python -c`.
+    if b"__main__" in recipe and not hasattr(sys.modules["__main__"], "__file__"):
+        raise ValueError(problem)
+    return recipe
 
 
 @dataclass
@@ -626,10 +650,14 @@ class ActorProcess:
         with suppress(BrokenPipeError):
             self.tasks.send(index)
 
-    def end(self, patience: float) -> None:
-        """Close the pipes; wait for the process to leave, then kill it."""
+    def hang_up(self) -> None:
+        """Close the pipes. May be done twice."""
         self.tasks.close()
         self.whole.close()
+
+    def end(self, patience: float) -> None:
+        """Hang up; wait for the process to leave, then kill it."""
+        self.hang_up()
         self.process.join(patience)
         self.process.kill()
         self.process.join()
@@ -711,6 +739,8 @@ class SharedMemory:
 
     def receive(self) -> tuple[Slot, Any]:
         """Wait for a whole unroll, and replace actors that have died meanwhile."""
+        if not self.lives:
+            raise ValueError("the actors have ended: this transport is closed")
         # As long as there is nothing to learn from, sleep. Then hear all that there is.
         while pipes := wait(
             [life.whole for life in self.lives], timeout=0 if self.whole else None
@@ -750,7 +780,10 @@ class SharedMemory:
     def close(self) -> None:
         """End all processes; one that does not leave within seconds is killed."""
         for life in self.lives:
-            life.end(patience=2.0)
+            life.hang_up()
+        last_moment = time.monotonic() + 2.0
+        for life in self.lives:
+            life.end(patience=max(0.0, last_moment - time.monotonic()))
         self.lives, self.whole = [], deque()
 
 
@@ -810,10 +843,12 @@ class RayActors:
         layout: What ``slot_layout`` returned.
         seed: Decides the seeds of the actors.
         actors: Number of actors; each takes one CPU of the cluster.
-        address: Address of the cluster to join. None starts one on this machine.
+        address: Address of the cluster to join, HOST:PORT. None starts one on this
+            machine.
 
     Raises:
-        ValueError: If Ray is not installed, or no cluster answers at the address.
+        ValueError: If Ray is not installed, if no cluster answers at the address, or
+            if Ray runs in this process already and an address is given.
     """
 
     replaced = waiting = 0
@@ -830,6 +865,10 @@ class RayActors:
         self.started = not self.ray.is_initialized()
         if self.started:
             self.join(actors, address)
+        elif address is not None:
+            raise ValueError(
+                f"address must be None where Ray runs already, got {address}"
+            )
         self.make_actor, self.layout = make_actor, layout
         self.seeds = life_seeds(seed)
         self.stillborn, self.unrolls = [0] * actors, [0] * actors
@@ -844,8 +883,12 @@ class RayActors:
         if address is None:
             options |= {"num_cpus": actors, "include_dashboard": False}
         try:
+            if address is not None:
+                # Ray itself would try for many minutes.
+                host, _, port = address.removeprefix("ray://").rpartition(":")
+                socket.create_connection((host, int(port)), timeout=10).close()
             self.ray.init(address or "local", **options)
-        except ConnectionError as error:
+        except (OSError, ValueError) as error:
             message = f"no Ray cluster answers at address {address}: {error}"
             raise ValueError(message) from error
 
@@ -937,6 +980,7 @@ class ActorLearner:
             ``config.n_sample`` copies.
 
     Raises:
+        TypeError: If ``make_envs`` makes no vector environment.
         ValueError: If ``config.actors`` is None, or the number of environments is
             another one.
     """
@@ -950,6 +994,9 @@ class ActorLearner:
         if config.actors is None:
             raise ValueError("actors must be at least 1, got None")
         envs = make_envs()
+        if not isinstance(envs, VectorEnv):
+            kind = type(envs).__name__
+            raise TypeError(f"make_envs must make a vector environment, got {kind}")
         if envs.num_envs != config.n_sample:
             raise ValueError(
                 f"make_envs must make {config.n_sample} copies, got {envs.num_envs}"
@@ -1003,15 +1050,23 @@ class ActorLearner:
         transport.submit(slot, weights_of(self.policy))
 
     def iterate(self) -> dict[str, float]:
-        """Wait for an unroll, learn from it, and return metrics."""
+        """Wait for an unroll, learn from it, and return metrics.
+
+        Whatever goes wrong, the actors are ended; the next call starts new ones.
+        """
         transport = self.transport or self.start()
-        slot, unroll = transport.receive()
-        metrics = self.learn(unroll)
-        # The lag {eq}`policy-lag`: versions since the slot was given away.
-        lag = self.version - self.versions[slot]
-        self.version += 1
-        # From here on the unroll belongs to its actor again.
-        self.submit(transport, slot)
+        try:
+            slot, unroll = transport.receive()
+            metrics = self.learn(unroll)
+            # The lag {eq}`policy-lag`: versions since the slot was given away.
+            lag = self.version - self.versions[slot]
+            self.version += 1
+            # From here on the unroll belongs to its actor again.
+            self.submit(transport, slot)
+        except BaseException:
+            # Nobody would give this slot away again.
+            self.close()
+            raise
         return {
             **metrics,
             "charts/lag": lag,
@@ -1024,7 +1079,8 @@ class ActorLearner:
         """Take the updates on an unroll; return metrics."""
         config, impala = self.config, self.impala
         if config.anneal:
-            rate = config.learning_rate * (1 - self.step / self.total_steps)
+            left = max(0.0, 1 - self.step / self.total_steps)
+            rate = config.learning_rate * left
             impala.optimizer.param_groups[0]["lr"] = rate
         names = self.layout["unroll"].names or ()
         batch: dict[str, Any] = {
@@ -1046,9 +1102,10 @@ class ActorLearner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned, with fresh actors."""
-        self.close()
-        self.step, self.version = state["step"], state["version"]
+        step, version = state["step"], state["version"]
         self.impala.load_state_dict_learn(state["impala"])
+        self.close()
+        self.step, self.version = step, version
 
     def close(self) -> None:
         """End the actors; the next iteration would start new ones."""
@@ -1131,16 +1188,19 @@ fig.tight_layout()
 
 # %% [markdown]
 # **What to notice.** Lag 0 is on-policy: each ratio is 1. The lag is what {eq}`lag-of-turns`
-# says, and the further behind, the further off. With any lag more than half of the actions have
-# become more likely since they were taken, because that is what learning does. V-trace counts
-# those once and the others less ({doc}`/chapters/09_off_policy`).
+# says, and the further behind, the further off. The mean of the ratios stays near 1, because none
+# of these unrolls has been learned from yet. Here a little more than half of them lie above 1: the
+# policy becomes more decided, so the action that it takes more often becomes likelier still. V-trace
+# counts those once and the others less ({doc}`/chapters/09_off_policy`).
 #
 # ## See it: processes that die
 #
 # Now real processes. A notebook cannot start processes that run its own functions, because
 # another process has no file to import them from. So we write a program that takes everything
-# from the package, and start that. Two actors work for a learner. After every 50 unrolls the
-# program kills one of them, by `SIGKILL`, which nobody can catch.
+# from the package, and start that. A script that starts actors needs its last line, because each
+# actor imports the script to find what it defines. Two actors work for a learner. After 25
+# unrolls and after every 50 more the program kills one of them, by `SIGKILL`, which nobody can
+# catch.
 
 # %%
 import json
@@ -1155,20 +1215,25 @@ from literate_rl.actors import ActorLearner, ActorsConfig
 from literate_rl.agents import make_envs
 from literate_rl.impala import IMPALAPolicy
 
-torch.set_num_threads(1)
-config = ActorsConfig(
-    model={"obs_shape": 4, "action_shape": 2}, actors=2, transport="shared",
-    slots=int(sys.argv[1]), n_sample=4, unroll_len=16, update_per_collect=1,
-)
-rows, victims = [], []
-with ActorLearner(IMPALAPolicy(config), partial(make_envs, "CartPole-v1", 4)) as learner:
-    for number in range(1, 201):
-        rows.append(learner.iterate() | {"step": learner.step})
-        if number % 50 == 0:
-            life = learner.transport.lives[number // 50 % 2]
-            os.kill(life.process.pid, signal.SIGKILL)
-            victims.append(life.process.pid)
-print(json.dumps({"rows": rows, "killed": len(victims)}))
+def main(slots):
+    torch.set_num_threads(1)
+    config = ActorsConfig(
+        model={"obs_shape": 4, "action_shape": 2}, actors=2, transport="shared",
+        slots=slots, n_sample=4, unroll_len=16, update_per_collect=1,
+    )
+    rows, victims = [], []
+    build = partial(make_envs, "CartPole-v1", 4)
+    with ActorLearner(IMPALAPolicy(config), build) as learner:
+        for number in range(1, 201):
+            rows.append(learner.iterate() | {"step": learner.step})
+            if number % 50 == 25:
+                life = learner.transport.lives[number // 50 % 2]
+                os.kill(life.process.pid, signal.SIGKILL)
+                victims.append(life.process.pid)
+    print(json.dumps({"rows": rows, "killed": len(victims)}))
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
 """
 runs = {}
 for slots in (1, 4):
@@ -1177,7 +1242,7 @@ for slots in (1, 4):
     runs[slots] = json.loads(done.stdout)
     last = runs[slots]["rows"][-1]
     print(
-        f"{slots} slots each: killed {runs[slots]['killed']}, replaced so far "
+        f"{slots} slots each: killed {runs[slots]['killed']}, replaced "
         f"{last['charts/replaced']}, steps trained on {last['step']} = 200 x 16 x 4"
     )
 
@@ -1189,8 +1254,8 @@ for axis, (slots, run) in zip(axes, runs.items(), strict=True):
     axis.bar(numbers, counts, color="C0")
     bound = 2 * slots - 1
     axis.axvline(bound, color="C3", linestyle="--", label=f"in turns: {bound}")
-    axis.set(xlabel="lag (15: or more)", title=f"2 actors, {slots} slots each")
-    axis.set_xlim(-0.7, 15.7)
+    axis.set(xlabel="lag (15: or more)", title=f"2 actors, slots of each: {slots}")
+    axis.set(xlim=(-0.7, 15.7), xticks=range(0, 16, 3))
     axis.legend(fontsize=8)
     print(
         f"{slots} slots: {np.mean(lag <= bound):.0%} of the lags are at most {bound}, "
@@ -1259,12 +1324,13 @@ fig.tight_layout()
 learner = make_learner("CartPole-v1", replace(config, slots=1))
 learner.start()
 slot, unroll = learner.transport.receive()
-kept, copied = unroll["reward"], unroll["obs_plus_1"][0, 0].copy()
 view = unroll["obs_plus_1"][0, 0]
+copied = view.copy()
 learner.submit(learner.transport, slot)
 learner.transport.receive()
 print("copied:", copied.round(3))
 print("viewed:", view.round(3))
+learner.close()
 
 # %% [markdown]
 # ### Trap: a queue without a bound
@@ -1348,20 +1414,25 @@ for name, each in (("old version", old), ("new version", new)):
 # %% [markdown]
 # ## What well-known implementations do
 #
-# | question | this chapter | scalable_agent | torchbeast | Sample Factory | RLlib | Acme |
+# | question | this chapter | scalable_agent | torchbeast (monobeast) | Sample Factory | RLlib | Acme |
 # |---|---|---|---|---|---|---|
 # | unrolls travel by | shared memory, or Ray's store | a TensorFlow queue on the learner | shared memory | shared memory | Ray's store | a Reverb table |
-# | who computes the actions | each actor, on the CPU | each actor | each actor; in its second form a server | policy workers, on the GPU | each actor | each actor |
-# | bound | slots of each actor | queue of one batch | number of buffers | number of buffers | queues of the learner | a rate limiter |
-# | weights | in the slot, one version for an unroll | read from the learner before an unroll | one shared copy, written while it is read | one shared copy | sent every few updates | fetched by the actor every so often |
-# | an actor dies | replaced | the others go on | not noticed | | restarted, if asked for | |
+# | who computes the actions | each actor, on the CPU | each actor | each actor, with a model that all share | inference workers, for many actors | each actor | each actor |
+# | bound | slots of each actor | a queue of one unroll | number of buffers | number of buffers | queue of the learner, calls under way | a rate limiter |
+# | weights | in the slot, one version for an unroll | read from the learner before an unroll | the shared model, written while it is read | a shared copy; each worker loads its own from it | sent after each update, or after some | fetched every 1,000 steps |
+# | an actor dies | replaced | the others go on | not noticed | noticed when it is silent for long | replaced | not looked into |
 #
-# There is another way to divide the work. In all forms above but one the actor has its own copy
-# of the policy. SEED {cite:p}`espeholt2020` turns this around: actors only step environments and
+# Of scalable_agent this is the distributed form. The columns were read from the sources, RLlib's
+# from version 2.60, and Sample Factory's and Acme's are not tried out.
+#
+# There is another way to divide the work. In most of these forms each actor computes its own
+# actions. SEED {cite:p}`espeholt2020` turns this around: actors only step environments and
 # send observations, and one server computes all actions in large batches on an accelerator. Sample
-# Factory {cite:p}`petrenko2020` does that within one machine, Sebulba {cite:p}`hessel2021` on the
-# host of a TPU. With large networks that pays. The networks here are so small that to ask costs
-# more than to compute.
+# Factory {cite:p}`petrenko2020` does that within one machine, Sebulba {cite:p}`hessel2021` with
+# the environments on a TPU's host. With large networks that pays. The networks here are so small that
+# to ask costs more than to compute.
+#
+# What the transports cost is measured in {doc}`/docs/results`.
 #
 # ## On the best device
 #

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -34,8 +36,10 @@ from literate_rl.actors import (
     ActorLearner,
     ActorsConfig,
     InProcess,
+    RayActors,
     SharedMemory,
     actors_settings,
+    pickled,
     slot_layout,
     weights_of,
 )
@@ -82,8 +86,10 @@ def policy_for(envs: SyncVectorEnv) -> Any:
         ({"transport": "pigeon"}, r"transport must be one of \(.*\), got pigeon"),
         ({"address": "auto"}, "transport must be ray for address auto"),
         ({"actors": None, "transport": "shared"}, "actors must be given for transport"),
-        ({"priority": True}, "priority must be False and lag 0"),
-        ({"lag": 3}, "priority must be False and lag 0"),
+        ({"actors": True}, "actors must be a whole number, got True"),
+        ({"priority": True}, "priority and on_policy must be False and lag 0"),
+        ({"on_policy": True}, "priority and on_policy must be False and lag 0"),
+        ({"lag": 3}, "priority and on_policy must be False and lag 0"),
         ({"unroll_len": 0}, "unroll_len must be at least 1"),
     ],
 )
@@ -105,6 +111,8 @@ def test_a_learner_wants_actors_and_the_right_number_of_environments() -> None:
     impala = IMPALAPolicy(SMALL, policy_for(counting()))
     with pytest.raises(ValueError, match="make_envs must make 3 copies, got 2"):
         ActorLearner(impala, counting)
+    with pytest.raises(TypeError, match="make a vector environment, got NoneType"):
+        ActorLearner(impala, lambda: None)
 
 
 # --- One unroll -----------------------------------------------------------------------
@@ -245,6 +253,15 @@ def test_an_environment_that_gives_no_number_is_named() -> None:
         )
 
 
+def test_environments_that_the_unroll_has_no_room_for_are_named() -> None:
+    policy = policy_for(counting())
+    record = np.zeros(1, slot_layout(policy, counting(3), 4))[0]["unroll"]
+    message = r"make_envs must make environments .* \(3, 2\), got \(2, 2\)"
+    with pytest.raises(ValueError, match=message):
+        Actor(counting, policy, 0).unroll(weights_of(policy), record)
+    assert not record["reward"].any()
+
+
 # --- Learning -------------------------------------------------------------------------
 
 
@@ -333,6 +350,40 @@ def test_metrics_tell_of_the_actors_and_nothing_runs_dry() -> None:
         assert (row["charts/queue"], row["charts/replaced"]) == (0, 0)
         assert row["charts/actors"] == 2
         assert math.isfinite(row["losses/total_loss"])
+
+
+@pytest.mark.parametrize("transport", ["in_process", "shared"])
+def test_a_learner_that_fails_can_go_on(transport, monkeypatch) -> None:
+    """An unroll that could not be learned from does not leave a slot behind."""
+
+    def fail(batch: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with make_learner(actors=1, slots=1, transport=transport) as learner:
+        learner.iterate()
+        with monkeypatch.context() as context:
+            context.setattr(learner.impala, "learn", fail)
+            with pytest.raises(KeyboardInterrupt):
+                learner.iterate()
+        assert learner.transport is None
+        learner.iterate()
+        assert learner.step == 2 * 15
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    learner = make_learner()
+    with pytest.raises(KeyError):
+        learner.load_state_dict({"step": 7, "version": 7, "impala": {}})
+    assert (learner.step, learner.version) == (0, 0)
+
+
+def test_the_step_size_does_not_fall_below_zero() -> None:
+    with make_learner(total_steps=15, anneal=True) as learner:
+        rates = []
+        for _ in range(3):
+            learner.iterate()
+            rates.append(learner.impala.optimizer.param_groups[0]["lr"])
+    assert rates == [SMALL.learning_rate, 0.0, 0.0]
 
 
 def test_a_resumed_run_goes_on_with_other_noise(tmp_path: Path) -> None:
@@ -507,6 +558,8 @@ def test_an_actor_that_hangs_does_not_keep_the_learner_from_ending() -> None:
     transport.close()
     assert gone(pid)
     transport.close()  # twice is no mistake
+    with pytest.raises(ValueError, match="this transport is closed"):
+        transport.receive()
 
 
 def test_ctrl_c_is_not_for_actors() -> None:
@@ -520,8 +573,9 @@ def test_ctrl_c_is_not_for_actors() -> None:
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
-def test_an_error_in_an_actor_ends_the_run_with_its_words() -> None:
-    transport, policy = shared(partial(counting, fails_at=20))
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_an_error_in_an_actor_ends_the_run_with_its_words(error) -> None:
+    transport, policy = shared(partial(counting, fails_at=20, error=error))
     witness = Witness(transport, policy, actors=1, slots=2)
     for _ in range(2):  # two unrolls of 8 steps are below step 20
         witness.take()
@@ -546,6 +600,15 @@ def test_an_actor_that_always_dies_is_given_up() -> None:
 def test_what_cannot_be_sent_to_a_process_is_refused() -> None:
     with pytest.raises(ValueError, match="make_envs must be a function that another"):
         shared(lambda: counting())
+
+
+def test_what_only_a_notebook_has_is_refused(monkeypatch) -> None:
+    """A notebook has a module ``__main__`` without a file."""
+    notebook = ModuleType("__main__")
+    exec("def make(): pass", vars(notebook))
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    with pytest.raises(ValueError, match="or one from a notebook"):
+        pickled(partial(Actor, vars(notebook)["make"], None))
 
 
 def test_both_transports_bring_the_same_unrolls() -> None:
@@ -696,6 +759,15 @@ def test_a_queue_is_lost_when_a_process_dies_that_waits_in_it() -> None:
 
 
 # --- Without Ray ----------------------------------------------------------------------
+
+
+def test_an_address_where_nobody_answers_is_refused_at_once() -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(ValueError, match=f"no Ray cluster answers .* {address}"):
+            RayActors(lambda seed: None, np.dtype([]), 1, 1, address)
 
 
 def test_the_error_says_how_to_get_ray(monkeypatch) -> None:

@@ -81,6 +81,8 @@ def test_actors_on_two_nodes_are_replaced_when_they_are_killed(connected) -> Non
     assert witness.frames == sum(witness.next_step.values())
     transport.close()
     assert ray.is_initialized()  # it was not started by the transport
+    with pytest.raises(ValueError, match="address must be None where Ray runs"):
+        RayActors(transport.make_actor, transport.layout, 1, 1, "10.1.2.3:6379")
 
 
 def test_an_error_in_an_actor_ends_the_run_with_its_words(connected) -> None:

@@ -24,12 +24,15 @@ class Counting(gym.Env[Any, Any]):
     Args:
         nap: Seconds that a step lasts.
         fails_at: Step at which it raises an error.
+        error: What it raises.
     """
 
-    def __init__(self, nap: float = 0.0, fails_at: int = -1) -> None:
+    def __init__(
+        self, nap: float = 0.0, fails_at: int = -1, error: Any = ValueError
+    ) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,))
         self.action_space = spaces.Discrete(3)
-        self.nap, self.fails_at = nap, fails_at
+        self.nap, self.fails_at, self.error = nap, fails_at, error
         self.count = self.name = 0
 
     def obs(self) -> np.ndarray:
@@ -45,7 +48,7 @@ class Counting(gym.Env[Any, Any]):
         time.sleep(self.nap)
         self.count += 1
         if self.count == self.fails_at:
-            raise ValueError("the pole is made of glass")
+            raise self.error("the pole is made of glass")
         ended, cut = self.count % 7 == 0, self.count % 11 == 0
         return self.obs(), float(self.count), ended, cut, {}
 

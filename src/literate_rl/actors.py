@@ -1,4 +1,4 @@
-# Generated from chapters/11_actors.py (edit there); digest 0521ba1f4eca8a18
+# Generated from chapters/11_actors.py (edit there); digest 9cc3f75b24a4966d
 """Actors and a learner: in one process, in several with shared memory, or on Ray."""
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ import math
 import os
 import pickle
 import signal
+import socket
+import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -51,12 +54,13 @@ class ActorsConfig(IMPALAConfig):
     buffer play no role; ``update_per_collect`` updates are taken on each unroll.
 
     Attributes:
-        actors: Number of actors, each with ``n_sample`` environments, or none for the
-            loop without actors.
+        actors: Number of actors, each with as many environments as a collection has
+            samples, or none for the loop without actors.
         transport: Where the actors are: in_process, one after the other; shared, in
             processes of their own, with shared memory; or ray.
         slots: Unrolls that an actor may have under way.
-        address: Address of the Ray cluster to join, or none to start one here.
+        address: Address of the Ray cluster to join, HOST:PORT, or none to start one
+            here.
     """
 
     actors: int | None = None
@@ -73,10 +77,10 @@ class ActorsConfig(IMPALAConfig):
             raise ValueError(f"transport must be ray for address {self.address}")
         if self.actors is None and self.transport != "in_process":
             raise ValueError(f"actors must be given for transport {self.transport}")
-        if self.actors is not None and (self.priority or self.lag):
+        if self.actors is not None and (self.priority or self.lag or self.on_policy):
             raise ValueError(
-                "priority must be False and lag 0 with actors: there is no replay "
-                "buffer, and the lag comes about by itself"
+                "priority and on_policy must be False and lag 0 with actors: there is "
+                "no replay buffer, and the lag comes about by itself"
             )
 
 
@@ -179,11 +183,17 @@ class Actor:
             out: Where to write, arrays by the names of ``slot_layout``'s ``unroll``.
 
         Raises:
-            ValueError: If the environments give a number that is not finite.
+            ValueError: If the environments have other observations than ``out`` has
+                room for, or give a number that is not finite.
         """
+        obs, next_obs, action = out["obs_plus_1"], out["next_obs"], out["action"]
+        if self.obs.shape != obs.shape[1:]:
+            raise ValueError(
+                f"make_envs must make environments with observations {obs.shape[1:]}, "
+                f"got {self.obs.shape}"
+            )
         for name, array in self.weights.items():
             array[...] = weights[name]
-        obs, next_obs, action = out["obs_plus_1"], out["next_obs"], out["action"]
         reward, terminated, truncated = out["reward"], out["done"], out["truncated"]
         noise = self.policy.noise(*reward.shape, self.generator)
         seen = torch.from_numpy(obs)
@@ -334,7 +344,8 @@ def count_stillborn(before: int, actor: int, unrolls: int, how: object) -> int:
     if count == PATIENCE:
         raise ChildProcessError(
             f"actor {actor} died {PATIENCE} times before its first unroll, the last "
-            f"time with {how}"
+            f"time with {how}. (A script that starts actors needs the line "
+            '`if __name__ == "__main__":` in front of what it does.)'
         )
     return count
 
@@ -355,8 +366,9 @@ def run_actor(
         for index in tokens(tasks):
             actor.unroll(slots[index]["weights"], slots[index]["unroll"])
             whole.send(index)
-    except Exception:
-        # If the learner is gone, there is nobody to tell.
+    except BaseException:
+        # An environment that calls `sys.exit` is an error too. If the learner is gone,
+        # there is nobody to tell.
         with suppress(OSError):
             whole.send(traceback.format_exc())
 
@@ -382,13 +394,18 @@ def interrupts_blocked() -> Iterator[None]:
 
 def pickled(make_actor: Callable[[int], Actor]) -> bytes:
     """Write down how to make an actor, for another process."""
+    problem = (
+        "make_envs must be a function that another process can import, not a lambda, "
+        "one from inside another function, or one from a notebook"
+    )
     try:
-        return pickle.dumps(make_actor)
+        recipe = pickle.dumps(make_actor)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ValueError(
-            "make_envs must be a function that another process can import, "
-            f"not a lambda or one from inside another function: {error}"
-        ) from error
+        raise ValueError(f"{problem}: {error}") from error
+    # A notebook has no file, and neither has `python -c`.
+    if b"__main__" in recipe and not hasattr(sys.modules["__main__"], "__file__"):
+        raise ValueError(problem)
+    return recipe
 
 
 @dataclass
@@ -415,10 +432,14 @@ class ActorProcess:
         with suppress(BrokenPipeError):
             self.tasks.send(index)
 
-    def end(self, patience: float) -> None:
-        """Close the pipes; wait for the process to leave, then kill it."""
+    def hang_up(self) -> None:
+        """Close the pipes. May be done twice."""
         self.tasks.close()
         self.whole.close()
+
+    def end(self, patience: float) -> None:
+        """Hang up; wait for the process to leave, then kill it."""
+        self.hang_up()
         self.process.join(patience)
         self.process.kill()
         self.process.join()
@@ -494,6 +515,8 @@ class SharedMemory:
 
     def receive(self) -> tuple[Slot, Any]:
         """Wait for a whole unroll, and replace actors that have died meanwhile."""
+        if not self.lives:
+            raise ValueError("the actors have ended: this transport is closed")
         # As long as there is nothing to learn from, sleep. Then hear all that there is.
         while pipes := wait(
             [life.whole for life in self.lives], timeout=0 if self.whole else None
@@ -533,7 +556,10 @@ class SharedMemory:
     def close(self) -> None:
         """End all processes; one that does not leave within seconds is killed."""
         for life in self.lives:
-            life.end(patience=2.0)
+            life.hang_up()
+        last_moment = time.monotonic() + 2.0
+        for life in self.lives:
+            life.end(patience=max(0.0, last_moment - time.monotonic()))
         self.lives, self.whole = [], deque()
 
 
@@ -582,10 +608,12 @@ class RayActors:
         layout: What ``slot_layout`` returned.
         seed: Decides the seeds of the actors.
         actors: Number of actors; each takes one CPU of the cluster.
-        address: Address of the cluster to join. None starts one on this machine.
+        address: Address of the cluster to join, HOST:PORT. None starts one on this
+            machine.
 
     Raises:
-        ValueError: If Ray is not installed, or no cluster answers at the address.
+        ValueError: If Ray is not installed, if no cluster answers at the address, or
+            if Ray runs in this process already and an address is given.
     """
 
     replaced = waiting = 0
@@ -602,6 +630,10 @@ class RayActors:
         self.started = not self.ray.is_initialized()
         if self.started:
             self.join(actors, address)
+        elif address is not None:
+            raise ValueError(
+                f"address must be None where Ray runs already, got {address}"
+            )
         self.make_actor, self.layout = make_actor, layout
         self.seeds = life_seeds(seed)
         self.stillborn, self.unrolls = [0] * actors, [0] * actors
@@ -616,8 +648,12 @@ class RayActors:
         if address is None:
             options |= {"num_cpus": actors, "include_dashboard": False}
         try:
+            if address is not None:
+                # Ray itself would try for many minutes.
+                host, _, port = address.removeprefix("ray://").rpartition(":")
+                socket.create_connection((host, int(port)), timeout=10).close()
             self.ray.init(address or "local", **options)
-        except ConnectionError as error:
+        except (OSError, ValueError) as error:
             message = f"no Ray cluster answers at address {address}: {error}"
             raise ValueError(message) from error
 
@@ -696,6 +732,7 @@ class ActorLearner:
             ``config.n_sample`` copies.
 
     Raises:
+        TypeError: If ``make_envs`` makes no vector environment.
         ValueError: If ``config.actors`` is None, or the number of environments is
             another one.
     """
@@ -709,6 +746,9 @@ class ActorLearner:
         if config.actors is None:
             raise ValueError("actors must be at least 1, got None")
         envs = make_envs()
+        if not isinstance(envs, VectorEnv):
+            kind = type(envs).__name__
+            raise TypeError(f"make_envs must make a vector environment, got {kind}")
         if envs.num_envs != config.n_sample:
             raise ValueError(
                 f"make_envs must make {config.n_sample} copies, got {envs.num_envs}"
@@ -762,15 +802,23 @@ class ActorLearner:
         transport.submit(slot, weights_of(self.policy))
 
     def iterate(self) -> dict[str, float]:
-        """Wait for an unroll, learn from it, and return metrics."""
+        """Wait for an unroll, learn from it, and return metrics.
+
+        Whatever goes wrong, the actors are ended; the next call starts new ones.
+        """
         transport = self.transport or self.start()
-        slot, unroll = transport.receive()
-        metrics = self.learn(unroll)
-        # The lag {eq}`policy-lag`: versions since the slot was given away.
-        lag = self.version - self.versions[slot]
-        self.version += 1
-        # From here on the unroll belongs to its actor again.
-        self.submit(transport, slot)
+        try:
+            slot, unroll = transport.receive()
+            metrics = self.learn(unroll)
+            # The lag {eq}`policy-lag`: versions since the slot was given away.
+            lag = self.version - self.versions[slot]
+            self.version += 1
+            # From here on the unroll belongs to its actor again.
+            self.submit(transport, slot)
+        except BaseException:
+            # Nobody would give this slot away again.
+            self.close()
+            raise
         return {
             **metrics,
             "charts/lag": lag,
@@ -783,7 +831,8 @@ class ActorLearner:
         """Take the updates on an unroll; return metrics."""
         config, impala = self.config, self.impala
         if config.anneal:
-            rate = config.learning_rate * (1 - self.step / self.total_steps)
+            left = max(0.0, 1 - self.step / self.total_steps)
+            rate = config.learning_rate * left
             impala.optimizer.param_groups[0]["lr"] = rate
         names = self.layout["unroll"].names or ()
         batch: dict[str, Any] = {
@@ -805,9 +854,10 @@ class ActorLearner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned, with fresh actors."""
-        self.close()
-        self.step, self.version = state["step"], state["version"]
+        step, version = state["step"], state["version"]
         self.impala.load_state_dict_learn(state["impala"])
+        self.close()
+        self.step, self.version = step, version
 
     def close(self) -> None:
         """End the actors; the next iteration would start new ones."""

@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest f7ce4083647a516c
+# Generated from chapters/10_impala.py (edit there); digest 5771c938a7e22758
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class IMPALAConfig:
         reward_scale: Factor of the rewards that are learned from.
         lag: Collections by which the acting policy falls behind the learner before it
             gets new weights.
-        checkpoint_interval: Iterations between checkpoints. The environments are reset
-            at each of them.
+        checkpoint_interval: Iterations between checkpoints. A loop without actors
+            resets its environments at each of them.
     """
 
     type: str = "impala"
@@ -787,7 +787,8 @@ class IMPALA:
             self.obs, _ = self.envs.reset(seed=seed)
             self.returns = np.zeros(config.n_sample)
         if config.anneal:
-            rate = config.learning_rate * (1 - self.step / self.total_steps)
+            left = max(0.0, 1 - self.step / self.total_steps)
+            rate = config.learning_rate * left
             impala.optimizer.param_groups[0]["lr"] = rate
         samples, finished = self.collect()
         if config.on_policy:

@@ -1,4 +1,4 @@
-# Generated from chapters/09_off_policy.py (edit there); digest 5e8b2be1d8f678f6
+# Generated from chapters/09_off_policy.py (edit there); digest 2015ca8336d7309b
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -90,17 +90,15 @@ def vtrace(
     clipped = {x: ratio if x is None else ratio.clamp(max=x) for x in set(bounds)}
     rho, c, rho_pg = (clipped[x] for x in bounds)
 
-    # How much of the next row belongs to this one: nothing behind a done, and nothing
-    # behind the last row.
+    # How much of the next row belongs to this one: nothing behind a done.
     follow = torch.full_like(delta, gamma * lambda_).masked_fill_(done, 0.0)
-    follow[-1] = 0.0
 
     # The recursion {eq}`vtrace` is the scan of {doc}`/chapters/03_advantages`.
     x = reverse_scan(rho * delta, follow * c)
-    # The advantage {eq}`vtrace-advantage`. `roll` brings the next row here; the first
-    # row, which comes around to the end, counts as zero.
-    adv = rho_pg * torch.addcmul(delta, follow, x.roll(-1, 0))
-    target = value.detach() + x
+    # The advantage {eq}`vtrace-advantage`. Behind the last row comes nothing. What was
+    # made here may be written to.
+    delta[:-1].addcmul_(follow[:-1], x[1:])
+    adv, target = delta.mul_(rho_pg), x.add_(value.detach())
     total = (target.sum() + adv.sum()).item()
     check_finite((total,), log_ratio=log_ratio, value=value, reward=reward)
     return target, adv

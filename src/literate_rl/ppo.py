@@ -1,4 +1,4 @@
-# Generated from chapters/05_ppo.py (edit there); digest bf8aaeffad488f67
+# Generated from chapters/05_ppo.py (edit there); digest fe7db25196d10fec
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -495,7 +495,7 @@ class PPO:
         # The step size {eq}`annealing`.
         rate = self.config.learning_rate
         if self.config.anneal:
-            rate *= 1 - self.step / self.total_steps
+            rate *= max(0.0, 1 - self.step / self.total_steps)
         self.optimizer.param_groups[0]["lr"] = rate
 
         batch, real = self.collect()

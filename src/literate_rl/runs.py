@@ -1,4 +1,4 @@
-# Generated from chapters/01_runs.py (edit there); digest 6a963eb7727ba2ad
+# Generated from chapters/01_runs.py (edit there); digest 6b15f742ac13f02b
 """Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def check_counts(settings: Any, names: Iterable[str]) -> None:
     """
     for name in names:
         check_setting(settings, name, lambda x: x >= 1, "at least 1")
-        check_setting(settings, name, lambda x: isinstance(x, int), "a whole number")
+        check_setting(settings, name, lambda x: type(x) is int, "a whole number")
 
 
 def flat_env(
