@@ -1661,6 +1661,7 @@ for color, scaled in (("C0", False), ("C1", True)):
         [[h[n] for n in names] for h in history]
     ).T
     seen, phases = ~np.isnan(returns), ~np.isnan(drift)
+    steps /= 1000
     label = "scaled" if scaled else "as they are"
     axes[0].plot(steps[seen], returns[seen], color=color, linewidth=0.8, label=label)
     axes[1].semilogy(steps[phases], drift[phases], "o-", color=color)
@@ -1670,11 +1671,11 @@ for color, scaled in (("C0", False), ("C1", True)):
     )
     score = evaluate(learner.policy, "CartPole-v1", episodes=20, seed=1).mean()
     print(f"    20 episodes without noise: {score:.0f}")
+axes[0].set(xlabel="thousand steps", ylabel="return")
+axes[1].set(xlabel="thousand steps", ylabel="divergence in nats")
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 for step in steps[phases]:
     axes[0].axvline(step, color="#808080", linewidth=0.8)
-axes[0].set(xlabel="steps", ylabel="return")
-axes[1].set(xlabel="steps", ylabel="divergence in nats")
-fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 
 # %% [markdown]
 # **What to notice.** At the start of a phase the clone is the policy itself, so the divergence is

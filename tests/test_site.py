@@ -149,6 +149,9 @@ def test_images_have_a_text_alternative(name):
 def test_no_cell_failed_or_warned(name):
     for output in soup(name).select(".output.traceback, .output.stderr"):
         pytest.fail(output.get_text())
+    # What stands last in a cell is shown, wanted or not.
+    for output in soup(name).select(".cell_output"):
+        assert not re.search(r"<.+ at 0x[0-9a-f]+>", output.get_text())
 
 
 def prose(tag: Tag) -> str:
