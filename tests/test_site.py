@@ -85,7 +85,7 @@ def soup(name: str) -> BeautifulSoup:
 @cache
 def anchors(name: str) -> list[str]:
     """Return the places of a page that a link can lead to."""
-    return re.findall(r'\sid="([^"]+)"', (SITE / name).read_text("utf-8"))
+    return re.findall(r'<[^<>]*\sid="([^"]+)"', (SITE / name).read_text("utf-8"))
 
 
 def broken(name: str, link: str) -> str:
