@@ -32,14 +32,21 @@ class Uncorrected(IMPALAPolicy):
         return steps._replace(behaviour_output=steps.target_output)
 
 
+def parts(config: IMPALAConfig, env: str, policy: type[IMPALAPolicy]) -> Any:
+    """Return a policy and the function that makes its environments."""
+    build_envs = partial(make_envs, partial(flat_env, env), config.n_sample)
+    envs = build_envs()
+    torch.manual_seed(config.seed)
+    model = make_policy(envs.single_observation_space, envs.single_action_space)
+    return policy(config, model), build_envs
+
+
 def build(
     config: IMPALAConfig, env: str, policy: type[IMPALAPolicy] = IMPALAPolicy
 ) -> IMPALA:
     """Build the agent of the chapter."""
-    envs = make_envs(partial(flat_env, env), config.n_sample)
-    torch.manual_seed(config.seed)
-    model = make_policy(envs.single_observation_space, envs.single_action_space)
-    return IMPALA(policy(config, model), envs)
+    impala, build_envs = parts(config, env, policy)
+    return IMPALA(impala, build_envs())
 
 
 def plain(
@@ -76,11 +83,7 @@ def behind(updates: int = 1, lag: int = 0) -> Experiment:
 
 def with_actors(config: ActorsConfig, env: str) -> ActorLearner:
     """Build the agent with actors."""
-    build_envs = partial(make_envs, partial(flat_env, env), config.n_sample)
-    envs = build_envs()
-    torch.manual_seed(config.seed)
-    model = make_policy(envs.single_observation_space, envs.single_action_space)
-    return ActorLearner(IMPALAPolicy(config, model), build_envs)
+    return ActorLearner(*parts(config, env, IMPALAPolicy))
 
 
 def two_actors(env: str) -> Experiment:

@@ -1078,10 +1078,7 @@ class ActorLearner:
     def learn(self, unroll: Any) -> dict[str, float]:
         """Take the updates on an unroll; return metrics."""
         config, impala = self.config, self.impala
-        if config.anneal:
-            left = max(0.0, 1 - self.step / self.total_steps)
-            rate = config.learning_rate * left
-            impala.optimizer.param_groups[0]["lr"] = rate
+        impala.anneal(self.step)
         names = self.layout["unroll"].names or ()
         batch: dict[str, Any] = {
             name: torch.from_numpy(unroll[name]).to(impala.device) for name in names
@@ -1297,9 +1294,9 @@ fig.tight_layout()
 # %% [markdown]
 # **What to notice.** All ten runs end at the top or within three points of it. With actors they need
 # more steps to get there, and one run is down at 20 in between. Three versions are twelve updates
-# here, four for each unroll, so the data are that much older. V-trace corrects for that, but an
-# older ratio is clipped more often, and then a step teaches less. Steps are what actors pay with;
-# what they buy is time, as long as environments are slow and processors are idle.
+# here, four for each unroll, so the data are that much older. That old data teach more slowly was
+# seen in {doc}`/chapters/10_impala` too. Steps are what actors pay with. What they can buy is time,
+# where environments are slow and processors are idle.
 #
 # ## The command line
 #

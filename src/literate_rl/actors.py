@@ -1,4 +1,4 @@
-# Generated from chapters/11_actors.py (edit there); digest 9cc3f75b24a4966d
+# Generated from chapters/11_actors.py (edit there); digest d3ebed09136b16fc
 """Actors and a learner: in one process, in several with shared memory, or on Ray."""
 
 from __future__ import annotations
@@ -830,10 +830,7 @@ class ActorLearner:
     def learn(self, unroll: Any) -> dict[str, float]:
         """Take the updates on an unroll; return metrics."""
         config, impala = self.config, self.impala
-        if config.anneal:
-            left = max(0.0, 1 - self.step / self.total_steps)
-            rate = config.learning_rate * left
-            impala.optimizer.param_groups[0]["lr"] = rate
+        impala.anneal(self.step)
         names = self.layout["unroll"].names or ()
         batch: dict[str, Any] = {
             name: torch.from_numpy(unroll[name]).to(impala.device) for name in names

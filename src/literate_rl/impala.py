@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest 5771c938a7e22758
+# Generated from chapters/10_impala.py (edit there); digest 3ed677472f54b0ee
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -470,6 +470,12 @@ class IMPALAPolicy:
             next_value,
         )
 
+    def anneal(self, step: int) -> None:
+        """Set the step size of a step of the run, if the settings say that it falls."""
+        if self.config.anneal:
+            left = max(0.0, 1 - step / self.config.total_steps)
+            self.optimizer.param_groups[0]["lr"] = self.config.learning_rate * left
+
     def clip_gradient(self) -> float:
         """Clip the gradient as the settings say; return its norm before that."""
         # The three ways {eq}`gradient-clips`. An infinite limit only measures.
@@ -786,10 +792,7 @@ class IMPALA:
             seed = env_seed(config.seed, self.step)
             self.obs, _ = self.envs.reset(seed=seed)
             self.returns = np.zeros(config.n_sample)
-        if config.anneal:
-            left = max(0.0, 1 - self.step / self.total_steps)
-            rate = config.learning_rate * left
-            impala.optimizer.param_groups[0]["lr"] = rate
+        impala.anneal(self.step)
         samples, finished = self.collect()
         if config.on_policy:
             # What is left of the last collection is no longer on-policy.
