@@ -401,11 +401,11 @@ def test_a_minibatch_of_one_sample_is_no_nan() -> None:
 @pytest.mark.equation("annealing")
 def test_the_step_size_falls_in_a_straight_line() -> None:
     config = replace(SMALL, total_steps=64 * 4, learning_rate=1.0e-3)
-    rates = [
-        row["charts/learning_rate"]
-        for row in fit(make_learner("CartPole-v1", config), None, False)
-    ]
+    learner = make_learner("CartPole-v1", config)
+    rates = [row["charts/learning_rate"] for row in fit(learner, None, False)]
     np.testing.assert_allclose(rates, [1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+    # Whoever goes on by hand does not learn backwards.
+    assert [learner.iterate()["charts/learning_rate"] for _ in range(2)] == [0, 0]
     config = replace(config, anneal=False)
     rates = [
         row["charts/learning_rate"]
