@@ -16,8 +16,8 @@ def test_a_short_training_comes_to_what_was_recorded(name: str) -> None:
         torch.testing.assert_close(
             torch.tensor(numbers, dtype=torch.float64),
             torch.tensor(recorded[part], dtype=torch.float64),
-            rtol=1e-3,
-            atol=2e-3,
+            rtol=1e-4,
+            atol=3e-4,
             msg=lambda text, part=part: f"{part}: {text}",
         )
 
