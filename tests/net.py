@@ -34,7 +34,7 @@ from literate_rl.hybrid_action import HybridPolicy
 from literate_rl.impala import IMPALA, IMPALAConfig, IMPALAPolicy
 from literate_rl.ppg import PhasicPolicy, PPGAlgorithm, PPGConfig
 from literate_rl.ppo import PPO, PPOConfig, make_policy
-from literate_rl.runs import flat_env
+from literate_rl.workshop.runs import flat_env
 
 RECORD = Path(__file__).with_name("net.json")
 UPDATES = 3

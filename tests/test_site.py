@@ -545,7 +545,7 @@ def test_two_columns_show_all_code(opened):
 
 
 def test_the_switch_shows_the_plain_notebook_and_remembers(fresh):
-    page = fresh.go("chapters/03_advantages.html")
+    page = fresh.go("chapters/advantages.html")
     columns = page.locator(".weave-columns").first
     plain = page.locator(".weave-plain pre").first
     switch = page.locator(".chapter-facts").get_by_role("button")
@@ -563,13 +563,13 @@ def test_the_switch_shows_the_plain_notebook_and_remembers(fresh):
 
     switch.click()
     expect(page.locator(".weave-columns").first).to_be_visible()
-    fresh.go("chapters/03_advantages.html")
+    fresh.go("chapters/advantages.html")
     expect(columns).to_be_visible()
     expect(plain).to_be_hidden()
 
 
 def test_the_switch_works_from_the_keyboard(fresh):
-    page = fresh.go("chapters/03_advantages.html")
+    page = fresh.go("chapters/advantages.html")
     switch = page.locator(".chapter-facts").get_by_role("button")
     before = switch.inner_text()
     switch.press("Enter")
@@ -597,7 +597,7 @@ def test_a_plain_notebook_does_not_scroll_sideways(opened, width):
 def test_search_finds_a_word_of_a_chapter(window, request):
     visit = request.getfixturevalue(window)
     page = visit.go("search.html?q=clipped")
-    found = page.locator("#search-results a[href*='04_ppo_error']")
+    found = page.locator("#search-results a[href*='ppo_error']")
     expect(found.first).to_be_visible()
     assert not visit.calls
     found.first.click()
@@ -605,7 +605,7 @@ def test_search_finds_a_word_of_a_chapter(window, request):
 
 
 def test_the_slider_moves_the_curve(fresh):
-    page = fresh.go("chapters/04_ppo_error.html")
+    page = fresh.go("chapters/ppo_error.html")
     figures = page.locator("figure.slider")
     expect(figures).not_to_have_count(0)
     for figure in figures.all():
