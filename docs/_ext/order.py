@@ -116,8 +116,7 @@ class NumberChapter(SphinxTransform):
 
     def apply(self, **kwargs: Any) -> None:
         """Rewrite the document in place."""
-        numbers = {chapter.docname: chapter.number for chapter in read_order()}
-        number = numbers.get(self.env.docname)
+        number = numbers(self.env).get(self.env.docname)
         title = next(self.document.findall(nodes.title), None)
         if number is None or title is None:
             return
@@ -129,12 +128,17 @@ class NumberChapter(SphinxTransform):
                 equations[block["label"]] = (self.env.docname, block["number"])
 
 
+def numbers(env: BuildEnvironment) -> dict[str, str]:
+    """Return the number of each chapter by its page."""
+    return {chapter.docname: chapter.number for chapter in read_order(Path(env.srcdir))}
+
+
 def outdated(app: Sphinx, env: BuildEnvironment, *_: Any) -> list[str]:
     """Read all chapters again if their numbers have changed."""
-    numbers = {chapter.docname: chapter.number for chapter in read_order()}
-    changed = numbers != getattr(env, "chapter_numbers", None)
-    env.chapter_numbers = numbers  # type: ignore[attr-defined]
-    return [name for name in numbers if name in env.found_docs] if changed else []
+    now = numbers(env)
+    changed = now != getattr(env, "chapter_numbers", None)
+    env.chapter_numbers = now  # type: ignore[attr-defined]
+    return [name for name in now if name in env.found_docs] if changed else []
 
 
 def sidebar_changed(app: Sphinx, env: BuildEnvironment) -> list[str]:
@@ -154,11 +158,11 @@ class ChapterList(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Build the lists."""
-        self.env.note_dependency(str(ROOT / "index.md"))
+        root = Path(self.env.srcdir)
         content: list[nodes.Node] = []
         part = None
-        for chapter in read_order():
-            self.env.note_dependency(str(ROOT / f"{chapter.docname}.py"))
+        for chapter in read_order(root):
+            self.env.note_dependency(str(root / f"{chapter.docname}.py"))
             if chapter.kind == "workshop":
                 continue
             if chapter.part != part:
