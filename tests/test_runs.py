@@ -494,6 +494,7 @@ def test_rows_behind_the_checkpoint_and_half_lines_go(tmp_path, text, kept):
     (tmp_path / "settings.json").write_text("{}")
     (tmp_path / "metrics.csv").write_text(text)
     with Run(tmp_path, resume=True) as run:
+        run.begin()
         assert run.metrics.read_text() == kept
         run.log(32, {"a": 5.0})
     lines = kept.splitlines() or ["step,a"]
