@@ -210,13 +210,22 @@ def resume(
     env, config = stored.get("env"), settings_of(known.config, stored, source)
     if not isinstance(env, str):
         raise ValueError(f"{source}: env must be a string, got {env!r}")
-    check_named("--env", env, command.env, dangerous=":" in env)
-    address = getattr(config, "address", None)
-    named = getattr(command.config, "address", None)
-    check_named("--address", address, named, dangerous=address is not None)
+    named = (command.env, getattr(command.config, "address", None))
+    for (option, value, runs_code), typed in zip(
+        options_that_run_code(env, config), named, strict=True
+    ):
+        check_named(option, value, typed, runs_code)
     learner = known.make(env, config)
     run.restore(learner)
     return run, learner
+
+
+def options_that_run_code(env: str, config: Any) -> list[tuple[str, str | None, bool]]:
+    """Return what may run code of others: options, values, and whether these do."""
+    address = getattr(config, "address", None)
+    # An address is an option of these actors only.
+    join = f"--actors {getattr(config, 'actors', None)} --transport ray --address"
+    return [("--env", env, ":" in env), (join, address, address is not None)]
 
 
 def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
@@ -257,10 +266,8 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
     print(f"checkpoint:    {run.checkpoint}")
     if learner.step < learner.total_steps:
         again = f"--resume {run.directory}"
-        if ":" in env:
-            again += f" --env {env}"
-        if address := getattr(learner.config, "address", None):
-            again += f" --address {address}"
+        for option, value, runs_code in options_that_run_code(env, learner.config):
+            again += f" {option} {value}" if runs_code else ""
         print(f"interrupted at step {learner.step}, go on with {again}")
         return
     returns = evaluate(learner.policy, env, episodes=20, seed=learner.config.seed + 1)

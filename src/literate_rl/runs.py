@@ -1,4 +1,4 @@
-# Generated from chapters/01_runs.py (edit there); digest 2d8e29e3e12077a7
+# Generated from chapters/01_runs.py (edit there); digest 3914036f92f10c7b
 """Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
 
 from __future__ import annotations
@@ -749,24 +749,24 @@ def load(path: str | Path) -> Any:
 
 
 def check_named(
-    option: str, stored: str | None, named: str | None, dangerous: bool
+    option: str, stored: str | None, named: str | None, runs_code: bool
 ) -> None:
-    """Raise unless the user stands behind what a run's directory says.
+    """Raise unless the user stands behind what the directory of a run says.
 
     Args:
-        option: The option of the command line, for instance ``--env``.
-        stored: Its value in the directory's settings.
-        named: The value that the user has given, or None.
-        dangerous: Whether the stored value may not be used without being named.
+        option: What is typed before the value, for instance ``--env``.
+        stored: The value in the directory's settings.
+        named: The value that the user has typed, or None.
+        runs_code: Whether the stored value must be named before it is used.
 
     Raises:
-        ValueError: If the user has named something else, or has to name it.
+        ValueError: If the user has named another value, or has to name this one.
     """
     if named is not None and named != stored:
-        raise ValueError(f"{option} is {named!r}, but the run has {stored!r}")
-    if dangerous and named is None:
+        raise ValueError(f"the run has {option} {stored!r}, not {named!r}")
+    if runs_code and named is None:
         raise ValueError(
-            f"the run's settings may run code on this machine: if you trust them, add "
+            "the settings of this run may run code of others: if you trust it, add "
             f"{option} {stored!r}"
         )
 
