@@ -1136,7 +1136,7 @@ def test_what_a_killed_process_has_half_written_is_swept_up(tmp_path):
 
 HOLD = """
 import sys, time
-from literate_rl.runs import Run
+from literate_rl.workshop.runs import Run
 with Run(sys.argv[1]) as run:
     run.log(8, {"a": 1.0})
     print("held", flush=True)

@@ -32,6 +32,7 @@ import json
 import math
 import os
 import pickle
+import re
 import shutil
 import signal
 import socket
@@ -59,14 +60,13 @@ from numpy.typing import ArrayLike, NDArray
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
-from torch import Tensor, nn
+
 from tqdm import tqdm
 
 from literate_rl.agents import make_envs
 
 __all__ = [
     "Learner",
-    "Policy",
     "Run",
     "StoredRuns",
     "bootstrap_interval",
@@ -99,30 +99,14 @@ __all__ = [
 # takes some steps in the environments, learns from them and returns a dictionary of
 # metrics.
 #
-# Both are written down as protocols: a list of methods with nothing inside. Whatever has
-# these methods fits, and need not inherit from anything.
+# Neither needs to inherit from anything. A policy is an `nn.Module` with the methods
+# `act(obs, noise)` and `to_env(action)`, and with a `recipe`: the name of the public
+# function that builds it and its arguments, plain values, so that a checkpoint can build
+# it again. What a learner has is written down as a protocol: a list of methods with
+# nothing inside.
 
 
 # %% tags=["export"]
-class Policy(Protocol):
-    """What the tools ask of a policy, which is also an ``nn.Module``.
-
-    Attributes:
-        arguments: What its class was called with, plain values by name, so that a
-            checkpoint can build it again.
-    """
-
-    arguments: dict[str, Any]
-
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Choose actions for observations (B, D); a noise of 0.0 is greedy."""
-        ...
-
-    def to_env(self, action: Tensor) -> Any:
-        """Turn actions into what a vector environment takes."""
-        ...
-
-
 class Learner(Protocol):
     """What ``fit`` asks of a learner.
 
@@ -218,6 +202,8 @@ def check_counts(settings: Any, names: Iterable[str]) -> None:
 # %%
 from dataclasses import asdict, dataclass
 
+from torch import nn
+
 
 @dataclass(frozen=True)
 class ClimbConfig:
@@ -231,7 +217,7 @@ class ClimbConfig:
 class LinearPolicy(nn.Module):
     def __init__(self, obs_size, num_actions):
         super().__init__()
-        self.arguments = {"obs_size": obs_size, "num_actions": num_actions}
+        self.recipe = ("LinearPolicy", {"obs_size": obs_size, "num": num_actions})
         self.scores = nn.Linear(obs_size, num_actions)
 
     def act(self, obs, noise):
@@ -342,7 +328,7 @@ def env_seed(seed: int, step: int) -> int:
 
 
 def evaluate(
-    policy: Policy,
+    policy: Any,
     env: str | Callable[[], gym.Env[Any, Any]],
     episodes: int = 10,
     seed: int = 0,
@@ -702,11 +688,7 @@ class Run:
             "step": learner.step,
             "settings": self.settings,
             "learner": learner.state_dict(),
-            "policy": {
-                "class": type(policy).__name__,
-                "arguments": policy.arguments,
-                "weights": policy.state_dict(),
-            },
+            "policy": {"recipe": policy.recipe, "weights": policy.state_dict()},
         }
         save_checkpoint(self.checkpoint, state)
 
@@ -718,14 +700,15 @@ class Run:
         """
         if self.state is None:
             return
-        policy, kind = learner.policy, type(learner.policy).__name__
+        policy = learner.policy
         # What comes from another learner fails in as many ways as there are learners.
         try:
             saved = self.state["policy"]
-            if saved["class"] != kind:
-                raise ValueError(f"it holds a {saved['class']!r}, not a {kind}")
-            if saved["arguments"] != policy.arguments:
-                raise ValueError(f"its {kind} was made for another environment")
+            maker, arguments = saved["recipe"]
+            if maker != policy.recipe[0]:
+                raise ValueError(f"its policy comes from {maker!r}")
+            if arguments != policy.recipe[1]:
+                raise ValueError("its policy was made for another environment")
             policy.load_state_dict(saved["weights"])
             learner.load_state_dict(self.state["learner"])
         except Exception as error:
@@ -979,18 +962,20 @@ def load(path: str | Path) -> Any:
     """
     path = Path(path)
     state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
-    saved: Any = state.get("policy")
-    name: Any = saved.get("class") if isinstance(saved, dict) else None
-    package = import_module("literate_rl")
-    policy_class: Any = getattr(package, name) if name in package.__all__ else None
-    is_module = isinstance(policy_class, type) and issubclass(policy_class, nn.Module)
-    if not (is_module and hasattr(policy_class, "act")):
-        raise ValueError(f"{path} holds a {name!r}, which is no policy of literate_rl")
     try:
-        policy = policy_class(**saved["arguments"])
-        policy.load_state_dict(saved["weights"])
+        name, arguments = state["policy"]["recipe"]
+        weights = state["policy"]["weights"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no policy") from error
+    # Only functions that build policies may be called by a file.
+    package = import_module("literate_rl")
+    if name not in package.__all__ or not re.fullmatch(r"make_(\w+_)?policy", name):
+        raise ValueError(f"{path} wants {name!r}, which builds no policy here")
+    try:
+        policy = getattr(package, name)(**arguments)
+        policy.load_state_dict(weights)
     except Exception as error:
-        message = f"{path} holds a {name} that cannot be built: {reason(error)}"
+        message = f"{path} holds a policy that cannot be built: {reason(error)}"
         raise ValueError(message) from error
     return policy.eval()
 
@@ -1007,7 +992,7 @@ def load(path: str | Path) -> Any:
 #
 # The rule is: **a command has to come from the one who resumes.** An id that would import
 # something must be named again, `--resume DIR --env gym_maze:Maze-v0`. The same goes for
-# the address of a cluster ({doc}`/chapters/11_actors`): whoever runs it could answer
+# the address of a cluster ({doc}`/chapters/actors`): whoever runs it could answer
 # with pickles.
 
 
@@ -1104,7 +1089,7 @@ print("files:", *sorted(path.name.split(".out")[0] for path in place.glob("whole
 
 # %% tags=["export"]
 def record_video(
-    policy: Policy,
+    policy: Any,
     env: str | Callable[..., gym.Env[Any, Any]],
     path: str | Path,
     seed: int = 0,
@@ -1143,7 +1128,7 @@ def has_screen() -> bool:
 
 
 def show(
-    policy: Policy, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
+    policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
 ) -> float:
     """Play one episode without noise in a window, and return its return.
 
@@ -1173,7 +1158,7 @@ def make_visible(
 
 
 def play(
-    policy: Policy, envs: VectorEnv[Any, Any, Any], seed: int, look: Callable[[], None]
+    policy: Any, envs: VectorEnv[Any, Any, Any], seed: int, look: Callable[[], None]
 ) -> float:
     """Play an episode in the only copy of an environment; look before each step."""
     obs, _ = envs.reset(seed=env_seed(seed, 0))

@@ -18,19 +18,18 @@ from gymnasium import spaces
 
 from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import best_device, make_envs, seed_everything
-from literate_rl.hybrid_action import HybridPolicy  # also registers its environments
+from literate_rl.hybrid_action import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA, IMPALAPolicy
-from literate_rl.ppg import PhasicPolicy, PPGAlgorithm, PPGConfig, ppg_settings
+from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import (
     PPO,
-    DiscretePolicy,
-    GaussianPolicy,
+    CategoricalActions,
+    Policy,
     PPOConfig,
     make_policy,
     numpy_act,
     ppo_settings,
 )
-from literate_rl.ppo_error import fused_ppo_policy_error
 from literate_rl.workshop.runs import (
     Learner,
     Run,
@@ -92,12 +91,10 @@ def make_ppo(env: str, config: PPOConfig) -> PPO:
     observations, actions = envs.single_observation_space, envs.single_action_space
     device = best_device()
     policy = pick_policy(observations, actions, config.normalize_obs).to(device)
-    # The fast forms give the same numbers, where they exist.
-    act = None
-    if device.type == "cpu" and not isinstance(policy, HybridPolicy):
-        act = numpy_act(policy)
-    error = fused_ppo_policy_error if isinstance(policy, DiscretePolicy) else None
-    return PPO(policy, envs, config, act, error)
+    # The fast form gives the same numbers, where it exists.
+    plain = not isinstance(actions, spaces.Tuple | spaces.Dict)
+    act = numpy_act(policy) if device.type == "cpu" and plain else None
+    return PPO(policy, envs, config, act)
 
 
 def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
@@ -106,7 +103,7 @@ def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
     envs = make_envs(partial(flat_env, env), config.num_envs)
     observations = picture_space(env) or envs.single_observation_space
     with legible_refusal():
-        policy = PhasicPolicy(
+        policy = make_phasic_policy(
             observations,
             envs.single_action_space,
             config.share_encoder,
@@ -129,7 +126,7 @@ def make_impala(env: str, config: ActorsConfig) -> IMPALA | ActorLearner:
     build = partial(make_envs, partial(flat_env, env), config.n_sample)
     envs = build()
     model = make_policy(envs.single_observation_space, envs.single_action_space)
-    kind = "discrete" if isinstance(model, DiscretePolicy) else "continuous"
+    kind = "discrete" if isinstance(model.actions, CategoricalActions) else "continuous"
     impala = IMPALAPolicy(replace(config, action_space=kind), model)
     if config.actors is None:
         return IMPALA(impala, envs)
@@ -156,12 +153,13 @@ def pick_policy(
     observation_space: spaces.Space[Any],
     action_space: spaces.Space[Any],
     normalize: bool,
-) -> DiscretePolicy | GaussianPolicy | HybridPolicy:
+) -> Policy:
     """Build the policy that fits the spaces of one environment."""
     with legible_refusal():
         if isinstance(action_space, spaces.Tuple | spaces.Dict):
-            size = spaces.flatdim(observation_space)
-            return HybridPolicy(size, action_space, normalize=normalize)
+            return make_hybrid_policy(
+                observation_space, action_space, normalize=normalize
+            )
         return make_policy(observation_space, action_space, normalize=normalize)
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 3914036f92f10c7b
+# Generated from chapters/workshop/runs.py (edit there); digest 28b9c57812b68f50
 """Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import math
 import os
 import pickle
+import re
 import shutil
 import signal
 import socket
@@ -39,14 +40,13 @@ from numpy.typing import ArrayLike, NDArray
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
-from torch import Tensor, nn
+
 from tqdm import tqdm
 
 from literate_rl.agents import make_envs
 
 __all__ = [
     "Learner",
-    "Policy",
     "Run",
     "StoredRuns",
     "bootstrap_interval",
@@ -62,25 +62,6 @@ __all__ = [
     "stored_runs",
     "video_html",
 ]
-
-
-class Policy(Protocol):
-    """What the tools ask of a policy, which is also an ``nn.Module``.
-
-    Attributes:
-        arguments: What its class was called with, plain values by name, so that a
-            checkpoint can build it again.
-    """
-
-    arguments: dict[str, Any]
-
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Choose actions for observations (B, D); a noise of 0.0 is greedy."""
-        ...
-
-    def to_env(self, action: Tensor) -> Any:
-        """Turn actions into what a vector environment takes."""
-        ...
 
 
 class Learner(Protocol):
@@ -206,7 +187,7 @@ def env_seed(seed: int, step: int) -> int:
 
 
 def evaluate(
-    policy: Policy,
+    policy: Any,
     env: str | Callable[[], gym.Env[Any, Any]],
     episodes: int = 10,
     seed: int = 0,
@@ -493,11 +474,7 @@ class Run:
             "step": learner.step,
             "settings": self.settings,
             "learner": learner.state_dict(),
-            "policy": {
-                "class": type(policy).__name__,
-                "arguments": policy.arguments,
-                "weights": policy.state_dict(),
-            },
+            "policy": {"recipe": policy.recipe, "weights": policy.state_dict()},
         }
         save_checkpoint(self.checkpoint, state)
 
@@ -509,14 +486,15 @@ class Run:
         """
         if self.state is None:
             return
-        policy, kind = learner.policy, type(learner.policy).__name__
+        policy = learner.policy
         # What comes from another learner fails in as many ways as there are learners.
         try:
             saved = self.state["policy"]
-            if saved["class"] != kind:
-                raise ValueError(f"it holds a {saved['class']!r}, not a {kind}")
-            if saved["arguments"] != policy.arguments:
-                raise ValueError(f"its {kind} was made for another environment")
+            maker, arguments = saved["recipe"]
+            if maker != policy.recipe[0]:
+                raise ValueError(f"its policy comes from {maker!r}")
+            if arguments != policy.recipe[1]:
+                raise ValueError("its policy was made for another environment")
             policy.load_state_dict(saved["weights"])
             learner.load_state_dict(self.state["learner"])
         except Exception as error:
@@ -732,18 +710,20 @@ def load(path: str | Path) -> Any:
     """
     path = Path(path)
     state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
-    saved: Any = state.get("policy")
-    name: Any = saved.get("class") if isinstance(saved, dict) else None
-    package = import_module("literate_rl")
-    policy_class: Any = getattr(package, name) if name in package.__all__ else None
-    is_module = isinstance(policy_class, type) and issubclass(policy_class, nn.Module)
-    if not (is_module and hasattr(policy_class, "act")):
-        raise ValueError(f"{path} holds a {name!r}, which is no policy of literate_rl")
     try:
-        policy = policy_class(**saved["arguments"])
-        policy.load_state_dict(saved["weights"])
+        name, arguments = state["policy"]["recipe"]
+        weights = state["policy"]["weights"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no policy") from error
+    # Only functions that build policies may be called by a file.
+    package = import_module("literate_rl")
+    if name not in package.__all__ or not re.fullmatch(r"make_(\w+_)?policy", name):
+        raise ValueError(f"{path} wants {name!r}, which builds no policy here")
+    try:
+        policy = getattr(package, name)(**arguments)
+        policy.load_state_dict(weights)
     except Exception as error:
-        message = f"{path} holds a {name} that cannot be built: {reason(error)}"
+        message = f"{path} holds a policy that cannot be built: {reason(error)}"
         raise ValueError(message) from error
     return policy.eval()
 
@@ -772,7 +752,7 @@ def check_named(
 
 
 def record_video(
-    policy: Policy,
+    policy: Any,
     env: str | Callable[..., gym.Env[Any, Any]],
     path: str | Path,
     seed: int = 0,
@@ -811,7 +791,7 @@ def has_screen() -> bool:
 
 
 def show(
-    policy: Policy, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
+    policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
 ) -> float:
     """Play one episode without noise in a window, and return its return.
 
@@ -841,7 +821,7 @@ def make_visible(
 
 
 def play(
-    policy: Policy, envs: VectorEnv[Any, Any, Any], seed: int, look: Callable[[], None]
+    policy: Any, envs: VectorEnv[Any, Any, Any], seed: int, look: Callable[[], None]
 ) -> float:
     """Play an episode in the only copy of an environment; look before each step."""
     obs, _ = envs.reset(seed=env_seed(seed, 0))
