@@ -999,7 +999,8 @@ class IMPALA:
         def act(obs: Tensor) -> Tensor:
             output = impala.collect_batch(obs.to(impala.device))
             said.append(map_nest(lambda x: x.cpu(), output["logit"]))
-            return output["action"]
+            action: Tensor = output["action"]
+            return action
 
         batch = self.collector.collect(act, self.config.unroll_len)
         steps = {

@@ -440,6 +440,16 @@ def test_a_run_is_not_overwritten(tmp_path):
     assert {path: path.read_bytes() for path in run.directory.iterdir()} == before
 
 
+@pytest.mark.parametrize(
+    "name", ["checkpoint.pt", "checkpoint.previous.pt", "metrics.csv"]
+)
+def test_nothing_that_is_left_of_a_run_is_overwritten(tmp_path, name):
+    (tmp_path / name).write_bytes(b"what is left")
+    with pytest.raises(FileExistsError, match="holds a run"):
+        Run(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_run_that_died_at_its_birth_can_be_begun_again(tmp_path):
     Run(tmp_path / "run", {"seed": 1}).events.close()
     with Run(tmp_path / "run", {"seed": 2}) as run:

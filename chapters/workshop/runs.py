@@ -521,10 +521,11 @@ print("mean of 20 new episodes:", evaluate(climber.policy, "CartPole-v1", 20, 1)
 #
 # **Why a lock?** Nothing stops you from resuming a run that is still going on in another
 # window. Both processes would then append to one table, and each would overwrite the
-# checkpoints of the other. So whoever writes must hold the lock, and there is only one.
-# The operating system keeps it, not the file: a process that is killed holds nothing any
-# more, and nobody has to clean up after it. The file `lock.holder` says who has the lock,
-# for the error message. Reading needs no lock.
+# checkpoints of the other. So a process that writes must hold the directory's lock, and
+# only one can. The operating system keeps the lock, not the file: a process that is killed
+# holds nothing any more, and nobody has to clean up after it. The file `lock.holder` says
+# who has the lock, for the error message. Reading needs no lock: you can load and evaluate
+# a policy while it is in training.
 
 
 # %% tags=["export"]
@@ -576,7 +577,8 @@ class Run:
     def check_free(self) -> None:
         """Raise if the directory holds a run."""
         # A run that died before its first checkpoint has left nothing to lose.
-        if self.checkpoint.exists() or self.metrics.exists():
+        kept = (self.checkpoint, previous_of(self.checkpoint), self.metrics)
+        if any(path.exists() for path in kept):
             raise FileExistsError(
                 f"{self.directory} holds a run: resume it or choose another name"
             )
@@ -782,7 +784,7 @@ def locked(directory: Path) -> Iterator[None]:
 #
 # *Never half written* takes two system calls. We write a new file beside the old one, wait
 # until it is on the disk (`fsync`), and give it the old one's name (`replace`). Renaming is
-# atomic: whoever looks sees the old file or the new one, and nothing in between. A name is
+# atomic: a reader finds the old file or the new one, and nothing in between. A name is
 # an entry in a directory, which is written to the disk like everything else. So we wait for
 # the directory too; without that a power cut may bring the old name back. The new file's
 # first name is drawn at random, so that two processes never write to one file.
@@ -790,11 +792,11 @@ def locked(directory: Path) -> Iterator[None]:
 # *Damage* happens after the writing: disks and memory flip bits, and a file system that was
 # cut off may leave a block of zeros. Weights that are a little wrong look like any others,
 # and neither PyTorch nor anything else complains. So a **digest** of all bytes, SHA-256,
-# stands at the end of the file. Reading computes it anew, and if one bit has changed, it
-# is another one. PyTorch's files are zip files, which have checksums already. PyTorch
-# does not look at them, and they would not be enough: they cover the contents, but not
-# the list that says which content is which tensor. A zip file may end with a comment, and
-# this is where we put the digest. The file stays one that `torch.load` can read.
+# stands at the end of the file. `load_checkpoint` computes it anew, and after a single
+# flipped bit it gets another one. PyTorch's files are zip files, which have checksums
+# already. But PyTorch does not look at them, and they would not be enough: they cover the
+# contents of the file, not the list that says where each of them lies. A zip file may end
+# with a comment, and this is where we put the digest. So `torch.load` can still read it.
 #
 # And what if it *is* damaged? Then the checkpoint before it is still there, under the name
 # `checkpoint.previous.pt`, and the error message says so. Resumed from there, the run comes
@@ -805,7 +807,7 @@ def locked(directory: Path) -> Iterator[None]:
 # code when it is loaded. With `weights_only=True` PyTorch loads nothing but tensors and
 # plain values. So a checkpoint names the policy's class by a string. `load` looks that name
 # up among the public names of this package and in no other place. The digest is no help
-# here: it tells damage, not malice, for anybody can compute it.
+# here. It finds accidents; a sender who means harm can compute it too.
 
 
 # %% tags=["export"]
@@ -983,17 +985,18 @@ def load(path: str | Path) -> Any:
 # %% [markdown]
 # ## What a directory may not decide
 #
-# You will be sent directories of runs, and will want to go on with them. We have seen to it
-# that a checkpoint runs no code. There is one more door. Environments of other people are
-# registered by importing their module, and Gymnasium does that by itself when it reads an
-# id such as `gym_maze:Maze-v0`. To import a module is to run it. Python also looks for it
-# in the working directory, which is where the sender's files may lie. So an id with a colon
-# is a command, and it stands in `settings.json`, where nobody looks.
+# Somebody sends you the directory of a run, and you want to go on with it. Its checkpoint
+# runs no code, but there is one more door. **An environment's id may run code.** Gymnasium
+# reads `gym_maze:Maze-v0` as "import the module `gym_maze`, which registers `Maze-v0`", and
+# to import a module is to run it. Python looks for modules in the working directory too,
+# and there the sender's own files may lie. So an id with a colon is a command, and it
+# stands in `settings.json`, where few people look.
 #
-# The rule is: **a command has to come from the one who resumes.** An id that would import
-# something must be named again, `--resume DIR --env gym_maze:Maze-v0`. The same goes for
-# the address of a cluster ({doc}`/chapters/actors`): whoever runs it could answer
-# with pickles.
+# The rule is: **a command must come from you, not from the directory.** An id that would
+# import a module must be named again, `--resume DIR --env gym_maze:Maze-v0`. The same holds
+# for the address of a cluster ({doc}`/chapters/actors`), which could answer with
+# pickles. If your own program passes `run.settings["env"]` to Gymnasium, this rule is up to
+# you.
 
 
 # %% tags=["export"]

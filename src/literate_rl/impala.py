@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest d36b894c7c4f9db4
+# Generated from chapters/impala.py (edit there); digest dc60ecb2308246f1
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -825,7 +825,8 @@ class IMPALA:
         def act(obs: Tensor) -> Tensor:
             output = impala.collect_batch(obs.to(impala.device))
             said.append(map_nest(lambda x: x.cpu(), output["logit"]))
-            return output["action"]
+            action: Tensor = output["action"]
+            return action
 
         batch = self.collector.collect(act, self.config.unroll_len)
         steps = {

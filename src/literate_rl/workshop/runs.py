@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 28b9c57812b68f50
+# Generated from chapters/workshop/runs.py (edit there); digest 75bc065ab9a2f875
 """Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
 
 from __future__ import annotations
@@ -362,7 +362,8 @@ class Run:
     def check_free(self) -> None:
         """Raise if the directory holds a run."""
         # A run that died before its first checkpoint has left nothing to lose.
-        if self.checkpoint.exists() or self.metrics.exists():
+        kept = (self.checkpoint, previous_of(self.checkpoint), self.metrics)
+        if any(path.exists() for path in kept):
             raise FileExistsError(
                 f"{self.directory} holds a run: resume it or choose another name"
             )
