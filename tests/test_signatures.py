@@ -17,7 +17,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypedDict, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypedDict,
+    TypeVar,
+)
 
 import gymnasium as gym
 import jaxtyping
@@ -323,7 +332,7 @@ TB, ROW = Float[Tensor, "T B"], torch.ones(4)
             [Float[Tensor, "T"], Float[Tensor, "B N"], Float[Tensor, "T B N"]],
             [torch.ones(5), torch.ones(2, 3), torch.ones(5, 3, 2)],
             "ValueError: c must have shape (T, B, N) with T = 5 (of a), "
-            "B = 2, N = 3 (of b), got (5, 3, 2)",
+            "B = 2 (of b), N = 3 (of b), got (5, 3, 2)",
         ),
         (
             [Float[Tensor, "N N"]],
@@ -407,8 +416,8 @@ TB, ROW = Float[Tensor, "T B"], torch.ones(4)
         (
             [Args],
             [{"mu": torch.ones(4, 2), "sigma": ROW}],
-            "ValueError: a.sigma must have shape (B, A) with B = 4, A = 2 (of a.mu), "
-            "got (4,)",
+            "ValueError: a.sigma must have shape (B, A) with B = 4 (of a.mu), "
+            "A = 2 (of a.mu), got (4,)",
         ),
         (
             [Args],
@@ -629,6 +638,10 @@ class Partial(TypedDict, total=False):
     x: int
 
 
+class Quacks(Protocol):
+    def quack(self) -> None: ...
+
+
 @pytest.mark.parametrize(
     "hint",
     [
@@ -641,6 +654,7 @@ class Partial(TypedDict, total=False):
         Annotated[float | None, Ge(0)],
         Self,
         Partial,
+        Quacks,
         type[nn.Module],
         list["Nowhere"],
         Sequence[Iterator[int]],

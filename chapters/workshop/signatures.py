@@ -27,10 +27,10 @@ import math
 import operator
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import astuple, is_dataclass
 from functools import wraps
-from itertools import groupby
+from itertools import cycle
 from numbers import Integral, Real
 from typing import (
     TYPE_CHECKING,
@@ -244,20 +244,8 @@ def held(function: Callable[..., Any], source: Any) -> Callable[..., Any]:
         if plan is None:
             plan = plan_for(source)
 
-        # Only what was passed is looked at. Defaults were checked with the plan. For an
-        # argument that is missing or unknown, Python raises an error of its own below.
-        sizes: Sizes = {}
-        for (name, check), x in zip(plan.places, args):  # noqa: B905, `strict` is slow
-            if fault := check(name, x, sizes):
-                raise fault.error()
-        for name, x in kwargs.items():
-            if fault := plan.named.get(name, plan.others)(name, x, sizes):
-                raise fault.error()
-        if len(args) > len(plan.places):
-            name, check = plan.rest
-            for i, x in enumerate(args[len(plan.places) :]):
-                if fault := check(f"{name}[{i}]", x, sizes):
-                    raise fault.error()
+        if fault := find_fault(plan, args, kwargs):
+            raise fault.error()
         return function(*args, **kwargs)
 
     return call
@@ -267,8 +255,10 @@ def held(function: Callable[..., Any], source: Any) -> Callable[..., Any]:
 # ## From a signature to a plan
 #
 # An argument can arrive by its place or by its name, so the plan lists the checks both
-# ways. Two more entries are for `*args` and `**kwargs`. The test suite calls `plan_for` on
-# every public function: a signature that cannot be read never reaches a reader.
+# ways. Two more entries are for `*args` and `**kwargs`.
+#
+# Only what was passed is looked at; defaults were checked with the plan. If an argument is
+# missing or unknown, nothing is done about it here: Python has an error of its own for that.
 
 
 # %% tags=["export"]
@@ -278,8 +268,8 @@ class Plan(NamedTuple):
     Attributes:
         places: Name and check of each argument that can be passed by its place.
         named: The check of each argument that can be passed by its name.
-        rest: Name and check of ``*args``.
-        others: The check of ``**kwargs``.
+        rest: Name and check of ``*args``, all of them as one tuple.
+        others: The check of ``**kwargs``, one by one.
     """
 
     places: list[tuple[str, Check]]
@@ -288,6 +278,25 @@ class Plan(NamedTuple):
     others: Check
 
 
+def find_fault(plan: Plan, args: Sequence[Any], kwargs: dict[str, Any]) -> Fault | None:
+    """Return the first fault of a call."""
+    sizes: Sizes = {}
+    for (name, check), x in zip(plan.places, args):  # noqa: B905, `strict` takes longer
+        if fault := check(name, x, sizes):
+            return fault
+    for name, x in kwargs.items():
+        if fault := plan.named.get(name, plan.others)(name, x, sizes):
+            return fault
+    name, check = plan.rest
+    return check(name, args[len(plan.places) :], sizes)
+
+
+# %% [markdown]
+# The test suite calls `plan_for` on every public function: a signature that cannot be read
+# never reaches a reader.
+
+
+# %% tags=["export"]
 def plan_for(source: Any) -> Plan:
     """Read the annotations of a function or a dataclass.
 
@@ -313,7 +322,8 @@ def plan_for(source: Any) -> Plan:
                 raise fault.error()
 
             if kind is parameter.VAR_POSITIONAL:
-                plan = plan._replace(rest=(name, check))
+                rest = items_check(tuple, (hints[name], ...))
+                plan = plan._replace(rest=(name, rest))
             elif kind is parameter.VAR_KEYWORD:
                 plan = plan._replace(others=check)
             else:
@@ -342,15 +352,14 @@ def plan_for(source: Any) -> Plan:
 
 # %% tags=["export"]
 OURS = ("literate_rl", "__main__")
+OPEN = (TypeVar, ParamSpecArgs, ParamSpecKwargs)
 
 
 def check_for(hint: Any) -> Check:
     """Return the check that an annotation asks for; raise if none is known."""
     origin, parts = get_origin(hint), get_args(hint)
     kind = origin or hint
-    if hint in (Any, object):
-        return anything
-    if isinstance(hint, TypeVar | ParamSpecArgs | ParamSpecKwargs):
+    if hint in (Any, object) or isinstance(hint, OPEN):
         return anything
     if origin in (Union, types.UnionType):
         return union_check(parts)
@@ -367,7 +376,7 @@ def check_for(hint: Any) -> Check:
     if hasattr(hint, "_fields"):
         return fields_check(hint)
     if kind is Callable:
-        return test_check(callable, "be callable")
+        return type_check(callable, "be callable")
     if isinstance(kind, type):
         return class_check(hint)
     raise TypeError(f"@checked does not understand {hint}")
@@ -379,15 +388,17 @@ def class_check(hint: Any) -> Check:
     if kind.__module__.partition(".")[0] in OURS:
         return anything
     if kind is bool:
-        return test_check(lambda x: isinstance(x, bool | np.bool_), "be a bool")
+        return type_check(lambda x: isinstance(x, bool | np.bool_), "be a bool")
     if kind is not hint and issubclass(kind, Sequence | Set | Mapping):
         return items_check(kind, parts)
     # Of a generic class such as `Space[Any]` only the class can be tested. A parameter
     # that says more would be a promise that nobody keeps.
     if not all(map(says_nothing, parts)):
         raise TypeError(f"@checked does not understand {hint}")
+    # A protocol that cannot be tested raises here, and not in the middle of a call.
+    isinstance(None, kind)
     named = "None" if kind is types.NoneType else f"a {kind.__name__}"
-    return test_check(lambda x: isinstance(x, kind), f"be {named}")
+    return type_check(lambda x: isinstance(x, kind), f"be {named}")
 
 
 def says_nothing(hint: Any) -> bool:
@@ -397,7 +408,7 @@ def says_nothing(hint: Any) -> bool:
     return hint in (Any, ...) or isinstance(hint, TypeVar) or open_parts
 
 
-def test_check(test: Callable[[Any], bool], expected: str) -> Check:
+def type_check(test: Callable[[Any], bool], expected: str) -> Check:
     """Return a check that asks one question about the type."""
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
@@ -415,24 +426,20 @@ def test_check(test: Callable[[Any], bool], expected: str) -> Check:
 
 
 # %% tags=["export"]
-class Dim(NamedTuple):
-    """One dimension: ``factor * base + offset``; a plain number has no base."""
-
-    base: str
-    factor: int = 1
-    offset: int = 0
+# A dimension is `factor * base + offset`, as in `2*T+1`; a plain number has no base.
+Dim = tuple[str, int, int]
 
 
 def read_dim(text: str) -> Dim:
-    """Read ``T``, ``T+1``, ``2*A``, ``3``, ``*B`` or ``...``."""
+    """Read one dimension: ``T``, ``T+1``, ``2*A``, ``3``, ``*B`` or ``...``."""
     if text.isdigit():
-        return Dim("", offset=int(text))
+        return "", 1, int(text)
     if text == "..." or (text[0] == "*" and text[1:].isidentifier()):
-        return Dim(text)
+        return text, 1, 0
     match = re.fullmatch(r"(?:([1-9]\d*)\*)?([A-Za-z]\w*)([+-]\d+)?", text)
     if match is None:
         raise TypeError(f"@checked does not understand the dimension {text!r}")
-    return Dim(match[2], int(match[1] or 1), int(match[3] or 0))
+    return match[2], int(match[1] or 1), int(match[3] or 0)
 
 
 def tensor_check(hint: Any) -> Check:
@@ -441,7 +448,9 @@ def tensor_check(hint: Any) -> Check:
     texts = hint.dim_str.split()
     words = f"({', '.join(texts)}{',' * (len(texts) == 1)})"
     dims = [read_dim(text) for text in texts]
-    star = next((i for i, dim in enumerate(dims) if dim.base[:1] in ("*", ".")), None)
+    star = next(
+        (i for i, (base, *_) in enumerate(dims) if base[:1] in ("*", ".")), None
+    )
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         if not isinstance(x, kind):
@@ -470,12 +479,12 @@ def fits(
     # A star takes what the dimensions on its two sides leave over.
     if star is not None:
         end = len(shape) - (len(dims) - 1 - star)
-        base, middle = dims[star].base, tuple(shape[star:end])
-        if base != "..." and (
-            0 in middle or sizes.setdefault(base, (middle, name))[0] != middle
-        ):
+        if end < star:
             return False
-        shape = (*shape[:star], *shape[max(star, end) :])
+        base, middle = dims[star][0], tuple(shape[star:end])
+        if base != "..." and (0 in middle or not agrees(base, middle, name, sizes)):
+            return False
+        shape = (*shape[:star], *shape[end:])
         dims = dims[:star] + dims[star + 1 :]
     if len(shape) != len(dims):
         return False
@@ -488,20 +497,21 @@ def fits(
         if not base:
             if value != 0:
                 return False
-        elif value < 1 or sizes.setdefault(base, (value, name))[0] != value:
+        elif value < 1 or not agrees(base, value, name, sizes):
             return False
     return True
 
 
+def agrees(base: str, value: Any, name: str, sizes: Sizes) -> bool:
+    """Say whether a name stands for this size; a new name does from now on."""
+    return bool(sizes.setdefault(base, (value, name))[0] == value)
+
+
 def known(name: str, dims: list[Dim], sizes: Sizes) -> str:
-    """Say what earlier arguments fixed: " with T = 5, B = 2 (of reward)"."""
-    facts = [(*sizes[dim.base][::-1], dim.base) for dim in dims if dim.base in sizes]
-    earlier = [fact for fact in dict.fromkeys(facts) if fact[0] != name]
-    groups = [
-        f"{', '.join(f'{base} = {size}' for _, size, base in group)} (of {owner})"
-        for owner, group in groupby(earlier, key=lambda fact: str(fact[0]))
-    ]
-    return f" with {', '.join(groups)}" if groups else ""
+    """Say what earlier arguments fixed: " with T = 5 (of reward)"."""
+    facts = {base: sizes[base] for base, *_ in dims if base in sizes}
+    earlier = [f"{d} = {n} (of {of})" for d, (n, of) in facts.items() if of != name]
+    return f" with {', '.join(earlier)}" if earlier else ""
 
 
 # %% [markdown]
@@ -519,11 +529,9 @@ def legal_dtypes(hint: Any) -> tuple[Any, set[Any] | None, str, str]:
     # jaxtyping's `Shaped` takes every dtype and lists none.
     if not isinstance(words, tuple | list):
         return kind, None, noun, "a"
-    if kind is Tensor:
-        legal = {word: getattr(torch, word) for word in words if hasattr(torch, word)}
-    else:
-        names = {np.dtype(x).name for x in np.sctypeDict.values()}
-        legal = {word: np.dtype(word) for word in words if word in names}
+    numpy_dtypes = {np.dtype(x).name: np.dtype(x) for x in np.sctypeDict.values()}
+    table = vars(torch) if kind is Tensor else numpy_dtypes
+    legal = {word: table[word] for word in words if word in table}
     few = " or ".join(legal) if len(legal) < 3 else hint.dtype.__name__.lower()
     return kind, set(legal.values()), noun, f"{'an' if few[0] in 'aeio' else 'a'} {few}"
 
@@ -540,11 +548,11 @@ def legal_dtypes(hint: Any) -> tuple[Any, set[Any] | None, str, str]:
 
 
 # %% tags=["export"]
-BOUNDS: dict[Any, tuple[Callable[[Any, Any], Any], str, str]] = {
-    Ge: (operator.ge, "ge", "at least"),
-    Gt: (operator.gt, "gt", "greater than"),
-    Le: (operator.le, "le", "at most"),
-    Lt: (operator.lt, "lt", "less than"),
+BOUNDS: dict[Any, tuple[Callable[[Any, Any], Any], str]] = {
+    Ge: (operator.ge, "at least"),
+    Gt: (operator.gt, "greater than"),
+    Le: (operator.le, "at most"),
+    Lt: (operator.lt, "less than"),
 }
 
 
@@ -555,18 +563,14 @@ def number_check(base: type, bounds: tuple[Any, ...]) -> Check:
     # Asking an abstract class such as `Real` is slow. The usual types are asked first.
     usual, kind = ((int,), Integral) if base is int else ((float, int), Real)
     noun = "be an integer" if base is int else "be a number"
-    rules, limits = [], []
-    for bound in bounds:
-        holds, attribute, word = BOUNDS[type(bound)]
-        rules.append((holds, getattr(bound, attribute)))
-        limits.append(f"{word} {getattr(bound, attribute)}")
-    expected = f"be {' and '.join(limits)}"
+    rules = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
+    expected = f"be {' and '.join(f'{word} {limit}' for _, word, limit in rules)}"
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         # The exact type, because `isinstance(True, int)` holds.
         if type(x) not in usual and (isinstance(x, bool) or not isinstance(x, kind)):
             return Fault(TypeError, name, noun, describe(x))
-        for holds, limit in rules:
+        for holds, _, limit in rules:
             if not holds(x, limit):
                 return Fault(ValueError, name, expected, x)
         return None
@@ -613,26 +617,24 @@ def union_check(parts: tuple[Any, ...]) -> Check:
             return None
         faults = []
         for attempt in checks:
-            trial = dict(sizes) if len(checks) > 1 else sizes
+            trial = dict(sizes)
             fault = attempt(name, x, trial)
             if fault is None:
                 sizes.update(trial)
                 return None
             faults.append(fault)
-        return joined(name, faults, optional)
+        # The first that came close, or all.
+        close = [f for f in faults if f.kind is ValueError or f.name != name][:1]
+        first, *others = close or faults
+        words = [
+            first.expected,
+            *(fault.expected.removeprefix("be ") for fault in others),
+        ]
+        if optional and first.name == name and first.expected.startswith("be "):
+            words.append("None")
+        return first._replace(expected=" or ".join(words))
 
     return check
-
-
-def joined(name: str, faults: list[Fault], optional: bool) -> Fault:
-    """Make one fault of those of all alternatives."""
-    close = [f for f in faults if f.kind is ValueError or f.name != name] or faults
-    first = close[0]
-    others = [f.expected for f in close[1:] if f.name == first.name]
-    expected = [first.expected, *(text.removeprefix("be ") for text in others)]
-    if optional and first.name == name and first.expected.startswith("be "):
-        expected.append("None")
-    return first._replace(expected=" or ".join(dict.fromkeys(expected)))
 
 
 # %% [markdown]
@@ -666,7 +668,7 @@ def fields_check(hint: Any) -> Check:
     fields, hints = hint._fields, get_type_hints(hint, include_extras=True)
     labels = [f".{field}" for field in fields]
     checks = [check_for(hints.get(field, Any)) for field in fields]
-    alike = test_check(
+    alike = type_check(
         lambda x: isinstance(x, tuple) and getattr(x, "_fields", None) == fields,
         f"be a {hint.__name__} ({', '.join(fields)})",
     )
@@ -685,13 +687,14 @@ def tree_check(hint: Any) -> Check:
         # A tree tensor is no `Mapping`, but it has keys.
         if not hasattr(x, "keys"):
             return Fault(TypeError, name, f"be a tree with {keys}", describe(x))
-        if set(x.keys()) != hints.keys():
-            return Fault(ValueError, name, f"have {keys}", f"the keys {list(x.keys())}")
-        return None
+        if set(x.keys()) == hints.keys():
+            return None
+        return Fault(ValueError, name, f"have {keys}", f"the keys {list(x.keys())}")
 
-    return parts_check(
-        whole, lambda x: ((label, check, x[key]) for key, label, check in checks)
-    )
+    def parts(x: Any) -> Iterator[tuple[str, Check, Any]]:
+        return ((label, check, x[key]) for key, label, check in checks)
+
+    return parts_check(whole, parts)
 
 
 # %% [markdown]
@@ -703,26 +706,24 @@ def tree_check(hint: Any) -> Check:
 # %% tags=["export"]
 def items_check(kind: type, hints: tuple[Any, ...]) -> Check:
     """Return the check of ``Sequence[X]``, ``tuple[X, Y]`` or ``dict[K, V]``."""
-    alike = test_check(
-        lambda x: isinstance(x, kind) and not isinstance(x, str),
-        f"be a {kind.__name__}",
-    )
     tests = [check_for(hint) for hint in hints if hint is not ...]
-    if issubclass(kind, Mapping):
-        key_test, test = tests
-        return parts_check(
-            parts_check(alike, lambda x: ((f", key {k!r}", key_test, k) for k in x)),
-            lambda x: ((f"[{key!r}]", test, part) for key, part in x.items()),
-        )
-    if issubclass(kind, tuple) and ... not in hints:
-        count, labels = len(tests), [f"[{i}]" for i in range(len(tests))]
-        alike = test_check(
-            lambda x: isinstance(x, tuple) and len(x) == count, f"be a tuple of {count}"
-        )
-        return parts_check(alike, lambda x: zip(labels, tests, x, strict=True))
-    return parts_check(
-        alike, lambda x: ((f"[{i}]", tests[0], part) for i, part in enumerate(x))
-    )
+    fixed = issubclass(kind, tuple) and ... not in hints
+    expected = f"be a {kind.__name__}" + f" of {len(tests)}" * fixed
+
+    def alike(x: Any) -> bool:
+        right = isinstance(x, kind) and not isinstance(x, str)
+        return right and (not fixed or len(x) == len(tests))
+
+    def parts(x: Any) -> Iterator[tuple[str, Check, Any]]:
+        if isinstance(x, Mapping):
+            for key, part in x.items():
+                yield f", key {key!r}", tests[0], key
+                yield f"[{key!r}]", tests[1], part
+        else:
+            for i, (test, part) in enumerate(zip(cycle(tests), x, strict=False)):
+                yield f"[{i}]", test, part
+
+    return parts_check(type_check(alike, expected), parts)
 
 
 # %% [markdown]
