@@ -1,0 +1,1337 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Pictures
+#
+# **How is a picture drawn that one can read on a phone, in the dark and with a screen
+# reader, and a dial that one can turn?** With strings. A picture on a web page is text, an
+# *SVG*, and what a dial does takes twenty lines of JavaScript. So this book needs no
+# drawing program and no framework: this page holds all there is, and then shows all ten
+# diagrams and the first three dials.
+#
+# Nobody has to read this page to follow the book. Read it if you want to draw a picture
+# for a chapter, or to know how the ones you saw are made.
+
+# %% tags=["export", "hide-input"]
+"""Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from html import escape
+from itertools import count, product
+from math import hypot, isfinite, prod
+from typing import Any, Literal, NamedTuple
+
+__all__ = ["Axis", "Box", "Mark", "Picture", "Widget", "dial", "plot", "predict"]
+
+# %% [markdown]
+# ## One style
+#
+# A picture does not know where it will be shown: on the site, in JupyterLab, in a file
+# that a notebook was exported to, each of them light or dark. But it can ask for the
+# colour of the text around it, `currentColor`, and that fits everywhere. All greys are
+# that colour, made transparent. The two other colours are mixed with it, so they come out
+# darker on a light page and lighter on a dark one. A site that wants its own colours sets
+# `--lr-accent` and `--lr-second`.
+#
+# Each mark has a **tone**, a word that says what it is there for:
+#
+# | tone | for |
+# |---|---|
+# | none | what the picture is made of |
+# | `"accent"` | the one thing to notice |
+# | `"second"` | what is compared with it |
+# | `"quiet"` | notes, axes, what stands aside |
+# | `"faint"` | many things that make a cloud |
+
+# %% tags=["export"]
+Tone = Literal["", "accent", "second", "quiet", "faint"]
+
+# A tone only sets the variable `--tone`. All that is drawn uses this one variable.
+STYLE = """
+.lr-picture { --tone: currentColor; margin: 0.5rem 0 1rem; max-width: 46rem }
+.lr-accent { --tone: color-mix(in oklab, var(--lr-accent, #d9541e) 75%, currentColor) }
+.lr-second { --tone: color-mix(in oklab, var(--lr-second, #0d9488) 75%, currentColor) }
+.lr-quiet { --tone: color-mix(in srgb, currentColor 72%, transparent) }
+.lr-faint { --tone: color-mix(in srgb, currentColor 30%, transparent) }
+"""
+
+# One line weight, round joins, rounded boxes that are hardly filled.
+STYLE += """
+.lr-picture svg { display: block; width: 100%; height: auto }
+.lr-picture text { fill: var(--tone) }
+.lr-picture path { fill: none; stroke: var(--tone); stroke-width: 1.6;
+  stroke-linecap: round; stroke-linejoin: round }
+.lr-picture rect { fill: color-mix(in srgb, var(--tone) 7%, transparent);
+  stroke: color-mix(in srgb, var(--tone) 70%, transparent); stroke-width: 1.6 }
+.lr-picture rect.lr-accent { fill: color-mix(in srgb, var(--tone) 13%, transparent) }
+.lr-picture .lr-dots { stroke-width: 5 }
+.lr-picture .lr-bars { stroke-width: 20; stroke-linecap: butt }
+.lr-picture .lr-token { stroke-width: 12 }
+.lr-picture .lr-thick { stroke-width: 2.6 }
+.lr-picture .lr-dashed { stroke-dasharray: 4 5 }
+.lr-picture .lr-band { stroke: none;
+  fill: color-mix(in srgb, var(--tone) 22%, transparent) }
+"""
+
+# Two panels of a dial stand side by side where there is room, and else one above the
+# other. The controls are hidden on paper.
+STYLE += """
+.lr-panels { display: grid; gap: 0.75rem 1.5rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 16rem), 1fr)) }
+.lr-panels svg { max-width: 27rem }
+.lr-controls { display: flex; flex-wrap: wrap; gap: 0.5rem 1.5rem; margin-top: 0.75rem }
+.lr-controls[hidden] { display: none }
+.lr-controls label { display: flex; flex: 1 1 16rem; gap: 0.75rem; align-items: center }
+.lr-controls input { flex: 1 1 6rem; min-width: 0; accent-color: #d9541e }
+.lr-controls b { min-width: 2.5em; font-variant-numeric: tabular-nums }
+.lr-picture output { display: block; margin-top: 0.5rem; min-height: 3em;
+  white-space: pre-line; font-variant-numeric: tabular-nums }
+@media print { .lr-controls { display: none } }
+"""
+
+# Cells of a table that can be toggled are buttons. One that is pressed has the accent.
+STYLE += """
+.lr-picture table { display: table; width: auto; margin: 0; border: 0 }
+.lr-picture :is(th, td, tr) { padding: 0.15rem 0.4rem; border: 0; background: none;
+  font-weight: 400; text-align: left; color: inherit }
+.lr-picture button { width: 3.5rem; padding: 0.3rem; color: inherit; background: none;
+  border: 1.6px solid color-mix(in srgb, currentColor 55%, transparent);
+  border-radius: 0.4rem; font: inherit; cursor: pointer }
+.lr-picture button[aria-pressed=true] { border-color: #d9541e;
+  background: color-mix(in srgb, #d9541e 20%, transparent) }
+.lr-picture :is(button, input, summary):focus-visible { outline: 2px solid #d9541e;
+  outline-offset: 2px }
+"""
+
+# What changes moves there, unless the reader has asked for things not to move.
+STYLE += """
+@media (prefers-reduced-motion: no-preference) {
+  .lr-picture :is(path, text) { transition: d 0.2s, transform 0.2s } }
+"""
+
+# %% [markdown]
+# ## Boxes and arrows
+#
+# SVG is a language for drawings: `<rect>` is a rectangle, `<text>` is text, and `<path>`
+# moves a pen: `M10,20` puts it down, `L30,20` draws a line, `Q` a curve. A picture of ours
+# is 440 units wide, and one unit is about one pixel. On a phone it shrinks with the
+# page, so its text is 14 units high: that is more than 11 pixels on a screen of 390.
+#
+# Words have to fit into their boxes. The font is that of the page, so we cannot know how
+# wide they are, but we can guess, from a font that is wider than most.
+
+# %% tags=["export"]
+TEXT_SIZE, LINE_HEIGHT = 14, 18
+
+
+def text_width(words: str, bold: bool = False) -> float:
+    """Estimate how wide a line of text is, rather too wide than too narrow."""
+    em = 0.0
+    for sign in words:
+        if sign in "fijlrtI'’.,:;|!()[] /·":
+            em += 0.38
+        elif not unicodedata.combining(sign):
+            em += 0.97 if sign in "mwMW→←…%" else 0.72 if sign.isupper() else 0.63
+    return em * TEXT_SIZE * (1.12 if bold else 1.0)
+
+
+class Box(NamedTuple):
+    """A rectangle: its middle and its size. A point is a box without size."""
+
+    x: float
+    y: float
+    width: float = 0.0
+    height: float = 0.0
+
+    def at(self, across: float, down: float) -> Box:
+        """Return a point: (0, 0) is the top left corner, (1, 1) the bottom right."""
+        x = self.x + (across - 0.5) * self.width
+        return Box(x, self.y + (down - 0.5) * self.height)
+
+    def toward(self, other: Box) -> Box:
+        """Return the middle of the side that looks at another box."""
+        right, down = other.x - self.x, other.y - self.y
+        # The side is the one where the gap between the two is wider.
+        gap_across = abs(right) - (self.width + other.width) / 2
+        if gap_across > abs(down) - (self.height + other.height) / 2:
+            return self.at(float(right > 0), 0.5)
+        return self.at(0.5, float(down > 0))
+
+
+# %% [markdown]
+# A `Picture` collects marks, and there are few: text, a box with text, an arrow, a row of
+# cells and a frame around some boxes. It shows itself at the end of a cell, because
+# Jupyter asks each object for its `_repr_html_`. Where there is no browser, one sees the
+# text alternative.
+#
+# A page needs an *id* for each picture's title, and no two may be the same. It is counted,
+# and a digest of the picture stands in it, because the counter starts anew with each
+# kernel and a notebook may still show what an older one has drawn.
+
+
+# %% tags=["export"]
+PICTURES = count(1)
+
+
+class Picture:
+    """A drawing that grows mark by mark and shows itself in a notebook.
+
+    Args:
+        title: What it shows, in a few words.
+        alt: The same in sentences, for those who cannot see it.
+        width: Width in units. The height is that of the marks.
+    """
+
+    def __init__(self, title: str, alt: str, width: float = 440) -> None:
+        if not title.strip() or not alt.strip():
+            raise ValueError("title and alt must not be empty")
+        self.title, self.alt, self.width = title, alt, width
+        self.marks: list[str] = []
+        self.top, self.bottom = float("inf"), float("-inf")
+
+    def reach(self, top: float, bottom: float) -> None:
+        """Make room from the one height to the other."""
+        self.top, self.bottom = min(self.top, top), max(self.bottom, bottom)
+
+    def path(self, d: str, tone: str = "", kind: str = "") -> None:
+        """Draw with a pen, ``M…L…Q…Z``."""
+        names = " ".join(f"lr-{name}" for name in (tone, *kind.split()) if name)
+        self.marks.append(f'<path class="{names}" d="{d}"/>')
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        tone: Tone = "",
+        anchor: Literal["start", "middle", "end"] = "middle",
+        bold: bool = False,
+    ) -> None:
+        """Write lines of text around the height ``y``, at, left or right of ``x``."""
+        lines = words.split("\n")
+        first = y - (len(lines) - 1) * LINE_HEIGHT / 2
+        for number, line in enumerate(lines):
+            width, height = text_width(line, bold), first + number * LINE_HEIGHT
+            left = x - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
+            if left < 0 or left + width > self.width:
+                raise ValueError(
+                    f"words must fit into the picture's 0 to {self.width:.0f}, "
+                    f"got {line!r} from {left:.0f} to {left + width:.0f}"
+                )
+            self.reach(height - 9, height + 9)
+            self.marks.append(
+                f'<text class="lr-{tone}" text-anchor="{anchor}" dy="0.35em" '
+                f'font-weight="{600 if bold else 400}" '
+                f'transform="translate({x:.1f} {height:.1f})">{escape(line)}</text>'
+            )
+
+    def box(
+        self,
+        x: float,
+        y: float,
+        words: str = "",
+        tone: Tone = "",
+        width: float = 0.0,
+        height: float = 0.0,
+    ) -> Box:
+        """Draw a box around a middle; the first line of its words is bold.
+
+        Without a size the box is as large as its words need.
+        """
+        lines = words.split("\n")
+        need = max(text_width(line, bold=line is lines[0]) for line in lines)
+        box = Box(x, y, width or need + 20, height or LINE_HEIGHT * len(lines) + 14)
+        if need > box.width or LINE_HEIGHT * len(lines) > box.height:
+            raise ValueError(
+                f"words must fit into the box, got {words!r}, about {need:.0f} wide, "
+                f"for {box.width:.0f} times {box.height:.0f}"
+            )
+        self.reach(y - box.height / 2 - 2, y + box.height / 2 + 2)
+        corner = box.at(0, 0)
+        self.marks.append(
+            f'<rect class="lr-{tone}" x="{corner.x:.1f}" y="{corner.y:.1f}" '
+            f'width="{box.width:.1f}" height="{box.height:.1f}" '
+            f'rx="{min(7, box.width / 6):.1f}"/>'
+        )
+        first = y - (len(lines) - 1) * LINE_HEIGHT / 2
+        for number, line in enumerate(lines if words else ()):
+            height = first + number * LINE_HEIGHT
+            self.text(x, height, line, tone if number == 0 else "", bold=number == 0)
+        return box
+
+    def cells(
+        self,
+        x: float,
+        y: float,
+        contents: Sequence[object],
+        tones: Mapping[int, Tone] | None = None,
+        width: float = 44,
+    ) -> list[Box]:
+        """Draw a row of cells, the first around (x, y); return their boxes."""
+        row = []
+        for number, content in enumerate(contents):
+            middle = x + number * (width + 4)
+            tone = (tones or {}).get(number, "")
+            row.append(self.box(middle, y, "", tone, width, 28))
+            self.text(middle, y, str(content), tone)
+        return row
+
+    def frame(self, boxes: Sequence[Box], words: str, tone: Tone = "quiet") -> Box:
+        """Draw a dashed frame around boxes, with words above it."""
+        # Twelve units of room on each side.
+        left = min(box.x - box.width / 2 for box in boxes) - 12
+        right = max(box.x + box.width / 2 for box in boxes) + 12
+        top = min(box.y - box.height / 2 for box in boxes) - 12
+        bottom = max(box.y + box.height / 2 for box in boxes) + 12
+        self.reach(top, bottom + 1)
+        self.path(
+            f"M{left:.1f},{top:.1f}H{right:.1f}V{bottom:.1f}H{left:.1f}Z",
+            tone,
+            "dashed",
+        )
+        self.text((left + right) / 2, top - 12, words, tone)
+        return Box((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
+
+    def arrow(
+        self,
+        start: tuple[float, ...],
+        end: tuple[float, ...],
+        words: str = "",
+        tone: Tone = "",
+        bend: float = 0.0,
+        kind: str = "",
+        head: bool = True,
+        side: Literal[1, -1] = 1,
+    ) -> None:
+        """Draw an arrow between two boxes or points.
+
+        The words stand on the left of someone who walks along the arrow, or with
+        ``side=-1`` on the right. With ``bend`` the arrow swings out to the side of its
+        words by so many units.
+        """
+        # Between boxes the arrow goes from the side that faces the other.
+        a, b = Box(*start), Box(*end)
+        a, b = (a.toward(b) if a.width else a), (b.toward(a) if b.width else b)
+        # One unit to the side. Heights count downwards, hence the sign.
+        length = hypot(b.x - a.x, b.y - a.y)
+        aside = Box((b.y - a.y) / length * side, (a.x - b.x) / length * side)
+        # A curve `Q` is pulled towards its control point and gets half as far.
+        pull = Box(
+            (a.x + b.x) / 2 + 2 * bend * aside.x, (a.y + b.y) / 2 + 2 * bend * aside.y
+        )
+        d = f"M{a.x:.1f},{a.y:.1f}Q{pull.x:.1f},{pull.y:.1f} {b.x:.1f},{b.y:.1f}"
+        self.path(d, tone, kind)
+        if head:
+            # Back along the curve by eight units, and four to each side.
+            back = hypot(b.x - pull.x, b.y - pull.y)
+            u, v = 8 * (pull.x - b.x) / back, 8 * (pull.y - b.y) / back
+            left, right = (
+                (b.x + u - v / 2, b.y + v + u / 2),
+                (b.x + u + v / 2, b.y + v - u / 2),
+            )
+            self.path(
+                f"M{left[0]:.1f},{left[1]:.1f}L{b.x:.1f},{b.y:.1f}"
+                f"L{right[0]:.1f},{right[1]:.1f}",
+                tone,
+            )
+        middle = ((a.y + b.y) / 2) + bend * aside.y
+        self.reach(middle - 2, middle + 2)
+        if words:
+            # Beside an upright arrow the words start or end, above others they centre.
+            upright = abs(aside.x) > 0.7
+            away = bend + (8 if upright else 12 + 9 * words.count("\n"))
+            anchor: Literal["start", "middle", "end"] = "middle"
+            if upright:
+                anchor = "start" if aside.x > 0 else "end"
+            x, y = (a.x + b.x) / 2 + away * aside.x, (a.y + b.y) / 2 + away * aside.y
+            self.text(x, y, words, tone, anchor)
+
+    def svg(self) -> str:
+        """Return the drawing as text; ids name its title and its alternative."""
+        inside = "".join(self.marks)
+        name = f"lr-{next(PICTURES)}-{sha256(inside.encode()).hexdigest()[:8]}"
+        height = self.bottom - self.top
+        return (
+            f'<svg role="img" aria-labelledby="{name}-title {name}-desc" '
+            f'viewBox="0 {self.top:.1f} {self.width:.1f} {height:.1f}" '
+            f'font-size="{TEXT_SIZE}"><title id="{name}-title">{escape(self.title)}'
+            f'</title><desc id="{name}-desc">{escape(self.alt)}</desc>{inside}</svg>'
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.title}: {self.alt}"
+
+    def _repr_html_(self) -> str:
+        # Larger than its own size a picture would shout.
+        limit = f"max-width: {1.15 * self.width:.0f}px"
+        return (
+            f"<style>{STYLE}</style>"
+            f'<figure class="lr-picture" style="{limit}">{self.svg()}</figure>'
+        )
+
+
+# %% [markdown]
+# Four lines make a picture. On the right is what to say first: an arrow in the accent.
+
+# %%
+picture = Picture(
+    "Two boxes", "An arrow leads from a box called here to a box called there."
+)
+here, there = picture.box(80, 30, "here"), picture.box(360, 30, "there", "second")
+picture.arrow(here, there, "notice me", "accent")
+picture
+
+# %% [markdown]
+# ## Plots
+#
+# A dial needs a picture of numbers. Four kinds of marks are enough: a `line`, `dots`, `bars`
+# from zero, and a `band` between two curves. Dots are lines of length zero, drawn with a
+# thick round pen. So *everything* that shows numbers is a path, and whatever moves when a
+# dial is turned is one attribute of a path, its `d`.
+
+
+# %% tags=["export"]
+class Axis(NamedTuple):
+    """One axis of a plot: its name, its range, and where it is marked.
+
+    Ticks are numbers, or a mapping from numbers to what is written there.
+    """
+
+    name: str
+    low: float
+    high: float
+    ticks: Sequence[float] | Mapping[float, str] = ()
+
+    def place(self, value: float, start: float, end: float) -> float:
+        """Return where a number stands between two ends of the axis."""
+        if not isfinite(value) or not self.low <= value <= self.high:
+            raise ValueError(
+                f"what is drawn must lie on the axis {self.name!r}, from {self.low} to "
+                f"{self.high}, got {value}"
+            )
+        return start + (value - self.low) / (self.high - self.low) * (end - start)
+
+
+class Mark(NamedTuple):
+    """Some numbers to draw.
+
+    ``x`` and ``y`` have the same length. A ``band`` goes from ``low`` to ``y``, a
+    ``label`` writes ``words`` at its only point. ``thick`` or ``dashed`` may follow the
+    kind. A mark without numbers takes its place among the marks and is not seen.
+    """
+
+    kind: str
+    x: Sequence[float]
+    y: Sequence[float]
+    tone: Tone = ""
+    low: Sequence[float] = ()
+    words: str = ""
+
+
+def pen(kind: str, points: list[tuple[float, float]], base: float) -> str:
+    """Return what the pen does for a line, dots, or bars that stand on a base."""
+    if kind == "dots":
+        return "".join(f"M{x:.1f},{y:.1f}h0" for x, y in points)
+    if kind == "bars":
+        return "".join(f"M{x:.1f},{base:.1f}V{y:.1f}" for x, y in points)
+    if not points:
+        return ""
+    # A point on the straight line between its neighbours needs no place in the path.
+    kept = points[:1]
+    for number in range(1, len(points) - 1):
+        (x, y), (after_x, after_y) = points[number], points[number + 1]
+        before_x, before_y = points[number - 1]
+        turn = (x - before_x) * (after_y - y) - (y - before_y) * (after_x - x)
+        if abs(turn) > 1e-6:
+            kept.append((x, y))
+    return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in kept + points[1:][-1:])
+
+
+def plot(
+    title: str,
+    alt: str,
+    x: Axis,
+    y: Axis,
+    *marks: Mark,
+    width: float = 320,
+    height: float = 190,
+) -> Picture:
+    """Draw marks over two axes.
+
+    Args:
+        title: Written above the plot.
+        alt: The text alternative.
+        x: The axis at the bottom.
+        y: The axis on the left. Its name is written at its top.
+        marks: What to draw, the first at the back.
+        width: Width in units, of the whole picture.
+        height: Height in units, of the part inside the axes.
+
+    Returns:
+        The picture.
+    """
+    picture = Picture(title, alt, width)
+    left, right, top, bottom = 38.0, width - 8, 0.0, height
+    picture.text(0, -40 if y.name else -18, title, anchor="start", bold=True)
+    if y.name:
+        picture.text(0, -19, y.name, "quiet", "start")
+    if x.name:
+        picture.text(right, bottom + 34, x.name, "quiet", "end")
+    picture.path(f"M{left},{top}V{bottom}H{right}", "faint")
+    for axis in (x, y):
+        ticks = axis.ticks
+        names = (
+            ticks
+            if isinstance(ticks, Mapping)
+            else {tick: f"{tick:g}" for tick in ticks}
+        )
+        for tick, words in names.items():
+            if axis is x:
+                at = x.place(tick, left, right)
+                picture.path(f"M{at:.1f},{bottom}v4", "faint")
+                picture.text(at, bottom + 14, words.replace("-", "−"), "quiet")
+            else:
+                at = y.place(tick, bottom, top)
+                picture.path(f"M{left},{at:.1f}h-4", "faint")
+                picture.text(left - 7, at, words.replace("-", "−"), "quiet", "end")
+
+    def points(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
+        pairs = zip(xs, ys, strict=True)
+        return [(x.place(a, left, right), y.place(b, bottom, top)) for a, b in pairs]
+
+    # The axes decide on the size, not what is drawn.
+    size = picture.top, picture.bottom
+    for mark in marks:
+        kind, found = mark.kind.split()[0], points(mark.x, mark.y)
+        if kind == "label":
+            # Words without a place wait outside of the picture.
+            at, up = found[0] if found else (width / 2, -9999.0)
+            picture.text(at, up, mark.words, mark.tone)
+            continue
+        base = y.place(max(y.low, 0.0), bottom, top)
+        d = pen(kind, found, base)
+        if kind == "band":
+            # There along the one curve and back along the other.
+            d += "L" + pen("line", points(mark.x, mark.low)[::-1], base)[1:] + "Z"
+        picture.path(d, mark.tone, mark.kind)
+    picture.top, picture.bottom = size
+    return picture
+
+
+# %%
+plot(
+    "A parabola and its points",
+    "The square of x from −2 to 2, a curve with five dots on it.",
+    Axis("x", -2, 2, ticks=(-2, 0, 2)),
+    Axis("its square", 0, 4, ticks=(0, 2, 4)),
+    Mark(
+        "band",
+        [k / 10 for k in range(-20, 21)],
+        [k * k / 100 for k in range(-20, 21)],
+        "second",
+        [0] * 41,
+    ),
+    Mark(
+        "line thick",
+        [k / 10 for k in range(-20, 21)],
+        [k * k / 100 for k in range(-20, 21)],
+        "second",
+    ),
+    Mark("dots", [-2, -1, 0, 1, 2], [4, 1, 0, 1, 4], "accent"),
+)
+
+# %% [markdown]
+# ## Dials
+#
+# A **dial** is a function of the chapter that is called for each setting when the page is
+# built. It returns pictures and a sentence. The pictures of one setting differ from those
+# of the next in few places, so only these are kept: where a path goes and where a word
+# stands. Turning the dial puts the kept strings back. The page calculates nothing, so its
+# numbers are those of the code in the book.
+#
+# There are two kinds of controls, and both are the browser's own, so keys and screen
+# readers work without our help. A *slider* goes through values in their order. A *grid*
+# is a table of buttons that are on or off. Settings are counted like the digits of a
+# number: the last control runs fastest.
+#
+# Without JavaScript, and on paper, one sees the picture of the setting at the start, and
+# its sentence.
+
+# %% tags=["export"]
+# The script is a function without a name, so that two dials on one page cannot disturb
+# each other. It gets its own figure and its data.
+SCRIPT = """((figure, {sizes, texts, live, frames, readouts}) => {
+  const controls = [...figure.querySelectorAll("input, button")];
+  const parts = [...figure.querySelectorAll("svg path, svg text")];
+"""
+
+# Where a control stands: a slider at a number, a button at 0 or 1.
+SCRIPT += """  const position = (control) => control.type === "range"
+    ? Number(control.value) : Number(control.getAttribute("aria-pressed") === "true");
+"""
+
+# Count the setting's number, then put its strings into their places. A screen reader
+# says the value of a slider, not its position, and then the sentence.
+SCRIPT += """  const draw = () => {
+    const at = controls.map(position);
+    const index = at.reduce((sum, digit, i) => sum * sizes[i] + digit, 0);
+    live.forEach((place, i) => parts[place].setAttribute(
+      parts[place].tagName === "path" ? "d" : "transform", frames[index][i]));
+    figure.querySelector("output").textContent = readouts[index];
+    texts.forEach((values, i) => {
+      controls[i].setAttribute("aria-valuetext", values[at[i]]);
+      controls[i].nextElementSibling.textContent = values[at[i]];
+    });
+    controls.forEach((control, i) => {
+      if (control.type === "button") control.textContent = at[i];
+    });
+  };
+"""
+
+# A button changes its state when it is pressed. Then the controls may be seen.
+SCRIPT += """  figure.addEventListener("input", draw);
+  figure.addEventListener("click", ({target}) => {
+    if (!target.matches("button")) return;
+    target.setAttribute("aria-pressed", String(!position(target)));
+    draw();
+  });
+  figure.querySelector(".lr-controls").hidden = false;
+  draw();
+})"""
+
+
+class Widget:
+    """Something to touch: HTML for a browser, words for all others."""
+
+    def __init__(self, html: str, words: str) -> None:
+        self.html, self.words = html, words
+
+    def __repr__(self) -> str:
+        return self.words
+
+    def _repr_html_(self) -> str:
+        return f"<style>{STYLE}</style>{self.html}"
+
+
+# %% [markdown]
+# `dial` has three steps: ask for all settings, find what differs, write the controls.
+
+
+# %% tags=["export"]
+Frame = tuple[Sequence[Picture], str]
+# What may differ from one setting to the next: a path's way, a word's place.
+LIVE = re.compile(r' (?:d|transform)="([^"]*)"')
+
+
+def dial(
+    label: str,
+    frame: Callable[..., Frame],
+    sliders: Mapping[str, Sequence[Any]],
+    grid: tuple[Sequence[str], Sequence[str]] | None = None,
+    start: Sequence[Any] = (),
+) -> Widget:
+    """Make a picture with controls.
+
+    Args:
+        label: What the dial is for, in a few words.
+        frame: Called for each setting, with the value of each slider and, if there is a
+            grid, with its rows of booleans. Returns the pictures, side by side, and a
+            sentence with the numbers to read off. The pictures of all settings must
+            have the same marks.
+        sliders: Values by the name of the slider.
+        grid: Names of the rows and of the columns of a table of switches.
+        start: The setting to begin with, in the order of the arguments of ``frame``;
+            by default the first one.
+
+    Returns:
+        The widget.
+
+    Raises:
+        ValueError: If a setting is drawn with other marks than the first one, or if
+            there are more than 2,000 settings.
+    """
+    rows, columns = grid or ((), ())
+    choices = [list(values) for values in sliders.values()]
+    switches = [[False, True]] * (len(rows) * len(columns))
+    sizes = [len(values) for values in choices + switches]
+    if prod(sizes) > 2000:
+        raise ValueError(f"dial must have at most 2000 settings, got {prod(sizes)}")
+
+    def arguments(setting: Sequence[Any]) -> tuple[Any, ...]:
+        values, flat = setting[: len(choices)], setting[len(choices) :]
+        wide = len(columns)
+        table = tuple(tuple(flat[r * wide : (r + 1) * wide]) for r in range(len(rows)))
+        return (*values, table) if grid else tuple(values)
+
+    # Draw each setting. An SVG without its live strings is its skeleton.
+    settings = [arguments(setting) for setting in product(*choices, *switches)]
+    drawn, readouts, skeletons = [], [], set()
+    for setting in settings:
+        pictures, readout = frame(*setting)
+        inside = "".join("".join(picture.marks) for picture in pictures)
+        drawn.append(LIVE.findall(inside))
+        skeletons.add(LIVE.sub("", inside))
+        readouts.append(readout)
+    if len(skeletons) > 1:
+        raise ValueError("frame must return the same marks for each setting")
+
+    # Keep the strings that differ somewhere.
+    live = [
+        i for i, strings in enumerate(zip(*drawn, strict=True)) if len(set(strings)) > 1
+    ]
+    first = tuple(start) or settings[0]
+    if first not in settings:
+        raise ValueError(f"start must be one of the settings, got {first}")
+    number = settings.index(first)
+    data = {
+        "sizes": sizes,
+        "texts": [[str(value) for value in values] for values in choices],
+        "live": live,
+        "frames": [[strings[i] for i in live] for strings in drawn],
+        "readouts": readouts,
+    }
+
+    # The controls, hidden until the script is there to serve them.
+    controls = "".join(
+        f'<label>{escape(name)} <input type="range" min="0" max="{len(values) - 1}" '
+        f'value="{values.index(value)}"> <b aria-hidden="true">{escape(str(value))}</b>'
+        "</label>"
+        for (name, values), value in zip(sliders.items(), first, strict=False)
+    )
+    if grid:
+        controls += table_of_switches(rows, columns, first[-1])
+    panels = "".join(picture.svg() for picture in frame(*first)[0])
+    # A string in the data that holds `</script>` would end the script.
+    packed = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )
+    call = f"{SCRIPT}(document.currentScript.parentElement, {packed});"
+    return Widget(
+        f'<figure class="lr-picture" role="group" aria-label="{escape(label)}">'
+        f'<div class="lr-panels">{panels}</div>'
+        f'<div class="lr-controls" hidden>{controls}</div>'
+        f"<output>{escape(readouts[number])}</output><script>{call}</script></figure>",
+        f"{label}: {readouts[number]}",
+    )
+
+
+def table_of_switches(
+    rows: Sequence[str], columns: Sequence[str], pressed: Sequence[Sequence[bool]]
+) -> str:
+    """Return a table of buttons that know their row, their column and their state."""
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    body = ""
+    for row, states in zip(rows, pressed, strict=True):
+        cells = "".join(
+            f'<td><button type="button" aria-pressed="{str(bool(state)).lower()}" '
+            f'aria-label="{escape(f"{row}: {column}")}">{int(state)}</button></td>'
+            for column, state in zip(columns, states, strict=True)
+        )
+        body += f'<tr><th scope="row">{escape(row)}</th>{cells}</tr>'
+    return (
+        f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+# %% [markdown]
+# ## Questions
+#
+# An exercise comes in three kinds. *Find the bug* and *experiment* are graded by what the
+# reader's code computes: `grade` of {doc}`/chapters/00_agents` does that. *Predict first*
+# needs no code. One chooses an answer and only then may look, and even that works without
+# JavaScript and without a kernel: a browser has radio buttons and `<details>`, and CSS can
+# ask whether the right button is checked.
+
+# %% tags=["export"]
+STYLE += """
+.lr-predict fieldset { border: 0; margin: 0; padding: 0 }
+.lr-predict legend { font: inherit; font-weight: 600; padding: 0 }
+.lr-predict label { display: flex; gap: 0.6rem; align-items: baseline }
+.lr-predict summary { cursor: pointer }
+.lr-predict:not(:has(:checked)) details { display: none }
+.lr-predict details b { display: none }
+.lr-predict:has([value="1"]:checked) .lr-right { display: inline }
+.lr-predict:has([value="0"]:checked) .lr-wrong { display: inline }
+"""
+
+
+def predict(question: str, choices: Sequence[str], right: str, because: str) -> Widget:
+    """Ask the reader for a prediction, and explain the answer once there is one.
+
+    Args:
+        question: The question.
+        choices: The answers to choose from.
+        right: The one that is right.
+        because: Why it is.
+
+    Returns:
+        The widget.
+    """
+    if right not in choices:
+        raise ValueError(f"right must be one of the choices {choices}, got {right!r}")
+    # Radio buttons belong together if they have the same name.
+    name = f"lr-{next(PICTURES)}-{sha256(question.encode()).hexdigest()[:8]}"
+    buttons = "".join(
+        f'<label><input type="radio" name="{name}" value="{int(choice == right)}"> '
+        f"{escape(choice)}</label>"
+        for choice in choices
+    )
+    html = (
+        f'<div class="lr-picture lr-predict"><fieldset><legend>{escape(question)}'
+        f"</legend>{buttons}</fieldset><details><summary>Compare</summary><p>"
+        f'<b class="lr-right">Right.</b><b class="lr-wrong">No: {escape(right)}.</b> '
+        f"{escape(because)}</p></details></div>"
+    )
+    return Widget(html, "\n- ".join([question, *choices]))
+
+
+# %%
+predict(
+    "A dial is turned. Where do its new numbers come from?",
+    ["the page calculates them", "the chapter calculated them when the page was built"],
+    right="the chapter calculated them when the page was built",
+    because="The script only puts back strings that were kept for each setting.",
+)
+
+# %% [markdown]
+# ## Ten diagrams
+#
+# Each belongs to a chapter. A chapter that shows one has these lines in a cell that is
+# folded, with a sentence before it on what to notice.
+#
+# ### Agent and environment
+
+# %%
+picture = Picture(
+    "Agent and environment",
+    "Two boxes in a loop. The agent sends an action to the environment. The environment "
+    "sends back an observation, a reward and two flags, terminated and truncated.",
+)
+agent = picture.box(80, 70, "agent\npolicy π", width=120, height=64)
+environment = picture.box(360, 70, "environment\nstate s", width=140, height=64)
+picture.arrow(agent.at(0.6, 0), environment.at(0.4, 0), "action", bend=28)
+picture.arrow(
+    environment.at(0.4, 1),
+    agent.at(0.6, 1),
+    "observation, reward,\nterminated? truncated?",
+    "accent",
+    bend=28,
+)
+picture
+
+# %% [markdown]
+# ### A trajectory with the two flags
+
+# %%
+picture = Picture(
+    "Two ways to end",
+    "Two rows of four states. In the first the last step is terminated: nothing follows, "
+    "and the future counts as zero. In the second it is truncated: the task goes on "
+    "unseen, and the value of the last state stands for what would have followed.",
+)
+for y, flag in (
+    (40, "terminated: the task is over"),
+    (150, "truncated: only our view ends"),
+):
+    picture.text(4, y - 34, flag, "accent" if y > 99 else "", "start", bold=True)
+    states = [picture.box(26 + 108 * t, y, f"s{'₀₁₂₃'[t]}", width=44) for t in range(4)]
+    for t in range(3):
+        picture.arrow(states[t], states[t + 1], f"a{'₀₁₂'[t]}, r{'₀₁₂'[t]}")
+    if y < 99:
+        picture.path(f"M392,{y - 18}v36", kind="thick")
+        picture.text(404, y, "0", bold=True)
+    else:
+        picture.arrow(states[3], (436, y), tone="accent", kind="dashed")
+        picture.text(
+            436, y + 36, "V(s₃) stands for what we do not see", "accent", "end"
+        )
+picture
+
+# %% [markdown]
+# ### What vector environments return
+
+# %%
+picture = Picture(
+    "NEXT_STEP and SAME_STEP",
+    "Six calls of step, with an episode that ends at the third. In the mode NEXT_STEP the "
+    "third call returns the last observation and the fourth ignores its action and resets. "
+    "In the mode SAME_STEP the third call returns the first observation of the next "
+    "episode, and the last one of the old episode lies in final_obs.",
+)
+modes = {
+    "NEXT_STEP": {
+        "action": "a₀ a₁ a₂ none b₀ b₁", "reward": "r₀ r₁ r₂ 0 q₀ q₁",
+        "obs": "s₁ s₂ s₃ z₀ z₁ z₂", "done": "· · yes · · ·",
+    },
+    "SAME_STEP": {
+        "action": "a₀ a₁ a₂ b₀ b₁ b₂", "reward": "r₀ r₁ r₂ q₀ q₁ q₂",
+        "obs": "s₁ s₂ z₀ z₁ z₂ z₃", "done": "· · yes · · ·", "final_obs": "· · s₃ · · ·",
+    },
+}  # fmt: skip
+y = 0
+for mode, rows in modes.items():
+    picture.text(4, y, mode, bold=True, anchor="start")
+    for name, row in rows.items():
+        y += 32
+        picture.text(96, y, name, "quiet", "end")
+        phantom = {3: "accent"} if mode == "NEXT_STEP" else {}
+        picture.cells(
+            130, y, row.split(), {2: "accent"} if name == "final_obs" else phantom
+        )
+    y += 46
+    if mode == "NEXT_STEP":
+        picture.text(274, y - 16, "a step that never happened", "accent")
+        y += 20
+picture
+
+# %% [markdown]
+# ### Actor and critic
+
+# %%
+picture = Picture(
+    "Actor and critic",
+    "A state goes to two networks. The actor chooses the action that goes to the "
+    "environment, the critic guesses the value. Reward, next state and value make the TD "
+    "error, and the TD error teaches both networks.",
+)
+state = picture.box(40, 112, "state s")
+actor = picture.box(180, 44, "actor\nπ(a | s)", width=96)
+critic = picture.box(180, 180, "critic\nV(s)", width=96)
+environment = picture.box(360, 44, "environment", height=50)
+error = picture.box(350, 180, "TD error δ\nr + γ V(s′) − V(s)", "accent")
+picture.arrow(state, actor)
+picture.arrow(state, critic)
+picture.arrow(actor, environment, "action")
+picture.arrow(environment, error.at(0.57, 0), "r, s′")
+picture.arrow(critic, error)
+picture.arrow(error.at(0.2, 0), actor.at(0.8, 1), tone="accent")
+picture.text(256, 116, "weight", "accent", "end")
+picture.arrow(error.at(0.3, 1), critic.at(0.6, 1), "its error", "accent", bend=20)
+picture
+
+# %% [markdown]
+# ### PPO, from rollout to minibatches
+
+# %%
+from random import Random
+
+picture = Picture(
+    "PPO, from rollout to minibatches",
+    "A rollout is a grid, one row for each step and one column for each environment. Values "
+    "and advantages are computed along the columns. Then all cells are shuffled and cut "
+    "into four minibatches. The policy learns from each, several times over, and collects "
+    "the next rollout.",
+)
+T, B = 4, 4
+grid = [
+    picture.cells(40, 50 + 32 * t, [""] * B, {1: "second"}, width=30) for t in range(T)
+]
+rollout = picture.frame([box for row in grid for box in row], "1 · collect T × B steps")
+look_back = picture.box(
+    336, 98, "2 · look back\nvalues, advantages,\ntargets", width=176
+)
+picture.arrow(rollout, look_back)
+for place, step in enumerate(Random(4).sample(range(T * B), T * B)):
+    x = 19 + 24.5 * place + 11 * (place // 4)
+    picture.cells(x, 236, [""], {0: "second"} if step % B == 1 else {}, width=20)
+picture.arrow(look_back, (look_back.x, 218))
+picture.text(220, 268, "3 · learn from shuffled minibatches, for a few epochs")
+picture.arrow(
+    (rollout.x, 216),
+    rollout,
+    "collect anew, with the\npolicy that has learned",
+    "accent",
+    side=-1,
+)
+picture
+
+# %% [markdown]
+# ### The tree of a hybrid action, and its mask
+
+# %%
+picture = Picture(
+    "The tree of a hybrid action",
+    "The root chooses one of three types: accelerate, turn, stop. Accelerate has the "
+    "argument power, turn has the argument angle, stop has none. The mask has a row of "
+    "zeros and ones for each type: 1 0, 0 1 and 0 0. Turn and its angle are emphasised.",
+)
+root = picture.box(220, 20, "type")
+types = {
+    "accelerate": ("power", (1, 0)),
+    "turn": ("angle", (0, 1)),
+    "stop": ("", (0, 0)),
+}
+for number, (name, (argument, mask)) in enumerate(types.items()):
+    x, tone = 74 + 146 * number, "accent" if name == "turn" else ""
+    node = picture.box(x, 94, name, tone)
+    picture.arrow(root.at(0.5, 1), node.at(0.5, 0), tone=tone, head=False)
+    if argument:
+        leaf = picture.box(x, 160, argument, tone)
+        picture.arrow(node, leaf, tone=tone, head=False)
+    else:
+        picture.text(x, 160, "no argument", "quiet")
+    picture.cells(x - 24, 216, mask, {j: tone for j in range(2) if mask[j]})
+picture.text(220, 250, "the mask: which arguments count", "quiet")
+picture.text(220, 282, "log π = log p(turn) + log f(angle)", "accent", bold=True)
+picture
+
+# %% [markdown]
+# ### Two networks and three heads
+
+# %%
+picture = Picture(
+    "Two networks and three heads",
+    "Above, the dual arrangement: the policy's encoder feeds the policy head and the "
+    "auxiliary value head, a second encoder feeds the value head. Below, the shared "
+    "arrangement: one encoder feeds all three, and no gradient flows back from the value "
+    "head.",
+)
+for top, arrangement in ((0, "dual"), (226, "shared")):
+    picture.text(4, top, arrangement, bold=True, anchor="start")
+    state = picture.box(30, top + 92, "s", width=40)
+    heads = [
+        picture.box(366, top + 34 + 58 * row, name, width=136)
+        for row, name in enumerate(("policy", "auxiliary value", "value"))
+    ]
+    dual = arrangement == "dual"
+    encoder = picture.box(152, top + (62 if dual else 92), "encoder", width=110)
+    picture.arrow(state, encoder.at(0, 0.5))
+    for head in heads[:2]:
+        picture.arrow(encoder, head)
+    if dual:
+        second = picture.box(152, top + 150, "encoder of\nthe value", width=110)
+        picture.arrow(state, second.at(0, 0.5))
+        picture.arrow(second, heads[2])
+    else:
+        picture.arrow(encoder, heads[2], tone="accent", kind="dashed")
+        picture.text(252, top + 150, "no gradient back", "accent", "end")
+picture
+
+# %% [markdown]
+# ### The phases of PPG
+
+# %%
+picture = Picture(
+    "The phases of PPG",
+    "Several policy phases in a row, each of which trains policy and value and puts its "
+    "data into a buffer. Then one auxiliary phase, which trains both values on the whole "
+    "buffer while the policy is held where it was. Then it begins anew.",
+)
+phases = [picture.box(46 + 88 * i, 60, "policy\nphase", width=76) for i in (0, 1)]
+picture.text(200, 60, "…")
+phases.append(picture.box(252, 60, "policy\nphase", width=76))
+auxiliary = picture.box(382, 60, "auxiliary\nphase", "accent", width=92)
+buffer = picture.box(149, 160, "buffer: the data of all phases", width=290)
+for a, b in ((phases[0], phases[1]), (phases[1], (190, 60)), ((210, 60), phases[2])):
+    picture.arrow(a, b)
+for phase in phases:
+    picture.arrow(phase, (phase.x, 142), kind="dashed")
+picture.arrow(phases[2], auxiliary)
+picture.arrow(buffer.at(1, 0.5), auxiliary, tone="accent")
+picture.arrow(auxiliary.at(0.5, 0), phases[0].at(0.5, 0), "and again", bend=22, side=-1)
+picture.text(149, 204, "each trains policy and value", "quiet")
+picture.text(436, 204, "trains both values,\nholds the policy", "accent", "end")
+picture
+
+# %% [markdown]
+# ### An unroll with and without V-trace
+#
+# The numbers come from {eq}`vtrace`: rewards 1, values 0, no discount, and the second
+# action is half as likely now as it was.
+
+# %%
+import torch
+
+from literate_rl.off_policy import vtrace
+
+ones, never = torch.ones(4, 1), torch.zeros(4, 1, dtype=torch.bool)
+ratio = torch.tensor([[1.0], [0.5], [1.0], [1.0]])
+with_, without = (
+    vtrace(log_ratio, ones, 0 * ones, 0 * ones, never, never, 1.0, 1.0)[0]
+    for log_ratio in (ratio.log(), 0 * ratio)
+)
+
+picture = Picture(
+    "An unroll with and without V-trace",
+    "Four steps with the surprise 1 each. Without correction the targets are 4, 3, 2, 1. "
+    "The second action has the ratio one half. With V-trace the targets are 2.5, 1.5, 2, "
+    "1: the second is halved, the first takes over that half, the later ones never hear "
+    "of it.",
+)
+rows = {
+    "surprise δ": ones,
+    "ratio": ratio,
+    "without V-trace": without,
+    "with V-trace": with_,
+}
+for number, (name, values) in enumerate(rows.items()):
+    y = 20 + 44 * number + 16 * (number > 1)
+    picture.text(142, y, name, "quiet" if number < 2 else "", "end", bold=number > 1)
+    shown = [f"{value:g}" for value in values[:, 0].tolist()]
+    changed = {
+        t: "accent"
+        for t in range(4)
+        if values[t] != (ones, ones, without, without)[number][t]
+    }
+    row = [
+        picture.cells(178 + 76 * t, y, [shown[t]], {0: changed.get(t, "")})[0]
+        for t in range(4)
+    ]
+    for t in range(3) if number > 1 else ():
+        picture.arrow(
+            row[t + 1], row[t], tone="accent" if number == 3 and t == 1 else ""
+        )
+picture.text(436, 212, "half of the surprise and of what follows", "accent", "end")
+picture
+
+# %% [markdown]
+# ### Actors, slots, learner
+
+# %%
+picture = Picture(
+    "Actors, slots and the learner",
+    "Two actors on the left, the learner on the right, and two slots of memory for each "
+    "actor between them. A slot holds weights and an unroll. Whoever holds its token may "
+    "touch it: the first slot of each actor is with the actor, which reads the weights "
+    "and writes an unroll, the second with the learner, which reads the unroll and writes "
+    "the weights.",
+)
+learner = picture.box(396, 144, "learner", width=80, height=240)
+for number, y in enumerate((84, 224)):
+    actor = picture.box(44, y, f"actor {number + 1}", width=80, height=100)
+    for row, with_actor in ((y - 28, True), (y + 28, False)):
+        left, right = picture.cells(176, row, ["weights", "unroll"], width=74)
+        near, far = (
+            actor.at(1, 0.78 - 0.56 * with_actor),
+            learner.at(0, (row - 24) / 240),
+        )
+        picture.arrow(
+            near,
+            left,
+            tone="accent" if with_actor else "quiet",
+            kind="" if with_actor else "dashed",
+            head=False,
+        )
+        picture.arrow(
+            right,
+            far,
+            tone="quiet" if with_actor else "accent",
+            kind="dashed" if with_actor else "",
+            head=False,
+        )
+        token = (112, row) if with_actor else (323, row)
+        picture.path(f"M{token[0]},{row}h0", "accent", "token")
+picture.text(213, 8, "slots", "quiet")
+picture.text(220, 292, "● a token: its holder may touch the slot", "accent")
+picture
+
+# %% [markdown]
+# ## Three dials
+#
+# ### λ
+#
+# **Notice** that both clouds grow wider with λ, and that only the wrong critic's moves.
+# On the left each critic's guess is right, on the right it is half of the truth for all
+# states after the first. (An error at the first state would shift all estimates alike,
+# whatever λ is.)
+
+# %% tags=["hide-input"]
+from literate_rl.advantages import gae
+
+generator = torch.Generator().manual_seed(0)
+T, B, gamma = 30, 400, 0.97
+# Each step pays 0.2 on average, and the first action pays 1 more: its advantage is 1.
+reward = 0.2 + 0.5 * torch.randn(T, B, generator=generator)
+reward[0] += 1.0
+remaining = torch.arange(T, -1, -1.0)
+truth = (0.2 * (1 - gamma**remaining) / (1 - gamma))[:, None].expand(T + 1, B)
+half = truth / 2
+half[0] = truth[0]
+end = torch.zeros(T, B, dtype=torch.bool)
+end[-1] = True
+lambdas = [k / 10 for k in range(11)]
+clouds = {
+    name: [gae(reward, v[:-1], v[1:], end, 0 * end > 0, gamma, k)[0] for k in lambdas]
+    for name, v in (
+        ("the critic is right", truth),
+        ("the critic is wrong by half", half),
+    )
+}
+# Forty of the 400 estimates are drawn, side by side around their λ.
+aside = [0.035 * ((7 * k) % 40 / 20 - 1) for k in range(40)]
+
+
+def frame(lambda_):
+    pictures, sentences = [], [f"λ = {lambda_}"]
+    for name, estimates in clouds.items():
+        now = estimates[lambdas.index(lambda_)]
+        mean, deviation = now.mean().item(), now.std().item()
+        cloud = [
+            Mark("dots", [k + a for a in aside], some[:40].tolist(), "faint")
+            for k, some in zip(lambdas, estimates, strict=True)
+        ]
+        pictures.append(
+            plot(
+                name,
+                f"Estimates of one advantage for eleven λ where {name}: near 0 close "
+                "together, near 1 wide.",
+                Axis("λ", -0.05, 1.05, ticks=(0, 0.5, 1)),
+                Axis(
+                    "estimates of an advantage of 1", -4, 6, ticks=(-4, -2, 0, 2, 4, 6)
+                ),
+                *cloud,
+                Mark("line dashed", [-0.05, 1.05], [1, 1], "quiet"),
+                Mark("dots", [lambda_ + a for a in aside], now[:40].tolist(), "accent"),
+                Mark("line thick", [lambda_ - 0.04, lambda_ + 0.04], [mean, mean]),
+            )
+        )
+        sentences.append(
+            f"{name}: bias {mean - 1:+.2f}, standard deviation {deviation:.2f}"
+        )
+    return pictures, "\n".join(sentences).replace("-", "−")
+
+
+dial(
+    "The bias and the noise of an advantage over λ", frame, {"λ": lambdas}, start=(0.7,)
+)
+
+# %% [markdown]
+# ### The clip
+#
+# The line is the surrogate of one sample, the shaded height its slope with respect to
+# $\log \pi$. **Notice** that where the shade ends the sample has no say any more, and
+# that for a bad action it grows without bound until the dual clip ends it.
+
+# %% tags=["hide-input"]
+from literate_rl.ppo_error import clipped_surrogate
+
+
+def frame(epsilon, c):
+    ratio = torch.linspace(0.01, 3.6, 360, dtype=torch.float64)
+    pictures, sentences = [], [f"ε = {epsilon}, c = {c}"]
+    for sign, name in ((1.0, "a good action, Â = 1"), (-1.0, "a bad action, Â = −1")):
+        log_prob = ratio.log().requires_grad_()
+        adv = torch.full_like(ratio, sign)
+        bound = None if c == "off" else c
+        objective = clipped_surrogate(log_prob, 0 * ratio, adv, epsilon, bound)
+        objective.sum().backward()
+        slope, zero = log_prob.grad.tolist(), [0.0] * len(ratio)
+        x, live = ratio.tolist(), ratio[log_prob.grad != 0]
+        low, high = (-3.6, 0.8) if sign < 0 else (-0.2, 1.8)
+        lines = {
+            "1−ε": (1 - epsilon, -0.26),
+            "1+ε": (1 + epsilon, 0.26),
+            "c": (bound, 0.13),
+        }
+        marks = []
+        for words, (place, beside) in lines.items():
+            # Without a dual clip there is no line to draw.
+            x_line = [place] * 2 if place else []
+            x_name = [place + beside] if place else []
+            y_name = [high - (high - low) / 14] * len(x_name)
+            marks.append(
+                Mark("line dashed", x_line, [low, high][: len(x_line)], "quiet")
+            )
+            marks.append(Mark("label", x_name, y_name, "quiet", words=words))
+        pictures.append(
+            plot(
+                name,
+                f"The clipped surrogate and its slope over the ratio for {name}.",
+                Axis("ratio ρ", 0, 3.6, ticks=(0, 1, 2, 3)),
+                Axis(
+                    "surrogate, and its slope (shaded)",
+                    low,
+                    high,
+                    ticks=(-3, -2, -1, 0) if sign < 0 else (0, 1),
+                ),
+                Mark("line", [0, 3.6], [0, 0], "faint"),
+                *marks,
+                Mark("band", x, slope, "accent", zero),
+                Mark("line thick", x, objective.tolist()),
+            )
+        )
+        dead = [f"below {live.min():.2f}"] * (live.min() > 0.02).item()
+        dead += [f"above {live.max():.2f}"] * (live.max() < 3.59).item()
+        sentences.append(f"{name}: no slope {' and '.join(dead)}")
+    return pictures, "\n".join(sentences)
+
+
+dial(
+    "The clipped surrogate over the ratio",
+    frame,
+    {
+        "clip range ε": [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4],
+        "dual clip c": ["off", 3.4, 3.2, 3.0, 2.8, 2.6, 2.4, 2.2, 2.0, 1.8, 1.6],
+    },
+    start=(0.2, "off"),
+)
+
+# %% [markdown]
+# ### The mask
+#
+# A hybrid action was drawn: a type, a power, an angle. Toggle which type uses which.
+# **Notice** that only the row of the type that was drawn matters, and that a row without
+# a 1 leaves the type's own probability.
+
+# %% tags=["hide-input"]
+from literate_rl.hybrid_action import HybridDistribution
+
+types, arguments = ["accelerate", "turn", "stop"], ["power", "angle"]
+entries = ["z₀", "z₁", "z₂", "μ₁", "μ₂", "σ₁", "σ₂"]
+drawn = torch.tensor([[0.9, -0.3]])
+
+
+def frame(name, mask):
+    z = torch.tensor([[0.2, 0.5, -0.4]], requires_grad=True)
+    mu = torch.tensor([[0.1, 0.4]], requires_grad=True)
+    sigma = torch.tensor([[0.8, 0.6]], requires_grad=True)
+    logit = {"action_type": z, "action_args": {"mu": mu, "sigma": sigma}}
+    distribution = HybridDistribution(logit, torch.tensor(mask))
+    k = types.index(name)
+    log_prob = distribution.log_prob(
+        {"action_type": torch.tensor([k]), "action_args": drawn}
+    )
+    gradient = torch.cat([*torch.autograd.grad(log_prob.sum(), (z, mu, sigma))], dim=1)[
+        0
+    ].tolist()
+    picture = plot(
+        "gradient of log π",
+        "The gradient of the action's log-probability with respect to logits, means and "
+        "standard deviations, as bars. Those of arguments that do not count are zero.",
+        Axis("", 0.4, 7.6, dict(enumerate(entries, 1))),
+        Axis("", -2.5, 1.5, ticks=(-2, -1, 0, 1)),
+        Mark("line", [0.4, 7.6], [0, 0], "quiet"),
+        Mark("bars", range(1, 8), gradient, "accent"),
+    )
+    # The parts of the sum {eq}`hybrid-log-prob`.
+    parts = [f"log p({name})"] + [
+        f"log f({a})" for a, used in zip(arguments, mask[k], strict=True) if used
+    ]
+    alive = [
+        entry for entry, slope in zip(entries, gradient, strict=True) if slope != 0
+    ]
+    return [picture], (
+        f"log π = {' + '.join(parts)} = {log_prob.item():.2f}\n"
+        f"alive: {', '.join(alive)}".replace("-", "−")
+    )
+
+
+dial(
+    "The mask of a hybrid action",
+    frame,
+    {"type drawn": types},
+    grid=(types, arguments),
+    start=("turn", ((True, False), (False, True), (False, False))),
+)
