@@ -447,7 +447,8 @@ def test_a_phone_does_not_scroll_sideways(show):
 
 # The contrast of each text with what is painted behind it: the page, and its box.
 CONTRAST = """() => {
-  const pen = document.createElement("canvas").getContext("2d");
+  const canvas = document.createElement("canvas");
+  const pen = canvas.getContext("2d", {willReadFrequently: true});
   const light = (...layers) => {
     for (const layer of layers) { pen.fillStyle = layer; pen.fillRect(0, 0, 1, 1); }
     const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map(part => {
