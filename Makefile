@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
-.PHONY: help html serve sync check test notebooks lab bench learn clean
+.PHONY: help html serve sync format check test chapter notebooks lab bench learn clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,11 +32,19 @@ serve: html  ## Build the website and serve it on http://localhost:8000
 test: html  ## Run all tests, those of the built website included
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
-check: $(READY)  ## Lint, check types, and see that notebooks and modules are in sync
+format: $(READY)  ## Format the code, then make the notebooks and the modules again
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	@$(BIN)/python docs/_ext/tangle.py
+
+check: $(READY)  ## Say what a chapter lacks; lint and check types
+	@$(BIN)/python docs/_ext/check.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python docs/_ext/tangle.py --check
+
+chapter: $(READY)  ## Begin a new chapter: make chapter NAME=bandits
+	@$(BIN)/python docs/_ext/new_chapter.py $(NAME)
 
 notebooks: sync  ## Execute the notebooks, with a progress bar
 	$(BIN)/python docs/_ext/notebooks.py

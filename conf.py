@@ -29,10 +29,12 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
+    "sphinx_reredirects",
     "sphinxcontrib.bibtex",
     "weave",
     "execute",
     "equations",
+    "order",
     "results",
     "curves",
 ]
@@ -41,9 +43,10 @@ extensions = [
 # candidate, and tests or this file would be executed as chapters.
 include_patterns = [
     "index.md",
-    "chapters/[0-9][0-9]_*.py",
+    "chapters/*.py",
+    "chapters/workshop/*.py",
     "docs/*.md",
-    "docs/api/*.md",
+    "docs/api/**.md",
 ]
 nb_custom_formats = {".py": "weave.read_chapter"}
 
@@ -81,6 +84,7 @@ napoleon_custom_sections = [("Source", "returns_style")]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": False}
+strip_signature_backslash = True  # `lambda_` is no reference
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"(treetensor|ttorch)\..*"),
@@ -127,11 +131,32 @@ intersphinx_mapping = {
 
 def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
     """Lead from the API page to the chapter, to the line of the definition."""
-    stem = info["module"].removeprefix("literate_rl.")
-    for chapter in ROOT.glob(f"chapters/[0-9][0-9]_{stem}.py"):
-        return f"../../chapters/{chapter.stem}.html#def-{info['fullname']}"
-    return None
+    page = info["module"].replace("literate_rl.", "chapters/").replace(".", "/")
+    if not (ROOT / f"{page}.py").exists():
+        return None
+    # An API page lies as deep below docs/api as its chapter lies below chapters.
+    up = "../" * (page.count("/") + 1)
+    return f"{up}{page}.html#def-{info['fullname']}"
 
+
+# --- Addresses of the time when names of chapters began with a number.
+redirects = {
+    f"chapters/{old}": f"{new}.html"
+    for old, new in {
+        "00_agents": "agents",
+        "01_runs": "workshop/runs",
+        "02_policy_gradient": "policy_gradient",
+        "03_advantages": "advantages",
+        "04_ppo_error": "ppo_error",
+        "05_ppo": "ppo",
+        "06_hybrid_action": "hybrid_action",
+        "07_disjoint_network": "disjoint_network",
+        "08_ppg": "ppg",
+        "09_off_policy": "off_policy",
+        "10_impala": "impala",
+        "11_actors": "actors",
+    }.items()
+} | {"docs/api/runs": "workshop/runs.html"}
 
 # --- Look
 html_theme = "sphinx_book_theme"

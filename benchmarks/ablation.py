@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.agents import Rollout, make_envs
 from literate_rl.ppo import PPO, GaussianPolicy, PPOConfig, make_policy, ppo_settings
-from literate_rl.runs import flat_env
+from literate_rl.workshop.runs import flat_env
 
 Envs = VectorEnv[Any, Any, Any]
 # "Off" for a bound: a number that nothing reaches.

@@ -25,7 +25,7 @@ from literate_rl.hybrid_action import (
     ppo_policy_error_hybrid_per_head,
 )
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.runs import flat_env
+from literate_rl.workshop.runs import flat_env
 
 MOVING, LANDER = "literate_rl/Moving-v0", "literate_rl/HybridLander-v0"
 MOVING_MASK = np.array([[1, 0], [0, 1], [0, 0]])

@@ -33,7 +33,7 @@ from literate_rl.ppo import (
     ppo_settings,
 )
 from literate_rl.ppo_error import fused_ppo_policy_error
-from literate_rl.runs import evaluate, fit, flat_env
+from literate_rl.workshop.runs import evaluate, fit, flat_env
 
 BINS = 25
 # Episodes of the final evaluation start from seeds that no training run uses.

@@ -25,7 +25,7 @@ from literate_rl.ppg import (
     PPGConfig,
     ppg_settings,
 )
-from literate_rl.runs import flat_env
+from literate_rl.workshop.runs import flat_env
 
 CARTPOLE, MAZE = "CartPole-v1", "literate_rl/Maze-v0"
 TRAINING_LEVELS = range(200)

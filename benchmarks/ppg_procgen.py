@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from benchmarks.learning import Experiment, Variant, main, noisy_return
 from literate_rl.agents import make_envs
 from literate_rl.ppg import PhasicPolicy, PPGAlgorithm, PPGConfig
-from literate_rl.runs import flat_env
+from literate_rl.workshop.runs import flat_env
 
 LEVELS = 200
 FIRST_UNSEEN = 1_000_000

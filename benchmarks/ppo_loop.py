@@ -24,7 +24,7 @@ from benchmarks.harness import Case, Goal, cpu_seconds
 from literate_rl.agents import make_envs
 from literate_rl.ppo import PPO, PPOConfig, make_policy, numpy_act
 from literate_rl.ppo_error import fused_ppo_policy_error
-from literate_rl.runs import fit, flat_env
+from literate_rl.workshop.runs import fit, flat_env
 
 ROUNDS = 21
 PACKAGES = ("stable-baselines3", "gymnasium")

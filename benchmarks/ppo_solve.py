@@ -26,7 +26,7 @@ from benchmarks.harness import provenance
 from benchmarks.ppo_loop import ENV, PACKAGES, check, learner, peer_learner
 from benchmarks.store import RESULTS, write_table
 from literate_rl.ppo import PPOConfig
-from literate_rl.runs import evaluate
+from literate_rl.workshop.runs import evaluate
 
 SEEDS = 20
 INTERVAL = 4096

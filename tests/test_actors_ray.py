@@ -23,7 +23,7 @@ from worlds import counting
 
 from literate_rl.__main__ import main
 from literate_rl.actors import Actor, RayActors, slot_layout
-from literate_rl.runs import load_checkpoint
+from literate_rl.workshop.runs import load_checkpoint
 
 # Ray's processes do not find the tests' own modules.
 ray.cloudpickle.register_pickle_by_value(worlds)

@@ -12,14 +12,26 @@ from pathlib import Path
 import pytest
 import tangle
 from nbformat import NotebookNode
+from order import listed, read_order
 
 import literate_rl
 
 ROOT = tangle.ROOT
 CHAPTERS = tangle.chapter_paths()
-MODULES = [tangle.module_name(chapter) for chapter in CHAPTERS]
+KINDS = {ROOT / f"{chapter.docname}.py": chapter.kind for chapter in read_order()}
+MODULES = [tangle.module_name(c) for c in CHAPTERS if KINDS[c] != "evidence"]
+# What may be imported by everything, and what may import everything.
+FOUNDATIONS = {"workshop.runs"}
+ADAPTERS: set[str] = set()
 
-each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+
+def each(*kinds: str) -> pytest.MarkDecorator:
+    """Run a test with each chapter of these kinds."""
+    chosen = [chapter for chapter in CHAPTERS if KINDS[chapter] in kinds]
+    return pytest.mark.parametrize("chapter", chosen, ids=lambda path: path.stem)
+
+
+each_chapter = each("path", "evidence", "workshop")
 each_module = pytest.mark.parametrize("module", MODULES)
 
 
@@ -92,16 +104,31 @@ def test_the_views_are_in_sync():
 
 
 def test_every_file_among_the_chapters_is_a_chapter():
-    assert sorted((ROOT / "chapters").glob("*.py")) == CHAPTERS
+    found = [*(ROOT / "chapters").glob("**/*.py")]
+    assert sorted(found) == sorted(CHAPTERS)
+
+
+def test_the_index_lists_each_chapter_once():
+    pages = [page for _, page in listed()]
+    files = [c.relative_to(ROOT).with_suffix("").as_posix() for c in CHAPTERS]
+    assert sorted(pages) == sorted(files)
+    assert len(set(pages)) == len(pages)
+
+
+def test_each_module_of_the_workshop_stands_on_one_shelf():
+    workshop = {module for module in MODULES if module.startswith("workshop.")}
+    assert workshop == FOUNDATIONS | ADAPTERS
+    assert not FOUNDATIONS & ADAPTERS
 
 
 def test_no_two_chapters_make_one_module():
-    assert len(set(MODULES)) == len(MODULES)
+    names = [module.split(".")[-1] for module in MODULES]
+    assert len(set(names)) == len(names)
 
 
 def test_no_module_is_named_like_a_public_object():
     names = {name for module in MODULES for name in exported(module)}
-    assert not names & set(MODULES)
+    assert not names & {module.split(".")[-1] for module in MODULES}
 
 
 @each_chapter
@@ -109,28 +136,32 @@ def test_a_chapter_compiles_as_a_script(chapter):
     compile(chapter.read_text("utf-8"), chapter, "exec")
 
 
-@each_chapter
-def test_a_chapter_has_an_api_page_and_a_place_in_the_order(chapter):
-    module = tangle.module_name(chapter)
-    page = ROOT / f"docs/api/{module}.md"
+@each_module
+def test_a_module_has_an_api_page(module):
+    page = ROOT / f"docs/api/{module.replace('.', '/')}.md"
     assert page.exists(), f"write {page.relative_to(ROOT)}"
     assert f".. automodule:: literate_rl.{module}\n" in page.read_text("utf-8")
-    entries = [line.strip() for line in (ROOT / "index.md").read_text().splitlines()]
-    assert f"chapters/{chapter.stem}" in entries
-
-
-def test_the_reading_order_is_that_of_the_numbers():
-    index = (ROOT / "index.md").read_text("utf-8")
-    listed = re.findall(r"^chapters/(\d\d_\w+)$", index, re.M)
-    assert listed == [chapter.stem for chapter in CHAPTERS]
 
 
 # --- Imports --------------------------------------------------------------------------
 
 
+def may_import(chapter: Path) -> set[str]:
+    """Return the modules that a chapter may import."""
+    here = tangle.module_name(chapter)
+    if here in FOUNDATIONS:
+        return FOUNDATIONS - {here}
+    if here in ADAPTERS:
+        return set(MODULES) - {here}
+    path = [tangle.module_name(c) for c in CHAPTERS if KINDS[c] == "path"]
+    pages = [tangle.module_name(c) for c in CHAPTERS if KINDS[c] != "workshop"]
+    earlier = set(path) & set(pages[: pages.index(here)])
+    return FOUNDATIONS | earlier
+
+
 @each_chapter
-def test_a_chapter_imports_only_earlier_chapters_from_their_modules(chapter):
-    earlier = MODULES[: CHAPTERS.index(chapter)]
+def test_a_chapter_imports_what_stands_below_it(chapter):
+    allowed = may_import(chapter)
     for cell in code_cells(chapter):
         for node in ast.walk(ast.parse(cell.source)):
             if isinstance(node, ast.Import):
@@ -140,8 +171,27 @@ def test_a_chapter_imports_only_earlier_chapters_from_their_modules(chapter):
             if isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{cell.place}: relative import"
                 package, _, module = (node.module or "").partition(".")
+                # A demonstration may take a function that its chapter defines below.
+                own = set() if tangle.is_export(cell) else {tangle.module_name(chapter)}
                 if package == "literate_rl":
-                    assert module in earlier, f"{cell.place}: from {node.module}"
+                    assert module in allowed | own, f"{cell.place}: from {node.module}"
+
+
+def test_no_module_imports_itself_through_others():
+    imported = {
+        module: set(
+            re.findall(
+                r"^from literate_rl\.([\w.]+) import",
+                module_file(module).read_text("utf-8"),
+                re.MULTILINE,
+            )
+        )
+        for module in MODULES
+    }
+    while imported:
+        free = {module for module, needed in imported.items() if not needed}
+        assert free, f"a circle among {sorted(imported)}"
+        imported = {m: needed - free for m, needed in imported.items() if m not in free}
 
 
 @each_chapter
@@ -152,10 +202,9 @@ def test_package_code_imports_at_its_first_cell_only(chapter):
             assert not isinstance(node, ast.Import | ast.ImportFrom), cell.place
 
 
-@each_chapter
-def test_the_first_code_cell_opens_the_module(chapter):
-    first = code_cells(chapter)[0]
-    assert tangle.is_export(first), first.place
+@each("path", "workshop")
+def test_the_first_export_cell_opens_the_module(chapter):
+    first = next(cell for cell in code_cells(chapter) if tangle.is_export(cell))
     tree = ast.parse(first.source)
     assert ast.get_docstring(tree), first.place
     assert isinstance(tree.body[1], ast.ImportFrom), first.place
@@ -172,10 +221,15 @@ def list_named_all(tree: ast.Module) -> list[str]:
     return []
 
 
+def module_file(module: str) -> Path:
+    """Return the file of a module."""
+    return ROOT / f"src/literate_rl/{module.replace('.', '/')}.py"
+
+
 @each_module
 def test_all_names_what_the_module_itself_defines(module):
     loaded = importlib.import_module(f"literate_rl.{module}")
-    tree = ast.parse((ROOT / f"src/literate_rl/{module}.py").read_text("utf-8"))
+    tree = ast.parse(module_file(module).read_text("utf-8"))
     defined = {
         node.name
         for node in tree.body
@@ -268,7 +322,7 @@ def test_heading_levels_are_not_skipped(chapter):
         assert below <= above + 1
 
 
-@each_chapter
+@each("path")
 def test_the_parts_of_a_chapter_stand_in_order(chapter):
     numbered = list(enumerate(cells(chapter)))
     code = [n for n, cell in numbered if tangle.is_export(cell)]

@@ -44,7 +44,7 @@ from literate_rl.hybrid_action import (
 )
 from literate_rl.ppo import PPO, ppo_settings
 from literate_rl.ppo_error import clipped_surrogate, ppo_policy_data
-from literate_rl.runs import evaluate, fit, load, save_checkpoint
+from literate_rl.workshop.runs import evaluate, fit, load, save_checkpoint
 
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 

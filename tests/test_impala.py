@@ -38,7 +38,7 @@ from literate_rl.off_policy import (
     vtrace_error_discrete_action,
 )
 from literate_rl.ppo import DiscretePolicy, GaussianPolicy, make_policy
-from literate_rl.runs import Run, fit, flat_env, stored_runs
+from literate_rl.workshop.runs import Run, fit, flat_env, stored_runs
 
 SMALL = IMPALAConfig(
     model={"obs_shape": 3, "action_shape": 2}, unroll_len=4, n_sample=4, batch_size=4

@@ -20,7 +20,7 @@ from torch import Tensor
 from literate_rl.__main__ import Command, main
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo import PPOConfig, ppo_settings
-from literate_rl.runs import evaluate, load, load_checkpoint
+from literate_rl.workshop.runs import evaluate, load, load_checkpoint
 
 # Small enough to be run again and again, with all that has a state: the optimiser, both
 # normalisers, the order of the minibatches, and environments in the middle of episodes.

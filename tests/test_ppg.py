@@ -52,7 +52,14 @@ from literate_rl.ppg import (
 )
 from literate_rl.ppo import PPO, DiscretePolicy, GaussianPolicy
 from literate_rl.ppo_error import ppo_policy_data
-from literate_rl.runs import Run, evaluate, fit, flat_env, load, load_checkpoint
+from literate_rl.workshop.runs import (
+    Run,
+    evaluate,
+    fit,
+    flat_env,
+    load,
+    load_checkpoint,
+)
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 PAIR = spaces.Box(-1, 1, (2,))

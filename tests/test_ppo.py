@@ -32,7 +32,7 @@ from literate_rl.ppo import (
     ppo_settings,
 )
 from literate_rl.ppo_error import fused_ppo_policy_error, ppo_policy_data
-from literate_rl.runs import evaluate, fit, flat_env
+from literate_rl.workshop.runs import evaluate, fit, flat_env
 
 SMALL = PPOConfig(total_steps=256, num_envs=2, num_steps=32, num_epochs=2)
 

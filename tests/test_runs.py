@@ -28,7 +28,7 @@ from literate_rl.agents import make_envs
 from literate_rl.hybrid_action import HybridPolicy, Moving
 from literate_rl.ppg import PhasicPolicy
 from literate_rl.ppo import DiscretePolicy, GaussianPolicy
-from literate_rl.runs import (
+from literate_rl.workshop.runs import (
     FORMAT,
     Run,
     bootstrap_interval,

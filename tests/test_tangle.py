@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,7 @@ CELLS = [
 ]
 COINS = HEADER + "\n\n".join(CELLS) + "\n"
 MODULE = "src/literate_rl/coins.py"
-NOTEBOOK = "chapters/notebooks/03_coins.ipynb"
+NOTEBOOK = "chapters/notebooks/coins.ipynb"
 NAMES = "src/literate_rl/__init__.pyi"
 
 
@@ -64,7 +65,7 @@ def refusal(root: Path) -> str:
 def new_root(path: Path) -> Path:
     """Make a repository with one chapter and no views."""
     (path / "chapters").mkdir(parents=True)
-    (path / "chapters/03_coins.py").write_text(COINS)
+    (path / "chapters/coins.py").write_text(COINS)
     (path / "src/literate_rl").mkdir(parents=True)
     (path / "src/literate_rl/__init__.py").write_text('"""Hand-written."""\n')
     return path
@@ -103,15 +104,18 @@ def test_views_do_not_depend_on_the_place(root, tmp_path):
 
 def test_a_module_is_its_header_and_the_export_cells(root):
     header, _, body = (root / MODULE).read_text().partition("\n")
-    assert header.startswith("# Generated from chapters/03_coins.py ")
+    assert header.startswith("# Generated from chapters/coins.py ")
     exports = [cell.partition("\n")[2] for cell in CELLS if "export" in cell]
     assert body == "\n\n\n".join(exports) + "\n"
 
 
 def test_the_names_are_those_that_the_modules_make_public(root):
     _, _, body = (root / NAMES).read_text().partition("\n")
-    assert body == "from .coins import (\n    value as value,\n)\n"
-    (root / "chapters/04_notes.py").write_text(COINS.replace('"value"', '"a", "b"'))
+    assert body == (
+        "from . import workshop as workshop\n"
+        "from .coins import (\n    value as value,\n)\n"
+    )
+    (root / "chapters/notes.py").write_text(COINS.replace('"value"', '"a", "b"'))
     assert root / NAMES in tangle.sync(root)
     assert "from .notes import (\n    a as a,\n    b as b,\n)" in (
         (root / NAMES).read_text()
@@ -137,58 +141,98 @@ def test_a_notebook_holds_all_cells_and_no_outputs(root):
 
 def test_cell_ids_stay_when_a_cell_is_edited(root):
     before = [cell.id for cell in nbformat.read(root / NOTEBOOK, 4).cells]
-    replace(root / "chapters/03_coins.py", "How much", "How very much")
+    replace(root / "chapters/coins.py", "How much", "How very much")
     tangle.sync(root)
     assert [cell.id for cell in nbformat.read(root / NOTEBOOK, 4).cells] == before
 
 
 def test_an_edited_chapter_rewrites_its_own_views_only(root):
-    (root / "chapters/04_notes.py").write_text(COINS.replace("Coins", "Notes"))
+    (root / "chapters/notes.py").write_text(COINS.replace("Coins", "Notes"))
     tangle.sync(root)
-    replace(root / "chapters/03_coins.py", "coin + 1", "coin + 2")
+    replace(root / "chapters/coins.py", "coin + 1", "coin + 2")
     assert tangle.sync(root) == [root / NOTEBOOK, root / MODULE]
     assert "coin + 2" in (root / MODULE).read_text()
     assert "coin + 2" in (root / NOTEBOOK).read_text()
 
 
 def test_prose_alone_leaves_the_module(root):
-    replace(root / "chapters/03_coins.py", "How much", "How very much")
+    replace(root / "chapters/coins.py", "How much", "How very much")
     assert tangle.sync(root) == [root / NOTEBOOK]
 
 
 def test_metadata_alone_rewrites_the_notebook(root):
-    replace(root / "chapters/03_coins.py", "a coin", "a silver coin")
+    replace(root / "chapters/coins.py", "a coin", "a silver coin")
     assert tangle.sync(root) == [root / NOTEBOOK]
     assert "a silver coin" in (root / NOTEBOOK).read_text()
 
 
 def test_a_renamed_chapter_takes_its_views_along(root):
-    (root / "chapters/03_coins.py").rename(root / "chapters/05_money.py")
+    (root / "chapters/coins.py").rename(root / "chapters/money.py")
     assert set(tangle.sync(root)) == {
         root / MODULE,
         root / NOTEBOOK,
         root / NAMES,
         root / "src/literate_rl/money.py",
-        root / "chapters/notebooks/05_money.ipynb",
+        root / "chapters/notebooks/money.ipynb",
     }
     assert files(root).keys() == {
-        "chapters/05_money.py",
-        "chapters/notebooks/05_money.ipynb",
+        "chapters/money.py",
+        "chapters/notebooks/money.ipynb",
         "src/literate_rl/__init__.py",
         "src/literate_rl/__init__.pyi",
         "src/literate_rl/money.py",
     }
 
 
-def test_a_new_number_keeps_the_module_name(root):
-    (root / "chapters/03_coins.py").rename(root / "chapters/05_coins.py")
-    tangle.sync(root)
-    assert "chapters/05_coins.py" in (root / MODULE).read_text().partition("\n")[0]
-    assert not (root / NOTEBOOK).exists()
+def test_the_order_of_the_index_is_that_of_the_names(root):
+    (root / "chapters/notes.py").write_text(COINS.replace('"value"', '"a"'))
+    for pages in (["notes", "coins"], ["coins", "notes"]):
+        entries = "\n".join(f"chapters/{page}" for page in pages)
+        index = f"```{{toctree}}\n:caption: Money\n\n{entries}\n```\n"
+        (root / "index.md").write_text(index)
+        tangle.sync(root)
+        _, _, body = (root / NAMES).read_text().partition("\n")
+        assert re.findall(r"from \.(\w+) import", body) == pages
+
+
+def test_a_chapter_of_the_workshop_has_its_views_in_folders_of_their_own(root):
+    workshop = root / "chapters/workshop"
+    workshop.mkdir()
+    (workshop / "mint.py").write_text(COINS.replace('"value"', '"strike"'))
+    made = [
+        root / "chapters/notebooks/workshop/mint.ipynb",
+        root / NAMES,
+        root / "src/literate_rl/workshop/mint.py",
+    ]
+    assert tangle.sync(root) == made
+    assert "from .workshop.mint import (\n    strike as strike,\n)" in (
+        (root / NAMES).read_text()
+    )
+    assert tangle.sync(root) == []
+    replace(made[2], "coin + 1", "coin + 2")
+    assert refusal(root).startswith("src/literate_rl/workshop/mint.py:1: edited by")
+    made[2].unlink()
+    (workshop / "mint.py").unlink()
+    assert set(tangle.sync(root)) == set(made[:2])
+    assert not made[0].exists()
+
+
+def test_the_readme_lists_the_chapters_and_keeps_the_rest(root):
+    readme = root / "README.md"
+    text = "# Mine\n<!-- chapters -->\nold\n<!-- end of chapters -->\nrest\n"
+    readme.write_text(text)
+    assert tangle.sync(root) == [readme]
+    head, row, rest = readme.read_text().partition(
+        "| 1 | [Coins](chapters/coins.py) |  |\n"
+    )
+    assert head.startswith("# Mine\n<!-- chapters -->\n| |")
+    assert row
+    assert rest == "<!-- end of chapters -->\nrest\n"
+    assert tangle.sync(root) == []
 
 
 def test_check_names_stale_views_and_writes_nothing(root):
-    replace(root / "chapters/03_coins.py", "coin + 1", "coin + 2")
+    replace(root / "chapters/coins.py", "coin + 1", "coin + 2")
     before = files(root)
     assert tangle.sync(root, check=True) == [root / NOTEBOOK, root / MODULE]
     assert files(root) == before
@@ -213,9 +257,9 @@ def test_check_names_stale_views_and_writes_nothing(root):
 @pytest.mark.parametrize("chapter_changed", [False, True])
 def test_a_hand_edit_is_kept_and_named(root, view, old, new, chapter_changed):
     # Another chapter has work to do: it must wait as well.
-    (root / "chapters/02_notes.py").write_text(COINS)
+    (root / "chapters/notes.py").write_text(COINS)
     if chapter_changed:
-        replace(root / "chapters/03_coins.py", "print(value(1))", "print(value(2))")
+        replace(root / "chapters/coins.py", "print(value(1))", "print(value(2))")
     replace(root / view, old, new)
     message = refusal(root)
     assert message.startswith(f"{view}:1: edited by hand")
@@ -244,7 +288,7 @@ def test_deleting_the_edited_view_is_the_way_out(root):
 
 def test_a_hand_edited_module_of_a_removed_chapter_is_kept(root):
     replace(root / MODULE, "coin + 1", "coin + 2")
-    (root / "chapters/03_coins.py").unlink()
+    (root / "chapters/coins.py").unlink()
     assert refusal(root).startswith(f"{MODULE}:1:")
 
 
@@ -278,25 +322,50 @@ def test_an_executed_notebook_is_written_afresh(root):
     assert files(root) == before
 
 
-def test_a_notebook_saved_through_its_pairing_is_accepted(root, monkeypatch):
+@pytest.mark.parametrize("folder", ["", "workshop/"])
+def test_a_notebook_saved_through_its_pairing_is_accepted(root, monkeypatch, folder):
     shutil.copy(tangle.ROOT / "pyproject.toml", root)
     monkeypatch.chdir(root)
-    notebook = nbformat.read(root / NOTEBOOK, 4)
+    source = root / f"chapters/{folder}coins.py"
+    source.parent.mkdir(exist_ok=True)
+    (root / "chapters/coins.py").rename(source)
+    tangle.sync(root)
+    pair = root / f"chapters/notebooks/{folder}coins.ipynb"
+    module = root / f"src/literate_rl/{folder}coins.py"
+    notebook = nbformat.read(pair, 4)
     notebook.cells[3].source = notebook.cells[3].source.replace("coin + 1", "coin + 2")
     notebook.cells.insert(3, nbformat.v4.new_markdown_cell("A cell between."))
-    nbformat.write(notebook, root / NOTEBOOK)
-    later = (root / "chapters/03_coins.py").stat().st_mtime + 10
-    os.utime(root / NOTEBOOK, (later, later))
+    nbformat.write(notebook, pair)
+    later = source.stat().st_mtime + 10
+    os.utime(pair, (later, later))
 
-    jupytext.cli.jupytext(["--quiet", "--sync", NOTEBOOK])
-    chapter = (root / "chapters/03_coins.py").read_text()
+    jupytext.cli.jupytext(["--quiet", "--sync", str(pair.relative_to(root))])
     edited = [*CELLS[:3], "# %% [markdown]\n# A cell between.", *CELLS[3:]]
     expected = HEADER + "\n\n".join(edited) + "\n"
-    assert chapter.split() == expected.replace("coin + 1", "coin + 2").split()
-
-    assert set(tangle.sync(root)) == {root / NOTEBOOK, root / MODULE}
-    assert "coin + 2" in (root / MODULE).read_text()
+    assert source.read_text().split() == (
+        expected.replace("coin + 1", "coin + 2").split()
+    )
+    assert set(tangle.sync(root)) == {pair, module}
+    assert "coin + 2" in module.read_text()
     assert tangle.sync(root) == []
+
+
+@pytest.mark.parametrize("folder", ["", "workshop/"])
+def test_a_chapter_saved_through_its_pairing_reaches_the_notebook(
+    root, monkeypatch, folder
+):
+    shutil.copy(tangle.ROOT / "pyproject.toml", root)
+    monkeypatch.chdir(root)
+    source = root / f"chapters/{folder}coins.py"
+    source.parent.mkdir(exist_ok=True)
+    (root / "chapters/coins.py").rename(source)
+    tangle.sync(root)
+    pair = root / f"chapters/notebooks/{folder}coins.ipynb"
+    replace(source, "How much", "How very much")
+    later = pair.stat().st_mtime + 10
+    os.utime(source, (later, later))
+    jupytext.cli.jupytext(["--quiet", "--sync", str(source.relative_to(root))])
+    assert "How very much" in pair.read_text()
 
 
 # --- Errors in a chapter --------------------------------------------------------------
@@ -314,26 +383,28 @@ def test_a_syntax_error_is_reported_at_its_line(
     root = new_root(tmp_path_factory.mktemp("root"))
     cell = '# %% tags=["export"]\n' + "fine = 1\n" * gap + broken
     text = HEADER + "\n\n".join([*before, cell, *after]) + "\n"
-    (root / "chapters/03_coins.py").write_text(text)
+    (root / "chapters/coins.py").write_text(text)
     line = 1 + text.splitlines().index(broken)
-    assert refusal(root).startswith(f"chapters/03_coins.py:{line}: ")
+    assert refusal(root).startswith(f"chapters/coins.py:{line}: ")
 
 
 def test_an_open_string_is_reported_as_such(root):
-    chapter = root / "chapters/03_coins.py"
+    chapter = root / "chapters/coins.py"
     replace(chapter, '"""Return it."""', '"""Return it.')
     line = 1 + chapter.read_text().splitlines().index('    """Return it.')
-    assert refusal(root).startswith(f"chapters/03_coins.py:{line}: ")
+    assert refusal(root).startswith(f"chapters/coins.py:{line}: ")
 
 
 def test_text_before_the_first_cell_is_refused(root):
-    replace(root / "chapters/03_coins.py", HEADER, HEADER + "import this\n\n")
-    assert refusal(root) == "chapters/03_coins.py:1: text outside of the `# %%` cells"
+    replace(root / "chapters/coins.py", HEADER, HEADER + "import this\n\n")
+    assert refusal(root) == "chapters/coins.py:1: text outside of the `# %%` cells"
 
 
-def test_a_chapter_without_package_code_is_refused(root):
-    replace(root / "chapters/03_coins.py", ' tags=["export"]', "")
-    assert refusal(root) == "chapters/03_coins.py:1: no cell is tagged `export`"
+def test_a_chapter_without_package_code_has_a_notebook_and_no_module(root):
+    replace(root / "chapters/coins.py", ' tags=["export"]', "")
+    assert set(tangle.sync(root)) == {root / NOTEBOOK, root / NAMES, root / MODULE}
+    assert not (root / MODULE).exists()
+    assert "coins" not in (root / NAMES).read_text()
 
 
 def test_demonstrations_do_not_reach_the_module(root):
@@ -388,7 +459,7 @@ def killed(*_: object, **__: object) -> None:
 
 def test_a_killed_write_leaves_the_old_file(root, monkeypatch):
     before = files(root)
-    replace(root / "chapters/03_coins.py", "coin + 1", "coin + 2")
+    replace(root / "chapters/coins.py", "coin + 1", "coin + 2")
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -403,7 +474,7 @@ def test_a_killed_write_leaves_the_old_file(root, monkeypatch):
 
 def test_a_half_written_draft_never_takes_the_place(root, monkeypatch):
     before = files(root)[NOTEBOOK]
-    replace(root / "chapters/03_coins.py", "coin + 1", "coin + 2")
+    replace(root / "chapters/coins.py", "coin + 1", "coin + 2")
 
     def half(path: Path, text: str, **_: object) -> None:
         path.write_bytes(text[: len(text) // 2].encode())

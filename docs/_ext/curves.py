@@ -24,7 +24,7 @@ from traitlets.config.loader import PyFileConfigLoader
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
 from benchmarks.store import RESULTS, read_table
-from literate_rl.runs import StoredRuns, bootstrap_interval, stored_runs
+from literate_rl.workshop.runs import StoredRuns, bootstrap_interval, stored_runs
 
 logger = logging.getLogger(__name__)
 LEARNING = RESULTS / "learning"

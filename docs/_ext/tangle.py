@@ -1,12 +1,15 @@
 """Tangle: make each chapter's notebook and module from its one source.
 
 ``python docs/_ext/tangle.py`` writes the views that are stale;
-``--check`` only names them. A chapter is ``chapters/NN_name.py``. Its views are
+``--check`` only names them. A chapter is ``chapters/name.py``, or
+``chapters/workshop/name.py``. Its views are
 
-* ``src/literate_rl/name.py``: the code cells tagged ``export``, joined;
-* ``chapters/notebooks/NN_name.ipynb``: all cells, without outputs.
+* ``src/literate_rl/name.py``: the code cells tagged ``export``, joined; a chapter
+  without such cells, which only shows evidence, has none;
+* ``chapters/notebooks/name.ipynb``: all cells, without outputs.
 
-All chapters together make ``src/literate_rl/__init__.pyi``, the list of public names.
+All chapters together make ``src/literate_rl/__init__.pyi``, the list of public names,
+and the table of the chapters in ``README.md``.
 
 Every view carries a digest of its own content. A view whose digest does not fit
 was edited by hand: nothing is written then, and the message says where to edit.
@@ -25,11 +28,13 @@ from pathlib import Path
 import jupytext
 import nbformat
 from nbformat import NotebookNode
+from order import chapter_files, read_order, readme_table
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = "# Generated from {} (edit there); digest {}\n"
 HEADER_PATTERN = re.compile(r"# Generated from \S+ \(edit there\); digest (\w+)\n")
-HAND_WRITTEN = {"__init__.py", "__main__.py"}
+HAND_WRITTEN = {"__init__.py", "__main__.py", "workshop/__init__.py"}
+TABLE = re.compile(r"(<!-- chapters -->\n).*(<!-- end of chapters -->\n)", re.DOTALL)
 
 
 class TangleError(Exception):
@@ -38,12 +43,14 @@ class TangleError(Exception):
 
 def chapter_paths(root: Path = ROOT) -> list[Path]:
     """Return the chapters in reading order."""
-    return sorted((root / "chapters").glob("[0-9][0-9]_*.py"))
+    files = chapter_files(root)
+    return [files[chapter.docname] for chapter in read_order(root)]
 
 
 def module_name(chapter: Path) -> str:
-    """Return the module a chapter becomes: ``04_ppo_error.py`` is ``ppo_error``."""
-    return chapter.stem.split("_", 1)[1]
+    """Return the module of a chapter: ``workshop/runs.py`` is ``workshop.runs``."""
+    shelf = "workshop." if chapter.parent.name == "workshop" else ""
+    return shelf + chapter.stem
 
 
 def parse(text: str) -> NotebookNode:
@@ -76,9 +83,11 @@ def is_export(cell: NotebookNode) -> bool:
     return cell.cell_type == "code" and "export" in cell.metadata.get("tags", [])
 
 
-def module_text(chapter: Path, root: Path = ROOT) -> str:
-    """Return the module: the export cells of a chapter under one header line."""
-    notebook = read(chapter, root)
+def module_text(chapter: Path, notebook: NotebookNode, root: Path = ROOT) -> str:
+    """Return the module: the export cells of a chapter under one header line.
+
+    It is empty if no cell is tagged ``export``.
+    """
     sources = []
     for cell, start in zip(
         notebook.cells, notebook.metadata["source_map"], strict=True
@@ -93,18 +102,19 @@ def module_text(chapter: Path, root: Path = ROOT) -> str:
             raise TangleError(f"{place}: {error.msg}") from error
         sources.append(cell.source)
     if not sources:
-        raise TangleError(f"{chapter.relative_to(root)}:1: no cell is tagged `export`")
+        return ""
     body = "\n\n\n".join(sources) + "\n"
     return HEADER.format(chapter.relative_to(root).as_posix(), digest(body)) + body
 
 
-def names_text(chapters: list[Path], root: Path = ROOT) -> str:
+def names_text(modules: dict[str, str]) -> str:
     """Return the stub of the package: each module's ``__all__``, re-exported."""
-    body = ""
-    for chapter in chapters:
-        names = public_names(module_text(chapter, root))
+    body = "from . import workshop as workshop\n"
+    for module, text in modules.items():
+        names = public_names(text)
         lines = "".join(f"    {name} as {name},\n" for name in names)
-        body += f"from .{module_name(chapter)} import (\n{lines})\n"
+        if names:
+            body += f"from .{module} import (\n{lines})\n"
     return HEADER.format("chapters/*.py", digest(body)) + body
 
 
@@ -116,11 +126,10 @@ def public_names(module: str) -> list[str]:
     return []
 
 
-def notebook_text(chapter: Path, root: Path = ROOT) -> str:
+def notebook_text(chapter: Path, notebook: NotebookNode) -> str:
     """Return the notebook: deterministic cell ids, no outputs, its own digest."""
-    notebook = read(chapter, root)
     for number, cell in enumerate(notebook.cells):
-        cell.id = f"{module_name(chapter).replace('_', '-')}-{number:02d}"
+        cell.id = f"{chapter.stem.replace('_', '-')}-{number:02d}"
     notebook.metadata = NotebookNode(
         kernelspec=notebook.metadata.get("kernelspec", {}),
         language_info={"name": "python"},
@@ -158,6 +167,8 @@ def same(old: str, new: str, suffix: str) -> bool:
 
 def untouched(text: str, suffix: str) -> bool:
     """Say whether a view still is what ``make sync`` wrote."""
+    if suffix == ".md":
+        return True  # only the table of README.md is written, between two marks
     if suffix == ".ipynb":
         notebook = read_notebook(text)
         written = notebook.metadata.get("literate_rl", {}).get("digest")
@@ -177,23 +188,35 @@ def read_notebook(text: str) -> NotebookNode:
 
 def plan(root: Path = ROOT) -> dict[Path, str]:
     """Return every view's path and the text that it should have."""
-    views = {}
+    views, modules = {}, {}
     for chapter in chapter_paths(root):
-        name = module_name(chapter)
-        views[root / f"src/literate_rl/{name}.py"] = module_text(chapter, root)
-        views[root / f"chapters/notebooks/{chapter.stem}.ipynb"] = notebook_text(
-            chapter, root
-        )
-    views[root / "src/literate_rl/__init__.pyi"] = names_text(chapter_paths(root), root)
+        place = chapter.relative_to(root / "chapters")
+        notebook = read(chapter, root)
+        if text := module_text(chapter, notebook, root):
+            views[root / "src/literate_rl" / place] = text
+            modules[module_name(chapter)] = text
+        pair = root / "chapters/notebooks" / place.with_suffix(".ipynb")
+        views[pair] = notebook_text(chapter, notebook)
+    views[root / "src/literate_rl/__init__.pyi"] = names_text(modules)
+    readme = root / "README.md"
+    if readme.exists():
+        table = readme_table(read_order(root))
+        text = readme.read_text(encoding="utf-8")
+        views[readme] = TABLE.sub(lambda found: found[1] + table + found[2], text)
     return views
 
 
 def stale(views: dict[Path, str], root: Path = ROOT) -> list[Path]:
     """Return the views to write or to remove; raise if one was edited by hand."""
     package = root / "src/literate_rl"
-    present = {*package.glob("*.py"), *package.glob("*.pyi")}
+    present = {*package.rglob("*.py"), *package.rglob("*.pyi")}
     present -= {package / name for name in HAND_WRITTEN}
-    present |= set((root / "chapters/notebooks").glob("*.ipynb"))
+    present |= {
+        path
+        for path in (root / "chapters/notebooks").rglob("*.ipynb")
+        if ".ipynb_checkpoints" not in path.parts
+    }
+    present |= {root / "README.md"} & views.keys()
     changed, edited = [], []
     for path in sorted(present | views.keys()):
         new = views.get(path)
@@ -205,8 +228,8 @@ def stale(views: dict[Path, str], root: Path = ROOT) -> list[Path]:
         if not kept and not untouched(old or "", path.suffix):
             edited.append(
                 f"{path.relative_to(root)}:1: edited by hand. Code and prose are "
-                "edited in chapters/NN_name.py only: move the edit there, delete this "
-                "file, run `make sync`"
+                "edited in chapters/ only: move the edit there, delete this file, run "
+                "`make sync`"
             )
     if edited:
         raise TangleError("\n".join(edited))

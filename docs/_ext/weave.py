@@ -14,8 +14,8 @@ import re
 import tokenize
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
+from sysconfig import get_python_version
 from typing import Any
 
 from docutils import nodes
@@ -33,15 +33,6 @@ from sphinx.writers.html5 import HTML5Translator
 from tangle import ROOT, digest, is_export, module_name, parse
 
 PACKAGE = "literate_rl"
-# A change of one of these may change what a chapter prints.
-EXECUTED_WITH = (
-    "torch",
-    "numpy",
-    "gymnasium",
-    "DI-treetensor",
-    "matplotlib",
-    "ipykernel",
-)
 DIRECTIVE = re.compile(r"#(:|\s*(noqa|type:|fmt:|pragma|ruff:|mypy:))")
 
 
@@ -52,13 +43,17 @@ def read_chapter(text: str) -> NotebookNode:
     """Read a chapter for myst-nb.
 
     The execution cache compares code cells and the kernelspec. A digest of the imported
-    chapters, of the libraries and of the stored runs stands in the kernelspec, so that
-    a page never shows numbers of an earlier state of the package.
+    chapters, of Python, the libraries and the stored runs stands in the kernelspec, so
+    that a page never shows numbers of an earlier state of the package.
     """
     notebook = parse(text)
     code = "\n".join(c.source for c in notebook.cells if c.cell_type == "code")
-    parts = [f"{name} {version(name)}" for name in EXECUTED_WITH]
-    parts.append((ROOT / "docs/_ext/kernel_config.py").read_text("utf-8"))
+    # A change of Python or of any library may change what a chapter prints.
+    parts = [f"Python {get_python_version()}"]
+    parts += [
+        (ROOT / name).read_text("utf-8")
+        for name in ("constraints.txt", "docs/_ext/kernel_config.py")
+    ]
     parts += [meaning(path.read_text("utf-8")) for path in imported_modules(code)]
     parts += [path.read_text("utf-8") for path in stored_data(code)]
     kernelspec = notebook.metadata.setdefault("kernelspec", {})
@@ -85,10 +80,10 @@ def imported_modules(code: str) -> list[Path]:
     """Return the package's modules that a code imports, directly or through others."""
     found: dict[Path, None] = {}
     waiting = [code]
-    pattern = re.compile(rf"^\s*from {PACKAGE}\.(\w+) import", re.MULTILINE)
+    pattern = re.compile(rf"^\s*from {PACKAGE}\.([\w.]+) import", re.MULTILINE)
     while waiting:
         for name in pattern.findall(waiting.pop()):
-            path = ROOT / "src" / PACKAGE / f"{name}.py"
+            path = ROOT / "src" / PACKAGE / f"{name.replace('.', '/')}.py"
             if path.exists() and path not in found:
                 found[path] = None
                 waiting.append(path.read_text("utf-8"))
@@ -250,7 +245,7 @@ class WeaveCells(SphinxTransform):
             classes = cell["classes"]
             if "tag_export" in classes and "tag_hide-input" not in classes:
                 self.weave(cell, starts[cell["cell_index"]] + 1, names)
-        self.add_facts(path, module)
+        self.add_facts(path, module, bool(own))
 
     def weave(self, cell: nodes.container, first: int, names: dict[str, str]) -> None:
         """Add the two columns to a cell whose code starts at 0-based line ``first``."""
@@ -306,26 +301,27 @@ class WeaveCells(SphinxTransform):
             text += [*fields, nodes.raw("", "</details>", format="html")]
         return text
 
-    def add_facts(self, path: Path, module: str) -> None:
+    def add_facts(self, path: Path, module: str, has_module: bool) -> None:
         """Say under the title how long the page ran and where its other views are."""
         title = next(self.document.findall(nodes.title))
         run = NbMetadataCollector.get_exec_data(self.env, self.env.docname) or {}
         facts = nodes.paragraph(classes=["chapter-facts"])
         if run.get("runtime"):
             facts += nodes.Text(f"Ran in {run['runtime']:.0f} s · ")
-        notebook = f"/chapters/notebooks/{path.stem}.ipynb"
-        facts += download("Notebook", notebook)
+        place = path.relative_to(ROOT / "chapters").with_suffix(".ipynb")
+        facts += download("Notebook", f"/chapters/notebooks/{place}")
         facts += nodes.Text(" · ")
-        facts += addnodes.pending_xref(
-            "",
-            nodes.inline("", "Module"),
-            refdomain="py",
-            reftype="mod",
-            reftarget=module,
-            refdoc=self.env.docname,
-            refexplicit=True,
-        )
-        facts += nodes.Text(" · ")
+        if has_module:
+            facts += addnodes.pending_xref(
+                "",
+                nodes.inline("", "Module"),
+                refdomain="py",
+                reftype="mod",
+                reftarget=module,
+                refdoc=self.env.docname,
+                refexplicit=True,
+            )
+            facts += nodes.Text(" · ")
         facts += download("Source", f"/{path.relative_to(ROOT)}")
         title.parent.insert(title.parent.index(title) + 1, facts)
 

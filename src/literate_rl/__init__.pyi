@@ -1,4 +1,5 @@
-# Generated from chapters/*.py (edit there); digest b462c4115cdcccd1
+# Generated from chapters/*.py (edit there); digest 0a5ffd665bfaf1e1
+from . import workshop as workshop
 from .agents import (
     Ring as Ring,
     Rollout as Rollout,
@@ -11,24 +12,6 @@ from .agents import (
     seed_everything as seed_everything,
     tabular_values as tabular_values,
     true_successors as true_successors,
-)
-from .runs import (
-    Learner as Learner,
-    Policy as Policy,
-    Run as Run,
-    StoredRuns as StoredRuns,
-    bootstrap_interval as bootstrap_interval,
-    env_seed as env_seed,
-    evaluate as evaluate,
-    fit as fit,
-    flat_env as flat_env,
-    load as load,
-    load_checkpoint as load_checkpoint,
-    record_video as record_video,
-    save_checkpoint as save_checkpoint,
-    show as show,
-    stored_runs as stored_runs,
-    video_html as video_html,
 )
 from .policy_gradient import (
     categorical_entropy as categorical_entropy,
@@ -137,4 +120,22 @@ from .actors import (
     Transport as Transport,
     actors_settings as actors_settings,
     slot_layout as slot_layout,
+)
+from .workshop.runs import (
+    Learner as Learner,
+    Policy as Policy,
+    Run as Run,
+    StoredRuns as StoredRuns,
+    bootstrap_interval as bootstrap_interval,
+    env_seed as env_seed,
+    evaluate as evaluate,
+    fit as fit,
+    flat_env as flat_env,
+    load as load,
+    load_checkpoint as load_checkpoint,
+    record_video as record_video,
+    save_checkpoint as save_checkpoint,
+    show as show,
+    stored_runs as stored_runs,
+    video_html as video_html,
 )

@@ -31,7 +31,7 @@ from literate_rl.ppo import (
     ppo_settings,
 )
 from literate_rl.ppo_error import fused_ppo_policy_error
-from literate_rl.runs import (
+from literate_rl.workshop.runs import (
     Learner,
     Run,
     evaluate,

@@ -1,4 +1,4 @@
-# Generated from chapters/11_actors.py (edit there); digest d3ebed09136b16fc
+# Generated from chapters/actors.py (edit there); digest 0212a4f1f8593502
 """Actors and a learner: in one process, in several with shared memory, or on Ray."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from literate_rl.agents import true_successors
 from literate_rl.impala import IMPALAConfig, IMPALAPolicy, impala_settings
 from literate_rl.ppo import check_experience, numpy_act
-from literate_rl.runs import check_counts, check_setting, env_seed
+from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 
 __all__ = [
     "Actor",

@@ -1,4 +1,4 @@
-# Generated from chapters/03_advantages.py (edit there); digest 0ebdfae59856eb6f
+# Generated from chapters/advantages.py (edit there); digest 0ebdfae59856eb6f
 """Advantages: n-step returns, lambda-returns and generalised advantage estimation."""
 
 from __future__ import annotations

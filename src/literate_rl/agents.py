@@ -1,4 +1,4 @@
-# Generated from chapters/00_agents.py (edit there); digest 33b5f3572d55d3ab
+# Generated from chapters/agents.py (edit there); digest 33b5f3572d55d3ab
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/07_disjoint_network.py (edit there); digest 86aa200394f87f15
+# Generated from chapters/disjoint_network.py (edit there); digest 86aa200394f87f15
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/06_hybrid_action.py (edit there); digest 7e3807077d2804d0
+# Generated from chapters/hybrid_action.py (edit there); digest 7e3807077d2804d0
 """Hybrid actions: a type and its arguments, as one distribution, in an environment."""
 
 from __future__ import annotations

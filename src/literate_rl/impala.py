@@ -1,4 +1,4 @@
-# Generated from chapters/10_impala.py (edit there); digest 3ed677472f54b0ee
+# Generated from chapters/impala.py (edit there); digest c3868065e9a3b903
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from literate_rl.off_policy import (
     vtrace_error_continuous_action,
     vtrace_error_discrete_action,
 )
-from literate_rl.runs import check_counts, check_setting, env_seed
+from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 
 __all__ = [
     "IMPALA",

@@ -1,4 +1,4 @@
-# Generated from chapters/09_off_policy.py (edit there); digest 2015ca8336d7309b
+# Generated from chapters/off_policy.py (edit there); digest 3268200f50f9acb2
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def vtrace(
     # How much of the next row belongs to this one: nothing behind a done.
     follow = torch.full_like(delta, gamma * lambda_).masked_fill_(done, 0.0)
 
-    # The recursion {eq}`vtrace` is the scan of {doc}`/chapters/03_advantages`.
+    # The recursion {eq}`vtrace` is the scan of {doc}`/chapters/advantages`.
     x = reverse_scan(rho * delta, follow * c)
     # The advantage {eq}`vtrace-advantage`. Behind the last row comes nothing. What was
     # made here may be written to.
@@ -245,7 +245,7 @@ def vtrace_error(
     )
 
     # The three means {eq}`vtrace-losses`. The first is the loss of
-    # {doc}`/chapters/02_policy_gradient`.
+    # {doc}`/chapters/policy_gradient`.
     policy_loss = policy_gradient_error(log_prob, adv, weight)
     error = (value[:-1] - target).square()
     if weight is not None:

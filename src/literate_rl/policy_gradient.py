@@ -1,4 +1,4 @@
-# Generated from chapters/02_policy_gradient.py (edit there); digest bfd05a84fca59871
+# Generated from chapters/policy_gradient.py (edit there); digest bfd05a84fca59871
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
 
 from __future__ import annotations

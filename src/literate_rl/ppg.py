@@ -1,4 +1,4 @@
-# Generated from chapters/08_ppg.py (edit there); digest a3e262d5a76506c1
+# Generated from chapters/ppg.py (edit there); digest 43a1c07169879603
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from literate_rl.ppo import (
     ppo_settings,
 )
 from literate_rl.ppo_error import ppo_info, ppo_policy_data, ppo_policy_loss
-from literate_rl.runs import check_counts, check_setting
+from literate_rl.workshop.runs import check_counts, check_setting
 
 __all__ = [
     "AlgStep",

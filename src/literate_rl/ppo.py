@@ -1,4 +1,4 @@
-# Generated from chapters/05_ppo.py (edit there); digest fe7db25196d10fec
+# Generated from chapters/ppo.py (edit there); digest da32b56da2b022ad
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.runs import check_counts, check_setting, env_seed
+from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 
 __all__ = [
     "PPO",
@@ -416,7 +416,7 @@ class RewardScaler(nn.Module):
     def forward(self, reward: Tensor, done: Tensor, real: Tensor) -> Tensor:
         """Take in the rewards of a rollout's real steps, (T, B); return all scaled."""
         # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
-        # of {doc}`/chapters/03_advantages`.
+        # of {doc}`/chapters/advantages`.
         increment = reward.clone()
         increment[0] += self.carry
         factor = torch.full_like(reward, self.gamma)
@@ -596,7 +596,7 @@ class PPO:
                 config.lambda_,
             )
             target = adv + value
-        # {doc}`/chapters/08_ppg` looks at the rollout once more.
+        # {doc}`/chapters/ppg` looks at the rollout once more.
         self.seen = (batch._replace(reward=reward), old, value, next_value)
 
         # From here on time plays no role. What is left is a table of real steps.
@@ -636,7 +636,7 @@ class PPO:
         # The advantages of the minibatch get a handy size, {eq}`advantage-normalised`.
         if config.normalize_advantage:
             adv = (adv - adv.mean()) / (adv.std(correction=0) + 1e-8)
-        # The three parts of the loss are those of {doc}`/chapters/04_ppo_error`.
+        # The three parts of the loss are those of {doc}`/chapters/ppo_error`.
         policy_loss, _ = self.policy_error(
             ppo_policy_data(policy(obs), old, action, adv, None),
             config.clip_ratio,

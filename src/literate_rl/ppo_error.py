@@ -1,4 +1,4 @@
-# Generated from chapters/04_ppo_error.py (edit there); digest 012dd1e32b21917f
+# Generated from chapters/ppo_error.py (edit there); digest 012dd1e32b21917f
 """The PPO error: clipped surrogate, value error, entropy bonus and KL estimates."""
 
 from __future__ import annotations

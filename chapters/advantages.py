@@ -11,12 +11,12 @@
 #
 # **Was this action better than what the policy usually does here?** The answer is a
 # number, the advantage, and every policy gradient is weighted with it
-# ({doc}`/chapters/02_policy_gradient`). We cannot look it up. We have to estimate it from
+# ({doc}`/chapters/policy_gradient`). We cannot look it up. We have to estimate it from
 # rewards that were seen and from values that a network has guessed.
 #
 # At the end of this chapter you can choose between the two kinds of error that such an
 # estimate makes, compute it for many environments at once with the two flags of
-# {doc}`/chapters/00_agents`, and do it with a few large operations in place of a long
+# {doc}`/chapters/agents`, and do it with a few large operations in place of a long
 # loop.
 
 # %% tags=["export", "hide-input"]
@@ -69,7 +69,7 @@ __all__ = ["gae", "gae_loop", "lambda_returns", "n_step_returns", "reverse_scan"
 # The guess now counts only $\gamma^n$ as much, so there is less bias. But $n$ random
 # rewards vary more than one: there is more **variance**. With $n = 1$ the return minus
 # $V(s_t)$ is the TD error. With $n = \infty$ it is the return of
-# {doc}`/chapters/00_agents`.
+# {doc}`/chapters/agents`.
 #
 # Which $n$ is best? We need not choose. Average over all $n$, with weights that fall by
 # a factor $\lambda$ from one to the next. The **$\lambda$-return** is
@@ -462,7 +462,7 @@ def check_targets(
 # ## See it: bias against variance
 #
 # Which $\lambda$ is best depends on how good the values are. The ring of
-# {doc}`/chapters/00_agents` can show it, because there the truth is known. On average, a
+# {doc}`/chapters/agents` can show it, because there the truth is known. On average, a
 # return that starts with action $a$ in cell $s$ should be
 #
 # $$
@@ -591,7 +591,7 @@ for name, flags in rules.items():
 #
 # In Gymnasium's mode `NEXT_STEP` the row after an end is a phantom: its action was ignored,
 # its reward is 0, and it leads from the last observation of one episode to the first of the
-# next ({doc}`/chapters/00_agents`). The flags of the row before keep it from reaching back.
+# next ({doc}`/chapters/agents`). The flags of the row before keep it from reaching back.
 # But it has an advantage of its own, and that is pure noise for an action that nobody
 # took. With exact values again:
 

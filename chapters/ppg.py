@@ -61,7 +61,7 @@ from literate_rl.ppo import (
     ppo_settings,
 )
 from literate_rl.ppo_error import ppo_info, ppo_policy_data, ppo_policy_loss
-from literate_rl.runs import check_counts, check_setting
+from literate_rl.workshop.runs import check_counts, check_setting
 
 __all__ = [
     "AlgStep",
@@ -186,7 +186,7 @@ fig.tight_layout()
 # PPO. The value does not touch the policy's encoder. After $N_\pi$ such phases comes one
 # **auxiliary phase**. It goes over all the data of these phases once more, several times.
 # There the values learn, one of them through the policy's encoder, and the policy is held
-# where it was. {doc}`/chapters/07_disjoint_network` has built the network for it.
+# where it was. {doc}`/chapters/disjoint_network` has built the network for it.
 #
 # ## What is handed on
 #
@@ -200,7 +200,7 @@ fig.tight_layout()
 # `absorbed` takes over what the network says now and keeps what was done: the action.
 #
 # In each we add one field to the documented ones, the value of the true successor. Without it
-# a step that was truncated has no bootstrap ({doc}`/chapters/03_advantages`).
+# a step that was truncated has no bootstrap ({doc}`/chapters/advantages`).
 
 
 # %% tags=["export"]
@@ -396,7 +396,7 @@ def draw_or_mode(leaf: Any, q: float) -> Tensor:
 # ## The loss of the auxiliary phase
 #
 # In the auxiliary phase both values move towards the same target, the $\lambda$-return
-# $G^\lambda$ of {doc}`/chapters/03_advantages`. The auxiliary value takes the policy's
+# $G^\lambda$ of {doc}`/chapters/advantages`. The auxiliary value takes the policy's
 # encoder with it. That could turn the policy into anything, because the policy reads the same
 # features. So a third term holds it where it is: the divergence from the policy at the start
 # of the phase, $\pi_{\text{old}}$, the *clone* term. For one step,
@@ -419,7 +419,7 @@ def draw_or_mode(leaf: Any, q: float) -> Tensor:
 # $$ (nested-divergence)
 #
 # For a hybrid action this is an upper bound of the divergence in
-# {doc}`/chapters/06_hybrid_action`. There each argument counts as often as its type is
+# {doc}`/chapters/hybrid_action`. There each argument counts as often as its type is
 # chosen, here it counts always. Both are zero for the same policies, as long as every type
 # has a chance.
 
@@ -993,12 +993,12 @@ class PPGAuxAlgorithm:
 # %% [markdown]
 # ## The policy phase
 #
-# The policy phase is PPO, the very loop of {doc}`/chapters/05_ppo`. All that it needs is a
+# The policy phase is PPO, the very loop of {doc}`/chapters/ppo`. All that it needs is a
 # policy with the methods that it asks for. `PhasicPolicy` gives them to the disjoint
 # network. What an action *is*, how it is drawn, judged and handed to the environment, is
 # known by the policies of the chapters before. So it takes one of them, without its
 # networks, and puts its own in their place. In this way it serves discrete actions, boxes
-# and the hybrid actions of {doc}`/chapters/06_hybrid_action`.
+# and the hybrid actions of {doc}`/chapters/hybrid_action`.
 #
 # Pixels, or a map, need layers that look at neighbours. If an observation has three
 # dimensions, a small convolutional encoder takes the place of the plain one. It takes
@@ -1227,7 +1227,7 @@ class PhasicPolicy(nn.Module):
 # %% [markdown]
 # ## The algorithm
 #
-# `PPGAlgorithm` alternates the phases. It is a learner as {doc}`/chapters/01_runs` knows it.
+# `PPGAlgorithm` alternates the phases. It is a learner as {doc}`/chapters/workshop/runs` knows it.
 # An iteration is one iteration of PPO. What PPO saw of it goes into the auxiliary buffer,
 # and each `aux_interval` iterations an auxiliary phase follows. Its step size falls in the
 # same straight line as that of PPO.
@@ -1545,7 +1545,7 @@ gym.register("literate_rl/Maze-v0", entry_point="literate_rl.ppg:Maze")
 import copy
 from dataclasses import replace
 
-from literate_rl.runs import fit, flat_env
+from literate_rl.workshop.runs import fit, flat_env
 
 
 def make_learner(env, config):
@@ -1646,7 +1646,7 @@ for index, name in enumerate(("without", "with")):
 # ## See it: a run
 #
 # A short run, with the auxiliary phases marked; the same with a clone weight of 100; and with rewards
-# in units of the returns' deviation (`scale_reward` of {doc}`/chapters/05_ppo`). The step size
+# in units of the returns' deviation (`scale_reward` of {doc}`/chapters/ppo`). The step size
 # hardly falls in the first part of a long run, and here it does not fall at all. Single runs show the
 # machinery and nothing about how well it learns. Longer runs over several seeds are below.
 
@@ -1684,7 +1684,7 @@ for step in steps[phases]:
 # the clone weight does.
 #
 # In a terminal the same takes one line, `python -m literate_rl ppg --env CartPole-v1`, with
-# the progress, the metrics, the checkpoints and the evaluation of {doc}`/chapters/01_runs`. A
+# the progress, the metrics, the checkpoints and the evaluation of {doc}`/chapters/workshop/runs`. A
 # run that is stopped between two auxiliary phases keeps its buffer in the checkpoint.
 #
 # ## See it: mazes
@@ -1708,7 +1708,7 @@ fig.tight_layout()
 # PPO is here the same agent without the auxiliary phase. We ask on five tasks:
 #
 # - CartPole, where an agent plays in the only world that there is, with the settings of
-#   {doc}`/chapters/05_ppo`;
+#   {doc}`/chapters/ppo`;
 # - the same with rewards in units of the returns' deviation;
 # - the mazes, trained on 200 levels and judged on these and on 500 others, where both agents were
 #   tuned, with six settings each on a seed that is not used again;
@@ -1720,7 +1720,7 @@ fig.tight_layout()
 # `python -m benchmarks.ppg_procgen` those of the last.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels with learning curves of PPG and PPO. CartPole: both rise to 500, PPO earlier. CartPole with scaled rewards: both rise more slowly, PPG to 460 and PPO to 360, with wide bands. Mazes: both rise from 0.3 to about 0.9, PPG a little above PPO. Mazes with one epoch: both rise to less than 0.6, on top of each other. StarPilot: both rise from below 2 to about 3, on top of each other"}}
-from literate_rl.runs import bootstrap_interval, stored_runs
+from literate_rl.workshop.runs import bootstrap_interval, stored_runs
 
 
 def mean_with_interval(values, digits=2):

@@ -47,7 +47,7 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.runs import check_counts, check_setting, env_seed
+from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 
 __all__ = [
     "PPO",
@@ -98,8 +98,8 @@ __all__ = [
 # So why not maximise the right side? Because the states in it are those that the *new*
 # policy visits, and we have data of the old one only. PPO does the obvious thing. It
 # takes the old states, corrects the actions by the ratio
-# ({doc}`/chapters/04_ppo_error`), and leaves $\gamma^t$ out, as nearly all code does
-# ({doc}`/chapters/02_policy_gradient`). With the factor it would be
+# ({doc}`/chapters/ppo_error`), and leaves $\gamma^t$ out, as nearly all code does
+# ({doc}`/chapters/policy_gradient`). With the factor it would be
 #
 # $$
 # J(\pi') - J(\pi) \;\approx\;
@@ -327,7 +327,7 @@ def ppo_settings(env: str) -> PPOConfig:
 # | `act(obs, noise)` | the action | an integer | $A$ numbers |
 # | `choose(row, noise)` | the action that a row leads to | an integer | $A$ numbers |
 # | `log_prob(row, action)` | how likely the action was | a number | a number |
-# | `error(data, …)` | the PPO policy error | from {doc}`/chapters/04_ppo_error` | from there too |
+# | `error(data, …)` | the PPO policy error | from {doc}`/chapters/ppo_error` | from there too |
 # | `value(obs)` | the value of the state | a number | a number |
 # | `to_env(action)` | the action as the environment wants it | the same | stretched to the box |
 #
@@ -646,7 +646,7 @@ class RewardScaler(nn.Module):
     def forward(self, reward: Tensor, done: Tensor, real: Tensor) -> Tensor:
         """Take in the rewards of a rollout's real steps, (T, B); return all scaled."""
         # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
-        # of {doc}`/chapters/03_advantages`.
+        # of {doc}`/chapters/advantages`.
         increment = reward.clone()
         increment[0] += self.carry
         factor = torch.full_like(reward, self.gamma)
@@ -684,8 +684,8 @@ class RewardScaler(nn.Module):
 # so that the step does not depend on the unit of the rewards. And the gradient is shortened
 # to a greatest length, so that one odd minibatch cannot undo an hour of training.
 #
-# What happens at the end of an episode was the subject of {doc}`/chapters/00_agents` and
-# {doc}`/chapters/03_advantages`: `terminated` takes the future away, and the true last
+# What happens at the end of an episode was the subject of {doc}`/chapters/agents` and
+# {doc}`/chapters/advantages`: `terminated` takes the future away, and the true last
 # observation gives the bootstrap otherwise. Some environments only know the mode
 # `NEXT_STEP`, for example Gymnasium's CartPole that is written for many copies at once. They
 # have a phantom row after each episode. The loop finds these rows and leaves them out of
@@ -862,7 +862,7 @@ class PPO:
                 config.lambda_,
             )
             target = adv + value
-        # {doc}`/chapters/08_ppg` looks at the rollout once more.
+        # {doc}`/chapters/ppg` looks at the rollout once more.
         self.seen = (batch._replace(reward=reward), old, value, next_value)
 
         # From here on time plays no role. What is left is a table of real steps.
@@ -902,7 +902,7 @@ class PPO:
         # The advantages of the minibatch get a handy size, {eq}`advantage-normalised`.
         if config.normalize_advantage:
             adv = (adv - adv.mean()) / (adv.std(correction=0) + 1e-8)
-        # The three parts of the loss are those of {doc}`/chapters/04_ppo_error`.
+        # The three parts of the loss are those of {doc}`/chapters/ppo_error`.
         policy_loss, _ = self.policy_error(
             ppo_policy_data(policy(obs), old, action, adv, None),
             config.clip_ratio,
@@ -1078,7 +1078,7 @@ def numpy_act(
 
 
 # %% [markdown]
-# It is handed to the learner, as is the fused loss of {doc}`/chapters/04_ppo_error`. The
+# It is handed to the learner, as is the fused loss of {doc}`/chapters/ppo_error`. The
 # following function puts everything together.
 
 # %%
@@ -1087,7 +1087,7 @@ from functools import partial
 
 from literate_rl.agents import make_envs, seed_everything
 from literate_rl.ppo_error import fused_ppo_policy_error
-from literate_rl.runs import evaluate, fit, flat_env
+from literate_rl.workshop.runs import evaluate, fit, flat_env
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 
@@ -1118,7 +1118,7 @@ for name, fast in (("plain", False), ("fast", True)):
 # %% [markdown]
 # ## See it: CartPole
 #
-# The agent of {doc}`/chapters/00_agents` let the pole fall after some 20 steps. The highest
+# The agent of {doc}`/chapters/agents` let the pole fall after some 20 steps. The highest
 # return is 500. Eight copies, 50,000 steps:
 
 # %% mystnb={"image": {"alt": "Returns of PPO on CartPole over steps: they rise from 20 with several deep falls, reach 500 after about 30,000 steps and end there"}}
@@ -1154,7 +1154,7 @@ from pathlib import Path
 
 from IPython.display import HTML
 
-from literate_rl.runs import record_video, video_html
+from literate_rl.workshop.runs import record_video, video_html
 
 folder = Path(tempfile.mkdtemp())
 record_video(cartpole.policy, "CartPole-v1", folder / "cartpole.mp4")
@@ -1213,13 +1213,13 @@ print(f"20 episodes without noise: {returns.mean():.0f}")
 # %% [markdown]
 # ## How well it learns
 #
-# One training tells little, as {doc}`/chapters/01_runs` has shown. So here are stored runs
+# One training tells little, as {doc}`/chapters/workshop/runs` has shown. So here are stored runs
 # over many seeds. Thin lines are the seeds, the thick one is their mean with its 95 percent
 # interval. `python -m benchmarks.learning` makes the data anew, and {doc}`/docs/results` has
 # the settings and the comparison of speed with Stable-Baselines3.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of PPO over steps, thin lines for seeds and a thick one for the mean. CartPole rises from 20 to near 500, with single dips. Acrobot rises quickly from minus 500 to near minus 90. Pendulum rises from minus 1200 to near minus 180"}}
-from literate_rl.runs import bootstrap_interval, stored_runs
+from literate_rl.workshop.runs import bootstrap_interval, stored_runs
 
 names = {
     "cartpole": "CartPole-v1",
@@ -1289,7 +1289,7 @@ draw_ablation("ablation_cartpole", 5.2)
 # **What to notice.** Most rows cannot be told from the agent as it is: five seeds are too few
 # to see a small gain or loss. That is worth knowing before one adopts a trick. Two rows are
 # beyond doubt. Whoever learns from each rollout only once has a tenth of the updates. And a
-# trunk that actor and critic share is pulled in two directions; {doc}`/chapters/08_ppg`
+# trunk that actor and critic share is pulled in two directions; {doc}`/chapters/ppg`
 # measures how much.
 #
 # On the right, look for the seeds that fail. The value clip of 0.2, which is on in CleanRL and

@@ -1148,13 +1148,13 @@ for variant, runs in stored_runs("cartpole").items():
     print(f"mean {runs.final.mean():.1f} ({low:.1f} to {high:.1f})")
 
 # %% [markdown]
-# Here the interval is narrow: this learner, which {doc}`/chapters/05_ppo` builds, nearly
+# Here the interval is narrow: this learner, which {doc}`/chapters/ppo` builds, nearly
 # always ends in the same place.
 #
 # ## The command line
 #
 # The package has a command that puts all of this together for an algorithm of the book.
-# Here it trains PPO ({doc}`/chapters/05_ppo`) on CartPole, for a fifth of the usual time.
+# Here it trains PPO ({doc}`/chapters/ppo`) on CartPole, for a fifth of the usual time.
 # The progress bar goes to the error stream, what you may want to keep goes to the output.
 
 # %%

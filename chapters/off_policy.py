@@ -113,7 +113,7 @@ fig.tight_layout()
 # \rho^{\text{pg}}_t = \min(\bar\rho^{\text{pg}}, e^{\ell_t}) .
 # $$ (vtrace-ratios)
 #
-# The rest is nearly GAE ({doc}`/chapters/03_advantages`). There is the same surprise
+# The rest is nearly GAE ({doc}`/chapters/advantages`). There is the same surprise
 # $\delta_t$, {eq}`td-error`, and the same recursion. Each surprise is weighted with $\rho_t$.
 # What a step takes over from the next one is weighted with $c_t$. Added to the
 # value, the sum is the target $v_t$ of the value function:
@@ -207,7 +207,7 @@ def vtrace(
     # How much of the next row belongs to this one: nothing behind a done.
     follow = torch.full_like(delta, gamma * lambda_).masked_fill_(done, 0.0)
 
-    # The recursion {eq}`vtrace` is the scan of {doc}`/chapters/03_advantages`.
+    # The recursion {eq}`vtrace` is the scan of {doc}`/chapters/advantages`.
     x = reverse_scan(rho * delta, follow * c)
     # The advantage {eq}`vtrace-advantage`. Behind the last row comes nothing. What was
     # made here may be written to.
@@ -476,7 +476,7 @@ print(f"largest ratio in the problem: {(pi / pi_old).max():.2f}")
 #
 # ## The losses
 #
-# An agent has three losses, as in {doc}`/chapters/04_ppo_error`. The policy follows the
+# An agent has three losses, as in {doc}`/chapters/ppo_error`. The policy follows the
 # weighted advantages. The value goes to the targets. The entropy keeps the policy from
 # making up its mind too early. With weights $w_t$, and means over all steps of all unrolls,
 #
@@ -596,7 +596,7 @@ def vtrace_error(
     )
 
     # The three means {eq}`vtrace-losses`. The first is the loss of
-    # {doc}`/chapters/02_policy_gradient`.
+    # {doc}`/chapters/policy_gradient`.
     policy_loss = policy_gradient_error(log_prob, adv, weight)
     error = (value[:-1] - target).square()
     if weight is not None:

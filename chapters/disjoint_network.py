@@ -16,7 +16,7 @@
 # At the end of this chapter you can build a network with a policy, a value and a second,
 # auxiliary value, in two arrangements; say for each loss which weights it may move; and run
 # the network in several processes that average their gradients. The next chapter,
-# {doc}`/chapters/08_ppg`, trains it.
+# {doc}`/chapters/ppg`, trains it.
 
 # %% tags=["export", "hide-input"]
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
@@ -52,7 +52,7 @@ __all__ = [
 # Phasic policy gradient {cite:p}`cobbe2021` works with three heads:
 #
 # - the **policy** head says what describes the policy at a state, for instance logits,
-# - the **value** head estimates the return, as in {doc}`/chapters/05_ppo`,
+# - the **value** head estimates the return, as in {doc}`/chapters/ppo`,
 # - the **auxiliary value** head estimates the return too. Nobody uses its estimate. It is
 #   there for its gradient, which teaches the policy's encoder what matters for the return.
 #
@@ -183,7 +183,7 @@ def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
 #
 # An encoder is made from the space of the observations. It is called with an observation
 # and a state, and returns features and the next state. The plain encoder has no memory. Its
-# state is the empty tuple. Its layers are those of {doc}`/chapters/05_ppo`.
+# state is the empty tuple. Its layers are those of {doc}`/chapters/ppo`.
 
 
 # %% tags=["export"]
@@ -291,7 +291,7 @@ class RecurrentEncodingNetwork(nn.Module):
 # A policy head is called a **projection network**: it projects features onto the numbers of
 # a distribution. There is one kind for discrete actions and one for boxes. The Gaussian one
 # works in units in which the box is $[-1, 1]$, and its deviation is a parameter that does
-# not depend on the state, both as in {doc}`/chapters/05_ppo`.
+# not depend on the state, both as in {doc}`/chapters/ppo`.
 #
 # A projection network has two methods. `forward` returns rows of numbers; `distribution`
 # turns rows into an object of `torch.distributions`. Why these are two steps and not one
@@ -517,7 +517,7 @@ class DisjointPolicyValueNetwork(nn.Module):
 
 # %% [markdown]
 # Here it is for an environment that shows a vector and a mode, and takes a type with its
-# arguments, the hybrid actions of {doc}`/chapters/06_hybrid_action`. Each leaf of the action
+# arguments, the hybrid actions of {doc}`/chapters/hybrid_action`. Each leaf of the action
 # space gets a projection. In the distributions below, a leaf is independent of the others.
 
 # %%

@@ -1,4 +1,4 @@
-# Generated from chapters/01_runs.py (edit there); digest 6b15f742ac13f02b
+# Generated from chapters/workshop/runs.py (edit there); digest 6b15f742ac13f02b
 """Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
 
 from __future__ import annotations

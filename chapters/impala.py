@@ -46,7 +46,7 @@ from literate_rl.off_policy import (
     vtrace_error_continuous_action,
     vtrace_error_discrete_action,
 )
-from literate_rl.runs import check_counts, check_setting, env_seed
+from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 
 __all__ = [
     "IMPALA",
@@ -291,7 +291,7 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
 # %% [markdown]
 # ## The policy
 #
-# The learner adds up the three losses of {doc}`/chapters/09_off_policy`,
+# The learner adds up the three losses of {doc}`/chapters/off_policy`,
 #
 # $$
 # \mathcal L = \mathcal L_\pi + c_V \mathcal L_V - c_H \mathcal H .
@@ -318,7 +318,7 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
 # is appended, so that `obs_plus_1` has $T + 1$ rows. Behind a truncation the next row is
 # another episode. There the true successor is sent through the network, and only there.
 #
-# The model is any policy with the methods of {doc}`/chapters/05_ppo`. If none is given, a
+# The model is any policy with the methods of {doc}`/chapters/ppo`. If none is given, a
 # default is built from two sizes.
 
 
@@ -1131,7 +1131,7 @@ def impala_settings(env: str) -> IMPALAConfig:
 # seeds with these settings, and with rewards as they are, end here:
 
 # %%
-from literate_rl.runs import stored_runs
+from literate_rl.workshop.runs import stored_runs
 
 for name in ("cartpole", "unscaled"):
     (runs,) = stored_runs(f"impala_{name}").values()
@@ -1142,7 +1142,7 @@ import matplotlib.pyplot as plt
 
 from literate_rl.agents import best_device, make_envs
 from literate_rl.ppo import make_policy
-from literate_rl.runs import evaluate, fit, flat_env
+from literate_rl.workshop.runs import evaluate, fit, flat_env
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 
@@ -1252,14 +1252,14 @@ for name, corrected in (("V-trace", True), ("uncorrected", False)):
 # %% [markdown]
 # A good action needs no such brake: its chance stops at 1. So the correction does not make learning
 # faster. It stops old data from being believed again and again. It does not say how far one may go
-# with them, as the clip of {doc}`/chapters/05_ppo` does. And what it does to the values is seen
-# without noise in {doc}`/chapters/09_off_policy`.
+# with them, as the clip of {doc}`/chapters/ppo` does. And what it does to the values is seen
+# without noise in {doc}`/chapters/off_policy`.
 
 # %% [markdown]
 # ## Traps
 #
 # These are mistakes of DI-engine's IMPALA, except where another name is given. Four more were
-# shown in {doc}`/chapters/09_off_policy`.
+# shown in {doc}`/chapters/off_policy`.
 #
 # ### Trap: the step after an end
 #

@@ -112,7 +112,7 @@ __all__ = [
 # nothing is gained or lost.
 #
 # Before the code, a word about mistakes. A wrong shape is the quietest of all: a $(B,)$
-# and a $(B, 1)$ tensor multiply to $(B, B)$ without a word ({doc}`/chapters/00_agents`). So
+# and a $(B, 1)$ tensor multiply to $(B, B)$ without a word ({doc}`/chapters/agents`). So
 # each loss compares shapes first. Numbers that are not finite are looked for only when
 # the result is not finite, because looking costs time.
 
@@ -283,7 +283,7 @@ print(logit.grad)
 #
 # The usual baseline is the value $V(s_t)$. Then an action is judged by how much *better
 # than expected* it turned out. That difference is an estimate $\hat A_t$ of the
-# *advantage*, and {doc}`/chapters/03_advantages` is all about it.
+# *advantage*, and {doc}`/chapters/advantages` is all about it.
 #
 # ### The factor that everybody drops
 #
@@ -317,7 +317,7 @@ print(logit.grad)
 #   and falls, while $J$ need not rise.
 #
 # So here one batch is good for one step. To take several from it is the business of
-# {doc}`/chapters/04_ppo_error`.
+# {doc}`/chapters/ppo_error`.
 
 
 # %% tags=["export"]
@@ -457,7 +457,7 @@ def optimal_baseline(logit: Tensor, q_value: Tensor) -> Tensor:
 # If we pay for entropy, with a weight $c_H$, the objective becomes $J + c_H H$. A loss is
 # minus an objective, so the entropy is *subtracted* from it: $\mathcal L_\pi - c_H H$. The
 # wrong sign is a mistake that has been published more than once;
-# {doc}`/chapters/04_ppo_error` shows one.
+# {doc}`/chapters/ppo_error` shows one.
 
 
 # %% tags=["export"]
@@ -565,7 +565,7 @@ fig.tight_layout()
 #
 # ## See it: whole episodes on the ring
 #
-# Now with many steps. The robot of {doc}`/chapters/00_agents` walks on its ring, which
+# Now with many steps. The robot of {doc}`/chapters/agents` walks on its ring, which
 # pays 1 in cell 0, and breaks down with probability 0.1. Its policy is a table with two
 # logits in each cell. Everything can be computed, also the gradient. Collect the terms of
 # {eq}`policy-gradient` by the state in which they occur, and insert {eq}`def-score`:

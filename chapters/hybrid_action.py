@@ -1002,7 +1002,7 @@ except ValueError as error:
 #     + \mathbb 1\Bigl[\textstyle\sum_j m_{k,j} > 0\Bigr]\, L(\rho^{\text{args}}, \hat A) ,
 # $$ (hybrid-per-head)
 #
-# with the clipped surrogate $L$ of {doc}`/chapters/04_ppo_error`. The indicator in
+# with the clipped surrogate $L$ of {doc}`/chapters/ppo_error`. The indicator in
 # front of the second term matters. A sample whose type has no argument has
 # $\rho^{\text{args}} = 1$ for ever, so its term would add a constant to the loss and to
 # what one logs.
@@ -1888,7 +1888,7 @@ fig.tight_layout()
 # %% [markdown]
 # ## A policy that PPO can train
 #
-# The learner of {doc}`/chapters/05_ppo` knows a policy by a few methods. It keeps what
+# The learner of {doc}`/chapters/ppo` knows a policy by a few methods. It keeps what
 # the policy said and what it did, shuffles both, and deals them out in minibatches. For
 # this, both must be tensors with one row for each step. Our policy speaks and acts in
 # trees. So we write each tree in one line:
@@ -2083,14 +2083,14 @@ print("plain spaces   ", plain_space(spaces.Discrete(3)), plain_space(box))
 # %% [markdown]
 # ## Training
 #
-# Nothing else is needed. The learner and its settings come from {doc}`/chapters/05_ppo`,
+# Nothing else is needed. The learner and its settings come from {doc}`/chapters/ppo`,
 # the network and the error from this chapter. The critic beside the network has two
 # layers of 64 units.
 
 # %% mystnb={"image": {"alt": "Return of hybrid PPO on Moving over 60,000 steps: it starts below zero, crosses one after a fifth of the steps and ends close to the dashed line of the rule"}}
 from literate_rl.agents import make_envs, seed_everything
 from literate_rl.ppo import PPO, ppo_settings
-from literate_rl.runs import evaluate, fit
+from literate_rl.workshop.runs import evaluate, fit
 
 torch.set_num_threads(1)  # the network is too small to be shared out
 config = ppo_settings("literate_rl/Moving-v0")
@@ -2141,7 +2141,7 @@ from pathlib import Path
 
 from IPython.display import HTML
 
-from literate_rl.runs import record_video, video_html
+from literate_rl.workshop.runs import record_video, video_html
 
 film = Path(tempfile.mkdtemp()) / "moving.mp4"
 record_video(learner.policy, "literate_rl/Moving-v0", film, seed=3)
@@ -2196,7 +2196,7 @@ for name, error, table in (
 # the other two losses have two seeds only.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Learning curves over steps with bands. Left, Moving: one ratio and a ratio for each head rise together, the loss without mask stays below them. Right, the lander: all three rise from below minus one hundred to about two hundred, and their bands overlap"}}
-from literate_rl.runs import bootstrap_interval, stored_runs
+from literate_rl.workshop.runs import bootstrap_interval, stored_runs
 
 fig, axes = plt.subplots(1, 2, figsize=(7, 3))
 losses = {"joint": "C0", "per head": "C1", "not masked": "C2"}

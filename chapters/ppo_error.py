@@ -56,7 +56,7 @@ __all__ = [
 #
 # A batch holds $B$ samples. For each sample we know the action $a$ and an estimate
 # $\hat A$ of its advantage: how much better it was than the policy's average
-# ({doc}`/chapters/03_advantages`). An action with a positive advantage is called *good*,
+# ({doc}`/chapters/advantages`). An action with a positive advantage is called *good*,
 # one with a negative advantage *bad*. A sample may have a weight $w$.
 #
 # Two policies judge the action: $\pi_{\text{old}}$, which collected the batch and stays
@@ -65,7 +65,7 @@ __all__ = [
 #
 # The names of these tuples are those of DI-engine and of PPOxFamily, so that code
 # written for them runs here. The functions that check shapes and numbers are those of
-# {doc}`/chapters/02_policy_gradient`.
+# {doc}`/chapters/policy_gradient`.
 
 
 # %% tags=["export"]
@@ -142,7 +142,7 @@ class ppo_info(NamedTuple):
 # The **surrogate** $\rho(\theta) \hat A$ is what stands in that average. Since
 # $\nabla \rho = \rho\, \nabla \log \pi_\theta$, its gradient at $\rho = 1$ is
 # $\hat A\, \nabla \log \pi_\theta(a \mid s)$. That is the policy gradient
-# ({doc}`/chapters/02_policy_gradient`): it makes good actions more likely and bad ones
+# ({doc}`/chapters/policy_gradient`): it makes good actions more likely and bad ones
 # less likely. But it has no brake.
 #
 # PPO takes the smaller of the surrogate and of one whose ratio is held within

@@ -13,7 +13,7 @@
 # twice and nobody waits for the dead?** Processes die, machines come and go, and a learner may
 # be slower than those who feed it.
 #
-# At the end of this chapter you can run the policy of {doc}`/chapters/10_impala` with actors in
+# At the end of this chapter you can run the policy of {doc}`/chapters/impala` with actors in
 # one process, in several, or on a Ray cluster, all with the same code. You can say how old the
 # weights are that the data come from, and why a process that is killed can do no harm.
 
@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 from literate_rl.agents import true_successors
 from literate_rl.impala import IMPALAConfig, IMPALAPolicy, impala_settings
 from literate_rl.ppo import check_experience, numpy_act
-from literate_rl.runs import check_counts, check_setting, env_seed
+from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 
 __all__ = [
     "Actor",
@@ -293,7 +293,7 @@ def fill(pocket: Any, weights: Weights) -> None:
 from literate_rl.agents import make_envs
 from literate_rl.impala import impala_settings
 from literate_rl.ppo import make_policy
-from literate_rl.runs import flat_env
+from literate_rl.workshop.runs import flat_env
 
 torch.manual_seed(1)
 envs = make_envs(partial(flat_env, "CartPole-v1"), 4)
@@ -310,7 +310,7 @@ for pocket in ("weights", "unroll"):
 #
 # The actor is the same everywhere. It gets weights and a place to write to, and it knows nothing
 # about tokens, processes or learners. While it acts it needs one thing only, the action, and
-# `numpy_act` of {doc}`/chapters/05_ppo` is quick at that. The weights stay the same for the whole
+# `numpy_act` of {doc}`/chapters/ppo` is quick at that. The weights stay the same for the whole
 # unroll. So what the policy said, which V-trace wants to know, is computed for all steps at once
 # when the unroll is over.
 #
@@ -959,7 +959,7 @@ class RayActors:
 # %% [markdown]
 # ## The learner
 #
-# The learner has the methods that `fit` asks for ({doc}`/chapters/01_runs`), so progress,
+# The learner has the methods that `fit` asks for ({doc}`/chapters/workshop/runs`), so progress,
 # directories, checkpoints and the command line work as they do for any other. The transport is
 # started with the first iteration. Until then the learner may be restored from a checkpoint,
 # and so the first weights that go out are the right ones.
@@ -1188,7 +1188,7 @@ fig.tight_layout()
 # says, and the further behind, the further off. The mean of the ratios stays near 1, because none
 # of these unrolls has been learned from yet. Here a little more than half of them lie above 1: the
 # policy becomes more decided, so the action that it takes more often becomes likelier still. V-trace
-# counts those once and the others less ({doc}`/chapters/09_off_policy`).
+# counts those once and the others less ({doc}`/chapters/off_policy`).
 #
 # ## See it: processes that die
 #
@@ -1271,11 +1271,11 @@ fig.tight_layout()
 #
 # Which unroll comes first is up to the machine, and nearly all are a few versions old. Here are
 # runs on CartPole with two actor processes, beside the loop without actors from
-# {doc}`/chapters/10_impala`, five seeds each. The settings are the same, apart from the replay
+# {doc}`/chapters/impala`, five seeds each. The settings are the same, apart from the replay
 # buffer, which there is none of. `python -m benchmarks.impala_learning impala_actors` trains them.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Learning curves over 200,000 steps, five thin lines and their mean for each of two systems. Both rise from 30 to 500, one process within 130,000 steps, two actor processes within 170,000. One run with actors lies near 20 around 90,000 steps"}}
-from literate_rl.runs import bootstrap_interval, stored_runs
+from literate_rl.workshop.runs import bootstrap_interval, stored_runs
 
 fig, axis = plt.subplots(figsize=(7, 2.6))
 systems = {"one process": "impala_cartpole", "two actor processes": "impala_actors"}
@@ -1295,7 +1295,7 @@ fig.tight_layout()
 # **What to notice.** All ten runs end at the top or within three points of it. With actors they need
 # more steps to get there, and one run is down at 20 in between. Three versions are twelve updates
 # here, four for each unroll, so the data are that much older. That old data teach more slowly was
-# seen in {doc}`/chapters/10_impala` too. Steps are what actors pay with. What they can buy is time,
+# seen in {doc}`/chapters/impala` too. Steps are what actors pay with. What they can buy is time,
 # where environments are slow and processors are idle.
 #
 # ## The command line
@@ -1438,7 +1438,7 @@ for name, each in (("old version", old), ("new version", new)):
 
 # %%
 from literate_rl.agents import best_device
-from literate_rl.runs import fit
+from literate_rl.workshop.runs import fit
 
 on_device = replace(config, cuda=True, actors=2, total_steps=2048)
 with make_learner("CartPole-v1", on_device) as learner:

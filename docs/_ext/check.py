@@ -1,0 +1,96 @@
+"""Check: say in words what a chapter still lacks, before any other tool looks at it.
+
+``python docs/_ext/check.py`` names views that are stale or edited by hand, chapters
+without a place in the order, modules without a page or tests, and classes in signatures
+that the website cannot link.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from order import listed, read_order
+from tangle import ROOT, TangleError, sync
+
+
+def stale_views(root: Path = ROOT) -> Iterator[str]:
+    """Yield the views that do not fit their chapters."""
+    try:
+        for path in sync(root, check=True):
+            yield f"{path.relative_to(root)} is stale: run `make sync`"
+    except TangleError as error:
+        yield from str(error).splitlines()
+
+
+def missing_files(root: Path = ROOT) -> Iterator[str]:
+    """Yield what should stand beside each chapter."""
+    known = {page for _, page in listed(root)}
+    for chapter in read_order(root):
+        if chapter.docname not in known:
+            yield f"index.md: add the line {chapter.docname} to a toctree"
+        if not chapter.question:
+            yield f"{chapter.docname}.py: open with a question in **bold**"
+        if chapter.kind == "evidence":
+            continue
+        page = chapter.name.replace(".", "/")
+        for path in (f"docs/api/{page}.md", f"tests/test_{Path(page).name}.py"):
+            if not (root / path).exists():
+                yield f"{path} is missing: `make chapter` writes one for new chapters"
+    for page in known - {chapter.docname for chapter in read_order(root)}:
+        yield f"index.md: there is no {page}.py"
+
+
+def public_functions(module: ModuleType) -> Iterator[Any]:
+    """Yield a module's public functions and the methods of its public classes."""
+    for name in module.__all__:
+        thing = getattr(module, name)
+        inside = vars(thing).values() if inspect.isclass(thing) else [thing]
+        yield from (each for each in inside if inspect.isfunction(each))
+
+
+def classes_in(hint: Any) -> Iterator[type]:
+    """Yield the classes that an annotation names, at any depth."""
+    if inspect.isclass(hint):
+        yield hint
+    for part in typing.get_args(hint):
+        yield from classes_in(part)
+
+
+def unlinked(root: Path = ROOT) -> Iterator[str]:
+    """Yield PyTorch's classes that stand in signatures but not in the inventory."""
+    text = (root / "docs/inventories.txt").read_text("utf-8")
+    known = {line.split()[1] for line in text.splitlines()}
+    modules = [c.name for c in read_order(root) if c.kind != "evidence"]
+    found = {
+        f"{each.__module__}.{each.__qualname__}"
+        for module in modules
+        for function in public_functions(
+            importlib.import_module(f"literate_rl.{module}")
+        )
+        for hint in typing.get_type_hints(function).values()
+        for each in classes_in(hint)
+    }
+    for name in sorted(found - known):
+        if name.startswith("torch."):
+            line = f"torch {name} py:class PAGE#{name}"
+            yield f"docs/inventories.txt: add a line for PyTorch's page: {line}"
+
+
+def main() -> int:
+    """Print what is wrong; return how much it is."""
+    problems = [*stale_views(), *missing_files()]
+    if not problems:
+        problems = [*unlinked()]
+    print("\n".join(problems) or "views, pages and tests are complete")
+    return len(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main()))
