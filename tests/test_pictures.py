@@ -215,6 +215,12 @@ def test_a_number_outside_of_the_axis_is_an_error(value):
         line(value)
 
 
+def test_a_kind_that_nobody_knows_is_an_error():
+    x = Axis("x", 0, 1)
+    with pytest.raises(ValueError, match="got 'curve'"):
+        plot("t", "alternative", x, x, Mark("curve", [0, 1], [0, 1]))
+
+
 def test_a_dial_keeps_only_what_differs():
     data = json.loads(
         re.findall(r"parentElement, (.*)\);</script>", sum_dial().html)[0]
@@ -508,7 +514,7 @@ def test_every_setting_of_the_gallery_can_be_reached(show):
 
 
 def test_the_dial_of_lambda_shows_what_theory_says(show):
-    page = show(gallery_dial("The bias and the noise of an advantage over λ"))
+    page = show(gallery_dial("Bias and noise of an advantage over λ"))
     slider = page.get_by_role("slider", name="λ", exact=True)
     gamma, later = 0.97, 0.2 * (1 - 0.97**29) / 0.03
     for key, discount, bias in (("Home", 0.0, -gamma * later / 2), ("End", gamma, 0.0)):

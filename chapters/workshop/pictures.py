@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from itertools import count, product
-from math import hypot, isfinite, prod
+from math import isfinite, prod
 from typing import Any, Literal, NamedTuple
 
 __all__ = ["Axis", "Box", "Mark", "Picture", "Widget", "dial", "plot", "predict"]
@@ -60,7 +60,8 @@ Tone = Literal["", "accent", "second", "quiet", "faint"]
 
 # A tone only sets the variable `--tone`. All that is drawn uses this one variable.
 STYLE = """
-.lr-picture { --tone: currentColor; margin: 0.5rem 0 1rem; max-width: 46rem }
+.lr-picture { --tone: currentColor; margin: 0.5rem 0 1rem; max-width: 46rem;
+  padding: 0 !important }
 .lr-accent { --tone: color-mix(in oklab, var(--lr-accent, #d9541e) 75%, currentColor) }
 .lr-second { --tone: color-mix(in oklab, var(--lr-second, #0d9488) 75%, currentColor) }
 .lr-quiet { --tone: color-mix(in srgb, currentColor 72%, transparent) }
@@ -90,7 +91,7 @@ STYLE += """
 STYLE += """
 .lr-panels { display: grid; gap: 0.75rem 1.5rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 16rem), 1fr)) }
-.lr-panels svg { max-width: 27rem }
+.lr-panels svg { max-width: 24rem }
 .lr-controls { display: flex; flex-wrap: wrap; gap: 0.5rem 1.5rem; margin-top: 0.75rem }
 .lr-controls[hidden] { display: none }
 .lr-controls label { display: flex; flex: 1 1 16rem; gap: 0.75rem; align-items: center }
@@ -183,6 +184,11 @@ class Box(NamedTuple):
 
 # %% tags=["export"]
 PICTURES = count(1)
+
+
+def pair(point: complex) -> str:
+    """Write a point as a path wants it."""
+    return f"{point.real:.1f},{point.imag:.1f}"
 
 
 class Picture:
@@ -278,11 +284,12 @@ class Picture:
         contents: Sequence[object],
         tones: Mapping[int, Tone] | None = None,
         width: float = 44,
+        gap: float = 4,
     ) -> list[Box]:
         """Draw a row of cells, the first around (x, y); return their boxes."""
         row = []
         for number, content in enumerate(contents):
-            middle = x + number * (width + 4)
+            middle = x + number * (width + gap)
             tone = (tones or {}).get(number, "")
             row.append(self.box(middle, y, "", tone, width, 28))
             self.text(middle, y, str(content), tone)
@@ -322,41 +329,34 @@ class Picture:
         words by so many units.
         """
         # Between boxes the arrow goes from the side that faces the other.
-        a, b = Box(*start), Box(*end)
-        a, b = (a.toward(b) if a.width else a), (b.toward(a) if b.width else b)
-        # One unit to the side. Heights count downwards, hence the sign.
-        length = hypot(b.x - a.x, b.y - a.y)
-        aside = Box((b.y - a.y) / length * side, (a.x - b.x) / length * side)
-        # A curve `Q` is pulled towards its control point and gets half as far.
-        pull = Box(
-            (a.x + b.x) / 2 + 2 * bend * aside.x, (a.y + b.y) / 2 + 2 * bend * aside.y
+        from_, to = Box(*start), Box(*end)
+        from_, to = (
+            from_.toward(to) if from_.width else from_,
+            to.toward(from_) if to.width else to,
         )
-        d = f"M{a.x:.1f},{a.y:.1f}Q{pull.x:.1f},{pull.y:.1f} {b.x:.1f},{b.y:.1f}"
-        self.path(d, tone, kind)
+        # As complex numbers points are easy to add, and to turn: times -i is a quarter
+        # turn to the left, because heights count downwards.
+        a, b = complex(from_.x, from_.y), complex(to.x, to.y)
+        aside = (b - a) / abs(b - a) * -1j * side
+        middle = (a + b) / 2 + bend * aside
+        # A curve `Q` is pulled towards a point and gets half as far.
+        pull = (a + b) / 2 + 2 * bend * aside
+        self.path(f"M{pair(a)}Q{pair(pull)} {pair(b)}", tone, kind)
         if head:
             # Back along the curve by eight units, and four to each side.
-            back = hypot(b.x - pull.x, b.y - pull.y)
-            u, v = 8 * (pull.x - b.x) / back, 8 * (pull.y - b.y) / back
-            left, right = (
-                (b.x + u - v / 2, b.y + v + u / 2),
-                (b.x + u + v / 2, b.y + v - u / 2),
+            back = 8 * (pull - b) / abs(pull - b)
+            left, right = b + back * (1 + 0.5j), b + back * (1 - 0.5j)
+            self.path(f"M{pair(left)}L{pair(b)}L{pair(right)}", tone)
+        self.reach(middle.imag - 2, middle.imag + 2)
+        if words and abs(aside.real) > 0.7:
+            # Beside an upright arrow the words start or end.
+            at = middle + 8 * aside
+            self.text(
+                at.real, at.imag, words, tone, "start" if aside.real > 0 else "end"
             )
-            self.path(
-                f"M{left[0]:.1f},{left[1]:.1f}L{b.x:.1f},{b.y:.1f}"
-                f"L{right[0]:.1f},{right[1]:.1f}",
-                tone,
-            )
-        middle = ((a.y + b.y) / 2) + bend * aside.y
-        self.reach(middle - 2, middle + 2)
-        if words:
-            # Beside an upright arrow the words start or end, above others they centre.
-            upright = abs(aside.x) > 0.7
-            away = bend + (8 if upright else 12 + 9 * words.count("\n"))
-            anchor: Literal["start", "middle", "end"] = "middle"
-            if upright:
-                anchor = "start" if aside.x > 0 else "end"
-            x, y = (a.x + b.x) / 2 + away * aside.x, (a.y + b.y) / 2 + away * aside.y
-            self.text(x, y, words, tone, anchor)
+        elif words:
+            at = middle + (12 + 9 * words.count("\n")) * aside
+            self.text(at.real, at.imag, words, tone)
 
     def svg(self) -> str:
         """Return the drawing as text; ids name its title and its alternative."""
@@ -383,7 +383,7 @@ class Picture:
 
 
 # %% [markdown]
-# Four lines make a picture. On the right is what to say first: an arrow in the accent.
+# Four lines make a picture. The accent says what to notice.
 
 # %%
 picture = Picture(
@@ -422,6 +422,9 @@ class Axis(NamedTuple):
                 f"{self.high}, got {value}"
             )
         return start + (value - self.low) / (self.high - self.low) * (end - start)
+
+
+KINDS = ("line", "dots", "bars", "band", "label")
 
 
 class Mark(NamedTuple):
@@ -515,6 +518,8 @@ def plot(
     size = picture.top, picture.bottom
     for mark in marks:
         kind, found = mark.kind.split()[0], points(mark.x, mark.y)
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
         if kind == "label":
             # Words without a place wait outside of the picture.
             at, up = found[0] if found else (width / 2, -9999.0)
@@ -531,25 +536,16 @@ def plot(
 
 
 # %%
+x = [k / 10 for k in range(-20, 21)]
+squares = [number**2 for number in x]
 plot(
     "A parabola and its points",
     "The square of x from −2 to 2, a curve with five dots on it.",
     Axis("x", -2, 2, ticks=(-2, 0, 2)),
     Axis("its square", 0, 4, ticks=(0, 2, 4)),
-    Mark(
-        "band",
-        [k / 10 for k in range(-20, 21)],
-        [k * k / 100 for k in range(-20, 21)],
-        "second",
-        [0] * 41,
-    ),
-    Mark(
-        "line thick",
-        [k / 10 for k in range(-20, 21)],
-        [k * k / 100 for k in range(-20, 21)],
-        "second",
-    ),
-    Mark("dots", [-2, -1, 0, 1, 2], [4, 1, 0, 1, 4], "accent"),
+    Mark("band", x, squares, "second", low=[0] * len(x)),
+    Mark("line thick", x, squares, "second"),
+    Mark("dots", x[::10], squares[::10], "accent"),
 )
 
 # %% [markdown]
@@ -749,7 +745,7 @@ def table_of_switches(
 # ## Questions
 #
 # An exercise comes in three kinds. *Find the bug* and *experiment* are graded by what the
-# reader's code computes: `grade` of {doc}`/chapters/00_agents` does that. *Predict first*
+# reader's code computes: `grade` of {doc}`/chapters/agents` does that. *Predict first*
 # needs no code. One chooses an answer and only then may look, and even that works without
 # JavaScript and without a kernel: a browser has radio buttons and `<details>`, and CSS can
 # ask whether the right button is checked.
@@ -822,13 +818,8 @@ picture = Picture(
 agent = picture.box(80, 70, "agent\npolicy π", width=120, height=64)
 environment = picture.box(360, 70, "environment\nstate s", width=140, height=64)
 picture.arrow(agent.at(0.6, 0), environment.at(0.4, 0), "action", bend=28)
-picture.arrow(
-    environment.at(0.4, 1),
-    agent.at(0.6, 1),
-    "observation, reward,\nterminated? truncated?",
-    "accent",
-    bend=28,
-)
+answer = "observation, reward,\nterminated? truncated?"
+picture.arrow(environment.at(0.4, 1), agent.at(0.6, 1), answer, "accent", bend=28)
 picture
 
 # %% [markdown]
@@ -841,26 +832,29 @@ picture = Picture(
     "and the future counts as zero. In the second it is truncated: the task goes on "
     "unseen, and the value of the last state stands for what would have followed.",
 )
-for y, flag in (
-    (40, "terminated: the task is over"),
-    (150, "truncated: only our view ends"),
-):
-    picture.text(4, y - 34, flag, "accent" if y > 99 else "", "start", bold=True)
+
+
+def four_states(y, ending, tone=""):
+    picture.text(4, y - 34, ending, tone, "start", bold=True)
     states = [picture.box(26 + 108 * t, y, f"s{'₀₁₂₃'[t]}", width=44) for t in range(4)]
     for t in range(3):
         picture.arrow(states[t], states[t + 1], f"a{'₀₁₂'[t]}, r{'₀₁₂'[t]}")
-    if y < 99:
-        picture.path(f"M392,{y - 18}v36", kind="thick")
-        picture.text(404, y, "0", bold=True)
-    else:
-        picture.arrow(states[3], (436, y), tone="accent", kind="dashed")
-        picture.text(
-            436, y + 36, "V(s₃) stands for what we do not see", "accent", "end"
-        )
+    return states[3]
+
+
+four_states(40, "terminated: the task is over")
+picture.path("M392,22v36", kind="thick")
+picture.text(406, 40, "0", bold=True)
+last = four_states(150, "truncated: only our view ends", "accent")
+picture.arrow(last, (436, 150), tone="accent", kind="dashed")
+picture.text(436, 186, "V(s₃) stands for what we do not see", "accent", "end")
 picture
 
 # %% [markdown]
 # ### What vector environments return
+#
+# Six calls of `step`. The first episode has the letters $s$, $a$, $r$ and ends with the
+# third call, the next one has $z$, $b$, $q$.
 
 # %%
 picture = Picture(
@@ -870,30 +864,39 @@ picture = Picture(
     "In the mode SAME_STEP the third call returns the first observation of the next "
     "episode, and the last one of the old episode lies in final_obs.",
 )
-modes = {
-    "NEXT_STEP": {
-        "action": "a₀ a₁ a₂ none b₀ b₁", "reward": "r₀ r₁ r₂ 0 q₀ q₁",
-        "obs": "s₁ s₂ s₃ z₀ z₁ z₂", "done": "· · yes · · ·",
-    },
-    "SAME_STEP": {
-        "action": "a₀ a₁ a₂ b₀ b₁ b₂", "reward": "r₀ r₁ r₂ q₀ q₁ q₂",
-        "obs": "s₁ s₂ z₀ z₁ z₂ z₃", "done": "· · yes · · ·", "final_obs": "· · s₃ · · ·",
-    },
-}  # fmt: skip
-y = 0
-for mode, rows in modes.items():
+
+
+def table(y, mode, rows, accents):
     picture.text(4, y, mode, bold=True, anchor="start")
-    for name, row in rows.items():
-        y += 32
-        picture.text(96, y, name, "quiet", "end")
-        phantom = {3: "accent"} if mode == "NEXT_STEP" else {}
-        picture.cells(
-            130, y, row.split(), {2: "accent"} if name == "final_obs" else phantom
-        )
-    y += 46
-    if mode == "NEXT_STEP":
-        picture.text(274, y - 16, "a step that never happened", "accent")
-        y += 20
+    for number, (name, row) in enumerate(rows.items(), 1):
+        picture.text(96, y + 32 * number, name, "quiet", "end")
+        picture.cells(130, y + 32 * number, row.split(), accents.get(name))
+
+
+phantom = {3: "accent"}
+table(
+    0,
+    "NEXT_STEP",
+    {
+        "action": "a₀ a₁ a₂ none b₀ b₁",
+        "reward": "r₀ r₁ r₂ 0 q₀ q₁",
+        "obs": "s₁ s₂ s₃ z₀ z₁ z₂",
+    },
+    dict.fromkeys(("action", "reward", "obs"), phantom),
+)
+picture.text(274, 124, "a step that never happened", "accent")
+table(
+    164,
+    "SAME_STEP",
+    {
+        "action": "a₀ a₁ a₂ b₀ b₁ b₂",
+        "reward": "r₀ r₁ r₂ q₀ q₁ q₂",
+        "obs": "s₁ s₂ z₀ z₁ z₂ z₃",
+        "final_obs": "· · s₃ · · ·",
+    },
+    {"final_obs": {2: "accent"}},
+)
+picture.text(226, 320, "where the third step really led", "accent")
 picture
 
 # %% [markdown]
@@ -917,7 +920,7 @@ picture.arrow(actor, environment, "action")
 picture.arrow(environment, error.at(0.57, 0), "r, s′")
 picture.arrow(critic, error)
 picture.arrow(error.at(0.2, 0), actor.at(0.8, 1), tone="accent")
-picture.text(256, 116, "weight", "accent", "end")
+picture.text(244, 116, "weight", "accent", "end")
 picture.arrow(error.at(0.3, 1), critic.at(0.6, 1), "its error", "accent", bend=20)
 picture
 
@@ -939,22 +942,15 @@ grid = [
     picture.cells(40, 50 + 32 * t, [""] * B, {1: "second"}, width=30) for t in range(T)
 ]
 rollout = picture.frame([box for row in grid for box in row], "1 · collect T × B steps")
-look_back = picture.box(
-    336, 98, "2 · look back\nvalues, advantages,\ntargets", width=176
-)
+look_back = picture.box(336, 98, "2 · look back\nvalues, advantages,\ntargets")
 picture.arrow(rollout, look_back)
 for place, step in enumerate(Random(4).sample(range(T * B), T * B)):
     x = 19 + 24.5 * place + 11 * (place // 4)
     picture.cells(x, 236, [""], {0: "second"} if step % B == 1 else {}, width=20)
 picture.arrow(look_back, (look_back.x, 218))
 picture.text(220, 268, "3 · learn from shuffled minibatches, for a few epochs")
-picture.arrow(
-    (rollout.x, 216),
-    rollout,
-    "collect anew, with the\npolicy that has learned",
-    "accent",
-    side=-1,
-)
+anew = "collect anew, with the\npolicy that has learned"
+picture.arrow((rollout.x, 216), rollout, anew, "accent", side=-1)
 picture
 
 # %% [markdown]
@@ -968,12 +964,8 @@ picture = Picture(
     "zeros and ones for each type: 1 0, 0 1 and 0 0. Turn and its angle are emphasised.",
 )
 root = picture.box(220, 20, "type")
-types = {
-    "accelerate": ("power", (1, 0)),
-    "turn": ("angle", (0, 1)),
-    "stop": ("", (0, 0)),
-}
-for number, (name, (argument, mask)) in enumerate(types.items()):
+types = [("accelerate", "power", "10"), ("turn", "angle", "01"), ("stop", "", "00")]
+for number, (name, argument, mask) in enumerate(types):
     x, tone = 74 + 146 * number, "accent" if name == "turn" else ""
     node = picture.box(x, 94, name, tone)
     picture.arrow(root.at(0.5, 1), node.at(0.5, 0), tone=tone, head=False)
@@ -982,7 +974,7 @@ for number, (name, (argument, mask)) in enumerate(types.items()):
         picture.arrow(node, leaf, tone=tone, head=False)
     else:
         picture.text(x, 160, "no argument", "quiet")
-    picture.cells(x - 24, 216, mask, {j: tone for j in range(2) if mask[j]})
+    picture.cells(x - 24, 216, mask, {mask.find("1"): tone})
 picture.text(220, 250, "the mask: which arguments count", "quiet")
 picture.text(220, 282, "log π = log p(turn) + log f(angle)", "accent", bold=True)
 picture
@@ -1006,12 +998,13 @@ for top, arrangement in ((0, "dual"), (226, "shared")):
         for row, name in enumerate(("policy", "auxiliary value", "value"))
     ]
     dual = arrangement == "dual"
-    encoder = picture.box(152, top + (62 if dual else 92), "encoder", width=110)
+    name, y = ("encoder\nof the policy", 62) if dual else ("encoder", 92)
+    encoder = picture.box(152, top + y, name, width=110)
     picture.arrow(state, encoder.at(0, 0.5))
     for head in heads[:2]:
         picture.arrow(encoder, head)
     if dual:
-        second = picture.box(152, top + 150, "encoder of\nthe value", width=110)
+        second = picture.box(152, top + 150, "encoder\nof the value", width=110)
         picture.arrow(state, second.at(0, 0.5))
         picture.arrow(second, heads[2])
     else:
@@ -1076,23 +1069,14 @@ rows = {
     "without V-trace": without,
     "with V-trace": with_,
 }
-for number, (name, values) in enumerate(rows.items()):
-    y = 20 + 44 * number + 16 * (number > 1)
-    picture.text(142, y, name, "quiet" if number < 2 else "", "end", bold=number > 1)
-    shown = [f"{value:g}" for value in values[:, 0].tolist()]
-    changed = {
-        t: "accent"
-        for t in range(4)
-        if values[t] != (ones, ones, without, without)[number][t]
-    }
-    row = [
-        picture.cells(178 + 76 * t, y, [shown[t]], {0: changed.get(t, "")})[0]
-        for t in range(4)
-    ]
-    for t in range(3) if number > 1 else ():
-        picture.arrow(
-            row[t + 1], row[t], tone="accent" if number == 3 and t == 1 else ""
-        )
+accents = {"ratio": {1: "accent"}, "with V-trace": {0: "accent", 1: "accent"}}
+for (name, values), y in zip(rows.items(), (20, 64, 124, 168), strict=True):
+    picture.text(142, y, name, anchor="end", bold=y > 100)
+    numbers = [f"{value:g}" for value in values[:, 0].tolist()]
+    row = picture.cells(178, y, numbers, accents.get(name), gap=32)
+    # The recursion goes from the last step to the first.
+    for later, earlier in zip(row[1:], row, strict=False) if y > 100 else ():
+        picture.arrow(later, earlier)
 picture.text(436, 212, "half of the surprise and of what follows", "accent", "end")
 picture
 
@@ -1103,36 +1087,23 @@ picture
 picture = Picture(
     "Actors, slots and the learner",
     "Two actors on the left, the learner on the right, and two slots of memory for each "
-    "actor between them. A slot holds weights and an unroll. Whoever holds its token may "
-    "touch it: the first slot of each actor is with the actor, which reads the weights "
-    "and writes an unroll, the second with the learner, which reads the unroll and writes "
-    "the weights.",
+    "actor between them. A slot holds weights and an unroll. Only the side that has its "
+    "token touches it: each actor has the token of its first slot, reads the weights "
+    "and writes an unroll. The learner has those of the second slots, reads the unrolls "
+    "and writes the weights.",
 )
 learner = picture.box(396, 144, "learner", width=80, height=240)
 for number, y in enumerate((84, 224)):
     actor = picture.box(44, y, f"actor {number + 1}", width=80, height=100)
-    for row, with_actor in ((y - 28, True), (y + 28, False)):
-        left, right = picture.cells(176, row, ["weights", "unroll"], width=74)
-        near, far = (
-            actor.at(1, 0.78 - 0.56 * with_actor),
-            learner.at(0, (row - 24) / 240),
-        )
-        picture.arrow(
-            near,
-            left,
-            tone="accent" if with_actor else "quiet",
-            kind="" if with_actor else "dashed",
-            head=False,
-        )
-        picture.arrow(
-            right,
-            far,
-            tone="quiet" if with_actor else "accent",
-            kind="dashed" if with_actor else "",
-            head=False,
-        )
-        token = (112, row) if with_actor else (323, row)
-        picture.path(f"M{token[0]},{row}h0", "accent", "token")
+    for row, holder in ((y - 28, "actor"), (y + 28, "learner")):
+        picture.cells(176, row, ["weights", "unroll"], width=74)
+        for side, left, right in (("actor", 84, 139), ("learner", 291, 356)):
+            look = ("accent", "") if side == holder else ("quiet", "dashed")
+            picture.arrow(
+                (left, row), (right, row), "", look[0], kind=look[1], head=False
+            )
+            if side == holder:
+                picture.path(f"M{(left + right) / 2},{row}h0", "accent", "token")
 picture.text(213, 8, "slots", "quiet")
 picture.text(220, 292, "● a token: its holder may touch the slot", "accent")
 picture
@@ -1142,10 +1113,11 @@ picture
 #
 # ### λ
 #
-# **Notice** that both clouds grow wider with λ, and that only the wrong critic's moves.
-# On the left each critic's guess is right, on the right it is half of the truth for all
-# states after the first. (An error at the first state would shift all estimates alike,
-# whatever λ is.)
+# Each dot is an estimate of one and the same advantage. It is 1, the dashed line. On the
+# left the critic is right, on the right it says half of the truth for all states after
+# the first. (An error at the first state would shift all estimates alike, whatever λ is.)
+# **Notice** that both clouds grow wider with λ, and that the wrong critic's moves up to the
+# truth.
 
 # %% tags=["hide-input"]
 from literate_rl.advantages import gae
@@ -1162,15 +1134,21 @@ half[0] = truth[0]
 end = torch.zeros(T, B, dtype=torch.bool)
 end[-1] = True
 lambdas = [k / 10 for k in range(11)]
+critics = {"the critic is right": truth, "the critic is wrong by half": half}
+places = {
+    "the critic is right": "They always lie around the truth.",
+    "the critic is wrong by half": "They lie below the truth, and around it for λ = 1.",
+}
 clouds = {
     name: [gae(reward, v[:-1], v[1:], end, 0 * end > 0, gamma, k)[0] for k in lambdas]
-    for name, v in (
-        ("the critic is right", truth),
-        ("the critic is wrong by half", half),
-    )
+    for name, v in critics.items()
 }
 # Forty of the 400 estimates are drawn, side by side around their λ.
 aside = [0.035 * ((7 * k) % 40 / 20 - 1) for k in range(40)]
+
+
+def dots(lambda_, estimates, tone):
+    return Mark("dots", [lambda_ + a for a in aside], estimates[:40].tolist(), tone)
 
 
 def frame(lambda_):
@@ -1178,34 +1156,36 @@ def frame(lambda_):
     for name, estimates in clouds.items():
         now = estimates[lambdas.index(lambda_)]
         mean, deviation = now.mean().item(), now.std().item()
-        cloud = [
-            Mark("dots", [k + a for a in aside], some[:40].tolist(), "faint")
-            for k, some in zip(lambdas, estimates, strict=True)
-        ]
-        pictures.append(
-            plot(
-                name,
-                f"Estimates of one advantage for eleven λ where {name}: near 0 close "
-                "together, near 1 wide.",
-                Axis("λ", -0.05, 1.05, ticks=(0, 0.5, 1)),
-                Axis(
-                    "estimates of an advantage of 1", -4, 6, ticks=(-4, -2, 0, 2, 4, 6)
-                ),
-                *cloud,
-                Mark("line dashed", [-0.05, 1.05], [1, 1], "quiet"),
-                Mark("dots", [lambda_ + a for a in aside], now[:40].tolist(), "accent"),
-                Mark("line thick", [lambda_ - 0.04, lambda_ + 0.04], [mean, mean]),
-            )
+        picture = plot(
+            name,
+            f"Estimates of one advantage for eleven λ, where {name}: close together for "
+            f"small λ, far apart for large ones. {places[name]}",
+            Axis("λ", -0.05, 1.05, ticks=(0, 0.5, 1)),
+            Axis("estimates of an advantage of 1", -4, 6, ticks=(-4, -2, 0, 2, 4, 6)),
+            *(
+                dots(k, some, "faint")
+                for k, some in zip(lambdas, estimates, strict=True)
+            ),
+            Mark("line dashed", [-0.05, 1.05], [1, 1], "quiet"),
+            dots(lambda_, now, "accent"),
+            Mark("line thick", [lambda_ - 0.04, lambda_ + 0.04], [mean, mean]),
         )
+        pictures.append(picture)
         sentences.append(
             f"{name}: bias {mean - 1:+.2f}, standard deviation {deviation:.2f}"
         )
     return pictures, "\n".join(sentences).replace("-", "−")
 
 
-dial(
-    "The bias and the noise of an advantage over λ", frame, {"λ": lambdas}, start=(0.7,)
-)
+dial("Bias and noise of an advantage over λ", frame, {"λ": lambdas}, start=(0.7,))
+
+# %% tags=["claims"]
+right, wrong = (torch.stack(estimates).T for estimates in clouds.values())
+for estimates in (right, wrong):
+    assert (estimates.std(0).diff() > 0).all(), "the clouds grow wider"
+assert (right.mean(0) - 1).abs().max() < 0.2, "the right one stays at the truth"
+assert (wrong.mean(0).diff() > 0).all(), "the wrong one moves up"
+assert (wrong.mean(0)[-1] - 1).abs() < 0.2, "to the truth"
 
 # %% [markdown]
 # ### The clip
@@ -1218,52 +1198,49 @@ dial(
 from literate_rl.ppo_error import clipped_surrogate
 
 
+def surrogate_and_slope(ratio, adv, epsilon, c):
+    log_prob = ratio.log().requires_grad_()
+    objective = clipped_surrogate(log_prob, 0 * ratio, adv + 0 * ratio, epsilon, c)
+    objective.sum().backward()
+    return objective.detach(), log_prob.grad
+
+
+def upright(words, place, beside, low, high):
+    # Without a dual clip there is no place, and nothing to see.
+    x, y = ([place] * 2, [low, high]) if place else ([], [])
+    name_at = [place + beside] if place else []
+    yield Mark("line dashed", x, y, "quiet")
+    yield Mark(
+        "label", name_at, [high * 0.93 + low * 0.07] * len(name_at), "quiet", (), words
+    )
+
+
 def frame(epsilon, c):
     ratio = torch.linspace(0.01, 3.6, 360, dtype=torch.float64)
+    bound = None if c == "off" else c
     pictures, sentences = [], [f"ε = {epsilon}, c = {c}"]
-    for sign, name in ((1.0, "a good action, Â = 1"), (-1.0, "a bad action, Â = −1")):
-        log_prob = ratio.log().requires_grad_()
-        adv = torch.full_like(ratio, sign)
-        bound = None if c == "off" else c
-        objective = clipped_surrogate(log_prob, 0 * ratio, adv, epsilon, bound)
-        objective.sum().backward()
-        slope, zero = log_prob.grad.tolist(), [0.0] * len(ratio)
-        x, live = ratio.tolist(), ratio[log_prob.grad != 0]
-        low, high = (-3.6, 0.8) if sign < 0 else (-0.2, 1.8)
-        lines = {
-            "1−ε": (1 - epsilon, -0.26),
-            "1+ε": (1 + epsilon, 0.26),
-            "c": (bound, 0.13),
-        }
-        marks = []
-        for words, (place, beside) in lines.items():
-            # Without a dual clip there is no line to draw.
-            x_line = [place] * 2 if place else []
-            x_name = [place + beside] if place else []
-            y_name = [high - (high - low) / 14] * len(x_name)
-            marks.append(
-                Mark("line dashed", x_line, [low, high][: len(x_line)], "quiet")
-            )
-            marks.append(Mark("label", x_name, y_name, "quiet", words=words))
-        pictures.append(
-            plot(
-                name,
-                f"The clipped surrogate and its slope over the ratio for {name}.",
-                Axis("ratio ρ", 0, 3.6, ticks=(0, 1, 2, 3)),
-                Axis(
-                    "surrogate, and its slope (shaded)",
-                    low,
-                    high,
-                    ticks=(-3, -2, -1, 0) if sign < 0 else (0, 1),
-                ),
-                Mark("line", [0, 3.6], [0, 0], "faint"),
-                *marks,
-                Mark("band", x, slope, "accent", zero),
-                Mark("line thick", x, objective.tolist()),
-            )
+    for adv, name, ticks in (
+        (1.0, "a good action, Â = 1", (0, 1)),
+        (-1.0, "a bad action, Â = −1", (-3, -2, -1, 0)),
+    ):
+        objective, slope = surrogate_and_slope(ratio, adv, epsilon, bound)
+        low, high = (-0.2, 1.8) if adv > 0 else (-3.6, 0.8)
+        picture = plot(
+            name,
+            f"The clipped surrogate of {name} over the ratio, and its slope.",
+            Axis("ratio ρ", 0, 3.6, ticks=(0, 1, 2, 3)),
+            Axis("surrogate, and its slope (shaded)", low, high, ticks),
+            Mark("line", [0, 3.6], [0, 0], "faint"),
+            *upright("1−ε", 1 - epsilon, -0.26, low, high),
+            *upright("1+ε", 1 + epsilon, 0.26, low, high),
+            *upright("c", bound, 0.13, low, high),
+            Mark("band", ratio.tolist(), slope.tolist(), "accent", [0.0] * 360),
+            Mark("line thick", ratio.tolist(), objective.tolist()),
         )
-        dead = [f"below {live.min():.2f}"] * (live.min() > 0.02).item()
-        dead += [f"above {live.max():.2f}"] * (live.max() < 3.59).item()
+        pictures.append(picture)
+        live = ratio[slope != 0]
+        dead = [f"below {live[0]:.2f}"] * (live[0] > ratio[0]).item()
+        dead += [f"above {live[-1]:.2f}"] * (live[-1] < ratio[-1]).item()
         sentences.append(f"{name}: no slope {' and '.join(dead)}")
     return pictures, "\n".join(sentences)
 
@@ -1300,12 +1277,10 @@ def frame(name, mask):
     logit = {"action_type": z, "action_args": {"mu": mu, "sigma": sigma}}
     distribution = HybridDistribution(logit, torch.tensor(mask))
     k = types.index(name)
-    log_prob = distribution.log_prob(
-        {"action_type": torch.tensor([k]), "action_args": drawn}
-    )
-    gradient = torch.cat([*torch.autograd.grad(log_prob.sum(), (z, mu, sigma))], dim=1)[
-        0
-    ].tolist()
+    action = {"action_type": torch.tensor([k]), "action_args": drawn}
+    log_prob = distribution.log_prob(action)
+    gradients = torch.autograd.grad(log_prob.sum(), (z, mu, sigma))
+    gradient = torch.cat(gradients, dim=1)[0].tolist()
     picture = plot(
         "gradient of log π",
         "The gradient of the action's log-probability with respect to logits, means and "
@@ -1316,12 +1291,9 @@ def frame(name, mask):
         Mark("bars", range(1, 8), gradient, "accent"),
     )
     # The parts of the sum {eq}`hybrid-log-prob`.
-    parts = [f"log p({name})"] + [
-        f"log f({a})" for a, used in zip(arguments, mask[k], strict=True) if used
-    ]
-    alive = [
-        entry for entry, slope in zip(entries, gradient, strict=True) if slope != 0
-    ]
+    used = [f"log f({arguments[j]})" for j in range(2) if mask[k][j]]
+    parts = [f"log p({name})", *used]
+    alive = [entries[i] for i in range(7) if gradient[i] != 0]
     return [picture], (
         f"log π = {' + '.join(parts)} = {log_prob.item():.2f}\n"
         f"alive: {', '.join(alive)}".replace("-", "−")
