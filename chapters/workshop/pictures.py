@@ -16,7 +16,26 @@
 # diagrams and the first three dials.
 #
 # Nobody has to read this page to follow the book. Read it if you want to draw a picture
-# for a chapter, or to know how the ones you saw are made.
+# for a chapter, or to know how the ones you saw are made. Here is a dial, whole:
+
+# %%
+from math import pi, sin
+
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+time = [k / 100 for k in range(101)]
+
+
+def frame(turns):
+    height = [sin(2 * pi * turns * t) for t in time]
+    x, y = Axis("time", 0, 1, ticks=(0, 1)), Axis("height", -1, 1, ticks=(-1, 1))
+    picture = plot(
+        "A wave", "A sine curve.", x, y, Mark("line thick", time, height, "accent")
+    )
+    return [picture], f"{turns} turns in one unit of time"
+
+
+dial("A wave and its turns", frame, {"turns": [1, 2, 3, 4, 5]}, start=(2,))
 
 # %% tags=["export", "hide-input"]
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
@@ -1041,21 +1060,20 @@ picture
 # %% [markdown]
 # ### An unroll with and without V-trace
 #
-# The numbers come from {eq}`vtrace`: rewards 1, values 0, no discount, and the second
-# action is half as likely now as it was.
+# The recursion is {eq}`vtrace` with rewards 1, values 0 and no discount. The second action
+# is half as likely now as it was.
+
 
 # %%
-import torch
+def targets(ratios):
+    later, result = 0.0, []
+    for ratio in reversed(ratios):
+        later = ratio * (1 + later)
+        result.insert(0, later)
+    return result
 
-from literate_rl.off_policy import vtrace
 
-ones, never = torch.ones(4, 1), torch.zeros(4, 1, dtype=torch.bool)
-ratio = torch.tensor([[1.0], [0.5], [1.0], [1.0]])
-with_, without = (
-    vtrace(log_ratio, ones, 0 * ones, 0 * ones, never, never, 1.0, 1.0)[0]
-    for log_ratio in (ratio.log(), 0 * ratio)
-)
-
+ones, ratios = [1, 1, 1, 1], [1, 0.5, 1, 1]
 picture = Picture(
     "An unroll with and without V-trace",
     "Four steps with the surprise 1 each. Without correction the targets are 4, 3, 2, 1. "
@@ -1065,14 +1083,14 @@ picture = Picture(
 )
 rows = {
     "surprise δ": ones,
-    "ratio": ratio,
-    "without V-trace": without,
-    "with V-trace": with_,
+    "ratio": ratios,
+    "without V-trace": targets(ones),
+    "with V-trace": targets(ratios),
 }
 accents = {"ratio": {1: "accent"}, "with V-trace": {0: "accent", 1: "accent"}}
 for (name, values), y in zip(rows.items(), (20, 64, 124, 168), strict=True):
     picture.text(142, y, name, anchor="end", bold=y > 100)
-    numbers = [f"{value:g}" for value in values[:, 0].tolist()]
+    numbers = [f"{value:g}" for value in values]
     row = picture.cells(178, y, numbers, accents.get(name), gap=32)
     # The recursion goes from the last step to the first.
     for later, earlier in zip(row[1:], row, strict=False) if y > 100 else ():
@@ -1111,6 +1129,11 @@ picture
 # %% [markdown]
 # ## Three dials
 #
+# The three belong to {doc}`/chapters/advantages`, {doc}`/chapters/ppo_error` and
+# {doc}`/chapters/hybrid_action`, and so do the functions that they show. This page stands
+# below those chapters and may not import them, so it writes each function down in its
+# plainest form. A test holds it equal to the package's.
+#
 # ### λ
 #
 # Each dot is an estimate of one and the same advantage. It is 1, the dashed line. On the
@@ -1120,19 +1143,25 @@ picture
 # truth.
 
 # %% tags=["hide-input"]
-from literate_rl.advantages import gae
+import torch
 
 generator = torch.Generator().manual_seed(0)
-T, B, gamma = 30, 400, 0.97
+T, gamma = 30, 0.97
 # Each step pays 0.2 on average, and the first action pays 1 more: its advantage is 1.
-reward = 0.2 + 0.5 * torch.randn(T, B, generator=generator)
+reward = 0.2 + 0.5 * torch.randn(T, 400, generator=generator)
 reward[0] += 1.0
+# The value of a state is what the steps pay that remain. After the last it is 0.
 remaining = torch.arange(T, -1, -1.0)
-truth = (0.2 * (1 - gamma**remaining) / (1 - gamma))[:, None].expand(T + 1, B)
+truth = (0.2 * (1 - gamma**remaining) / (1 - gamma))[:, None].expand(T + 1, 400)
 half = truth / 2
 half[0] = truth[0]
-end = torch.zeros(T, B, dtype=torch.bool)
-end[-1] = True
+
+
+def first_advantage(value, lambda_):
+    surprise = reward + gamma * value[1:] - value[:-1]
+    return sum((gamma * lambda_) ** t * surprise[t] for t in range(T))
+
+
 lambdas = [k / 10 for k in range(11)]
 critics = {"the critic is right": truth, "the critic is wrong by half": half}
 places = {
@@ -1140,8 +1169,8 @@ places = {
     "the critic is wrong by half": "They lie below the truth, and around it for λ = 1.",
 }
 clouds = {
-    name: [gae(reward, v[:-1], v[1:], end, 0 * end > 0, gamma, k)[0] for k in lambdas]
-    for name, v in critics.items()
+    name: [first_advantage(value, lambda_) for lambda_ in lambdas]
+    for name, value in critics.items()
 }
 # Forty of the 400 estimates are drawn, side by side around their λ.
 aside = [0.035 * ((7 * k) % 40 / 20 - 1) for k in range(40)]
@@ -1194,15 +1223,16 @@ assert (wrong.mean(0)[-1] - 1).abs() < 0.2, "to the truth"
 # $\log \pi$. **Notice** that where the shade ends the sample has no say any more, and
 # that for a bad action it grows without bound until the dual clip ends it.
 
+
 # %% tags=["hide-input"]
-from literate_rl.ppo_error import clipped_surrogate
-
-
 def surrogate_and_slope(ratio, adv, epsilon, c):
     log_prob = ratio.log().requires_grad_()
-    objective = clipped_surrogate(log_prob, 0 * ratio, adv + 0 * ratio, epsilon, c)
-    objective.sum().backward()
-    return objective.detach(), log_prob.grad
+    rho = log_prob.exp()
+    objective = torch.minimum(rho * adv, rho.clamp(1 - epsilon, 1 + epsilon) * adv)
+    if c is not None and adv < 0:
+        objective = objective.clamp(min=c * adv)
+    (slope,) = torch.autograd.grad(objective.sum(), log_prob)
+    return objective.detach(), slope
 
 
 def upright(words, place, beside, low, high):
@@ -1263,24 +1293,22 @@ dial(
 # a 1 leaves the type's own probability.
 
 # %% tags=["hide-input"]
-from literate_rl.hybrid_action import HybridDistribution
+from torch.distributions import Categorical, Normal
 
 types, arguments = ["accelerate", "turn", "stop"], ["power", "angle"]
 entries = ["z₀", "z₁", "z₂", "μ₁", "μ₂", "σ₁", "σ₂"]
-drawn = torch.tensor([[0.9, -0.3]])
+drawn = torch.tensor([0.9, -0.3])
 
 
 def frame(name, mask):
-    z = torch.tensor([[0.2, 0.5, -0.4]], requires_grad=True)
-    mu = torch.tensor([[0.1, 0.4]], requires_grad=True)
-    sigma = torch.tensor([[0.8, 0.6]], requires_grad=True)
-    logit = {"action_type": z, "action_args": {"mu": mu, "sigma": sigma}}
-    distribution = HybridDistribution(logit, torch.tensor(mask))
+    z = torch.tensor([0.2, 0.5, -0.4], requires_grad=True)
+    mu = torch.tensor([0.1, 0.4], requires_grad=True)
+    sigma = torch.tensor([0.8, 0.6], requires_grad=True)
     k = types.index(name)
-    action = {"action_type": torch.tensor([k]), "action_args": drawn}
-    log_prob = distribution.log_prob(action)
-    gradients = torch.autograd.grad(log_prob.sum(), (z, mu, sigma))
-    gradient = torch.cat(gradients, dim=1)[0].tolist()
+    counts = torch.tensor(mask[k])
+    of_arguments = Normal(mu, sigma).log_prob(drawn).where(counts, 0.0).sum()
+    log_prob = Categorical(logits=z).log_prob(torch.tensor(k)) + of_arguments
+    gradient = torch.cat(torch.autograd.grad(log_prob, (z, mu, sigma))).tolist()
     picture = plot(
         "gradient of log π",
         "The gradient of the action's log-probability with respect to logits, means and "
@@ -1307,3 +1335,11 @@ dial(
     grid=(types, arguments),
     start=("turn", ((True, False), (False, True), (False, False))),
 )
+
+# %% [markdown]
+# ## References
+#
+# The languages are [SVG](https://www.w3.org/TR/SVG2/) and
+# [CSS](https://www.w3.org/TR/css-color-5/), and what controls should do for keys and
+# screen readers is written in the [ARIA patterns](https://www.w3.org/WAI/ARIA/apg/patterns/).
+# What a picture one can touch is worth was shown by [Distill](https://distill.pub/).
