@@ -14,9 +14,13 @@ from typing import Any
 
 import pytest
 import tangle
+import torch
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from literate_rl.advantages import gae
+from literate_rl.off_policy import vtrace
+from literate_rl.ppo_error import clipped_surrogate
 from literate_rl.workshop.pictures import (
     Axis,
     Box,
@@ -32,8 +36,8 @@ CHAPTER = tangle.ROOT / "chapters/workshop/pictures.py"
 
 
 @cache
-def gallery() -> list[Any]:
-    """Run the chapter; return what its cells show."""
+def run_chapter() -> tuple[list[Any], dict[str, Any]]:
+    """Run the chapter; return what its cells show and the names that they define."""
     shown, names = [], {"__name__": "__main__"}
     flag = __future__.annotations.compiler_flag
     for cell in tangle.read(CHAPTER).cells:
@@ -48,7 +52,12 @@ def gallery() -> list[Any]:
             value = eval(code, names)
             if hasattr(value, "_repr_html_"):
                 shown.append(value)
-    return shown
+    return shown, names
+
+
+def gallery() -> list[Any]:
+    """Return what the chapter shows."""
+    return run_chapter()[0]
 
 
 def document(*items: Any) -> str:
@@ -98,13 +107,15 @@ def count_dial() -> Any:
 def test_the_gallery_shows_all_pictures():
     kinds = [type(item).__name__ for item in gallery()]
     assert kinds.count("Picture") == 12
-    assert kinds.count("Widget") == 4
+    assert kinds.count("Widget") == 5
 
 
 def test_ids_are_unique_and_named():
     html = "".join(item._repr_html_() for item in gallery())
     ids = re.findall(r'\sid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
+    again = re.findall(r'\sid="([^"]+)"', line(1).svg() + line(1).svg())
+    assert len(set(again)) == 4
     named = re.findall(r'aria-labelledby="([^"]+)"', html)
     assert sorted(ids) == sorted(" ".join(named).split())
 
@@ -511,6 +522,33 @@ def test_every_setting_of_the_gallery_can_be_reached(show):
                 sentences.add(figure.locator("output").inner_text())
                 slider.press("ArrowRight")
             assert len(sentences) == int(slider.get_attribute("max") or 0) + 1
+
+
+def test_the_plain_forms_are_those_of_the_package():
+    _, names = run_chapter()
+    never = torch.zeros(30, 400, dtype=torch.bool)
+    for value in (names["truth"], names["half"]):
+        for lambda_ in (0.0, 0.7, 1.0):
+            wanted = gae(
+                names["reward"], value[:-1], value[1:], never, never, 0.97, lambda_
+            )
+            got = names["first_advantage"](value, lambda_)
+            torch.testing.assert_close(got, wanted[0])
+
+    ratio = torch.linspace(0.013, 3.6, 200)
+    for adv in (1.0, -1.0):
+        for c in (None, 2.0):
+            log_prob = ratio.log().requires_grad_()
+            zero = torch.zeros_like(ratio)
+            wanted = clipped_surrogate(log_prob, zero, zero + adv, 0.2, c)
+            (slope,) = torch.autograd.grad(wanted.sum(), log_prob)
+            got = names["surrogate_and_slope"](ratio, adv, 0.2, c)
+            torch.testing.assert_close(got, (wanted.detach(), slope))
+
+    zero, ratios = torch.zeros(4, 1), torch.tensor([[1.0], [0.5], [1.0], [1.0]])
+    never = torch.zeros(4, 1, dtype=torch.bool)
+    wanted, _ = vtrace(ratios.log(), zero + 1, zero, zero, never, never, 1.0, 1.0)
+    assert names["targets"](ratios[:, 0].tolist()) == wanted[:, 0].tolist()
 
 
 def test_the_dial_of_lambda_shows_what_theory_says(show):

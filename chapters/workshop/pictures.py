@@ -16,26 +16,7 @@
 # diagrams and the first three dials.
 #
 # Nobody has to read this page to follow the book. Read it if you want to draw a picture
-# for a chapter, or to know how the ones you saw are made. Here is a dial, whole:
-
-# %%
-from math import pi, sin
-
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
-
-time = [k / 100 for k in range(101)]
-
-
-def frame(turns):
-    height = [sin(2 * pi * turns * t) for t in time]
-    x, y = Axis("time", 0, 1, ticks=(0, 1)), Axis("height", -1, 1, ticks=(-1, 1))
-    picture = plot(
-        "A wave", "A sine curve.", x, y, Mark("line thick", time, height, "accent")
-    )
-    return [picture], f"{turns} turns in one unit of time"
-
-
-dial("A wave and its turns", frame, {"turns": [1, 2, 3, 4, 5]}, start=(2,))
+# for a chapter, or to know how the ones you saw are made.
 
 # %% tags=["export", "hide-input"]
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
@@ -53,6 +34,32 @@ from math import isfinite, prod
 from typing import Any, Literal, NamedTuple
 
 __all__ = ["Axis", "Box", "Mark", "Picture", "Widget", "dial", "plot", "predict"]
+
+# %% [markdown]
+# Here is a whole dial. Turn it, with the mouse or with the arrow keys.
+
+# %%
+from math import pi, sin
+
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+time = [k / 100 for k in range(101)]
+
+
+def frame(turns):
+    height = [sin(2 * pi * turns * t) for t in time]
+    x, y = Axis("time", 0, 1, ticks=(0, 1)), Axis("height", -1, 1, ticks=(-1, 1))
+    picture = plot(
+        "A wave",
+        "A curve goes up and down.",
+        x,
+        y,
+        Mark("line thick", time, height, "accent"),
+    )
+    return [picture], f"{turns} turns in one unit of time"
+
+
+dial("A wave and its turns", frame, {"turns": [1, 2, 3, 4, 5]}, start=(2,))
 
 # %% [markdown]
 # ## One style
