@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WRITTEN := chapters docs tests benchmarks conf.py src/literate_rl/__main__.py
 .DEFAULT_GOAL := help
 .PHONY: help html serve sync format check test chapter notebooks lab bench learn clean
 
@@ -33,8 +34,8 @@ test: html  ## Run all tests, those of the built website included
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 format: $(READY)  ## Format the code, then make the notebooks and the modules again
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix $(WRITTEN)
+	$(BIN)/ruff format $(WRITTEN)
 	@$(BIN)/python docs/_ext/tangle.py
 
 check: $(READY)  ## Say what a chapter lacks; lint and check types

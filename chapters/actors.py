@@ -43,12 +43,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from literate_rl.agents import true_successors
+from literate_rl.agents import Collector
 from literate_rl.impala import IMPALAConfig, IMPALAPolicy, impala_settings
-from literate_rl.ppo import check_experience, numpy_act
+from literate_rl.ppo import numpy_act
 from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 
 __all__ = [
@@ -331,17 +331,12 @@ class Actor:
     def __init__(
         self, make_envs: Callable[[], VectorEnv[Any, Any, Any]], policy: Any, seed: int
     ) -> None:
-        self.envs = make_envs()
         self.policy = copy.deepcopy(policy).eval()
         self.weights = weights_of(self.policy)
         self.act = numpy_act(self.policy)
         self.generator = torch.Generator().manual_seed(seed)
-        mode = self.envs.metadata.get("autoreset_mode")
-        self.resets_later = mode == AutoresetMode.NEXT_STEP
-        self.obs, _ = self.envs.reset(seed=env_seed(seed, 0))
-        self.ended = np.zeros(self.envs.num_envs, dtype=bool)
-        self.paid = np.zeros(self.envs.num_envs)
-        self.step = 0
+        self.collector = Collector(make_envs(), self.policy.to_env, np.float32)
+        self.collector.reset(env_seed(seed, 0))
 
     @torch.no_grad()
     def unroll(self, weights: Weights, out: Any) -> None:
@@ -355,55 +350,29 @@ class Actor:
             ValueError: If the environments have other observations than ``out`` has
                 room for, or give a number that is not finite.
         """
-        obs, next_obs, action = out["obs_plus_1"], out["next_obs"], out["action"]
-        if self.obs.shape != obs.shape[1:]:
+        num_steps, num_envs, *shape = out["next_obs"].shape
+        seen = np.shape(self.collector.obs)
+        if seen != (num_envs, *shape):
             raise ValueError(
-                f"make_envs must make environments with observations {obs.shape[1:]}, "
-                f"got {self.obs.shape}"
+                f"make_envs must make environments with observations "
+                f"{(num_envs, *shape)}, got {seen}"
             )
         for name, array in self.weights.items():
             array[...] = weights[name]
-        reward, terminated, truncated = out["reward"], out["done"], out["truncated"]
-        noise = self.policy.noise(*reward.shape, self.generator)
-        seen = torch.from_numpy(obs)
-        for t in range(len(reward)):
-            obs[t] = self.obs
-            chosen = self.act(seen[t], noise[t])
-            action[t] = chosen
-            self.obs, reward[t], terminated[t], truncated[t], infos = self.envs.step(
-                self.policy.to_env(chosen)
-            )
-            later = self.resets_later
-            next_obs[t] = self.obs if later else true_successors(self.obs, infos)
-        obs[-1] = next_obs[-1]
-        check_experience(self.step, obs=obs, reward=reward, next_obs=next_obs)
+        noise = iter(self.policy.noise(num_steps, num_envs, self.generator))
+        batch = self.collector.collect(
+            lambda obs: self.act(obs, next(noise)), num_steps
+        )
         # The weights have not changed since the first step, so this is what the policy
         # said at each of them.
-        out["logit"] = self.policy(seen[:-1])
-        self.look_back(out)
-        self.step += reward.size
-
-    def look_back(self, out: Any) -> None:
-        """Complete the flags and the returns of an unroll in which all is over."""
-        # Until here `done` holds what the environments call terminated. A step that is
-        # terminated is not truncated too.
-        reward, done, truncated = out["reward"], out["done"], out["truncated"]
-        truncated &= ~done
-        done |= truncated
-        # A phantom stands behind each end, the last one of the unroll before included.
-        out["weight"] = 1.0
-        if self.resets_later:
-            out["weight"][0] = ~self.ended
-            out["weight"][1:] = ~done[:-1]
-            self.ended = done[-1].copy()
-        # What was paid since the start of each episode.
-        paid = self.paid + reward.cumsum(0, dtype=np.float64)
-        start = np.zeros(len(self.paid))
-        out["episode_return"] = math.nan
-        for t, b in zip(*done.nonzero(), strict=True):
-            out["episode_return"][t, b] = paid[t, b] - start[b]
-            start[b] = paid[t, b]
-        self.paid = paid[-1] - start
+        out["logit"] = self.policy(batch.obs)
+        out["obs_plus_1"][:-1], out["obs_plus_1"][-1] = batch.obs, batch.next_obs[-1]
+        for name in ("next_obs", "action", "reward", "episode_return"):
+            out[name] = getattr(batch, name)
+        # A step that is terminated is not truncated too, and a phantom weighs nothing.
+        out["done"] = batch.terminated | batch.truncated
+        out["truncated"] = batch.truncated & ~batch.terminated
+        out["weight"] = batch.real
 
 
 # %%
@@ -514,7 +483,7 @@ class InProcess:
     def close(self) -> None:
         """Close the environments."""
         for actor in self.actors:
-            actor.envs.close()
+            actor.collector.envs.close()
 
 
 # %% [markdown]
@@ -1136,9 +1105,10 @@ class Watched(ActorLearner):
     def learn(self, unroll):
         seen = torch.from_numpy(unroll["obs_plus_1"][:-1])
         action = torch.from_numpy(unroll["action"])
+        actions = self.policy.actions
         with torch.no_grad():
-            new = self.policy.log_prob(self.policy(seen), action)
-            old = self.policy.log_prob(torch.from_numpy(unroll["logit"]), action)
+            new = actions.log_prob(self.policy(seen), action)
+            old = actions.log_prob(torch.from_numpy(unroll["logit"]), action)
         self.ratio = (new - old).exp().numpy()
         return super().learn(unroll)
 

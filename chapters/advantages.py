@@ -484,7 +484,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from gymnasium.wrappers import TimeLimit
 
-from literate_rl.agents import Ring, make_envs, rollout, tabular_values
+from literate_rl.agents import Collector, Ring, make_envs, tabular_values
 
 gamma, right = 0.99, 0.8
 ring = Ring()
@@ -498,14 +498,14 @@ truth = torch.as_tensor(reward_of_cell).unsqueeze(1) + gamma * alive * exact[rea
 def walk(ring, limit, num_envs=64, num_steps=200):
     """Return a batch of the robot's steps under a time limit."""
     copies = partial(Ring, ring.num_cells, ring.end_probability)
-    envs = make_envs(lambda: TimeLimit(copies(), limit), num_envs)
-    obs, _ = envs.reset(seed=0)
+    collector = Collector(make_envs(lambda: TimeLimit(copies(), limit), num_envs))
+    collector.reset(seed=0)
     generator = torch.Generator().manual_seed(0)
 
     def mostly_right(obs):
         return (torch.rand(len(obs), generator=generator) < right).long()
 
-    return rollout(envs, mostly_right, num_steps, obs)[0]
+    return collector.collect(mostly_right, num_steps)
 
 
 def errors(batch, values, lambda_):

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -34,8 +34,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
-from literate_rl.hybrid_action import leaves
-from literate_rl.policy_gradient import check_tensor
+from literate_rl.workshop.nests import check_spec, flat, leaves, pack
 
 __all__ = [
     "CategoricalProjectionNetwork",
@@ -80,103 +79,8 @@ __all__ = [
 # The operator $\operatorname{sg}$, *stop gradient*, returns its argument, and its derivative
 # is zero by decree. In PyTorch it is called `detach`.
 #
-# ## Nests
-#
-# What an environment shows and what it takes may be a *nest*: dictionaries and tuples with
-# boxes and discrete spaces at their ends, its leaves. We go through a nest in the order of
-# its space. One function takes it apart, another one puts it together, and a third changes
-# what stands at its ends.
-
-
-# %% tags=["export"]
-def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
-    """Yield what stands at the leaves of a nest, in the order of its space.
-
-    Args:
-        space: A nest of Tuple and Dict.
-        nest: Tuples and dictionaries of the same form, with tensors at the leaves.
-        name: What error messages call the nest.
-
-    Raises:
-        TypeError: If something else than a tensor stands at a leaf.
-        ValueError: If the form is another one.
-    """
-    if isinstance(space, spaces.Dict):
-        if not isinstance(nest, dict) or nest.keys() != space.spaces.keys():
-            raise ValueError(f"{name} must be a dict with keys {list(space.spaces)}")
-        for key, child in space.spaces.items():
-            yield from unpack(child, nest[key], f"{name}[{key!r}]")
-    elif isinstance(space, spaces.Tuple):
-        if not isinstance(nest, tuple) or len(nest) != len(space.spaces):
-            raise ValueError(f"{name} must be a tuple of {len(space.spaces)}")
-        for index, child in enumerate(space.spaces):
-            yield from unpack(child, nest[index], f"{name}[{index}]")
-    else:
-        value = check_tensor(name, nest)
-        shape = space.shape or ()
-        if value.shape[value.ndim - len(shape) :] != shape:
-            expected = ", ".join(map(str, ("*", *shape)))
-            given = tuple(value.shape)
-            raise ValueError(f"{name} must have shape ({expected}), got {given}")
-        yield value
-
-
-def pack(space: spaces.Space[Any], values: Iterator[Any]) -> Any:
-    """Put one value at each leaf of a space, in its order; return the nest."""
-    if isinstance(space, spaces.Dict):
-        return {key: pack(child, values) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(pack(child, values) for child in space.spaces)
-    return next(values)
-
-
-def map_nest(function: Callable[..., Any], *nests: Any) -> Any:
-    """Apply a function to what stands at the same place of nests of one form."""
-    first = nests[0]
-    if isinstance(first, dict):
-        return {key: map_nest(function, *(n[key] for n in nests)) for key in first}
-    if isinstance(first, tuple):
-        children = [map_nest(function, *c) for c in zip(*nests, strict=True)]
-        return type(first)(*children) if hasattr(first, "_fields") else tuple(children)
-    return function(*nests)
-
-
-def check_spec(name: str, spec: Any) -> None:
-    """Raise ``TypeError`` unless a specification is a nest of Box and Discrete."""
-    ends = list(leaves(spec))
-    if not ends:
-        raise TypeError(f"{name} must have at least one leaf, got {spec}")
-    for leaf in ends:
-        if not isinstance(leaf, spaces.Box | spaces.Discrete):
-            raise TypeError(
-                f"{name} must be a nest (Tuple, Dict) of Box and Discrete spaces of "
-                f"Gymnasium, got {leaf}"
-            )
-
-
-def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
-    """Return a nested observation as one vector for each state, ``(*, D)``.
-
-    A box is flattened; a discrete observation becomes a row with a single 1.
-    """
-    columns = []
-    values = unpack(space, observation, "observation")
-    for leaf, value in zip(leaves(space), values, strict=True):
-        if isinstance(leaf, spaces.Discrete):
-            place = value.long() - int(leaf.start)
-            if value.is_floating_point() or (place.clamp(0, leaf.n - 1) != place).any():
-                last = int(leaf.start + leaf.n) - 1
-                raise ValueError(
-                    f"observation must hold whole numbers from {leaf.start} to {last} "
-                    f"for the space {leaf}, got {value}"
-                )
-            columns.append(nn.functional.one_hot(place, int(leaf.n)))
-        else:
-            assert isinstance(leaf, spaces.Box)  # for the type checker
-            dims = value.ndim - len(leaf.shape)
-            columns.append(value.reshape(*value.shape[:dims], math.prod(leaf.shape)))
-    return torch.cat(columns, -1)
-
+# What an environment shows and what it takes may consist of parts; {doc}`workshop/nests`
+# walks through them in the order of their space.
 
 # %% [markdown]
 # ## Encoders

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,12 +36,20 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.policy_gradient import check_finite, check_shape
-from literate_rl.ppo import RunningMoments, mlp
+from literate_rl.ppo import ActorCritic, Policy, RunningMoments, mlp
 from literate_rl.ppo_error import (
     policy_error_from_log_prob,
     ppo_info,
     ppo_policy_data,
     ppo_policy_loss,
+)
+from literate_rl.workshop.nests import (
+    as_space,
+    boxes_by_type,
+    fill,
+    first_row,
+    leaves,
+    plain_space,
 )
 
 # The trees come from the package DI-treetensor. On import it calls a function that
@@ -52,12 +59,12 @@ with warnings.catch_warnings():
     import treetensor.torch as ttorch
 
 __all__ = [
-    "HybridActionSpec",
+    "HybridActions",
     "HybridDistribution",
     "HybridLander",
-    "HybridPolicy",
     "HybridPolicyNetwork",
     "Moving",
+    "make_hybrid_policy",
     "mask_args",
     "ppo_policy_error_hybrid",
     "ppo_policy_error_hybrid_per_head",
@@ -175,8 +182,8 @@ class HybridPolicyNetwork(nn.Module):
 
         Args:
             observation_space: Space of one observation, a one-dimensional ``Box``.
-            action_space: Space of one action; see ``HybridActionSpec.from_space``.
-            mask: As in ``HybridActionSpec.from_space``, and needed where it is needed
+            action_space: Space of one action; see ``HybridActions.from_space``.
+            mask: As in ``HybridActions.from_space``, and needed where it is needed
                 there. The network does not keep it.
 
         Returns:
@@ -193,7 +200,7 @@ class HybridPolicyNetwork(nn.Module):
                 "observation_space must be a Box with one dimension, "
                 f"got {observation_space}"
             )
-        spec = HybridActionSpec.from_space(action_space, mask)
+        spec = HybridActions.from_space(action_space, mask)
         return cls(shape[0], spec.action_shape)
 
     def forward(self, x: Tensor) -> ttorch.Tensor:
@@ -1303,7 +1310,7 @@ fig.tight_layout()
 
 # %% tags=["export"]
 @dataclass(frozen=True, eq=False)
-class HybridActionSpec:
+class HybridActions:
     """What a hybrid action space is to a policy: sizes, a mask and a way back.
 
     Attributes:
@@ -1321,7 +1328,7 @@ class HybridActionSpec:
     @classmethod
     def from_space(
         cls, space: spaces.Space[Any], mask: ArrayLike | Tensor | None = None
-    ) -> HybridActionSpec:
+    ) -> HybridActions:
         """Read a Gymnasium space.
 
         Args:
@@ -1389,12 +1396,70 @@ class HybridActionSpec:
         high = np.where(bounded, self.high, 1.0)
         return (low + high) / 2, (high - low) / 2
 
-    def to_env(self, action: ttorch.Tensor) -> Any:
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, (T, B, K + A), on the CPU."""
+        # The race again, in the form that adds: $-\log \tau_k$ is added to the logit,
+        # and the largest sum wins. The arguments get standard normal noise.
+        num_types, num_args = self.mask.shape
+        types = torch.empty(num_steps, num_envs, num_types)
+        types.exponential_(generator=generator).log_().neg_()
+        args = torch.randn(num_steps, num_envs, num_args, generator=generator)
+        return torch.cat([types, args], -1)
+
+    def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions (B, 1 + A) that a noise makes of rows (B, K + 2 A)."""
+        # Logits are moved by their noise as it is, means by $\sigma$ times theirs.
+        num_types, num_args = self.mask.shape
+        centre, sigma = row.split([num_types + num_args, num_args], -1)
+        scale = nn.functional.pad(sigma, (num_types, 0), value=1.0)
+        moved = centre + scale * noise
+        scores, args = moved.split([num_types, num_args], -1)
+        action_type = scores.argmax(-1, keepdim=True)
+        return torch.cat([action_type.to(args.dtype), args], -1)
+
+    def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
+        """Return the log-densities ``(*)`` of actions ``(*, 1 + A)``."""
+        log_prob = self.distribution(row).log_prob(self.action_of(action))
+        return log_prob.view(row.shape[:-1])
+
+    def entropy(self, row: Tensor) -> Tensor:
+        """Return the entropies ``(*)`` of rows, in nats."""
+        return self.distribution(row).entropy().view(row.shape[:-1])
+
+    def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-densities and entropies, each ``(*)``, in one pass."""
+        policy, shape = self.distribution(row), row.shape[:-1]
+        log_prob = policy.log_prob(self.action_of(action))
+        return log_prob.view(shape), policy.entropy().view(shape)
+
+    def kl(self, row: Tensor, other: Tensor) -> Tensor:
+        """Return the divergences ``(*)`` from rows to others, in nats."""
+        divergence = self.distribution(row).kl(self.distribution(other))
+        return divergence.view(row.shape[:-1])
+
+    def distribution(self, row: Tensor) -> HybridDistribution:
+        """Return what rows ``(*, K + 2 A)`` describe, all states in one batch."""
+        return HybridDistribution(self.logit_of(row.flatten(0, -2)), self.mask)
+
+    def logit_of(self, row: Tensor) -> dict[str, Any]:
+        """Take rows (B, K + 2 A) apart into trees as the network returns them."""
+        num_types, num_args = self.mask.shape
+        action_type, mu, sigma = row.split([num_types, num_args, num_args], -1)
+        return {"action_type": action_type, "action_args": {"mu": mu, "sigma": sigma}}
+
+    def action_of(self, action: Tensor) -> dict[str, Tensor]:
+        """Take actions ``(*, 1 + A)`` apart into a tree of types and arguments."""
+        flat = action.flatten(0, -2)
+        return {"action_type": flat[:, 0].long(), "action_args": flat[:, 1:]}
+
+    def to_env(self, action: ttorch.Tensor | Tensor) -> Any:
         """Turn a batch of actions into what a vector environment's ``step`` takes.
 
         Args:
             action: Tree with ``action_type``, (B,) int64, and ``action_args``, (B, A),
-                where [-1, 1] is the whole range of an argument.
+                where [-1, 1] is the whole range of an argument; or rows (B, 1 + A).
 
         Returns:
             The nest of ``space`` with NumPy arrays of B rows in it.
@@ -1403,6 +1468,8 @@ class HybridActionSpec:
             TypeError: If ``action`` is of the wrong kind.
             ValueError: If a key is missing, shapes differ, or a number is NaN.
         """
+        if isinstance(action, Tensor):
+            action = self.action_of(action)
         action_type, action_args = read_action(action, len(self.low))
 
         # To the box by {eq}`hybrid-rescale`, all arguments at once.
@@ -1430,71 +1497,17 @@ class HybridActionSpec:
             ValueError: As ``to_env``, or if B is not 1.
         """
         nest = self.to_env(action)
-        batch = len(action["action_type"])
+        batch = len(action if isinstance(action, Tensor) else action["action_type"])
         if batch != 1:
             raise ValueError(f"action must hold one action, got a batch of {batch}")
         return first_row(nest)
-
-
-def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
-    """Yield the spaces at the ends of a nest of Tuple and Dict, in order."""
-    if isinstance(space, spaces.Tuple):
-        for child in space.spaces:
-            yield from leaves(child)
-    elif isinstance(space, spaces.Dict):
-        for child in space.spaces.values():
-            yield from leaves(child)
-    else:
-        yield space
-
-
-def boxes_by_type(space: spaces.Space[Any], num_types: int) -> bool:
-    """Say whether a space is ``Tuple(Discrete(K), Tuple(K boxes))``."""
-    if not isinstance(space, spaces.Tuple) or len(space.spaces) != 2:
-        return False
-    first, second = space.spaces
-    return (
-        isinstance(first, spaces.Discrete)
-        and isinstance(second, spaces.Tuple)
-        and len(second.spaces) == num_types
-        and all(isinstance(child, spaces.Box) for child in second.spaces)
-    )
-
-
-def fill(
-    space: spaces.Space[Any],
-    action_type: NDArray[np.int64],
-    columns: Iterator[NDArray[np.float64]],
-) -> Any:
-    """Build the nest of a space from types (B,) and the columns of the arguments."""
-    if isinstance(space, spaces.Tuple):
-        return tuple(fill(child, action_type, columns) for child in space.spaces)
-    if isinstance(space, spaces.Dict):
-        items = space.spaces.items()
-        return {key: fill(child, action_type, columns) for key, child in items}
-    if isinstance(space, spaces.Discrete):
-        return action_type + space.start
-    assert isinstance(space, spaces.Box)  # for the type checker; from_space has checked
-    batch = np.empty((len(action_type), math.prod(space.shape)), space.dtype)
-    for index in range(batch.shape[1]):
-        batch[:, index] = next(columns)
-    return batch.reshape(len(batch), *space.shape)
-
-
-def first_row(nest: Any) -> Any:
-    """Take the first row of each array in a nest of tuples and dictionaries."""
-    if isinstance(nest, tuple):
-        return tuple(map(first_row, nest))
-    if isinstance(nest, dict):
-        return {key: first_row(child) for key, child in nest.items()}
-    return nest[0]
 
 
 # %%
 box = spaces.Box(0.0, 10.0, (1,))
 empty = spaces.Box(0.0, 1.0, (0,))
 space = spaces.Tuple((spaces.Discrete(3), spaces.Tuple((box, box, empty))))
-spec = HybridActionSpec.from_space(space)
+spec = HybridActions.from_space(space)
 print("mask          ", spec.mask.int().tolist())
 print("action_shape  ", spec.action_shape)
 action = ttorch.as_tensor(
@@ -1506,9 +1519,7 @@ action = ttorch.as_tensor(
 print("for the vector environment:\n", spec.to_env(action))
 print("for a single environment:\n", spec.to_single_env(action[1:2]))
 try:
-    HybridActionSpec.from_space(
-        spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 1, (2,))))
-    )
+    HybridActions.from_space(spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 1, (2,)))))
 except ValueError as error:
     print("ValueError:", error)
 
@@ -1808,7 +1819,7 @@ def untrained(env, seed):
     """Build a network for an environment; return it as a function of an observation."""
     torch.manual_seed(seed)
     network = HybridPolicyNetwork.from_space(env.observation_space, env.action_space)
-    spec = HybridActionSpec.from_space(env.action_space)
+    spec = HybridActions.from_space(env.action_space)
     generator = torch.Generator().manual_seed(seed)
 
     @torch.no_grad()
@@ -1889,9 +1900,9 @@ fig.tight_layout()
 # ## A policy that PPO can train
 #
 # The learner of {doc}`/chapters/ppo` knows a policy by a few methods. It keeps what
-# the policy said and what it did, shuffles both, and deals them out in minibatches. For
-# this, both must be tensors with one row for each step. Our policy speaks and acts in
-# trees. So we write each tree in one line:
+# the policy did, shuffles it, and deals it out in minibatches. For this, actions must be
+# tensors with one row for each step, and so must be what the network says. Our network
+# speaks and acts in trees. So we write each tree in one line:
 #
 # | row | what is in it | length |
 # |---|---|---|
@@ -1904,172 +1915,74 @@ fig.tight_layout()
 # harm: all integers up to 16 million are exact there.
 #
 # An action is a function of the noise, as it is for the other policies. The types race,
-# and the arguments are $\mu_j + \sigma_j \xi_j$. Without noise we get the greedy action.
-#
-# One thing is new. `load` builds a policy from the plain values that a checkpoint holds,
-# and a Gymnasium space is none. `plain_space` describes it by numbers, strings, lists and
-# dictionaries, and `space_from_plain` builds it again.
+# and the arguments are $\mu_j + \sigma_j \eta_j$. Without noise we get the greedy action.
+# All of this is known by `HybridActions`; what is left is a network that writes its tree as
+# a row, and a function that puts both together.
 
 
 # %% tags=["export"]
-class HybridPolicy(nn.Module):
-    """A policy for hybrid actions, and a value function beside it.
-
-    What describes the policy at a state is one row of numbers: K logits, A means and A
-    deviations. What it does is one row too: the type, then the A arguments.
+class HybridRows(nn.Module):
+    """A hybrid network whose tree is written as one row.
 
     Args:
-        obs_size: Length of an observation.
-        action_space: Space of one action, or what ``plain_space`` made of it.
-        mask: As in ``HybridActionSpec.from_space``, and needed where it is there.
-        hidden: Width of the critic's hidden layers.
-        normalize: Whether observations are normalised with ``RunningMoments``.
-
-    Raises:
-        TypeError: If the action space holds another kind of space.
-        ValueError: If the action space or the mask has another form.
+        network: The network.
     """
 
-    def __init__(
-        self,
-        obs_size: int,
-        action_space: spaces.Space[Any] | dict[str, Any],
-        mask: ArrayLike | Tensor | None = None,
-        hidden: int = 64,
-        normalize: bool = False,
-    ) -> None:
+    def __init__(self, network: HybridPolicyNetwork) -> None:
         super().__init__()
-        if not isinstance(action_space, spaces.Space):
-            action_space = space_from_plain(action_space)
-        self.spec = HybridActionSpec.from_space(action_space, mask)
-        self.num_types, self.num_args = self.spec.mask.shape
-        # With these a checkpoint builds the policy again, so they are plain values.
-        self.arguments = {
-            "obs_size": obs_size,
-            "action_space": plain_space(action_space),
-            "mask": self.spec.mask.tolist(),
-            "hidden": hidden,
-            "normalize": normalize,
-        }
-        self.normalizer = RunningMoments(obs_size) if normalize else nn.Identity()
-        self.actor = HybridPolicyNetwork(obs_size, self.spec.action_shape)
-        self.critic = mlp(obs_size, hidden, 1, gain=1.0)
+        self.network = network
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return logits, means and deviations, ``(*, K + 2 A)``, at ``(*, D)``."""
         # The network takes one dimension of states; a rollout comes with two.
-        states = self.normalizer(obs).reshape(-1, obs.shape[-1])
-        logit = self.actor(states)
+        logit = self.network(obs.reshape(-1, obs.shape[-1]))
         args = logit.action_args
         row = torch.cat([logit.action_type, args.mu, args.sigma], -1)
         return row.reshape(*obs.shape[:-1], row.shape[-1])
 
-    def value(self, obs: Tensor) -> Tensor:
-        """Return the values ``(*)`` of observations ``(*, D)``."""
-        value: Tensor = self.critic(self.normalizer(obs))
-        return value.squeeze(-1)
 
-    def noise(
-        self, num_steps: int, num_envs: int, generator: torch.Generator
-    ) -> Tensor:
-        """Draw the noise of a rollout, (T, B, K + A), on the CPU."""
-        # The race again, in the form that adds: $-\log \tau_k$ is added to the logit,
-        # and the largest sum wins. The arguments get standard normal noise.
-        types = torch.empty(num_steps, num_envs, self.num_types)
-        types.exponential_(generator=generator).log_().neg_()
-        args = torch.randn(num_steps, num_envs, self.num_args, generator=generator)
-        return torch.cat([types, args], -1)
+def make_hybrid_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    mask: ArrayLike | Tensor | None = None,
+    hidden: int = 64,
+    normalize: bool = False,
+) -> Policy:
+    """Build the policy that fits an environment with hybrid actions.
 
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Return the actions (B, 1 + A) that a noise (B, K + A) makes of observations.
+    Args:
+        observation_space: A box with one dimension, or what ``plain_space`` made of it.
+        action_space: Space of one action, likewise.
+        mask: As in ``HybridActions.from_space``, and needed where it is there.
+        hidden: Width of the critic's hidden layers.
+        normalize: Whether the policy normalises its observations.
 
-        Without noise, 0.0, they are the mode.
-        """
-        return self.choose(self(obs), noise)
-
-    def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
-        """Return the actions (B, 1 + A) that a noise makes of rows (B, K + 2 A)."""
-        # Logits are moved by their noise as it is, means by $\sigma$ times theirs.
-        centre, sigma = row.split([self.num_types + self.num_args, self.num_args], -1)
-        scale = nn.functional.pad(sigma, (self.num_types, 0), value=1.0)
-        moved = centre + scale * noise
-        scores, args = moved.split([self.num_types, self.num_args], -1)
-        action_type = scores.argmax(-1, keepdim=True)
-        return torch.cat([action_type.to(args.dtype), args], -1)
-
-    def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
-        """Return the log-densities (B,) of actions (B, 1 + A)."""
-        policy = HybridDistribution(self.logit_of(row), self.spec.mask)
-        return policy.log_prob(self.action_of(action))
-
-    def error(
-        self,
-        data: ppo_policy_data,
-        clip_ratio: float = 0.2,
-        dual_clip: float | None = None,
-    ) -> tuple[ppo_policy_loss, ppo_info]:
-        """Return the PPO policy error; see ``ppo_policy_error_hybrid``."""
-        return ppo_policy_error_hybrid(
-            self.trees(data), self.spec.mask, clip_ratio, dual_clip
-        )
-
-    def to_env(self, action: Tensor) -> Any:
-        """Return the actions as vector environments take them."""
-        return self.spec.to_env(self.action_of(action))
-
-    def trees(self, data: ppo_policy_data) -> ppo_policy_data:
-        """Return the data of rows as data of trees, which the hybrid errors take."""
-        return data._replace(
-            logit_new=self.logit_of(data.logit_new),
-            logit_old=self.logit_of(data.logit_old),
-            action=self.action_of(data.action),
-        )
-
-    def logit_of(self, row: Tensor) -> dict[str, Any]:
-        """Take rows (B, K + 2 A) apart into trees as the network returns them."""
-        sizes = [self.num_types, self.num_args, self.num_args]
-        action_type, mu, sigma = row.split(sizes, -1)
-        return {"action_type": action_type, "action_args": {"mu": mu, "sigma": sigma}}
-
-    def action_of(self, action: Tensor) -> dict[str, Tensor]:
-        """Take actions (B, 1 + A) apart into the tree of type and arguments."""
-        return {"action_type": action[:, 0].long(), "action_args": action[:, 1:]}
-
-
-def plain_space(space: spaces.Space[Any]) -> dict[str, Any]:
-    """Describe a nest of Tuple, Dict, Discrete and Box by plain values."""
-    if isinstance(space, spaces.Tuple):
-        return {"tuple": [plain_space(child) for child in space.spaces]}
-    if isinstance(space, spaces.Dict):
-        return {"dict": {key: plain_space(x) for key, x in space.spaces.items()}}
-    if isinstance(space, spaces.Discrete):
-        return {"n": int(space.n), "start": int(space.start)}
-    assert isinstance(space, spaces.Box)  # for the type checker; from_space has checked
-    bounds = {"low": space.low.tolist(), "high": space.high.tolist()}
-    return {**bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
-
-
-def space_from_plain(plain: dict[str, Any]) -> spaces.Space[Any]:
-    """Build the space that ``plain_space`` has described."""
-    if "tuple" in plain:
-        return spaces.Tuple([space_from_plain(child) for child in plain["tuple"]])
-    if "dict" in plain:
-        # In pairs, because Gymnasium sorts a dictionary, and the order of the boxes is
-        # the order of the arguments.
-        children = plain["dict"].items()
-        return spaces.Dict([(key, space_from_plain(child)) for key, child in children])
-    if "n" in plain:
-        return spaces.Discrete(plain["n"], start=plain["start"])
-    dtype = np.dtype(plain["dtype"]).type
-    low, high = (
-        np.array(plain[key], dtype).reshape(plain["shape"]) for key in ("low", "high")
+    Raises:
+        TypeError: If the action space holds another kind of space.
+        ValueError: If a space or the mask has another form.
+    """
+    observation_space = as_space(observation_space)
+    actions = HybridActions.from_space(as_space(action_space), mask)
+    network = HybridPolicyNetwork.from_space(
+        observation_space, actions.space, actions.mask
     )
-    return spaces.Box(low, high, dtype=dtype)
+    size = spaces.flatdim(observation_space)
+    critic = mlp(size, hidden, 1, gain=1.0)
+    normalizer = RunningMoments(size) if normalize else None
+    recipe = {
+        "observation_space": plain_space(observation_space),
+        "action_space": plain_space(actions.space),
+        "mask": actions.mask.tolist(),
+        "hidden": hidden,
+        "normalize": normalize,
+    }
+    both = ActorCritic(HybridRows(network), critic, normalizer)
+    return Policy(both, actions, ("make_hybrid_policy", recipe))
 
 
 # %%
 env = gym.make("literate_rl/Moving-v0")
-policy = HybridPolicy(9, env.action_space)
+policy = make_hybrid_policy(env.observation_space, env.action_space)
 obs = torch.as_tensor(env.reset(seed=0)[0]).unsqueeze(0)
 noise = policy.noise(1, 1, torch.Generator().manual_seed(0))[0]
 with torch.no_grad():
@@ -2077,8 +1990,7 @@ with torch.no_grad():
     for name, eta in (("does", noise), ("without noise", 0.0)):
         action = policy.act(obs, eta)
         print(f"{name:15s}", [round(x, 2) for x in action[0].tolist()])
-print("to the world   ", policy.spec.to_single_env(policy.action_of(action)))
-print("plain spaces   ", plain_space(spaces.Discrete(3)), plain_space(box))
+print("to the world   ", policy.actions.to_single_env(action))
 
 # %% [markdown]
 # ## Training
@@ -2096,7 +2008,8 @@ torch.set_num_threads(1)  # the network is too small to be shared out
 config = ppo_settings("literate_rl/Moving-v0")
 seed_everything(config.seed)
 envs = make_envs("literate_rl/Moving-v0", config.num_envs)
-learner = PPO(HybridPolicy(9, envs.single_action_space), envs, config)
+policy = make_hybrid_policy(envs.single_observation_space, envs.single_action_space)
+learner = PPO(policy, envs, config)
 history = fit(learner, progress=False)
 
 env = gym.make("literate_rl/Moving-v0")
@@ -2123,7 +2036,7 @@ env = gym.make("literate_rl/Moving-v0", render_mode="rgb_array")
 @torch.no_grad()
 def trained(obs):
     action = learner.policy.act(torch.as_tensor(obs).unsqueeze(0), 0.0)
-    return learner.policy.spec.to_single_env(learner.policy.action_of(action))
+    return learner.policy.actions.to_single_env(action)
 
 
 total, frames = episode(env, trained, seed=12)
@@ -2157,30 +2070,52 @@ HTML(
 # (three-losses)=
 # ## Three losses, and idle arguments
 #
-# The learner takes another error as `policy_error`. That makes it easy to compare the
-# three that we have met: one ratio, a ratio for each head, and one ratio without the
-# mask.
+# Three losses were met: one ratio, a ratio for each head, and one ratio without the mask.
+# For the third it is enough to give the action distribution a mask of ones. For the second
+# it has to tell two log-probabilities for each action, and the error is the sum over both.
 
 
 # %%
-def one_iteration(error, mask):
+from dataclasses import replace
+
+
+class PerHead(HybridActions):
+    """Hybrid actions with one log-probability for the type and one for the arguments."""
+
+    def evaluate(self, row, action):
+        policy = self.distribution(row)
+        heads = log_prob_of_heads(policy, self.action_of(action))
+        entropy = policy.entropy().view(row.shape[:-1])
+        return torch.stack(heads, -1).view(*entropy.shape, 2), entropy
+
+
+def per_head_error(new, old, entropy, adv, *rest):
+    """Add up the errors of both heads; the entropy counts once."""
+    type_error, args_error = (
+        policy_error_from_log_prob(new[:, k], old[:, k], entropy, adv, *rest)
+        for k in range(2)
+    )
+    loss = type_error[0].policy_loss + args_error[0].policy_loss
+    return ppo_policy_loss(loss, entropy.mean()), type_error[1]
+
+
+def one_iteration(name):
     """Collect a rollout with a new policy, learn from it, and return metrics."""
     torch.manual_seed(0)
-    policy = HybridPolicy(9, envs.single_action_space)
-
-    def policy_error(data, clip_ratio, dual_clip):
-        return error(policy.trees(data), mask, clip_ratio, dual_clip)
-
-    return PPO(policy, envs, config, policy_error=policy_error).iterate()
+    box, nest = envs.single_observation_space, envs.single_action_space
+    policy = make_hybrid_policy(box, nest)
+    if name == "per head":
+        policy.actions = PerHead.from_space(nest)
+        return PPO(policy, envs, config, policy_error=per_head_error).iterate()
+    if name == "not masked":
+        everything = torch.ones_like(policy.actions.mask)
+        policy.actions = replace(policy.actions, mask=everything)
+    return PPO(policy, envs, config).iterate()
 
 
 print("loss        divergence  clip fraction  entropy")
-for name, error, table in (
-    ("joint", ppo_policy_error_hybrid, mask),
-    ("per head", ppo_policy_error_hybrid_per_head, mask),
-    ("not masked", ppo_policy_error_hybrid, torch.ones_like(mask)),
-):
-    metrics = one_iteration(error, table)
+for name in ("joint", "per head", "not masked"):
+    metrics = one_iteration(name)
     keys = ("approx_kl", "clipfrac", "entropy")
     numbers = (metrics[f"losses/{key}"] for key in keys)
     print(f"{name:12s}" + "".join(f"{x:<13.3f}" for x in numbers))
@@ -2282,7 +2217,7 @@ fig.tight_layout()
 #     return gym.wrappers.TransformObservation(env, itemgetter(0), box)
 #
 # envs = make_envs(platform, config.num_envs)
-# policy = HybridPolicy(9, envs.single_action_space, normalize=True)
+# policy = make_hybrid_policy(box, envs.single_action_space, normalize=True)
 # learner = PPO(policy, envs, config)
 # ```
 #

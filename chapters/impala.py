@@ -38,14 +38,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.agents import best_device, true_successors
-from literate_rl.disjoint_network import map_nest
+from literate_rl.agents import Collector, best_device
 from literate_rl.off_policy import (
     check_clips,
     vtrace_data,
     vtrace_error_continuous_action,
     vtrace_error_discrete_action,
 )
+from literate_rl.workshop.nests import map_nest
 from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 
 __all__ = [
@@ -383,9 +383,8 @@ class IMPALAPolicy:
         self.norms = (0.0, 0.0)
 
     def default_model(self) -> tuple[str, list[str]]:
-        """Return the class of the default model, and the module to import it from."""
-        name = "GaussianPolicy" if self.continuous else "DiscretePolicy"
-        return name, ["literate_rl.ppo"]
+        """Return what builds the default model, and the module to import it from."""
+        return "make_policy", ["literate_rl.ppo"]
 
     def build_model(self) -> nn.Module:
         """Build the default model."""
@@ -398,10 +397,13 @@ class IMPALAPolicy:
             )
         size, actions = sizes["obs_shape"], sizes["action_shape"]
         name, (module,) = self.default_model()
-        model_class: Any = getattr(import_module(module), name)
-        box = ([-1.0] * actions, [1.0] * actions)
-        arguments = (size, *box) if self.continuous else (size, actions)
-        model: nn.Module = model_class(*arguments)
+        make_model: Any = getattr(import_module(module), name)
+        model: nn.Module = make_model(
+            spaces.Box(-np.inf, np.inf, (size,)),
+            spaces.Box(-1.0, 1.0, (actions,))
+            if self.continuous
+            else spaces.Discrete(actions),
+        )
         return model
 
     def describe(self, rows: Tensor) -> Any:
@@ -643,15 +645,16 @@ class IMPALAPolicy:
             By the same numbers: ``logit``, what the policy said, and ``action``, both
             on the CPU.
         """
-        obs, model = self.observations(data), self.collect_model
+        return self.by_environment(data, self.collect_batch(self.observations(data)))
+
+    def collect_batch(self, obs: Any) -> dict[str, Any]:
+        """Draw actions for observations that stand in one batch."""
+        model = self.collect_model
         if model.training:  # `eval` walks through all modules, so not in every step
             model.eval()
-        noise = model.noise(1, len(data), self.generator)[0].to(self.device)
-        output = {
-            "logit": self.describe(model(obs)),
-            "action": model.act(obs, noise),
-        }
-        return self.by_environment(data, output)
+        row = model(obs)
+        noise = model.noise(1, len(row), self.generator)[0].to(self.device)
+        return {"logit": self.describe(row), "action": model.actions.choose(row, noise)}
 
     def observations(self, data: dict[int, Any]) -> Any:
         """Stack the observations of all environments."""
@@ -940,14 +943,19 @@ class IMPALA:
                 f"action_space must fit the environments, got {config.action_space} "
                 f"and {envs.single_action_space}"
             )
-        self.impala, self.envs, self.config = impala, envs, config
+        self.impala, self.config = impala, config
         self.policy = impala.model
+        self.collector = Collector(envs, impala.model.to_env, np.float32)
         alpha = 0.6 if config.priority else 0.0
         self.buffer = ReplayBuffer(config.replay_buffer_size, config.max_use, alpha)
         if config.lag:
             impala.collect_model = copy.deepcopy(impala.model)
-        self.step = self.iteration = 0
-        self.obs: Any = None  # no episode is under way
+        self.iteration = 0
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.collector.step
 
     @property
     def total_steps(self) -> int:
@@ -962,12 +970,10 @@ class IMPALA:
     def iterate(self) -> dict[str, float]:
         """Collect one sample from each environment, learn, and return metrics."""
         config, impala = self.config, self.impala
-        if self.obs is None or self.checkpoint_due:
-            seed = env_seed(config.seed, self.step)
-            self.obs, _ = self.envs.reset(seed=seed)
-            self.returns = np.zeros(config.n_sample)
+        if self.collector.obs is None or self.checkpoint_due:
+            self.collector.reset(env_seed(config.seed, self.step))
         impala.anneal(self.step)
-        samples, finished = self.collect()
+        samples, mean = self.collect()
         if config.on_policy:
             # What is left of the last collection is no longer on-policy.
             self.buffer.entries.clear()
@@ -984,43 +990,33 @@ class IMPALA:
         if config.lag and self.iteration % (config.lag + 1) == 0:
             impala.collect_model.load_state_dict(impala.model.state_dict())
         losses = {f"losses/{k}": info[k] for k in impala.monitor_vars_learn()}
-        mean = float(np.mean(finished)) if finished else math.nan
         return {"charts/episodic_return": mean, **losses}
 
-    def collect(self) -> tuple[list[dict[str, Any]], list[float]]:
-        """Act for ``unroll_len`` steps; return samples and returns that ended."""
-        impala, finished = self.impala, []
-        transitions: list[list[dict[str, Any]]] = [[] for _ in self.returns]
-        for _ in range(self.config.unroll_len):
-            seen = torch.as_tensor(self.obs, dtype=torch.float32)
-            output = impala.forward_collect(dict(enumerate(seen)))
-            action = torch.stack([row["action"] for row in output.values()])
-            self.obs, reward, terminated, truncated, infos = self.envs.step(
-                impala.model.to_env(action)
-            )
-            if not np.isfinite(reward).all():
-                raise ValueError(f"reward must be finite, got {reward}")
-            done = terminated | truncated
-            columns = map(
-                torch.as_tensor,
-                (
-                    true_successors(self.obs, infos).astype(np.float32),
-                    reward.astype(np.float32),
-                    done,
-                    truncated & ~terminated,
-                ),
-            )
-            for index, row in enumerate(zip(*columns, strict=True)):
-                transitions[index].append(
-                    impala.process_transition(
-                        seen[index], output[index], Timestep(*row)
-                    )
-                )
-            self.returns += reward
-            finished += self.returns[done].tolist()
-            self.returns[done] = 0.0
-        self.step += self.config.unroll_len * self.config.n_sample
-        return [impala.get_train_sample(rows)[0] for rows in transitions], finished
+    def collect(self) -> tuple[list[dict[str, Any]], float]:
+        """Act for ``unroll_len`` steps; return samples and the mean return."""
+        impala, said = self.impala, []
+
+        def act(obs: Tensor) -> Tensor:
+            output = impala.collect_batch(obs.to(impala.device))
+            said.append(map_nest(lambda x: x.cpu(), output["logit"]))
+            action: Tensor = output["action"]
+            return action
+
+        batch = self.collector.collect(act, self.config.unroll_len)
+        steps = {
+            "obs": batch.obs,
+            "next_obs": batch.next_obs,
+            "logit": map_nest(lambda *x: torch.stack(x), *said),
+            "action": batch.action,
+            "reward": batch.reward,
+            "done": batch.terminated | batch.truncated,
+            "truncated": batch.truncated & ~batch.terminated,
+            "weight": torch.ones_like(batch.reward),
+        }
+        samples = [
+            map_nest(lambda x, b=b: x[:, b], steps) for b in range(self.config.n_sample)
+        ]
+        return samples, batch.episode_return.nanmean().item()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
@@ -1045,10 +1041,10 @@ class IMPALA:
         self.impala.load_state_dict_learn(state["impala"])
         if self.config.lag:
             self.impala.collect_model.load_state_dict(state["actor"])
-        self.step, self.iteration = state["step"], state["iteration"]
+        self.collector.step, self.iteration = state["step"], state["iteration"]
         self.buffer.entries.clear()
         self.buffer.entries.extend(dict(entry) for entry in state["buffer"])
-        self.obs = None
+        self.collector.obs = None
 
 
 # %% [markdown]
@@ -1326,8 +1322,7 @@ from gymnasium.wrappers import TimeLimit
 
 short = partial(flat_env, lambda: TimeLimit(flat_env("CartPole-v1"), 10))
 learner = make_learner(short, replace(config, n_sample=8, unroll_len=40))
-learner.obs, _ = learner.envs.reset(seed=0)
-learner.returns = np.zeros(8)
+learner.collector.reset(seed=0)
 samples, _ = learner.collect()
 batch = learner.impala.data_preprocess_learn(samples)
 differs = (batch["obs"][1:] != batch["next_obs"][:-1]).any(-1)

@@ -692,9 +692,9 @@ import gymnasium as gym
 from torch import nn
 
 from literate_rl.agents import (
+    Collector,
     discounted_returns,
     make_envs,
-    rollout,
     seed_everything,
 )
 
@@ -710,8 +710,8 @@ def make_cartpole():
 def train(seed, subtract_value, num_updates=50):
     """Return the mean length of the latest episodes and the loss, at each update."""
     seed_everything(seed)
-    envs = make_envs(make_cartpole, num_envs=16)
-    obs, _ = envs.reset(seed=1000 * seed)
+    collector = Collector(make_envs(make_cartpole, num_envs=16))
+    collector.reset(seed=1000 * seed)
     actor, critic = network(2), network(1)
     actor_optimiser = torch.optim.Adam(actor.parameters(), lr=0.01)
     critic_optimiser = torch.optim.Adam(critic.parameters(), lr=0.01)
@@ -719,9 +719,9 @@ def train(seed, subtract_value, num_updates=50):
     def policy(obs):
         return torch.multinomial(actor(obs).softmax(1), 1).squeeze(1)
 
-    age, ended, lengths, losses = torch.zeros(16), [0.0], [], []
+    ended, lengths, losses = [0.0], [], []
     for _ in range(num_updates):
-        batch, obs = rollout(envs, policy, 64, obs)
+        batch = collector.collect(policy, 64)
         with torch.no_grad():
             next_value = critic(batch.next_obs).squeeze(2)
         returns = discounted_returns(
@@ -745,10 +745,8 @@ def train(seed, subtract_value, num_updates=50):
             error.backward()
             critic_optimiser.step()
 
-        for done in batch.terminated | batch.truncated:
-            age += 1
-            ended += age[done].tolist()
-            age[done] = 0
+        length = batch.episode_length
+        ended += length[length.isfinite()].tolist()
         lengths.append(sum(ended[-16:]) / len(ended[-16:]))
         losses.append(loss.item())
     return lengths, losses

@@ -23,7 +23,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -38,29 +38,25 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, kl_divergence
 
 from literate_rl.advantages import lambda_returns
-from literate_rl.agents import check_gamma
+from literate_rl.agents import Rollout, check_gamma
 from literate_rl.disjoint_network import (
     DETACH,
     DisjointPolicyValueNetwork,
     EncodingNetwork,
     linear,
-    map_nest,
 )
-from literate_rl.hybrid_action import (
-    HybridPolicy,
-    leaves,
-    plain_space,
-    space_from_plain,
-)
+from literate_rl.hybrid_action import HybridActions
 from literate_rl.policy_gradient import check_shape
 from literate_rl.ppo import (
     PPO,
+    Policy,
     PPOConfig,
     RunningMoments,
-    make_policy,
+    make_actions,
     ppo_settings,
 )
-from literate_rl.ppo_error import ppo_info, ppo_policy_data, ppo_policy_loss
+from literate_rl.ppo_error import ppo_info, ppo_policy_loss
+from literate_rl.workshop.nests import as_space, ends, leaves, map_nest, plain_space
 from literate_rl.workshop.runs import check_counts, check_setting
 
 __all__ = [
@@ -77,9 +73,10 @@ __all__ = [
     "PPGConfig",
     "PPGRolloutInfo",
     "PPGTrainInfo",
-    "PhasicPolicy",
+    "PhasicNetwork",
     "TimeStep",
     "element_wise_squared_loss",
+    "make_phasic_policy",
     "ppg_network_forward",
     "ppg_settings",
 ]
@@ -105,7 +102,7 @@ import matplotlib.pyplot as plt
 
 from literate_rl.advantages import gae
 from literate_rl.agents import make_envs, seed_everything
-from literate_rl.ppo import DiscretePolicy
+from literate_rl.ppo import make_policy
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 config = ppo_settings("CartPole-v1")
@@ -119,8 +116,9 @@ def encoder_gradients(policy, batch):
         adv = gae(batch.reward, value, next_value, *flags, config.gamma, config.lambda_)
         target = adv + value
         adv = (adv - adv.mean()) / adv.std()
-    shared = [p for layer in policy.actor[:4] for p in layer.parameters()]
-    policy_loss = -(adv * policy.log_prob(policy(batch.obs), batch.action)).mean()
+    shared = [p for layer in policy.network.actor[:4] for p in layer.parameters()]
+    log_prob, _ = policy.evaluate_actions(batch.obs, batch.action)
+    policy_loss = -(adv * log_prob).mean()
     value_loss = 0.5 * (policy.value(batch.obs) - target).square().mean()
     losses = policy_loss, config.value_weight * value_loss
     return [
@@ -136,17 +134,18 @@ def paid(scale):
 def tug_of_war(seed, scale, iterations=20):
     """Return cosines and ratios of lengths, one for each iteration."""
     seed_everything(seed)
-    policy = DiscretePolicy(4, 2)
-    policy.critic[0], policy.critic[2] = policy.actor[0], policy.actor[2]
-    learner = PPO(policy, make_envs(partial(paid, scale), config.num_envs), config)
-    learner.reset_envs()
+    envs = make_envs(partial(paid, scale), config.num_envs)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    actor, critic = policy.network.actor, policy.network.critic
+    critic[0], critic[2] = actor[0], actor[2]
+    learner = PPO(policy, envs, config)
     rows = []
     for _ in range(iterations):
-        batch, real = learner.collect()
+        batch = learner.collect()
         g_policy, g_value = encoder_gradients(policy, batch)
         cosine = torch.cosine_similarity(g_policy, g_value, 0)
         rows.append((cosine.item(), (g_value.norm() / g_policy.norm()).item()))
-        learner.update(batch, real)
+        learner.update(batch)
     return np.array(rows).T
 
 
@@ -326,15 +325,6 @@ class PPGTrainInfo(NamedTuple):
 
 
 # %% tags=["export"]
-def ends(nest: Any) -> Iterator[Any]:
-    """Yield what stands at the ends of a nest of dictionaries and tuples, in order."""
-    if isinstance(nest, dict | tuple):
-        for child in nest.values() if isinstance(nest, dict) else nest:
-            yield from ends(child)
-    else:
-        yield nest
-
-
 def ppg_network_forward(
     network: DisjointPolicyValueNetwork,
     inputs: TimeStep,
@@ -994,11 +984,10 @@ class PPGAuxAlgorithm:
 # ## The policy phase
 #
 # The policy phase is PPO, the very loop of {doc}`/chapters/ppo`. All that it needs is a
-# policy with the methods that it asks for. `PhasicPolicy` gives them to the disjoint
-# network. What an action *is*, how it is drawn, judged and handed to the environment, is
-# known by the policies of the chapters before. So it takes one of them, without its
-# networks, and puts its own in their place. In this way it serves discrete actions, boxes
-# and the hybrid actions of {doc}`/chapters/hybrid_action`.
+# policy: a network and an action distribution. `PhasicNetwork` makes rows and values of
+# what the disjoint network says. The action distributions are those of the chapters
+# before, so that the policy serves discrete actions, boxes and the hybrid actions of
+# {doc}`/chapters/hybrid_action`.
 #
 # Pixels, or a map, need layers that look at neighbours. If an observation has three
 # dimensions, a small convolutional encoder takes the place of the plain one. It takes
@@ -1066,89 +1055,27 @@ class ConvolutionalEncodingNetwork(nn.Module):
         return features.view(*observation.shape[:-3], self.output_size), state
 
 
-class PhasicPolicy(nn.Module):
-    """The disjoint network as a policy that PPO can train.
-
-    What describes the policy at a state is the row of all leaves, one after the other.
+class PhasicNetwork(nn.Module):
+    """The disjoint network as the network of a ``Policy``.
 
     Args:
-        observation_space: A Box with one dimension, or a picture with three, or what
-            ``plain_space`` made of it. Observations may come flat.
-        action_space: Discrete, a Box with one dimension, or hybrid as in
-            ``HybridActionSpec.from_space``, or what ``plain_space`` made of it.
-        share_encoder: Whether policy and value share an encoder.
-        detach: As in ``DisjointPolicyValueNetwork``.
-        hidden: Width of the hidden layers.
-        normalize: Whether observations are normalised with ``RunningMoments``.
-
-    Raises:
-        TypeError: If a space is of another kind.
-        ValueError: If a space has another form.
+        network: The disjoint network, for observations in a Box.
+        normalizer: Module that the observations are seen through.
     """
 
     def __init__(
-        self,
-        observation_space: spaces.Space[Any] | dict[str, Any],
-        action_space: spaces.Space[Any] | dict[str, Any],
-        share_encoder: bool = False,
-        detach: str = "always",
-        hidden: int = 64,
-        normalize: bool = False,
+        self, network: DisjointPolicyValueNetwork, normalizer: nn.Module | None = None
     ) -> None:
         super().__init__()
-        observation_space, action_space = (
-            space if isinstance(space, spaces.Space) else space_from_plain(space)
-            for space in (observation_space, action_space)
-        )
-        shape = observation_space.shape
-        if not isinstance(observation_space, spaces.Box) or len(shape or ()) not in (
-            1,
-            3,
-        ):
-            raise ValueError(
-                "observation_space must be a Box with one dimension or with three, got "
-                f"{observation_space}"
-            )
-        self.arguments = {
-            "observation_space": plain_space(observation_space),
-            "action_space": plain_space(action_space),
-            "share_encoder": share_encoder,
-            "detach": detach,
-            "hidden": hidden,
-            "normalize": normalize,
-        }
-        self.shape = observation_space.shape
-        self.normalizer = RunningMoments(*self.shape) if normalize else nn.Identity()
-        encoder: Callable[..., Any] = (
-            partial(ConvolutionalEncodingNetwork, hidden=hidden)
-            if len(self.shape) == 3
-            else partial(EncodingNetwork, hidden=(hidden, hidden))
-        )
-        self.network = DisjointPolicyValueNetwork(
-            observation_space,
-            action_space,
-            encoder,
-            share_encoder,
-            detach=detach,
-        )
-        # A policy of the chapters before knows how to draw, judge and hand over
-        # actions. It goes without networks here.
-        size = math.prod(self.shape)
-        self.actions: Any
-        if isinstance(action_space, spaces.Tuple | spaces.Dict):
-            self.actions = HybridPolicy(size, action_space)
-        else:
-            flat_space = spaces.flatten_space(observation_space)
-            self.actions = make_policy(flat_space, action_space)
-        for name in ("actor", "critic", "log_sigma"):
-            if hasattr(self.actions, name):
-                delattr(self.actions, name)
-        self.is_hybrid = isinstance(self.actions, HybridPolicy)
+        self.network, self.normalizer = network, normalizer or nn.Identity()
+        self.shape = network.observation_spec.shape or ()
+        kinds = list(leaves(network.action_spec))
+        self.is_hybrid = len(kinds) > 1
         self.widths = [
             int(leaf.n)
             if isinstance(leaf, spaces.Discrete)
             else 2 * spaces.flatdim(leaf)
-            for leaf in leaves(action_space)
+            for leaf in kinds
         ]
 
     def observe(self, obs: Tensor) -> Tensor:
@@ -1160,9 +1087,19 @@ class PhasicPolicy(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the rows that describe the policy at observations."""
+        leaf_rows = self.leaf_rows(obs)
+        if not self.is_hybrid:
+            return leaf_rows[0]
+        # Hybrid actions want logits, then all means, then all deviations.
+        logit, *boxes = leaf_rows
+        mu, log_sigma = zip(*(box.chunk(2, -1) for box in boxes), strict=True)
+        return torch.cat([logit, *mu, *(x.exp() for x in log_sigma)], -1)
+
+    def leaf_rows(self, obs: Tensor) -> tuple[Tensor, ...]:
+        """Return one row for each leaf of the action space."""
         heads = self.network.heads
         features, _ = heads.policy_encoder(self.observe(obs))
-        return torch.cat([project(features) for project in heads.projections], -1)
+        return tuple(project(features) for project in heads.projections)
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations, as the policy phase uses them."""
@@ -1175,53 +1112,62 @@ class PhasicPolicy(nn.Module):
         result: Tensor = value
         return result
 
-    def noise(
-        self, num_steps: int, num_envs: int, generator: torch.Generator
-    ) -> Tensor:
-        """Draw the noise of a rollout, as the chapter of the actions has it."""
-        noise: Tensor = self.actions.noise(num_steps, num_envs, generator)
-        return noise
 
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Return the actions that a noise makes of observations; 0.0 is greedy."""
-        action: Tensor = self.actions.choose(self.row(self(obs)), noise)
-        return action
+def make_phasic_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    share_encoder: bool = False,
+    detach: str = "always",
+    hidden: int = 64,
+    normalize: bool = False,
+) -> Policy:
+    """Build a policy on the disjoint network.
 
-    def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
-        """Return the log-probabilities of actions."""
-        log_prob: Tensor = self.actions.log_prob(self.row(row), action)
-        return log_prob
+    Args:
+        observation_space: A Box with one dimension, or a picture with three, or what
+            ``plain_space`` made of it. Observations may come flat.
+        action_space: Discrete, a Box with one dimension, or hybrid as in
+            ``HybridActions.from_space``, or what ``plain_space`` made of it.
+        share_encoder: Whether policy and value share an encoder.
+        detach: As in ``DisjointPolicyValueNetwork``.
+        hidden: Width of the hidden layers.
+        normalize: Whether observations are normalised with ``RunningMoments``.
 
-    def error(
-        self,
-        data: ppo_policy_data,
-        clip_ratio: float = 0.2,
-        dual_clip: float | None = None,
-    ) -> tuple[ppo_policy_loss, ppo_info]:
-        """Return the PPO policy error, as the chapter of the actions has it."""
-        new, old = self.row(data.logit_new), self.row(data.logit_old)
-        data = data._replace(logit_new=new, logit_old=old)
-        error: tuple[ppo_policy_loss, ppo_info]
-        error = self.actions.error(data, clip_ratio, dual_clip)
-        return error
-
-    def to_env(self, action: Tensor) -> Any:
-        """Return the actions as vector environments take them."""
-        return self.actions.to_env(action)
-
-    def row(self, row: Tensor) -> Tensor:
-        """Put the numbers of a row in the order that the actions' chapter has."""
-        # Only hybrid actions differ: logits, then all means, then all deviations.
-        if not self.is_hybrid:
-            return row
-        logit, *boxes = self.split(row)
-        mu, log_sigma = zip(*(box.chunk(2, -1) for box in boxes), strict=True)
-        return torch.cat([logit, *mu, *(x.exp() for x in log_sigma)], -1)
-
-    def split(self, row: Tensor) -> tuple[Tensor, ...]:
-        """Take a row apart: one row for each leaf of the action space."""
-        rows: tuple[Tensor, ...] = row.split(self.widths, -1)
-        return rows
+    Raises:
+        TypeError: If a space is of another kind.
+        ValueError: If a space has another form.
+    """
+    observation_space, action_space = (
+        as_space(observation_space),
+        as_space(action_space),
+    )
+    shape = observation_space.shape or ()
+    if not isinstance(observation_space, spaces.Box) or len(shape) not in (1, 3):
+        raise ValueError(
+            "observation_space must be a Box with one dimension or with three, got "
+            f"{observation_space}"
+        )
+    encoder: Callable[..., Any] = (
+        partial(ConvolutionalEncodingNetwork, hidden=hidden)
+        if len(shape) == 3
+        else partial(EncodingNetwork, hidden=(hidden, hidden))
+    )
+    network = DisjointPolicyValueNetwork(
+        observation_space, action_space, encoder, share_encoder, detach=detach
+    )
+    normalizer = RunningMoments(*shape) if normalize else None
+    recipe = {
+        "observation_space": plain_space(observation_space),
+        "action_space": plain_space(action_space),
+        "share_encoder": share_encoder,
+        "detach": detach,
+        "hidden": hidden,
+        "normalize": normalize,
+    }
+    hybrid = isinstance(action_space, spaces.Tuple | spaces.Dict)
+    actions = (HybridActions.from_space if hybrid else make_actions)(action_space)
+    phasic = PhasicNetwork(network, normalizer)
+    return Policy(phasic, actions, ("make_phasic_policy", recipe))
 
 
 # %% [markdown]
@@ -1257,23 +1203,23 @@ class PPGAlgorithm:
 
     def __init__(
         self,
-        policy: PhasicPolicy,
+        policy: Policy,
         envs: VectorEnv[Any, Any, Any],
         config: PPGConfig,
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
     ) -> None:
-        self.policy, self.envs, self.config = policy, envs, config
+        self.policy, self.config = policy, config
         self.ppo = PPO(policy, envs, config, policy_error=policy_error)
-        if self.ppo.resets_later:
+        if self.ppo.collector.resets_later:
             raise ValueError("envs must have autoreset mode SAME_STEP, got NEXT_STEP")
-        network = policy.network
+        phasic: Any = policy.network
         self.aux = PPGAuxAlgorithm(
-            network.observation_spec,
-            network.action_spec,
+            phasic.network.observation_spec,
+            phasic.network.action_spec,
             config=config,
-            dual_actor_value_network=network,
+            dual_actor_value_network=phasic.network,
             aux_options=config.aux_options,
-            prepare=policy.observe,
+            prepare=phasic.observe,
         )
 
     @property
@@ -1293,10 +1239,12 @@ class PPGAlgorithm:
 
     def iterate(self) -> dict[str, float]:
         """Run a policy phase and, when it is due, an auxiliary phase."""
-        metrics = self.ppo.iterate()
+        batch = self.ppo.collect()
+        rows = self.rows(batch)
+        metrics = self.ppo.update(batch)
         if not self.config.aux_enabled:
             return metrics
-        self.observe()
+        self.observe(rows)
         # Metrics have the same names in each iteration. Most have nothing to tell.
         metrics |= {f"aux/{name}": math.nan for name in AUX_METRICS}
         if self.ppo.iteration % self.aux.interval == 0:
@@ -1307,13 +1255,19 @@ class PPGAlgorithm:
         return metrics
 
     @torch.no_grad()
-    def observe(self) -> None:
+    def rows(self, batch: Rollout) -> tuple[Tensor, ...]:
+        """Return what described the policy while it acted, leaf by leaf."""
+        phasic: Any = self.policy.network
+        rows: tuple[Tensor, ...] = phasic.leaf_rows(batch.obs)
+        return rows
+
+    @torch.no_grad()
+    def observe(self, rows: tuple[Tensor, ...]) -> None:
         """Hand the last rollout to the auxiliary phase, step by step."""
-        batch, row, value, next_value = self.ppo.seen
+        batch, value, next_value = self.ppo.seen
         ended = batch.terminated | batch.truncated
         step_type = torch.where(ended, LAST, MID)
         discount = (~batch.terminated).to(value.dtype)
-        rows = self.policy.split(row)
         for t in range(len(batch.obs)):
             info = PPGRolloutInfo(
                 tuple(row[t] for row in rows),
@@ -1552,7 +1506,7 @@ def make_learner(env, config):
     """Build environments, the policy that fits them, and the learner."""
     seed_everything(config.seed)
     envs = make_envs(partial(flat_env, env), config.num_envs)
-    policy = PhasicPolicy(
+    policy = make_phasic_policy(
         envs.single_observation_space,
         envs.single_action_space,
         config.share_encoder,
@@ -1941,7 +1895,7 @@ device = best_device()
 config = replace(ppg_settings("literate_rl/Maze-v0"), total_steps=4_096, aux_interval=2)
 worlds = MazeLevels(config.num_envs)
 spaces_of_one = worlds.single_observation_space, worlds.single_action_space
-on_device = PPGAlgorithm(PhasicPolicy(*spaces_of_one).to(device), worlds, config)
+on_device = PPGAlgorithm(make_phasic_policy(*spaces_of_one).to(device), worlds, config)
 last = fit(on_device, progress=False)[-1]
 print(f"trained on {device.type} for {last['step']} steps")
 print("finite losses:", all(math.isfinite(last[k]) for k in last if "losses" in k))

@@ -30,32 +30,34 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.advantages import gae, reverse_scan
-from literate_rl.agents import Rollout, true_successors
+from literate_rl.agents import Collector, Rollout
 from literate_rl.ppo_error import (
     approx_kl_k3,
     check_clip,
+    policy_error_from_log_prob,
     ppo_info,
-    ppo_policy_data,
-    ppo_policy_error,
-    ppo_policy_error_continuous,
     ppo_policy_loss,
     ppo_value_data,
     ppo_value_error,
 )
+from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 
 __all__ = [
     "PPO",
-    "DiscretePolicy",
-    "GaussianPolicy",
+    "ActorCritic",
+    "CategoricalActions",
+    "GaussianActions",
     "PPOConfig",
+    "Policy",
     "RewardScaler",
     "RunningMoments",
+    "make_actions",
     "make_policy",
     "numpy_act",
     "ppo_settings",
@@ -318,17 +320,17 @@ def ppo_settings(env: str) -> PPOConfig:
 # ## A policy is a function of noise
 #
 # The loop is going to work with any kind of action. So it must not know what an action
-# is. It asks the policy for a few things:
+# is. That is known by an **action distribution**. The network gives it a *row* of numbers
+# for each state, and it knows what the row means:
 #
 # | method | answers | discrete | Gaussian |
 # |---|---|---|---|
-# | `policy(obs)` | what describes the policy | logits, $N$ | means and $\log \sigma$, $2 A$ |
+# | a row | what describes the policy at a state | logits, $N$ | means and $\log \sigma$, $2 A$ |
 # | `noise(T, B, generator)` | the randomness of a rollout | $N$ for each action | $A$ for each action |
-# | `act(obs, noise)` | the action | an integer | $A$ numbers |
-# | `choose(row, noise)` | the action that a row leads to | an integer | $A$ numbers |
+# | `choose(row, noise)` | the action | an integer | $A$ numbers |
 # | `log_prob(row, action)` | how likely the action was | a number | a number |
-# | `error(data, …)` | the PPO policy error | from {doc}`/chapters/ppo_error` | from there too |
-# | `value(obs)` | the value of the state | a number | a number |
+# | `entropy(row)` | how much is left to chance | a number | a number |
+# | `kl(row, other)` | how far apart two policies are | a number | a number |
 # | `to_env(action)` | the action as the environment wants it | the same | stretched to the box |
 #
 # How can an action be a plain *function* of noise? For a Gaussian policy it is well
@@ -381,133 +383,76 @@ def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
     return nn.Sequential(linear[0], nn.Tanh(), linear[1], nn.Tanh(), linear[2])
 
 
-class DiscretePolicy(nn.Module):
-    """A policy for discrete actions, and a value function beside it.
+class CategoricalActions:
+    """One of N actions; a row holds their logits.
 
     Args:
-        obs_size: Length of an observation.
         num_actions: Number of actions N.
-        hidden: Width of the hidden layers.
-        normalize: Whether observations are normalised with ``RunningMoments``.
         start: What the environment calls the first action.
     """
 
-    def __init__(
-        self,
-        obs_size: int,
-        num_actions: int,
-        hidden: int = 64,
-        normalize: bool = False,
-        start: int = 0,
-    ) -> None:
-        super().__init__()
-        self.arguments = {
-            "obs_size": obs_size,
-            "num_actions": num_actions,
-            "start": start,
-            "hidden": hidden,
-            "normalize": normalize,
-        }
-        self.normalizer = RunningMoments(obs_size) if normalize else nn.Identity()
-        self.actor = mlp(obs_size, hidden, num_actions, gain=0.01)
-        self.critic = mlp(obs_size, hidden, 1, gain=1.0)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return the logits ``(*, N)`` at observations ``(*, D)``."""
-        logit: Tensor = self.actor(self.normalizer(obs))
-        return logit
-
-    def value(self, obs: Tensor) -> Tensor:
-        """Return the values ``(*)`` of observations ``(*, D)``."""
-        value: Tensor = self.critic(self.normalizer(obs))
-        return value.squeeze(-1)
+    def __init__(self, num_actions: int, start: int = 0) -> None:
+        self.num_actions, self.start = num_actions, start
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, (T, B, N), on the CPU."""
-        shape = (num_steps, num_envs, self.arguments["num_actions"])
+        shape = (num_steps, num_envs, self.num_actions)
         return torch.empty(shape).exponential_(generator=generator).log_().neg_()
 
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Return the actions (B,) that a noise (B, N) makes of observations (B, D)."""
-        return self.choose(self(obs), noise)
-
-    def choose(self, logit: Tensor, noise: Tensor | float) -> Tensor:
+    def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions (B,) that a noise (B, N) makes of logits (B, N)."""
         # The winner of the race, {eq}`act-discrete`.
-        return (logit + noise).argmax(-1)
+        return (row + noise).argmax(-1)
 
-    def log_prob(self, logit: Tensor, action: Tensor) -> Tensor:
+    def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
         """Return the log-probabilities ``(*)`` of actions ``(*)``, from logits."""
-        return logit.log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        return row.log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
-    def error(
-        self,
-        data: ppo_policy_data,
-        clip_ratio: float = 0.2,
-        dual_clip: float | None = None,
-    ) -> tuple[ppo_policy_loss, ppo_info]:
-        """Return the PPO policy error; see ``ppo_policy_error``."""
-        return ppo_policy_error(data, clip_ratio, dual_clip)
+    def entropy(self, row: Tensor) -> Tensor:
+        """Return the entropies ``(*)`` of logits, in nats."""
+        log_prob = row.log_softmax(-1)
+        # An action that was taken away has probability zero and adds nothing. Zero
+        # times infinity would be NaN.
+        return -(log_prob.exp() * log_prob.clamp(min=-1e4)).sum(-1)
+
+    def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies, each ``(*)``, in one pass."""
+        return self.log_prob(row, action), self.entropy(row)
+
+    def kl(self, row: Tensor, other: Tensor) -> Tensor:
+        """Return the divergences ``(*)`` from rows to others, in nats."""
+        log_prob = row.log_softmax(-1)
+        difference = log_prob - other.log_softmax(-1)
+        prob = log_prob.exp()
+        return (prob * torch.where(prob > 0, difference, 0.0)).sum(-1)
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
-        names: NDArray[np.int64] = action.numpy() + self.arguments["start"]
+        names: NDArray[np.int64] = action.numpy() + self.start
         return names
 
 
 # %% [markdown]
-# Environments want their actions within the bounds of a box. The Gaussian policy works in
-# units in which the box is $[-1, 1]$, and its noise may lead out of it. What lies outside is
+# Environments want their actions within the bounds of a box. Gaussian actions have units in
+# which the box is $[-1, 1]$, and their noise may lead out of it. What lies outside is
 # clipped, but *only on the way into the environment*. The action that we store, and whose
 # probability we compute, is the one that was drawn. One of the traps below shows why.
 
 
 # %% tags=["export"]
-class GaussianPolicy(nn.Module):
-    """A policy for actions in a box, and a value function beside it.
+class GaussianActions:
+    """Numbers in a box; a row holds their means and logarithms of standard deviations.
 
     Args:
-        obs_size: Length of an observation.
         low: Lower bounds of the box, (A,), or minus infinity.
         high: Upper bounds, (A,), or infinity.
-        hidden: Width of the hidden layers.
-        normalize: Whether observations are normalised with ``RunningMoments``.
     """
 
-    def __init__(
-        self,
-        obs_size: int,
-        low: ArrayLike,
-        high: ArrayLike,
-        hidden: int = 64,
-        normalize: bool = False,
-    ) -> None:
-        super().__init__()
+    def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
         self.low = np.asarray(low, dtype=np.float32)
         self.high = np.asarray(high, dtype=np.float32)
-        self.arguments = {
-            "obs_size": obs_size,
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
-            "hidden": hidden,
-            "normalize": normalize,
-        }
-        self.normalizer = RunningMoments(obs_size) if normalize else nn.Identity()
-        self.actor = mlp(obs_size, hidden, self.low.size, gain=0.01)
-        self.critic = mlp(obs_size, hidden, 1, gain=1.0)
-        self.log_sigma = nn.Parameter(torch.zeros(self.low.size))
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return means and logarithms of the deviations, ``(*, 2 A)``."""
-        mu = self.actor(self.normalizer(obs))
-        return torch.cat([mu, self.log_sigma.expand_as(mu)], -1)
-
-    def value(self, obs: Tensor) -> Tensor:
-        """Return the values ``(*)`` of observations ``(*, D)``."""
-        value: Tensor = self.critic(self.normalizer(obs))
-        return value.squeeze(-1)
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
@@ -515,13 +460,9 @@ class GaussianPolicy(nn.Module):
         """Draw the noise of a rollout, (T, B, A), on the CPU."""
         return torch.randn(num_steps, num_envs, self.low.size, generator=generator)
 
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Return the actions (B, A) that a noise (B, A) makes of observations."""
-        return self.choose(self(obs), noise)
-
     def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions (B, A) that a noise (B, A) makes of rows (B, 2 A)."""
-        # Mean plus deviation times noise, {eq}`act-gaussian`.
+        # Mean plus standard deviation times noise, {eq}`act-gaussian`.
         mu, log_sigma = row.chunk(2, -1)
         return mu + log_sigma.exp() * noise
 
@@ -532,21 +473,23 @@ class GaussianPolicy(nn.Module):
         constant = 0.5 * math.log(2 * math.pi)
         return -(0.5 * distance.square() + log_sigma + constant).sum(-1)
 
-    def error(
-        self,
-        data: ppo_policy_data,
-        clip_ratio: float = 0.2,
-        dual_clip: float | None = None,
-    ) -> tuple[ppo_policy_loss, ppo_info]:
-        """Return the PPO policy error; see ``ppo_policy_error_continuous``."""
+    def entropy(self, row: Tensor) -> Tensor:
+        """Return the entropies ``(*)`` of rows, in nats; they may be negative."""
+        _, log_sigma = row.chunk(2, -1)
+        return (log_sigma + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
-        def named(row: Tensor) -> dict[str, Tensor]:
-            mu, log_sigma = row.chunk(2, -1)
-            return {"mu": mu, "sigma": log_sigma.exp()}
+    def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-densities and entropies, each ``(*)``."""
+        return self.log_prob(row, action), self.entropy(row)
 
-        new, old = named(data.logit_new), named(data.logit_old)
-        data = data._replace(logit_new=new, logit_old=old)
-        return ppo_policy_error_continuous(data, clip_ratio, dual_clip)
+    def kl(self, row: Tensor, other: Tensor) -> Tensor:
+        """Return the divergences ``(*)`` from rows to others, in nats."""
+        mu, log_sigma = row.chunk(2, -1)
+        other_mu, other_log_sigma = other.chunk(2, -1)
+        shift = (mu - other_mu) * (-other_log_sigma).exp()
+        change = log_sigma - other_log_sigma
+        square = (2 * change).exp() + shift.square()
+        return (0.5 * (square - 1) - change).sum(-1)
 
     def to_env(self, action: Tensor) -> NDArray[np.float32]:
         """Stretch actions from -1..1 to the box, and clip what lies outside."""
@@ -556,6 +499,111 @@ class GaussianPolicy(nn.Module):
         stretched = (high + low) / 2 + (high - low) / 2 * action.numpy()
         clipped: NDArray[np.float32] = stretched.clip(self.low, self.high)
         return clipped.astype(np.float32)
+
+
+# %% [markdown]
+# A **policy** is a network and an action distribution. The network turns observations into
+# rows, and has values beside them. The action distribution knows what a row means. The
+# learner needs to know neither: it asks the policy what to do, how likely that was, and
+# how much the policy leaves to chance.
+
+
+# %% tags=["export"]
+class ActorCritic(nn.Module):
+    """Two networks side by side: one for the rows, one for the values.
+
+    Args:
+        actor: Module from observations ``(*, D)`` to rows.
+        critic: Module from observations ``(*, D)`` to values ``(*, 1)``.
+        normalizer: Module that both see the observations through.
+    """
+
+    def __init__(
+        self, actor: nn.Module, critic: nn.Module, normalizer: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.normalizer = normalizer or nn.Identity()
+        self.actor, self.critic = actor, critic
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the rows of observations ``(*, D)``."""
+        row: Tensor = self.actor(self.normalizer(obs))
+        return row
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values ``(*)`` of observations ``(*, D)``."""
+        value: Tensor = self.critic(self.normalizer(obs))
+        return value.squeeze(-1)
+
+
+class WithDeviations(nn.Module):
+    """A network for means, and a standard deviation for each that no state changes.
+
+    Args:
+        mean: Module from observations ``(*, D)`` to means ``(*, A)``.
+        size: Number of means A.
+    """
+
+    def __init__(self, mean: nn.Module, size: int) -> None:
+        super().__init__()
+        self.mean = mean
+        self.log_sigma = nn.Parameter(torch.zeros(size))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return means and logarithms of the standard deviations, ``(*, 2 A)``."""
+        mu = self.mean(obs)
+        return torch.cat([mu, self.log_sigma.expand_as(mu)], -1)
+
+
+class Policy(nn.Module):
+    """What an agent does: a network and an action distribution.
+
+    Args:
+        network: Module from observations to rows, with a method ``value``.
+        actions: The action distribution, which knows what a row means.
+        recipe: Name of a public function that builds the same policy, and its
+            arguments as plain values, for checkpoints.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        actions: Any,
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__()
+        self.network, self.actions, self.recipe = network, actions, recipe
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the rows that describe the policy at observations ``(*, D)``."""
+        row: Tensor = self.network(obs)
+        return row
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values ``(*)`` of observations ``(*, D)``."""
+        value: Tensor = self.network.value(obs)  # type: ignore[operator]
+        return value
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, ``(T, B, *)``, on the CPU."""
+        noise: Tensor = self.actions.noise(num_steps, num_envs, generator)
+        return noise
+
+    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions that a noise makes of observations; 0.0 is greedy."""
+        action: Tensor = self.actions.choose(self(obs), noise)
+        return action
+
+    def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of actions and the entropies, each ``(*)``."""
+        terms: tuple[Tensor, Tensor] = self.actions.evaluate(self(obs), action)
+        return terms
+
+    def to_env(self, action: Tensor) -> Any:
+        """Return the actions as vector environments take them."""
+        return self.actions.to_env(action)
 
 
 # %% [markdown]
@@ -694,16 +742,16 @@ class RewardScaler(nn.Module):
 
 # %% tags=["export"]
 class PPO:
-    """Proximal policy optimisation, for any policy with the methods of this chapter.
+    """Proximal policy optimisation, for any policy with the methods of ``Policy``.
 
     Args:
         policy: The policy to train, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
-        act: Function from observations and noise to actions, in place of
+        act: Function from observations and noise to actions, instead of
             ``policy.act``.
-        policy_error: Function of ``ppo_policy_data``, clip ratio and dual clip, in
-            place of ``policy.error``.
+        policy_error: Loss of log-probabilities, instead of
+            ``policy_error_from_log_prob``.
 
     Raises:
         ValueError: If the number of environments is another one, or the policy does
@@ -722,15 +770,15 @@ class PPO:
             raise ValueError(
                 f"envs must have {config.num_envs} copies, got {envs.num_envs}"
             )
-        normalizes = hasattr(getattr(policy, "normalizer", None), "update")
+        normalizes = normalizer_of(policy) is not None
         if normalizes != config.normalize_obs:
             raise ValueError(
                 "policy must normalise observations if config.normalize_obs says so, "
                 f"which is {config.normalize_obs}"
             )
-        self.policy, self.envs, self.config = policy, envs, config
+        self.policy, self.config = policy, config
         self.act = act or policy.act
-        self.policy_error = policy_error or policy.error
+        self.policy_error = policy_error or policy_error_from_log_prob
         self.parameters = list(policy.parameters())
         self.device = self.parameters[0].device
         self.optimizer = torch.optim.Adam(
@@ -738,11 +786,13 @@ class PPO:
         )
         self.scaler = RewardScaler(config.num_envs, config.gamma).to(self.device)
         self.generator = torch.Generator().manual_seed(config.seed)
-        self.resets_later = (
-            envs.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP
-        )
-        self.step = self.iteration = 0
-        self.obs: Any = None  # no episode is under way
+        self.collector = Collector(envs, policy.to_env, np.float32)
+        self.iteration = 0
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.collector.step
 
     @property
     def total_steps(self) -> int:
@@ -756,87 +806,29 @@ class PPO:
 
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, learn from it, and return metrics."""
-        if self.obs is None or self.checkpoint_due:
-            self.reset_envs()
-        # The step size {eq}`annealing`.
+        return self.update(self.collect())
+
+    def collect(self) -> Rollout:
+        """Act for T steps with the policy as it is."""
+        if self.collector.obs is None or self.checkpoint_due:
+            self.collector.reset(env_seed(self.config.seed, self.step))
+            self.scaler.carry.zero_()
+        # The learning rate {eq}`annealing`.
         rate = self.config.learning_rate
         if self.config.anneal:
             rate *= max(0.0, 1 - self.step / self.total_steps)
         self.optimizer.param_groups[0]["lr"] = rate
 
-        batch, real = self.collect()
-        returns, lengths = self.count_episodes(batch, real)
-        self.iteration += 1
-        return {
-            "charts/episodic_return": float(np.mean(returns)) if returns else math.nan,
-            "charts/episodic_length": float(np.mean(lengths)) if lengths else math.nan,
-            "charts/learning_rate": rate,
-            **self.update(batch, real),
-        }
-
-    def reset_envs(self) -> None:
-        """Start new episodes, from seeds that the run's seed and the step decide."""
-        num_envs = self.config.num_envs
-        seed = env_seed(self.config.seed, self.step)
-        self.obs, _ = self.envs.reset(seed=seed)
-        self.ended = np.zeros(num_envs, dtype=bool)
-        self.episode_return = np.zeros(num_envs)
-        self.episode_length = np.zeros(num_envs, dtype=np.int64)
-        self.scaler.carry.zero_()
-
-    @torch.no_grad()
-    def collect(self) -> tuple[Rollout, Tensor]:
-        """Act for T steps; return what happened and which steps are real, (T, B)."""
-        # The noise of all steps is drawn at once. What happens is written into arrays
-        # as large as the whole rollout.
+        # The noise of all steps is drawn at once.
         num_steps, num_envs = self.config.num_steps, self.config.num_envs
-        noise = self.policy.noise(num_steps, num_envs, self.generator).to(self.device)
-        obs = np.empty((num_steps, *np.shape(self.obs)), dtype=np.float32)
-        next_obs = np.empty_like(obs)
-        reward = np.empty((num_steps, num_envs), dtype=np.float32)
-        terminated, truncated, real = np.empty((3, num_steps, num_envs), dtype=bool)
-        actions = []
-        for t in range(num_steps):
-            obs[t] = self.obs
-            action = self.act(torch.from_numpy(obs[t]).to(self.device), noise[t]).cpu()
-            actions.append(action)
-            self.obs, reward[t], terminated[t], truncated[t], infos = self.envs.step(
-                self.policy.to_env(action)
-            )
-            # In mode `NEXT_STEP` the step after an end is a phantom, and `obs` at an
-            # end is the true successor. In mode `SAME_STEP` all steps are real.
-            real[t] = ~self.ended
-            if self.resets_later:
-                next_obs[t] = self.obs
-                self.ended = (terminated[t] | truncated[t]) & real[t]
-            else:
-                next_obs[t] = true_successors(self.obs, infos)
-        check_experience(self.step, obs=obs, reward=reward, next_obs=next_obs)
-        self.step += num_steps * num_envs
-        arrays = map(torch.from_numpy, (reward, next_obs, terminated, truncated))
-        batch = Rollout(torch.from_numpy(obs), torch.stack(actions), *arrays)
-        return Rollout(*(x.to(self.device) for x in batch)), torch.from_numpy(real)
+        noise = self.policy.noise(num_steps, num_envs, self.generator)
+        draws = iter(noise.to(self.device))
+        self.iteration += 1
+        return self.collector.collect(
+            lambda obs: self.act(obs.to(self.device), next(draws)), num_steps
+        ).to(self.device)
 
-    def count_episodes(
-        self, batch: Rollout, real: Tensor
-    ) -> tuple[list[float], list[int]]:
-        """Return the returns and the lengths of the episodes that ended."""
-        reward = batch.reward.cpu().double().numpy()
-        done = (batch.terminated | batch.truncated).cpu().numpy()
-        total = self.episode_return + reward.cumsum(0)
-        steps = self.episode_length + real.numpy().cumsum(0)
-        returns, lengths = [], []
-        start_return = np.zeros(len(self.episode_return))
-        start_length = np.zeros(len(self.episode_length), dtype=np.int64)
-        for t, b in zip(*done.nonzero(), strict=True):
-            returns.append(float(total[t, b] - start_return[b]))
-            lengths.append(int(steps[t, b] - start_length[b]))
-            start_return[b], start_length[b] = total[t, b], steps[t, b]
-        self.episode_return = total[-1] - start_return
-        self.episode_length = steps[-1] - start_length
-        return returns, lengths
-
-    def update(self, batch: Rollout, real: Tensor) -> dict[str, float]:
+    def update(self, batch: Rollout) -> dict[str, float]:
         """Learn from a rollout for some epochs; return metrics.
 
         The losses are those of the last minibatch, the distances those of all steps.
@@ -845,13 +837,12 @@ class PPO:
         # One pass over the whole rollout gives what the old policy and the old values
         # were. Nothing had to be computed for this while acting.
         with torch.no_grad():
-            old = policy(batch.obs)
-            value = policy.value(batch.obs)
-            next_value = policy.value(batch.next_obs)
+            old_log_prob, _ = policy.evaluate_actions(batch.obs, batch.action)
+            value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
             reward = batch.reward
             if config.scale_reward:
                 done = batch.terminated | batch.truncated
-                reward = self.scaler(reward, done, real.to(self.device))
+                reward = self.scaler(reward, done, batch.real)
             adv = gae(
                 reward,
                 value,
@@ -863,11 +854,11 @@ class PPO:
             )
             target = adv + value
         # {doc}`/chapters/ppg` looks at the rollout once more.
-        self.seen = (batch._replace(reward=reward), old, value, next_value)
+        self.seen = (batch._replace(reward=reward), value, next_value)
 
         # From here on time plays no role. What is left is a table of real steps.
-        columns = (batch.obs, batch.action, old, adv, target, value)
-        data = [column[real.to(self.device)] for column in columns]
+        columns = (batch.obs, batch.action, old_log_prob, adv, target, value)
+        data = [column[batch.real] for column in columns]
         for _ in range(config.num_epochs):
             # Each epoch shuffles the table and deals it out in minibatches.
             order = torch.randperm(len(data[0]), generator=self.generator)
@@ -883,16 +874,23 @@ class PPO:
         moved = self.distance(*data[:3])
         # Only now may the normaliser change. Earlier it would move the old policy.
         if config.normalize_obs:
-            policy.normalizer.update(data[0])
+            policy.network.normalizer.update(data[0])
         target, value = data[4:]
         unexplained = (target - value).var() / target.var()
-        return {**losses, **moved, "losses/explained_variance": 1 - unexplained.item()}
+        return {
+            "charts/episodic_return": batch.episode_return.nanmean().item(),
+            "charts/episodic_length": batch.episode_length.nanmean().item(),
+            "charts/learning_rate": self.optimizer.param_groups[0]["lr"],
+            **losses,
+            **moved,
+            "losses/explained_variance": 1 - unexplained.item(),
+        }
 
     def learn(
         self,
         obs: Tensor,
         action: Tensor,
-        old: Tensor,
+        old_log_prob: Tensor,
         adv: Tensor,
         target: Tensor,
         old_value: Tensor,
@@ -903,8 +901,13 @@ class PPO:
         if config.normalize_advantage:
             adv = (adv - adv.mean()) / (adv.std(correction=0) + 1e-8)
         # The three parts of the loss are those of {doc}`/chapters/ppo_error`.
+        log_prob, entropy = policy.evaluate_actions(obs, action)
         policy_loss, _ = self.policy_error(
-            ppo_policy_data(policy(obs), old, action, adv, None),
+            log_prob,
+            old_log_prob,
+            entropy,
+            adv,
+            None,
             config.clip_ratio,
             config.dual_clip,
         )
@@ -930,16 +933,17 @@ class PPO:
         }
 
     @torch.no_grad()
-    def distance(self, obs: Tensor, action: Tensor, old: Tensor) -> dict[str, float]:
+    def distance(
+        self, obs: Tensor, action: Tensor, old_log_prob: Tensor
+    ) -> dict[str, float]:
         """Say how far the policy has moved from the one that collected the rollout."""
-        log_prob_new = self.policy.log_prob(self.policy(obs), action)
-        log_prob_old = self.policy.log_prob(old, action)
-        log_ratio = log_prob_new - log_prob_old
+        log_prob, _ = self.policy.evaluate_actions(obs, action)
+        log_ratio = log_prob - old_log_prob
         # CleanRL calls $k_3$ `approx_kl` and $k_1$ `old_approx_kl`.
         outside = (log_ratio.exp() - 1).abs() > self.config.clip_ratio
         return {
             "losses/old_approx_kl": -log_ratio.mean().item(),
-            "losses/approx_kl": approx_kl_k3(log_prob_new, log_prob_old).item(),
+            "losses/approx_kl": approx_kl_k3(log_prob, old_log_prob).item(),
             "losses/clipfrac": outside.float().mean().item(),
         }
 
@@ -955,32 +959,17 @@ class PPO:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
-        self.step, self.iteration = state["step"], state["iteration"]
+        self.collector.step, self.iteration = state["step"], state["iteration"]
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.generator.set_state(state["generator"])
-        self.obs = None
+        self.collector.obs = None
 
 
-def check_experience(step: int, **arrays: NDArray[Any]) -> None:
-    """Raise if an environment gave a number that is not finite, and say where.
-
-    Args:
-        step: Steps taken before this rollout.
-        arrays: What the environments gave, ``(T, B, *)``, by name.
-
-    Raises:
-        ValueError: If something is NaN or infinite.
-    """
-    for name, array in arrays.items():
-        bad = ~np.isfinite(array)
-        if bad.any():
-            index = tuple(np.argwhere(bad)[0])
-            t, b = int(index[0]), int(index[1])
-            raise ValueError(
-                f"{name} of environment {b} is {array[index]} at step "
-                f"{step + t * array.shape[1]} (row {t} of the rollout)"
-            )
+def normalizer_of(policy: Any) -> Any:
+    """Return what normalises a policy's observations, or None."""
+    normalizer = getattr(getattr(policy, "network", None), "normalizer", None)
+    return normalizer if hasattr(normalizer, "update") else None
 
 
 # %% [markdown]
@@ -988,23 +977,45 @@ def check_experience(step: int, **arrays: NDArray[Any]) -> None:
 
 
 # %% tags=["export"]
-def make_policy(
-    observation_space: spaces.Space[Any],
+def make_actions(
     action_space: spaces.Space[Any],
+) -> CategoricalActions | GaussianActions:
+    """Return the action distribution that fits a Discrete space or a box.
+
+    Args:
+        action_space: A Discrete space or a box with one dimension.
+
+    Raises:
+        ValueError: If the space is of another kind.
+    """
+    if isinstance(action_space, spaces.Discrete):
+        return CategoricalActions(int(action_space.n), int(action_space.start))
+    if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
+        return GaussianActions(action_space.low, action_space.high)
+    raise ValueError(
+        f"action_space must be Discrete or a box with one dimension, got {action_space}"
+    )
+
+
+def make_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
     hidden: int = 64,
     normalize: bool = False,
-) -> DiscretePolicy | GaussianPolicy:
+) -> Policy:
     """Build the policy that fits the spaces of one environment.
 
     Args:
-        observation_space: A box with one dimension.
-        action_space: A Discrete space or a box with one dimension.
+        observation_space: A box with one dimension, or what ``plain_space`` made of it.
+        action_space: A Discrete space or a box with one dimension, likewise.
         hidden: Width of the hidden layers.
         normalize: Whether the policy normalises its observations.
 
     Raises:
         ValueError: If a space is of another kind.
     """
+    observation_space = as_space(observation_space)
+    action_space = as_space(action_space)
     shape = observation_space.shape
     if (
         not isinstance(observation_space, spaces.Box)
@@ -1015,16 +1026,23 @@ def make_policy(
             "observation_space must be a box with one dimension, "
             f"got {observation_space}"
         )
-    if isinstance(action_space, spaces.Discrete):
-        start = int(action_space.start)
-        num_actions = int(action_space.n)
-        return DiscretePolicy(shape[0], num_actions, hidden, normalize, start)
-    if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
-        low, high = action_space.low, action_space.high
-        return GaussianPolicy(shape[0], low, high, hidden, normalize)
-    raise ValueError(
-        f"action_space must be Discrete or a box with one dimension, got {action_space}"
-    )
+    actions = make_actions(action_space)
+    actor: nn.Module
+    if isinstance(actions, CategoricalActions):
+        actor = mlp(shape[0], hidden, actions.num_actions, gain=0.01)
+    else:
+        size = actions.low.size
+        actor = WithDeviations(mlp(shape[0], hidden, size, gain=0.01), size)
+    critic = mlp(shape[0], hidden, 1, gain=1.0)
+    normalizer = RunningMoments(shape[0]) if normalize else None
+    recipe = {
+        "observation_space": plain_space(observation_space),
+        "action_space": plain_space(action_space),
+        "hidden": hidden,
+        "normalize": normalize,
+    }
+    network = ActorCritic(actor, critic, normalizer)
+    return Policy(network, actions, ("make_policy", recipe))
 
 
 # %% [markdown]
@@ -1037,39 +1055,39 @@ def make_policy(
 
 
 # %% tags=["export"]
-def numpy_act(
-    policy: DiscretePolicy | GaussianPolicy,
-) -> Callable[[Tensor, Tensor], Tensor]:
+def numpy_act(policy: Policy) -> Callable[[Tensor, Tensor], Tensor]:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
 
     The arrays share their memory with the parameters, so that the function always acts
     with the current weights.
 
     Args:
-        policy: A policy of this chapter, on the CPU.
+        policy: A policy that ``make_policy`` has built, on the CPU.
 
     Raises:
         ValueError: If the policy is on another device.
     """
-    parameters = list(policy.actor.parameters())
+    network: Any = policy.network
+    discrete = isinstance(policy.actions, CategoricalActions)
+    parameters = list((network.actor if discrete else network.actor.mean).parameters())
     if parameters[0].device.type != "cpu":
         raise ValueError(f"policy must be on the CPU, got {parameters[0].device}")
     *hidden, weight, bias = (p.detach().numpy().T for p in parameters)
     layers = list(zip(hidden[::2], hidden[1::2], strict=True))
 
     def forward(obs: Tensor) -> NDArray[np.float32]:
-        x: NDArray[np.float32] = policy.normalizer(obs).numpy()
+        x: NDArray[np.float32] = network.normalizer(obs).numpy()
         for w, b in layers:
             x = np.tanh(x @ w + b)
         out: NDArray[np.float32] = x @ weight + bias
         return out
 
-    if isinstance(policy, DiscretePolicy):
+    if discrete:
 
         def act(obs: Tensor, noise: Tensor) -> Tensor:
             return torch.from_numpy((forward(obs) + noise.numpy()).argmax(-1))
     else:
-        log_sigma = policy.log_sigma.detach().numpy()
+        log_sigma = network.actor.log_sigma.detach().numpy()
 
         def act(obs: Tensor, noise: Tensor) -> Tensor:
             return torch.from_numpy(forward(obs) + np.exp(log_sigma) * noise.numpy())
@@ -1078,15 +1096,13 @@ def numpy_act(
 
 
 # %% [markdown]
-# It is handed to the learner, as is the fused loss of {doc}`/chapters/ppo_error`. The
-# following function puts everything together.
+# It is handed to the learner. The following function puts everything together.
 
 # %%
 from dataclasses import replace
 from functools import partial
 
 from literate_rl.agents import make_envs, seed_everything
-from literate_rl.ppo_error import fused_ppo_policy_error
 from literate_rl.workshop.runs import evaluate, fit, flat_env
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
@@ -1098,11 +1114,7 @@ def make_learner(env, config, fast=True):
     envs = make_envs(partial(flat_env, env), config.num_envs)
     observations, actions = envs.single_observation_space, envs.single_action_space
     policy = make_policy(observations, actions, normalize=config.normalize_obs)
-    if not fast:
-        return PPO(policy, envs, config)
-    discrete = isinstance(policy, DiscretePolicy)
-    error = fused_ppo_policy_error if discrete else None
-    return PPO(policy, envs, config, numpy_act(policy), error)
+    return PPO(policy, envs, config, numpy_act(policy) if fast else None)
 
 
 # %% [markdown]
@@ -1327,16 +1339,14 @@ config = ppo_settings("CartPole-v1")
 config = replace(config, normalize_obs=True, total_steps=5_000)
 learner = make_learner("CartPole-v1", config)
 fit(learner, progress=False)
-batch, real = learner.collect()
+batch = learner.collect()
 with torch.no_grad():
-    old = learner.policy(batch.obs)
+    old, _ = learner.policy.evaluate_actions(batch.obs, batch.action)
     for name in ("before", "after"):
-        new = learner.policy(batch.obs)
-        log_ratio = learner.policy.log_prob(new, batch.action)
-        log_ratio -= learner.policy.log_prob(old, batch.action)
-        furthest = log_ratio.exp().sub(1).abs().max().item()
+        new, _ = learner.policy.evaluate_actions(batch.obs, batch.action)
+        furthest = (new - old).exp().sub(1).abs().max().item()
         print(f"{name} the normaliser's update: ratios within {furthest:.3f} of 1")
-        learner.policy.normalizer.update(batch.obs.flatten(0, 1))
+        learner.policy.network.normalizer.update(batch.obs.flatten(0, 1))
 
 # %% [markdown]
 # `PPO.update` changes the normaliser last.
@@ -1365,13 +1375,11 @@ for name, stored in (("as drawn, 3.5", 3.5), ("clipped, 1.0", 1.0)):
 import gymnasium as gym
 
 envs = gym.make_vec("CartPole-v1", num_envs=8, vectorization_mode="vector_entry_point")
-learner = PPO(DiscretePolicy(4, 2), envs, PPOConfig(num_envs=8))
-learner.reset_envs()
-batch, real = learner.collect()
-print(
-    f"mode {envs.metadata['autoreset_mode'].name}: {real.float().mean():.1%} real rows"
-)
-print("rewards of the others:", batch.reward[~real].unique().tolist())
+policy = make_policy(envs.single_observation_space, envs.single_action_space)
+batch = PPO(policy, envs, PPOConfig(num_envs=8)).collect()
+mode = envs.metadata["autoreset_mode"].name
+print(f"mode {mode}: {batch.real.float().mean():.1%} real rows")
+print("rewards of the others:", batch.reward[~batch.real].unique().tolist())
 
 # %% [markdown]
 # ### Trap: half of a run is not a shorter run
@@ -1384,7 +1392,7 @@ print("rewards of the others:", batch.reward[~real].unique().tolist())
 for total_steps in (50_000, 100_000):
     config = replace(ppo_settings("CartPole-v1"), total_steps=total_steps)
     learner = make_learner("CartPole-v1", config)
-    learner.step = 25_000  # as if the first 25,000 steps were done
+    learner.collector.step = 25_000  # as if the first 25,000 steps were done
     rate = learner.iterate()["charts/learning_rate"]
     print(f"run of {total_steps:7,} steps: step size {rate:.2e} at step 25,000")
 
@@ -1416,7 +1424,8 @@ from literate_rl.agents import best_device
 device = best_device()
 config = PPOConfig(total_steps=1024)
 envs = make_envs("CartPole-v1", config.num_envs)
-on_device = PPO(DiscretePolicy(4, 2).to(device), envs, config)
+policy = make_policy(envs.single_observation_space, envs.single_action_space)
+on_device = PPO(policy.to(device), envs, config)
 last = fit(on_device, progress=False)[-1]
 print(f"trained on {on_device.device.type} for {last['step']} steps")
 print("finite losses:", all(math.isfinite(last[k]) for k in last if "losses" in k))

@@ -30,9 +30,9 @@ from literate_rl.actors import (
     weights_of,
 )
 from literate_rl.agents import make_envs, seed_everything
-from literate_rl.hybrid_action import HybridPolicy
+from literate_rl.hybrid_action import make_hybrid_policy
 from literate_rl.impala import IMPALA, IMPALAConfig, IMPALAPolicy
-from literate_rl.ppg import PhasicPolicy, PPGAlgorithm, PPGConfig
+from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy
 from literate_rl.ppo import PPO, PPOConfig, make_policy
 from literate_rl.workshop.runs import flat_env
 
@@ -73,7 +73,7 @@ def ppo(env: str) -> Any:
     observations, actions = envs.single_observation_space, envs.single_action_space
     size = spaces.flatdim(observations)
     policy: Any = (
-        HybridPolicy(size, actions)
+        make_hybrid_policy(observations, actions)
         if isinstance(actions, spaces.Tuple)
         else make_policy(observations, actions)
     )
@@ -85,7 +85,7 @@ def ppg(env: str, share_encoder: bool) -> Any:
     seed_everything(1)
     envs = environments(env, 4)
     observations, actions = envs.single_observation_space, envs.single_action_space
-    policy = PhasicPolicy(observations, actions, share_encoder)
+    policy = make_phasic_policy(observations, actions, share_encoder)
     config = PPGConfig(
         num_steps=32, num_minibatches=2, learning_rate=1e-3, aux_interval=2
     )

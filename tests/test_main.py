@@ -5,7 +5,9 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +22,13 @@ from torch import Tensor
 from literate_rl.__main__ import Command, main
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo import PPOConfig, ppo_settings
-from literate_rl.workshop.runs import evaluate, load, load_checkpoint
+from literate_rl.workshop.runs import (
+    Run,
+    evaluate,
+    load,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 # Small enough to be run again and again, with all that has a state: the optimiser, both
 # normalisers, the order of the minibatches, and environments in the middle of episodes.
@@ -313,6 +321,10 @@ def test_an_error_is_one_line_and_no_traceback(tmp_path):
         ("--name taken", "runs/taken holds a run: resume it or choose another name"),
         ("--resume runs/missing", "there is no checkpoint runs/missing/checkpoint.pt"),
         ("--resume runs/broken", "is damaged or no checkpoint"),
+        ("--name ..", "name must be that of a directory below runs/, got '..'"),
+        ("--name .", "name must be that of a directory below runs/, got '.'"),
+        ("--env no_such_module:A-v0", "env 'no_such_module:A-v0' cannot be made: No"),
+        (f"--name {'x' * 300}", "File name too long"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(
@@ -351,6 +363,245 @@ def test_a_wrong_command_exits_with_2_and_says_why(arguments, message, capsys):
     assert out == ""
     assert message in err
     assert "Traceback" not in err
+
+
+# --- Folders that are damaged, foreign, malicious or in use ---------------------------
+
+
+def copied(whole: Path, place: Path) -> Path:
+    """Return a copy of a run that may be tampered with, as runs/b."""
+    return shutil.copytree(whole, place / "runs/b")
+
+
+def snapshot(place: Path) -> dict[Path, bytes]:
+    """Return the bytes of all files."""
+    return {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+def refusal(arguments: list[str]) -> str:
+    """Run a command in this process; return the one line that it ends with."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    message = str(ended.value.code)
+    assert message.startswith("error: ")
+    assert "\n" not in message
+    return message
+
+
+def edit_settings(directory: Path, **changes: object) -> None:
+    path = directory / "settings.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_config(directory: Path, **changes: object) -> None:
+    config = json.loads((directory / "settings.json").read_text())["config"]
+    edit_settings(directory, config={**config, **changes})
+
+
+def forge(directory: Path, env: str) -> None:
+    """Name another environment, everywhere."""
+    edit_settings(directory, env=env)
+    state = load_checkpoint(directory / "checkpoint.pt")
+    state["settings"]["env"] = env
+    save_checkpoint(directory / "checkpoint.pt", state)
+
+
+EVIL = "from pathlib import Path; Path('opened').write_text('by the sender')"
+
+
+def test_a_foreign_folder_imports_nothing_that_was_not_named(
+    whole, tmp_path, monkeypatch
+):
+    directory = copied(whole, tmp_path)
+    (tmp_path / "evil.py").write_text(EVIL)
+    (directory / "evil.py").write_text(EVIL)
+    for module in ("evil", "runs.b.evil"):
+        env = f"{module}:CartPole-v1"
+        forge(directory, env)
+        before = snapshot(tmp_path)
+        done = run(tmp_path, "--resume", "runs/b", "--watch")
+        assert done.returncode == 1
+        assert done.stderr == (
+            "error: the settings of this run may run code of others: if you trust it, "
+            f"add --env {env!r}\n"
+        )
+        other = run(tmp_path, "--resume", "runs/b", "--env", "CartPole-v1")
+        assert other.returncode == 1
+        assert other.stderr == f"error: the run has --env {env!r}, not 'CartPole-v1'\n"
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        load("runs/b")
+        with Run("runs/b", resume=True) as opened:
+            assert opened.settings["env"] == env
+        assert snapshot(tmp_path) == before
+
+        done = run(tmp_path, "--resume", "runs/b", "--env", env)
+        assert done.returncode == 0, done.stderr
+        assert "return of 20 episodes without noise" in done.stdout
+        (tmp_path / "opened").unlink()  # so the module was there to be imported
+
+
+def test_an_interrupted_run_says_what_must_be_named(tmp_path):
+    (tmp_path / "mine.py").write_text("")
+    options = ["--env", "mine:CartPole-v1", "--name", "a", *TINY]
+    directory = tmp_path / "runs/a"
+    code, out, err = signal_after(signal.SIGINT, directory, 5, 0.0, *options)
+    assert code == 0, err
+    again = re.search("go on with (.*)\n", out)[1]
+    assert again == "--resume runs/a --env mine:CartPole-v1"
+    done = run(tmp_path, *again.split())
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_foreign_folder_joins_no_cluster_that_was_not_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny = ["--unroll-len=4", "--n-sample=2", "--total-steps=64", "--actors=1"]
+    main(["impala", "--name", "a", *tiny])
+    directory = tmp_path / "runs/a"
+    address = "127.0.0.1:9"  # nobody is there
+    edit_config(directory, transport="ray", address=address, total_steps=128)
+    before = snapshot(tmp_path)
+    resume = ["impala", "--resume", "runs/a"]
+    named = f"--actors 1 --transport ray --address {address}"
+    advice = named.replace(address, repr(address))
+    assert refusal(resume).endswith(f"if you trust it, add {advice}")
+    other = named.replace("127.0.0.1", "localhost").split()
+    assert f"the run has {advice}, not " in refusal([*resume, *other])
+    assert snapshot(tmp_path) == before
+    assert "at address" in refusal([*resume, *named.split()])
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        ("CartPole-v1", ["--normalize-obs"]),
+        ("Acrobot-v1", []),
+    ],
+)
+@pytest.mark.parametrize("forged", [False, True])
+def test_a_checkpoint_of_another_run_is_refused_and_nothing_lost(
+    whole, tmp_path, monkeypatch, env, options, forged
+):
+    """The checkpoint says where it comes from; one that lies does not fit either."""
+    monkeypatch.chdir(tmp_path)
+    algorithm = "ppg" if env == "CartPole-v1" else "ppo"
+    tiny = ["--num-envs=2", "--num-steps=16", "--num-minibatches=2", "--total-steps=32"]
+    main([algorithm, "--env", env, "--name", "a", *tiny, *options])
+    state = load_checkpoint(tmp_path / "runs/a/checkpoint.pt")
+    if forged:
+        state["settings"] = {"algorithm": "ppo", "env": "CartPole-v1"}
+    directory = copied(whole, tmp_path)
+    (directory / "checkpoint.previous.pt").unlink()
+    (directory / "checkpoint.pt").unlink()
+    save_checkpoint(directory / "checkpoint.pt", state)
+    before = snapshot(tmp_path)
+    message = refusal(["ppo", "--resume", "runs/b"])
+    assert message.startswith("error: runs/b/checkpoint.pt ")
+    if forged:
+        assert "does not fit the settings: ValueError: it" in message
+    else:
+        assert "comes from another run: its " in message
+    assert snapshot(tmp_path) == before
+
+
+def test_the_algorithm_is_that_of_the_run(whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copied(whole, tmp_path)
+    before = snapshot(tmp_path)
+    message = refusal(["ppg", "--resume", "runs/b"])
+    assert message.endswith("algorithm is 'ppo', but the command is 'ppg'")
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda d: edit_settings(d, config=[1]), "config must be an object, got [1]"),
+        (lambda d: edit_settings(d, config=None), "config must be an object, got None"),
+        (lambda d: edit_config(d, num_envs="4"), "num_envs must be int, got '4'"),
+        (lambda d: edit_config(d, num_envs=2.0), "num_envs must be int, got 2.0"),
+        (lambda d: edit_config(d, num_envs=True), "num_envs must be int, got True"),
+        (lambda d: edit_config(d, num_envs=0), "num_envs must be at least 1, got 0"),
+        (lambda d: edit_config(d, gamma=None), "gamma must be float, got None"),
+        (lambda d: edit_config(d, anneal="x"), "anneal must be bool, got 'x'"),
+        (lambda d: edit_config(d, scale_reward=[1]), "scale_reward must be bool, got"),
+        (
+            lambda d: edit_config(d, target_kl="x"),
+            "target_kl must be float | None, got",
+        ),
+        (lambda d: edit_config(d, no_such=1), "there is no setting 'no_such'"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_line(
+    whole, tmp_path, monkeypatch, edit, message
+):
+    monkeypatch.chdir(tmp_path)
+    edit(copied(whole, tmp_path))
+    before = snapshot(tmp_path)
+    assert refusal(["ppo", "--resume", "runs/b"]).startswith(
+        f"error: runs/b/settings.json: {message}"
+    )
+    assert snapshot(tmp_path) == before
+
+
+def test_an_environment_that_is_no_string_is_refused(whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    forge(copied(whole, tmp_path), 5)
+    assert "env must be a string, got 5" in refusal(["ppo", "--resume", "runs/b"])
+
+
+def test_a_damaged_run_says_how_to_go_on_and_comes_to_the_same_end(
+    whole, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    directory = copied(whole, tmp_path)
+    checkpoint = directory / "checkpoint.pt"
+    content = bytearray(checkpoint.read_bytes())
+    content[len(content) // 2] ^= 1
+    checkpoint.write_bytes(content)
+    before = snapshot(tmp_path)
+    message = refusal(["ppo", "--resume", "runs/b"])
+    previous = "runs/b/checkpoint.previous.pt"
+    step = load_checkpoint(previous)["step"]
+    assert step < STEPS
+    assert message == (
+        "error: runs/b/checkpoint.pt is damaged or no checkpoint: its digest is wrong; "
+        f"to go on from step {step}, rename {previous} to checkpoint.pt"
+    )
+    assert snapshot(tmp_path) == before
+    Path(previous).rename(checkpoint)
+    main(["ppo", "--resume", "runs/b"])
+    assert_same_to_the_bit(directory, whole)
+
+
+def test_a_run_that_goes_on_elsewhere_is_not_resumed(tmp_path, monkeypatch):
+    """A process trains; another one may look, and may write when it is dead."""
+    monkeypatch.chdir(tmp_path)
+    directory = tmp_path / "runs/a"
+    endless = ["--name", "a", *TINY, "--total-steps=100000000"]
+    started = time.monotonic()
+    with subprocess.Popen(
+        command(*endless),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        while lines_of(directory / "metrics.csv") < 10:
+            assert time.monotonic() - started < 120
+            time.sleep(0.01)
+        message = refusal(["ppo", "--resume", "runs/a"])
+        holder = f"process {process.pid} on {socket.gethostname()}"
+        assert message == f"error: runs/a is in use by {holder}"
+        assert "holds a run" in refusal(["ppo", *endless])
+        assert load("runs/a").arguments["obs_size"] == 4
+        assert process.poll() is None  # and nobody has disturbed it
+        process.kill()
+    goal = load_checkpoint(directory / "checkpoint.pt")["step"] + 4 * ITERATION
+    edit_config(directory, total_steps=goal)
+    main(["ppo", "--resume", "runs/a"])
+    steps = [int(row[0]) for row in table(directory)[1:]]
+    assert steps == list(range(ITERATION, goal + 1, ITERATION))
 
 
 def test_impala_trains_and_resumes(tmp_path, monkeypatch, capsys):

@@ -1,15 +1,25 @@
 """Runs: what is kept, what is refused, and what a killed run comes back to."""
 
 import base64
+import hashlib
 import io
 import itertools
 import json
+import math
 import os
 import pickle
 import random
+import re
 import signal
+import socket
+import stat
 import struct
+import subprocess
+import sys
 import threading
+import warnings
+import zipfile
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import gymnasium as gym
@@ -31,7 +41,9 @@ from literate_rl.ppo import DiscretePolicy, GaussianPolicy
 from literate_rl.workshop.runs import (
     FORMAT,
     Run,
+    beside,
     bootstrap_interval,
+    check_named,
     env_seed,
     evaluate,
     fit,
@@ -40,6 +52,7 @@ from literate_rl.workshop.runs import (
     load_checkpoint,
     record_video,
     save_checkpoint,
+    seal,
     show,
     stored_runs,
     video_html,
@@ -427,6 +440,16 @@ def test_a_run_is_not_overwritten(tmp_path):
     assert {path: path.read_bytes() for path in run.directory.iterdir()} == before
 
 
+@pytest.mark.parametrize(
+    "name", ["checkpoint.pt", "checkpoint.previous.pt", "metrics.csv"]
+)
+def test_nothing_that_is_left_of_a_run_is_overwritten(tmp_path, name):
+    (tmp_path / name).write_bytes(b"what is left")
+    with pytest.raises(FileExistsError, match="holds a run"):
+        Run(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_run_that_died_at_its_birth_can_be_begun_again(tmp_path):
     Run(tmp_path / "run", {"seed": 1}).events.close()
     with Run(tmp_path / "run", {"seed": 2}) as run:
@@ -494,6 +517,7 @@ def test_rows_behind_the_checkpoint_and_half_lines_go(tmp_path, text, kept):
     (tmp_path / "settings.json").write_text("{}")
     (tmp_path / "metrics.csv").write_text(text)
     with Run(tmp_path, resume=True) as run:
+        run.begin()
         assert run.metrics.read_text() == kept
         run.log(32, {"a": 5.0})
     lines = kept.splitlines() or ["step,a"]
@@ -676,8 +700,9 @@ def opens(monkeypatch, load_file, path):
 
 @pytest.mark.erratum("pickle-runs-code")
 def test_loading_a_foreign_pickle_runs_its_code_and_ours_refuses(tmp_path, monkeypatch):
-    path = tmp_path / "gift.pt"
-    torch.save({"format": FORMAT, "policy": Present()}, path)
+    path, gift = tmp_path / "gift.pt", io.BytesIO()
+    torch.save({"format": FORMAT, "policy": Present()}, gift)
+    path.write_bytes(sealed(gift.getvalue()))
 
     def trusting(path):
         return torch.load(path, weights_only=False)
@@ -688,8 +713,15 @@ def test_loading_a_foreign_pickle_runs_its_code_and_ours_refuses(tmp_path, monke
     for load_file in (load_checkpoint, load):
         ran, error = opens(monkeypatch, load_file, path)
         assert not ran
-        assert "is damaged or no checkpoint" in str(error)
+        assert "is damaged or no checkpoint: UnpicklingError" in str(error)
         assert "weights_only" not in str(error)  # no advice to load it all the same
+
+
+def sealed(content):
+    """Put the right digest behind some bytes, as the sender of a file can."""
+    if content.startswith(b"PK"):
+        return seal(content)
+    return content + hashlib.sha256(content).digest()
 
 
 def foreign(kind):
@@ -714,9 +746,12 @@ def foreign(kind):
     "kind", ["weights", "module", "list", "other version", "pickle", "text", "empty"]
 )
 @pytest.mark.parametrize("load_file", [load_checkpoint, load])
-def test_a_file_that_is_none_of_ours_is_refused_by_name(tmp_path, kind, load_file):
+@pytest.mark.parametrize("disguise", [bytes, sealed])
+def test_a_file_that_is_none_of_ours_is_refused_by_name(
+    tmp_path, kind, load_file, disguise
+):
     path = tmp_path / "c.pt"
-    path.write_bytes(foreign(kind))
+    path.write_bytes(disguise(foreign(kind)))
     with pytest.raises(ValueError, match=r"c\.pt is (damaged|none of)") as caught:
         load_file(path)
     assert "\n" not in str(caught.value)
@@ -735,6 +770,163 @@ def test_a_damaged_file_is_a_value_error_whatever_happened_to_it(tmp_path):
         path.write_bytes(rng.randbytes(rng.randrange(80)))
         with pytest.raises(ValueError, match="damaged or no checkpoint"):
             load_checkpoint(path)
+        path.write_bytes(sealed(rng.randbytes(rng.randrange(80))))
+        with pytest.raises(ValueError, match="damaged or no checkpoint"):
+            load_checkpoint(path)
+
+
+def same_content(one, other):
+    """Compare nested plain values and tensors to the last bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(
+            same_content(one[key], other[key]) for key in one
+        )
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return one == other
+
+
+def damages(content):
+    """Flip 300 single bits and zero 50 sectors of 512 bytes, by chance."""
+    rng = random.Random(0)
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        yield bytes(damaged)
+    for _ in range(50):
+        start = 512 * rng.randrange(math.ceil(len(content) / 512))
+        end = min(start + 512, len(content))
+        yield content[:start] + bytes(end - start) + content[end:]
+
+
+def test_no_damage_goes_unnoticed(tmp_path):
+    path, policy = tmp_path / "c.pt", cartpole_policy()
+    state = {**STATE, "weights": policy.state_dict()}
+    save_checkpoint(path, state)
+    whole, silent = path.read_bytes(), 0
+    assert len(whole) > 50 * 512
+    for damaged in damages(whole):
+        path.write_bytes(damaged)
+        if damaged == whole:  # a sector that was zero before
+            assert same_content(state, load_checkpoint(path))
+            continue
+        with pytest.raises(ValueError, match=r"c\.pt is damaged or no checkpoint"):
+            load_checkpoint(path)
+        # Torch itself reads many of these files, and gives back something else.
+        with suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            unchecked = torch.load(path, weights_only=True)
+            unchecked.pop("format")
+            silent += not same_content(state, unchecked)
+    assert silent > 100
+
+
+def test_checksums_of_the_zip_would_not_be_enough(tmp_path):
+    """They cover what is in the file, not the list of what lies where."""
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, STATE)
+    content = bytearray(path.read_bytes())
+    # The list's entry of the first tensor; 20 bytes behind its start is the size.
+    entry = content.rindex(b"PK\x01\x02", 0, content.rindex(b"data/0"))
+    content[entry + 20] ^= 1 << 5
+    path.write_bytes(content)
+    with zipfile.ZipFile(path) as file:
+        assert file.testzip() is None
+    with pytest.raises(ValueError, match="is damaged"):
+        load_checkpoint(path)
+
+
+def test_a_checkpoint_is_still_a_file_of_torch(tmp_path):
+    save_checkpoint(tmp_path / "c.pt", STATE)
+    state = torch.load(tmp_path / "c.pt", weights_only=True)
+    assert state.pop("format") == FORMAT
+    assert same_content(STATE, state)
+
+
+def test_the_checkpoint_before_stays_and_is_named_when_the_last_is_damaged(tmp_path):
+    path, previous = tmp_path / "c.pt", tmp_path / "c.previous.pt"
+    for step in (1, 2, 3):
+        save_checkpoint(path, {"step": step})
+    assert load_checkpoint(previous) == {"step": 2}
+    assert set(tmp_path.iterdir()) == {path, previous}
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"c\.pt is damaged") as caught:
+        load_checkpoint(path)
+    way_out = f"; to go on from step 2, rename {previous} to c.pt"
+    assert str(caught.value).endswith(way_out)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="to go on from step 2"):
+        load_checkpoint(path)
+    previous.write_bytes(b"damaged too")
+    with pytest.raises(FileNotFoundError) as caught:
+        load_checkpoint(path)
+    assert "rename" not in str(caught.value)
+
+
+def test_the_checkpoint_before_stays_where_there_are_no_hard_links(
+    tmp_path, monkeypatch
+):
+    def no_links(*paths):
+        raise PermissionError("not on this file system")
+
+    monkeypatch.setattr(os, "link", no_links)
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path / "c.pt", {"step": step})
+    assert load_checkpoint(tmp_path / "c.previous.pt") == {"step": 2}
+
+
+def test_a_failed_save_costs_neither_the_checkpoint_nor_the_one_before(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "c.pt"
+    for step in (1, 2):
+        save_checkpoint(path, {"step": step})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda number: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            save_checkpoint(path, {"step": 3})
+    assert load_checkpoint(path) == {"step": 2}
+    assert load_checkpoint(tmp_path / "c.previous.pt") == {"step": 1}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_and_its_new_name_are_on_the_disk_when_it_is_saved(
+    tmp_path, monkeypatch
+):
+    log, fsync, replace = [], os.fsync, os.replace
+
+    def sync(number):
+        log.append("directory" if stat.S_ISDIR(os.fstat(number).st_mode) else "file")
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", lambda *a: (log.append("name"), replace(*a)))
+    save_checkpoint(tmp_path / "c.pt", {"step": 1})
+    assert log == ["file", "name", "directory"]
+
+
+def test_many_writers_of_one_file_never_leave_half_of_it(tmp_path):
+    """Without a lock the last one wins, and each content is whole."""
+    path, failures = tmp_path / "c.pt", []
+
+    def write(number):
+        try:
+            for _ in range(30):
+                save_checkpoint(path, {"step": number, "zeros": torch.zeros(5000)})
+                load_checkpoint(path)
+                load_checkpoint(tmp_path / "c.previous.pt")
+        except Exception as error:
+            failures.append(error)
+
+    save_checkpoint(path, {"step": -1})
+    save_checkpoint(path, {"step": -1})
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_missing_file_is_missing(tmp_path):
@@ -742,6 +934,288 @@ def test_a_missing_file_is_missing(tmp_path):
         load_checkpoint(tmp_path / "c.pt")
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*checkpoint"):
         load(tmp_path)
+
+
+# --- A directory that is refused, or in use -------------------------------------------
+
+
+def snapshot(directory):
+    """Return the bytes of all files below a directory."""
+    return {p: p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def make_run(directory, settings=None, learner=None):
+    """Make a run that was killed, with more rows than its checkpoint knows of."""
+
+    def die():
+        raise RuntimeError
+
+    learner = learner or Stopped(6, die)
+    with pytest.raises(RuntimeError), Run(directory, settings) as run:
+        fit(learner, run, progress=False)
+    return run
+
+
+def test_resuming_touches_nothing_before_there_is_something_to_write(tmp_path):
+    make_run(tmp_path / "run")
+    before = snapshot(tmp_path)
+    with Run(tmp_path / "run", resume=True) as run:
+        run.restore(Walker())
+        assert snapshot(tmp_path) == before
+        run.begin()
+        after = snapshot(tmp_path)
+        run.begin()
+        assert snapshot(tmp_path) == after
+    assert len(rows(run)) == 4 < before[run.metrics].count(b"\n")
+
+
+class Wider(Walker):
+    """A walker with a policy of another size."""
+
+    def __init__(self):
+        super().__init__()
+        self.policy = DiscretePolicy(3, 2, hidden=4)
+
+
+class Elsewhere(Walker):
+    """A walker whose policy counts its actions from 1; its weights have one shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.policy = DiscretePolicy(2, 2, hidden=4, start=1)
+
+
+class Phasic(Walker):
+    """A walker with a policy of another class."""
+
+    def __init__(self):
+        super().__init__()
+        space = spaces.Box(-1, 1, (2,))
+        self.policy = PhasicPolicy(space, spaces.Discrete(2))
+
+
+class Other(Walker):
+    """A walker with other things to remember."""
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state | {"step": state["iterations"]})
+
+
+@pytest.mark.parametrize(
+    ("learner", "message"),
+    [
+        (Wider, "its DiscretePolicy was made for another environment"),
+        (Elsewhere, "its DiscretePolicy was made for another environment"),
+        (Phasic, "it holds a 'DiscretePolicy', not a PhasicPolicy"),
+        (Other, "KeyError: 'iterations'"),
+    ],
+)
+def test_a_checkpoint_of_another_learner_is_refused_and_nothing_lost(
+    tmp_path, learner, message
+):
+    make_run(tmp_path / "run")
+    before = snapshot(tmp_path)
+    with Run(tmp_path / "run", resume=True) as run:
+        with pytest.raises(ValueError, match=message) as caught:
+            run.restore(learner())
+        assert str(run.checkpoint) in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert snapshot(tmp_path) == before
+
+
+def break_settings(text):
+    def change(directory):
+        (directory / "settings.json").write_text(text)
+
+    return change
+
+
+def break_state(**changes):
+    def change(directory):
+        state = load_checkpoint(directory / "checkpoint.pt")
+        save_checkpoint(directory / "checkpoint.pt", {**state, **changes})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (break_settings('{"env": "Other-v0"}'), "its env is 'A-v0', that of settings"),
+        (break_settings('{"env": "A-v0", "algorithm": "x"}'), "its algorithm is None"),
+        (break_settings('{"env": '), r"settings\.json is no JSON"),
+        (break_settings("[" * 100_000), r"settings\.json is no JSON"),
+        (break_settings("[1]"), r"settings\.json must hold an object, got list"),
+        (break_state(step="8"), "comes from no run"),
+        (break_state(step=None), "comes from no run"),
+        (break_state(settings=5), "comes from no run"),
+        (
+            lambda d: (d / "metrics.csv").write_text("a\nx,1\n"),
+            "metrics.csv is damaged",
+        ),
+        (
+            lambda d: (d / "metrics.csv").write_bytes(b"\xff\n"),
+            "metrics.csv is damaged",
+        ),
+    ],
+)
+def test_files_that_do_not_belong_together_are_refused_and_nothing_lost(
+    tmp_path, change, message
+):
+    run = make_run(tmp_path / "run", {"env": "A-v0"})
+    change(run.directory)
+    before = snapshot(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        Run(run.directory, resume=True)
+    assert snapshot(tmp_path) == before
+
+
+def test_without_settings_nothing_is_resumed(tmp_path):
+    run = make_run(tmp_path / "run")
+    (run.directory / "settings.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"settings\.json"):
+        Run(run.directory, resume=True)
+
+
+def test_a_damaged_run_goes_on_from_the_checkpoint_before_to_the_same_end(tmp_path):
+    whole, resumed = Walker(), Walker()
+    with Run(tmp_path / "whole") as whole_run:
+        fit(whole, whole_run, progress=False)
+    run = make_run(tmp_path / "run")
+    run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:-50])
+    before = snapshot(tmp_path)
+    with pytest.raises(ValueError, match="to go on from step 0, rename") as caught:
+        Run(run.directory, resume=True)
+    assert snapshot(tmp_path) == before
+    old, new = re.search("rename (.*) to (.*)", str(caught.value)).groups()
+    Path(old).replace(run.directory / new)
+    with Run(run.directory, resume=True) as run:
+        run.restore(resumed)
+        assert resumed.step == 0
+        fit(resumed, run, progress=False)
+    assert torch.equal(weights(resumed.policy), weights(whole.policy))
+    assert comparable(run) == comparable(whole_run)
+
+
+def test_two_runs_do_not_write_to_one_directory(tmp_path):
+    run = make_run(tmp_path / "run")
+    with Run(run.directory, resume=True) as one, Run(run.directory, resume=True) as two:
+        one.begin()
+        before = snapshot(tmp_path)
+        name = f"run is in use by process {os.getpid()} on {socket.gethostname()}$"
+        for write in (
+            two.begin,
+            lambda: two.log(32, {}),
+            lambda: two.save(Walker()),
+            lambda: fit(Walker(), two, progress=False),
+        ):
+            with pytest.raises(BlockingIOError, match=name):
+                write()
+        assert snapshot(tmp_path) == before
+        assert load(run.directory).arguments == Walker().policy.arguments
+    assert not (run.directory / "lock.holder").exists()
+    with Run(run.directory, resume=True) as run:
+        run.begin()
+
+
+def test_a_run_that_went_on_meanwhile_is_read_again(tmp_path):
+    directory = make_run(tmp_path / "run").directory
+    with Run(directory, resume=True) as late:
+        learner = Walker()
+        with Run(directory, resume=True) as run:
+            run.restore(learner)
+            fit(learner, run, progress=False)
+        before = snapshot(tmp_path)
+        with pytest.raises(ValueError, match="has gone on since it was read"):
+            late.begin()
+    assert snapshot(tmp_path) == before
+
+
+def test_what_a_killed_process_has_half_written_is_swept_up(tmp_path):
+    directory = make_run(tmp_path / "run").directory
+    half = beside(directory / "checkpoint.pt")
+    half.write_bytes(b"half")
+    ours = directory / "notes.new"
+    ours.write_text("not yours")
+    with Run(directory, resume=True) as run:
+        assert half.exists()
+        run.begin()
+    assert not half.exists()
+    assert ours.exists()
+
+
+HOLD = """
+import sys, time
+from literate_rl.workshop.runs import Run
+with Run(sys.argv[1]) as run:
+    run.log(8, {"a": 1.0})
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def hold(directory):
+    """Start a process that holds the lock of a run and sleeps."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(directory)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_lock_goes_with_its_process(tmp_path, number):
+    directory = tmp_path / "run"
+    with hold(directory) as process:
+        save_checkpoint(directory / "checkpoint.pt", {"step": 8})
+        with Run(directory, resume=True) as run:
+            with pytest.raises(BlockingIOError, match=f"by process {process.pid} on"):
+                run.begin()
+            process.send_signal(number)
+            assert process.wait(timeout=60) == -number
+            run.begin()
+            assert [row[0] for row in rows(run)] == ["step", "8"]
+
+
+def test_new_runs_of_one_name_do_not_share_it(tmp_path):
+    with hold(tmp_path / "run") as process:
+        (tmp_path / "run" / "metrics.csv").unlink()  # as before the first row
+        with pytest.raises(BlockingIOError, match=f"by process {process.pid} on"):
+            Run(tmp_path / "run", {"seed": 2})
+        process.kill()
+    with Run(tmp_path / "run", {"seed": 2}) as run:
+        assert json.loads((run.directory / "settings.json").read_text()) == {"seed": 2}
+
+
+def test_rows_are_on_the_disk_when_a_checkpoint_is(tmp_path, monkeypatch):
+    log, fsync = [], os.fsync
+
+    def sync(number):
+        log.append(os.fstat(number).st_ino)
+        fsync(number)
+
+    with Run(tmp_path / "run") as run:
+        run.log(8, {"a": 1.0})
+        monkeypatch.setattr(os, "fsync", sync)
+        run.save(Walker())
+    files = [run.metrics.stat().st_ino, run.checkpoint.stat().st_ino]
+    assert [number for number in log if number in files] == files
+
+
+@pytest.mark.parametrize(
+    ("stored", "named", "runs_code", "message"),
+    [
+        ("A-v0", None, False, None),
+        ("A-v0", "A-v0", False, None),
+        ("m:A-v0", "m:A-v0", True, None),
+        ("m:A-v0", None, True, "if you trust it, add --env 'm:A-v0'$"),
+        ("m:A-v0", "n:A-v0", True, "the run has --env 'm:A-v0', not 'n:A-v0'$"),
+        ("A-v0", "m:A-v0", False, "the run has --env 'A-v0', not 'm:A-v0'$"),
+    ],
+)
+def test_what_runs_code_must_be_named(stored, named, runs_code, message):
+    with pytest.raises(ValueError, match=message) if message else nullcontext():
+        check_named("--env", stored, named, runs_code)
 
 
 # --- Policies from a file -------------------------------------------------------------
@@ -811,6 +1285,29 @@ def test_a_checkpoint_without_a_policy_is_refused(tmp_path):
     save_checkpoint(tmp_path / "c.pt", {"step": 1})
     with pytest.raises(ValueError, match="which is no policy of literate_rl"):
         load(tmp_path / "c.pt")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"arguments": {"obs_size": 2}},
+        {"arguments": [1]},
+        {"arguments": {"obs_size": "two", "num_actions": 2}},
+        {"arguments": {"obs_size": 3, "num_actions": 2}},
+        {"weights": {}},
+        {"weights": None},
+        {"class": ["DiscretePolicy"]},
+    ],
+    ids=str,
+)
+def test_a_policy_that_does_not_fit_its_arguments_is_refused(tmp_path, changes):
+    policy = DiscretePolicy(2, 2)
+    saved = {"class": "DiscretePolicy", "arguments": policy.arguments}
+    saved = {**saved, "weights": policy.state_dict(), **changes}
+    save_checkpoint(tmp_path / "c.pt", {"policy": saved})
+    with pytest.raises(ValueError, match=r"c\.pt holds a") as caught:
+        load(tmp_path / "c.pt")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_run_saves_a_policy_that_loads(tmp_path):

@@ -25,28 +25,34 @@ from __future__ import annotations
 
 import base64
 import csv
+import hashlib
 import html
 import io
 import json
 import math
 import os
 import pickle
+import re
+import shutil
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
+from uuid import uuid4
 
 import gymnasium as gym
 import imageio_ffmpeg
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import FlattenObservation
@@ -54,14 +60,13 @@ from numpy.typing import ArrayLike, NDArray
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
-from torch import Tensor, nn
+
 from tqdm import tqdm
 
 from literate_rl.agents import make_envs
 
 __all__ = [
     "Learner",
-    "Policy",
     "Run",
     "StoredRuns",
     "bootstrap_interval",
@@ -94,30 +99,14 @@ __all__ = [
 # takes some steps in the environments, learns from them and returns a dictionary of
 # metrics.
 #
-# Both are written down as protocols: a list of methods with nothing inside. Whatever has
-# these methods fits, and need not inherit from anything.
+# Neither needs to inherit from anything. A policy is an `nn.Module` with the methods
+# `act(obs, noise)` and `to_env(action)`, and with a `recipe`: the name of the public
+# function that builds it and its arguments, plain values, so that a checkpoint can build
+# it again. What a learner has is written down as a protocol: a list of methods with
+# nothing inside.
 
 
 # %% tags=["export"]
-class Policy(Protocol):
-    """What the tools ask of a policy, which is also an ``nn.Module``.
-
-    Attributes:
-        arguments: What its class was called with, plain values by name, so that a
-            checkpoint can build it again.
-    """
-
-    arguments: dict[str, Any]
-
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Choose actions for observations (B, D); a noise of 0.0 is greedy."""
-        ...
-
-    def to_env(self, action: Tensor) -> Any:
-        """Turn actions into what a vector environment takes."""
-        ...
-
-
 class Learner(Protocol):
     """What ``fit`` asks of a learner.
 
@@ -213,6 +202,8 @@ def check_counts(settings: Any, names: Iterable[str]) -> None:
 # %%
 from dataclasses import asdict, dataclass
 
+from torch import nn
+
 
 @dataclass(frozen=True)
 class ClimbConfig:
@@ -226,7 +217,7 @@ class ClimbConfig:
 class LinearPolicy(nn.Module):
     def __init__(self, obs_size, num_actions):
         super().__init__()
-        self.arguments = {"obs_size": obs_size, "num_actions": num_actions}
+        self.recipe = ("LinearPolicy", {"obs_size": obs_size, "num": num_actions})
         self.scores = nn.Linear(obs_size, num_actions)
 
     def act(self, obs, noise):
@@ -310,7 +301,7 @@ def flat_env(
     """
     try:
         made = gym.make(env, **arguments) if isinstance(env, str) else env(**arguments)
-    except gym.error.Error as error:
+    except (gym.error.Error, ImportError) as error:
         raise ValueError(f"env {env!r} cannot be made: {error}") from error
     space = made.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
@@ -337,7 +328,7 @@ def env_seed(seed: int, step: int) -> int:
 
 
 def evaluate(
-    policy: Policy,
+    policy: Any,
     env: str | Callable[[], gym.Env[Any, Any]],
     episodes: int = 10,
     seed: int = 0,
@@ -406,9 +397,12 @@ def fit(
         The metrics of each iteration, with the step as ``"step"``.
 
     Raises:
+        BlockingIOError: If another process writes to the directory of the run.
         ValueError: What the learner raises, for instance if a reward is not a number.
             The last checkpoint stays.
     """
+    if run is not None:
+        run.begin()  # better now than after the first iteration
     history: list[dict[str, float]] = []
     bar = tqdm(
         total=learner.total_steps,
@@ -508,6 +502,8 @@ print("mean of 20 new episodes:", evaluate(climber.policy, "CartPole-v1", 20, 1)
 # | `metrics.csv` | a row for each iteration | people, pandas, this book's figures |
 # | `events.out.tfevents.…` | the same metrics | TensorBoard |
 # | `checkpoint.pt` | everything that is needed to go on | `--resume`, `load` |
+# | `checkpoint.previous.pt` | the checkpoint before that | you, if the last one is damaged |
+# | `lock`, `lock.holder` | who is writing here | every other process |
 #
 # The metrics have the names that CleanRL gave to them {cite:p}`huang2022cleanrl`, such as
 # `charts/episodic_return` and `losses/approx_kl`, so that curves of both can be laid over
@@ -516,25 +512,43 @@ print("mean of 20 new episodes:", evaluate(climber.policy, "CartPole-v1", 20, 1)
 # After a crash the directory may hold more metrics than the checkpoint knows of, and the
 # last line may be cut in two. A run that resumes removes the rows behind its checkpoint,
 # because it is going to write them again.
+#
+# Removing is dangerous, so it comes last. `Run(…, resume=True)` only reads: the settings,
+# the checkpoint and the table must be whole and belong together. Then `restore` asks
+# whether the checkpoint fits the learner. The directory is first touched in `begin`, when
+# there is something to write. A run that is refused before that finds every byte of its
+# directory as it was.
+#
+# **Why a lock?** Nothing stops you from resuming a run that is still going on in another
+# window. Both processes would then append to one table, and each would overwrite the
+# checkpoints of the other. So a process that writes must hold the directory's lock, and
+# only one can. The operating system keeps the lock, not the file: a process that is killed
+# holds nothing any more, and nobody has to clean up after it. The file `lock.holder` says
+# who has the lock, for the error message. Reading needs no lock: you can load and evaluate
+# a policy while it is in training.
 
 
 # %% tags=["export"]
 class Run:
     """A directory that keeps the settings, metrics and checkpoints of one run.
 
-    Use it as a context manager, so that all metrics are on the disk at the end.
+    Use it as a context manager, so that all metrics are on the disk at the end and
+    the next process may write.
 
     Args:
         directory: Where to keep the files. It is made if it does not exist.
         settings: What ``settings.json`` shall hold. With ``resume`` it is not used: the
             directory has its own.
-        resume: Whether to go on in a directory that has a checkpoint.
+        resume: Whether to go on in a directory that has a checkpoint. The directory
+            stays as it is until ``begin``.
 
     Raises:
+        BlockingIOError: If another process writes to the directory.
         FileExistsError: If the directory holds a run already and ``resume`` is false.
         FileNotFoundError: If there is no checkpoint to resume from.
         TypeError: If ``settings`` holds something that JSON cannot write.
-        ValueError: If the checkpoint is none of ours.
+        ValueError: If the checkpoint is damaged or none of ours, or if it does not
+            belong to the other files.
     """
 
     def __init__(
@@ -547,42 +561,93 @@ class Run:
         self.checkpoint = self.directory / "checkpoint.pt"
         self.columns: list[str] = []
         self.state: dict[str, Any] | None = None
+        self.held: ExitStack | None = None
         if resume:
+            self.seen = self.checkpoint.exists() and self.checkpoint.stat().st_mtime_ns
             self.state = load_checkpoint(self.checkpoint)
-            self.settings = json.loads((self.directory / "settings.json").read_text())
-            self.drop_rows_after(self.state["step"])
+            self.settings = read_settings(self.directory / "settings.json")
+            self.check_origin(self.state)
+            self.rows = self.rows_up_to(self.state["step"])
         else:
-            # A run that died before its first checkpoint has left nothing to lose.
-            if self.checkpoint.exists() or self.metrics.exists():
-                raise FileExistsError(
-                    f"{self.directory} holds a run: resume it or choose another name"
+            # Plain values, so that a checkpoint may hold them too.
+            self.settings = json.loads(json.dumps(settings or {}))
+            self.check_free()
+            self.begin()
+
+    def check_free(self) -> None:
+        """Raise if the directory holds a run."""
+        # A run that died before its first checkpoint has left nothing to lose.
+        kept = (self.checkpoint, previous_of(self.checkpoint), self.metrics)
+        if any(path.exists() for path in kept):
+            raise FileExistsError(
+                f"{self.directory} holds a run: resume it or choose another name"
+            )
+
+    def check_origin(self, state: dict[str, Any]) -> None:
+        """Raise unless the checkpoint comes from a run with these settings."""
+        settings = state.get("settings", {})
+        if type(state.get("step")) is not int or not isinstance(settings, dict):
+            raise ValueError(f"{self.checkpoint} comes from no run")
+        # Other settings may be edited, for instance to train for longer.
+        for name in ("algorithm", "env"):
+            there, here = settings.get(name), self.settings.get(name)
+            if there != here:
+                raise ValueError(
+                    f"{self.checkpoint} comes from another run: its {name} is "
+                    f"{there!r}, that of settings.json is {here!r}"
                 )
-            self.settings = settings or {}
-            text = json.dumps(self.settings, indent=2)
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.directory / "settings.json", text.encode())
-        # Each attempt writes events of its own. The first of them tells TensorBoard to
-        # forget what an earlier attempt wrote from this step on.
-        step = 0 if self.state is None else self.state["step"]
-        self.events = EventsWriter(str(self.directory / "events"), f".{step}")
-        begin = SessionLog(status=SessionLog.START)
-        self.write_event(step=step + 1, session_log=begin)
+
+    def begin(self) -> None:
+        """Lock the directory and prepare it for writing; later calls do nothing.
+
+        Raises:
+            BlockingIOError: If another process writes to the directory.
+            ValueError: If another process has written to it since it was read.
+        """
+        if self.held is not None:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            stack.enter_context(locked(self.directory))
+            # Before we had the lock, another process may have been here.
+            if self.state is None:
+                self.check_free()
+                text = json.dumps(self.settings, indent=2)
+                write_atomically(self.directory / "settings.json", text.encode())
+            elif self.checkpoint.stat().st_mtime_ns != self.seen:
+                raise ValueError(f"{self.directory} has gone on since it was read")
+            else:
+                write_atomically(self.metrics, "".join(self.rows).encode())
+            # What killed processes have left half written: nobody else is writing now.
+            for half in self.directory.glob(f"*.{'[0-9a-f]' * 32}.new"):
+                half.unlink()
+            # Each attempt writes events of its own. The first of them tells TensorBoard
+            # to forget what an earlier attempt wrote from this step on.
+            step = 0 if self.state is None else self.state["step"]
+            self.events = EventsWriter(str(self.directory / "events"), f".{step}")
+            stack.callback(self.events.close)
+            begin = SessionLog(status=SessionLog.START)
+            self.write_event(step=step + 1, session_log=begin)
+            self.held = stack.pop_all()  # all went well: kept until `close`
 
     @property
     def metrics(self) -> Path:
         """Where the metrics are."""
         return self.directory / "metrics.csv"
 
-    def drop_rows_after(self, step: int) -> None:
-        """Keep the metrics' header and the whole rows up to a step."""
+    def rows_up_to(self, step: int) -> list[str]:
+        """Return the table's header and its whole rows up to a step."""
         if not self.metrics.exists():
-            return
-        lines = self.metrics.read_text("utf-8").splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith("\n")]
-        if whole:
-            self.columns = next(csv.reader(whole[:1]))
-        kept = [line for line in whole[1:] if int(line.split(",", 1)[0]) <= step]
-        write_atomically(self.metrics, "".join(whole[:1] + kept).encode())
+            return []
+        try:
+            lines = self.metrics.read_text("utf-8").splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith("\n")]
+            if whole:
+                self.columns = next(csv.reader(whole[:1]))
+            kept = [line for line in whole[1:] if int(line.split(",", 1)[0]) <= step]
+        except (ValueError, csv.Error) as error:
+            raise ValueError(f"{self.metrics} is damaged: {reason(error)}") from error
+        return whole[:1] + kept
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Append metrics to the table and to TensorBoard's events.
@@ -595,6 +660,7 @@ class Run:
         Raises:
             ValueError: If the names differ from those of the first row.
         """
+        self.begin()
         columns = ["step", *metrics]
         cells = ["" if math.isnan(x) else f"{x:.8g}" for x in metrics.values()]
         rows = [[str(step), *cells]]
@@ -614,87 +680,219 @@ class Run:
         self.events.write_event(Event(wall_time=time.time(), **fields))
 
     def save(self, learner: Learner) -> None:
-        """Write a checkpoint; the old one stays until the new one is whole."""
+        """Write a checkpoint; the one before it stays as ``checkpoint.previous.pt``."""
+        self.begin()
         self.events.flush()  # whoever resumes here finds all events up to here
+        if self.metrics.exists():
+            sync(self.metrics)  # and all rows, even after a power cut
         policy = learner.policy
         state = {
             "step": learner.step,
+            "settings": self.settings,
             "learner": learner.state_dict(),
-            "policy": {
-                "class": type(policy).__name__,
-                "arguments": policy.arguments,
-                "weights": policy.state_dict(),
-            },
+            "policy": {"recipe": policy.recipe, "weights": policy.state_dict()},
         }
         save_checkpoint(self.checkpoint, state)
 
     def restore(self, learner: Learner) -> None:
-        """Bring a fresh learner to where a resumed run was saved."""
-        if self.state is not None:
-            learner.policy.load_state_dict(self.state["policy"]["weights"])
+        """Bring a fresh learner to where a resumed run was saved.
+
+        Raises:
+            ValueError: If the checkpoint does not fit the learner.
+        """
+        if self.state is None:
+            return
+        policy = learner.policy
+        # What comes from another learner fails in as many ways as there are learners.
+        try:
+            saved = self.state["policy"]
+            maker, arguments = saved["recipe"]
+            if maker != policy.recipe[0]:
+                raise ValueError(f"its policy comes from {maker!r}")
+            if arguments != policy.recipe[1]:
+                raise ValueError("its policy was made for another environment")
+            policy.load_state_dict(saved["weights"])
             learner.load_state_dict(self.state["learner"])
+        except Exception as error:
+            raise ValueError(
+                f"{self.checkpoint} does not fit the settings: {reason(error)}"
+            ) from error
+
+    def close(self) -> None:
+        """Finish the files and let another process write."""
+        if self.held is not None:
+            self.held.close()
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.events.close()
+        self.close()
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read the settings of a run.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it holds no JSON, or no object.
+    """
+    try:
+        settings = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} must hold an object, got {type(settings).__name__}")
+    return settings
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of a directory.
+
+    Raises:
+        BlockingIOError: If another process holds it. The message says which one.
+    """
+    # A lock that belongs to one thread could not be released by another.
+    lock = FileLock(directory / "lock", thread_local=False)
+    holder = directory / "lock.holder"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        try:
+            who = holder.read_text("utf-8")
+        except (OSError, ValueError):
+            who = "another process"
+        raise BlockingIOError(f"{directory} is in use by {who}") from None
+    try:
+        name = f"process {os.getpid()} on {socket.gethostname()}"
+        write_atomically(holder, name.encode())
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
 
 
 # %% [markdown]
 # ## Checkpoints
 #
-# A checkpoint must be complete, it must never be half written, and it must not be able to
-# do harm.
+# A checkpoint must be complete, it must never be half written, damage must not go
+# unnoticed, and it must not be able to do harm.
 #
 # *Complete* is the learner's business: weights, optimiser, counters, and the states of all
-# random generators. *Never half written* takes two system calls. We write a new file beside
-# the old one, wait until it is on the disk (`fsync`), and give it the old one's name
-# (`replace`). Renaming is atomic: whoever looks sees the old file or the new one, and
-# nothing in between.
+# random generators.
+#
+# *Never half written* takes two system calls. We write a new file beside the old one, wait
+# until it is on the disk (`fsync`), and give it the old one's name (`replace`). Renaming is
+# atomic: a reader finds the old file or the new one, and nothing in between. A name is
+# an entry in a directory, which is written to the disk like everything else. So we wait for
+# the directory too; without that a power cut may bring the old name back. The new file's
+# first name is drawn at random, so that two processes never write to one file.
+#
+# *Damage* happens after the writing: disks and memory flip bits, and a file system that was
+# cut off may leave a block of zeros. Weights that are a little wrong look like any others,
+# and neither PyTorch nor anything else complains. So a **digest** of all bytes, SHA-256,
+# stands at the end of the file. `load_checkpoint` computes it anew, and after a single
+# flipped bit it gets another one. PyTorch's files are zip files, which have checksums
+# already. But PyTorch does not look at them, and they would not be enough: they cover the
+# contents of the file, not the list that says where each of them lies. A zip file may end
+# with a comment, and this is where we put the digest. So `torch.load` can still read it.
+#
+# And what if it *is* damaged? Then the checkpoint before it is still there, under the name
+# `checkpoint.previous.pt`, and the error message says so. Resumed from there, the run comes
+# to the same end a little later. The old file gets its second name by a *hard link*, which
+# copies nothing, and so there is no moment without a `checkpoint.pt`.
 #
 # *Harm* is a matter of the format. PyTorch's files are pickles, and a pickle can run any
 # code when it is loaded. With `weights_only=True` PyTorch loads nothing but tensors and
 # plain values. So a checkpoint names the policy's class by a string. `load` looks that name
-# up among the public names of this package and in no other place.
+# up among the public names of this package and in no other place. The digest is no help
+# here. It finds accidents; a sender who means harm can compute it too.
 
 
 # %% tags=["export"]
-FORMAT = "literate_rl checkpoint, version 1"
+FORMAT = "literate_rl checkpoint, version 2"
+DIGEST = hashlib.sha256().digest_size
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old content or all of the new one."""
-    new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
+def write_atomically(path: Path, content: bytes, previous: Path | None = None) -> None:
+    """Write a file so that a reader sees the old content or all of the new one.
+
+    Args:
+        path: The file.
+        content: What it shall hold.
+        previous: Where to keep what it held before, or None to keep nothing.
+    """
+    new, old = beside(path), beside(path)
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            try:
+                os.link(path, old)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(path, old)
+            os.replace(old, previous)
+        os.replace(new, path)
+    finally:
+        # Whatever still has its first name here was not needed, or something failed.
+        new.unlink(missing_ok=True)
+        old.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def beside(path: Path) -> Path:
+    """Return a name in the same directory that nobody else has."""
+    return path.with_name(f"{path.name}.{uuid4().hex}.new")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a directory is on the disk."""
+    if os.name == "posix":  # Windows opens no directory
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def seal(content: bytes) -> bytes:
+    """Append a digest to a zip file, as its comment."""
+    # The last two bytes of a zip file are the length of its comment.
+    body = content[:-2] + DIGEST.to_bytes(2, "little")
+    return body + hashlib.sha256(body).digest()
+
+
+def previous_of(path: Path) -> Path:
+    """Return where the checkpoint before this one is."""
+    return path.with_stem(path.stem + ".previous")
 
 
 def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint atomically.
+    """Write a checkpoint atomically, with a digest.
 
     Args:
-        path: The file. One that exists is replaced.
+        path: The file. One that exists is kept under another name,
+            ``checkpoint.previous.pt`` for ``checkpoint.pt``.
         state: Tensors and plain values, nested in dictionaries and lists.
 
     Raises:
         TypeError: If ``state`` holds something that could not be loaded safely. Nothing
             is written then.
     """
-    buffer = io.BytesIO()
+    path, buffer = Path(path), io.BytesIO()
     try:
         torch.save({"format": FORMAT, **state}, buffer)
         # Better to learn now than when the run is gone that it cannot be loaded.
-        buffer.seek(0)
-        torch.load(buffer, map_location="cpu", weights_only=True)
+        content = seal(buffer.getvalue())
+        torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except (pickle.PickleError, AttributeError, TypeError) as error:
         raise TypeError(
             f"state must hold tensors and plain values only: {reason(error)}"
         ) from error
-    write_atomically(Path(path), buffer.getvalue())
+    write_atomically(path, content, previous_of(path))
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -708,14 +906,33 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file cannot be read, or is none of ours.
+        ValueError: If the file is damaged, or is none of ours. The message names the
+            checkpoint before it, if that one is whole.
     """
     path = Path(path)
+    try:
+        return read_checkpoint(path)
+    except (FileNotFoundError, ValueError) as error:
+        previous = previous_of(path)
+        try:
+            step = read_checkpoint(previous).get("step")
+        except (OSError, ValueError):
+            raise error from None
+        raise type(error)(
+            f"{error}; to go on from step {step}, rename {previous} to {path.name}"
+        ) from error
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read and check one file, as ``load_checkpoint`` does."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    # There is no end to the ways in which a damaged file fails.
+    content = path.read_bytes()
+    if hashlib.sha256(content[:-DIGEST]).digest() != content[-DIGEST:]:
+        raise ValueError(f"{path} is damaged or no checkpoint: its digest is wrong")
+    # There is no end to the ways in which a file that is none of ours fails.
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:
         message = f"{path} is damaged or no checkpoint: {reason(error)}"
         raise ValueError(message) from error
@@ -742,19 +959,68 @@ def load(path: str | Path) -> Any:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is none of ours, or holds no policy of this package.
+        ValueError: If the file is damaged or none of ours, or holds no policy of this
+            package.
     """
     path = Path(path)
     state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
-    saved = state.get("policy", {"class": None})
-    name, package = saved["class"], import_module("literate_rl")
-    policy_class: Any = getattr(package, name) if name in package.__all__ else None
-    is_module = isinstance(policy_class, type) and issubclass(policy_class, nn.Module)
-    if not (is_module and hasattr(policy_class, "act")):
-        raise ValueError(f"{path} holds a {name!r}, which is no policy of literate_rl")
-    policy = policy_class(**saved["arguments"])
-    policy.load_state_dict(saved["weights"])
+    try:
+        name, arguments = state["policy"]["recipe"]
+        weights = state["policy"]["weights"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no policy") from error
+    # Only functions that build policies may be called by a file.
+    package = import_module("literate_rl")
+    if name not in package.__all__ or not re.fullmatch(r"make_(\w+_)?policy", name):
+        raise ValueError(f"{path} wants {name!r}, which builds no policy here")
+    try:
+        policy = getattr(package, name)(**arguments)
+        policy.load_state_dict(weights)
+    except Exception as error:
+        message = f"{path} holds a policy that cannot be built: {reason(error)}"
+        raise ValueError(message) from error
     return policy.eval()
+
+
+# %% [markdown]
+# ## What a directory may not decide
+#
+# Somebody sends you the directory of a run, and you want to go on with it. Its checkpoint
+# runs no code, but there is one more door. **An environment's id may run code.** Gymnasium
+# reads `gym_maze:Maze-v0` as "import the module `gym_maze`, which registers `Maze-v0`", and
+# to import a module is to run it. Python looks for modules in the working directory too,
+# and there the sender's own files may lie. So an id with a colon is a command, and it
+# stands in `settings.json`, where few people look.
+#
+# The rule is: **a command must come from you, not from the directory.** An id that would
+# import a module must be named again, `--resume DIR --env gym_maze:Maze-v0`. The same holds
+# for the address of a cluster ({doc}`/chapters/actors`), which could answer with
+# pickles. If your own program passes `run.settings["env"]` to Gymnasium, this rule is up to
+# you.
+
+
+# %% tags=["export"]
+def check_named(
+    option: str, stored: str | None, named: str | None, runs_code: bool
+) -> None:
+    """Raise unless the user stands behind what the directory of a run says.
+
+    Args:
+        option: What is typed before the value, for instance ``--env``.
+        stored: The value in the directory's settings.
+        named: The value that the user has typed, or None.
+        runs_code: Whether the stored value must be named before it is used.
+
+    Raises:
+        ValueError: If the user has named another value, or has to name this one.
+    """
+    if named is not None and named != stored:
+        raise ValueError(f"the run has {option} {stored!r}, not {named!r}")
+    if runs_code and named is None:
+        raise ValueError(
+            "the settings of this run may run code of others: if you trust it, add "
+            f"{option} {stored!r}"
+        )
 
 
 # %% [markdown]
@@ -826,7 +1092,7 @@ print("files:", *sorted(path.name.split(".out")[0] for path in place.glob("whole
 
 # %% tags=["export"]
 def record_video(
-    policy: Policy,
+    policy: Any,
     env: str | Callable[..., gym.Env[Any, Any]],
     path: str | Path,
     seed: int = 0,
@@ -865,7 +1131,7 @@ def has_screen() -> bool:
 
 
 def show(
-    policy: Policy, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
+    policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
 ) -> float:
     """Play one episode without noise in a window, and return its return.
 
@@ -895,7 +1161,7 @@ def make_visible(
 
 
 def play(
-    policy: Policy, envs: VectorEnv[Any, Any, Any], seed: int, look: Callable[[], None]
+    policy: Any, envs: VectorEnv[Any, Any, Any], seed: int, look: Callable[[], None]
 ) -> float:
     """Play an episode in the only copy of an environment; look before each step."""
     obs, _ = envs.reset(seed=env_seed(seed, 0))
@@ -911,9 +1177,14 @@ def play(
 def write_video(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
     """Write frames (H, W, 3) as an mp4 file that browsers play."""
     height, width, _ = frames[0].shape
-    new = path.with_name(path.name + ".new.mp4")
+    new = beside(path)
     writer = imageio_ffmpeg.write_frames(
-        str(new), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
+        str(new),
+        (width, height),
+        fps=fps,
+        macro_block_size=2,
+        ffmpeg_log_level="error",
+        output_params=["-f", "mp4"],  # the new name does not say so
     )
     writer.send(None)
     for frame in frames:
@@ -1183,6 +1454,7 @@ print(type(policy).__name__, evaluate(policy, "CartPole-v1", 20, seed=2).mean())
 # | `… --watch` | shows the trained agent in a window; where there is no screen, writes `video.mp4` into the directory |
 # | Ctrl-C | ends after this iteration, saves, and prints how to go on |
 # | `… --resume runs/first` | goes on from the last checkpoint, with the settings of that run |
+# | `… --resume runs/maze --env gym_maze:Maze-v0` | the same; an environment that imports a module must be named again |
 # | `tensorboard --logdir runs` | draws the curves of all runs (`pip install tensorboard`) |
 #
 # Ctrl-C is the polite way to stop a run. A power cut is not polite, and neither is
@@ -1205,7 +1477,9 @@ class Gift:
         return print, ("this line was printed by the file, while it was loaded",)
 
 
-torch.save({"weights": Gift()}, place / "gift.pt")
+gift = io.BytesIO()
+torch.save({"weights": Gift()}, gift)
+(place / "gift.pt").write_bytes(seal(gift.getvalue()))  # the sender can do that too
 torch.load(place / "gift.pt", weights_only=False)
 try:
     load_checkpoint(place / "gift.pt")
@@ -1216,6 +1490,27 @@ except ValueError as error:
 # Since version 2.6 of PyTorch `weights_only=True` is the default. Code that must load whole
 # objects turns it off again, so a policy from the internet is a program from the internet.
 #
+# ### Trap: a name that runs code
+#
+# Somebody sends us the run from above. Its settings name the environment
+# `present:CartPole-v1`, and a module `present.py` lies beside it. Gymnasium would import
+# the module, then make a CartPole, and nobody would notice anything.
+
+# %%
+code = "open('opened', 'w').write('whatever the sender wanted to run')"
+(place / "present.py").write_text(code)
+sent = shutil.copytree(place / "runs" / "first", place / "runs" / "sent")
+state = load_checkpoint(sent / "checkpoint.pt")
+state["settings"]["env"] = "present:CartPole-v1"
+save_checkpoint(sent / "checkpoint.pt", state)
+(sent / "settings.json").write_text(json.dumps(state["settings"]))
+
+command = [sys.executable, "-m", "literate_rl", "ppo", "--resume", "runs/sent"]
+done = subprocess.run(command, cwd=place, capture_output=True, text=True)
+print(done.stderr.strip())
+print("module was imported:", (place / "opened").exists())
+
+# %% [markdown]
 # ### Trap: half a file
 #
 # `torch.save(state, "checkpoint.pt")` first empties the old file, then writes the new one.
@@ -1235,12 +1530,34 @@ try:
 except ValueError as error:
     print("written in place: ", str(error).replace(str(place), "…").split(": ")[0])
 
-beside = place / "beside.pt"
-beside.write_bytes(content)
-beside.with_name("beside.pt.new").write_bytes(half)  # and here before the renaming
-print("written beside it: step", load_checkpoint(beside)["step"])
+whole_file = place / "whole.pt"
+whole_file.write_bytes(content)
+beside(whole_file).write_bytes(half)  # and here before the renaming
+print("written beside it: step", load_checkpoint(whole_file)["step"])
 
 # %% [markdown]
+# ### Trap: a single bit
+#
+# A file of PyTorch, and one bit of it is the wrong way round.
+
+# %%
+damaged = bytearray(content)
+weight = whole.policy.scores.weight.detach()
+damaged[content.index(weight.numpy().tobytes()) + 3] ^= 1 << 5
+(place / "damaged.pt").write_bytes(damaged)
+
+loaded = torch.load(place / "damaged.pt", weights_only=True)
+print("the weight was:   ", weight[0, 0].item())
+print("torch.load reads: ", loaded["policy"]["weights"]["scores.weight"][0, 0].item())
+try:
+    load_checkpoint(place / "damaged.pt")
+except ValueError as error:
+    print("load_checkpoint:  ", str(error).replace(str(place), "…"))
+
+# %% [markdown]
+# Nothing fails, and the agent has turned into another one. With the digest, the file is
+# refused, and the one before it is still there.
+#
 # ### Trap: resuming with the weights alone
 #
 # The weights are what we want in the end, so it is tempting to save nothing else. The
@@ -1407,6 +1724,7 @@ def kept_by_run(text, step):
     (directory / "settings.json").write_text("{}")
     (directory / "metrics.csv").write_text(text)
     with Run(directory, resume=True) as run:
+        run.begin()
         lines = run.metrics.read_text().splitlines()[1:]
     return [int(line.split(",")[0]) for line in lines]
 

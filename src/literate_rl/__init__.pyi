@@ -1,14 +1,15 @@
-# Generated from chapters/*.py (edit there); digest 0a5ffd665bfaf1e1
+# Generated from chapters/*.py (edit there); digest 8bfc1a21ec27ed00
 from . import workshop as workshop
 from .agents import (
+    Collector as Collector,
     Ring as Ring,
     Rollout as Rollout,
     best_device as best_device,
+    check_experience as check_experience,
     check_steps as check_steps,
     discounted_returns as discounted_returns,
     grade as grade,
     make_envs as make_envs,
-    rollout as rollout,
     seed_everything as seed_everything,
     tabular_values as tabular_values,
     true_successors as true_successors,
@@ -41,22 +42,25 @@ from .ppo_error import (
 )
 from .ppo import (
     PPO as PPO,
-    DiscretePolicy as DiscretePolicy,
-    GaussianPolicy as GaussianPolicy,
+    ActorCritic as ActorCritic,
+    CategoricalActions as CategoricalActions,
+    GaussianActions as GaussianActions,
     PPOConfig as PPOConfig,
+    Policy as Policy,
     RewardScaler as RewardScaler,
     RunningMoments as RunningMoments,
+    make_actions as make_actions,
     make_policy as make_policy,
     numpy_act as numpy_act,
     ppo_settings as ppo_settings,
 )
 from .hybrid_action import (
-    HybridActionSpec as HybridActionSpec,
+    HybridActions as HybridActions,
     HybridDistribution as HybridDistribution,
     HybridLander as HybridLander,
-    HybridPolicy as HybridPolicy,
     HybridPolicyNetwork as HybridPolicyNetwork,
     Moving as Moving,
+    make_hybrid_policy as make_hybrid_policy,
     mask_args as mask_args,
     ppo_policy_error_hybrid as ppo_policy_error_hybrid,
     ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
@@ -84,9 +88,10 @@ from .ppg import (
     PPGConfig as PPGConfig,
     PPGRolloutInfo as PPGRolloutInfo,
     PPGTrainInfo as PPGTrainInfo,
-    PhasicPolicy as PhasicPolicy,
+    PhasicNetwork as PhasicNetwork,
     TimeStep as TimeStep,
     element_wise_squared_loss as element_wise_squared_loss,
+    make_phasic_policy as make_phasic_policy,
     ppg_network_forward as ppg_network_forward,
     ppg_settings as ppg_settings,
 )
@@ -121,9 +126,17 @@ from .actors import (
     actors_settings as actors_settings,
     slot_layout as slot_layout,
 )
+from .workshop.nests import (
+    as_space as as_space,
+    ends as ends,
+    leaves as leaves,
+    map_nest as map_nest,
+    pack as pack,
+    plain_space as plain_space,
+    unpack as unpack,
+)
 from .workshop.runs import (
     Learner as Learner,
-    Policy as Policy,
     Run as Run,
     StoredRuns as StoredRuns,
     bootstrap_interval as bootstrap_interval,

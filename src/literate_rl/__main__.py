@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
 import torch
 import tyro
@@ -18,22 +18,22 @@ from gymnasium import spaces
 
 from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import best_device, make_envs, seed_everything
-from literate_rl.hybrid_action import HybridPolicy  # also registers its environments
+from literate_rl.hybrid_action import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA, IMPALAPolicy
-from literate_rl.ppg import PhasicPolicy, PPGAlgorithm, PPGConfig, ppg_settings
+from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import (
     PPO,
-    DiscretePolicy,
-    GaussianPolicy,
+    CategoricalActions,
+    Policy,
     PPOConfig,
     make_policy,
     numpy_act,
     ppo_settings,
 )
-from literate_rl.ppo_error import fused_ppo_policy_error
 from literate_rl.workshop.runs import (
     Learner,
     Run,
+    check_named,
     evaluate,
     fit,
     flat_env,
@@ -43,6 +43,7 @@ from literate_rl.workshop.runs import (
 )
 
 Config = TypeVar("Config")
+DEFAULT_ENV = "CartPole-v1"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Command(Generic[Config]):
 
     Attributes:
         env: Id of a Gymnasium environment with discrete, box or hybrid actions;
-            module:id imports a module that registers it first.
+            module:id imports a module that registers it first, and has to be named
+            again to resume. The default is CartPole-v1.
         name: Directory of the run, below runs/. The default tells the environment, the
             algorithm, the seed and the time.
         resume: Directory of a run to go on with. The run keeps its own settings.
@@ -60,7 +62,7 @@ class Command(Generic[Config]):
     """
 
     config: tyro.conf.OmitArgPrefixes[Config]
-    env: str = "CartPole-v1"
+    env: str | None = None
     name: str | None = None
     resume: Path | None = None
     watch: bool = False
@@ -69,7 +71,7 @@ class Command(Generic[Config]):
 def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
     """Read the command line. What the defaults are depends on the environment."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--env", default=Command.env)
+    first.add_argument("--env")
     env = first.parse_known_args(arguments)[0].env
     config_class, settings, _ = ALGORITHMS[algorithm]
     command: Any = Command[config_class]  # type: ignore[valid-type]
@@ -77,7 +79,7 @@ def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
         command,
         prog=f"python -m literate_rl {algorithm}",
         args=arguments,
-        default=Command(env=env, config=settings(env)),
+        default=Command(env=env, config=settings(env or DEFAULT_ENV)),
     )
     return parsed
 
@@ -89,12 +91,10 @@ def make_ppo(env: str, config: PPOConfig) -> PPO:
     observations, actions = envs.single_observation_space, envs.single_action_space
     device = best_device()
     policy = pick_policy(observations, actions, config.normalize_obs).to(device)
-    # The fast forms give the same numbers, where they exist.
-    act = None
-    if device.type == "cpu" and not isinstance(policy, HybridPolicy):
-        act = numpy_act(policy)
-    error = fused_ppo_policy_error if isinstance(policy, DiscretePolicy) else None
-    return PPO(policy, envs, config, act, error)
+    # The fast form gives the same numbers, where it exists.
+    plain = not isinstance(actions, spaces.Tuple | spaces.Dict)
+    act = numpy_act(policy) if device.type == "cpu" and plain else None
+    return PPO(policy, envs, config, act)
 
 
 def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
@@ -103,7 +103,7 @@ def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
     envs = make_envs(partial(flat_env, env), config.num_envs)
     observations = picture_space(env) or envs.single_observation_space
     with legible_refusal():
-        policy = PhasicPolicy(
+        policy = make_phasic_policy(
             observations,
             envs.single_action_space,
             config.share_encoder,
@@ -126,7 +126,7 @@ def make_impala(env: str, config: ActorsConfig) -> IMPALA | ActorLearner:
     build = partial(make_envs, partial(flat_env, env), config.n_sample)
     envs = build()
     model = make_policy(envs.single_observation_space, envs.single_action_space)
-    kind = "discrete" if isinstance(model, DiscretePolicy) else "continuous"
+    kind = "discrete" if isinstance(model.actions, CategoricalActions) else "continuous"
     impala = IMPALAPolicy(replace(config, action_space=kind), model)
     if config.actors is None:
         return IMPALA(impala, envs)
@@ -153,12 +153,13 @@ def pick_policy(
     observation_space: spaces.Space[Any],
     action_space: spaces.Space[Any],
     normalize: bool,
-) -> DiscretePolicy | GaussianPolicy | HybridPolicy:
+) -> Policy:
     """Build the policy that fits the spaces of one environment."""
     with legible_refusal():
         if isinstance(action_space, spaces.Tuple | spaces.Dict):
-            size = spaces.flatdim(observation_space)
-            return HybridPolicy(size, action_space, normalize=normalize)
+            return make_hybrid_policy(
+                observation_space, action_space, normalize=normalize
+            )
         return make_policy(observation_space, action_space, normalize=normalize)
 
 
@@ -174,29 +175,84 @@ def legible_refusal() -> Iterator[None]:
         ) from error
 
 
+def run_directory(name: str) -> Path:
+    """Return the directory of a new run, below runs/."""
+    name = name.replace("/", "_")
+    if Path(name).name != name or name == "..":
+        raise ValueError(f"name must be that of a directory below runs/, got {name!r}")
+    return Path("runs") / name
+
+
+def start(algorithm: str, command: Command[Any]) -> tuple[Run, Learner]:
+    """Begin a new run."""
+    env, config = command.env or DEFAULT_ENV, command.config
+    name = command.name or f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
+    directory = run_directory(name)
+    learner = ALGORITHMS[algorithm].make(env, config)
+    settings = {"algorithm": algorithm, "env": env, "config": asdict(config)}
+    return Run(directory, settings), learner
+
+
+def resume(
+    directory: Path, algorithm: str, command: Command[Any]
+) -> tuple[Run, Learner]:
+    """Go on with a run. Its directory is not touched before all of it fits."""
+    run = Run(directory, resume=True)
+    stored, source = run.settings, directory / "settings.json"
+    if stored.get("algorithm") != algorithm:
+        raise ValueError(
+            f"{source}: algorithm is {stored.get('algorithm')!r}, "
+            f"but the command is {algorithm!r}"
+        )
+    known = ALGORITHMS[algorithm]
+    env, config = stored.get("env"), settings_of(known.config, stored, source)
+    if not isinstance(env, str):
+        raise ValueError(f"{source}: env must be a string, got {env!r}")
+    named = (command.env, getattr(command.config, "address", None))
+    for (option, value, runs_code), typed in zip(
+        options_that_run_code(env, config), named, strict=True
+    ):
+        check_named(option, value, typed, runs_code)
+    learner = known.make(env, config)
+    run.restore(learner)
+    return run, learner
+
+
+def options_that_run_code(env: str, config: Any) -> list[tuple[str, str | None, bool]]:
+    """Return what may run code of others: options, values, and whether these do."""
+    address = getattr(config, "address", None)
+    # An address is an option of these actors only.
+    join = f"--actors {getattr(config, 'actors', None)} --transport ray --address"
+    return [("--env", env, ":" in env), (join, address, address is not None)]
+
+
+def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
+    """Build the settings that a file holds; a wrong type is an error here already."""
+    values, hints = stored.get("config"), get_type_hints(config)
+    if not isinstance(values, dict):
+        raise ValueError(f"{source}: config must be an object, got {values!r}")
+    for name, value in values.items():
+        if name not in hints:
+            raise ValueError(f"{source}: there is no setting {name!r}")
+        kinds = get_args(hints[name]) or (hints[name],)
+        whole = float in kinds and type(value) is int  # 1 for 1.0
+        if Any not in kinds and type(value) not in kinds and not whole:
+            kind = getattr(hints[name], "__name__", hints[name])
+            raise ValueError(f"{source}: {name} must be {kind}, got {value!r}")
+    try:
+        return config(**values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
 def train(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]:
     """Run or resume a training; return environment, run and learner."""
     if command.resume is None:
-        config = command.config
-        name = (
-            command.name
-            or f"{command.env}__{algorithm}__{config.seed}__{time.time():.0f}"
-        )
-        learner = ALGORITHMS[algorithm].make(command.env, config)
-        settings = {
-            "algorithm": algorithm,
-            "env": command.env,
-            "config": asdict(config),
-        }
-        run = Run(Path("runs") / name.replace("/", "_"), settings)
+        run, learner = start(algorithm, command)
     else:
-        run = Run(command.resume, resume=True)
-        known = ALGORITHMS[run.settings["algorithm"]]
-        config = known.config(**run.settings["config"])
-        learner = known.make(run.settings["env"], config)
-        run.restore(learner)
-    print(f"run directory: {run.directory}")
+        run, learner = resume(command.resume, algorithm, command)
     with run, ExitStack() as stack:
+        print(f"run directory: {run.directory}")
         if isinstance(learner, ActorLearner):
             stack.enter_context(learner)  # no actor outlives the training
         fit(learner, run)
@@ -207,9 +263,10 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
     """Say what became of a run, and show the agent on request."""
     print(f"checkpoint:    {run.checkpoint}")
     if learner.step < learner.total_steps:
-        print(
-            f"interrupted at step {learner.step}, go on with --resume {run.directory}"
-        )
+        again = f"--resume {run.directory}"
+        for option, value, runs_code in options_that_run_code(env, learner.config):
+            again += f" {option} {value}" if runs_code else ""
+        print(f"interrupted at step {learner.step}, go on with {again}")
         return
     returns = evaluate(learner.policy, env, episodes=20, seed=learner.config.seed + 1)
     mean, deviation = returns.mean(), returns.std()
@@ -232,13 +289,8 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # the networks are too small to be shared out
     try:
         report(*train(algorithm, command), command.watch)
-    except (
-        ValueError,
-        FileExistsError,
-        FileNotFoundError,
-        ChildProcessError,
-    ) as error:
-        sys.exit(f"error: {error}")
+    except (ValueError, OSError) as error:
+        sys.exit("error: " + " ".join(str(error).splitlines()))
 
 
 if __name__ == "__main__":

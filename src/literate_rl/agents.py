@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 33b5f3572d55d3ab
+# Generated from chapters/agents.py (edit there); digest 3ea841759e8ee68c
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 __all__ = [
+    "Collector",
     "Ring",
     "Rollout",
     "best_device",
+    "check_experience",
     "check_steps",
     "discounted_returns",
     "grade",
     "make_envs",
-    "rollout",
     "seed_everything",
     "tabular_values",
     "true_successors",
@@ -308,15 +309,20 @@ def true_successors(next_obs: NDArray[Any], infos: dict[str, Any]) -> NDArray[An
 
 
 class Rollout(NamedTuple):
-    """What happened in T steps of B environments: time-major tensors on the CPU.
+    """What happened in T steps of B environments: time-major tensors.
 
     Attributes:
-        obs: What the policy saw, ``(T, B, *)``.
+        obs: What the agent saw, ``(T, B, *)``.
         action: What it did, ``(T, B, *)``.
         reward: What it was paid, (T, B) float32.
         next_obs: Where each step led, ``(T, B, *)``: true successors, never a reset.
         terminated: Whether the task ended with this step, (T, B) boolean.
         truncated: Whether the episode was cut off after this step, (T, B) boolean.
+        real: Whether the step happened, (T, B) boolean. In mode ``NEXT_STEP`` the step
+            behind an end did not: its action was ignored.
+        episode_return: At the last step of an episode its undiscounted return, NaN at
+            all other steps, (T, B) float64.
+        episode_length: The same of its number of steps, (T, B) float64.
     """
 
     obs: Tensor
@@ -325,71 +331,159 @@ class Rollout(NamedTuple):
     next_obs: Tensor
     terminated: Tensor
     truncated: Tensor
+    real: Tensor
+    episode_return: Tensor
+    episode_length: Tensor
+
+    def to(self, device: torch.device) -> Rollout:
+        """Return the rollout on a device."""
+        return Rollout(*(field.to(device) for field in self))
 
 
-def rollout(
-    envs: VectorEnv[Any, Any, Any],
-    policy: Callable[[Tensor], Tensor],
-    num_steps: int,
-    obs: NDArray[Any],
-) -> tuple[Rollout, NDArray[Any]]:
-    """Let a policy act for some steps and write down what happened.
+class Collector:
+    """Lets an agent act in a vector environment and writes down what happens.
 
     Args:
-        envs: A vector environment in mode ``SAME_STEP``, as ``make_envs`` makes it,
-            with observations and actions that are arrays (Box, Discrete and the like).
-        policy: Function from observations ``(B, *)`` on the CPU to actions
-            ``(B, *)``, called without gradient.
-        num_steps: Number of steps T.
-        obs: The observations to start from: those of ``envs.reset`` or those that the
-            rollout before returned.
+        envs: A vector environment in either mode, with observations that are arrays
+            (Box, Discrete and the like).
+        to_env: Turns the agent's actions into what ``envs.step`` takes. The default
+            takes tensors that fit the action space.
+        dtype: NumPy's type for the stored observations; the environment's own if None.
 
-    Returns:
-        The batch, and the observations to go on from.
-
-    Raises:
-        TypeError: If ``num_steps`` is no int or the policy returns no tensor.
-        ValueError: If the mode, ``num_steps`` or a shape is wrong.
+    Attributes:
+        obs: Observations to go on from, None before the first ``reset``.
+        step: Steps taken so far, all environments together.
     """
-    mode = envs.metadata.get("autoreset_mode")
-    if mode != AutoresetMode.SAME_STEP:
-        raise ValueError(f"envs must have autoreset mode SAME_STEP, got {mode}")
-    if isinstance(num_steps, bool) or not isinstance(num_steps, int):
+
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        to_env: Callable[[Tensor], Any] | None = None,
+        dtype: Any = None,
+    ) -> None:
+        self.envs, self.dtype = envs, dtype
+        self.to_env = to_env or partial(plain_actions, envs)
+        mode = envs.metadata.get("autoreset_mode")
+        self.resets_later = mode == AutoresetMode.NEXT_STEP
+        self.obs: Any = None
+        self.step = 0
+
+    def reset(self, seed: int) -> None:
+        """Start new episodes in all environments, from a seed."""
+        self.obs, _ = self.envs.reset(seed=seed)
+        self.ended = np.zeros(self.envs.num_envs, dtype=bool)
+        # What the episodes under way were paid, and how many steps they have taken.
+        self.paid = np.zeros(self.envs.num_envs)
+        self.age = np.zeros(self.envs.num_envs)
+
+    @torch.no_grad()
+    def collect(self, act: Callable[[Tensor], Tensor], num_steps: int) -> Rollout:
+        """Act for some steps, without gradient.
+
+        Args:
+            act: The agent: function from observations ``(B, *)`` on the CPU to actions
+                ``(B, *)``.
+            num_steps: Number of steps T.
+
+        Returns:
+            What happened, on the CPU.
+
+        Raises:
+            TypeError: If ``num_steps`` is no int or the agent returns no tensor.
+            ValueError: If ``num_steps`` or a shape is wrong, an environment gives a
+                number that is not finite, or nothing was reset yet.
+        """
+        check_num_steps(num_steps)
+        if self.obs is None:
+            raise ValueError("collect needs a start: call reset first")
+        shape = (num_steps, self.envs.num_envs)
+        dtype = self.dtype or np.asarray(self.obs).dtype
+        obs = np.empty((num_steps, *np.shape(self.obs)), dtype)
+        next_obs = np.empty_like(obs)
+        reward = np.empty(shape, np.float32)
+        terminated, truncated, real = np.empty((3, *shape), bool)
+        actions = []
+        for t in range(num_steps):
+            # The agent looks and acts, the environments answer.
+            obs[t] = self.obs
+            action = act(torch.from_numpy(obs[t]))
+            if not isinstance(action, Tensor):
+                got = type(action).__name__
+                raise TypeError(f"act must return a tensor, got {got}")
+            actions.append(action.cpu())
+            self.obs, reward[t], terminated[t], truncated[t], infos = self.envs.step(
+                self.to_env(actions[t])
+            )
+            # Where the step led. In mode `NEXT_STEP` the last observation comes as it
+            # is, and the step after it is a phantom.
+            real[t] = ~self.ended
+            if self.resets_later:
+                next_obs[t] = self.obs
+                self.ended = (terminated[t] | truncated[t]) & real[t]
+            else:
+                next_obs[t] = true_successors(self.obs, infos)
+        check_experience(self.step, obs=obs, reward=reward, next_obs=next_obs)
+        self.step += reward.size
+        fields = (reward, next_obs, terminated, truncated, real)
+        ended = self.count_episodes(reward, terminated | truncated, real)
+        rest = map(torch.from_numpy, (*fields, *ended))
+        return Rollout(torch.from_numpy(obs), torch.stack(actions), *rest)
+
+    def count_episodes(
+        self, reward: NDArray[Any], done: NDArray[Any], real: NDArray[Any]
+    ) -> NDArray[np.float64]:
+        """Return the returns and the lengths of the episodes that ended, (2, T, B)."""
+        # Running sums since the start of the rollout, and what they were when the
+        # episode under way began.
+        total = np.stack([reward.astype(np.float64), real]).cumsum(1)
+        total += np.stack([self.paid, self.age])[:, None]
+        start = np.zeros((2, reward.shape[1]))
+        ended = np.full_like(total, np.nan)
+        for t, b in zip(*done.nonzero(), strict=True):
+            ended[:, t, b] = total[:, t, b] - start[:, b]
+            start[:, b] = total[:, t, b]
+        self.paid, self.age = total[:, -1] - start
+        return ended
+
+
+def plain_actions(envs: VectorEnv[Any, Any, Any], action: Tensor) -> NDArray[Any]:
+    """Return actions as an array, or raise unless they fit the action space."""
+    # A column of actions, (B, 1) instead of (B,), is caught here by name and not
+    # somewhere inside the environment.
+    if action.shape != envs.action_space.shape:
+        given, wanted = tuple(action.shape), envs.action_space.shape
+        raise ValueError(f"act must return shape {wanted}, got {given}")
+    array: NDArray[Any] = action.numpy()
+    return array
+
+
+def check_num_steps(num_steps: int) -> None:
+    """Raise unless a number of steps is a whole number, at least 1."""
+    if isinstance(num_steps, bool) or not isinstance(num_steps, int | np.integer):
         raise TypeError(f"num_steps must be an int, got {type(num_steps).__name__}")
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1, got {num_steps}")
-    if np.shape(obs) != envs.observation_space.shape:
-        wanted = envs.observation_space.shape
-        raise ValueError(f"obs must have shape {wanted}, got {np.shape(obs)}")
-    steps = []
-    for _ in range(num_steps):
-        state = torch.as_tensor(obs)
-        with torch.no_grad():
-            action = policy(state)
-        # A column of actions, (B, 1) instead of (B,), is caught here by name and not
-        # somewhere inside the environment.
-        if not isinstance(action, Tensor):
-            raise TypeError(f"policy must return a tensor, got {type(action).__name__}")
-        if action.shape != envs.action_space.shape:
-            given, wanted = tuple(action.shape), envs.action_space.shape
-            raise ValueError(f"policy must return shape {wanted}, got {given}")
-        action = action.cpu()
-        next_obs, reward, terminated, truncated, infos = envs.step(action.numpy())
-        # The batch gets the true successors. The loop goes on from `next_obs`, which
-        # for a new episode is the first observation.
-        steps.append(
-            Rollout(
-                state,
-                action,
-                torch.as_tensor(reward, dtype=torch.float32),
-                torch.as_tensor(true_successors(next_obs, infos)),
-                torch.as_tensor(terminated),
-                torch.as_tensor(truncated),
+
+
+def check_experience(step: int, **arrays: NDArray[Any]) -> None:
+    """Raise if an environment gave a number that is not finite, and say where.
+
+    Args:
+        step: Steps taken before this rollout.
+        arrays: What the environments gave, ``(T, B, *)``, by name.
+
+    Raises:
+        ValueError: If something is NaN or infinite.
+    """
+    for name, array in arrays.items():
+        bad = ~np.isfinite(array)
+        if bad.any():
+            index = tuple(np.argwhere(bad)[0])
+            t, b = int(index[0]), int(index[1])
+            raise ValueError(
+                f"{name} of environment {b} is {array[index]} at step "
+                f"{step + t * array.shape[1]} (row {t} of the rollout)"
             )
-        )
-        obs = next_obs
-    # A list of steps becomes a step of stacked tensors.
-    return Rollout(*map(torch.stack, zip(*steps, strict=True))), obs
 
 
 def seed_everything(seed: int) -> None:

@@ -1,11 +1,10 @@
-# Generated from chapters/hybrid_action.py (edit there); digest 7e3807077d2804d0
+# Generated from chapters/hybrid_action.py (edit there); digest df5847d061570cc0
 """Hybrid actions: a type and its arguments, as one distribution, in an environment."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,12 +17,20 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.policy_gradient import check_finite, check_shape
-from literate_rl.ppo import RunningMoments, mlp
+from literate_rl.ppo import ActorCritic, Policy, RunningMoments, mlp
 from literate_rl.ppo_error import (
     policy_error_from_log_prob,
     ppo_info,
     ppo_policy_data,
     ppo_policy_loss,
+)
+from literate_rl.workshop.nests import (
+    as_space,
+    boxes_by_type,
+    fill,
+    first_row,
+    leaves,
+    plain_space,
 )
 
 # The trees come from the package DI-treetensor. On import it calls a function that
@@ -33,12 +40,12 @@ with warnings.catch_warnings():
     import treetensor.torch as ttorch
 
 __all__ = [
-    "HybridActionSpec",
+    "HybridActions",
     "HybridDistribution",
     "HybridLander",
-    "HybridPolicy",
     "HybridPolicyNetwork",
     "Moving",
+    "make_hybrid_policy",
     "mask_args",
     "ppo_policy_error_hybrid",
     "ppo_policy_error_hybrid_per_head",
@@ -105,8 +112,8 @@ class HybridPolicyNetwork(nn.Module):
 
         Args:
             observation_space: Space of one observation, a one-dimensional ``Box``.
-            action_space: Space of one action; see ``HybridActionSpec.from_space``.
-            mask: As in ``HybridActionSpec.from_space``, and needed where it is needed
+            action_space: Space of one action; see ``HybridActions.from_space``.
+            mask: As in ``HybridActions.from_space``, and needed where it is needed
                 there. The network does not keep it.
 
         Returns:
@@ -123,7 +130,7 @@ class HybridPolicyNetwork(nn.Module):
                 "observation_space must be a Box with one dimension, "
                 f"got {observation_space}"
             )
-        spec = HybridActionSpec.from_space(action_space, mask)
+        spec = HybridActions.from_space(action_space, mask)
         return cls(shape[0], spec.action_shape)
 
     def forward(self, x: Tensor) -> ttorch.Tensor:
@@ -701,7 +708,7 @@ def check_error(
 
 
 @dataclass(frozen=True, eq=False)
-class HybridActionSpec:
+class HybridActions:
     """What a hybrid action space is to a policy: sizes, a mask and a way back.
 
     Attributes:
@@ -719,7 +726,7 @@ class HybridActionSpec:
     @classmethod
     def from_space(
         cls, space: spaces.Space[Any], mask: ArrayLike | Tensor | None = None
-    ) -> HybridActionSpec:
+    ) -> HybridActions:
         """Read a Gymnasium space.
 
         Args:
@@ -787,12 +794,70 @@ class HybridActionSpec:
         high = np.where(bounded, self.high, 1.0)
         return (low + high) / 2, (high - low) / 2
 
-    def to_env(self, action: ttorch.Tensor) -> Any:
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, (T, B, K + A), on the CPU."""
+        # The race again, in the form that adds: $-\log \tau_k$ is added to the logit,
+        # and the largest sum wins. The arguments get standard normal noise.
+        num_types, num_args = self.mask.shape
+        types = torch.empty(num_steps, num_envs, num_types)
+        types.exponential_(generator=generator).log_().neg_()
+        args = torch.randn(num_steps, num_envs, num_args, generator=generator)
+        return torch.cat([types, args], -1)
+
+    def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions (B, 1 + A) that a noise makes of rows (B, K + 2 A)."""
+        # Logits are moved by their noise as it is, means by $\sigma$ times theirs.
+        num_types, num_args = self.mask.shape
+        centre, sigma = row.split([num_types + num_args, num_args], -1)
+        scale = nn.functional.pad(sigma, (num_types, 0), value=1.0)
+        moved = centre + scale * noise
+        scores, args = moved.split([num_types, num_args], -1)
+        action_type = scores.argmax(-1, keepdim=True)
+        return torch.cat([action_type.to(args.dtype), args], -1)
+
+    def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
+        """Return the log-densities ``(*)`` of actions ``(*, 1 + A)``."""
+        log_prob = self.distribution(row).log_prob(self.action_of(action))
+        return log_prob.view(row.shape[:-1])
+
+    def entropy(self, row: Tensor) -> Tensor:
+        """Return the entropies ``(*)`` of rows, in nats."""
+        return self.distribution(row).entropy().view(row.shape[:-1])
+
+    def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-densities and entropies, each ``(*)``, in one pass."""
+        policy, shape = self.distribution(row), row.shape[:-1]
+        log_prob = policy.log_prob(self.action_of(action))
+        return log_prob.view(shape), policy.entropy().view(shape)
+
+    def kl(self, row: Tensor, other: Tensor) -> Tensor:
+        """Return the divergences ``(*)`` from rows to others, in nats."""
+        divergence = self.distribution(row).kl(self.distribution(other))
+        return divergence.view(row.shape[:-1])
+
+    def distribution(self, row: Tensor) -> HybridDistribution:
+        """Return what rows ``(*, K + 2 A)`` describe, all states in one batch."""
+        return HybridDistribution(self.logit_of(row.flatten(0, -2)), self.mask)
+
+    def logit_of(self, row: Tensor) -> dict[str, Any]:
+        """Take rows (B, K + 2 A) apart into trees as the network returns them."""
+        num_types, num_args = self.mask.shape
+        action_type, mu, sigma = row.split([num_types, num_args, num_args], -1)
+        return {"action_type": action_type, "action_args": {"mu": mu, "sigma": sigma}}
+
+    def action_of(self, action: Tensor) -> dict[str, Tensor]:
+        """Take actions ``(*, 1 + A)`` apart into a tree of types and arguments."""
+        flat = action.flatten(0, -2)
+        return {"action_type": flat[:, 0].long(), "action_args": flat[:, 1:]}
+
+    def to_env(self, action: ttorch.Tensor | Tensor) -> Any:
         """Turn a batch of actions into what a vector environment's ``step`` takes.
 
         Args:
             action: Tree with ``action_type``, (B,) int64, and ``action_args``, (B, A),
-                where [-1, 1] is the whole range of an argument.
+                where [-1, 1] is the whole range of an argument; or rows (B, 1 + A).
 
         Returns:
             The nest of ``space`` with NumPy arrays of B rows in it.
@@ -801,6 +866,8 @@ class HybridActionSpec:
             TypeError: If ``action`` is of the wrong kind.
             ValueError: If a key is missing, shapes differ, or a number is NaN.
         """
+        if isinstance(action, Tensor):
+            action = self.action_of(action)
         action_type, action_args = read_action(action, len(self.low))
 
         # To the box by {eq}`hybrid-rescale`, all arguments at once.
@@ -828,64 +895,10 @@ class HybridActionSpec:
             ValueError: As ``to_env``, or if B is not 1.
         """
         nest = self.to_env(action)
-        batch = len(action["action_type"])
+        batch = len(action if isinstance(action, Tensor) else action["action_type"])
         if batch != 1:
             raise ValueError(f"action must hold one action, got a batch of {batch}")
         return first_row(nest)
-
-
-def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
-    """Yield the spaces at the ends of a nest of Tuple and Dict, in order."""
-    if isinstance(space, spaces.Tuple):
-        for child in space.spaces:
-            yield from leaves(child)
-    elif isinstance(space, spaces.Dict):
-        for child in space.spaces.values():
-            yield from leaves(child)
-    else:
-        yield space
-
-
-def boxes_by_type(space: spaces.Space[Any], num_types: int) -> bool:
-    """Say whether a space is ``Tuple(Discrete(K), Tuple(K boxes))``."""
-    if not isinstance(space, spaces.Tuple) or len(space.spaces) != 2:
-        return False
-    first, second = space.spaces
-    return (
-        isinstance(first, spaces.Discrete)
-        and isinstance(second, spaces.Tuple)
-        and len(second.spaces) == num_types
-        and all(isinstance(child, spaces.Box) for child in second.spaces)
-    )
-
-
-def fill(
-    space: spaces.Space[Any],
-    action_type: NDArray[np.int64],
-    columns: Iterator[NDArray[np.float64]],
-) -> Any:
-    """Build the nest of a space from types (B,) and the columns of the arguments."""
-    if isinstance(space, spaces.Tuple):
-        return tuple(fill(child, action_type, columns) for child in space.spaces)
-    if isinstance(space, spaces.Dict):
-        items = space.spaces.items()
-        return {key: fill(child, action_type, columns) for key, child in items}
-    if isinstance(space, spaces.Discrete):
-        return action_type + space.start
-    assert isinstance(space, spaces.Box)  # for the type checker; from_space has checked
-    batch = np.empty((len(action_type), math.prod(space.shape)), space.dtype)
-    for index in range(batch.shape[1]):
-        batch[:, index] = next(columns)
-    return batch.reshape(len(batch), *space.shape)
-
-
-def first_row(nest: Any) -> Any:
-    """Take the first row of each array in a nest of tuples and dictionaries."""
-    if isinstance(nest, tuple):
-        return tuple(map(first_row, nest))
-    if isinstance(nest, dict):
-        return {key: first_row(child) for key, child in nest.items()}
-    return nest[0]
 
 
 class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
@@ -1102,156 +1115,60 @@ gym.register(
 )
 
 
-class HybridPolicy(nn.Module):
-    """A policy for hybrid actions, and a value function beside it.
-
-    What describes the policy at a state is one row of numbers: K logits, A means and A
-    deviations. What it does is one row too: the type, then the A arguments.
+class HybridRows(nn.Module):
+    """A hybrid network whose tree is written as one row.
 
     Args:
-        obs_size: Length of an observation.
-        action_space: Space of one action, or what ``plain_space`` made of it.
-        mask: As in ``HybridActionSpec.from_space``, and needed where it is there.
-        hidden: Width of the critic's hidden layers.
-        normalize: Whether observations are normalised with ``RunningMoments``.
-
-    Raises:
-        TypeError: If the action space holds another kind of space.
-        ValueError: If the action space or the mask has another form.
+        network: The network.
     """
 
-    def __init__(
-        self,
-        obs_size: int,
-        action_space: spaces.Space[Any] | dict[str, Any],
-        mask: ArrayLike | Tensor | None = None,
-        hidden: int = 64,
-        normalize: bool = False,
-    ) -> None:
+    def __init__(self, network: HybridPolicyNetwork) -> None:
         super().__init__()
-        if not isinstance(action_space, spaces.Space):
-            action_space = space_from_plain(action_space)
-        self.spec = HybridActionSpec.from_space(action_space, mask)
-        self.num_types, self.num_args = self.spec.mask.shape
-        # With these a checkpoint builds the policy again, so they are plain values.
-        self.arguments = {
-            "obs_size": obs_size,
-            "action_space": plain_space(action_space),
-            "mask": self.spec.mask.tolist(),
-            "hidden": hidden,
-            "normalize": normalize,
-        }
-        self.normalizer = RunningMoments(obs_size) if normalize else nn.Identity()
-        self.actor = HybridPolicyNetwork(obs_size, self.spec.action_shape)
-        self.critic = mlp(obs_size, hidden, 1, gain=1.0)
+        self.network = network
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return logits, means and deviations, ``(*, K + 2 A)``, at ``(*, D)``."""
         # The network takes one dimension of states; a rollout comes with two.
-        states = self.normalizer(obs).reshape(-1, obs.shape[-1])
-        logit = self.actor(states)
+        logit = self.network(obs.reshape(-1, obs.shape[-1]))
         args = logit.action_args
         row = torch.cat([logit.action_type, args.mu, args.sigma], -1)
         return row.reshape(*obs.shape[:-1], row.shape[-1])
 
-    def value(self, obs: Tensor) -> Tensor:
-        """Return the values ``(*)`` of observations ``(*, D)``."""
-        value: Tensor = self.critic(self.normalizer(obs))
-        return value.squeeze(-1)
 
-    def noise(
-        self, num_steps: int, num_envs: int, generator: torch.Generator
-    ) -> Tensor:
-        """Draw the noise of a rollout, (T, B, K + A), on the CPU."""
-        # The race again, in the form that adds: $-\log \tau_k$ is added to the logit,
-        # and the largest sum wins. The arguments get standard normal noise.
-        types = torch.empty(num_steps, num_envs, self.num_types)
-        types.exponential_(generator=generator).log_().neg_()
-        args = torch.randn(num_steps, num_envs, self.num_args, generator=generator)
-        return torch.cat([types, args], -1)
+def make_hybrid_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    mask: ArrayLike | Tensor | None = None,
+    hidden: int = 64,
+    normalize: bool = False,
+) -> Policy:
+    """Build the policy that fits an environment with hybrid actions.
 
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Return the actions (B, 1 + A) that a noise (B, K + A) makes of observations.
+    Args:
+        observation_space: A box with one dimension, or what ``plain_space`` made of it.
+        action_space: Space of one action, likewise.
+        mask: As in ``HybridActions.from_space``, and needed where it is there.
+        hidden: Width of the critic's hidden layers.
+        normalize: Whether the policy normalises its observations.
 
-        Without noise, 0.0, they are the mode.
-        """
-        return self.choose(self(obs), noise)
-
-    def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
-        """Return the actions (B, 1 + A) that a noise makes of rows (B, K + 2 A)."""
-        # Logits are moved by their noise as it is, means by $\sigma$ times theirs.
-        centre, sigma = row.split([self.num_types + self.num_args, self.num_args], -1)
-        scale = nn.functional.pad(sigma, (self.num_types, 0), value=1.0)
-        moved = centre + scale * noise
-        scores, args = moved.split([self.num_types, self.num_args], -1)
-        action_type = scores.argmax(-1, keepdim=True)
-        return torch.cat([action_type.to(args.dtype), args], -1)
-
-    def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
-        """Return the log-densities (B,) of actions (B, 1 + A)."""
-        policy = HybridDistribution(self.logit_of(row), self.spec.mask)
-        return policy.log_prob(self.action_of(action))
-
-    def error(
-        self,
-        data: ppo_policy_data,
-        clip_ratio: float = 0.2,
-        dual_clip: float | None = None,
-    ) -> tuple[ppo_policy_loss, ppo_info]:
-        """Return the PPO policy error; see ``ppo_policy_error_hybrid``."""
-        return ppo_policy_error_hybrid(
-            self.trees(data), self.spec.mask, clip_ratio, dual_clip
-        )
-
-    def to_env(self, action: Tensor) -> Any:
-        """Return the actions as vector environments take them."""
-        return self.spec.to_env(self.action_of(action))
-
-    def trees(self, data: ppo_policy_data) -> ppo_policy_data:
-        """Return the data of rows as data of trees, which the hybrid errors take."""
-        return data._replace(
-            logit_new=self.logit_of(data.logit_new),
-            logit_old=self.logit_of(data.logit_old),
-            action=self.action_of(data.action),
-        )
-
-    def logit_of(self, row: Tensor) -> dict[str, Any]:
-        """Take rows (B, K + 2 A) apart into trees as the network returns them."""
-        sizes = [self.num_types, self.num_args, self.num_args]
-        action_type, mu, sigma = row.split(sizes, -1)
-        return {"action_type": action_type, "action_args": {"mu": mu, "sigma": sigma}}
-
-    def action_of(self, action: Tensor) -> dict[str, Tensor]:
-        """Take actions (B, 1 + A) apart into the tree of type and arguments."""
-        return {"action_type": action[:, 0].long(), "action_args": action[:, 1:]}
-
-
-def plain_space(space: spaces.Space[Any]) -> dict[str, Any]:
-    """Describe a nest of Tuple, Dict, Discrete and Box by plain values."""
-    if isinstance(space, spaces.Tuple):
-        return {"tuple": [plain_space(child) for child in space.spaces]}
-    if isinstance(space, spaces.Dict):
-        return {"dict": {key: plain_space(x) for key, x in space.spaces.items()}}
-    if isinstance(space, spaces.Discrete):
-        return {"n": int(space.n), "start": int(space.start)}
-    assert isinstance(space, spaces.Box)  # for the type checker; from_space has checked
-    bounds = {"low": space.low.tolist(), "high": space.high.tolist()}
-    return {**bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
-
-
-def space_from_plain(plain: dict[str, Any]) -> spaces.Space[Any]:
-    """Build the space that ``plain_space`` has described."""
-    if "tuple" in plain:
-        return spaces.Tuple([space_from_plain(child) for child in plain["tuple"]])
-    if "dict" in plain:
-        # In pairs, because Gymnasium sorts a dictionary, and the order of the boxes is
-        # the order of the arguments.
-        children = plain["dict"].items()
-        return spaces.Dict([(key, space_from_plain(child)) for key, child in children])
-    if "n" in plain:
-        return spaces.Discrete(plain["n"], start=plain["start"])
-    dtype = np.dtype(plain["dtype"]).type
-    low, high = (
-        np.array(plain[key], dtype).reshape(plain["shape"]) for key in ("low", "high")
+    Raises:
+        TypeError: If the action space holds another kind of space.
+        ValueError: If a space or the mask has another form.
+    """
+    observation_space = as_space(observation_space)
+    actions = HybridActions.from_space(as_space(action_space), mask)
+    network = HybridPolicyNetwork.from_space(
+        observation_space, actions.space, actions.mask
     )
-    return spaces.Box(low, high, dtype=dtype)
+    size = spaces.flatdim(observation_space)
+    critic = mlp(size, hidden, 1, gain=1.0)
+    normalizer = RunningMoments(size) if normalize else None
+    recipe = {
+        "observation_space": plain_space(observation_space),
+        "action_space": plain_space(actions.space),
+        "mask": actions.mask.tolist(),
+        "hidden": hidden,
+        "normalize": normalize,
+    }
+    both = ActorCritic(HybridRows(network), critic, normalizer)
+    return Policy(both, actions, ("make_hybrid_policy", recipe))
