@@ -21,7 +21,7 @@ CHAPTERS = tangle.chapter_paths()
 KINDS = {ROOT / f"{chapter.docname}.py": chapter.kind for chapter in read_order()}
 MODULES = [tangle.module_name(c) for c in CHAPTERS if KINDS[c] != "evidence"]
 # What may be imported by everything, and what may import everything.
-FOUNDATIONS = {"workshop.runs"}
+FOUNDATIONS = {"workshop.pictures", "workshop.runs"}
 ADAPTERS: set[str] = set()
 
 

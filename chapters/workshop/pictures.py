@@ -1,0 +1,1352 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Pictures
+#
+# **How is a picture drawn that one can read on a phone, in the dark and with a screen
+# reader, and a dial that one can turn?** With strings. A picture on a web page is text, an
+# *SVG*, and what a dial does takes twenty lines of JavaScript. So this book needs no
+# drawing program and no framework: this page holds all there is, and then shows all ten
+# diagrams and the first three dials.
+#
+# Nobody has to read this page to follow the book. Read it if you want to draw a picture
+# for a chapter, or to know how the ones you saw are made.
+
+# %% tags=["export", "hide-input"]
+"""Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from html import escape
+from itertools import count, product
+from math import isfinite, prod
+from typing import Any, Literal, NamedTuple
+
+__all__ = ["Axis", "Box", "Mark", "Picture", "Widget", "dial", "plot", "predict"]
+
+# %% [markdown]
+# Here is a whole dial. Turn it, with the mouse or with the arrow keys.
+
+# %%
+from math import pi, sin
+
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+time = [k / 100 for k in range(101)]
+
+
+def frame(turns):
+    height = [sin(2 * pi * turns * t) for t in time]
+    x, y = Axis("time", 0, 1, ticks=(0, 1)), Axis("height", -1, 1, ticks=(-1, 1))
+    picture = plot(
+        "A wave",
+        "A curve goes up and down.",
+        x,
+        y,
+        Mark("line thick", time, height, "accent"),
+    )
+    return [picture], f"{turns} turns in one unit of time"
+
+
+dial("A wave and its turns", frame, {"turns": [1, 2, 3, 4, 5]}, start=(2,))
+
+# %% [markdown]
+# ## One style
+#
+# A picture does not know where it will be shown: on the site, in JupyterLab, in a file
+# that a notebook was exported to, each of them light or dark. But it can ask for the
+# colour of the text around it, `currentColor`, and that fits everywhere. All greys are
+# that colour, made transparent. The two other colours are mixed with it, so they come out
+# darker on a light page and lighter on a dark one. A site that wants its own colours sets
+# `--lr-accent` and `--lr-second`.
+#
+# Each mark has a **tone**, a word that says what it is there for:
+#
+# | tone | for |
+# |---|---|
+# | none | what the picture is made of |
+# | `"accent"` | the one thing to notice |
+# | `"second"` | what is compared with it |
+# | `"quiet"` | notes, axes, what stands aside |
+# | `"faint"` | many things that make a cloud |
+
+# %% tags=["export"]
+Tone = Literal["", "accent", "second", "quiet", "faint"]
+
+# A tone only sets the variable `--tone`. All that is drawn uses this one variable.
+STYLE = """
+.lr-picture { --tone: currentColor; margin: 0.5rem 0 1rem; max-width: 46rem;
+  padding: 0 !important }
+.lr-accent { --tone: color-mix(in oklab, var(--lr-accent, #d9541e) 75%, currentColor) }
+.lr-second { --tone: color-mix(in oklab, var(--lr-second, #0d9488) 75%, currentColor) }
+.lr-quiet { --tone: color-mix(in srgb, currentColor 72%, transparent) }
+.lr-faint { --tone: color-mix(in srgb, currentColor 30%, transparent) }
+"""
+
+# One line weight, round joins, rounded boxes that are hardly filled.
+STYLE += """
+.lr-picture svg { display: block; width: 100%; height: auto }
+.lr-picture text { fill: var(--tone) }
+.lr-picture path { fill: none; stroke: var(--tone); stroke-width: 1.6;
+  stroke-linecap: round; stroke-linejoin: round }
+.lr-picture rect { fill: color-mix(in srgb, var(--tone) 7%, transparent);
+  stroke: color-mix(in srgb, var(--tone) 70%, transparent); stroke-width: 1.6 }
+.lr-picture rect.lr-accent { fill: color-mix(in srgb, var(--tone) 13%, transparent) }
+.lr-picture .lr-dots { stroke-width: 5 }
+.lr-picture .lr-bars { stroke-width: 20; stroke-linecap: butt }
+.lr-picture .lr-token { stroke-width: 12 }
+.lr-picture .lr-thick { stroke-width: 2.6 }
+.lr-picture .lr-dashed { stroke-dasharray: 4 5 }
+.lr-picture .lr-band { stroke: none;
+  fill: color-mix(in srgb, var(--tone) 22%, transparent) }
+"""
+
+# Two panels of a dial stand side by side where there is room, and else one above the
+# other. The controls are hidden on paper.
+STYLE += """
+.lr-panels { display: grid; gap: 0.75rem 1.5rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 16rem), 1fr)) }
+.lr-panels svg { max-width: 24rem }
+.lr-controls { display: flex; flex-wrap: wrap; gap: 0.5rem 1.5rem; margin-top: 0.75rem }
+.lr-controls[hidden] { display: none }
+.lr-controls label { display: flex; flex: 1 1 16rem; gap: 0.75rem; align-items: center }
+.lr-controls input { flex: 1 1 6rem; min-width: 0; accent-color: #d9541e }
+.lr-controls b { min-width: 2.5em; font-variant-numeric: tabular-nums }
+.lr-picture output { display: block; margin-top: 0.5rem; min-height: 3em;
+  white-space: pre-line; font-variant-numeric: tabular-nums }
+@media print { .lr-controls { display: none } }
+"""
+
+# Cells of a table that can be toggled are buttons. One that is pressed has the accent.
+STYLE += """
+.lr-picture table { display: table; width: auto; margin: 0; border: 0 }
+.lr-picture :is(th, td, tr) { padding: 0.15rem 0.4rem; border: 0; background: none;
+  font-weight: 400; text-align: left; color: inherit }
+.lr-picture button { width: 3.5rem; padding: 0.3rem; color: inherit; background: none;
+  border: 1.6px solid color-mix(in srgb, currentColor 55%, transparent);
+  border-radius: 0.4rem; font: inherit; cursor: pointer }
+.lr-picture button[aria-pressed=true] { border-color: #d9541e;
+  background: color-mix(in srgb, #d9541e 20%, transparent) }
+.lr-picture :is(button, input, summary):focus-visible { outline: 2px solid #d9541e;
+  outline-offset: 2px }
+"""
+
+# What changes moves there, unless the reader has asked for things not to move.
+STYLE += """
+@media (prefers-reduced-motion: no-preference) {
+  .lr-picture :is(path, text) { transition: d 0.2s, transform 0.2s } }
+"""
+
+# %% [markdown]
+# ## Boxes and arrows
+#
+# SVG is a language for drawings: `<rect>` is a rectangle, `<text>` is text, and `<path>`
+# moves a pen: `M10,20` puts it down, `L30,20` draws a line, `Q` a curve. A picture of ours
+# is 440 units wide, and one unit is about one pixel. On a phone it shrinks with the
+# page, so its text is 14 units high: that is more than 11 pixels on a screen of 390.
+#
+# Words have to fit into their boxes. The font is that of the page, so we cannot know how
+# wide they are, but we can guess, from a font that is wider than most.
+
+# %% tags=["export"]
+TEXT_SIZE, LINE_HEIGHT = 14, 18
+
+
+def text_width(words: str, bold: bool = False) -> float:
+    """Estimate how wide a line of text is, rather too wide than too narrow."""
+    em = 0.0
+    for sign in words:
+        if sign in "fijlrtI'’.,:;|!()[] /·":
+            em += 0.38
+        elif not unicodedata.combining(sign):
+            em += 0.97 if sign in "mwMW→←…%" else 0.72 if sign.isupper() else 0.63
+    return em * TEXT_SIZE * (1.12 if bold else 1.0)
+
+
+class Box(NamedTuple):
+    """A rectangle: its middle and its size. A point is a box without size."""
+
+    x: float
+    y: float
+    width: float = 0.0
+    height: float = 0.0
+
+    def at(self, across: float, down: float) -> Box:
+        """Return a point: (0, 0) is the top left corner, (1, 1) the bottom right."""
+        x = self.x + (across - 0.5) * self.width
+        return Box(x, self.y + (down - 0.5) * self.height)
+
+    def toward(self, other: Box) -> Box:
+        """Return the middle of the side that looks at another box."""
+        right, down = other.x - self.x, other.y - self.y
+        # The side is the one where the gap between the two is wider.
+        gap_across = abs(right) - (self.width + other.width) / 2
+        if gap_across > abs(down) - (self.height + other.height) / 2:
+            return self.at(float(right > 0), 0.5)
+        return self.at(0.5, float(down > 0))
+
+
+# %% [markdown]
+# A `Picture` collects marks, and there are few: text, a box with text, an arrow, a row of
+# cells and a frame around some boxes. It shows itself at the end of a cell, because
+# Jupyter asks each object for its `_repr_html_`. Where there is no browser, one sees the
+# text alternative.
+#
+# A page needs an *id* for each picture's title, and no two may be the same. It is counted,
+# and a digest of the picture stands in it, because the counter starts anew with each
+# kernel and a notebook may still show what an older one has drawn.
+
+
+# %% tags=["export"]
+PICTURES = count(1)
+
+
+def pair(point: complex) -> str:
+    """Write a point as a path wants it."""
+    return f"{point.real:.1f},{point.imag:.1f}"
+
+
+class Picture:
+    """A drawing that grows mark by mark and shows itself in a notebook.
+
+    Args:
+        title: What it shows, in a few words.
+        alt: The same in sentences, for those who cannot see it.
+        width: Width in units. The height is that of the marks.
+    """
+
+    def __init__(self, title: str, alt: str, width: float = 440) -> None:
+        if not title.strip() or not alt.strip():
+            raise ValueError("title and alt must not be empty")
+        self.title, self.alt, self.width = title, alt, width
+        self.marks: list[str] = []
+        self.top, self.bottom = float("inf"), float("-inf")
+
+    def reach(self, top: float, bottom: float) -> None:
+        """Make room from the one height to the other."""
+        self.top, self.bottom = min(self.top, top), max(self.bottom, bottom)
+
+    def path(self, d: str, tone: str = "", kind: str = "") -> None:
+        """Draw with a pen, ``M…L…Q…Z``."""
+        names = " ".join(f"lr-{name}" for name in (tone, *kind.split()) if name)
+        self.marks.append(f'<path class="{names}" d="{d}"/>')
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        tone: Tone = "",
+        anchor: Literal["start", "middle", "end"] = "middle",
+        bold: bool = False,
+    ) -> None:
+        """Write lines of text around the height ``y``, at, left or right of ``x``."""
+        lines = words.split("\n")
+        first = y - (len(lines) - 1) * LINE_HEIGHT / 2
+        for number, line in enumerate(lines):
+            width, height = text_width(line, bold), first + number * LINE_HEIGHT
+            left = x - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
+            if left < 0 or left + width > self.width:
+                raise ValueError(
+                    f"words must fit into the picture's 0 to {self.width:.0f}, "
+                    f"got {line!r} from {left:.0f} to {left + width:.0f}"
+                )
+            self.reach(height - 9, height + 9)
+            self.marks.append(
+                f'<text class="lr-{tone}" text-anchor="{anchor}" dy="0.35em" '
+                f'font-weight="{600 if bold else 400}" '
+                f'transform="translate({x:.1f} {height:.1f})">{escape(line)}</text>'
+            )
+
+    def box(
+        self,
+        x: float,
+        y: float,
+        words: str = "",
+        tone: Tone = "",
+        width: float = 0.0,
+        height: float = 0.0,
+    ) -> Box:
+        """Draw a box around a middle; the first line of its words is bold.
+
+        Without a size the box is as large as its words need.
+        """
+        lines = words.split("\n")
+        need = max(text_width(line, bold=line is lines[0]) for line in lines)
+        box = Box(x, y, width or need + 20, height or LINE_HEIGHT * len(lines) + 14)
+        if need > box.width or LINE_HEIGHT * len(lines) > box.height:
+            raise ValueError(
+                f"words must fit into the box, got {words!r}, about {need:.0f} wide, "
+                f"for {box.width:.0f} times {box.height:.0f}"
+            )
+        self.reach(y - box.height / 2 - 2, y + box.height / 2 + 2)
+        corner = box.at(0, 0)
+        self.marks.append(
+            f'<rect class="lr-{tone}" x="{corner.x:.1f}" y="{corner.y:.1f}" '
+            f'width="{box.width:.1f}" height="{box.height:.1f}" '
+            f'rx="{min(7, box.width / 6):.1f}"/>'
+        )
+        first = y - (len(lines) - 1) * LINE_HEIGHT / 2
+        for number, line in enumerate(lines if words else ()):
+            height = first + number * LINE_HEIGHT
+            self.text(x, height, line, tone if number == 0 else "", bold=number == 0)
+        return box
+
+    def cells(
+        self,
+        x: float,
+        y: float,
+        contents: Sequence[object],
+        tones: Mapping[int, Tone] | None = None,
+        width: float = 44,
+        gap: float = 4,
+    ) -> list[Box]:
+        """Draw a row of cells, the first around (x, y); return their boxes."""
+        row = []
+        for number, content in enumerate(contents):
+            middle = x + number * (width + gap)
+            tone = (tones or {}).get(number, "")
+            row.append(self.box(middle, y, "", tone, width, 28))
+            self.text(middle, y, str(content), tone)
+        return row
+
+    def frame(self, boxes: Sequence[Box], words: str, tone: Tone = "quiet") -> Box:
+        """Draw a dashed frame around boxes, with words above it."""
+        # Twelve units of room on each side.
+        left = min(box.x - box.width / 2 for box in boxes) - 12
+        right = max(box.x + box.width / 2 for box in boxes) + 12
+        top = min(box.y - box.height / 2 for box in boxes) - 12
+        bottom = max(box.y + box.height / 2 for box in boxes) + 12
+        self.reach(top, bottom + 1)
+        self.path(
+            f"M{left:.1f},{top:.1f}H{right:.1f}V{bottom:.1f}H{left:.1f}Z",
+            tone,
+            "dashed",
+        )
+        self.text((left + right) / 2, top - 12, words, tone)
+        return Box((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
+
+    def arrow(
+        self,
+        start: tuple[float, ...],
+        end: tuple[float, ...],
+        words: str = "",
+        tone: Tone = "",
+        bend: float = 0.0,
+        kind: str = "",
+        head: bool = True,
+        side: Literal[1, -1] = 1,
+    ) -> None:
+        """Draw an arrow between two boxes or points.
+
+        The words stand on the left of someone who walks along the arrow, or with
+        ``side=-1`` on the right. With ``bend`` the arrow swings out to the side of its
+        words by so many units.
+        """
+        # Between boxes the arrow goes from the side that faces the other.
+        from_, to = Box(*start), Box(*end)
+        from_, to = (
+            from_.toward(to) if from_.width else from_,
+            to.toward(from_) if to.width else to,
+        )
+        # As complex numbers points are easy to add, and to turn: times -i is a quarter
+        # turn to the left, because heights count downwards.
+        a, b = complex(from_.x, from_.y), complex(to.x, to.y)
+        aside = (b - a) / abs(b - a) * -1j * side
+        middle = (a + b) / 2 + bend * aside
+        # A curve `Q` is pulled towards a point and gets half as far.
+        pull = (a + b) / 2 + 2 * bend * aside
+        self.path(f"M{pair(a)}Q{pair(pull)} {pair(b)}", tone, kind)
+        if head:
+            # Back along the curve by eight units, and four to each side.
+            back = 8 * (pull - b) / abs(pull - b)
+            left, right = b + back * (1 + 0.5j), b + back * (1 - 0.5j)
+            self.path(f"M{pair(left)}L{pair(b)}L{pair(right)}", tone)
+        self.reach(middle.imag - 2, middle.imag + 2)
+        if words and abs(aside.real) > 0.7:
+            # Beside an upright arrow the words start or end.
+            at = middle + 8 * aside
+            self.text(
+                at.real, at.imag, words, tone, "start" if aside.real > 0 else "end"
+            )
+        elif words:
+            at = middle + (12 + 9 * words.count("\n")) * aside
+            self.text(at.real, at.imag, words, tone)
+
+    def svg(self) -> str:
+        """Return the drawing as text; ids name its title and its alternative."""
+        inside = "".join(self.marks)
+        name = f"lr-{next(PICTURES)}-{sha256(inside.encode()).hexdigest()[:8]}"
+        height = self.bottom - self.top
+        return (
+            f'<svg role="img" aria-labelledby="{name}-title {name}-desc" '
+            f'viewBox="0 {self.top:.1f} {self.width:.1f} {height:.1f}" '
+            f'font-size="{TEXT_SIZE}"><title id="{name}-title">{escape(self.title)}'
+            f'</title><desc id="{name}-desc">{escape(self.alt)}</desc>{inside}</svg>'
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.title}: {self.alt}"
+
+    def _repr_html_(self) -> str:
+        # Larger than its own size a picture would shout.
+        limit = f"max-width: {1.15 * self.width:.0f}px"
+        return (
+            f"<style>{STYLE}</style>"
+            f'<figure class="lr-picture" style="{limit}">{self.svg()}</figure>'
+        )
+
+
+# %% [markdown]
+# Four lines make a picture. The accent says what to notice.
+
+# %%
+picture = Picture(
+    "Two boxes", "An arrow leads from a box called here to a box called there."
+)
+here, there = picture.box(80, 30, "here"), picture.box(360, 30, "there", "second")
+picture.arrow(here, there, "notice me", "accent")
+picture
+
+# %% [markdown]
+# ## Plots
+#
+# A dial needs a picture of numbers. Four kinds of marks are enough: a `line`, `dots`, `bars`
+# from zero, and a `band` between two curves. Dots are lines of length zero, drawn with a
+# thick round pen. So *everything* that shows numbers is a path, and whatever moves when a
+# dial is turned is one attribute of a path, its `d`.
+
+
+# %% tags=["export"]
+class Axis(NamedTuple):
+    """One axis of a plot: its name, its range, and where it is marked.
+
+    Ticks are numbers, or a mapping from numbers to what is written there.
+    """
+
+    name: str
+    low: float
+    high: float
+    ticks: Sequence[float] | Mapping[float, str] = ()
+
+    def place(self, value: float, start: float, end: float) -> float:
+        """Return where a number stands between two ends of the axis."""
+        if not isfinite(value) or not self.low <= value <= self.high:
+            raise ValueError(
+                f"what is drawn must lie on the axis {self.name!r}, from {self.low} to "
+                f"{self.high}, got {value}"
+            )
+        return start + (value - self.low) / (self.high - self.low) * (end - start)
+
+
+KINDS = ("line", "dots", "bars", "band", "label")
+
+
+class Mark(NamedTuple):
+    """Some numbers to draw.
+
+    ``x`` and ``y`` have the same length. A ``band`` goes from ``low`` to ``y``, a
+    ``label`` writes ``words`` at its only point. ``thick`` or ``dashed`` may follow the
+    kind. A mark without numbers takes its place among the marks and is not seen.
+    """
+
+    kind: str
+    x: Sequence[float]
+    y: Sequence[float]
+    tone: Tone = ""
+    low: Sequence[float] = ()
+    words: str = ""
+
+
+def pen(kind: str, points: list[tuple[float, float]], base: float) -> str:
+    """Return what the pen does for a line, dots, or bars that stand on a base."""
+    if kind == "dots":
+        return "".join(f"M{x:.1f},{y:.1f}h0" for x, y in points)
+    if kind == "bars":
+        return "".join(f"M{x:.1f},{base:.1f}V{y:.1f}" for x, y in points)
+    if not points:
+        return ""
+    # A point on the straight line between its neighbours needs no place in the path.
+    kept = points[:1]
+    for number in range(1, len(points) - 1):
+        (x, y), (after_x, after_y) = points[number], points[number + 1]
+        before_x, before_y = points[number - 1]
+        turn = (x - before_x) * (after_y - y) - (y - before_y) * (after_x - x)
+        if abs(turn) > 1e-6:
+            kept.append((x, y))
+    return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in kept + points[1:][-1:])
+
+
+def plot(
+    title: str,
+    alt: str,
+    x: Axis,
+    y: Axis,
+    *marks: Mark,
+    width: float = 320,
+    height: float = 190,
+) -> Picture:
+    """Draw marks over two axes.
+
+    Args:
+        title: Written above the plot.
+        alt: The text alternative.
+        x: The axis at the bottom.
+        y: The axis on the left. Its name is written at its top.
+        marks: What to draw, the first at the back.
+        width: Width in units, of the whole picture.
+        height: Height in units, of the part inside the axes.
+
+    Returns:
+        The picture.
+    """
+    picture = Picture(title, alt, width)
+    left, right, top, bottom = 38.0, width - 8, 0.0, height
+    picture.text(0, -40 if y.name else -18, title, anchor="start", bold=True)
+    if y.name:
+        picture.text(0, -19, y.name, "quiet", "start")
+    if x.name:
+        picture.text(right, bottom + 34, x.name, "quiet", "end")
+    picture.path(f"M{left},{top}V{bottom}H{right}", "faint")
+    for axis in (x, y):
+        ticks = axis.ticks
+        names = (
+            ticks
+            if isinstance(ticks, Mapping)
+            else {tick: f"{tick:g}" for tick in ticks}
+        )
+        for tick, words in names.items():
+            if axis is x:
+                at = x.place(tick, left, right)
+                picture.path(f"M{at:.1f},{bottom}v4", "faint")
+                picture.text(at, bottom + 14, words.replace("-", "−"), "quiet")
+            else:
+                at = y.place(tick, bottom, top)
+                picture.path(f"M{left},{at:.1f}h-4", "faint")
+                picture.text(left - 7, at, words.replace("-", "−"), "quiet", "end")
+
+    def points(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
+        pairs = zip(xs, ys, strict=True)
+        return [(x.place(a, left, right), y.place(b, bottom, top)) for a, b in pairs]
+
+    # The axes decide on the size, not what is drawn.
+    size = picture.top, picture.bottom
+    for mark in marks:
+        kind, found = mark.kind.split()[0], points(mark.x, mark.y)
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
+        if kind == "label":
+            # Words without a place wait outside of the picture.
+            at, up = found[0] if found else (width / 2, -9999.0)
+            picture.text(at, up, mark.words, mark.tone)
+            continue
+        base = y.place(max(y.low, 0.0), bottom, top)
+        d = pen(kind, found, base)
+        if kind == "band":
+            # There along the one curve and back along the other.
+            d += "L" + pen("line", points(mark.x, mark.low)[::-1], base)[1:] + "Z"
+        picture.path(d, mark.tone, mark.kind)
+    picture.top, picture.bottom = size
+    return picture
+
+
+# %%
+x = [k / 10 for k in range(-20, 21)]
+squares = [number**2 for number in x]
+plot(
+    "A parabola and its points",
+    "The square of x from −2 to 2, a curve with five dots on it.",
+    Axis("x", -2, 2, ticks=(-2, 0, 2)),
+    Axis("its square", 0, 4, ticks=(0, 2, 4)),
+    Mark("band", x, squares, "second", low=[0] * len(x)),
+    Mark("line thick", x, squares, "second"),
+    Mark("dots", x[::10], squares[::10], "accent"),
+)
+
+# %% [markdown]
+# ## Dials
+#
+# A **dial** is a function of the chapter that is called for each setting when the page is
+# built. It returns pictures and a sentence. The pictures of one setting differ from those
+# of the next in few places, so only these are kept: where a path goes and where a word
+# stands. Turning the dial puts the kept strings back. The page calculates nothing, so its
+# numbers are those of the code in the book.
+#
+# There are two kinds of controls, and both are the browser's own, so keys and screen
+# readers work without our help. A *slider* goes through values in their order. A *grid*
+# is a table of buttons that are on or off. Settings are counted like the digits of a
+# number: the last control runs fastest.
+#
+# Without JavaScript, and on paper, one sees the picture of the setting at the start, and
+# its sentence.
+
+# %% tags=["export"]
+# The script is a function without a name, so that two dials on one page cannot disturb
+# each other. It gets its own figure and its data.
+SCRIPT = """((figure, {sizes, texts, live, frames, readouts}) => {
+  const controls = [...figure.querySelectorAll("input, button")];
+  const parts = [...figure.querySelectorAll("svg path, svg text")];
+"""
+
+# Where a control stands: a slider at a number, a button at 0 or 1.
+SCRIPT += """  const position = (control) => control.type === "range"
+    ? Number(control.value) : Number(control.getAttribute("aria-pressed") === "true");
+"""
+
+# Count the setting's number, then put its strings into their places. A screen reader
+# says the value of a slider, not its position, and then the sentence.
+SCRIPT += """  const draw = () => {
+    const at = controls.map(position);
+    const index = at.reduce((sum, digit, i) => sum * sizes[i] + digit, 0);
+    live.forEach((place, i) => parts[place].setAttribute(
+      parts[place].tagName === "path" ? "d" : "transform", frames[index][i]));
+    figure.querySelector("output").textContent = readouts[index];
+    texts.forEach((values, i) => {
+      controls[i].setAttribute("aria-valuetext", values[at[i]]);
+      controls[i].nextElementSibling.textContent = values[at[i]];
+    });
+    controls.forEach((control, i) => {
+      if (control.type === "button") control.textContent = at[i];
+    });
+  };
+"""
+
+# A button changes its state when it is pressed. Then the controls may be seen.
+SCRIPT += """  figure.addEventListener("input", draw);
+  figure.addEventListener("click", ({target}) => {
+    if (!target.matches("button")) return;
+    target.setAttribute("aria-pressed", String(!position(target)));
+    draw();
+  });
+  figure.querySelector(".lr-controls").hidden = false;
+  draw();
+})"""
+
+
+class Widget:
+    """Something to touch: HTML for a browser, words for all others."""
+
+    def __init__(self, html: str, words: str) -> None:
+        self.html, self.words = html, words
+
+    def __repr__(self) -> str:
+        return self.words
+
+    def _repr_html_(self) -> str:
+        return f"<style>{STYLE}</style>{self.html}"
+
+
+# %% [markdown]
+# `dial` has three steps: ask for all settings, find what differs, write the controls.
+
+
+# %% tags=["export"]
+Frame = tuple[Sequence[Picture], str]
+# What may differ from one setting to the next: a path's way, a word's place.
+LIVE = re.compile(r' (?:d|transform)="([^"]*)"')
+
+
+def dial(
+    label: str,
+    frame: Callable[..., Frame],
+    sliders: Mapping[str, Sequence[Any]],
+    grid: tuple[Sequence[str], Sequence[str]] | None = None,
+    start: Sequence[Any] = (),
+) -> Widget:
+    """Make a picture with controls.
+
+    Args:
+        label: What the dial is for, in a few words.
+        frame: Called for each setting, with the value of each slider and, if there is a
+            grid, with its rows of booleans. Returns the pictures, side by side, and a
+            sentence with the numbers to read off. The pictures of all settings must
+            have the same marks.
+        sliders: Values by the name of the slider.
+        grid: Names of the rows and of the columns of a table of switches.
+        start: The setting to begin with, in the order of the arguments of ``frame``;
+            by default the first one.
+
+    Returns:
+        The widget.
+
+    Raises:
+        ValueError: If a setting is drawn with other marks than the first one, or if
+            there are more than 2,000 settings.
+    """
+    rows, columns = grid or ((), ())
+    choices = [list(values) for values in sliders.values()]
+    switches = [[False, True]] * (len(rows) * len(columns))
+    sizes = [len(values) for values in choices + switches]
+    if prod(sizes) > 2000:
+        raise ValueError(f"dial must have at most 2000 settings, got {prod(sizes)}")
+
+    def arguments(setting: Sequence[Any]) -> tuple[Any, ...]:
+        values, flat = setting[: len(choices)], setting[len(choices) :]
+        wide = len(columns)
+        table = tuple(tuple(flat[r * wide : (r + 1) * wide]) for r in range(len(rows)))
+        return (*values, table) if grid else tuple(values)
+
+    # Draw each setting. An SVG without its live strings is its skeleton.
+    settings = [arguments(setting) for setting in product(*choices, *switches)]
+    drawn, readouts, skeletons = [], [], set()
+    for setting in settings:
+        pictures, readout = frame(*setting)
+        inside = "".join("".join(picture.marks) for picture in pictures)
+        drawn.append(LIVE.findall(inside))
+        skeletons.add(LIVE.sub("", inside))
+        readouts.append(readout)
+    if len(skeletons) > 1:
+        raise ValueError("frame must return the same marks for each setting")
+
+    # Keep the strings that differ somewhere.
+    live = [
+        i for i, strings in enumerate(zip(*drawn, strict=True)) if len(set(strings)) > 1
+    ]
+    first = tuple(start) or settings[0]
+    if first not in settings:
+        raise ValueError(f"start must be one of the settings, got {first}")
+    number = settings.index(first)
+    data = {
+        "sizes": sizes,
+        "texts": [[str(value) for value in values] for values in choices],
+        "live": live,
+        "frames": [[strings[i] for i in live] for strings in drawn],
+        "readouts": readouts,
+    }
+
+    # The controls, hidden until the script is there to serve them.
+    controls = "".join(
+        f'<label>{escape(name)} <input type="range" min="0" max="{len(values) - 1}" '
+        f'value="{values.index(value)}"> <b aria-hidden="true">{escape(str(value))}</b>'
+        "</label>"
+        for (name, values), value in zip(sliders.items(), first, strict=False)
+    )
+    if grid:
+        controls += table_of_switches(rows, columns, first[-1])
+    panels = "".join(picture.svg() for picture in frame(*first)[0])
+    # A string in the data that holds `</script>` would end the script.
+    packed = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )
+    call = f"{SCRIPT}(document.currentScript.parentElement, {packed});"
+    return Widget(
+        f'<figure class="lr-picture" role="group" aria-label="{escape(label)}">'
+        f'<div class="lr-panels">{panels}</div>'
+        f'<div class="lr-controls" hidden>{controls}</div>'
+        f"<output>{escape(readouts[number])}</output><script>{call}</script></figure>",
+        f"{label}: {readouts[number]}",
+    )
+
+
+def table_of_switches(
+    rows: Sequence[str], columns: Sequence[str], pressed: Sequence[Sequence[bool]]
+) -> str:
+    """Return a table of buttons that know their row, their column and their state."""
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    body = ""
+    for row, states in zip(rows, pressed, strict=True):
+        cells = "".join(
+            f'<td><button type="button" aria-pressed="{str(bool(state)).lower()}" '
+            f'aria-label="{escape(f"{row}: {column}")}">{int(state)}</button></td>'
+            for column, state in zip(columns, states, strict=True)
+        )
+        body += f'<tr><th scope="row">{escape(row)}</th>{cells}</tr>'
+    return (
+        f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+# %% [markdown]
+# ## Questions
+#
+# An exercise comes in three kinds. *Find the bug* and *experiment* are graded by what the
+# reader's code computes: `grade` of {doc}`/chapters/agents` does that. *Predict first*
+# needs no code. One chooses an answer and only then may look, and even that works without
+# JavaScript and without a kernel: a browser has radio buttons and `<details>`, and CSS can
+# ask whether the right button is checked.
+
+# %% tags=["export"]
+STYLE += """
+.lr-predict fieldset { border: 0; margin: 0; padding: 0 }
+.lr-predict legend { font: inherit; font-weight: 600; padding: 0 }
+.lr-predict label { display: flex; gap: 0.6rem; align-items: baseline }
+.lr-predict summary { cursor: pointer }
+.lr-predict:not(:has(:checked)) details { display: none }
+.lr-predict details b { display: none }
+.lr-predict:has([value="1"]:checked) .lr-right { display: inline }
+.lr-predict:has([value="0"]:checked) .lr-wrong { display: inline }
+"""
+
+
+def predict(question: str, choices: Sequence[str], right: str, because: str) -> Widget:
+    """Ask the reader for a prediction, and explain the answer once there is one.
+
+    Args:
+        question: The question.
+        choices: The answers to choose from.
+        right: The one that is right.
+        because: Why it is.
+
+    Returns:
+        The widget.
+    """
+    if right not in choices:
+        raise ValueError(f"right must be one of the choices {choices}, got {right!r}")
+    # Radio buttons belong together if they have the same name.
+    name = f"lr-{next(PICTURES)}-{sha256(question.encode()).hexdigest()[:8]}"
+    buttons = "".join(
+        f'<label><input type="radio" name="{name}" value="{int(choice == right)}"> '
+        f"{escape(choice)}</label>"
+        for choice in choices
+    )
+    html = (
+        f'<div class="lr-picture lr-predict"><fieldset><legend>{escape(question)}'
+        f"</legend>{buttons}</fieldset><details><summary>Compare</summary><p>"
+        f'<b class="lr-right">Right.</b><b class="lr-wrong">No: {escape(right)}.</b> '
+        f"{escape(because)}</p></details></div>"
+    )
+    return Widget(html, "\n- ".join([question, *choices]))
+
+
+# %%
+predict(
+    "A dial is turned. Where do its new numbers come from?",
+    ["the page calculates them", "the chapter calculated them when the page was built"],
+    right="the chapter calculated them when the page was built",
+    because="The script only puts back strings that were kept for each setting.",
+)
+
+# %% [markdown]
+# ## Ten diagrams
+#
+# Each belongs to a chapter. A chapter that shows one has these lines in a cell that is
+# folded, with a sentence before it on what to notice.
+#
+# ### Agent and environment
+
+# %%
+picture = Picture(
+    "Agent and environment",
+    "Two boxes in a loop. The agent sends an action to the environment. The environment "
+    "sends back an observation, a reward and two flags, terminated and truncated.",
+)
+agent = picture.box(80, 70, "agent\npolicy π", width=120, height=64)
+environment = picture.box(360, 70, "environment\nstate s", width=140, height=64)
+picture.arrow(agent.at(0.6, 0), environment.at(0.4, 0), "action", bend=28)
+answer = "observation, reward,\nterminated? truncated?"
+picture.arrow(environment.at(0.4, 1), agent.at(0.6, 1), answer, "accent", bend=28)
+picture
+
+# %% [markdown]
+# ### A trajectory with the two flags
+
+# %%
+picture = Picture(
+    "Two ways to end",
+    "Two rows of four states. In the first the last step is terminated: nothing follows, "
+    "and the future counts as zero. In the second it is truncated: the task goes on "
+    "unseen, and the value of the last state stands for what would have followed.",
+)
+
+
+def four_states(y, ending, tone=""):
+    picture.text(4, y - 34, ending, tone, "start", bold=True)
+    states = [picture.box(26 + 108 * t, y, f"s{'₀₁₂₃'[t]}", width=44) for t in range(4)]
+    for t in range(3):
+        picture.arrow(states[t], states[t + 1], f"a{'₀₁₂'[t]}, r{'₀₁₂'[t]}")
+    return states[3]
+
+
+four_states(40, "terminated: the task is over")
+picture.path("M392,22v36", kind="thick")
+picture.text(406, 40, "0", bold=True)
+last = four_states(150, "truncated: only our view ends", "accent")
+picture.arrow(last, (436, 150), tone="accent", kind="dashed")
+picture.text(436, 186, "V(s₃) stands for what we do not see", "accent", "end")
+picture
+
+# %% [markdown]
+# ### What vector environments return
+#
+# Six calls of `step`. The first episode has the letters $s$, $a$, $r$ and ends with the
+# third call, the next one has $z$, $b$, $q$.
+
+# %%
+picture = Picture(
+    "NEXT_STEP and SAME_STEP",
+    "Six calls of step, with an episode that ends at the third. In the mode NEXT_STEP the "
+    "third call returns the last observation and the fourth ignores its action and resets. "
+    "In the mode SAME_STEP the third call returns the first observation of the next "
+    "episode, and the last one of the old episode lies in final_obs.",
+)
+
+
+def table(y, mode, rows, accents):
+    picture.text(4, y, mode, bold=True, anchor="start")
+    for number, (name, row) in enumerate(rows.items(), 1):
+        picture.text(96, y + 32 * number, name, "quiet", "end")
+        picture.cells(130, y + 32 * number, row.split(), accents.get(name))
+
+
+phantom = {3: "accent"}
+table(
+    0,
+    "NEXT_STEP",
+    {
+        "action": "a₀ a₁ a₂ none b₀ b₁",
+        "reward": "r₀ r₁ r₂ 0 q₀ q₁",
+        "obs": "s₁ s₂ s₃ z₀ z₁ z₂",
+    },
+    dict.fromkeys(("action", "reward", "obs"), phantom),
+)
+picture.text(274, 124, "a step that never happened", "accent")
+table(
+    164,
+    "SAME_STEP",
+    {
+        "action": "a₀ a₁ a₂ b₀ b₁ b₂",
+        "reward": "r₀ r₁ r₂ q₀ q₁ q₂",
+        "obs": "s₁ s₂ z₀ z₁ z₂ z₃",
+        "final_obs": "· · s₃ · · ·",
+    },
+    {"final_obs": {2: "accent"}},
+)
+picture.text(226, 320, "where the third step really led", "accent")
+picture
+
+# %% [markdown]
+# ### Actor and critic
+
+# %%
+picture = Picture(
+    "Actor and critic",
+    "A state goes to two networks. The actor chooses the action that goes to the "
+    "environment, the critic guesses the value. Reward, next state and value make the TD "
+    "error, and the TD error teaches both networks.",
+)
+state = picture.box(40, 112, "state s")
+actor = picture.box(180, 44, "actor\nπ(a | s)", width=96)
+critic = picture.box(180, 180, "critic\nV(s)", width=96)
+environment = picture.box(360, 44, "environment", height=50)
+error = picture.box(350, 180, "TD error δ\nr + γ V(s′) − V(s)", "accent")
+picture.arrow(state, actor)
+picture.arrow(state, critic)
+picture.arrow(actor, environment, "action")
+picture.arrow(environment, error.at(0.57, 0), "r, s′")
+picture.arrow(critic, error)
+picture.arrow(error.at(0.2, 0), actor.at(0.8, 1), tone="accent")
+picture.text(244, 116, "weight", "accent", "end")
+picture.arrow(error.at(0.3, 1), critic.at(0.6, 1), "its error", "accent", bend=20)
+picture
+
+# %% [markdown]
+# ### PPO, from rollout to minibatches
+
+# %%
+from random import Random
+
+picture = Picture(
+    "PPO, from rollout to minibatches",
+    "A rollout is a grid, one row for each step and one column for each environment. Values "
+    "and advantages are computed along the columns. Then all cells are shuffled and cut "
+    "into four minibatches. The policy learns from each, several times over, and collects "
+    "the next rollout.",
+)
+T, B = 4, 4
+grid = [
+    picture.cells(40, 50 + 32 * t, [""] * B, {1: "second"}, width=30) for t in range(T)
+]
+rollout = picture.frame([box for row in grid for box in row], "1 · collect T × B steps")
+look_back = picture.box(336, 98, "2 · look back\nvalues, advantages,\ntargets")
+picture.arrow(rollout, look_back)
+for place, step in enumerate(Random(4).sample(range(T * B), T * B)):
+    x = 19 + 24.5 * place + 11 * (place // 4)
+    picture.cells(x, 236, [""], {0: "second"} if step % B == 1 else {}, width=20)
+picture.arrow(look_back, (look_back.x, 218))
+picture.text(220, 268, "3 · learn from shuffled minibatches, for a few epochs")
+anew = "collect anew, with the\npolicy that has learned"
+picture.arrow((rollout.x, 216), rollout, anew, "accent", side=-1)
+picture
+
+# %% [markdown]
+# ### The tree of a hybrid action, and its mask
+
+# %%
+picture = Picture(
+    "The tree of a hybrid action",
+    "The root chooses one of three types: accelerate, turn, stop. Accelerate has the "
+    "argument power, turn has the argument angle, stop has none. The mask has a row of "
+    "zeros and ones for each type: 1 0, 0 1 and 0 0. Turn and its angle are emphasised.",
+)
+root = picture.box(220, 20, "type")
+types = [("accelerate", "power", "10"), ("turn", "angle", "01"), ("stop", "", "00")]
+for number, (name, argument, mask) in enumerate(types):
+    x, tone = 74 + 146 * number, "accent" if name == "turn" else ""
+    node = picture.box(x, 94, name, tone)
+    picture.arrow(root.at(0.5, 1), node.at(0.5, 0), tone=tone, head=False)
+    if argument:
+        leaf = picture.box(x, 160, argument, tone)
+        picture.arrow(node, leaf, tone=tone, head=False)
+    else:
+        picture.text(x, 160, "no argument", "quiet")
+    picture.cells(x - 24, 216, mask, {mask.find("1"): tone})
+picture.text(220, 250, "the mask: which arguments count", "quiet")
+picture.text(220, 282, "log π = log p(turn) + log f(angle)", "accent", bold=True)
+picture
+
+# %% [markdown]
+# ### Two networks and three heads
+
+# %%
+picture = Picture(
+    "Two networks and three heads",
+    "Above, the dual arrangement: the policy's encoder feeds the policy head and the "
+    "auxiliary value head, a second encoder feeds the value head. Below, the shared "
+    "arrangement: one encoder feeds all three, and no gradient flows back from the value "
+    "head.",
+)
+for top, arrangement in ((0, "dual"), (226, "shared")):
+    picture.text(4, top, arrangement, bold=True, anchor="start")
+    state = picture.box(30, top + 92, "s", width=40)
+    heads = [
+        picture.box(366, top + 34 + 58 * row, name, width=136)
+        for row, name in enumerate(("policy", "auxiliary value", "value"))
+    ]
+    dual = arrangement == "dual"
+    name, y = ("encoder\nof the policy", 62) if dual else ("encoder", 92)
+    encoder = picture.box(152, top + y, name, width=110)
+    picture.arrow(state, encoder.at(0, 0.5))
+    for head in heads[:2]:
+        picture.arrow(encoder, head)
+    if dual:
+        second = picture.box(152, top + 150, "encoder\nof the value", width=110)
+        picture.arrow(state, second.at(0, 0.5))
+        picture.arrow(second, heads[2])
+    else:
+        picture.arrow(encoder, heads[2], tone="accent", kind="dashed")
+        picture.text(252, top + 150, "no gradient back", "accent", "end")
+picture
+
+# %% [markdown]
+# ### The phases of PPG
+
+# %%
+picture = Picture(
+    "The phases of PPG",
+    "Several policy phases in a row, each of which trains policy and value and puts its "
+    "data into a buffer. Then one auxiliary phase, which trains both values on the whole "
+    "buffer while the policy is held where it was. Then it begins anew.",
+)
+phases = [picture.box(46 + 88 * i, 60, "policy\nphase", width=76) for i in (0, 1)]
+picture.text(200, 60, "…")
+phases.append(picture.box(252, 60, "policy\nphase", width=76))
+auxiliary = picture.box(382, 60, "auxiliary\nphase", "accent", width=92)
+buffer = picture.box(149, 160, "buffer: the data of all phases", width=290)
+for a, b in ((phases[0], phases[1]), (phases[1], (190, 60)), ((210, 60), phases[2])):
+    picture.arrow(a, b)
+for phase in phases:
+    picture.arrow(phase, (phase.x, 142), kind="dashed")
+picture.arrow(phases[2], auxiliary)
+picture.arrow(buffer.at(1, 0.5), auxiliary, tone="accent")
+picture.arrow(auxiliary.at(0.5, 0), phases[0].at(0.5, 0), "and again", bend=22, side=-1)
+picture.text(149, 204, "each trains policy and value", "quiet")
+picture.text(436, 204, "trains both values,\nholds the policy", "accent", "end")
+picture
+
+# %% [markdown]
+# ### An unroll with and without V-trace
+#
+# The recursion is {eq}`vtrace` with rewards 1, values 0 and no discount. The second action
+# is half as likely now as it was.
+
+
+# %%
+def targets(ratios):
+    later, result = 0.0, []
+    for ratio in reversed(ratios):
+        later = ratio * (1 + later)
+        result.insert(0, later)
+    return result
+
+
+ones, ratios = [1, 1, 1, 1], [1, 0.5, 1, 1]
+picture = Picture(
+    "An unroll with and without V-trace",
+    "Four steps with the surprise 1 each. Without correction the targets are 4, 3, 2, 1. "
+    "The second action has the ratio one half. With V-trace the targets are 2.5, 1.5, 2, "
+    "1: the second is halved, the first takes over that half, the later ones never hear "
+    "of it.",
+)
+rows = {
+    "surprise δ": ones,
+    "ratio": ratios,
+    "without V-trace": targets(ones),
+    "with V-trace": targets(ratios),
+}
+accents = {"ratio": {1: "accent"}, "with V-trace": {0: "accent", 1: "accent"}}
+for (name, values), y in zip(rows.items(), (20, 64, 124, 168), strict=True):
+    picture.text(142, y, name, anchor="end", bold=y > 100)
+    numbers = [f"{value:g}" for value in values]
+    row = picture.cells(178, y, numbers, accents.get(name), gap=32)
+    # The recursion goes from the last step to the first.
+    for later, earlier in zip(row[1:], row, strict=False) if y > 100 else ():
+        picture.arrow(later, earlier)
+picture.text(436, 212, "half of the surprise and of what follows", "accent", "end")
+picture
+
+# %% [markdown]
+# ### Actors, slots, learner
+
+# %%
+picture = Picture(
+    "Actors, slots and the learner",
+    "Two actors on the left, the learner on the right, and two slots of memory for each "
+    "actor between them. A slot holds weights and an unroll. Only the side that has its "
+    "token touches it: each actor has the token of its first slot, reads the weights "
+    "and writes an unroll. The learner has those of the second slots, reads the unrolls "
+    "and writes the weights.",
+)
+learner = picture.box(396, 144, "learner", width=80, height=240)
+for number, y in enumerate((84, 224)):
+    actor = picture.box(44, y, f"actor {number + 1}", width=80, height=100)
+    for row, holder in ((y - 28, "actor"), (y + 28, "learner")):
+        picture.cells(176, row, ["weights", "unroll"], width=74)
+        for side, left, right in (("actor", 84, 139), ("learner", 291, 356)):
+            look = ("accent", "") if side == holder else ("quiet", "dashed")
+            picture.arrow(
+                (left, row), (right, row), "", look[0], kind=look[1], head=False
+            )
+            if side == holder:
+                picture.path(f"M{(left + right) / 2},{row}h0", "accent", "token")
+picture.text(213, 8, "slots", "quiet")
+picture.text(220, 292, "● a token: its holder may touch the slot", "accent")
+picture
+
+# %% [markdown]
+# ## Three dials
+#
+# The three belong to {doc}`/chapters/advantages`, {doc}`/chapters/ppo_error` and
+# {doc}`/chapters/hybrid_action`, and so do the functions that they show. This page stands
+# below those chapters and may not import them, so it writes each function down in its
+# plainest form. A test holds it equal to the package's.
+#
+# ### λ
+#
+# Each dot is an estimate of one and the same advantage. It is 1, the dashed line. On the
+# left the critic is right, on the right it says half of the truth for all states after
+# the first. (An error at the first state would shift all estimates alike, whatever λ is.)
+# **Notice** that both clouds grow wider with λ, and that the wrong critic's moves up to the
+# truth.
+
+# %% tags=["hide-input"]
+import torch
+
+generator = torch.Generator().manual_seed(0)
+T, gamma = 30, 0.97
+# Each step pays 0.2 on average, and the first action pays 1 more: its advantage is 1.
+reward = 0.2 + 0.5 * torch.randn(T, 400, generator=generator)
+reward[0] += 1.0
+# The value of a state is what the steps pay that remain. After the last it is 0.
+remaining = torch.arange(T, -1, -1.0)
+truth = (0.2 * (1 - gamma**remaining) / (1 - gamma))[:, None].expand(T + 1, 400)
+half = truth / 2
+half[0] = truth[0]
+
+
+def first_advantage(value, lambda_):
+    surprise = reward + gamma * value[1:] - value[:-1]
+    return sum((gamma * lambda_) ** t * surprise[t] for t in range(T))
+
+
+lambdas = [k / 10 for k in range(11)]
+critics = {"the critic is right": truth, "the critic is wrong by half": half}
+places = {
+    "the critic is right": "They always lie around the truth.",
+    "the critic is wrong by half": "They lie below the truth, and around it for λ = 1.",
+}
+clouds = {
+    name: [first_advantage(value, lambda_) for lambda_ in lambdas]
+    for name, value in critics.items()
+}
+# Forty of the 400 estimates are drawn, side by side around their λ.
+aside = [0.035 * ((7 * k) % 40 / 20 - 1) for k in range(40)]
+
+
+def dots(lambda_, estimates, tone):
+    return Mark("dots", [lambda_ + a for a in aside], estimates[:40].tolist(), tone)
+
+
+def frame(lambda_):
+    pictures, sentences = [], [f"λ = {lambda_}"]
+    for name, estimates in clouds.items():
+        now = estimates[lambdas.index(lambda_)]
+        mean, deviation = now.mean().item(), now.std().item()
+        picture = plot(
+            name,
+            f"Estimates of one advantage for eleven λ, where {name}: close together for "
+            f"small λ, far apart for large ones. {places[name]}",
+            Axis("λ", -0.05, 1.05, ticks=(0, 0.5, 1)),
+            Axis("estimates of an advantage of 1", -4, 6, ticks=(-4, -2, 0, 2, 4, 6)),
+            *(
+                dots(k, some, "faint")
+                for k, some in zip(lambdas, estimates, strict=True)
+            ),
+            Mark("line dashed", [-0.05, 1.05], [1, 1], "quiet"),
+            dots(lambda_, now, "accent"),
+            Mark("line thick", [lambda_ - 0.04, lambda_ + 0.04], [mean, mean]),
+        )
+        pictures.append(picture)
+        sentences.append(
+            f"{name}: bias {mean - 1:+.2f}, standard deviation {deviation:.2f}"
+        )
+    return pictures, "\n".join(sentences).replace("-", "−")
+
+
+dial("Bias and noise of an advantage over λ", frame, {"λ": lambdas}, start=(0.7,))
+
+# %% tags=["claims"]
+right, wrong = (torch.stack(estimates).T for estimates in clouds.values())
+for estimates in (right, wrong):
+    assert (estimates.std(0).diff() > 0).all(), "the clouds grow wider"
+assert (right.mean(0) - 1).abs().max() < 0.2, "the right one stays at the truth"
+assert (wrong.mean(0).diff() > 0).all(), "the wrong one moves up"
+assert (wrong.mean(0)[-1] - 1).abs() < 0.2, "to the truth"
+
+# %% [markdown]
+# ### The clip
+#
+# The line is the surrogate of one sample, the shaded height its slope with respect to
+# $\log \pi$. **Notice** that where the shade ends the sample has no say any more, and
+# that for a bad action it grows without bound until the dual clip ends it.
+
+
+# %% tags=["hide-input"]
+def surrogate_and_slope(ratio, adv, epsilon, c):
+    log_prob = ratio.log().requires_grad_()
+    rho = log_prob.exp()
+    objective = torch.minimum(rho * adv, rho.clamp(1 - epsilon, 1 + epsilon) * adv)
+    if c is not None and adv < 0:
+        objective = objective.clamp(min=c * adv)
+    (slope,) = torch.autograd.grad(objective.sum(), log_prob)
+    return objective.detach(), slope
+
+
+def upright(words, place, beside, low, high):
+    # Without a dual clip there is no place, and nothing to see.
+    x, y = ([place] * 2, [low, high]) if place else ([], [])
+    name_at = [place + beside] if place else []
+    yield Mark("line dashed", x, y, "quiet")
+    yield Mark(
+        "label", name_at, [high * 0.93 + low * 0.07] * len(name_at), "quiet", (), words
+    )
+
+
+def frame(epsilon, c):
+    ratio = torch.linspace(0.01, 3.6, 360, dtype=torch.float64)
+    bound = None if c == "off" else c
+    pictures, sentences = [], [f"ε = {epsilon}, c = {c}"]
+    for adv, name, ticks in (
+        (1.0, "a good action, Â = 1", (0, 1)),
+        (-1.0, "a bad action, Â = −1", (-3, -2, -1, 0)),
+    ):
+        objective, slope = surrogate_and_slope(ratio, adv, epsilon, bound)
+        low, high = (-0.2, 1.8) if adv > 0 else (-3.6, 0.8)
+        picture = plot(
+            name,
+            f"The clipped surrogate of {name} over the ratio, and its slope.",
+            Axis("ratio ρ", 0, 3.6, ticks=(0, 1, 2, 3)),
+            Axis("surrogate, and its slope (shaded)", low, high, ticks),
+            Mark("line", [0, 3.6], [0, 0], "faint"),
+            *upright("1−ε", 1 - epsilon, -0.26, low, high),
+            *upright("1+ε", 1 + epsilon, 0.26, low, high),
+            *upright("c", bound, 0.13, low, high),
+            Mark("band", ratio.tolist(), slope.tolist(), "accent", [0.0] * 360),
+            Mark("line thick", ratio.tolist(), objective.tolist()),
+        )
+        pictures.append(picture)
+        live = ratio[slope != 0]
+        dead = [f"below {live[0]:.2f}"] * (live[0] > ratio[0]).item()
+        dead += [f"above {live[-1]:.2f}"] * (live[-1] < ratio[-1]).item()
+        sentences.append(f"{name}: no slope {' and '.join(dead)}")
+    return pictures, "\n".join(sentences)
+
+
+dial(
+    "The clipped surrogate over the ratio",
+    frame,
+    {
+        "clip range ε": [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4],
+        "dual clip c": ["off", 3.4, 3.2, 3.0, 2.8, 2.6, 2.4, 2.2, 2.0, 1.8, 1.6],
+    },
+    start=(0.2, "off"),
+)
+
+# %% [markdown]
+# ### The mask
+#
+# A hybrid action was drawn: a type, a power, an angle. Toggle which type uses which.
+# **Notice** that only the row of the type that was drawn matters, and that a row without
+# a 1 leaves the type's own probability.
+
+# %% tags=["hide-input"]
+from torch.distributions import Categorical, Normal
+
+types, arguments = ["accelerate", "turn", "stop"], ["power", "angle"]
+entries = ["z₀", "z₁", "z₂", "μ₁", "μ₂", "σ₁", "σ₂"]
+drawn = torch.tensor([0.9, -0.3])
+
+
+def frame(name, mask):
+    z = torch.tensor([0.2, 0.5, -0.4], requires_grad=True)
+    mu = torch.tensor([0.1, 0.4], requires_grad=True)
+    sigma = torch.tensor([0.8, 0.6], requires_grad=True)
+    k = types.index(name)
+    counts = torch.tensor(mask[k])
+    of_arguments = Normal(mu, sigma).log_prob(drawn).where(counts, 0.0).sum()
+    log_prob = Categorical(logits=z).log_prob(torch.tensor(k)) + of_arguments
+    gradient = torch.cat(torch.autograd.grad(log_prob, (z, mu, sigma))).tolist()
+    picture = plot(
+        "gradient of log π",
+        "The gradient of the action's log-probability with respect to logits, means and "
+        "standard deviations, as bars. Those of arguments that do not count are zero.",
+        Axis("", 0.4, 7.6, dict(enumerate(entries, 1))),
+        Axis("", -2.5, 1.5, ticks=(-2, -1, 0, 1)),
+        Mark("line", [0.4, 7.6], [0, 0], "quiet"),
+        Mark("bars", range(1, 8), gradient, "accent"),
+    )
+    # The parts of the sum {eq}`hybrid-log-prob`.
+    used = [f"log f({arguments[j]})" for j in range(2) if mask[k][j]]
+    parts = [f"log p({name})", *used]
+    alive = [entries[i] for i in range(7) if gradient[i] != 0]
+    return [picture], (
+        f"log π = {' + '.join(parts)} = {log_prob.item():.2f}\n"
+        f"alive: {', '.join(alive)}".replace("-", "−")
+    )
+
+
+dial(
+    "The mask of a hybrid action",
+    frame,
+    {"type drawn": types},
+    grid=(types, arguments),
+    start=("turn", ((True, False), (False, True), (False, False))),
+)
+
+# %% [markdown]
+# ## References
+#
+# The languages are [SVG](https://www.w3.org/TR/SVG2/) and
+# [CSS](https://www.w3.org/TR/css-color-5/), and what controls should do for keys and
+# screen readers is written in the [ARIA patterns](https://www.w3.org/WAI/ARIA/apg/patterns/).
+# What a picture one can touch is worth was shown by [Distill](https://distill.pub/).
