@@ -835,8 +835,8 @@ class Witness(IMPALAPolicy):
 def test_without_a_lag_the_correction_changes_nothing_but_rounding(lag: int) -> None:
     """The actor's 4 rows and the learner's 36 are other products: they may round apart.
 
-    A sum of 64 numbers in float32 is off by a few units of 1e-7, and so is the logarithm
-    of a ratio. The gradient moves by as much.
+    A sum of 64 numbers in float32 is off by a few units of 1e-7, and so is the
+    logarithm of a ratio. The gradient moves by as much.
     """
     config = replace(LOOP, on_policy=True, update_per_collect=1, lag=lag)
     learner = make_learner(config)
