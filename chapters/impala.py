@@ -1221,8 +1221,9 @@ fig.tight_layout()
 
 # %% [markdown]
 # **What to notice.** A thin line is a run, and a collapsed run ends below 15: such an agent pushes to
-# one side only. With one update on each collection all ratios are 1, and the two kinds of run are
-# equal to the bit. With four updates six of ten uncorrected runs collapse, and one with V-trace. With
+# one side only. With one update on each collection all ratios are 1 up to rounding: it depends on the
+# processor whether the actor's few rows and the learner's many give the same last digit. The lines of
+# both kinds coincide. With four updates six of ten uncorrected runs collapse, and one with V-trace. With
 # eight updates it is nine and four. The seeds are the same, so the runs can be compared in pairs:
 # five collapse only without the correction, in either panel, and none collapses only with it. So it
 # helps, and it is no insurance. With an actor that falls behind hardly any run collapses, not even

@@ -1331,7 +1331,7 @@ draw_ablation("ablation_pendulum", 2.9)
 # ### Trap: a normaliser that moves the old policy
 #
 # In the first minibatch of an iteration nothing has been learned yet, so each ratio must
-# be exactly 1. That is the best test of a PPO there is. Here the normaliser of the
+# be 1, up to rounding. That is the best test of a PPO there is. Here the normaliser of the
 # observations is updated too early, between acting and learning:
 
 # %%

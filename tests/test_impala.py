@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learning import median_of_seeds
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 from torch.utils.data import default_collate
@@ -223,7 +224,8 @@ def test_filling_up_changes_no_target(end: str) -> None:
         (sample,) = impala.get_train_sample(rows)
         info = impala.forward_learn([sample])
         losses.append(info["total_loss"] * impala.config.unroll_len)
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    # Both are sums of three terms near 1 that cancel, in float32.
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_transitions_without_a_second_flag_are_taken() -> None:
@@ -808,25 +810,48 @@ def weights(policy: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten().clone() for p in policy.parameters()])
 
 
-def test_without_a_lag_the_correction_changes_no_bit() -> None:
-    class Uncorrected(IMPALAPolicy):
-        def reshape_data(self, output: Any, data: Any) -> vtrace_data:
-            steps = super().reshape_data(output, data)
-            return steps._replace(behaviour_output=steps.target_output)
-
-    config = replace(LOOP, on_policy=True, update_per_collect=1)
-
-    def trained(kind: type[IMPALAPolicy], lag: int) -> Tensor:
-        learner = make_learner(replace(config, lag=lag))
-        learner.impala.__class__ = kind
-        fit(learner, progress=False)
-        return weights(learner.policy)
-
-    assert torch.equal(trained(IMPALAPolicy, 0), trained(Uncorrected, 0))
-    assert not torch.equal(trained(IMPALAPolicy, 2), trained(Uncorrected, 2))
+def gradient(impala: IMPALAPolicy, steps: vtrace_data, **clips: Any) -> Tensor:
+    loss = vtrace_error_discrete_action(steps, **clips)
+    total = loss.policy_loss + loss.value_loss - loss.entropy_loss
+    parts = torch.autograd.grad(total, impala.parameters, retain_graph=True)
+    return torch.cat([part.flatten() for part in parts])
 
 
-def test_stored_runs_without_old_data_are_equal_to_the_bit() -> None:
+class Witness(IMPALAPolicy):
+    """Notes at each update by how much the correction changes the gradient."""
+
+    def reshape_data(self, output: Any, data: Any) -> vtrace_data:
+        steps = super().reshape_data(output, data)
+        # The ratio of an output to itself is e^0: exactly 1, with any rounding.
+        own = steps._replace(behaviour_output=steps.target_output.detach().clone())
+        plain = gradient(self, own)
+        free = dict.fromkeys(("rho_clip_ratio", "c_clip_ratio", "rho_pg_clip_ratio"))
+        assert torch.equal(plain, gradient(self, own, **free))
+        self.changes.append((gradient(self, steps) - plain).norm() / plain.norm())
+        return steps
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_without_a_lag_the_correction_changes_nothing_but_rounding(lag: int) -> None:
+    """The actor's 4 rows and the learner's 36 are other products: they may round apart.
+
+    A sum of 64 numbers in float32 is off by a few units of 1e-7, and so is the
+    logarithm of a ratio. The gradient moves by as much.
+    """
+    config = replace(LOOP, on_policy=True, update_per_collect=1, lag=lag)
+    learner = make_learner(config)
+    learner.impala.__class__ = Witness
+    learner.impala.changes = []
+    fit(learner, progress=False)
+    changes = torch.stack(learner.impala.changes)
+    assert len(changes) == 8
+    fresh = torch.arange(8) % (lag + 1) == 0  # the actor has just got the weights
+    assert changes[fresh].max() < 1e-5
+    assert (changes[~fresh] > 1e-3).all()
+
+
+def test_stored_runs_without_old_data_coincide() -> None:
+    """All ratios were 1 up to rounding, and no rounding made an action another one."""
     one, eight = (stored_runs(f"impala_updates_{n}") for n in (1, 8))
     for name in ("curves", "final", "area"):
         kinds = [getattr(one[kind], name) for kind in ("V-trace", "uncorrected")]
@@ -921,10 +946,13 @@ def test_wrong_environments_and_rewards_are_refused() -> None:
 
 
 def test_it_learns_to_balance() -> None:
-    config = replace(impala_settings("CartPole-v1"), total_steps=10_000)
-    history = fit(make_learner(config), progress=False)
-    returns = [row["charts/episodic_return"] for row in history]
-    assert np.nanmean(returns[-5:]) > 2 * np.nanmean(returns[:3])
+    def growth(seed: int) -> float:
+        config = replace(impala_settings("CartPole-v1"), total_steps=10_000, seed=seed)
+        history = fit(make_learner(config), progress=False)
+        returns = [row["charts/episodic_return"] for row in history]
+        return np.nanmean(returns[-5:]) / np.nanmean(returns[:3])
+
+    assert median_of_seeds(growth) > 2
 
 
 def test_collate_keeps_every_dimension() -> None:

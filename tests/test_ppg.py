@@ -19,6 +19,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learning import median_of_seeds
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
@@ -968,10 +969,14 @@ def test_settings_are_those_of_ppo_and_more() -> None:
 
 
 def test_ppg_learns_to_balance_a_pole() -> None:
-    config = replace(ppg_settings("CartPole-v1"), total_steps=12_000, num_epochs=4)
-    ppg = learner(config=config)
-    fit(ppg, progress=False)
-    assert evaluate(ppg.policy, "CartPole-v1", 10, seed=1).mean() > 120
+    settings = replace(ppg_settings("CartPole-v1"), total_steps=32_000, num_epochs=4)
+
+    def train(seed: int) -> float:
+        ppg = learner(config=replace(settings, seed=seed))
+        fit(ppg, progress=False)
+        return evaluate(ppg.policy, "CartPole-v1", 10, seed=1).mean()
+
+    assert median_of_seeds(train) > 120
 
 
 # --- Mazes ----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learning import median_of_seeds
 from torch.distributions import Categorical, Independent, Normal
 
 from literate_rl.agents import make_envs, seed_everything
@@ -573,13 +574,16 @@ def test_the_culprit_is_the_first_one() -> None:
 
 @pytest.mark.parametrize(
     ("env", "total_steps", "least"),
-    [("CartPole-v1", 50_000, 475.0), ("Pendulum-v1", 50_000, -300.0)],
+    [("CartPole-v1", 50_000, 475.0), ("Pendulum-v1", 65_000, -300.0)],
 )
 def test_ppo_learns(env: str, total_steps: int, least: float) -> None:
-    config = replace(ppo_settings(env), total_steps=total_steps)
-    learner = make_learner(env, config)
-    learner.act = numpy_act(learner.policy)
-    if isinstance(learner.policy, DiscretePolicy):
-        learner.policy_error = fused_ppo_policy_error
-    fit(learner, progress=False)
-    assert evaluate(learner.policy, env, 20, seed=5).mean() >= least
+    def train(seed: int) -> float:
+        config = replace(ppo_settings(env), total_steps=total_steps, seed=seed)
+        learner = make_learner(env, config)
+        learner.act = numpy_act(learner.policy)
+        if isinstance(learner.policy, DiscretePolicy):
+            learner.policy_error = fused_ppo_policy_error
+        fit(learner, progress=False)
+        return evaluate(learner.policy, env, 20, seed=5).mean()
+
+    assert median_of_seeds(train) >= least
