@@ -23,6 +23,7 @@ NAMES = (
     "actors",
     "container",
     "import_time",
+    "signatures",
 )
 # These need peers from an environment of their own, which ppo_loop.py describes.
 PEER_NAMES = ("ppo_loop", "advantages_torchrl", "vtrace_torchrl", "actors_ray")

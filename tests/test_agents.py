@@ -1,6 +1,7 @@
 import random
 from functools import partial
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from literate_rl.agents import (
+    Collector,
     Ring,
     Rollout,
     best_device,
@@ -18,7 +20,6 @@ from literate_rl.agents import (
     discounted_returns,
     grade,
     make_envs,
-    rollout,
     seed_everything,
     tabular_values,
     true_successors,
@@ -419,11 +420,16 @@ def test_true_successors_refuse_another_shape():
         true_successors(np.zeros((2, 2)), infos)
 
 
+def collected(env, act, num_steps, num_envs=2, seed=0):
+    """Return a fresh collector and its first rollout."""
+    collector = Collector(make_envs(env, num_envs))
+    collector.reset(seed=seed)
+    return collector, collector.collect(act, num_steps)
+
+
 @pytest.mark.equation("true-successor")
-def test_rollout_writes_down_where_each_step_led():
-    envs = make_envs(partial(limited_ring, 4, 0.2), num_envs=6)
-    obs, _ = envs.reset(seed=0)
-    batch, last = rollout(envs, always_right, 50, obs)
+def test_a_rollout_says_where_each_step_led():
+    collector, batch = collected(partial(limited_ring, 4, 0.2), always_right, 50, 6)
     assert torch.equal(batch.next_obs, (batch.obs + 1) % 5)
     assert torch.equal(batch.reward, (batch.obs == 0).float())
     assert batch.terminated.any()
@@ -433,7 +439,9 @@ def test_rollout_writes_down_where_each_step_led():
     assert torch.equal(batch.next_obs[:-1][goes_on], batch.obs[1:][goes_on])
     assert (batch.next_obs[:-1][~goes_on] != batch.obs[1:][~goes_on]).any()
     goes_on = ~(batch.terminated | batch.truncated)[-1].numpy()
-    np.testing.assert_array_equal(batch.next_obs[-1].numpy()[goes_on], last[goes_on])
+    np.testing.assert_array_equal(
+        batch.next_obs[-1].numpy()[goes_on], collector.obs[goes_on]
+    )
 
 
 @pytest.mark.parametrize(
@@ -445,48 +453,104 @@ def test_rollout_writes_down_where_each_step_led():
     ],
 )
 def test_rollout_shapes_and_dtypes(env, obs_shape, policy, action_shape):
-    envs = make_envs(env, num_envs=2)
-    obs, _ = envs.reset(seed=0)
-    kept = obs.copy()
-    batch, last = rollout(envs, policy, 5, obs)
-    np.testing.assert_array_equal(obs, kept)
+    collector = Collector(make_envs(env, num_envs=2))
+    collector.reset(seed=0)
+    start = collector.obs
+    kept = start.copy()
+    batch = collector.collect(policy, 5)
+    np.testing.assert_array_equal(start, kept)
     np.testing.assert_array_equal(batch.obs[0].numpy(), kept)
     assert isinstance(batch, Rollout)
+    assert batch.obs.dtype == torch.from_numpy(kept).dtype
     assert batch.obs.shape == batch.next_obs.shape == (5, 2, *obs_shape)
     assert batch.action.shape == (5, 2, *action_shape)
-    assert (
-        batch.reward.shape == batch.terminated.shape == batch.truncated.shape == (5, 2)
-    )
+    assert {tuple(field.shape) for field in batch[4:]} == {(5, 2)}
+    assert batch.reward.shape == (5, 2)
     assert batch.reward.dtype == torch.float32
-    assert batch.terminated.dtype == batch.truncated.dtype == torch.bool
-    assert last.shape == (2, *obs_shape)
+    flags = (batch.terminated, batch.truncated, batch.real)
+    assert {flag.dtype for flag in flags} == {torch.bool}
+    assert collector.obs.shape == (2, *obs_shape)
+    assert collector.step == 10
+
+
+def test_observations_are_stored_as_asked():
+    collector = Collector(make_envs(Ring), dtype=np.float32)
+    collector.reset(seed=0)
+    seen = []
+
+    def act(obs):
+        seen.append(obs.dtype)
+        return always_right(obs)
+
+    batch = collector.collect(act, 3)
+    assert {*seen, batch.obs.dtype, batch.next_obs.dtype} == {torch.float32}
 
 
 def test_two_rollouts_in_a_row_are_one():
     def run(*lengths):
-        envs = make_envs(partial(limited_ring, 4, 0.2), num_envs=3)
-        obs, _ = envs.reset(seed=1)
-        parts = []
-        for steps in lengths:
-            part, obs = rollout(envs, always_right, steps, obs)
-            parts.append(part)
+        collector = Collector(make_envs(partial(limited_ring, 4, 0.2), num_envs=3))
+        collector.reset(seed=1)
+        parts = [collector.collect(always_right, steps) for steps in lengths]
         return [torch.cat(fields) for fields in zip(*parts, strict=True)]
 
-    assert all(map(torch.equal, run(20), run(7, 13)))
+    for whole, parts in zip(run(20), run(7, 13), strict=True):
+        torch.testing.assert_close(whole, parts, rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_policy_is_called_without_gradient():
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@given(seed=st.integers(0, 50), steps=st.integers(1, 40), rollouts=st.integers(1, 3))
+def test_returns_and_lengths_are_those_of_whole_episodes(mode, seed, steps, rollouts):
+    envs = SyncVectorEnv([partial(limited_ring, 7, 0.1)] * 3, autoreset_mode=mode)
+    collector = Collector(envs)
+    collector.reset(seed=seed)
+    parts = [collector.collect(always_right, steps) for _ in range(rollouts)]
+    batch = Rollout(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
+    for b in range(3):
+        paid = length = 0.0
+        for t in range(len(batch.reward)):
+            paid += batch.reward[t, b].item()
+            length += batch.real[t, b].item()
+            if (batch.terminated | batch.truncated)[t, b]:
+                assert batch.episode_return[t, b] == paid
+                assert batch.episode_length[t, b] == length
+                paid = length = 0.0
+            else:
+                assert batch.episode_return[t, b].isnan()
+                assert batch.episode_length[t, b].isnan()
+    collector.reset(seed=seed)
+    again = collector.collect(always_right, steps)
+    torch.testing.assert_close(
+        again.episode_return, parts[0].episode_return, equal_nan=True
+    )
+
+
+def test_phantoms_are_the_steps_behind_an_end():
+    envs = SyncVectorEnv([partial(limited_ring, 4, 0.2)] * 4)
+    collector = Collector(envs)
+    collector.reset(seed=0)
+    batch = collector.collect(always_right, 60)
+    done = batch.terminated | batch.truncated
+    assert torch.equal(batch.real[1:], ~done[:-1])
+    assert batch.real[0].all()
+    assert (~batch.real).any()
+    # At an end the last observation is seen as it is; a phantom pays nothing.
+    assert torch.equal(batch.next_obs[batch.real], (batch.obs[batch.real] + 1) % 5)
+    assert (batch.reward[~batch.real] == 0).all()
+
+
+def test_where_every_step_happens_all_are_real():
+    _, batch = collected(partial(limited_ring, 4, 0.2), always_right, 60)
+    assert batch.real.all()
+
+
+def test_an_agent_is_called_without_gradient():
     weight = torch.nn.Parameter(torch.zeros(3, 1))
-    envs = make_envs("Pendulum-v1")
-    obs, _ = envs.reset(seed=0)
-    batch, _ = rollout(envs, lambda state: state @ weight, 3, obs)
+    _, batch = collected("Pendulum-v1", lambda obs: obs @ weight, 3)
     assert not batch.action.requires_grad
 
 
 def test_pendulum_is_cut_and_never_over():
-    envs = make_envs("Pendulum-v1", num_envs=2)
-    obs, _ = envs.reset(seed=0)
-    batch, _ = rollout(envs, lambda obs: torch.zeros(len(obs), 1), 401, obs)
+    _, batch = collected("Pendulum-v1", lambda obs: torch.zeros(len(obs), 1), 401)
     assert not batch.terminated.any()
     assert batch.truncated.nonzero()[:, 0].unique().tolist() == [199, 399]
 
@@ -496,25 +560,54 @@ def test_pendulum_is_cut_and_never_over():
     [
         ({"num_steps": 0}, ValueError, "num_steps must be at least 1, got 0"),
         ({"num_steps": 1.0}, TypeError, "num_steps must be an int, got float"),
+        ({"act": lambda obs: [1, 1]}, TypeError, "act must return a tensor, got list"),
         (
-            {"obs": np.zeros(3, int)},
+            {"act": lambda obs: torch.ones(2, 1, dtype=torch.long)},
             ValueError,
-            r"obs must have shape \(2,\), got \(3,\)",
+            r"act must return shape \(2,\), got \(2, 1\)",
         ),
-        ({"policy": lambda obs: [1, 1]}, TypeError, "policy must return a tensor"),
-        (
-            {"policy": lambda obs: torch.ones(2, 1, dtype=torch.long)},
-            ValueError,
-            r"policy must return shape \(2,\), got \(2, 1\)",
-        ),
-        ({"envs": SyncVectorEnv([Ring] * 2)}, ValueError, "envs must .*NEXT_STEP"),
     ],
 )
-def test_rollout_names_the_bad_argument(change, error, message):
-    envs = make_envs(Ring, num_envs=2)
-    good = {"policy": always_right, "num_steps": 2, "obs": envs.reset(seed=0)[0]}
+def test_collect_names_the_bad_argument(change, error, message):
+    collector = Collector(make_envs(Ring, num_envs=2))
+    collector.reset(seed=0)
     with pytest.raises(error, match=message):
-        rollout(**({"envs": envs} | good | change))
+        collector.collect(**({"act": always_right, "num_steps": 2} | change))
+
+
+def test_collect_asks_for_a_reset():
+    with pytest.raises(ValueError, match="call reset first"):
+        Collector(make_envs(Ring)).collect(always_right, 1)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["reward", "obs"])
+def test_numbers_that_are_not_finite_are_found(value, where):
+    class Broken(gym.Env):
+        observation_space = gym.spaces.Box(-np.inf, np.inf, (2,))
+        action_space = gym.spaces.Discrete(2)
+        count = 0
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            self.count += 1
+            bad = value if self.count == 3 else 0.0
+            obs = np.full(2, bad if where == "obs" else 0.0, np.float32)
+            return obs, bad if where == "reward" else 0.0, False, False, {}
+
+    collector = Collector(make_envs(Broken, 2))
+    collector.reset(seed=0)
+    named = "reward" if where == "reward" else "obs|next_obs"
+    with pytest.raises(ValueError, match=rf"({named}) of environment 0 is .* at step"):
+        collector.collect(always_right, 5)
+
+
+def test_a_rollout_moves_to_a_device():
+    _, batch = collected(Ring, always_right, 3)
+    moved = batch.to(torch.device("meta"))
+    assert {field.device.type for field in moved} == {"meta"}
 
 
 # seeds and devices
@@ -523,12 +616,11 @@ def test_rollout_names_the_bad_argument(change, error, message):
 def test_the_same_seed_gives_the_same_run():
     def run(seed):
         seed_everything(seed)
-        envs = make_envs("CartPole-v1", num_envs=2)
-        obs, _ = envs.reset(seed=seed)
-        policy = lambda obs: torch.randint(2, (len(obs),))  # noqa: E731
-        return rollout(envs, policy, 60, obs)[0]
+        act = lambda obs: torch.randint(2, (len(obs),))  # noqa: E731
+        return collected("CartPole-v1", act, 60, seed=seed)[1]
 
-    assert all(map(torch.equal, run(3), run(3)))
+    for field, again in zip(run(3), run(3), strict=True):
+        torch.testing.assert_close(field, again, rtol=0, atol=0, equal_nan=True)
     assert not torch.equal(run(3).obs, run(4).obs)
 
 

@@ -21,7 +21,12 @@ CHAPTERS = tangle.chapter_paths()
 KINDS = {ROOT / f"{chapter.docname}.py": chapter.kind for chapter in read_order()}
 MODULES = [tangle.module_name(c) for c in CHAPTERS if KINDS[c] != "evidence"]
 # What may be imported by everything, and what may import everything.
-FOUNDATIONS = {"workshop.pictures", "workshop.runs"}
+FOUNDATIONS = {
+    "workshop.nests",
+    "workshop.pictures",
+    "workshop.runs",
+    "workshop.signatures",
+}
 ADAPTERS: set[str] = set()
 
 

@@ -25,10 +25,8 @@ from literate_rl.disjoint_network import (
     EncodingNetwork,
     NormalProjectionNetwork,
     RecurrentEncodingNetwork,
-    flat,
-    pack,
-    unpack,
 )
+from literate_rl.workshop.nests import flat, pack, unpack
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 HYBRID = spaces.Tuple(

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 8bfc1a21ec27ed00
+# Generated from chapters/*.py (edit there); digest b944be49eaa4c031
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -126,6 +126,18 @@ from .actors import (
     actors_settings as actors_settings,
     slot_layout as slot_layout,
 )
+from .workshop.signatures import (
+    Bool as Bool,
+    Count as Count,
+    Float as Float,
+    Fraction as Fraction,
+    Int as Int,
+    NonNegative as NonNegative,
+    Positive as Positive,
+    check_finite as check_finite,
+    checked as checked,
+    plan_for as plan_for,
+)
 from .workshop.nests import (
     as_space as as_space,
     ends as ends,
@@ -151,4 +163,14 @@ from .workshop.runs import (
     show as show,
     stored_runs as stored_runs,
     video_html as video_html,
+)
+from .workshop.pictures import (
+    Axis as Axis,
+    Box as Box,
+    Mark as Mark,
+    Picture as Picture,
+    Widget as Widget,
+    dial as dial,
+    plot as plot,
+    predict as predict,
 )

@@ -1,0 +1,381 @@
+"""Calls drawn from a signature: legal ones, and ones with a single thing wrong.
+
+``assert_held(function, Random(0))`` draws legal calls, which must pass, and changes one
+argument at a time, which must end in an error that names it. What a signature cannot
+say (an action below the number of actions, a model) comes in by name:
+``assert_held(function, Random(0), model=lambda: Net())``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Stranger = namedtuple("Stranger", ["stranger"])
+
+EXAMPLES: dict[Any, Callable[[], Any]] = {
+    bool: lambda: True,
+    str: lambda: "word",
+    Path: lambda: Path("somewhere"),
+    Tensor: lambda: torch.ones(2),
+    torch.Generator: torch.Generator,
+    torch.device: lambda: torch.device("cpu"),
+    np.ndarray: lambda: np.ones(2),
+}
+
+
+class Illegal(NamedTuple):
+    """A call with one thing wrong.
+
+    Attributes:
+        name: What the error must name, such as ``data.logit_old``.
+        what: What is wrong, in words.
+        arguments: The arguments by name.
+    """
+
+    name: str
+    what: str
+    arguments: dict[str, Any]
+
+
+class Scale(dict[str, Any]):
+    """The sizes and the precision of one call, drawn when they are first asked for."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.precision = random.choice(["float32", "float64"])
+
+    def __missing__(self, base: str) -> Any:
+        count = self.random.randint(0, 2)
+        many = base.startswith(("*", "..."))
+        draw = lambda: self.random.randint(2, 4)  # noqa: E731
+        self[base] = tuple(draw() for _ in range(count)) if many else draw()
+        return self[base]
+
+
+# --- Legal ----------------------------------------------------------------------------
+
+
+def legal_call(
+    function: Any, random: Random, **given: Callable[[], Any]
+) -> dict[str, Any]:
+    """Draw the arguments of one legal call, at times without those with a default."""
+    scale, arguments = Scale(random), {}
+    for name, hint in hints_of(function).items():
+        optional = inspect.signature(function).parameters[name].default
+        if name in given:
+            arguments[name] = given[name]()
+        elif optional is inspect.Parameter.empty or random.random() < 0.8:
+            arguments[name] = legal(hint, scale, random)
+    return arguments
+
+
+def hints_of(function: Any) -> dict[str, Any]:
+    """Return the annotations of a function's arguments, less ``*args`` and the like."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters
+    open_kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    names = [name for name, p in parameters.items() if p.kind not in open_kinds]
+    return {name: hints[name] for name in names if name in hints}
+
+
+def legal(hint: Any, scale: Scale, random: Random) -> Any:
+    """Draw one legal argument."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return legal(random.choice(parts), scale, random)
+    if hint is types.NoneType:
+        return None
+    if hasattr(hint, "dim_str"):
+        return legal_tensor(hint, scale, random)
+    if hint in (int, float) or origin is Annotated:
+        return legal_number(hint, random)
+    if origin is Literal:
+        return random.choice(parts)
+    if is_typeddict(hint):
+        tree = get_type_hints(hint, include_extras=True)
+        return {key: legal(part, scale, random) for key, part in tree.items()}
+    if hasattr(hint, "_fields"):
+        fields = get_type_hints(hint, include_extras=True)
+        return hint(*(legal(fields[name], scale, random) for name in hint._fields))
+    if get_origin(hint) is tuple and parts[-1] is not ...:
+        return tuple(legal(part, scale, random) for part in parts)
+    if parts and issubclass(origin, Mapping):
+        return {legal(parts[0], scale, random): legal(parts[1], scale, random)}
+    if parts and issubclass(origin, Sequence):
+        items = [legal(parts[0], scale, random) for _ in range(random.randint(1, 2))]
+        return tuple(items) if origin is tuple else items
+    if (origin or hint) is Callable:
+        return lambda *_: None
+    return EXAMPLES[hint]()
+
+
+def legal_tensor(hint: Any, scale: Scale, random: Random) -> Any:
+    """Draw a tensor or an array: normal numbers, zeros and ones, or coins."""
+    shape: list[int] = []
+    for text in hint.dim_str.split():
+        if text.startswith(("*", "...")):
+            shape += scale[text]
+        else:
+            base, factor, offset = parts_of(text)
+            shape.append((factor * scale[base] if base else 0) + offset)
+    words = [word for word in hint.dtypes if hasattr(torch, word)]
+    word = scale.precision if scale.precision in words else words[0]
+    generator = torch.Generator().manual_seed(random.randrange(2**32))
+    if word.startswith(("float", "bfloat")):
+        x = torch.randn(shape, generator=generator)
+    else:
+        x = torch.randint(0, 2, shape, generator=generator)
+    x = x.to(getattr(torch, word))
+    return x.numpy() if hint.array_type is np.ndarray else x
+
+
+def parts_of(text: str) -> tuple[str, int, int]:
+    """Split ``2*T+1`` into its name, factor and offset."""
+    if text.isdigit():
+        return "", 1, int(text)
+    factor, _, rest = text.rpartition("*")
+    base = rest.replace("-", "+-").split("+")
+    return base[0], int(factor or 1), int(base[1]) if len(base) > 1 else 0
+
+
+def bounds_of(hint: Any) -> tuple[type, dict[str, float]]:
+    """Return the base type of a number and its bounds, by their attributes."""
+    base, *bounds = get_args(hint) or (hint,)
+    return base, {k: v for bound in bounds for k, v in vars_of(bound).items()}
+
+
+def vars_of(bound: Any) -> dict[str, float]:
+    """Return the fields of a bound."""
+    return {k: getattr(bound, k) for k in ("ge", "gt", "le", "lt") if hasattr(bound, k)}
+
+
+def legal_number(hint: Any, random: Random) -> Any:
+    """Draw a number inside of its bounds, sometimes on one."""
+    base, bounds = bounds_of(hint)
+    low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
+    if low is None:
+        low = -2 if high is None else min(high - 3, -2)
+    if high is None or high == math.inf:
+        high = low + 3
+    if base is int:
+        first, last = low + ("gt" in bounds), high - ("lt" in bounds)
+        x: Any = random.randint(math.ceil(first), math.floor(last))
+        return random.choice([x, np.int64(x)])
+    ends = [bounds[end] for end in ("ge", "le") if end in bounds]
+    x = random.choice([*ends, low + (high - low) * random.uniform(0.1, 0.9)])
+    return random.choice([x, float(x), np.float64(x)])
+
+
+# --- Illegal --------------------------------------------------------------------------
+
+
+def illegal_calls(
+    function: Any, arguments: dict[str, Any], **given: Any
+) -> Iterator[Illegal]:
+    """Yield calls that differ from a legal one in one thing, which is wrong."""
+    hints = hints_of(function)
+    names = [
+        base
+        for name, x in arguments.items()
+        for dims in leaves(hints[name], x)
+        for base in dims
+    ]
+    shared = {base for base in names if names.count(base) > 1}
+    for name in [name for name in arguments if name not in given]:
+        for label, what, x in wrong(hints[name], arguments[name], shared):
+            yield Illegal(name + label, what, {**arguments, name: x})
+
+
+def leaves(hint: Any, x: Any) -> Iterator[list[str]]:
+    """Yield the names of the dimensions of every tensor inside of an argument."""
+    if hasattr(hint, "dim_str"):
+        yield [base_of(text) for text in hint.dim_str.split()]
+        return
+    for part, item, _, _ in parts_inside(hint, x):
+        yield from leaves(part, item)
+
+
+def base_of(text: str) -> str:
+    """Return the name in a dimension."""
+    return text if text.startswith(("*", "...")) else parts_of(text)[0]
+
+
+def parts_inside(hint: Any, x: Any) -> Iterator[tuple[Any, Any, str, Any]]:
+    """Yield annotation, value and label of each part, and how to put another one in."""
+    hint = without_none(hint)
+    parts, origin = get_args(hint), get_origin(hint)
+    if x is None or origin in (Union, types.UnionType, Literal, Annotated):
+        return
+    if hasattr(hint, "_fields"):
+        fields = get_type_hints(hint, include_extras=True)
+        for key, item in zip(hint._fields, x, strict=True):
+            yield fields[key], item, f".{key}", lambda y, k=key: x._replace(**{k: y})
+    elif is_typeddict(hint):
+        for key, part in get_type_hints(hint, include_extras=True).items():
+            yield part, x[key], f".{key}", lambda y, k=key: {**x, k: y}
+    elif parts and isinstance(origin, type) and issubclass(origin, Mapping):
+        for key, item in x.items():
+            yield parts[1], item, f"[{key!r}]", lambda y, k=key: {**x, k: y}
+    elif parts and isinstance(x, list | tuple):
+        hints = parts if parts[-1] is not ... and len(parts) > 1 else parts[:1] * len(x)
+        for i, (part, item) in enumerate(zip(hints, x, strict=True)):
+            put = lambda y, i=i: type(x)((*x[:i], y, *x[i + 1 :]))  # noqa: E731
+            yield part, item, f"[{i}]", put
+
+
+def without_none(hint: Any) -> Any:
+    """Return ``X`` of ``X | None``, and everything else as it is."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    parts = [part for part in get_args(hint) if part is not types.NoneType]
+    return parts[0] if len(parts) == 1 else hint
+
+
+def wrong(hint: Any, x: Any, shared: set[str]) -> Iterator[tuple[str, str, Any]]:
+    """Yield where, what and with which value an argument can be made wrong."""
+    if hint is Any:
+        return
+    inner = without_none(hint)
+    yield "", "an object", object()
+    if types.NoneType not in get_args(hint):
+        yield "", "None", None
+    if hasattr(inner, "dim_str") and x is not None:
+        yield from (("", *bad) for bad in wrong_tensors(inner, x, shared))
+    elif inner in (int, float) or get_origin(inner) is Annotated:
+        yield from (("", *bad) for bad in wrong_numbers(inner))
+    elif get_origin(inner) in (Union, types.UnionType):
+        return
+    elif inner is bool:
+        yield from [("", "a number", 1), ("", "a word", "yes")]
+    elif inner is str or get_origin(inner) is Literal:
+        yield from [("", "a number", 7), ("", "bytes", b"word")]
+        if inner is not str:
+            yield "", "another word", "no such word"
+    elif hasattr(inner, "_fields") and x is not None:
+        yield from [("", "a plain tuple", tuple(x)), ("", "a stranger", Stranger(x))]
+    elif is_typeddict(inner) and x is not None:
+        yield "", "a key less", dict(list(x.items())[1:])
+        yield "", "a key more", {**x, "stranger": 0}
+        yield "", "a tensor", torch.ones(2)
+    elif isinstance(x, list | tuple):
+        yield from [("", "a word", "word"), ("", "a tensor", torch.ones(2))]
+    for part, item, label, put in parts_inside(inner, x):
+        for rest, what, bad in wrong(part, item, shared):
+            yield label + rest, what, put(bad)
+
+
+def wrong_tensors(hint: Any, x: Any, shared: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield tensors of another type, dtype, rank or size."""
+    yield from [("a list", [x.tolist()]), ("a word", "word")]
+    if hint.array_type is np.ndarray:
+        yield "a tensor", torch.as_tensor(x)
+        yield "complex", x.astype("complex64")
+        return
+    yield "an array", x.numpy()
+    for word in ("float16", "bfloat16", "float32", "int32", "bool", "complex64"):
+        if word not in hint.dtypes:
+            yield word, x.to(getattr(torch, word))
+    texts = hint.dim_str.split()
+    if any(text.startswith(("*", "...")) for text in texts):
+        return
+    yield "a column", x.unsqueeze(-1)
+    yield "a row", x.unsqueeze(0)
+    for axis, text in enumerate(texts):
+        yield "a dimension less", x.select(axis, 0)
+        base = base_of(text)
+        if base:
+            yield "empty", x.narrow(axis, 0, 0)
+        # A size that no other argument shares is free.
+        if not base or base in shared:
+            yield f"another {text}", x.repeat_interleave(3, axis)
+
+
+def wrong_numbers(hint: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what is no number, and numbers outside of their bounds."""
+    base, bounds = bounds_of(hint)
+    yield from [("a string", "1"), ("a list", [1]), ("a truth value", True)]
+    yield from [("a tensor", torch.ones(())), ("a complex", 1j)]
+    if base is int:
+        yield "a fraction", 1.0
+    elif bounds:
+        yield "NaN", math.nan
+    outside = {"ge": -1, "gt": 0, "le": 1, "lt": 0}
+    for word, bound in bounds.items():
+        if bound < math.inf:
+            yield f"outside of {word}", base(bound + outside[word])
+
+
+# --- Judging --------------------------------------------------------------------------
+
+
+def assert_held(
+    function: Any, random: Random, runs: int = 5, **given: Callable[[], Any]
+) -> int:
+    """Assert that legal calls pass and illegal ones do not; return how many there were.
+
+    Raises:
+        AssertionError: If a legal call raises, an illegal one does not or names another
+            argument, or a tensor of the caller has changed.
+    """
+    count = 0
+    for _ in range(runs):
+        arguments = legal_call(function, random, **given)
+        before = cloned(arguments)
+        try:
+            function(**arguments)
+        except (TypeError, ValueError) as error:
+            raise AssertionError(f"a legal call was refused: {error}") from error
+        assert same(arguments, before), "a legal call changed its arguments"
+        for name, what, bad in illegal_calls(function, arguments, **given):
+            count += 1
+            before = cloned(bad)
+            try:
+                function(**bad)
+            except (TypeError, ValueError) as error:
+                if name not in str(error):
+                    raise AssertionError(f"{name}, {what}: {error}") from error
+            else:
+                raise AssertionError(f"{name} may be {what}")
+            assert same(bad, before), f"{name}, {what}: the arguments changed"
+    return count
+
+
+def cloned(x: Any) -> Any:
+    """Return a nest with tensors of its own."""
+    if isinstance(x, Tensor):
+        return x.clone()
+    if isinstance(x, Mapping):
+        return {key: cloned(item) for key, item in x.items()}
+    return [cloned(item) for item in x] if isinstance(x, list | tuple) else x
+
+
+def same(a: Any, b: Any) -> bool:
+    """Say whether two nests hold the same tensors."""
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and torch.equal(a, b)
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return True
