@@ -212,7 +212,9 @@ class IMPALAConfig:
             check_setting(self, name, legal.__contains__, f"one of {legal}")
         if self.priority_IS_weight and not self.priority:
             raise ValueError("priority must be True if priority_IS_weight is True")
-        check_clips(self.rho_clip_ratio, self.c_clip_ratio, self.rho_pg_clip_ratio)
+        for name in ("rho_clip_ratio", "c_clip_ratio", "rho_pg_clip_ratio"):
+            check_setting(self, name, lambda x: x is None or x > 0, "positive or None")
+        check_clips(self.rho_clip_ratio, self.c_clip_ratio)
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> IMPALAConfig:

@@ -34,7 +34,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.advantages import gae, reverse_scan
+from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
 from literate_rl.ppo_error import (
     approx_kl_k3,
@@ -45,6 +45,7 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
+from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 

@@ -22,6 +22,7 @@ KINDS = {ROOT / f"{chapter.docname}.py": chapter.kind for chapter in read_order(
 MODULES = [tangle.module_name(c) for c in CHAPTERS if KINDS[c] != "evidence"]
 # What may be imported by everything, and what may import everything.
 FOUNDATIONS = {
+    "workshop.fast",
     "workshop.nests",
     "workshop.pictures",
     "workshop.runs",

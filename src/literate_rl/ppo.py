@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 59eda76dcaed5916
+# Generated from chapters/ppo.py (edit there); digest 2153bbfd475754c7
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.advantages import gae, reverse_scan
+from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
 from literate_rl.ppo_error import (
     approx_kl_k3,
@@ -26,6 +26,7 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
+from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 
