@@ -236,14 +236,16 @@ def module_file(module: str) -> Path:
 def test_all_names_what_the_module_itself_defines(module):
     loaded = importlib.import_module(f"literate_rl.{module}")
     tree = ast.parse(module_file(module).read_text("utf-8"))
+    nodes = [*tree.body]
+    for node in tree.body:
+        if isinstance(node, ast.If):  # what a type checker sees, and what runs
+            nodes += node.orelse
     defined = {
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
     assigned = {
         ast.unparse(target)
-        for node in tree.body
+        for node in nodes
         if isinstance(node, ast.Assign | ast.AnnAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     }
