@@ -400,6 +400,18 @@ def test_each_figure_has_a_text_alternative(chapter):
 
 
 @each_chapter
+def test_claims_assert_and_show_nothing(chapter):
+    for cell in code_cells(chapter):
+        if "claims" in cell.metadata.get("tags", []):
+            nodes = ast.parse(cell.source).body
+            assert any(
+                isinstance(n, ast.Assert) for n in ast.walk(ast.parse(cell.source))
+            )
+            assert not isinstance(nodes[-1], ast.Expr), f"{cell.place}: shows something"
+            assert not calls(cell, "print"), cell.place
+
+
+@each_chapter
 def test_package_code_does_not_draw_or_print(chapter):
     for cell in code_cells(chapter):
         if tangle.is_export(cell):
