@@ -656,7 +656,7 @@ class IMPALAPolicy:
             model.eval()
         row = model(obs)
         noise = model.noise(1, len(row), self.generator)[0].to(self.device)
-        return {"logit": self.describe(row), "action": model.actions.choose(row, noise)}
+        return {"logit": self.describe(row), "action": model.act(obs, noise)}
 
     def observations(self, data: dict[int, Any]) -> Any:
         """Stack the observations of all environments."""
