@@ -1915,7 +1915,8 @@ def test_an_iteration_of_ppo(normalize):
 def test_hybrid_ppo_learns_moving():
     learner = moving_learner()
     fit(learner, progress=False)
-    returns = evaluate(learner.policy, "literate_rl/Moving-v0", 50, seed=1)
+    # Episodes differ by 0.6, so the mean of 400 is known to 0.03.
+    returns = evaluate(learner.policy, "literate_rl/Moving-v0", 400, seed=1)
     assert returns.mean() > 1.5
 
 
