@@ -734,6 +734,37 @@ def test_numbers_that_are_none_stop_the_run(bad: Any, message: str) -> None:
     assert learner.step == 0
 
 
+@pytest.mark.parametrize(
+    ("env", "part", "message"),
+    [
+        ("CartPole-v1", "actor", "log_prob.* must be finite, got nan"),
+        ("Pendulum-v1", "actor", "log_prob.* must be finite, got nan"),
+        ("CartPole-v1", "critic", "value and next_value must be finite"),
+    ],
+)
+def test_a_network_that_fails_stops_the_run(env: str, part: str, message: str) -> None:
+    learner = make_learner(env, SMALL)
+    batch = learner.collect()
+    torch.nn.init.constant_(
+        next(p for n, p in learner.policy.named_parameters() if f"{part}." in n),
+        math.nan,
+    )
+    before = weights(learner).clone()
+    with pytest.raises(ValueError, match=message):
+        learner.update(batch)
+    assert torch.equal(weights(learner).isnan(), before.isnan())
+
+
+def test_a_loss_that_is_infinite_stops_the_run() -> None:
+    learner = make_learner("CartPole-v1", replace(SMALL, normalize_advantage=False))
+    obs, action = torch.zeros(2, 4), torch.zeros(2, dtype=torch.long)
+    unlikely, adv, value = torch.tensor([[-50.0] * 2, [-1e38] * 2, [1.0] * 2])
+    before = weights(learner).clone()
+    with pytest.raises(ValueError, match=r"log_prob.* is too large"):
+        learner.learn(obs, action, unlikely, adv, value, value)
+    assert torch.equal(weights(learner), before)
+
+
 def test_the_culprit_is_the_first_one() -> None:
     reward = np.zeros((3, 4))
     reward[1, 2] = np.nan
