@@ -28,7 +28,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from literate_rl.impala import IMPALAPolicy, impala_settings
 from worlds import counting, deadly
 
 from literate_rl.__main__ import main
@@ -45,6 +44,7 @@ from literate_rl.actors import (
     weights_of,
 )
 from literate_rl.agents import make_envs
+from literate_rl.impala import IMPALAPolicy, impala_settings
 from literate_rl.ppo import CategoricalActions, make_policy
 from literate_rl.workshop.runs import Run, fit, flat_env, load_checkpoint
 

@@ -18,6 +18,11 @@ from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning import median_of_seeds
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+from torch.utils.data import default_collate
+
+from literate_rl.agents import make_envs
 from literate_rl.impala import (
     IMPALA,
     SETTINGS,
@@ -28,11 +33,6 @@ from literate_rl.impala import (
     collate,
     impala_settings,
 )
-from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
-from torch.utils.data import default_collate
-
-from literate_rl.agents import make_envs
 from literate_rl.off_policy import (
     vtrace,
     vtrace_data,

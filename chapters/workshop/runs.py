@@ -60,7 +60,6 @@ from numpy.typing import ArrayLike, NDArray
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
-
 from tqdm import tqdm
 
 from literate_rl.agents import make_envs
@@ -967,7 +966,7 @@ def load(path: str | Path) -> Any:
     try:
         name, arguments = state["policy"]["recipe"]
         weights = state["policy"]["weights"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no policy") from error
     # Only functions that build policies may be called by a file.
     package = import_module("literate_rl")

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 75bc065ab9a2f875
+# Generated from chapters/workshop/runs.py (edit there); digest 28cb35c42590142b
 """Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from numpy.typing import ArrayLike, NDArray
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
-
 from tqdm import tqdm
 
 from literate_rl.agents import make_envs
@@ -714,7 +713,7 @@ def load(path: str | Path) -> Any:
     try:
         name, arguments = state["policy"]["recipe"]
         weights = state["policy"]["weights"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no policy") from error
     # Only functions that build policies may be called by a file.
     package = import_module("literate_rl")
