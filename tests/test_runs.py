@@ -30,6 +30,7 @@ import torch
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import Child
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from torch import nn
 
@@ -1164,7 +1165,7 @@ with Run(sys.argv[1]) as run:
 
 def hold(directory):
     """Start a process that holds the lock of a run and sleeps."""
-    process = subprocess.Popen(
+    process = Child(
         [sys.executable, "-c", HOLD, str(directory)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout.readline() == "held\n"
