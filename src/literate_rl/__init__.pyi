@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest b944be49eaa4c031
+# Generated from chapters/*.py (edit there); digest 87983b0da4f32da4
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -19,6 +19,12 @@ from .policy_gradient import (
     categorical_log_prob as categorical_log_prob,
     optimal_baseline as optimal_baseline,
     policy_gradient_error as policy_gradient_error,
+)
+from .evaluation import (
+    Difference as Difference,
+    evaluate as evaluate,
+    paired_difference as paired_difference,
+    t_interval as t_interval,
 )
 from .advantages import (
     gae as gae,
