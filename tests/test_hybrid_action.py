@@ -23,6 +23,7 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from literate_rl import hybrid_action
 from literate_rl.__main__ import main
 from literate_rl.agents import make_envs, seed_everything
+from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_action import (
     HybridActionSpec,
     HybridDistribution,
@@ -44,7 +45,7 @@ from literate_rl.hybrid_action import (
 )
 from literate_rl.ppo import PPO, ppo_settings
 from literate_rl.ppo_error import clipped_surrogate, ppo_policy_data
-from literate_rl.workshop.runs import evaluate, fit, load, save_checkpoint
+from literate_rl.workshop.runs import fit, load, save_checkpoint
 
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 

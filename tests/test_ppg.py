@@ -28,6 +28,7 @@ from literate_rl.disjoint_network import (
     DisjointPolicyValueNetwork,
     RecurrentEncodingNetwork,
 )
+from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_action import HybridDistribution, HybridPolicy
 from literate_rl.ppg import (
     LAST,
@@ -54,7 +55,6 @@ from literate_rl.ppo import PPO, DiscretePolicy, GaussianPolicy
 from literate_rl.ppo_error import ppo_policy_data
 from literate_rl.workshop.runs import (
     Run,
-    evaluate,
     fit,
     flat_env,
     load,

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical, Independent, Normal
 
 from literate_rl.agents import make_envs, seed_everything
+from literate_rl.evaluation import evaluate
 from literate_rl.ppo import (
     PPO,
     SETTINGS,
@@ -32,7 +33,7 @@ from literate_rl.ppo import (
     ppo_settings,
 )
 from literate_rl.ppo_error import fused_ppo_policy_error, ppo_policy_data
-from literate_rl.workshop.runs import evaluate, fit, flat_env
+from literate_rl.workshop.runs import fit, flat_env
 
 SMALL = PPOConfig(total_steps=256, num_envs=2, num_steps=32, num_epochs=2)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 87983b0da4f32da4
+# Generated from chapters/*.py (edit there); digest b83e43431b6fd9b7
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -157,9 +157,7 @@ from .workshop.runs import (
     Learner as Learner,
     Run as Run,
     StoredRuns as StoredRuns,
-    bootstrap_interval as bootstrap_interval,
     env_seed as env_seed,
-    evaluate as evaluate,
     fit as fit,
     flat_env as flat_env,
     load as load,

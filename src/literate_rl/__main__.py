@@ -30,11 +30,11 @@ from literate_rl.ppo import (
     numpy_act,
     ppo_settings,
 )
+from literate_rl.evaluation import evaluate
 from literate_rl.workshop.runs import (
     Learner,
     Run,
     check_named,
-    evaluate,
     fit,
     flat_env,
     has_screen,
