@@ -2132,7 +2132,7 @@ for name in ("joint", "per head", "not masked"):
 # the other two losses have two seeds only: too few for an interval, so both are shown.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Learning curves over steps with bands. Left, Moving: one ratio and a ratio for each head rise together, the loss without mask stays below them. Right, the lander: all three rise from below minus one hundred to about two hundred, and their bands overlap"}}
-from literate_rl.evaluation import t_interval
+from literate_rl.evaluation import paired_difference, t_interval
 from literate_rl.workshop.runs import stored_runs
 
 fig, axes = plt.subplots(1, 2, figsize=(7, 3))
@@ -2174,7 +2174,19 @@ for name, digits in (("moving", 2), ("lander", 0)):
 # two arguments only, of which each action leaves one or both idle. Mind that this loss
 # differs in two ways: in the ratio, and in a bonus that pays for noise. On the lander, with
 # one seed of five that stays low and two seeds for the others, no difference can be seen.
-#
+
+# %% tags=["claims"]
+moving = stored_runs("moving")
+for key, rounded in (("area", (0.29, 0.15, 0.43)), ("final", (0.41, 0.24, 0.57))):
+    masked, bare, heads = (
+        getattr(moving[loss], key) for loss in ("joint", "not masked", "per head")
+    )
+    found = paired_difference(masked, bare)
+    assert np.allclose(found, rounded, atol=0.006), "how far behind it is"
+    found = paired_difference(masked, heads)
+    assert found.low < 0 < found.high, "no difference seen"
+
+# %% [markdown]
 # Now we give `Moving` further arguments that no type uses and nobody reads. With the mask
 # they should not matter. Without it each of them adds noise to the ratio, as computed
 # [above](#what-the-mask-is-good-for), and its entropy to the bonus.
@@ -2207,7 +2219,21 @@ fig.tight_layout()
 # seeds could prove, and with 16 more the agent has hardly
 # learned anything by the time at which the other one is done. None of these arguments
 # does anything.
-#
+
+# %% tags=["claims"]
+idle_16 = stored_runs("moving_idle_16")
+found = paired_difference(idle_16["joint"].final, moving["joint"].final)
+assert np.allclose(found, (-0.06, -0.11, -0.01), atol=0.006)
+for number in (2, 4):
+    bare = stored_runs(f"moving_idle_{number}")["not masked"]
+    for key in ("area", "final"):
+        found = paired_difference(
+            getattr(bare, key), getattr(moving["not masked"], key)
+        )
+        assert found.low < 0 < found.high, "less than five seeds could prove"
+assert idle_16["not masked"].area.mean() < 0.1, "has hardly learned anything"
+
+# %% [markdown]
 # ### Somebody else's environment
 #
 # The benchmark that the papers on parameterised actions share is *Platform*
