@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import sys
@@ -92,6 +93,10 @@ nitpick_ignore_regex = [
     ("py:class", r"(np|numpy)\..*"),
     ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
     ("py:.*", r"(optional|.*TypeVar.*)"),
+    # Words of our signatures; `workshop/signatures` explains them.
+    ("py:class", r"(Float|Int|Bool|Fraction|Positive|NonNegative|Count|Tone|Frame)"),
+    ("py:class", r"(jaxtyping\..*|.*\.(AnyCallable|Plan))"),
+    ("py:class", r"(spaces|nn|ttorch)\..*"),
 ]
 
 bibtex_bibfiles = ["docs/references.bib"]
@@ -185,6 +190,38 @@ copybutton_selector = ", ".join(
 )
 
 
+class Written(str):
+    """An annotation as it stands in the source."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def written_signature(
+    app: Any,
+    what: str,
+    name: str,
+    obj: Any,
+    options: Any,
+    arguments: str | None,
+    result: str | None,
+) -> tuple[str, str] | None:
+    """Show checked signatures as they are written, not what their words stand for."""
+    if not any(word in f"{arguments} {result}" for word in ("jaxtyping", "annotated_")):
+        return None
+    signature = inspect.signature(obj.__init__ if what == "class" else obj)
+    parameters = [
+        parameter.replace(annotation=Written(parameter.annotation))
+        if parameter.annotation is not parameter.empty
+        else parameter
+        for parameter in signature.parameters.values()
+        if parameter.name not in ("self", "cls")
+    ]
+    plain = signature.replace(parameters=parameters, return_annotation=inspect._empty)
+    shown = "" if what == "class" else str(signature.return_annotation)
+    return str(plain), shown
+
+
 def skip_member(
     app: Any, what: str, name: str, obj: Any, skip: bool, options: Any
 ) -> bool | None:
@@ -209,4 +246,5 @@ def setup(app: Any) -> None:
     shutil.copy(mathjax, static)
     html_static_path.append(str(static))
     app.connect("autodoc-skip-member", skip_member)
+    app.connect("autodoc-process-signature", written_signature)
     app.connect("html-page-context", plain_citations)

@@ -195,7 +195,7 @@ def build(transport: Callable[..., Any], envs: int, actors: int = 1) -> System:
 
 
 def check(systems: dict[str, System]) -> None:
-    """Assert that one actor taught the same with every transport, to the bit."""
+    """Assert that one actor led to the same weights with every transport."""
     first, *others = (system.learner.impala.parameters for system in systems.values())
     for parameters in others:
         assert all(map(torch.equal, first, parameters))

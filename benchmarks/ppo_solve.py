@@ -94,7 +94,7 @@ def solve(build: Callable[[PPOConfig], Learner], seed: int) -> tuple[float, floa
 METHODS: dict[str, Callable[[PPOConfig], Learner]] = {
     PEER: peer,
     "PPO, plain": partial(own, fast=False),
-    "PPO, numpy_act and fused error": partial(own, fast=True),
+    "PPO, numpy_act": partial(own, fast=True),
 }
 
 

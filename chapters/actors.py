@@ -1377,10 +1377,10 @@ torch.manual_seed(0)
 old, new = (
     make_policy(envs.single_observation_space, envs.single_action_space) for _ in "ab"
 )
-for each in (old, new):
-    torch.nn.init.normal_(each.actor[-1].weight, std=0.5)  # two policies that differ
+for each in (old, new):  # two policies that differ
+    torch.nn.init.normal_(each.network.actor[-1].weight, std=0.5)
 torn = copy.deepcopy(old)
-torn.actor[0].load_state_dict(new.actor[0].state_dict())
+torn.network.actor[0].load_state_dict(new.network.actor[0].state_dict())
 seen = torch.randn(32, 4, 4)
 for name, each in (("old version", old), ("new version", new)):
     ratio = (each(seen).log_softmax(-1) - torn(seen).log_softmax(-1)).exp()

@@ -2027,8 +2027,7 @@ print(f"100 episodes without noise: {returns.mean():.2f}, the rule: {rule:.2f}")
 
 # %% [markdown]
 # **What to notice.** The agent comes near the rule, although nobody told it what an angle
-# is. The curve has the noise of exploration in it. The last line has not, and there the
-# agent is a little better than at the end of the curve.
+# is. The curve has the noise of exploration in it, the last line has not.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Six frames of the trained agent: it turns towards the target, drives straight at it and stops in it"}}
 env = gym.make("literate_rl/Moving-v0", render_mode="rgb_array")
@@ -2123,7 +2122,9 @@ for name in ("joint", "per head", "not masked"):
 
 # %% [markdown]
 # After one iteration they do not differ by much, but for the entropy. Without the mask it
-# counts both arguments of each action, although no action has more than one.
+# counts both arguments of each action, although no action has more than one. (For the
+# loss per head the first two columns are means over both heads, so its divergence is half
+# of what the whole action's would be.)
 #
 # Which of them learns best? A single run cannot tell. So here are stored runs with several
 # seeds, and 95 % t intervals of the mean over the seeds, as bands and in brackets.
@@ -2138,8 +2139,9 @@ from literate_rl.workshop.runs import stored_runs
 fig, axes = plt.subplots(1, 2, figsize=(7, 3))
 losses = {"joint": "C0", "per head": "C1", "not masked": "C2"}
 for axis, name in zip(axes, ("moving", "lander"), strict=True):
-    for loss, runs in stored_runs(name).items():
-        steps, color = runs.steps / 1000, losses[loss]
+    for loss, color in losses.items():
+        runs = stored_runs(name)[loss]
+        steps = runs.steps / 1000
         axis.plot(steps, runs.curves.mean(0), color=color, label=loss)
         if len(runs.curves) >= 5:
             band = t_interval(runs.curves)
@@ -2162,7 +2164,8 @@ def interval(values, digits):
 
 print(f"{'':9s}{'loss':12s}seeds  {'at the end, without noise':27s}while training")
 for name, digits in (("moving", 2), ("lander", 0)):
-    for loss, runs in stored_runs(name).items():
+    for loss in losses:
+        runs = stored_runs(name)[loss]
         final, area = (interval(x, digits) for x in (runs.final, runs.area))
         print(f"{name:9s}{loss:12s}{len(runs.final):5d}  {final:27s}{area}")
 
@@ -2462,8 +2465,9 @@ device = best_device()
 row = learner.policy(torch.rand(8, 9)).detach()
 noise = learner.policy.noise(1, 8, torch.Generator().manual_seed(0))[0]
 action = learner.policy.act(torch.rand(8, 9), noise)
-log_prob = learner.policy.log_prob(row.to(device), action.to(device))
-on_cpu = learner.policy.log_prob(row, action)
+judge = learner.policy.actions.log_prob
+log_prob = judge(row.to(device), action.to(device))
+on_cpu = judge(row, action)
 difference = (log_prob.cpu() - on_cpu).abs().max().item()
 print(f"{tuple(log_prob.shape)} log-probabilities computed on {log_prob.device.type}")
 print("equal to those of the CPU:", difference < 1e-5)

@@ -31,17 +31,23 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Independent, Normal
 
-from literate_rl.advantages import check_lambda, reverse_scan, td_errors
-from literate_rl.agents import check_steps
 from literate_rl.policy_gradient import (
     check_action,
-    check_finite,
     check_logit,
     check_shape,
     check_tensor,
     policy_gradient_error,
 )
 from literate_rl.ppo_error import mean_and_deviation
+from literate_rl.workshop.fast import reverse_scan
+from literate_rl.workshop.signatures import (
+    Bool,
+    Float,
+    Fraction,
+    Positive,
+    check_finite,
+    checked,
+)
 
 __all__ = [
     "categorical_terms",
@@ -149,53 +155,50 @@ fig.tight_layout()
 
 
 # %% tags=["export"]
+@checked
 def vtrace(
-    log_ratio: Tensor,
-    reward: Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    gamma: float = 0.99,
-    lambda_: float = 0.95,
-    rho_clip_ratio: float | None = 1.0,
-    c_clip_ratio: float | None = 1.0,
-    rho_pg_clip_ratio: float | None = 1.0,
-) -> tuple[Tensor, Tensor]:
+    log_ratio: Float[Tensor, "T B"],
+    reward: Float[Tensor, "T B"],
+    value: Float[Tensor, "T B"],
+    next_value: Float[Tensor, "T B"],
+    terminated: Bool[Tensor, "T B"],
+    truncated: Bool[Tensor, "T B"],
+    gamma: Fraction = 0.99,
+    lambda_: Fraction = 0.95,
+    rho_clip_ratio: Positive | None = 1.0,
+    c_clip_ratio: Positive | None = 1.0,
+    rho_pg_clip_ratio: Positive | None = 1.0,
+) -> tuple[Float[Tensor, "T B"], Float[Tensor, "T B"]]:
     """Compute the targets of the values and the advantages of V-trace.
 
     Args:
         log_ratio: Log-probability of each action under the target policy minus that
-            under the behaviour policy, (T, B).
-        reward: Rewards, (T, B).
-        value: Value of each step's state, (T, B).
-        next_value: Value of each step's true successor, (T, B). Entries at terminated
-            steps count as 0, whatever they hold.
-        terminated: Whether the task ended with this step, (T, B) boolean.
-        truncated: Whether the episode was cut off after this step, (T, B) boolean.
-        gamma: Discount, in [0, 1].
-        lambda_: Decay of the weights of longer returns, in [0, 1].
-        rho_clip_ratio: Bound of the ratio that weighs a surprise, or None. It decides
+            under the behaviour policy.
+        reward: Rewards.
+        value: Value of each step's state.
+        next_value: Value of each step's true successor. Where a step is terminated it
+            counts as 0, whatever it holds.
+        terminated: Whether the task ended with this step.
+        truncated: Whether the episode was cut off after this step.
+        gamma: Discount.
+        lambda_: Decay of the weights of longer returns.
+        rho_clip_ratio: Bound of the ratio that weighs a TD error, or None. It decides
             which policy the values belong to.
         c_clip_ratio: Bound of the ratio that weighs what comes later, at most
             ``rho_clip_ratio``, or None. It decides how fast the values get there.
         rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or None.
 
     Returns:
-        The targets and the advantages, each (T, B), without gradient.
-
-    Raises:
-        TypeError: If an argument has the wrong type or dtype.
-        ValueError: If a shape or a number is wrong, or a result is not finite.
+        The targets and the advantages, without gradient.
 
     Source:
         Espeholt et al. 2018, equation 1, remark 2 and section 4.2, with the decay in
         the advantage as well, and with two flags.
     """
-    check_steps(log_ratio=log_ratio, reward=reward)
-    check_lambda(lambda_)
-    check_clips(rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
-    delta, done = td_errors(reward, value, next_value, terminated, truncated, gamma)
+    check_clips(rho_clip_ratio, c_clip_ratio)
+    # The TD errors of {doc}`/chapters/advantages`.
+    future = torch.where(terminated, 0.0, next_value.detach())
+    delta = torch.add(reward.detach(), future, alpha=gamma) - value.detach()
 
     # The three clipped ratios {eq}`vtrace-ratios`. A ratio that is infinite becomes its
     # bound.
@@ -205,7 +208,7 @@ def vtrace(
     rho, c, rho_pg = (clipped[x] for x in bounds)
 
     # How much of the next row belongs to this one: nothing behind a done.
-    follow = torch.full_like(delta, gamma * lambda_).masked_fill_(done, 0.0)
+    follow = gamma * lambda_ * (~(terminated | truncated)).to(delta)
 
     # The recursion {eq}`vtrace` is the scan of {doc}`/chapters/advantages`.
     x = reverse_scan(rho * delta, follow * c)
@@ -213,17 +216,14 @@ def vtrace(
     # made here may be written to.
     delta[:-1].addcmul_(follow[:-1], x[1:])
     adv, target = delta.mul_(rho_pg), x.add_(value.detach())
-    total = (target.sum() + adv.sum()).item()
-    check_finite((total,), log_ratio=log_ratio, value=value, reward=reward)
+    causes = {"log_ratio": log_ratio, "reward": reward, "next_value": future}
+    for result in (target, adv):
+        check_finite(result, **causes, value=value)
     return target, adv
 
 
-def check_clips(rho: float | None, c: float | None, rho_pg: float | None) -> None:
-    """Raise unless the bounds are positive, and that of c is not above that of rho."""
-    names = ("rho_clip_ratio", "c_clip_ratio", "rho_pg_clip_ratio")
-    for name, bound in zip(names, (rho, c, rho_pg), strict=True):
-        if bound is not None and not bound > 0:
-            raise ValueError(f"{name} must be positive or None, got {bound}")
+def check_clips(rho: float | None, c: float | None) -> None:
+    """Raise unless the bound of c is not above that of rho."""
     if rho is not None and (c is None or c > rho):
         raise ValueError(
             f"c_clip_ratio must be at most rho_clip_ratio, got {c} and {rho}"
@@ -277,8 +277,9 @@ print("advantages:", adv.flatten().tolist())
 
 
 # %% tags=["export"]
+@checked
 def clipped_policy(
-    policy: ArrayLike, old_policy: ArrayLike, rho_clip_ratio: float | None = 1.0
+    policy: ArrayLike, old_policy: ArrayLike, rho_clip_ratio: Positive | None = 1.0
 ) -> NDArray[np.float64]:
     """Return the policy whose values V-trace estimates.
 
@@ -291,13 +292,11 @@ def clipped_policy(
         Probabilities ``(*, N)``, a new array.
 
     Raises:
-        ValueError: If the bound is not positive, the shapes differ, or the two policies
-            have no action in common.
+        ValueError: If the shapes differ or the two policies have no action in common.
 
     Source:
         Espeholt et al. 2018, equation 3.
     """
-    check_clips(rho_clip_ratio, rho_clip_ratio, None)
     new = np.array(policy, dtype=np.float64)
     old = np.asarray(old_policy, dtype=np.float64)
     if old.shape != new.shape:
@@ -602,8 +601,8 @@ def vtrace_error(
     if weight is not None:
         error, entropy = error * weight.detach(), entropy * weight.detach()
     loss = vtrace_loss(policy_loss, error.mean(), entropy.mean())
-    total = tuple(part.item() for part in loss)
-    check_finite(total, log_prob=log_prob, entropy=entropy, value=value, weight=weight)
+    causes = {"log_prob": log_prob, "entropy": entropy, "value": value}
+    check_finite(torch.stack(loss), **causes, weight=weight)
     return loss
 
 

@@ -1240,10 +1240,10 @@ class PPGAlgorithm:
     def iterate(self) -> dict[str, float]:
         """Run a policy phase and, when it is due, an auxiliary phase."""
         batch = self.ppo.collect()
+        if not self.config.aux_enabled:
+            return self.ppo.update(batch)
         rows = self.rows(batch)
         metrics = self.ppo.update(batch)
-        if not self.config.aux_enabled:
-            return metrics
         self.observe(rows)
         # Metrics have the same names in each iteration. Most have nothing to tell.
         metrics |= {f"aux/{name}": math.nan for name in AUX_METRICS}

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learning import median_of_seeds
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 from torch.utils.data import default_collate
@@ -37,7 +38,7 @@ from literate_rl.off_policy import (
     vtrace_data,
     vtrace_error_discrete_action,
 )
-from literate_rl.ppo import DiscretePolicy, GaussianPolicy, make_policy
+from literate_rl.ppo import CategoricalActions, GaussianActions, make_policy
 from literate_rl.workshop.runs import Run, fit, flat_env, stored_runs
 
 SMALL = IMPALAConfig(
@@ -54,8 +55,11 @@ def make_impala(continuous: bool = False, **changes: Any) -> IMPALAPolicy:
 def make_learner(config: IMPALAConfig, env: Any = "CartPole-v1") -> IMPALA:
     envs = make_envs(partial(flat_env, env), config.n_sample)
     torch.manual_seed(config.seed)
-    model = make_policy(envs.single_observation_space, envs.single_action_space)
-    return IMPALA(IMPALAPolicy(config, model), envs)
+    return IMPALA(IMPALAPolicy(config, model_for(envs)), envs)
+
+
+def model_for(envs: SyncVectorEnv) -> Any:
+    return make_policy(envs.single_observation_space, envs.single_action_space)
 
 
 def episode(
@@ -166,10 +170,12 @@ def test_settings_by_environment_are_legal() -> None:
 
 
 def test_the_default_model_fits_the_action_space() -> None:
-    for continuous, kind in ((False, DiscretePolicy), (True, GaussianPolicy)):
+    for continuous, kind in ((False, CategoricalActions), (True, GaussianActions)):
         impala = make_impala(continuous)
-        assert isinstance(impala.model, kind)
-        assert impala.default_model() == (kind.__name__, ["literate_rl.ppo"])
+        assert isinstance(impala.model.actions, kind)
+        assert impala.default_model() == ("make_policy", ["literate_rl.ppo"])
+        widths = [p.shape for p in impala.model.network.critic.parameters()][0::2]
+        assert widths == [(64, 3), (64, 64), (1, 64)]
     sizes = {"obs_shape": 3, "action_shape": 2}
     for wrong in ({"obs_shape": 3}, sizes | {"width": 8}, sizes | {"obs_shape": (3,)}):
         with pytest.raises(ValueError, match="model must hold"):
@@ -223,7 +229,8 @@ def test_filling_up_changes_no_target(end: str) -> None:
         (sample,) = impala.get_train_sample(rows)
         info = impala.forward_learn([sample])
         losses.append(info["total_loss"] * impala.config.unroll_len)
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    # Both are sums of three terms near 1 that cancel, in float32.
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_transitions_without_a_second_flag_are_taken() -> None:
@@ -635,7 +642,7 @@ def test_a_state_that_does_not_fit_changes_nothing(kind) -> None:
 
 def test_collect_draws_from_the_policy() -> None:
     impala = make_impala()
-    nn.init.normal_(impala.model.actor[-1].weight, std=2.0)
+    nn.init.normal_(impala.model.network.actor[-1].weight, std=2.0)
     seen = torch.randn(3)
     output = impala.forward_collect(dict.fromkeys(range(4000), seen))
     logit = impala.model(seen.unsqueeze(0))[0]
@@ -647,7 +654,7 @@ def test_collect_draws_from_the_policy() -> None:
 
 def test_collect_of_numbers_has_mean_and_deviation() -> None:
     impala = make_impala(continuous=True)
-    nn.init.constant_(impala.model.log_sigma, -1.0)
+    nn.init.constant_(impala.model.network.actor.log_sigma, -1.0)
     output = impala.forward_collect(dict.fromkeys(range(4000), torch.zeros(3)))
     drawn = torch.stack([row["action"] for row in output.values()])
     torch.testing.assert_close(
@@ -774,11 +781,11 @@ LOOP = IMPALAConfig(n_sample=4, unroll_len=8, batch_size=4, total_steps=256)
 def test_a_collection_is_what_happened() -> None:
     env = partial(flat_env, lambda: TimeLimit(gym.make("CartPole-v1"), 5))
     learner = make_learner(replace(LOOP, unroll_len=12), env)
-    learner.obs, _ = learner.envs.reset(seed=0)
-    learner.returns = np.zeros(4)
-    samples, finished = learner.collect()
+    learner.collector.reset(0)
+    samples, mean_return = learner.collect()
     assert learner.step == 48
-    assert finished == [5.0] * 8
+    assert mean_return == 5.0
+    assert len(samples) == 4
     for sample in samples:
         assert sample["truncated"].nonzero().flatten().tolist() == [4, 9]
         assert sample["done"].equal(sample["truncated"])
@@ -808,25 +815,48 @@ def weights(policy: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten().clone() for p in policy.parameters()])
 
 
-def test_without_a_lag_the_correction_changes_no_bit() -> None:
-    class Uncorrected(IMPALAPolicy):
-        def reshape_data(self, output: Any, data: Any) -> vtrace_data:
-            steps = super().reshape_data(output, data)
-            return steps._replace(behaviour_output=steps.target_output)
-
-    config = replace(LOOP, on_policy=True, update_per_collect=1)
-
-    def trained(kind: type[IMPALAPolicy], lag: int) -> Tensor:
-        learner = make_learner(replace(config, lag=lag))
-        learner.impala.__class__ = kind
-        fit(learner, progress=False)
-        return weights(learner.policy)
-
-    assert torch.equal(trained(IMPALAPolicy, 0), trained(Uncorrected, 0))
-    assert not torch.equal(trained(IMPALAPolicy, 2), trained(Uncorrected, 2))
+def gradient(impala: IMPALAPolicy, steps: vtrace_data, **clips: Any) -> Tensor:
+    loss = vtrace_error_discrete_action(steps, **clips)
+    total = loss.policy_loss + loss.value_loss - loss.entropy_loss
+    parts = torch.autograd.grad(total, impala.parameters, retain_graph=True)
+    return torch.cat([part.flatten() for part in parts])
 
 
-def test_stored_runs_without_old_data_are_equal_to_the_bit() -> None:
+class Witness(IMPALAPolicy):
+    """Notes at each update by how much the correction changes the gradient."""
+
+    def reshape_data(self, output: Any, data: Any) -> vtrace_data:
+        steps = super().reshape_data(output, data)
+        # The ratio of an output to itself is e^0: exactly 1, with any rounding.
+        own = steps._replace(behaviour_output=steps.target_output.detach().clone())
+        plain = gradient(self, own)
+        free = dict.fromkeys(("rho_clip_ratio", "c_clip_ratio", "rho_pg_clip_ratio"))
+        assert torch.equal(plain, gradient(self, own, **free))
+        self.changes.append((gradient(self, steps) - plain).norm() / plain.norm())
+        return steps
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_without_a_lag_the_correction_changes_nothing_but_rounding(lag: int) -> None:
+    """The actor's 4 rows and the learner's 36 are other products: they may round apart.
+
+    A sum of 64 numbers in float32 is off by a few units of 1e-7, and so is the
+    logarithm of a ratio. The gradient moves by as much.
+    """
+    config = replace(LOOP, on_policy=True, update_per_collect=1, lag=lag)
+    learner = make_learner(config)
+    learner.impala.__class__ = Witness
+    learner.impala.changes = []
+    fit(learner, progress=False)
+    changes = torch.stack(learner.impala.changes)
+    assert len(changes) == 8
+    fresh = torch.arange(8) % (lag + 1) == 0  # the actor has just got the weights
+    assert changes[fresh].max() < 1e-5
+    assert (changes[~fresh] > 1e-3).all()
+
+
+def test_stored_runs_without_old_data_coincide() -> None:
+    """All ratios were 1 up to rounding, and no rounding made an action another one."""
     one, eight = (stored_runs(f"impala_updates_{n}") for n in (1, 8))
     for name in ("curves", "final", "area"):
         kinds = [getattr(one[kind], name) for kind in ("V-trace", "uncorrected")]
@@ -896,19 +926,19 @@ def test_priorities_reach_the_buffer() -> None:
 def test_wrong_environments_and_rewards_are_refused() -> None:
     envs = make_envs("CartPole-v1", 3)
     with pytest.raises(ValueError, match="envs must have 4 copies, got 3"):
-        IMPALA(IMPALAPolicy(LOOP, DiscretePolicy(4, 2)), envs)
+        IMPALA(IMPALAPolicy(LOOP, model_for(envs)), envs)
     late = SyncVectorEnv(
         [partial(gym.make, "CartPole-v1")] * 4, autoreset_mode=AutoresetMode.NEXT_STEP
     )
     with pytest.raises(ValueError, match="autoreset mode SAME_STEP, got NEXT_STEP"):
-        IMPALA(IMPALAPolicy(LOOP, DiscretePolicy(4, 2)), late)
+        IMPALA(IMPALAPolicy(LOOP, model_for(late)), late)
     with pytest.raises(ValueError, match="action_space must fit the environments"):
         make_learner(replace(LOOP, action_space="continuous"))
     with pytest.raises(ValueError, match="action_space must fit the environments"):
         make_learner(LOOP, "Pendulum-v1")
     cards = make_envs("Blackjack-v1", 4)
     with pytest.raises(ValueError, match="envs must have boxes as observations"):
-        IMPALA(IMPALAPolicy(LOOP, DiscretePolicy(3, 2)), cards)
+        IMPALA(IMPALAPolicy(LOOP, model_for(envs)), cards)
 
     class Broken(gym.Wrapper):
         def step(self, action: Any) -> Any:
@@ -916,15 +946,18 @@ def test_wrong_environments_and_rewards_are_refused() -> None:
             return obs, math.nan, *rest
 
     learner = make_learner(LOOP, lambda: Broken(gym.make("CartPole-v1")))
-    with pytest.raises(ValueError, match="reward must be finite"):
+    with pytest.raises(ValueError, match="reward of environment 0 is nan at step 0"):
         learner.iterate()
 
 
 def test_it_learns_to_balance() -> None:
-    config = replace(impala_settings("CartPole-v1"), total_steps=10_000)
-    history = fit(make_learner(config), progress=False)
-    returns = [row["charts/episodic_return"] for row in history]
-    assert np.nanmean(returns[-5:]) > 2 * np.nanmean(returns[:3])
+    def growth(seed: int) -> float:
+        config = replace(impala_settings("CartPole-v1"), total_steps=10_000, seed=seed)
+        history = fit(make_learner(config), progress=False)
+        returns = [row["charts/episodic_return"] for row in history]
+        return np.nanmean(returns[-5:]) / np.nanmean(returns[:3])
+
+    assert median_of_seeds(growth) > 2
 
 
 def test_collate_keeps_every_dimension() -> None:

@@ -448,7 +448,8 @@ def test_value_clip_never_lowers_the_error() -> None:
     new, old, target = torch.randn(3, 1000, generator=g)
     data = ppo_value_data(new, old, target, torch.rand(1000, generator=g))
     assert ppo_value_error(data, 0.2) > ppo_value_error(data)
-    assert ppo_value_error(data, 1e9) == ppo_value_error(data)
+    # Nothing is clipped, but the larger of two errors may round another way.
+    torch.testing.assert_close(ppo_value_error(data, 1e9), ppo_value_error(data))
 
 
 # --- The divergence -------------------------------------------------------------------
@@ -461,7 +462,8 @@ def test_k3_matches_its_definition(log_ratio: list[float]) -> None:
     expected = np.mean([math.exp(x) - 1 - x for x in log_ratio])
     found = approx_kl_k3(ell, torch.zeros_like(ell)).item()
     assert found == pytest.approx(expected, abs=1e-12)
-    assert found >= 0
+    # Not below 0; `expm1` may be off by one in its last digit.
+    assert found >= -np.finfo(float).eps * max(map(abs, log_ratio))
 
 
 @pytest.mark.equation("kl-k1")

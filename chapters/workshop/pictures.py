@@ -770,11 +770,19 @@ def table_of_switches(
 # %% [markdown]
 # ## Questions
 #
-# An exercise comes in three kinds. *Find the bug* and *experiment* are graded by what the
-# reader's code computes: `grade` of {doc}`/chapters/agents` does that. *Predict first*
-# needs no code. One chooses an answer and only then may look, and even that works without
-# JavaScript and without a kernel: a browser has radio buttons and `<details>`, and CSS can
-# ask whether the right button is checked.
+# An exercise comes in three kinds. Two are graded by what the reader's code computes, and
+# `grade` of {doc}`/chapters/agents` does that. *Find the bug*: a function is broken, the
+# reader mends it, and it is compared with the right one. *Experiment*: the reader changes
+# a setting, and the run says whether it was a good idea.
+#
+# ```python
+# grade(mended, reference, *cases)
+# grade(lambda: mean_return(settings) >= 475, lambda: True, ())
+# ```
+#
+# *Predict first* needs no code. One chooses an answer and only then may look. That works
+# without JavaScript and without a kernel: a browser has radio buttons and `<details>`, and
+# CSS can ask whether the right button is checked.
 
 # %% tags=["export"]
 STYLE += """
@@ -892,36 +900,27 @@ picture = Picture(
 )
 
 
-def table(y, mode, rows, accents):
+NEXT_STEP = """action a₀ a₁ a₂ none b₀ b₁
+reward r₀ r₁ r₂ 0 q₀ q₁
+obs s₁ s₂ s₃ z₀ z₁ z₂"""
+SAME_STEP = """action a₀ a₁ a₂ b₀ b₁ b₂
+reward r₀ r₁ r₂ q₀ q₁ q₂
+obs s₁ s₂ z₀ z₁ z₂ z₃
+final_obs · · s₃ · · ·"""
+
+
+def table(y, mode, rows, column, names):
     picture.text(4, y, mode, bold=True, anchor="start")
-    for number, (name, row) in enumerate(rows.items(), 1):
+    for number, row in enumerate(rows.split("\n"), 1):
+        name, *contents = row.split()
         picture.text(96, y + 32 * number, name, "quiet", "end")
-        picture.cells(130, y + 32 * number, row.split(), accents.get(name))
+        tones = {column: "accent"} if name in names else {}
+        picture.cells(130, y + 32 * number, contents, tones)
 
 
-phantom = {3: "accent"}
-table(
-    0,
-    "NEXT_STEP",
-    {
-        "action": "a₀ a₁ a₂ none b₀ b₁",
-        "reward": "r₀ r₁ r₂ 0 q₀ q₁",
-        "obs": "s₁ s₂ s₃ z₀ z₁ z₂",
-    },
-    dict.fromkeys(("action", "reward", "obs"), phantom),
-)
+table(0, "NEXT_STEP", NEXT_STEP, 3, ("action", "reward", "obs"))
 picture.text(274, 124, "a step that never happened", "accent")
-table(
-    164,
-    "SAME_STEP",
-    {
-        "action": "a₀ a₁ a₂ b₀ b₁ b₂",
-        "reward": "r₀ r₁ r₂ q₀ q₁ q₂",
-        "obs": "s₁ s₂ z₀ z₁ z₂ z₃",
-        "final_obs": "· · s₃ · · ·",
-    },
-    {"final_obs": {2: "accent"}},
-)
+table(164, "SAME_STEP", SAME_STEP, 2, ("final_obs",))
 picture.text(226, 320, "where the third step really led", "accent")
 picture
 

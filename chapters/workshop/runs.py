@@ -929,7 +929,7 @@ def load(path: str | Path) -> Any:
     try:
         name, arguments = state["policy"]["recipe"]
         weights = state["policy"]["weights"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no policy") from error
     # Only functions that build policies may be called by a file.
     package = import_module("literate_rl")

@@ -63,10 +63,12 @@ def read_chapter(text: str) -> NotebookNode:
 
 
 def name_folded_cells(notebook: NotebookNode) -> None:
-    """Say on each folded cell what it holds."""
+    """Say on each folded cell what it holds; fold the claims."""
     for cell in notebook.cells:
         tags = cell.metadata.get("tags", [])
-        if "hide-cell" in tags:
+        if "claims" in tags:
+            name, tags[:] = "What this section claims", [*tags, "hide-input"]
+        elif "hide-cell" in tags:
             name = "Solution"
         elif "hide-input" in tags:
             name = "Imports and public names" if "export" in tags else "Code"

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest b83e43431b6fd9b7
+# Generated from chapters/*.py (edit there); digest c213ac36769a6986
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -31,7 +31,6 @@ from .advantages import (
     gae_loop as gae_loop,
     lambda_returns as lambda_returns,
     n_step_returns as n_step_returns,
-    reverse_scan as reverse_scan,
 )
 from .ppo_error import (
     approx_kl_k3 as approx_kl_k3,
@@ -167,6 +166,9 @@ from .workshop.runs import (
     show as show,
     stored_runs as stored_runs,
     video_html as video_html,
+)
+from .workshop.fast import (
+    reverse_scan as reverse_scan,
 )
 from .workshop.pictures import (
     Axis as Axis,

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest dc60ecb2308246f1
+# Generated from chapters/impala.py (edit there); digest b6dab34f481c3ab5
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -167,7 +167,9 @@ class IMPALAConfig:
             check_setting(self, name, legal.__contains__, f"one of {legal}")
         if self.priority_IS_weight and not self.priority:
             raise ValueError("priority must be True if priority_IS_weight is True")
-        check_clips(self.rho_clip_ratio, self.c_clip_ratio, self.rho_pg_clip_ratio)
+        for name in ("rho_clip_ratio", "c_clip_ratio", "rho_pg_clip_ratio"):
+            check_setting(self, name, lambda x: x is None or x > 0, "positive or None")
+        check_clips(self.rho_clip_ratio, self.c_clip_ratio)
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> IMPALAConfig:
@@ -552,7 +554,7 @@ class IMPALAPolicy:
             model.eval()
         row = model(obs)
         noise = model.noise(1, len(row), self.generator)[0].to(self.device)
-        return {"logit": self.describe(row), "action": model.actions.choose(row, noise)}
+        return {"logit": self.describe(row), "action": model.act(obs, noise)}
 
     def observations(self, data: dict[int, Any]) -> Any:
         """Stack the observations of all environments."""

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 13e39eb8c4d1bde8
+# Generated from chapters/workshop/runs.py (edit there); digest 942d44d36afff0aa
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -665,7 +665,7 @@ def load(path: str | Path) -> Any:
     try:
         name, arguments = state["policy"]["recipe"]
         weights = state["policy"]["weights"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no policy") from error
     # Only functions that build policies may be called by a file.
     package = import_module("literate_rl")

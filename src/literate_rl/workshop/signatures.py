@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 10968a90e90e61df
+# Generated from chapters/workshop/signatures.py (edit there); digest c38075888a83102d
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import (
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
-from jaxtyping import AbstractDtype, Bool
+from jaxtyping import AbstractDtype
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -52,6 +52,7 @@ __all__ = [
 
 
 if TYPE_CHECKING:
+    from typing import Annotated as Bool
     from typing import Annotated as Float
     from typing import Annotated as Int
 else:
@@ -62,9 +63,14 @@ else:
         dtypes = ("float32", "float64")
 
     class Int(AbstractDtype):
-        """Tensors of int64, PyTorch's type of counts and indices."""
+        """Tensors of int64."""
 
         dtypes = ("int64",)
+
+    class Bool(AbstractDtype):
+        """Tensors of truth values."""
+
+        dtypes = ("bool", "bool_")  # the second is NumPy's word before its version 2
 
 
 # Ranges that many signatures share. The bounds come from the package `annotated_types`.
@@ -218,7 +224,8 @@ def plan_for(source: Any) -> Plan:
             elif kind is parameter.VAR_KEYWORD:
                 plan = plan._replace(others=check)
             else:
-                plan.named[name] = check
+                if kind is not parameter.POSITIONAL_ONLY:
+                    plan.named[name] = check
                 if kind is not parameter.KEYWORD_ONLY:
                     plan.places.append((name, check))
     except Exception as error:
@@ -315,9 +322,7 @@ def tensor_check(hint: Any) -> Check:
     texts = hint.dim_str.split()
     words = f"({', '.join(texts)}{',' * (len(texts) == 1)})"
     dims = [read_dim(text) for text in texts]
-    star = next(
-        (i for i, (base, *_) in enumerate(dims) if base[:1] in ("*", ".")), None
-    )
+    star = next((i for i, d in enumerate(dims) if d[0][:1] in ("*", ".")), None)
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         if not isinstance(x, kind):
@@ -412,14 +417,15 @@ def number_check(base: type, bounds: tuple[Any, ...]) -> Check:
     # Asking an abstract class such as `Real` is slow. The usual types are asked first.
     usual, kind = ((int,), Integral) if base is int else ((float, int), Real)
     noun = "be an integer" if base is int else "be a number"
-    rules = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
-    expected = f"be {' and '.join(f'{word} {limit}' for _, word, limit in rules)}"
+    facts = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
+    rules = [(holds, limit) for holds, _, limit in facts]
+    expected = f"be {' and '.join(f'{word} {limit}' for _, word, limit in facts)}"
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         # The exact type, because `isinstance(True, int)` holds.
         if type(x) not in usual and (isinstance(x, bool) or not isinstance(x, kind)):
             return Fault(TypeError, name, noun, describe(x))
-        for holds, _, limit in rules:
+        for holds, limit in rules:
             if not holds(x, limit):
                 return Fault(ValueError, name, expected, x)
         return None
@@ -499,7 +505,7 @@ def fields_check(hint: Any) -> Check:
         lambda x: isinstance(x, tuple) and getattr(x, "_fields", None) == fields,
         f"be a {hint.__name__} ({', '.join(fields)})",
     )
-    return parts_check(alike, lambda x: zip(labels, checks, x, strict=True))
+    return parts_check(alike, lambda x: zip(labels, checks, x))  # noqa: B905
 
 
 def tree_check(hint: Any) -> Check:
