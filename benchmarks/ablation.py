@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.agents import Rollout, make_envs
-from literate_rl.ppo import PPO, GaussianPolicy, PPOConfig, make_policy, ppo_settings
+from literate_rl.ppo import PPO, PPOConfig, make_policy, ppo_settings
 from literate_rl.workshop.runs import flat_env
 
 Envs = VectorEnv[Any, Any, Any]
@@ -38,23 +38,24 @@ def default_initialisation(policy: Any) -> None:
 
 def large_last_layer(policy: Any) -> None:
     """Give the actor's last layer the scale of a critic's."""
-    nn.init.orthogonal_(policy.actor[-1].weight, 1.0)
+    nn.init.orthogonal_(policy.network.actor[-1].weight, 1.0)
 
 
 def relu(policy: Any) -> None:
     """Put ReLU in the place of tanh."""
-    for network in (policy.actor, policy.critic):
-        network[1], network[3] = nn.ReLU(), nn.ReLU()
+    for layers in (policy.network.actor, policy.network.critic):
+        layers[1], layers[3] = nn.ReLU(), nn.ReLU()
 
 
 def shared_trunk(policy: Any) -> None:
     """Let actor and critic share their hidden layers."""
-    policy.critic = nn.Sequential(*policy.actor[:-1], policy.critic[-1])
+    network = policy.network
+    network.critic = nn.Sequential(*network.actor[:-1], network.critic[-1])
 
 
-def small_deviation(policy: GaussianPolicy) -> None:
-    """Start with a deviation of $e^{-1}$."""
-    nn.init.constant_(policy.log_sigma, -1.0)
+def small_deviation(policy: Any) -> None:
+    """Start with a standard deviation of $e^{-1}$."""
+    nn.init.constant_(policy.network.actor.log_sigma, -1.0)
 
 
 # --- Learners.
@@ -68,20 +69,20 @@ def ordinary_adam(learner: PPO) -> None:
 class Shortsighted(PPO):
     """Takes a time limit for the end of the task."""
 
-    def collect(self) -> tuple[Rollout, Tensor]:
+    def collect(self) -> Rollout:
         """Collect, and call each truncation a termination."""
-        batch, real = super().collect()
+        batch = super().collect()
         done = batch.terminated | batch.truncated
-        return batch._replace(terminated=done, truncated=done & False), real
+        return batch._replace(terminated=done, truncated=torch.zeros_like(done))
 
 
 class Phantoms(PPO):
     """Learns from the phantom rows of ``NEXT_STEP`` environments too."""
 
-    def collect(self) -> tuple[Rollout, Tensor]:
+    def collect(self) -> Rollout:
         """Collect, and call each row real."""
-        batch, real = super().collect()
-        return batch, torch.ones_like(real)
+        batch = super().collect()
+        return batch._replace(real=torch.ones_like(batch.real))
 
 
 def late_reset(env: str, config: PPOConfig) -> Envs:

@@ -24,16 +24,9 @@ from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, read_table, write_table
 from literate_rl.actors import ActorLearner
 from literate_rl.agents import make_envs
-from literate_rl.ppo import (
-    PPO,
-    DiscretePolicy,
-    PPOConfig,
-    make_policy,
-    numpy_act,
-    ppo_settings,
-)
-from literate_rl.ppo_error import fused_ppo_policy_error
-from literate_rl.workshop.runs import evaluate, fit, flat_env
+from literate_rl.evaluation import evaluate
+from literate_rl.ppo import PPO, PPOConfig, make_policy, numpy_act, ppo_settings
+from literate_rl.workshop.runs import fit, flat_env
 
 BINS = 25
 # Episodes of the final evaluation start from seeds that no training run uses.
@@ -44,7 +37,7 @@ Build = Callable[[Any], Any]
 
 
 def agent(config: PPOConfig, env: str) -> PPO:
-    """Build the agent of the chapter, with the fast functions where it has them."""
+    """Build the agent of the chapter, which acts in NumPy."""
     envs = make_envs(partial(flat_env, env), config.num_envs)
     torch.manual_seed(config.seed)
     policy = make_policy(
@@ -52,8 +45,7 @@ def agent(config: PPOConfig, env: str) -> PPO:
         envs.single_action_space,
         normalize=config.normalize_obs,
     )
-    error = fused_ppo_policy_error if isinstance(policy, DiscretePolicy) else None
-    return PPO(policy, envs, config, numpy_act(policy), error)
+    return PPO(policy, envs, config, numpy_act(policy))
 
 
 @dataclass(frozen=True)
@@ -121,8 +113,7 @@ def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
     start = time.process_time()
     history = fit(learner, progress=False)
     seconds = time.process_time() - start
-    # A learner with actors has no environments of its own; it ends the actors.
-    (learner if isinstance(learner, ActorLearner) else learner.envs).close()
+    close(learner)
     returns = evaluate(
         learner.policy, experiment.env, experiment.episodes, EVALUATION_SEED
     )
@@ -131,6 +122,14 @@ def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
     known = [value for _, value in curve if not np.isnan(value)]
     area = float(np.mean(known)) if known else float("nan")
     return Result(curve, float(returns.mean()), area, seconds, judged)
+
+
+def close(learner: Any) -> None:
+    """Close a learner's environments, or end its actors."""
+    if isinstance(learner, ActorLearner):
+        learner.close()
+    else:
+        getattr(learner, "ppo", learner).collector.envs.close()
 
 
 def binned(history: list[dict[str, float]], total: int) -> list[tuple[int, float]]:

@@ -20,9 +20,9 @@ from literate_rl.agents import make_envs
 from literate_rl.ppg import (
     Maze,
     MazeLevels,
-    PhasicPolicy,
     PPGAlgorithm,
     PPGConfig,
+    make_phasic_policy,
     ppg_settings,
 )
 from literate_rl.workshop.runs import flat_env
@@ -48,7 +48,7 @@ def agent(config: PPGConfig, env: str) -> PPGAlgorithm:
     else:
         envs = MazeLevels(config.num_envs, TRAINING_LEVELS)
     torch.manual_seed(config.seed)
-    policy = PhasicPolicy(
+    policy = make_phasic_policy(
         envs.single_observation_space,
         envs.single_action_space,
         config.share_encoder,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.learning import Experiment, Variant, main, noisy_return
 from literate_rl.agents import make_envs
-from literate_rl.ppg import PhasicPolicy, PPGAlgorithm, PPGConfig
+from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy
 from literate_rl.workshop.runs import flat_env
 
 LEVELS = 200
@@ -77,7 +77,7 @@ def agent(config: PPGConfig) -> PPGAlgorithm:
     envs = make_envs(partial(flat_env, "StarPilot-v0"), config.num_envs)
     torch.manual_seed(config.seed)
     with gym.make("StarPilot-v0") as env:
-        policy = PhasicPolicy(env.observation_space, env.action_space)
+        policy = make_phasic_policy(env.observation_space, env.action_space)
     return PPGAlgorithm(policy, envs, config)
 
 

@@ -45,7 +45,7 @@ from literate_rl.actors import (
 )
 from literate_rl.agents import make_envs
 from literate_rl.impala import IMPALAPolicy, impala_settings
-from literate_rl.ppo import DiscretePolicy, make_policy
+from literate_rl.ppo import CategoricalActions, make_policy
 from literate_rl.workshop.runs import Run, fit, flat_env, load_checkpoint
 
 SMALL = ActorsConfig(actors=2, unroll_len=5, n_sample=3, total_steps=300)
@@ -66,7 +66,7 @@ def make_learner(env: str = "CartPole-v1", **changes: Any) -> ActorLearner:
     envs = build()
     torch.manual_seed(config.seed)
     model = make_policy(envs.single_observation_space, envs.single_action_space)
-    kind = "discrete" if isinstance(model, DiscretePolicy) else "continuous"
+    kind = "discrete" if isinstance(model.actions, CategoricalActions) else "continuous"
     return ActorLearner(IMPALAPolicy(replace(config, action_space=kind), model), build)
 
 
@@ -459,6 +459,13 @@ class Witness:
         self.version += 1
         self.submit(slot)
 
+    def take_until(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
+        """Take unrolls until something has happened, but not for ever."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "it has not happened"
+            self.take()
+
 
 def shared(
     build: Callable[[], SyncVectorEnv],
@@ -535,8 +542,7 @@ def test_actors_that_are_killed_are_replaced_and_nothing_is_torn_or_counted_twic
         for actor in victims:
             os.kill(pids(transport)[actor], signal.SIGKILL)
         kills += len(victims)
-        while transport.replaced < kills:
-            witness.take()
+        witness.take_until(lambda kills=kills: transport.replaced >= kills)
         everyone |= set(pids(transport))
     for _ in range(30):
         witness.take()
@@ -575,8 +581,9 @@ def test_ctrl_c_is_not_for_actors() -> None:
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_an_error_in_an_actor_ends_the_run_with_its_words(error) -> None:
-    transport, policy = shared(partial(counting, fails_at=20, error=error))
-    witness = Witness(transport, policy, actors=1, slots=2)
+    # With one slot the actor goes on only when the learner has taken what there was.
+    transport, policy = shared(partial(counting, fails_at=20, error=error), slots=1)
+    witness = Witness(transport, policy, actors=1, slots=1)
     for _ in range(2):  # two unrolls of 8 steps are below step 20
         witness.take()
     with pytest.raises(ChildProcessError, match="actor 0 failed") as raised:
@@ -658,9 +665,12 @@ def started(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         start_new_session=True,
     )
     table = tmp_path / "runs/a/metrics.csv"
-    began = eventually(
-        lambda: table.exists() and table.read_text().count("\n") > 60, seconds=90
-    )
+
+    def ready() -> bool:
+        ended = process.poll() is not None  # then there is nothing to wait for
+        return ended or (table.exists() and table.read_text().count("\n") > 60)
+
+    began = eventually(ready, seconds=90) and process.poll() is None
     yield process
     for member in session(process.pid):
         os.kill(member, signal.SIGKILL)

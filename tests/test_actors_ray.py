@@ -68,13 +68,11 @@ def places(transport: RayActors) -> list[tuple[str, int]]:
 def test_actors_on_two_nodes_are_replaced_when_they_are_killed(connected) -> None:
     transport, policy = on_ray(actors=2, nap=0.0005)
     witness = Witness(transport, policy, actors=2, slots=2)
-    while transport.at_work < 2:
-        witness.take()
+    witness.take_until(lambda: transport.at_work == 2)
     (node, pid), (other, _) = places(transport)
     assert node != other
     os.kill(pid, signal.SIGKILL)
-    while transport.replaced < 1 or transport.at_work < 2:
-        witness.take()
+    witness.take_until(lambda: transport.replaced == 1 and transport.at_work == 2)
     for _ in range(10):
         witness.take()
     assert transport.replaced == 1

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import __main__ as command
@@ -23,9 +27,17 @@ from benchmarks import (
     ppg_learning,
     ppo_loop,
     ppo_solve,
+    reinforce_learning,
 )
 from benchmarks.harness import Case, Goal, measure, summarise
 from benchmarks.store import read_results, read_table, write_results, write_table
+from literate_rl.hybrid_action import ppo_policy_error_hybrid_per_head
+from literate_rl.impala import IMPALAConfig
+from literate_rl.ppg import PPGConfig
+from literate_rl.ppo_error import ppo_policy_data
+from literate_rl.workshop.runs import fit
+
+SMALL = learning.ppo_settings("CartPole-v1")
 
 
 @pytest.mark.parametrize("name", command.NAMES)
@@ -187,20 +199,164 @@ def test_every_variant_of_impala_trains(name: str) -> None:
         assert math.isfinite(learner.iterate()["losses/policy_loss"])
 
 
+@pytest.mark.parametrize("subtract_value", [True, False])
+def test_reinforce_learns_and_is_decided_by_its_seed(subtract_value: bool) -> None:
+    """Ten updates lift the mean return well above the 20 of a random policy."""
+    config = reinforce_learning.ReinforceConfig(
+        seed=1, total_steps=20 * 1024, subtract_value=subtract_value
+    )
+    first, again = (
+        fit(reinforce_learning.Reinforce(config), progress=False) for _ in range(2)
+    )
+    returns = [row["charts/episodic_return"] for row in first]
+    assert returns == [row["charts/episodic_return"] for row in again]
+    assert np.mean(returns[-5:]) > 2 * np.mean(returns[:2])
+
+
+def test_the_baseline_is_all_that_differs() -> None:
+    """The first batch and the first value are the same, the first loss is not."""
+    firsts = {}
+    for subtract_value in (True, False):
+        config = reinforce_learning.ReinforceConfig(subtract_value=subtract_value)
+        learner = reinforce_learning.Reinforce(config)
+        firsts[subtract_value] = learner.iterate()
+    with_baseline, without = firsts[True], firsts[False]
+    assert with_baseline["charts/episodic_return"] == without["charts/episodic_return"]
+    assert with_baseline["losses/policy_loss"] != without["losses/policy_loss"]
+
+
 def test_ablation_variants_change_what_they_say() -> None:
     env, config = "CartPole-v1", learning.ppo_settings("CartPole-v1")
     plain = ablation.build(config, env)
     for change in (ablation.default_initialisation, ablation.large_last_layer):
         other = ablation.build(config, env, change_policy=change)
         assert not torch.equal(
-            plain.policy.actor[-1].weight, other.policy.actor[-1].weight
+            plain.policy.network.actor[-1].weight,
+            other.policy.network.actor[-1].weight,
         )
     shared = ablation.build(config, env, change_policy=ablation.shared_trunk)
-    assert shared.policy.actor[0] is shared.policy.critic[0]
+    assert shared.policy.network.actor[0] is shared.policy.network.critic[0]
+    rectified = ablation.build(config, env, change_policy=ablation.relu)
+    kinds = {type(layer) for layer in rectified.policy.network.modules()}
+    assert torch.nn.ReLU in kinds
+    assert torch.nn.Tanh not in kinds
     late = ablation.build(
         config, env, learner=ablation.Phantoms, environments=ablation.late_reset
     )
-    assert late.resets_later
+    assert late.collector.resets_later
+    assert late.collect().real.all()
+    usual = ablation.build(config, env, environments=ablation.late_reset)
+    assert not usual.collect().real.all()
+    pendulum = replace(learning.ppo_settings("Pendulum-v1"), num_envs=2)
+    blind = ablation.build(pendulum, "Pendulum-v1", learner=ablation.Shortsighted)
+    batch = blind.collect()
+    assert batch.terminated.any()
+    assert not batch.truncated.any()
+    calm = ablation.build(
+        pendulum, "Pendulum-v1", change_policy=ablation.small_deviation
+    )
+    assert (calm.policy.network.actor.log_sigma == -1).all()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        partial(learning.agent, replace(SMALL, num_envs=2), "CartPole-v1"),
+        partial(ppg_learning.agent, PPGConfig(num_envs=2), "CartPole-v1"),
+        partial(impala_learning.build, IMPALAConfig(n_sample=2), "CartPole-v1"),
+    ],
+)
+def test_a_learners_environments_are_closed(build, monkeypatch) -> None:
+    closed = []
+    monkeypatch.setattr(SyncVectorEnv, "close", lambda envs, **_: closed.append(envs))
+    learning.close(build())
+    assert len(closed) == 1
+
+
+# --- The losses of hybrid actions -----------------------------------------------------
+
+# Types with one, no and two arguments.
+MASK = torch.tensor([[0, 1, 0], [0, 0, 0], [1, 0, 1]], dtype=torch.bool)
+SPACE = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (3,))))
+
+
+def hybrid_batch(loss: str) -> tuple[Any, Any, Any, Any]:
+    """Return a distribution, new rows with gradient, old ones, and actions."""
+    generator = torch.Generator().manual_seed(0)
+    new, old = torch.randn(2, 64, 9, generator=generator, dtype=torch.float64)
+    old = new + 0.2 * old
+    new, old = (
+        torch.cat([row[:, :6], row[:, 6:].exp()], -1).requires_grad_()
+        for row in (new, old)
+    )
+    actions = hybrid_learning.LOSSES[loss].from_space(SPACE, MASK)
+    noise = actions.noise(1, 64, generator)[0]
+    return actions, new, old.detach(), actions.choose(old.detach(), noise)
+
+
+def terms(loss: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-probabilities and entropies of one batch, as a loss sees them."""
+    actions, new, _, action = hybrid_batch(loss)
+    return actions.evaluate(new, action)
+
+
+def test_each_loss_drops_its_part_of_the_mask() -> None:
+    log_prob, entropy = terms("joint")
+    without = terms("not masked")
+    # Two of three types leave arguments out, and the policy takes each of them.
+    assert not torch.allclose(log_prob, without[0])
+    assert not torch.allclose(entropy, without[1])
+    for name, expected in (
+        ("ratio not masked", (without[0], entropy)),
+        ("entropy not masked", (log_prob, without[1])),
+        ("per head", (None, entropy)),
+    ):
+        for ours, theirs in zip(terms(name), expected, strict=True):
+            assert theirs is None or torch.equal(ours, theirs)
+    heads, _ = terms("per head")
+    torch.testing.assert_close(heads.sum(-1), log_prob)
+    # What is not masked is what a mask of ones says.
+    _, new, _, action = hybrid_batch("joint")
+    ones = hybrid_learning.HybridActions.from_space(SPACE, torch.ones(3, 3))
+    for ours, theirs in zip(without, ones.evaluate(new, action), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_the_error_per_head_has_the_gradient_of_the_chapters() -> None:
+    """Its value differs by a constant: a type without arguments has a ratio of 1."""
+    actions, new, old, action = hybrid_batch("per head")
+    adv = torch.randn(64, dtype=torch.float64, generator=torch.Generator())
+    ours, entropy = actions.evaluate(new, action)
+    theirs, _ = actions.evaluate(old, action)
+    clips = 0.2, 3.0
+    loss, _ = hybrid_learning.per_head_error(ours, theirs, entropy, adv, None, *clips)
+    trees = (actions.logit_of(row) for row in (new, old))
+    data = ppo_policy_data(*trees, actions.action_of(action), adv, None)
+    expected, _ = ppo_policy_error_hybrid_per_head(data, MASK, *clips)
+    torch.testing.assert_close(loss.entropy_loss, expected.entropy_loss)
+    for one, other in zip(loss, expected, strict=True):
+        grads = (
+            torch.autograd.grad(x, new, retain_graph=True)[0] for x in (one, other)
+        )
+        torch.testing.assert_close(*grads)
+    bare = ~MASK[action[:, 0].long()].any(-1)
+    assert bare.any()
+    constant = (adv * bare).mean()
+    torch.testing.assert_close(loss.policy_loss + constant, expected.policy_loss)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("loss", hybrid_learning.LOSSES)
+def test_an_iteration_of_ppo_with_each_loss(loss: str, normalize: bool) -> None:
+    config = learning.ppo_settings(hybrid_learning.MOVING)
+    config = replace(config, normalize_obs=normalize)
+    learner = hybrid_learning.agent(config, hybrid_learning.MOVING, loss=loss)
+    before = [parameter.clone() for parameter in learner.policy.parameters()]
+    metrics = learner.iterate()
+    losses = {key: value for key, value in metrics.items() if key.startswith("losses")}
+    assert all(map(math.isfinite, losses.values()))
+    pairs = zip(before, learner.policy.parameters(), strict=True)
+    assert all(not torch.equal(one, other) for one, other in pairs)
 
 
 def test_a_task_counts_as_solved_at_its_first_good_evaluation(monkeypatch) -> None:

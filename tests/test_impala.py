@@ -38,7 +38,7 @@ from literate_rl.off_policy import (
     vtrace_data,
     vtrace_error_discrete_action,
 )
-from literate_rl.ppo import DiscretePolicy, GaussianPolicy, make_policy
+from literate_rl.ppo import CategoricalActions, GaussianActions, make_policy
 from literate_rl.workshop.runs import Run, fit, flat_env, stored_runs
 
 SMALL = IMPALAConfig(
@@ -55,8 +55,11 @@ def make_impala(continuous: bool = False, **changes: Any) -> IMPALAPolicy:
 def make_learner(config: IMPALAConfig, env: Any = "CartPole-v1") -> IMPALA:
     envs = make_envs(partial(flat_env, env), config.n_sample)
     torch.manual_seed(config.seed)
-    model = make_policy(envs.single_observation_space, envs.single_action_space)
-    return IMPALA(IMPALAPolicy(config, model), envs)
+    return IMPALA(IMPALAPolicy(config, model_for(envs)), envs)
+
+
+def model_for(envs: SyncVectorEnv) -> Any:
+    return make_policy(envs.single_observation_space, envs.single_action_space)
 
 
 def episode(
@@ -167,10 +170,12 @@ def test_settings_by_environment_are_legal() -> None:
 
 
 def test_the_default_model_fits_the_action_space() -> None:
-    for continuous, kind in ((False, DiscretePolicy), (True, GaussianPolicy)):
+    for continuous, kind in ((False, CategoricalActions), (True, GaussianActions)):
         impala = make_impala(continuous)
-        assert isinstance(impala.model, kind)
-        assert impala.default_model() == (kind.__name__, ["literate_rl.ppo"])
+        assert isinstance(impala.model.actions, kind)
+        assert impala.default_model() == ("make_policy", ["literate_rl.ppo"])
+        widths = [p.shape for p in impala.model.network.critic.parameters()][0::2]
+        assert widths == [(64, 3), (64, 64), (1, 64)]
     sizes = {"obs_shape": 3, "action_shape": 2}
     for wrong in ({"obs_shape": 3}, sizes | {"width": 8}, sizes | {"obs_shape": (3,)}):
         with pytest.raises(ValueError, match="model must hold"):
@@ -637,7 +642,7 @@ def test_a_state_that_does_not_fit_changes_nothing(kind) -> None:
 
 def test_collect_draws_from_the_policy() -> None:
     impala = make_impala()
-    nn.init.normal_(impala.model.actor[-1].weight, std=2.0)
+    nn.init.normal_(impala.model.network.actor[-1].weight, std=2.0)
     seen = torch.randn(3)
     output = impala.forward_collect(dict.fromkeys(range(4000), seen))
     logit = impala.model(seen.unsqueeze(0))[0]
@@ -649,7 +654,7 @@ def test_collect_draws_from_the_policy() -> None:
 
 def test_collect_of_numbers_has_mean_and_deviation() -> None:
     impala = make_impala(continuous=True)
-    nn.init.constant_(impala.model.log_sigma, -1.0)
+    nn.init.constant_(impala.model.network.actor.log_sigma, -1.0)
     output = impala.forward_collect(dict.fromkeys(range(4000), torch.zeros(3)))
     drawn = torch.stack([row["action"] for row in output.values()])
     torch.testing.assert_close(
@@ -776,11 +781,11 @@ LOOP = IMPALAConfig(n_sample=4, unroll_len=8, batch_size=4, total_steps=256)
 def test_a_collection_is_what_happened() -> None:
     env = partial(flat_env, lambda: TimeLimit(gym.make("CartPole-v1"), 5))
     learner = make_learner(replace(LOOP, unroll_len=12), env)
-    learner.obs, _ = learner.envs.reset(seed=0)
-    learner.returns = np.zeros(4)
-    samples, finished = learner.collect()
+    learner.collector.reset(0)
+    samples, mean_return = learner.collect()
     assert learner.step == 48
-    assert finished == [5.0] * 8
+    assert mean_return == 5.0
+    assert len(samples) == 4
     for sample in samples:
         assert sample["truncated"].nonzero().flatten().tolist() == [4, 9]
         assert sample["done"].equal(sample["truncated"])
@@ -921,19 +926,19 @@ def test_priorities_reach_the_buffer() -> None:
 def test_wrong_environments_and_rewards_are_refused() -> None:
     envs = make_envs("CartPole-v1", 3)
     with pytest.raises(ValueError, match="envs must have 4 copies, got 3"):
-        IMPALA(IMPALAPolicy(LOOP, DiscretePolicy(4, 2)), envs)
+        IMPALA(IMPALAPolicy(LOOP, model_for(envs)), envs)
     late = SyncVectorEnv(
         [partial(gym.make, "CartPole-v1")] * 4, autoreset_mode=AutoresetMode.NEXT_STEP
     )
     with pytest.raises(ValueError, match="autoreset mode SAME_STEP, got NEXT_STEP"):
-        IMPALA(IMPALAPolicy(LOOP, DiscretePolicy(4, 2)), late)
+        IMPALA(IMPALAPolicy(LOOP, model_for(late)), late)
     with pytest.raises(ValueError, match="action_space must fit the environments"):
         make_learner(replace(LOOP, action_space="continuous"))
     with pytest.raises(ValueError, match="action_space must fit the environments"):
         make_learner(LOOP, "Pendulum-v1")
     cards = make_envs("Blackjack-v1", 4)
     with pytest.raises(ValueError, match="envs must have boxes as observations"):
-        IMPALA(IMPALAPolicy(LOOP, DiscretePolicy(3, 2)), cards)
+        IMPALA(IMPALAPolicy(LOOP, model_for(envs)), cards)
 
     class Broken(gym.Wrapper):
         def step(self, action: Any) -> Any:
@@ -941,7 +946,7 @@ def test_wrong_environments_and_rewards_are_refused() -> None:
             return obs, math.nan, *rest
 
     learner = make_learner(LOOP, lambda: Broken(gym.make("CartPole-v1")))
-    with pytest.raises(ValueError, match="reward must be finite"):
+    with pytest.raises(ValueError, match="reward of environment 0 is nan at step 0"):
         learner.iterate()
 
 

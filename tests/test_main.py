@@ -17,14 +17,15 @@ from pathlib import Path
 import imageio_ffmpeg
 import pytest
 import torch
+from processes import Child
 from torch import Tensor
 
 from literate_rl.__main__ import Command, main
+from literate_rl.evaluation import evaluate
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo import PPOConfig, ppo_settings
 from literate_rl.workshop.runs import (
     Run,
-    evaluate,
     load,
     load_checkpoint,
     save_checkpoint,
@@ -85,7 +86,7 @@ def signal_after(
     """Start a run and send it a signal once its table has some rows; return the end."""
     table = place / "metrics.csv"
     started = time.monotonic()
-    with subprocess.Popen(
+    with Child(
         command(*options, algorithm=algorithm),
         cwd=place.parents[1],
         env=environment(),
@@ -243,7 +244,7 @@ def test_a_killed_run_of_ppg_comes_to_the_same_end(tmp_path):
     assert code == -signal.SIGKILL
     saved = load_checkpoint(killed / "checkpoint.pt")
     assert saved["step"] < STEPS
-    assert saved["policy"]["class"] == "PhasicPolicy"
+    assert saved["policy"]["recipe"][0] == "make_phasic_policy"
     done = run(tmp_path, "--resume", "runs/killed", algorithm="ppg")
     assert done.returncode == 0, done.stderr
     assert_same_to_the_bit(killed, whole)
@@ -580,7 +581,7 @@ def test_a_run_that_goes_on_elsewhere_is_not_resumed(tmp_path, monkeypatch):
     directory = tmp_path / "runs/a"
     endless = ["--name", "a", *TINY, "--total-steps=100000000"]
     started = time.monotonic()
-    with subprocess.Popen(
+    with Child(
         command(*endless),
         cwd=tmp_path,
         env=environment(),
@@ -594,7 +595,7 @@ def test_a_run_that_goes_on_elsewhere_is_not_resumed(tmp_path, monkeypatch):
         holder = f"process {process.pid} on {socket.gethostname()}"
         assert message == f"error: runs/a is in use by {holder}"
         assert "holds a run" in refusal(["ppo", *endless])
-        assert load("runs/a").arguments["obs_size"] == 4
+        assert load("runs/a").network.actor[0].in_features == 4
         assert process.poll() is None  # and nobody has disturbed it
         process.kill()
     goal = load_checkpoint(directory / "checkpoint.pt")["step"] + 4 * ITERATION
@@ -613,4 +614,5 @@ def test_impala_trains_and_resumes(tmp_path, monkeypatch, capsys):
     assert settings["config"]["unroll_len"] == 4
     main(["impala", "--resume", "runs/a"])
     assert "return of 20 episodes" in capsys.readouterr().out
-    assert load(tmp_path / "runs/a").arguments["obs_size"] == 3
+    policy = load(tmp_path / "runs/a")
+    assert policy.network.actor.mean[0].in_features == 3

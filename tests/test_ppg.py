@@ -29,14 +29,14 @@ from literate_rl.disjoint_network import (
     DisjointPolicyValueNetwork,
     RecurrentEncodingNetwork,
 )
-from literate_rl.hybrid_action import HybridDistribution, HybridPolicy
+from literate_rl.evaluation import evaluate
+from literate_rl.hybrid_action import HybridActions, HybridDistribution
 from literate_rl.ppg import (
     LAST,
     MID,
     ConvolutionalEncodingNetwork,
     Maze,
     MazeLevels,
-    PhasicPolicy,
     PPGAlgorithm,
     PPGAuxAlgorithm,
     PPGAuxOptions,
@@ -47,15 +47,14 @@ from literate_rl.ppg import (
     PPGTrainInfo,
     TimeStep,
     divergence,
+    make_phasic_policy,
     ppg_network_forward,
     ppg_settings,
     row_of,
 )
-from literate_rl.ppo import PPO, DiscretePolicy, GaussianPolicy
-from literate_rl.ppo_error import ppo_policy_data
+from literate_rl.ppo import PPO, Policy, make_policy
 from literate_rl.workshop.runs import (
     Run,
-    evaluate,
     fit,
     flat_env,
     load,
@@ -78,7 +77,7 @@ SMALL = PPGConfig(
 def learner(env: Any = "CartPole-v1", config: PPGConfig = SMALL, **options: Any):
     seed_everything(config.seed)
     envs = make_envs(partial(flat_env, env), config.num_envs)
-    policy = PhasicPolicy(
+    policy = make_phasic_policy(
         envs.single_observation_space,
         envs.single_action_space,
         config.share_encoder,
@@ -691,24 +690,25 @@ def test_a_summary_for_debugging_adds_the_gradient() -> None:
 # --- The policy of the policy phase ---------------------------------------------------
 
 
-def twins(action: spaces.Space) -> tuple[PhasicPolicy, Any]:
+def copy_weights(phasic: Policy, other: Policy) -> None:
+    """Give a policy of ``make_policy`` the weights of a phasic one."""
+    heads, network = phasic.network.network.heads, other.network
+    projection = heads.projections[0]
+    policy_head = getattr(projection, "logits", None) or projection.mu
+    for sequential, encoder, head in (
+        (getattr(network.actor, "mean", network.actor), "policy_encoder", policy_head),
+        (network.critic, "value_encoder", heads.value_head),
+    ):
+        layers = [*getattr(heads, encoder).layers, head]
+        for theirs, ours in zip(sequential[::2], layers, strict=True):
+            theirs.load_state_dict(ours.state_dict())
+
+
+def twins(action: spaces.Space) -> tuple[Policy, Policy]:
     """Return a phasic policy and one of the chapters before with the same weights."""
     torch.manual_seed(0)
-    phasic = PhasicPolicy(BOX, action)
-    other: Any = (
-        DiscretePolicy(4, 3)
-        if isinstance(action, spaces.Discrete)
-        else GaussianPolicy(4, action.low, action.high)
-    )
-    heads = phasic.network.heads
-    for sequential, encoder, head in (
-        (other.actor, heads.policy_encoder, None),
-        (other.critic, heads.value_encoder, heads.value_head),
-    ):
-        projection = heads.projections[0]
-        last = head or getattr(projection, "logits", None) or projection.mu
-        for theirs, ours in zip(sequential[::2], [*encoder.layers, last], strict=True):
-            theirs.load_state_dict(ours.state_dict())
+    phasic, other = make_phasic_policy(BOX, action), make_policy(BOX, action)
+    copy_weights(phasic, other)
     return phasic, other
 
 
@@ -723,47 +723,57 @@ def test_a_phasic_policy_is_that_of_ppo_with_another_head(action: Any) -> None:
     torch.testing.assert_close(row, other(obs))
     torch.testing.assert_close(phasic.value(obs), other.value(obs))
     torch.testing.assert_close(drawn, other.act(obs, noise))
-    assert torch.equal(phasic.log_prob(row, drawn), other.log_prob(row, drawn))
+    judged = zip(
+        phasic.evaluate_actions(obs, drawn),
+        other.evaluate_actions(obs, drawn),
+        strict=True,
+    )
+    for ours, theirs in judged:
+        assert ours.shape == (6,)
+        torch.testing.assert_close(ours, theirs)
     np.testing.assert_allclose(phasic.to_env(drawn), other.to_env(drawn), atol=1e-6)
 
 
-def test_hybrid_rows_are_those_of_the_hybrid_policy() -> None:
+def test_hybrid_rows_are_those_of_the_hybrid_actions() -> None:
     torch.manual_seed(0)
-    phasic, other = PhasicPolicy(BOX, HYBRID), HybridPolicy(4, HYBRID)
-    for projection in phasic.network.heads.projections[1:]:
+    phasic, actions = make_phasic_policy(BOX, HYBRID), HybridActions.from_space(HYBRID)
+    for projection in phasic.network.network.heads.projections[1:]:
         torch.nn.init.normal_(projection.log_sigma)
     obs = torch.randn(6, 4)
     row = phasic(obs)
-    (kind, boxes), _, _ = phasic.network(obs)[0]
-    expected = [kind.logits, *(b.mean for b in boxes), *(b.stddev for b in boxes)]
-    ours = phasic.row(row)
-    torch.testing.assert_close(ours[:, :3].softmax(-1), expected[0].softmax(-1))
-    torch.testing.assert_close(ours[:, 3:], torch.cat(expected[1:], -1))
+    (kind, boxes), _, _ = phasic.network.network(obs)[0]
+    means, sigmas = ([getattr(b, name) for b in boxes] for name in ("mean", "stddev"))
+    torch.testing.assert_close(row[:, :3].softmax(-1), kind.logits.softmax(-1))
+    torch.testing.assert_close(row[:, 3:], torch.cat([*means, *sigmas], -1))
     noise = phasic.noise(1, 6, torch.Generator())[0]
     action = phasic.act(obs, noise)
-    torch.testing.assert_close(
-        phasic.log_prob(row, action), other.log_prob(ours, action)
+    assert torch.equal(action, actions.choose(row, noise))
+    # What was done is judged by the type and by the arguments of that type only.
+    log_prob, entropy = phasic.evaluate_actions(obs, action)
+    numbers = action[:, 1:].split([2, 1, 2], -1)
+    of_type = torch.stack(
+        [box.log_prob(x) for box, x in zip(boxes, numbers, strict=True)], -1
     )
-    data = ppo_policy_data(row, row.detach(), action, torch.randn(6), None)
-    loss, _ = phasic.error(data)
-    expected_loss, _ = other.error(
-        data._replace(logit_new=ours, logit_old=ours.detach())
-    )
-    torch.testing.assert_close(loss.policy_loss, expected_loss.policy_loss)
-    torch.testing.assert_close(loss.entropy_loss, expected_loss.entropy_loss)
+    chosen = action[:, 0].long()
+    expected = kind.log_prob(chosen) + of_type[torch.arange(6), chosen]
+    torch.testing.assert_close(log_prob, expected)
+    spread = torch.stack([box.entropy() for box in boxes], -1)
+    expected = kind.entropy() + (kind.probs * spread).sum(-1)
+    torch.testing.assert_close(entropy, expected)
 
 
 @pytest.mark.parametrize("share", [False, True])
 def test_pictures_may_come_flat(share: bool) -> None:
     space = spaces.Box(0, 1, (3, 5, 7))
-    policy = PhasicPolicy(space, THREE, share)
-    assert isinstance(policy.network.heads.policy_encoder, ConvolutionalEncodingNetwork)
+    policy = make_phasic_policy(space, THREE, share)
+    network = policy.network.network
+    assert isinstance(network.heads.policy_encoder, ConvolutionalEncodingNetwork)
     obs = torch.rand(2, 4, 3, 5, 7)
     flat = obs.flatten(2)
     assert policy(obs).shape == (2, 4, 3)
     assert torch.equal(policy(obs), policy(flat))
     assert torch.equal(policy.value(obs), policy.value(flat))
-    (_, value, _), _ = policy.network(obs, (), False)
+    (_, value, _), _ = network(obs, (), False)
     assert torch.equal(policy.value(flat), value)
     torch.testing.assert_close(policy(obs)[1, 2], policy(obs[1, 2][None])[0])
 
@@ -781,7 +791,7 @@ def test_spaces_that_the_policy_phase_cannot_serve(
     observation, action, message
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        PhasicPolicy(observation, action)
+        make_phasic_policy(observation, action)
 
 
 def test_channels_may_come_last_and_bytes_are_scaled() -> None:
@@ -818,22 +828,17 @@ def weights(policy: torch.nn.Module) -> list[Tensor]:
 def test_without_its_second_phase_ppg_is_ppo_bit_for_bit() -> None:
     config = replace(SMALL, aux_enabled=False)
     ppg = learner(config=config)
-    phasic, plain = ppg.policy, DiscretePolicy(4, 2)
-    heads = phasic.network.heads
-    for sequential, layers in (
-        (plain.actor, [*heads.policy_encoder.layers, heads.projections[0].logits]),
-        (plain.critic, [*heads.value_encoder.layers, heads.value_head]),
-    ):
-        for theirs, ours in zip(sequential[::2], layers, strict=True):
-            theirs.load_state_dict(ours.state_dict())
     envs = make_envs("CartPole-v1", config.num_envs)
+    plain = make_policy(envs.single_observation_space, envs.single_action_space)
+    copy_weights(ppg.policy, plain)
     ppo = PPO(plain, envs, config)
     for _ in range(8):
         ours, theirs = ppg.iterate(), ppo.iterate()
         assert str(ours) == str(theirs)
         assert ppg.aux.buffer == []
+    heads = ppg.policy.network.network.heads
     same = [*heads.policy_encoder.layers, heads.projections[0].logits]
-    for ours, theirs in zip(same, plain.actor[::2], strict=True):
+    for ours, theirs in zip(same, plain.network.actor[::2], strict=True):
         assert torch.equal(ours.weight, theirs.weight)
 
 
@@ -852,13 +857,18 @@ def test_a_phase_follows_each_interval_and_starts_at_zero() -> None:
 
 def test_the_auxiliary_phase_sees_what_ppo_saw() -> None:
     ppg = learner(config=replace(SMALL, scale_reward=True, normalize_obs=True))
-    ppg.ppo.iterate()
-    ppg.observe()
-    batch, row, value, next_value = ppg.ppo.seen
+    collected = ppg.ppo.collect()
+    (row,) = ppg.rows(collected)
+    assert torch.equal(row, ppg.policy(collected.obs))
+    ppg.ppo.update(collected)
+    ppg.observe((row,))
+    batch, value, next_value = ppg.ppo.seen
+    assert not torch.equal(batch.reward, collected.reward)  # they are scaled
+    assert not torch.equal(row, ppg.policy(collected.obs))  # of the policy before
     obs, info = ppg.aux.buffer[5]
     # Observations are stored as they came. Each phase normalises them anew.
     assert torch.equal(obs, batch.obs[5])
-    assert torch.equal(ppg.aux.prepare(obs), ppg.policy.normalizer(obs))
+    assert torch.equal(ppg.aux.prepare(obs), ppg.policy.network.normalizer(obs))
     for ours, expected in (
         (info.action_distribution[0], row[5]),
         (info.value, value[5]),
@@ -929,7 +939,7 @@ def test_environments_that_reset_later_are_refused() -> None:
     envs = SyncVectorEnv(
         [lambda: gym.make("CartPole-v1")] * 2, autoreset_mode=AutoresetMode.NEXT_STEP
     )
-    policy = PhasicPolicy(envs.single_observation_space, envs.single_action_space)
+    policy = make_phasic_policy(envs.single_observation_space, envs.single_action_space)
     with pytest.raises(ValueError, match="envs must have autoreset mode SAME_STEP"):
         PPGAlgorithm(policy, envs, SMALL)
 

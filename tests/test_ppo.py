@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import fields, replace
 from functools import partial
@@ -16,24 +17,26 @@ from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning import median_of_seeds
-from torch.distributions import Categorical, Independent, Normal
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from literate_rl.agents import make_envs, seed_everything
+from literate_rl.agents import check_experience, make_envs, seed_everything
+from literate_rl.evaluation import evaluate
 from literate_rl.ppo import (
     PPO,
     SETTINGS,
-    DiscretePolicy,
-    GaussianPolicy,
+    CategoricalActions,
+    GaussianActions,
+    Policy,
     PPOConfig,
     RewardScaler,
     RunningMoments,
-    check_experience,
+    make_actions,
     make_policy,
     numpy_act,
     ppo_settings,
 )
-from literate_rl.ppo_error import fused_ppo_policy_error, ppo_policy_data
-from literate_rl.workshop.runs import evaluate, fit, flat_env
+from literate_rl.ppo_error import policy_error_from_log_prob
+from literate_rl.workshop.runs import fit, flat_env
 
 SMALL = PPOConfig(total_steps=256, num_envs=2, num_steps=32, num_epochs=2)
 
@@ -49,9 +52,18 @@ def make_learner(env: Any, config: PPOConfig, **functions: Any) -> PPO:
     return PPO(policy, envs, config, **functions)
 
 
-def gaussian(normalize: bool = False) -> GaussianPolicy:
-    policy = GaussianPolicy(3, [-2.0, 0.0], [2.0, 1.0], 16, normalize)
-    torch.nn.init.normal_(policy.log_sigma, std=0.5)
+def discrete(
+    obs_size: int, num_actions: int, normalize: bool = False, start: int = 0
+) -> Policy:
+    space = gym.spaces.Discrete(num_actions, start=start)
+    return make_policy(gym.spaces.Box(-1, 1, (obs_size,)), space, normalize=normalize)
+
+
+def gaussian(normalize: bool = False) -> Policy:
+    low, high = np.array([[-2.0, 0.0], [2.0, 1.0]], np.float32)
+    space = gym.spaces.Box(low, high)
+    policy = make_policy(gym.spaces.Box(-1, 1, (3,)), space, 16, normalize)
+    torch.nn.init.normal_(policy.network.actor.log_sigma, std=0.5)
     return policy
 
 
@@ -83,8 +95,8 @@ class Counter(gym.Env[np.ndarray, int]):
 @pytest.mark.equation("act-discrete")
 def test_the_race_draws_from_the_softmax() -> None:
     torch.manual_seed(0)
-    policy = DiscretePolicy(2, 4)
-    torch.nn.init.normal_(policy.actor[-1].bias)
+    policy = discrete(2, 4)
+    torch.nn.init.normal_(policy.network.actor[-1].bias)
     obs = torch.zeros(1, 2)
     noise = policy.noise(200, 1000, torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -107,33 +119,187 @@ def test_gaussian_actions_have_their_mean_and_deviation() -> None:
     torch.testing.assert_close(action.std(0), log_sigma.exp()[0], atol=1e-2, rtol=0)
 
 
-@pytest.mark.parametrize("make", [partial(DiscretePolicy, 3, 4), gaussian])
+@pytest.mark.parametrize("make", [partial(discrete, 3, 4), gaussian])
 def test_without_noise_a_policy_is_greedy(make: Any) -> None:
     policy, obs = make(), torch.randn(7, 3)
-    row = policy(obs)
-    best = row.argmax(-1) if isinstance(policy, DiscretePolicy) else row.chunk(2, -1)[0]
+    row, actions = policy(obs), policy.actions
+    is_discrete = isinstance(actions, CategoricalActions)
+    best = row.argmax(-1) if is_discrete else row.chunk(2, -1)[0]
     torch.testing.assert_close(policy.act(obs, 0.0), best)
     others = policy.act(obs, 3 * policy.noise(1, 7, torch.Generator())[0])
-    assert policy.log_prob(row, others).sum() < policy.log_prob(row, best).sum()
+    assert actions.log_prob(row, others).sum() < actions.log_prob(row, best).sum()
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.integers(0, 2**31), st.integers(1, 5), st.integers(2, 6))
-def test_log_prob_is_that_of_the_distribution(seed: int, batch: int, n: int) -> None:
-    torch.manual_seed(seed)
-    discrete = DiscretePolicy(3, n)
-    logit = 5 * torch.randn(batch, n, dtype=torch.float64, requires_grad=True)
-    action = torch.randint(n, (batch,))
-    ours = discrete.log_prob(logit, action)
-    torch.testing.assert_close(ours, Categorical(logits=logit).log_prob(action))
-    row = torch.randn(batch, 4, dtype=torch.float64, requires_grad=True)
-    action = 3 * torch.randn(batch, 2, dtype=torch.float64)
+# --- Action distributions against those of PyTorch ------------------------------------
+
+CATEGORICAL = CategoricalActions(5)
+GAUSSIAN = GaussianActions([-1.0, 0.0, -np.inf], [1.0, 2.0, np.inf])
+SHAPES = st.sampled_from([(1,), (6,), (4, 3), (2, 1, 3)])
+
+
+def rows_of(actions: Any, shape: tuple[int, ...], generator: Any) -> torch.Tensor:
+    """Return rows in float64, logits that are far apart among them."""
+    width, scale = (5, 6.0) if actions is CATEGORICAL else (6, 1.0)
+    row = torch.randn(*shape, width, dtype=torch.float64, generator=generator)
+    return (scale * row).requires_grad_()
+
+
+def peer_of(actions: Any, row: torch.Tensor) -> Any:
+    """Return what PyTorch makes of rows."""
+    if actions is CATEGORICAL:
+        return Categorical(logits=row)
     mu, log_sigma = row.chunk(2, -1)
-    density = Independent(Normal(mu, log_sigma.exp()), 1)
-    ours, theirs = gaussian().log_prob(row, action), density.log_prob(action)
-    torch.testing.assert_close(ours, theirs)
-    grads = [torch.autograd.grad(x.sum(), row)[0] for x in (ours, theirs)]
-    torch.testing.assert_close(*grads)
+    return Independent(Normal(mu, log_sigma.exp()), 1)
+
+
+def assert_same(ours: torch.Tensor, theirs: torch.Tensor, *rows: torch.Tensor) -> None:
+    """Compare numbers and their gradients, each entry with a weight of its own."""
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    weight = torch.linspace(1, 2, ours.numel(), dtype=torch.float64).view_as(ours)
+    grads = (
+        torch.autograd.grad((x * weight).sum(), rows, retain_graph=True)
+        for x in (ours, theirs)
+    )
+    for mine, other in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
+
+
+both_kinds = pytest.mark.parametrize(
+    "actions", [CATEGORICAL, GAUSSIAN], ids=["categorical", "gaussian"]
+)
+
+
+@both_kinds
+@settings(max_examples=30, deadline=None)
+@given(shape=SHAPES, seed=st.integers(0, 2**31))
+def test_rows_mean_what_pytorchs_distributions_say(
+    actions: Any, shape: tuple[int, ...], seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    row, other = (rows_of(actions, shape, generator) for _ in range(2))
+    torch.manual_seed(seed)
+    peer, other_peer = peer_of(actions, row), peer_of(actions, other)
+    # Actions of both, so that some are unlikely.
+    for action in (peer.sample(), other_peer.sample()):
+        assert_same(actions.log_prob(row, action), peer.log_prob(action), row)
+        log_prob, entropy = actions.evaluate(row, action)
+        assert_same(log_prob, peer.log_prob(action), row)
+        assert_same(entropy, peer.entropy(), row)
+        # Each of the two has a gradient of its own, and so has their sum.
+        assert_same(
+            log_prob + 3 * entropy, peer.log_prob(action) + 3 * peer.entropy(), row
+        )
+    assert_same(actions.entropy(row), peer.entropy(), row)
+    theirs = kl_divergence(peer, other_peer)
+    assert_same(actions.kl(row, other), theirs, row, other)
+
+
+@both_kinds
+@settings(max_examples=30, deadline=None)
+@given(shape=SHAPES, seed=st.integers(0, 2**31))
+def test_a_divergence_is_positive_but_between_equal_rows(
+    actions: Any, shape: tuple[int, ...], seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    row, other = (rows_of(actions, shape, generator) for _ in range(2))
+    assert actions.kl(row, other).shape == shape
+    assert (actions.kl(row, other) > 0).all()
+    assert (actions.kl(row, row) == 0).all()
+    # In single precision a small divergence may be lost, but not by much.
+    row, other = row.float(), other.float()
+    assert (actions.kl(row, row + 1e-4 * other) >= -1e-6).all()
+    assert (actions.kl(row, row) == 0).all()
+
+
+def test_an_action_that_was_taken_away_makes_no_nan() -> None:
+    row = torch.tensor([[0.0, -math.inf, 1.0, 2.0, 3.0]], requires_grad=True)
+    rest = Categorical(logits=row.detach()[:, [0, 2, 3, 4]])
+    action = torch.tensor([4])
+    log_prob, entropy = CATEGORICAL.evaluate(row, action)
+    torch.testing.assert_close(log_prob, rest.log_prob(torch.tensor([3])))
+    torch.testing.assert_close(entropy, rest.entropy())
+    torch.testing.assert_close(CATEGORICAL.entropy(row), rest.entropy())
+    assert CATEGORICAL.kl(row, row).item() == 0
+    assert CATEGORICAL.kl(torch.zeros(1, 5), row).item() == math.inf
+    assert CATEGORICAL.kl(row, torch.zeros(1, 5)).isfinite().all()
+    log_prob, _ = CATEGORICAL.evaluate(row, torch.tensor([1]))
+    assert log_prob.item() == -math.inf
+    (log_prob, entropy) = CATEGORICAL.evaluate(row, action)
+    (grad,) = torch.autograd.grad((log_prob + entropy).sum(), row)
+    assert grad.isfinite().all()
+    assert grad[0, 1] == 0
+
+
+@both_kinds
+def test_noise_has_one_number_for_each_draw_and_is_decided_by_its_generator(
+    actions: Any,
+) -> None:
+    first, again, other = (
+        actions.noise(7, 2, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+    )
+    assert first.shape == (7, 2, 5 if actions is CATEGORICAL else 3)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@both_kinds
+def test_actions_that_noise_chooses_have_the_probabilities_of_their_rows(
+    actions: Any,
+) -> None:
+    """The mean of the log-probability is minus the entropy, within five errors."""
+    number, generator = 200_000, torch.Generator().manual_seed(0)
+    row = rows_of(actions, (1,), generator).detach().expand(number, -1) / 3
+    noise = actions.noise(1, number, generator)[0]
+    log_prob = actions.log_prob(row, actions.choose(row, noise))
+    distance = log_prob.mean() + actions.entropy(row[:1])[0]
+    assert distance.abs() < 5 * log_prob.std() / math.sqrt(number)
+
+
+def test_a_policy_is_its_network_and_its_action_distribution() -> None:
+    torch.manual_seed(0)
+    for policy in (discrete(3, 4), gaussian()):
+        obs = torch.randn(6, 2, 3)
+        noise = policy.noise(6, 2, torch.Generator().manual_seed(0))
+        row, action = policy(obs), policy.act(obs, noise)
+        assert torch.equal(row, policy.network(obs))
+        assert torch.equal(policy.value(obs), policy.network.value(obs))
+        assert torch.equal(action, policy.actions.choose(row, noise))
+        log_prob, entropy = policy.evaluate_actions(obs, action)
+        torch.testing.assert_close(log_prob, policy.actions.log_prob(row, action))
+        torch.testing.assert_close(entropy, policy.actions.entropy(row))
+        for numbers in (log_prob, entropy, policy.value(obs)):
+            assert numbers.shape == (6, 2)
+
+
+def test_spaces_have_their_action_distributions() -> None:
+    actions = make_actions(gym.spaces.Discrete(3, start=5))
+    assert isinstance(actions, CategoricalActions)
+    assert (actions.num_actions, actions.start) == (3, 5)
+    actions = make_actions(gym.spaces.Box(-2, 3, (4,)))
+    assert isinstance(actions, GaussianActions)
+    assert (actions.low.tolist(), actions.high.tolist()) == ([-2] * 4, [3] * 4)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(
+    "space", [gym.spaces.Discrete(3, start=2), gym.spaces.Box(-2, np.inf, (2,))]
+)
+def test_a_recipe_builds_the_same_policy_from_plain_values(
+    space: gym.Space[Any], normalize: bool
+) -> None:
+    policy = make_policy(gym.spaces.Box(-1, 1, (3,)), space, 8, normalize)
+    maker, arguments = policy.recipe
+    assert maker == "make_policy"
+    again = make_policy(**json.loads(json.dumps(arguments)))
+    again.load_state_dict(policy.state_dict())
+    obs = torch.randn(4, 3)
+    action = policy.act(obs, 0.0).detach()
+    assert torch.equal(again.act(obs, 0.0), action)
+    assert policy.to_env(action).tolist() == again.to_env(action).tolist()
+    assert again.recipe == policy.recipe
+
+
+# --- Faster, and out into the world ---------------------------------------------------
 
 
 @pytest.mark.parametrize("normalize", [False, True])
@@ -142,11 +308,7 @@ def test_numpy_acts_as_torch_does_and_follows_the_weights(
     kind: str, normalize: bool
 ) -> None:
     torch.manual_seed(0)
-    policy: Any = (
-        DiscretePolicy(3, 5, normalize=normalize)
-        if kind == "discrete"
-        else gaussian(normalize)
-    )
+    policy = discrete(3, 5, normalize) if kind == "discrete" else gaussian(normalize)
     act = numpy_act(policy)
     optimizer = torch.optim.Adam(policy.parameters(), 0.05, fused=True)
     for _ in range(3):
@@ -157,12 +319,12 @@ def test_numpy_acts_as_torch_does_and_follows_the_weights(
         (policy(obs).square().mean() + policy.value(obs).square().mean()).backward()
         optimizer.step()
         if normalize:
-            policy.normalizer.update(obs)
+            policy.network.normalizer.update(obs)
 
 
 def test_numpy_acts_on_the_cpu_only() -> None:
     with pytest.raises(ValueError, match="policy must be on the CPU, got meta"):
-        numpy_act(DiscretePolicy(3, 2).to("meta"))
+        numpy_act(discrete(3, 2).to("meta"))
 
 
 def test_actions_are_stretched_and_clipped_on_the_way_out() -> None:
@@ -171,7 +333,7 @@ def test_actions_are_stretched_and_clipped_on_the_way_out() -> None:
     wanted = [[-2.0, 0.0], [2.0, 1.0], [0.0, 0.75], [-2.0, 1.0]]
     assert policy.to_env(action).tolist() == wanted
     assert policy.to_env(action).dtype == np.float32
-    unbounded = GaussianPolicy(3, [-np.inf, 0.0], [np.inf, np.inf])
+    unbounded = GaussianActions([-np.inf, 0.0], [np.inf, np.inf])
     assert unbounded.to_env(torch.tensor([[7.0, -1.0]])).tolist() == [[7.0, 0.0]]
 
 
@@ -298,7 +460,7 @@ def test_settings_of_environments_are_valid_and_others_get_the_defaults() -> Non
 
 def test_the_number_of_environments_must_fit() -> None:
     with pytest.raises(ValueError, match="envs must have 4 copies, got 2"):
-        PPO(DiscretePolicy(4, 2), make_envs("CartPole-v1", 2), PPOConfig())
+        PPO(discrete(4, 2), make_envs("CartPole-v1", 2), PPOConfig())
 
 
 # --- One iteration --------------------------------------------------------------------
@@ -306,9 +468,8 @@ def test_the_number_of_environments_must_fit() -> None:
 
 def test_a_rollout_holds_true_successors_and_counts_steps() -> None:
     learner = make_learner(Counter, SMALL)
-    learner.reset_envs()
-    batch, real = learner.collect()
-    assert real.all()
+    batch = learner.collect()
+    assert batch.real.all()
     assert learner.step == 64
     torch.testing.assert_close(batch.next_obs, batch.obs + 1)
     torch.testing.assert_close(batch.reward, batch.next_obs[..., 0])
@@ -318,28 +479,38 @@ def test_a_rollout_holds_true_successors_and_counts_steps() -> None:
 
 def test_episodes_are_counted_across_rollouts() -> None:
     learner = make_learner(Counter, replace(SMALL, num_steps=7))
-    learner.reset_envs()
     for ended in (1, 1, 2, 1):  # after 5, 10, 15, 20 and 25 of 28 steps
-        returns, lengths = learner.count_episodes(*learner.collect())
-        assert returns == [15.0] * 2 * ended
-        assert lengths == [5] * 2 * ended
+        batch = learner.collect()
+        done = batch.terminated
+        assert batch.episode_return[done].tolist() == [15.0] * 2 * ended
+        assert batch.episode_length[done].tolist() == [5.0] * 2 * ended
+        assert batch.episode_return[~done].isnan().all()
+
+
+def test_an_iteration_tells_the_mean_of_the_episodes_that_ended() -> None:
+    learner = make_learner(Counter, replace(SMALL, num_steps=4, num_minibatches=2))
+    first, second = learner.iterate(), learner.iterate()
+    assert math.isnan(first["charts/episodic_return"])
+    assert math.isnan(first["charts/episodic_length"])
+    assert second["charts/episodic_return"] == 15.0
+    assert second["charts/episodic_length"] == 5.0
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_phantom_rows_are_found_and_nothing_else_changes(mode: AutoresetMode) -> None:
     envs = SyncVectorEnv([Counter] * 2, autoreset_mode=mode)
-    learner = PPO(DiscretePolicy(1, 2), envs, SMALL)
-    learner.reset_envs()
+    learner = PPO(discrete(1, 2), envs, SMALL)
     episodes = []
     for _ in range(3):
-        batch, real = learner.collect()
+        batch = learner.collect()
         # Every real step counts up by one; a phantom leads from 5 to 0.
         counts = batch.next_obs - batch.obs
-        assert torch.equal(counts[..., 0] == 1, real)
-        assert real.all() or mode == AutoresetMode.NEXT_STEP
-        returns, lengths = learner.count_episodes(batch, real)
-        episodes += list(zip(returns, lengths, strict=True))
-    assert set(episodes) == {(15.0, 5)}
+        assert torch.equal(counts[..., 0] == 1, batch.real)
+        assert batch.real.all() or mode == AutoresetMode.NEXT_STEP
+        ended = ~batch.episode_return.isnan()
+        pairs = torch.stack([batch.episode_return, batch.episode_length], -1)
+        episodes += pairs[ended].tolist()
+    assert all(pair == [15.0, 5.0] for pair in episodes)
     assert len(episodes) == (32 if mode == AutoresetMode.NEXT_STEP else 38)
 
 
@@ -348,19 +519,19 @@ def test_phantom_rows_teach_nothing() -> None:
     envs = SyncVectorEnv([Counter] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
     seen = []
 
-    def spy(data: ppo_policy_data, *clips: Any) -> Any:
-        seen.append(len(data.action))
-        return fused_ppo_policy_error(data, *clips)
+    def spy(new: torch.Tensor, *others: Any) -> Any:
+        seen.append(len(new))
+        return policy_error_from_log_prob(new, *others)
 
     config = replace(SMALL, num_minibatches=1, num_epochs=1)
-    learner = PPO(DiscretePolicy(1, 2), envs, config, policy_error=spy)
+    learner = PPO(discrete(1, 2), envs, config, policy_error=spy)
     learner.iterate()
     assert seen == [64 - 2 * 5]  # rows 6, 12, 18, 24 and 30 of 32 are phantoms
     # What is left is dealt out evenly, into as many parts as asked for.
     seen.clear()
     envs = SyncVectorEnv([Counter] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
     config = replace(config, num_minibatches=20)
-    PPO(DiscretePolicy(1, 2), envs, config, policy_error=spy).iterate()
+    PPO(discrete(1, 2), envs, config, policy_error=spy).iterate()
     assert seen == [3] * 14 + [2] * 6
 
 
@@ -368,7 +539,7 @@ def test_phantom_rows_teach_nothing() -> None:
 def test_policy_and_settings_agree_on_the_normaliser(normalize_obs: bool) -> None:
     envs = make_envs("CartPole-v1", SMALL.num_envs)
     config = replace(SMALL, normalize_obs=normalize_obs)
-    policy = DiscretePolicy(4, 2, normalize=not normalize_obs)
+    policy = discrete(4, 2, normalize=not normalize_obs)
     with pytest.raises(ValueError, match=f"normalize_obs says so.*{normalize_obs}"):
         PPO(policy, envs, config)
 
@@ -377,9 +548,9 @@ def test_policy_and_settings_agree_on_the_normaliser(normalize_obs: bool) -> Non
 def test_each_minibatch_gets_advantages_of_mean_zero_and_deviation_one() -> None:
     seen = []
 
-    def spy(data: ppo_policy_data, *clips: Any) -> Any:
-        seen.append(data.adv)
-        return fused_ppo_policy_error(data, *clips)
+    def spy(new: Any, old: Any, entropy: Any, adv: torch.Tensor, *rest: Any) -> Any:
+        seen.append(adv)
+        return policy_error_from_log_prob(new, old, entropy, adv, *rest)
 
     make_learner("CartPole-v1", SMALL, policy_error=spy).iterate()
     assert len(seen) == SMALL.num_epochs * SMALL.num_minibatches
@@ -418,9 +589,9 @@ def test_the_step_size_falls_in_a_straight_line() -> None:
 def test_the_first_ratios_of_an_iteration_are_one() -> None:
     first = []
 
-    def spy(data: ppo_policy_data, *clips: Any) -> Any:
-        first.append((data.logit_new - data.logit_old).abs().max().item())
-        return fused_ppo_policy_error(data, *clips)
+    def spy(new: torch.Tensor, old: torch.Tensor, *others: Any) -> Any:
+        first.append((new - old).abs().max().item())
+        return policy_error_from_log_prob(new, old, *others)
 
     config = replace(SMALL, normalize_obs=True, scale_reward=True)
     learner = make_learner("CartPole-v1", config, policy_error=spy)
@@ -462,22 +633,26 @@ def test_a_long_gradient_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_truncation_bootstraps_and_termination_does_not() -> None:
     """With exact values on the Counter, the only surprise is what the flags make."""
 
-    class Exact(DiscretePolicy):
-        def value(self, obs: torch.Tensor) -> torch.Tensor:
-            return 0 * super().value(obs) + 100.0
+    class Exact(torch.nn.Module):
+        def forward(self, obs: torch.Tensor) -> torch.Tensor:
+            return torch.full_like(obs, 100.0)
 
     for limit, last in ((3, 3.0 + 0.5 * 100 - 100), (9, 5.0 - 100)):
         envs = make_envs(lambda limit=limit: TimeLimit(Counter(), limit), 2)
         config = replace(SMALL, gamma=0.5, normalize_advantage=False, num_epochs=1)
         seen = []
 
-        def spy(data: ppo_policy_data, *clips: Any, seen: Any = seen) -> Any:
-            seen.append(data)
-            return fused_ppo_policy_error(data, *clips)
+        def spy(
+            new: Any, old: Any, entropy: Any, adv: Any, *rest: Any, seen: Any = seen
+        ) -> Any:
+            seen.append(adv)
+            return policy_error_from_log_prob(new, old, entropy, adv, *rest)
 
-        learner = PPO(Exact(1, 2), envs, replace(config, lambda_=0.0), policy_error=spy)
-        learner.iterate()
-        surprises = set(torch.cat([data.adv for data in seen]).tolist())
+        policy = discrete(1, 2)
+        policy.network.critic = Exact()
+        learner = PPO(policy, envs, replace(config, lambda_=0.0), policy_error=spy)
+        learner.update(learner.collect())
+        surprises = set(torch.cat(seen).tolist())
         assert last in surprises
         assert surprises == {
             k + (0 if k == 5 else 50.0) - 100 for k in range(1, min(limit, 5) + 1)
@@ -536,7 +711,7 @@ def test_a_restored_learner_ends_with_the_same_weights(env: str) -> None:
 def test_plain_and_fast_forms_make_the_same_run() -> None:
     config = replace(SMALL, total_steps=1024)
     plain = make_learner("CartPole-v1", config)
-    fast = make_learner("CartPole-v1", config, policy_error=fused_ppo_policy_error)
+    fast = make_learner("CartPole-v1", config)
     fast.act = numpy_act(fast.policy)
     fit(plain, progress=False)
     fit(fast, progress=False)
@@ -561,6 +736,37 @@ def test_numbers_that_are_none_stop_the_run(bad: Any, message: str) -> None:
     assert learner.step == 0
 
 
+@pytest.mark.parametrize(
+    ("env", "part", "message"),
+    [
+        ("CartPole-v1", "actor", "log_prob.* must be finite, got nan"),
+        ("Pendulum-v1", "actor", "log_prob.* must be finite, got nan"),
+        ("CartPole-v1", "critic", "value and next_value must be finite"),
+    ],
+)
+def test_a_network_that_fails_stops_the_run(env: str, part: str, message: str) -> None:
+    learner = make_learner(env, SMALL)
+    batch = learner.collect()
+    torch.nn.init.constant_(
+        next(p for n, p in learner.policy.named_parameters() if f"{part}." in n),
+        math.nan,
+    )
+    before = weights(learner).clone()
+    with pytest.raises(ValueError, match=message):
+        learner.update(batch)
+    assert torch.equal(weights(learner).isnan(), before.isnan())
+
+
+def test_a_loss_that_is_infinite_stops_the_run() -> None:
+    learner = make_learner("CartPole-v1", replace(SMALL, normalize_advantage=False))
+    obs, action = torch.zeros(2, 4), torch.zeros(2, dtype=torch.long)
+    unlikely, adv, value = torch.tensor([[-50.0] * 2, [-1e38] * 2, [1.0] * 2])
+    before = weights(learner).clone()
+    with pytest.raises(ValueError, match=r"log_prob.* is too large"):
+        learner.learn(obs, action, unlikely, adv, value, value)
+    assert torch.equal(weights(learner), before)
+
+
 def test_the_culprit_is_the_first_one() -> None:
     reward = np.zeros((3, 4))
     reward[1, 2] = np.nan
@@ -581,8 +787,6 @@ def test_ppo_learns(env: str, total_steps: int, least: float) -> None:
         config = replace(ppo_settings(env), total_steps=total_steps, seed=seed)
         learner = make_learner(env, config)
         learner.act = numpy_act(learner.policy)
-        if isinstance(learner.policy, DiscretePolicy):
-            learner.policy_error = fused_ppo_policy_error
         fit(learner, progress=False)
         return evaluate(learner.policy, env, 20, seed=5).mean()
 

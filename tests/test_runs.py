@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import io
-import itertools
 import json
 import math
 import os
@@ -28,24 +27,21 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given
-from hypothesis import strategies as st
+from processes import Child
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from torch import nn
 
 import literate_rl
-from literate_rl.agents import make_envs
-from literate_rl.hybrid_action import HybridPolicy, Moving
-from literate_rl.ppg import PhasicPolicy
-from literate_rl.ppo import DiscretePolicy, GaussianPolicy
+from literate_rl.evaluation import evaluate
+from literate_rl.hybrid_action import Moving, make_hybrid_policy
+from literate_rl.ppg import make_phasic_policy
+from literate_rl.ppo import make_policy
 from literate_rl.workshop.runs import (
     FORMAT,
     Run,
     beside,
-    bootstrap_interval,
     check_named,
     env_seed,
-    evaluate,
     fit,
     flat_env,
     load,
@@ -101,12 +97,22 @@ class Gallery(gym.Env):
         return self.observation_space.sample(), 0.0, True, False, {}
 
 
+def vectors(size):
+    return spaces.Box(-1, 1, (size,))
+
+
+def small_policy(obs_size=2, start=0, normalize=False):
+    """Return a policy with two actions, for vectors of some numbers."""
+    actions = spaces.Discrete(2, start=start)
+    return make_policy(vectors(obs_size), actions, hidden=4, normalize=normalize)
+
+
 class Walker:
     """The smallest learner: each iteration moves the weights at random."""
 
     def __init__(self, total_steps=80, interval=3):
         torch.manual_seed(0)
-        self.policy, self.config = DiscretePolicy(2, 2, hidden=4), None
+        self.policy, self.config = small_policy(), None
         self.generator = torch.Generator().manual_seed(1)
         self.step, self.total_steps, self.interval = 0, total_steps, interval
 
@@ -146,7 +152,7 @@ class Stopped(Walker):
 
 def cartpole_policy(seed=0):
     torch.manual_seed(seed)
-    return DiscretePolicy(4, 2)
+    return make_policy(vectors(4), spaces.Discrete(2))
 
 
 def weights(module):
@@ -165,7 +171,7 @@ def comparable(run):
     return [[row[k] for k in keep] for row in table]
 
 
-# --- Environments and their evaluation ------------------------------------------------
+# --- Environments ---------------------------------------------------------------------
 
 
 IMAGE = spaces.Box(0, 255, (4, 3, 2), np.uint8)
@@ -219,65 +225,6 @@ def test_env_seeds_of_neighbours_have_nothing_in_common():
     apart = np.diff(sorted(seeds))
     assert apart.min() > 64
     assert env_seed(3, 4) == env_seed(3, 4)
-
-
-def one_by_one(policy, env, episodes, seed):
-    """Evaluate with one environment after the other and one observation at a time."""
-    returns = []
-    for index in range(episodes):
-        made = gym.make(env) if isinstance(env, str) else env()
-        obs, _ = made.reset(seed=env_seed(seed, 0) + index)
-        total, done = 0.0, False
-        while not done:
-            with torch.no_grad():
-                action = policy.act(torch.as_tensor(obs).float()[None], 0.0)
-            obs, reward, terminated, truncated, _ = made.step(policy.to_env(action)[0])
-            total, done = total + reward, terminated or truncated
-        returns.append(total)
-    return np.array(returns)
-
-
-@pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1", Lottery])
-def test_evaluate_plays_one_episode_in_each_environment(env):
-    envs = make_envs(env)
-    size = envs.single_observation_space.shape[0]
-    torch.manual_seed(0)
-    policy = DiscretePolicy(size, int(envs.single_action_space.n))
-    episodes = 3 if env == "Acrobot-v1" else 12
-    returns = evaluate(policy, env, episodes, seed=5)
-    assert returns.dtype == np.float64
-    assert np.array_equal(returns, one_by_one(policy, env, episodes, seed=5))
-
-
-def test_evaluate_takes_continuous_actions():
-    torch.manual_seed(0)
-    policy = GaussianPolicy(3, [-2.0], [2.0])
-    returns = evaluate(policy, "Pendulum-v1", 2, seed=1)
-    assert np.allclose(returns, one_by_one(policy, "Pendulum-v1", 2, seed=1))
-
-
-def test_evaluate_is_decided_by_its_seed():
-    policy = cartpole_policy()
-    first, again, other = (evaluate(policy, "CartPole-v1", 8, s) for s in (0, 0, 1))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
-
-
-def test_evaluate_leaves_global_generators_and_weights_alone():
-    policy = cartpole_policy()
-    before, torch_state = weights(policy), torch.get_rng_state()
-    numpy_state = np.random.get_state()[1].copy()
-    evaluate(policy, "CartPole-v1", 2)
-    assert torch.equal(weights(policy), before)
-    assert torch.equal(torch.get_rng_state(), torch_state)
-    assert np.array_equal(np.random.get_state()[1], numpy_state)
-
-
-def test_evaluate_names_bad_arguments():
-    with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
-        evaluate(cartpole_policy(), "CartPole-v1", 0)
-    with pytest.raises(ValueError, match="env 'Nothing-v0' cannot be made"):
-        evaluate(cartpole_policy(), "Nothing-v0")
 
 
 # --- The loop -------------------------------------------------------------------------
@@ -725,7 +672,7 @@ def sealed(content):
 
 
 def foreign(kind):
-    """Return the bytes of a file that is none of ours."""
+    """Return the bytes of a file that somebody else wrote."""
     buffer = io.BytesIO()
     if kind == "weights":
         torch.save(nn.Linear(2, 2).state_dict(), buffer)
@@ -752,7 +699,9 @@ def test_a_file_that_is_none_of_ours_is_refused_by_name(
 ):
     path = tmp_path / "c.pt"
     path.write_bytes(disguise(foreign(kind)))
-    with pytest.raises(ValueError, match=r"c\.pt is (damaged|none of)") as caught:
+    with pytest.raises(
+        ValueError, match=r"c\.pt is (damaged|not a literate_rl)"
+    ) as caught:
         load_file(path)
     assert "\n" not in str(caught.value)
 
@@ -974,7 +923,7 @@ class Wider(Walker):
 
     def __init__(self):
         super().__init__()
-        self.policy = DiscretePolicy(3, 2, hidden=4)
+        self.policy = small_policy(3)
 
 
 class Elsewhere(Walker):
@@ -982,16 +931,15 @@ class Elsewhere(Walker):
 
     def __init__(self):
         super().__init__()
-        self.policy = DiscretePolicy(2, 2, hidden=4, start=1)
+        self.policy = small_policy(start=1)
 
 
 class Phasic(Walker):
-    """A walker with a policy of another class."""
+    """A walker with a policy of another kind."""
 
     def __init__(self):
         super().__init__()
-        space = spaces.Box(-1, 1, (2,))
-        self.policy = PhasicPolicy(space, spaces.Discrete(2))
+        self.policy = make_phasic_policy(vectors(2), spaces.Discrete(2))
 
 
 class Other(Walker):
@@ -1004,9 +952,9 @@ class Other(Walker):
 @pytest.mark.parametrize(
     ("learner", "message"),
     [
-        (Wider, "its DiscretePolicy was made for another environment"),
-        (Elsewhere, "its DiscretePolicy was made for another environment"),
-        (Phasic, "it holds a 'DiscretePolicy', not a PhasicPolicy"),
+        (Wider, "its policy was made for another environment"),
+        (Elsewhere, "its policy was made for another environment"),
+        (Phasic, "its policy comes from 'make_policy'"),
         (Other, "KeyError: 'iterations'"),
     ],
 )
@@ -1112,7 +1060,7 @@ def test_two_runs_do_not_write_to_one_directory(tmp_path):
             with pytest.raises(BlockingIOError, match=name):
                 write()
         assert snapshot(tmp_path) == before
-        assert load(run.directory).arguments == Walker().policy.arguments
+        assert load(run.directory).recipe == Walker().policy.recipe
     assert not (run.directory / "lock.holder").exists()
     with Run(run.directory, resume=True) as run:
         run.begin()
@@ -1156,7 +1104,7 @@ with Run(sys.argv[1]) as run:
 
 def hold(directory):
     """Start a process that holds the lock of a run and sleeps."""
-    process = subprocess.Popen(
+    process = Child(
         [sys.executable, "-c", HOLD, str(directory)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout.readline() == "held\n"
@@ -1222,24 +1170,33 @@ def test_what_runs_code_must_be_named(stored, named, runs_code, message):
 
 
 POLICIES = {
-    "discrete": lambda: DiscretePolicy(3, 4, hidden=8),
-    "discrete, from 1": lambda: DiscretePolicy(3, 2, start=1),
-    "discrete, normalised": lambda: DiscretePolicy(3, 2, normalize=True),
-    "box": lambda: GaussianPolicy(3, [-2.0, 0.0], [2.0, 1.0], hidden=8),
-    "endless box": lambda: GaussianPolicy(3, [-np.inf], [np.inf], normalize=True),
-    "hybrid": lambda: HybridPolicy(3, Moving().action_space, normalize=True),
-    "phasic": lambda: PhasicPolicy(
-        spaces.Box(-1, 1, (3,)), spaces.Discrete(4), normalize=True
+    "discrete": lambda: make_policy(vectors(3), spaces.Discrete(4), hidden=8),
+    "discrete, from 1": lambda: small_policy(3, start=1),
+    "discrete, normalised": lambda: small_policy(3, normalize=True),
+    "box": lambda: make_policy(
+        vectors(3),
+        spaces.Box(np.float32([-2.0, 0.0]), np.float32([2.0, 1.0])),
+        hidden=8,
+    ),
+    "endless box": lambda: make_policy(
+        vectors(3), spaces.Box(-np.inf, np.inf, (1,)), normalize=True
+    ),
+    "hybrid": lambda: make_hybrid_policy(
+        vectors(3), Moving().action_space, normalize=True
+    ),
+    "phasic": lambda: make_phasic_policy(
+        vectors(3), spaces.Discrete(4), normalize=True
+    ),
+    "phasic, box": lambda: make_phasic_policy(vectors(3), spaces.Box(-2, 2, (2,))),
+    "phasic, hybrid": lambda: make_phasic_policy(
+        vectors(3), Moving().action_space, share_encoder=True
     ),
 }
 
 
 def save_policy(path, policy, name=None):
-    state = {
-        "class": name or type(policy).__name__,
-        "arguments": policy.arguments,
-        "weights": policy.state_dict(),
-    }
+    maker, arguments = policy.recipe
+    state = {"recipe": (name or maker, arguments), "weights": policy.state_dict()}
     save_checkpoint(path, {"step": 0, "policy": state})
 
 
@@ -1247,11 +1204,12 @@ def save_policy(path, policy, name=None):
 def test_a_policy_comes_back_and_acts_the_same(tmp_path, make):
     torch.manual_seed(0)
     policy, obs = make(), torch.randn(7, 3)
-    if policy.arguments["normalize"]:
-        policy.normalizer.update(5 * torch.randn(20, 3) + 1)
+    if policy.recipe[1]["normalize"]:
+        policy.network.normalizer.update(5 * torch.randn(20, 3) + 1)
     save_policy(tmp_path / "checkpoint.pt", policy)
     again = load(tmp_path)
-    assert type(again) is type(policy)
+    assert type(again.actions) is type(policy.actions)
+    assert again.recipe == policy.recipe
     assert not again.training
     noise = policy.noise(1, 7, torch.Generator().manual_seed(1))[0]
     for given_ in (0.0, noise):
@@ -1262,52 +1220,100 @@ def test_a_policy_comes_back_and_acts_the_same(tmp_path, make):
                 again.to_env(again.act(obs, given_)), policy.to_env(action.detach())
             )
     assert torch.equal(load(tmp_path / "checkpoint.pt").value(obs), policy.value(obs))
+    terms = zip(
+        again.evaluate_actions(obs, action),
+        policy.evaluate_actions(obs, action),
+        strict=True,
+    )
+    assert all(torch.equal(one, other) for one, other in terms)
 
 
-def test_every_policy_of_the_package_is_among_those_tested():
-    public = [getattr(literate_rl, name) for name in literate_rl.__all__]
-    modules = [x for x in public if isinstance(x, type) and issubclass(x, nn.Module)]
-    policies = {x for x in modules if hasattr(x, "act")}
-    assert policies == {type(make()) for make in POLICIES.values()}
+def test_every_builder_of_policies_is_among_those_tested():
+    public = [name for name in literate_rl.__all__ if name.endswith("policy")]
+    builders = {name for name in public if name.startswith("make_")}
+    assert builders == {make().recipe[0] for make in POLICIES.values()}
 
 
 @pytest.mark.parametrize(
     "name",
-    ["Missing", "evaluate", "Policy", "Run", "RunningMoments", "load", "nn", "__doc__"],
+    [
+        *("Missing", "evaluate", "Policy", "Run", "RunningMoments", "load", "nn"),
+        *("__doc__", "make_envs", "make_actions", "make_odd_policy", "make_policy "),
+        *("ppo.make_policy", "policy", "Makepolicy", ""),
+    ],
 )
-def test_only_policies_of_the_package_are_made(tmp_path, name):
-    save_policy(tmp_path / "c.pt", DiscretePolicy(2, 2), name)
-    with pytest.raises(ValueError, match=f"holds a '{name}', which is no policy"):
+def test_only_builders_of_policies_are_called(tmp_path, monkeypatch, name):
+    """Neither another public function nor one that is not public."""
+    policy = small_policy()
+    policy.recipe = (name, policy.recipe[1])
+    save_policy(tmp_path / "c.pt", policy)
+    called = []
+    if name.isidentifier() and not name.startswith("__"):
+        spy = lambda **arguments: called.append(arguments)  # noqa: E731
+        monkeypatch.setattr(literate_rl, name, spy, raising=False)
+    with pytest.raises(ValueError, match=f"wants '{name}', which builds no policy"):
+        load(tmp_path / "c.pt")
+    assert not called
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"step": 1},
+        {"policy": None},
+        {"policy": "make_policy"},
+        {"policy": {"weights": {}}},
+        {"policy": {"recipe": ("make_policy", {})}},
+        {"policy": {"recipe": "make_policy", "weights": {}}},
+        {"policy": {"recipe": ("make_policy",), "weights": {}}},
+        {"policy": {"recipe": None, "weights": {}}},
+        {"policy": torch.zeros(3)},
+        {"policy": [1]},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_without_a_policy_is_refused(tmp_path, state):
+    save_checkpoint(tmp_path / "c.pt", state)
+    with pytest.raises(ValueError, match=r"c\.pt holds no policy"):
         load(tmp_path / "c.pt")
 
 
-def test_a_checkpoint_without_a_policy_is_refused(tmp_path):
-    save_checkpoint(tmp_path / "c.pt", {"step": 1})
-    with pytest.raises(ValueError, match="which is no policy of literate_rl"):
-        load(tmp_path / "c.pt")
+def other_recipe(**changes):
+    return ("make_policy", {**small_policy().recipe[1], **changes})
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"arguments": {"obs_size": 2}},
-        {"arguments": [1]},
-        {"arguments": {"obs_size": "two", "num_actions": 2}},
-        {"arguments": {"obs_size": 3, "num_actions": 2}},
+        {"recipe": ("make_policy", {})},
+        {"recipe": ("make_policy", [1])},
+        {"recipe": ("make_policy", None)},
+        {"recipe": other_recipe(hidden="four")},
+        {"recipe": other_recipe(hidden=5)},
+        {"recipe": other_recipe(envs=2)},
+        {"recipe": other_recipe(observation_space={"n": 2, "start": 0})},
+        {"recipe": other_recipe(action_space=None)},
         {"weights": {}},
         {"weights": None},
-        {"class": ["DiscretePolicy"]},
     ],
-    ids=str,
+    ids=range(10),
 )
-def test_a_policy_that_does_not_fit_its_arguments_is_refused(tmp_path, changes):
-    policy = DiscretePolicy(2, 2)
-    saved = {"class": "DiscretePolicy", "arguments": policy.arguments}
-    saved = {**saved, "weights": policy.state_dict(), **changes}
+def test_a_policy_that_does_not_fit_its_recipe_is_refused(tmp_path, changes):
+    policy = small_policy()
+    saved = {"recipe": policy.recipe, "weights": policy.state_dict(), **changes}
     save_checkpoint(tmp_path / "c.pt", {"policy": saved})
-    with pytest.raises(ValueError, match=r"c\.pt holds a") as caught:
+    message = r"c\.pt holds a policy that cannot be built"
+    with pytest.raises(ValueError, match=message) as caught:
         load(tmp_path / "c.pt")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [["make_policy"], 3, None, {"make_policy": 1}])
+def test_a_builder_is_a_name(tmp_path, name):
+    saved = {"recipe": (name, {}), "weights": {}}
+    save_checkpoint(tmp_path / "c.pt", {"policy": saved})
+    with pytest.raises(ValueError, match="which builds no policy here"):
+        load(tmp_path / "c.pt")
 
 
 def test_a_run_saves_a_policy_that_loads(tmp_path):
@@ -1337,9 +1343,9 @@ def test_a_video_has_a_frame_for_each_step_and_needs_no_screen(tmp_path, monkeyp
 
 def test_an_environment_that_cannot_be_drawn_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"env .* has no render mode 'rgb_array'"):
-        record_video(DiscretePolicy(2, 2), Lottery, tmp_path / "video.mp4")
+        record_video(small_policy(), Lottery, tmp_path / "video.mp4")
     with pytest.raises(ValueError, match="env 'Nothing-v0' cannot be made"):
-        record_video(DiscretePolicy(2, 2), "Nothing-v0", tmp_path / "video.mp4")
+        record_video(small_policy(), "Nothing-v0", tmp_path / "video.mp4")
     assert not list(tmp_path.iterdir())
 
 
@@ -1350,7 +1356,7 @@ def test_show_plays_one_episode_in_a_window():
         modes.append(render_mode)
         return Lottery(render_mode)
 
-    policy = DiscretePolicy(2, 2)
+    policy = small_policy()
     for seed in range(4):
         assert show(policy, make, seed) == evaluate(policy, Lottery, 1, seed)[0]
     assert modes == ["human"] * 4
@@ -1364,91 +1370,6 @@ def test_a_video_stands_in_the_page_with_its_description(tmp_path):
     assert f">{text}</video>" in found
     assert "<cart>" not in found
     assert base64.b64encode(b"film").decode() in found
-
-
-# --- Intervals ------------------------------------------------------------------------
-
-
-def all_means(results):
-    """Return the means of all draws with replacement, each as likely as the others."""
-    draws = itertools.product(results, repeat=len(results))
-    return np.array([np.mean(draw) for draw in draws])
-
-
-@pytest.mark.equation("bootstrap")
-@given(
-    st.lists(st.integers(-50, 50), min_size=2, max_size=4, unique=True),
-    st.sampled_from([0.5, 0.8, 0.95]),
-)
-def test_interval_is_that_of_all_draws_with_replacement(results, level):
-    low, high = bootstrap_interval(results, level, draws=4_000)
-    exact, tail, slack = all_means(results), (1 - level) / 2, 0.02
-    for end, place in ((low, tail), (high, 1 - tail)):
-        around = np.clip([place - slack, place + slack], 0, 1)
-        below, above = np.quantile(exact, around, method="inverted_cdf")
-        assert below - 1e-9 <= end <= above + 1e-9
-
-
-@pytest.mark.equation("bootstrap")
-def test_interval_matches_a_loop_over_counts():
-    results = np.random.default_rng(1).normal(size=6)
-    rng, means = np.random.default_rng(3), []
-    for counts in rng.multinomial(6, [1 / 6] * 6, size=500):
-        means.append(sum(n * x for n, x in zip(counts, results, strict=True)) / 6)
-    low, high = bootstrap_interval(results, 0.9, draws=500, seed=3)
-    assert low == pytest.approx(np.quantile(means, 0.05))
-    assert high == pytest.approx(np.quantile(means, 0.95))
-
-
-numbers = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12)
-
-
-@given(numbers, st.floats(-100, 100), st.floats(0.01, 100))
-def test_interval_moves_and_grows_with_the_results(results, shift, scale):
-    low, high = bootstrap_interval(results, draws=200)
-    assert min(results) - 1e-9 <= low <= high <= max(results) + 1e-9
-    moved = bootstrap_interval(scale * np.array(results) + shift, draws=200)
-    assert np.allclose(moved, (scale * low + shift, scale * high + shift), atol=1e-6)
-    turned = bootstrap_interval(-np.array(results), draws=200)
-    assert np.allclose(turned, (-high, -low), atol=1e-6)
-
-
-@given(numbers)
-def test_more_confidence_needs_a_wider_interval(results):
-    inner = bootstrap_interval(results, 0.5, draws=200)
-    outer = bootstrap_interval(results, 0.99, draws=200)
-    assert outer[0] <= inner[0] <= inner[1] <= outer[1]
-
-
-def test_columns_get_the_intervals_that_they_would_get_alone():
-    curves = np.random.default_rng(0).normal(size=(5, 2, 3))
-    low, high = bootstrap_interval(curves)
-    assert low.shape == high.shape == (2, 3)
-    for index in np.ndindex(2, 3):
-        alone = bootstrap_interval(curves[(slice(None), *index)])
-        assert (low[index], high[index]) == pytest.approx(alone)
-
-
-def test_interval_is_decided_by_its_seed():
-    results = np.random.default_rng(0).normal(size=8)
-    first, again, other = (bootstrap_interval(results, seed=s) for s in (0, 0, 1))
-    assert first == again != other
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"values": [1.0]}, r"values must hold at least 2 seeds, got shape \(1,\)"),
-        ({"values": 1.0}, r"values must hold at least 2 seeds, got shape \(\)"),
-        ({"values": [1.0, np.nan]}, "values must be finite"),
-        ({"values": [1.0, 2.0], "level": 1.0}, "level must lie between 0 and 1"),
-        ({"values": [1.0, 2.0], "level": 95}, "level must lie between 0 and 1, got 95"),
-        ({"values": [1.0, 2.0], "draws": 0}, "draws must be at least 1, got 0"),
-    ],
-)
-def test_interval_names_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        bootstrap_interval(**arguments)
 
 
 # --- Stored runs ----------------------------------------------------------------------
@@ -1560,43 +1481,3 @@ def test_weights_alone_do_not_bring_a_run_back():
         ends[restored] = weights(resumed[0])
     assert torch.equal(ends["all"], weights(whole[0]))
     assert (ends["weights"] - weights(whole[0])).abs().max() > 0.01
-
-
-@pytest.mark.erratum("first-to-end")
-def test_the_first_episodes_that_end_are_short_ones():
-    """One or ten steps with equal chances: the mean return is 5.5."""
-    policy, means = DiscretePolicy(2, 2), []
-    for seed in range(20):
-        envs = make_envs(Lottery, 8)
-        envs.reset(seed=env_seed(seed, 0))
-        total, ended = np.zeros(8), []
-        while len(ended) < 8:
-            _, reward, terminated, _, _ = envs.step(np.zeros(8, dtype=int))
-            total += reward
-            ended.extend(total[terminated])
-            total[terminated] = 0.0
-        means.append(np.mean(ended[:8]))
-    assert np.mean(means) < 3.5
-    assert evaluate(policy, Lottery, 400).mean() == pytest.approx(5.5, abs=0.7)
-
-
-@pytest.mark.erratum("best-of-many")
-def test_the_best_of_many_evaluations_promises_too_much():
-    """A policy whose return is 100 ± 50, and 50 evaluations of ten episodes."""
-    rng = np.random.default_rng(0)
-    evaluations = rng.normal(100, 50, size=(1_000, 50, 10)).mean(axis=2)
-    assert evaluations.mean() == pytest.approx(100, abs=1)
-    assert evaluations.max(axis=1).mean() > 130
-    best = evaluations.argmax(axis=1)
-    anew = rng.normal(100, 50, size=(1_000, 50, 10)).mean(axis=2)
-    assert anew[np.arange(1_000), best].mean() == pytest.approx(100, abs=2)
-
-
-@pytest.mark.erratum("interval-of-three-seeds")
-@pytest.mark.parametrize(
-    ("seeds", "coverage"), [(3, 0.75), (5, 0.83), (10, 0.90), (50, 0.94)]
-)
-def test_intervals_of_few_seeds_are_too_short(seeds, coverage):
-    results = np.random.default_rng(0).normal(size=(seeds, 4_000))
-    low, high = bootstrap_interval(results, 0.95, draws=1_000)
-    assert np.mean((low <= 0) & (high >= 0)) == pytest.approx(coverage, abs=0.025)

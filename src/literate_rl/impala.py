@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 115f0e41683d1deb
+# Generated from chapters/impala.py (edit there); digest b6dab34f481c3ab5
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -554,7 +554,7 @@ class IMPALAPolicy:
             model.eval()
         row = model(obs)
         noise = model.noise(1, len(row), self.generator)[0].to(self.device)
-        return {"logit": self.describe(row), "action": model.actions.choose(row, noise)}
+        return {"logit": self.describe(row), "action": model.act(obs, noise)}
 
     def observations(self, data: dict[int, Any]) -> Any:
         """Stack the observations of all environments."""

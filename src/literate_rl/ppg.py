@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 5ec31b60b0d6b69d
+# Generated from chapters/ppg.py (edit there); digest 7f5f3dcd06e6a6b6
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -998,10 +998,10 @@ class PPGAlgorithm:
     def iterate(self) -> dict[str, float]:
         """Run a policy phase and, when it is due, an auxiliary phase."""
         batch = self.ppo.collect()
+        if not self.config.aux_enabled:
+            return self.ppo.update(batch)
         rows = self.rows(batch)
         metrics = self.ppo.update(batch)
-        if not self.config.aux_enabled:
-            return metrics
         self.observe(rows)
         # Metrics have the same names in each iteration. Most have nothing to tell.
         metrics |= {f"aux/{name}": math.nan for name in AUX_METRICS}

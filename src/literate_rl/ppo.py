@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 2153bbfd475754c7
+# Generated from chapters/ppo.py (edit there); digest 72467b65a52708f8
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
+from literate_rl.policy_gradient import check_finite
 from literate_rl.ppo_error import (
     approx_kl_k3,
     check_clip,
@@ -219,18 +220,16 @@ class CategoricalActions:
 
     def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
         """Return the log-probabilities ``(*)`` of actions ``(*)``, from logits."""
-        return row.log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        return chosen(row.log_softmax(-1), action)
 
     def entropy(self, row: Tensor) -> Tensor:
         """Return the entropies ``(*)`` of logits, in nats."""
-        log_prob = row.log_softmax(-1)
-        # An action that was taken away has probability zero and adds nothing. Zero
-        # times infinity would be NaN.
-        return -(log_prob.exp() * log_prob.clamp(min=-1e4)).sum(-1)
+        return mean_surprise(row.log_softmax(-1))
 
     def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies, each ``(*)``, in one pass."""
-        return self.log_prob(row, action), self.entropy(row)
+        """Return log-probabilities and entropies, each ``(*)``, with one softmax."""
+        log_prob = row.log_softmax(-1)
+        return chosen(log_prob, action), mean_surprise(log_prob)
 
     def kl(self, row: Tensor, other: Tensor) -> Tensor:
         """Return the divergences ``(*)`` from rows to others, in nats."""
@@ -243,6 +242,18 @@ class CategoricalActions:
         """Return the actions as vector environments take them."""
         names: NDArray[np.int64] = action.numpy() + self.start
         return names
+
+
+def chosen(log_prob: Tensor, action: Tensor) -> Tensor:
+    """Return the entries ``(*)`` of rows ``(*, N)`` at the actions ``(*)``."""
+    return log_prob.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+
+def mean_surprise(log_prob: Tensor) -> Tensor:
+    """Return the entropies ``(*)`` of log-probabilities ``(*, N)``, in nats."""
+    # An action that was taken away has probability zero and adds nothing. Zero times
+    # infinity would be NaN.
+    return -(log_prob.exp() * log_prob.clamp(min=-1e4)).sum(-1)
 
 
 class GaussianActions:
@@ -647,17 +658,25 @@ class PPO:
             + config.value_weight * value_loss
             - config.entropy_weight * policy_loss.entropy_loss
         )
+        losses = {
+            "losses/policy_loss": policy_loss.policy_loss.item(),
+            "losses/value_loss": value_loss.item(),
+            "losses/entropy": policy_loss.entropy_loss.item(),
+        }
+        # What is not finite would spoil all weights at once.
+        check_finite(
+            tuple(losses.values()),
+            log_prob_old=old_log_prob,
+            log_prob=log_prob,
+            entropy=entropy,
+        )
         # One step downhill, with a gradient that is shortened if it is too long.
         for parameter in self.parameters:
             parameter.grad = None
         loss.backward()
         nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
         self.optimizer.step()
-        return {
-            "losses/policy_loss": policy_loss.policy_loss.item(),
-            "losses/value_loss": value_loss.item(),
-            "losses/entropy": policy_loss.entropy_loss.item(),
-        }
+        return losses
 
     @torch.no_grad()
     def distance(

@@ -1,0 +1,299 @@
+"""Nests: leaves of spaces, tuples and dictionaries of tensors, spaces in files."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from literate_rl.workshop.nests import (
+    as_space,
+    boxes_by_type,
+    check_spec,
+    ends,
+    fill,
+    first_row,
+    flat,
+    leaves,
+    map_nest,
+    pack,
+    plain_space,
+    unpack,
+)
+
+DISCRETE = st.builds(spaces.Discrete, st.integers(1, 4), start=st.integers(-3, 3))
+BOX = st.builds(
+    lambda shape, bound, dtype: spaces.Box(dtype(-bound), dtype(bound), shape, dtype),
+    st.lists(st.integers(0, 3), max_size=2).map(tuple),
+    st.sampled_from([1.0, 720.0, np.inf]),
+    st.sampled_from([np.float32, np.float64]),
+)
+
+
+def nests_of(leaf: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Draw spaces; in dictionaries the keys come in any order."""
+    return st.recursive(
+        leaf,
+        lambda child: st.one_of(
+            st.lists(child, min_size=1, max_size=3).map(spaces.Tuple),
+            st.lists(
+                st.tuples(st.sampled_from("zyx"), child),
+                min_size=1,
+                unique_by=lambda pair: pair[0],
+            ).map(spaces.Dict),
+        ),
+        max_leaves=5,
+    )
+
+
+NEST = nests_of(DISCRETE | BOX)
+
+
+def ends_of(space: spaces.Space, nest: Any) -> list[Any]:
+    """What stands at the ends of a nest, in the order of its space, by hand."""
+    if isinstance(space, spaces.Dict):
+        return [x for key in space.spaces for x in ends_of(space[key], nest[key])]
+    if isinstance(space, spaces.Tuple):
+        pairs = zip(space.spaces, nest, strict=True)
+        return [x for child, part in pairs for x in ends_of(child, part)]
+    return [nest]
+
+
+def batch_of(space: spaces.Space, size: int) -> Any:
+    """Draw a batch of elements: the nest of the space with tensors (size, *)."""
+    samples = [ends_of(space, space.sample()) for _ in range(size)]
+    columns = zip(*samples, strict=True)
+    return pack(space, iter([torch.as_tensor(np.stack(c)) for c in columns]))
+
+
+# --- Leaves ---------------------------------------------------------------------------
+
+
+@given(NEST)
+def test_leaves_come_in_the_order_of_what_stands_at_them(space: spaces.Space) -> None:
+    found, values = list(leaves(space)), ends_of(space, space.sample())
+    assert len(found) == len(values)
+    for leaf, value in zip(found, values, strict=True):
+        assert not isinstance(leaf, spaces.Tuple | spaces.Dict)
+        assert leaf.contains(np.asarray(value))
+
+
+@given(NEST, st.integers(1, 3))
+def test_a_nest_that_is_taken_apart_can_be_put_together(
+    space: spaces.Space, size: int
+) -> None:
+    nest = batch_of(space, size)
+    parts = list(unpack(space, nest, "nest"))
+    assert all(x is y for x, y in zip(parts, ends_of(space, nest), strict=True))
+    assert all(x is y for x, y in zip(parts, ends(nest), strict=True))
+    again = pack(space, iter(parts))
+    assert str(again) == str(nest)
+
+
+TWO = spaces.Tuple((spaces.Discrete(2), spaces.Dict({"far": spaces.Box(0, 1, (3,))})))
+
+
+@pytest.mark.parametrize(
+    ("nest", "error", "message"),
+    [
+        (torch.zeros(1), ValueError, "x must be a tuple of 2"),
+        ((torch.zeros(1),), ValueError, "x must be a tuple of 2"),
+        ((torch.zeros(1), torch.zeros(1)), ValueError, r"x\[1\] must be a dict with k"),
+        ((torch.zeros(1), {"near": 1}), ValueError, r"x\[1\] must .* keys \['far'\]"),
+        (([0], {"far": torch.zeros(3)}), TypeError, r"x\[0\] must be a tensor, got li"),
+        (
+            (torch.zeros(1), {"far": torch.zeros(1, 2)}),
+            ValueError,
+            r"x\[1\]\['far'\] must have shape \(\*, 3\), got \(1, 2\)",
+        ),
+    ],
+)
+def test_a_nest_of_another_form_is_named(nest: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        list(unpack(TWO, nest, "x"))
+
+
+# --- Nests of tensors -----------------------------------------------------------------
+
+Pair = namedtuple("Pair", ["left", "right"])
+TREE = st.recursive(
+    st.integers(-9, 9),
+    lambda child: st.one_of(
+        st.lists(child, max_size=3).map(tuple),
+        st.dictionaries(st.sampled_from("zyx"), child),
+        st.builds(Pair, child, child),
+    ),
+    max_leaves=8,
+)
+
+
+@given(TREE)
+def test_a_function_goes_to_each_end_and_the_form_stays(tree: Any) -> None:
+    assert str(map_nest(lambda x: x, tree)) == str(tree)
+    doubled = map_nest(lambda x, y: x + y, tree, tree)
+    assert list(ends(doubled)) == [2 * x for x in ends(tree)]
+    counter = itertools.count()
+    numbered = map_nest(lambda _: next(counter), tree)
+    # Both walk in the same order.
+    assert list(ends(numbered)) == list(range(len(list(ends(tree)))))
+
+
+def test_named_tuples_keep_their_names_and_dictionaries_are_met_by_key() -> None:
+    tree = Pair(1, {"a": (2,), "b": Pair(3, ())})
+    other = Pair(10, {"b": Pair(30, ()), "a": (20,)})
+    total = map_nest(lambda x, y: x + y, tree, other)
+    assert total == Pair(11, {"a": (22,), "b": Pair(33, ())})
+    assert isinstance(total, Pair)
+    assert isinstance(total[1]["b"], Pair)
+
+
+@pytest.mark.parametrize("other", [(1,), (1, 2, 3)])
+def test_nests_of_two_lengths_are_not_cut_to_the_shorter(other: Any) -> None:
+    with pytest.raises(ValueError, match=r"zip\(\)"):
+        map_nest(lambda x, y: x + y, (1, 2), other)
+
+
+# --- One vector for each observation --------------------------------------------------
+
+
+@given(NEST, st.integers(1, 3), st.booleans())
+def test_a_flat_observation_is_that_of_gymnasium(
+    space: spaces.Space, size: int, with_time: bool
+) -> None:
+    samples = [space.sample() for _ in range(size)]
+    columns = zip(*(ends_of(space, sample) for sample in samples), strict=True)
+    nest = pack(space, (torch.as_tensor(np.stack(column)) for column in columns))
+    rows = flat(space, map_nest(lambda x: x[None], nest) if with_time else nest)
+    rows = rows[0] if with_time else rows
+    assert rows.shape == (size, spaces.flatdim(space))
+    for row, sample in zip(rows, samples, strict=True):
+        np.testing.assert_allclose(row, spaces.flatten(space, sample))
+
+
+@pytest.mark.parametrize("value", [[-2], [2], [0, 3]])
+def test_a_discrete_observation_out_of_range_is_named(value: list[int]) -> None:
+    space = spaces.Discrete(3, start=-1)
+    assert flat(space, torch.tensor([-1, 1])).tolist() == [[1, 0, 0], [0, 0, 1]]
+    message = r"observation must hold whole numbers from -1 to 1 .*, got tensor"
+    with pytest.raises(ValueError, match=message):
+        flat(space, torch.tensor(value))
+    with pytest.raises(ValueError, match=message):
+        flat(space, torch.zeros(2))
+
+
+@given(nests_of(st.sampled_from([spaces.MultiBinary(2), spaces.Text(3)])))
+def test_other_spaces_are_named(space: spaces.Space) -> None:
+    with pytest.raises(TypeError, match=r"spec must be a nest .*, got (Multi|Text)"):
+        check_spec("spec", space)
+    mixed = spaces.Tuple((spaces.Discrete(2), space))
+    with pytest.raises(TypeError, match=r"spec must be a nest"):
+        check_spec("spec", mixed)
+
+
+@given(NEST)
+def test_nests_of_boxes_and_discrete_spaces_pass(space: spaces.Space) -> None:
+    check_spec("spec", space)
+
+
+@pytest.mark.parametrize("empty", [spaces.Tuple(()), spaces.Dict({})])
+def test_a_nest_without_leaves_is_named(empty: spaces.Space) -> None:
+    with pytest.raises(TypeError, match="spec must have at least one leaf"):
+        check_spec("spec", empty)
+
+
+# --- Spaces in files ------------------------------------------------------------------
+
+
+@given(NEST)
+def test_a_space_comes_back_from_plain_values(space: spaces.Space) -> None:
+    # Through a file, which knows numbers, strings, lists and dictionaries.
+    plain = json.loads(json.dumps(plain_space(space)))
+    again = as_space(plain)
+    assert again == space
+    # The order counts, and a Dict space compares without it.
+    assert list(leaves(again)) == list(leaves(space))
+    assert [x.dtype for x in leaves(again)] == [x.dtype for x in leaves(space)]
+    assert [getattr(x, "start", 0) for x in leaves(again)] == [
+        getattr(x, "start", 0) for x in leaves(space)
+    ]
+    assert as_space(space) is space
+
+
+# --- Actions on their way to the environment ------------------------------------------
+
+# One place for the type; boxes of any shape and in any place.
+BOXES = BOX.filter(lambda box: box.shape != ())
+
+
+@st.composite
+def hybrid(draw: st.DrawFn) -> spaces.Space:
+    """Draw a nest with one discrete leaf among some boxes."""
+    parts = draw(st.lists(nests_of(BOXES), max_size=3))
+    parts.insert(draw(st.integers(0, len(parts))), draw(DISCRETE))
+    if draw(st.booleans()):
+        return spaces.Tuple(parts)
+    return spaces.Dict(list(zip("zyxw", parts, strict=False)))
+
+
+@given(hybrid(), st.integers(1, 3), st.integers(0, 2**31))
+def test_types_and_columns_fill_the_space(
+    space: spaces.Space, size: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    kinds = next(x for x in leaves(space) if isinstance(x, spaces.Discrete))
+    boxes = [x for x in leaves(space) if isinstance(x, spaces.Box)]
+    action_type = rng.integers(kinds.n, size=size)
+    width = sum(spaces.flatdim(box) for box in boxes)
+    args = rng.uniform(-1, 1, (size, width))
+    nest = fill(space, action_type, iter(args.T))
+    values = ends_of(space, nest)
+    # Each leaf has its type, its shape and, in turn, its columns.
+    (types,) = [
+        x
+        for x, leaf in zip(values, leaves(space), strict=True)
+        if isinstance(leaf, spaces.Discrete)
+    ]
+    np.testing.assert_array_equal(types, action_type + kinds.start)
+    rest = [x for x in values if x is not types]
+    assert [x.dtype for x in rest] == [box.dtype for box in boxes]
+    assert [x.shape for x in rest] == [(size, *box.shape) for box in boxes]
+    joined = np.concatenate(
+        [np.zeros((size, 0)), *(x.reshape(size, -1) for x in rest)], 1
+    )
+    np.testing.assert_allclose(joined, args, atol=1e-6)
+    for row in range(size):
+        one = first_row(map_nest(lambda x, row=row: x[row:], nest))
+        assert space.contains(one)
+
+
+def test_boxes_by_type_are_told_from_other_spaces() -> None:
+    box, three = spaces.Box(-1, 1, (1,)), spaces.Discrete(3)
+    assert boxes_by_type(spaces.Tuple((three, spaces.Tuple((box,) * 3))), 3)
+    for other in (
+        box,
+        spaces.Tuple((three,)),
+        spaces.Tuple((three, box)),
+        spaces.Tuple((box, spaces.Tuple((box,) * 3))),
+        spaces.Tuple((three, spaces.Tuple((box, box)))),
+        spaces.Tuple((three, spaces.Tuple((box, box, three)))),
+        spaces.Dict({"what": three, "how": spaces.Tuple((box,) * 3)}),
+    ):
+        assert not boxes_by_type(other, 3)
+
+
+def test_the_first_row_is_taken_everywhere() -> None:
+    nest = {"a": (torch.arange(6).view(3, 2), np.arange(3)), "b": ()}
+    one = first_row(nest)
+    assert isinstance(one["a"][0], Tensor)
+    assert one["a"][0].tolist() == [0, 1]
+    assert one["a"][1] == 0
+    assert one["b"] == ()
