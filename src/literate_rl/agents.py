@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest ef7517458d1e2df8
+# Generated from chapters/agents.py (edit there); digest cc0be167cbc1e641
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from textwrap import shorten
 from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
@@ -362,6 +363,10 @@ def grade(
         except Exception as error:
             print(f"Not yet: {call} raised {type(error).__name__}: {error}")
             return
+        # What is right is told to those who have tried.
+        if got is ...:
+            print("Not yet: the answer is still empty.")
+            return
         if not agree(got, wanted):
             given, sought = one_line(got), one_line(wanted)
             print(f"Not yet: {call} gave {given}, expected {sought}.")
@@ -386,5 +391,5 @@ def agree(got: Any, wanted: Any) -> bool:
 
 
 def one_line(value: Any) -> str:
-    """Return how a value prints, on one line."""
-    return " ".join(repr(value).split())
+    """Return how a value prints, on one short line."""
+    return shorten(repr(value), 60, placeholder=" …")
