@@ -1096,7 +1096,8 @@ def ppo_policy_error_hybrid_per_head(
     )
 
     # The second term. The indicator is a weight, 0 where the type has no argument.
-    has_args = new.mask.any(-1)[data.action["action_type"]].to(args_new.dtype)
+    action: Any = data.action
+    has_args = new.mask.any(-1)[action["action_type"]].to(args_new.dtype)
     args_loss, args_info = policy_error_from_log_prob(
         args_new,
         args_old,
@@ -1148,10 +1149,11 @@ def check_error(
 ) -> None:
     """Raise if an error is not finite, and name the field that is to blame."""
     # An argument that does not count may be a NaN, so it must not be blamed.
-    data_mask = policy.mask[data.action["action_type"]]
+    action: Any = data.action
+    data_mask = policy.mask[action["action_type"]]
     check_finite(
         (*(part.item() for part in loss), *info),
-        action_args=mask_args(data.action["action_args"], data_mask),
+        action_args=mask_args(action["action_args"], data_mask),
         adv=data.adv,
         weight=data.weight,
     )

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 0172fed2e380b951
+# Generated from chapters/*.py (edit there); digest 872f10e52d70b744
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -33,6 +33,7 @@ from .ppo_error import (
     policy_error_from_log_prob as policy_error_from_log_prob,
     ppo_info as ppo_info,
     ppo_policy_data as ppo_policy_data,
+    ppo_policy_data_continuous as ppo_policy_data_continuous,
     ppo_policy_error as ppo_policy_error,
     ppo_policy_error_continuous as ppo_policy_error_continuous,
     ppo_policy_loss as ppo_policy_loss,
@@ -164,6 +165,7 @@ from .workshop.runs import (
     video_html as video_html,
 )
 from .workshop.fast import (
+    FusedPolicyError as FusedPolicyError,
     reverse_scan as reverse_scan,
 )
 from .workshop.pictures import (
