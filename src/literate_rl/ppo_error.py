@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_error.py (edit there); digest 63b6b216d3bdba1b
+# Generated from chapters/ppo_error.py (edit there); digest 0cd77096d2a4edf7
 """The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ def clipped_surrogate(
     ratio = (log_prob_new - log_prob_old).clamp(-20.0, 20.0).exp()
 
     # The pessimist's choice {eq}`clipped-surrogate`.
-    clipped_ratio = ratio.clamp(1.0 - clip_ratio, 1.0 + clip_ratio)
-    objective = torch.min(ratio * adv, clipped_ratio * adv)
+    unclipped = ratio * adv
+    clipped = ratio.clamp(1.0 - clip_ratio, 1.0 + clip_ratio) * adv
+    objective = torch.min(unclipped, clipped)
 
     # The dual clip {eq}`dual-clip`. For a positive advantage the bound $c \hat A$ lies
     # above everything that the clip leaves, so it must not touch it.
@@ -126,12 +127,13 @@ def policy_error_from_log_prob(
     objective = clipped_surrogate(
         log_prob_new, log_prob_old, adv, clip_ratio, dual_clip
     )
+    bonus = entropy
     if weight is not None:
-        objective, entropy = objective * weight.detach(), entropy * weight.detach()
+        objective, bonus = objective * weight.detach(), entropy * weight.detach()
 
     # The policy loss {eq}`policy-loss` and the entropy {eq}`entropy-bonus`, each a mean
     # over the batch.
-    loss = ppo_policy_loss(-objective.mean(), entropy.mean())
+    loss = ppo_policy_loss(-objective.mean(), bonus.mean())
 
     # What we only watch needs no graph: the estimate {eq}`kl-k1` and the clip fraction
     # {eq}`clip-fraction`.
