@@ -91,7 +91,8 @@ def upright(words, place, beside, low, high):
     yield Mark("label", name_at, [height] * len(name_at), "quiet", (), words)
 
 
-ratios = torch.linspace(0.01, 3.6, 360, dtype=torch.float64)
+ratios = torch.linspace(0.005, 3.595, 360, dtype=torch.float64)
+edges = (ratios[1:] + ratios[:-1]) / 2
 
 
 def frame(epsilon, c):
@@ -115,9 +116,9 @@ def frame(epsilon, c):
             Mark("line thick", ratios.tolist(), objective.tolist()),
         )
         pictures.append(picture)
-        live = ratios[slope != 0]
-        dead = [f"below {live[0]:.2f}"] * (live[0] > ratios[0]).item()
-        dead += [f"above {live[-1]:.2f}"] * (live[-1] < ratios[-1]).item()
+        first, *_, last = (slope != 0).nonzero().flatten().tolist()
+        dead = [f"below {edges[first - 1]:.2f}"] if first > 0 else []
+        dead += [f"above {edges[last]:.2f}"] if last < 359 else []
         readout.append(f"{name}: no slope {' and '.join(dead)}")
     return pictures, "\n".join(readout)
 
