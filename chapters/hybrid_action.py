@@ -1048,17 +1048,17 @@ def ppo_policy_error_hybrid(
     """
     new, old = new_and_old(data, mask)
     # The exponent of {eq}`hybrid-ratio`; the clipped surrogate takes it from here.
-    loss, info = policy_error_from_log_prob(
-        new.log_prob(data.action),
-        old.log_prob(data.action),
+    log_prob_new, log_prob_old = new.log_prob(data.action), old.log_prob(data.action)
+    check_arguments(log_prob_new + log_prob_old, data, new)
+    return policy_error_from_log_prob(
+        log_prob_new,
+        log_prob_old,
         new.entropy(),
         data.adv,
         data.weight,
         clip_ratio,
         dual_clip,
     )
-    check_error(loss, info, data, new)
-    return loss, info
 
 
 def ppo_policy_error_hybrid_per_head(
@@ -1089,6 +1089,7 @@ def ppo_policy_error_hybrid_per_head(
     new, old = new_and_old(data, mask)
     type_new, args_new = log_prob_of_heads(new, data.action)
     type_old, args_old = log_prob_of_heads(old, data.action)
+    check_arguments(args_new + args_old, data, new)
 
     # The first term of {eq}`hybrid-per-head`, and the entropy of the whole.
     type_loss, type_info = policy_error_from_log_prob(
@@ -1096,7 +1097,8 @@ def ppo_policy_error_hybrid_per_head(
     )
 
     # The second term. The indicator is a weight, 0 where the type has no argument.
-    has_args = new.mask.any(-1)[data.action["action_type"]].to(args_new.dtype)
+    action: Any = data.action
+    has_args = new.mask.any(-1)[action["action_type"]].to(args_new.dtype)
     args_loss, args_info = policy_error_from_log_prob(
         args_new,
         args_old,
@@ -1113,7 +1115,6 @@ def ppo_policy_error_hybrid_per_head(
         type_info.approx_kl + args_info.approx_kl,
         max(type_info.clipfrac, args_info.clipfrac),
     )
-    check_error(loss, info, data, new)
     return loss, info
 
 
@@ -1140,20 +1141,16 @@ def log_prob_of_heads(
     return of_type, joint - of_type
 
 
-def check_error(
-    loss: ppo_policy_loss,
-    info: ppo_info,
-    data: ppo_policy_data,
-    policy: HybridDistribution,
+def check_arguments(
+    log_prob: Tensor, data: ppo_policy_data, policy: HybridDistribution
 ) -> None:
-    """Raise if an error is not finite, and name the field that is to blame."""
+    """Raise if log-probabilities are not finite, and name the arguments to blame."""
     # An argument that does not count may be a NaN, so it must not be blamed.
-    data_mask = policy.mask[data.action["action_type"]]
+    action: Any = data.action
+    data_mask = policy.mask[action["action_type"]]
     check_finite(
-        (*(part.item() for part in loss), *info),
-        action_args=mask_args(data.action["action_args"], data_mask),
-        adv=data.adv,
-        weight=data.weight,
+        (log_prob.sum().item(),),
+        action_args=mask_args(action["action_args"], data_mask),
     )
 
 

@@ -39,7 +39,6 @@ from literate_rl.agents import Collector, Rollout
 from literate_rl.policy_gradient import check_finite
 from literate_rl.ppo_error import (
     approx_kl_k3,
-    check_clip,
     policy_error_from_log_prob,
     ppo_info,
     ppo_policy_loss,
@@ -242,13 +241,14 @@ class PPOConfig:
         counts = ("total_steps", "num_envs", "num_steps", "num_epochs")
         check_counts(self, (*counts, "num_minibatches", "checkpoint_interval"))
         check_setting(self, "seed", lambda x: x >= 0, "at least 0")
-        for name in ("learning_rate", "max_grad_norm"):
+        for name in ("learning_rate", "max_grad_norm", "clip_ratio"):
             check_setting(self, name, lambda x: x > 0, "positive")
         for name in ("value_clip", "target_kl"):
             check_setting(self, name, lambda x: x is None or x > 0, "positive or None")
         for name in ("gamma", "lambda_"):
             check_setting(self, name, lambda x: 0 <= x <= 1, "in [0, 1]")
-        check_clip(self.clip_ratio, self.dual_clip)
+        above = "greater than 1 or None"
+        check_setting(self, "dual_clip", lambda x: x is None or x > 1, above)
         # Of a single advantage nothing is left when its mean is subtracted.
         most = self.num_envs * self.num_steps // (2 if self.normalize_advantage else 1)
         expected = f"at most {most}, so that each part has enough steps of the rollout"

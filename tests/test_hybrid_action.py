@@ -1189,11 +1189,11 @@ def test_errors_name_the_field(function):
     counts = MASK[k].nonzero()[0].tolist()
     args = with_nan(data.action.action_args, *counts)
     for change, message in (
-        ({"adv": with_nan(data.adv, 2)}, r"adv must be finite, got nan at .*2"),
+        ({"adv": with_nan(data.adv, 2)}, "adv must be finite"),
         ({"weight": with_nan(data.weight, 3)}, "weight must be finite"),
         ({"action": action_of(k, args)}, "action_args must be finite"),
-        ({"adv": data.adv[:, None]}, r"adv must have shape \(6,\), got \(6, 1\)"),
-        ({"weight": data.weight[:5]}, r"weight must have shape \(6,\), got \(5,\)"),
+        ({"adv": data.adv[:, None]}, r"adv must have shape .*6.*, got \(6, 1\)"),
+        ({"weight": data.weight[:5]}, r"weight must have shape .*6.*, got \(5,\)"),
         ({"logit_old": data.logit_old[:5]}, r"logit_old.*shape \(6, 3\), got \(5, 3\)"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest b022f306fcb25ca6
+# Generated from chapters/*.py (edit there); digest 26f3865d97f7e6d1
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -37,6 +37,7 @@ from .ppo_error import (
     policy_error_from_log_prob as policy_error_from_log_prob,
     ppo_info as ppo_info,
     ppo_policy_data as ppo_policy_data,
+    ppo_policy_data_continuous as ppo_policy_data_continuous,
     ppo_policy_error as ppo_policy_error,
     ppo_policy_error_continuous as ppo_policy_error_continuous,
     ppo_policy_loss as ppo_policy_loss,
@@ -175,6 +176,7 @@ from .workshop.runs import (
     video_html as video_html,
 )
 from .workshop.fast import (
+    FusedPolicyError as FusedPolicyError,
     reverse_scan as reverse_scan,
 )
 from .workshop.pictures import (
