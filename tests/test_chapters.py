@@ -27,7 +27,7 @@ FOUNDATIONS = {
     "workshop.pictures",
     "workshop.runs",
     "workshop.signatures",
-    "workshop.worlds",
+    "workshop.episodes",
 }
 ADAPTERS: set[str] = set()
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 26f3865d97f7e6d1
+# Generated from chapters/*.py (edit there); digest cb2e29b6517d2762
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -151,7 +151,7 @@ from .workshop.nests import (
     plain_space as plain_space,
     unpack as unpack,
 )
-from .workshop.worlds import (
+from .workshop.episodes import (
     EpisodeCounter as EpisodeCounter,
     check_chain as check_chain,
     check_copies as check_copies,

@@ -1,5 +1,24 @@
-# Generated from chapters/workshop/worlds.py (edit there); digest c41aa6d8ea228153
-"""Worlds: what guards the loop of agent and environment, and counts its episodes."""
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Episodes
+#
+# **What can go wrong between an agent and an environment?** The id is misspelt, two copies
+# are one object, the actions have the wrong shape, an observation is not a number. Python
+# would complain about most of this, but late and in words of its own. The functions on this
+# page complain at once and say which argument it was.
+#
+# {doc}`/chapters/agents` calls them in its loop. Nobody has to read this page to follow the
+# book.
+
+# %% tags=["export", "hide-input"]
+"""Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
 
@@ -24,7 +43,14 @@ __all__ = [
     "plain_actions",
 ]
 
+# %% [markdown]
+# ## Making environments
+#
+# Gymnasium makes an environment from an id, and a vector environment from functions that
+# make one each. Here both become such a function.
 
+
+# %% tags=["export"]
 @checked
 def env_maker(
     env: str | Callable[[], gym.Env[Any, Any]],
@@ -49,6 +75,14 @@ def check_copies(envs: SyncVectorEnv) -> None:
         raise ValueError("env must make a new environment at each call")
 
 
+# %% [markdown]
+# ## Actions
+#
+# An agent is any function, so nobody knows what it returns before it does. A column of
+# actions, $(B, 1)$ instead of $(B,)$, is found here and not somewhere inside an environment.
+
+
+# %% tags=["export"]
 def on_cpu(action: Tensor) -> Tensor:
     """Return an agent's actions on the CPU, where environments run."""
     if not isinstance(action, Tensor):
@@ -65,6 +99,15 @@ def plain_actions(envs: VectorEnv[Any, Any, Any], action: Tensor) -> NDArray[Any
     return array
 
 
+# %% [markdown]
+# ## Experience
+#
+# A single NaN from an environment ruins a network for good, and the loss only shows it an
+# update later. So a rollout is looked through as soon as it is complete, and the message
+# says where the number is.
+
+
+# %% tags=["export"]
 def check_experience(step: int, **arrays: NDArray[Any]) -> None:
     """Raise if an environment gave a number that is not finite, and say where.
 
@@ -83,6 +126,24 @@ def check_experience(step: int, **arrays: NDArray[Any]) -> None:
             )
 
 
+# %%
+reward = np.zeros((5, 2))
+reward[3, 1] = np.nan
+try:
+    check_experience(1000, reward=reward)
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# ## Episodes
+#
+# A rollout does not stop where an episode stops, and most episodes reach over several
+# rollouts. Their returns and lengths come from running sums. Where an episode ends, its part
+# of the sum is what has been added since the one before it ended. What is left over at the
+# end of a rollout is carried into the next.
+
+
+# %% tags=["export"]
 class EpisodeCounter:
     """Adds up the rewards and the steps of each episode, over many rollouts.
 
@@ -113,6 +174,33 @@ class EpisodeCounter:
         return ended
 
 
+# %%
+counter = EpisodeCounter(num_envs=1)
+done = np.array([[False], [True], [False]])
+real = np.ones_like(done)
+first, _ = counter.add(np.array([[1.0], [2.0], [4.0]]), done, real)
+second, lengths = counter.add(np.array([[8.0], [16.0], [32.0]]), done, real)
+print("returns in the first rollout: ", first.flatten())
+print("returns in the second rollout:", second.flatten())
+
+# %% [markdown]
+# **Notice** that the second episode was paid 4 in the first rollout and 24 in the second.
+
+# %% tags=["claims"]
+assert first[1] == 3
+assert second[1] == 4 + 24
+assert lengths[1] == 3
+
+# %% [markdown]
+# ## Chains
+#
+# The Bellman equation has one solution if the numbers are those of a chain and if every
+# state that is not discounted may end. Wherever an end can be reached at all, it can be
+# reached in $S$ steps. So a state that survives $S$ discounted steps for certain has no
+# finite value.
+
+
+# %% tags=["export"]
 @checked
 def check_chain(
     transition: Float[np.ndarray, "S S"],
@@ -131,3 +219,9 @@ def check_chain(
         raise ValueError(
             f"gamma must be below 1 if a state never terminates, got {gamma}"
         )
+
+
+# %% [markdown]
+# ## References
+#
+# The interface of the environments is Gymnasium's {cite:p}`towers2024`.
