@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest c213ac36769a6986
+# Generated from chapters/*.py (edit there); digest 5def00a855980b20
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -60,17 +60,17 @@ from .ppo import (
     ppo_settings as ppo_settings,
 )
 from .hybrid_action import (
-    HybridActions as HybridActions,
     HybridDistribution as HybridDistribution,
-    HybridLander as HybridLander,
     HybridPolicyNetwork as HybridPolicyNetwork,
-    Moving as Moving,
-    make_hybrid_policy as make_hybrid_policy,
     mask_args as mask_args,
-    ppo_policy_error_hybrid as ppo_policy_error_hybrid,
-    ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
     sample_hybrid_action as sample_hybrid_action,
     select_args as select_args,
+)
+from .hybrid_ppo import (
+    HybridActions as HybridActions,
+    make_hybrid_policy as make_hybrid_policy,
+    ppo_policy_error_hybrid as ppo_policy_error_hybrid,
+    ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
 )
 from .disjoint_network import (
     CategoricalProjectionNetwork as CategoricalProjectionNetwork,
@@ -83,8 +83,6 @@ from .ppg import (
     AlgStep as AlgStep,
     ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
     LossInfo as LossInfo,
-    Maze as Maze,
-    MazeLevels as MazeLevels,
     PPGAlgorithm as PPGAlgorithm,
     PPGAuxAlgorithm as PPGAuxAlgorithm,
     PPGAuxOptions as PPGAuxOptions,
@@ -111,7 +109,6 @@ from .off_policy import (
 )
 from .impala import (
     IMPALA as IMPALA,
-    ForceCartPole as ForceCartPole,
     IMPALAConfig as IMPALAConfig,
     IMPALAPolicy as IMPALAPolicy,
     ReplayBuffer as ReplayBuffer,
@@ -150,7 +147,15 @@ from .workshop.nests import (
     map_nest as map_nest,
     pack as pack,
     plain_space as plain_space,
+    read_hybrid_space as read_hybrid_space,
     unpack as unpack,
+)
+from .workshop.worlds import (
+    ForceCartPole as ForceCartPole,
+    HybridLander as HybridLander,
+    Maze as Maze,
+    MazeLevels as MazeLevels,
+    Moving as Moving,
 )
 from .workshop.runs import (
     Learner as Learner,
