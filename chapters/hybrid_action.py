@@ -30,11 +30,11 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from literate_rl.workshop.fast import log_softmax
+from literate_rl.workshop.fast import LOG_OF_NOTHING, UNIT_ENTROPY, log_softmax
 from literate_rl.workshop.nests import (
     as_mask,
-    check_below,
     read_hybrid_space,
+    rows_of,
     vector_size,
 )
 from literate_rl.workshop.signatures import (
@@ -679,14 +679,6 @@ def args_divergence(
 
 
 # %% tags=["export"]
-# Entropy of a normal distribution with standard deviation 1.
-UNIT_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
-
-# Stands for the logarithm of zero where it is multiplied by zero. Any $p$ that is not 0
-# in floating point has a logarithm far above it.
-LOG_OF_NOTHING = -1e9
-
-
 class HybridDistribution:
     """The distribution of hybrid actions, one for each state of a batch.
 
@@ -717,7 +709,8 @@ class HybridDistribution:
         # a probability may be too small for floating point, its logarithm is not.
         self.type_log_prob = log_softmax(type_logit)
         self.prob = self.type_log_prob.exp()
-        check_policy(name, self.prob, self.mu, self.sigma.log())
+        self.log_sigma = self.sigma.log()
+        check_policy(name, self.prob, self.mu, self.log_sigma)
 
     @property
     def often(self) -> Tensor:
@@ -744,13 +737,11 @@ class HybridDistribution:
         Arguments that do not count may hold anything, NaN included.
         """
         action_type, action_args = action["action_type"], action["action_args"]
-        check_below("action.action_type", action_type, len(self.mask))
 
         # Each sample's row of the mask, and the sum over its arguments.
-        data_mask = self.mask.index_select(0, action_type)
+        data_mask = rows_of(self.mask, action_type, "action.action_type")
         of_args = args_log_density(self.mu, self.sigma, action_args, data_mask)
-        counting = {"action.action_args": mask_args(action_args, data_mask)}
-        check_finite(of_args, **counting)
+        check_finite(of_args, **{"action.action_args": action_args})
 
         # The logarithm of $p_k$ at each sample's own type.
         of_type = self.type_log_prob.gather(1, action_type.unsqueeze(1)).squeeze(1)
@@ -771,12 +762,14 @@ class HybridDistribution:
         An argument counts as often as its types are chosen.
         """
         # The first sum of {eq}`hybrid-entropy`. For a type that was taken away $p_k$ is
-        # 0 and its logarithm minus infinity; the product has to be 0.
+        # 0 and its logarithm minus infinity. The product has to be 0, so a very large
+        # number stands for infinity.
         log_prob = self.type_log_prob.clamp(min=LOG_OF_NOTHING)
         of_type = -(self.prob * log_prob).sum(-1)
 
-        # The second sum: the entropies $H_j$, each as often as its argument counts.
-        of_args = self.often * (self.sigma.log() + UNIT_ENTROPY)
+        # The second sum: the entropies $H_j$, each as often as its argument counts. With
+        # a standard deviation of 1 an entropy is $\tfrac12 \log(2 \pi e)$.
+        of_args = self.often * (self.log_sigma + UNIT_ENTROPY)
         return of_type + of_args.sum(-1)
 
     def kl(self, other: HybridDistribution) -> Float[Tensor, "B"]:
@@ -832,7 +825,8 @@ for name, difference in differences.items():
 assert all(difference.abs().max() < 1e-5 for difference in differences.values())
 
 # %% [markdown]
-# And it says so when a network has gone wrong:
+# Inside the learner a kernel of {doc}`workshop/fast` computes the same two numbers in fewer
+# calls. The class also says so when a network has gone wrong:
 
 # %%
 broken = make_logit([0.0, 0.0, 0.0], [0.0, 0.0], [1.0, 1.0], batch=2)

@@ -45,7 +45,7 @@ from literate_rl.hybrid_action import (
     select_args,
     ttorch,
 )
-from literate_rl.workshop.fast import log_softmax
+from literate_rl.workshop.fast import hybrid_terms, log_softmax
 from literate_rl.workshop.worlds import Moving
 
 # --- The network --------------------------------------------------------------------
@@ -443,6 +443,38 @@ def test_log_softmax_of_few_and_of_many_rows(batch, scale):
         grads.append((result.detach(), leaf.grad))
     for left, right in zip(*grads, strict=True):
         torch.testing.assert_close(left, right)
+
+
+@pytest.mark.equation("hybrid-level")
+@pytest.mark.equation("hybrid-short")
+@given(cases())
+def test_the_kernel_is_the_distribution(case):
+    """Values and gradients of the short forms and of the plain ones."""
+    mask, logit, _, action = case
+    policy = HybridDistribution(logit, mask)
+    arguments = mask, action.action_type, action.action_args
+    short = hybrid_terms(*leaves_of(logit), *arguments)
+    assert_same(short[0], policy.log_prob(action), *leaves_of(logit))
+    assert_same(short[1], policy.entropy(), *leaves_of(logit))
+
+
+def test_the_kernel_does_no_harm_either():
+    logit, action = dangerous()
+    policy = HybridDistribution(logit, MASK)
+    log_prob, entropy = hybrid_terms(
+        *leaves_of(logit), MASK, action.action_type, action.action_args
+    )
+    torch.testing.assert_close(log_prob, policy.log_prob(action))
+    torch.testing.assert_close(entropy, policy.entropy())
+    assert finite_grads(log_prob.sum() + entropy.sum(), logit)
+    bad = [torch.full_like(leaf, torch.nan) for leaf in leaves_of(logit)]
+    for place, name in enumerate(("logits", "mu", "sigma")):
+        if name == "mu":
+            continue  # it reaches the log-probability only
+        leaves = [leaf.detach() for leaf in leaves_of(logit)]
+        leaves[place] = bad[place]
+        with pytest.raises(ValueError, match=f"{name}.* must be finite"):
+            hybrid_terms(*leaves, MASK, action.action_type, action.action_args)
 
 
 # --- Numbers that must do no harm ---------------------------------------------------

@@ -737,7 +737,7 @@ def test_acting_with_noise_samples_the_distribution():
 
 
 def test_the_error_of_rows_is_that_of_trees():
-    policy, obs = nested_policy(), torch.randn(64, 6)
+    policy, obs = nested_policy().double(), torch.randn(64, 6).double()
     old = policy(obs).detach()
     action = policy.act(obs, policy.noise(1, 64, torch.Generator().manual_seed(0))[0])
     action = action.detach()
@@ -745,7 +745,7 @@ def test_the_error_of_rows_is_that_of_trees():
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
-    adv, new = torch.randn(64), policy(obs)
+    adv, new = torch.randn(64).double(), policy(obs)
     log_prob, entropy = policy.actions.evaluate(new, action)
     clips = 0.1, 3.0
     loss, info = policy_error_from_log_prob(

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 075286902e3cd892
+# Generated from chapters/workshop/nests.py (edit there); digest 3aed4b398497b6dd
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -243,11 +243,15 @@ def vector_size(space: Any) -> int:
     return int(space.shape[0])
 
 
-def check_below(name: str, index: Tensor, number: int) -> None:
-    """Raise if an index of a table is not from 0 to ``number`` - 1."""
-    low, high = (int(end) for end in index.aminmax())
-    if low < 0 or high >= number:
-        raise ValueError(f"{name} must lie in 0..{number - 1}, got {low}..{high}")
+def rows_of(table: Tensor, index: Tensor, name: str) -> Tensor:
+    """Return a table's rows at an index; name the index if one is out of range."""
+    try:
+        return table.index_select(0, index)
+    except (IndexError, RuntimeError) as error:
+        low, high = (int(end) for end in index.aminmax())
+        raise ValueError(
+            f"{name} must lie in 0..{len(table) - 1}, got {low}..{high}"
+        ) from error
 
 
 def boxes_by_type(space: spaces.Space[Any], num_types: int) -> bool:
