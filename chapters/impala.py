@@ -30,12 +30,10 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from literate_rl.agents import Collector, best_device
@@ -47,10 +45,10 @@ from literate_rl.off_policy import (
 )
 from literate_rl.workshop.nests import map_nest
 from literate_rl.workshop.runs import check_counts, check_setting, env_seed
+from literate_rl.workshop.worlds import ForceCartPole  # noqa: F401 (registered)
 
 __all__ = [
     "IMPALA",
-    "ForceCartPole",
     "IMPALAConfig",
     "IMPALAPolicy",
     "ReplayBuffer",
@@ -1052,34 +1050,8 @@ class IMPALA:
 # %% [markdown]
 # To have a task with continuous actions that is as well known as CartPole, we take CartPole
 # itself, and let the agent say how hard it pushes.
-
-
-# %% tags=["export"]
-class ForceCartPole(gym.ActionWrapper[NDArray[np.float32], NDArray[np.float32], int]):
-    """CartPole with a force from -1 to 1, in units of 10 newtons.
-
-    Args:
-        env: The environment CartPole.
-    """
-
-    def __init__(self, env: gym.Env[NDArray[np.float32], int]) -> None:
-        super().__init__(env)
-        self.action_space = spaces.Box(-1.0, 1.0, (1,))
-
-    def action(self, action: NDArray[np.float32]) -> int:
-        """Set the strength of the push; return its side."""
-        cart: Any = self.unwrapped
-        cart.force_mag = 10 * abs(float(action[0]))
-        return int(action[0] > 0)
-
-
-def make_force_cart_pole(**arguments: Any) -> gym.Env[Any, Any]:
-    """Make the environment; arguments are those of CartPole."""
-    return ForceCartPole(gym.make("CartPole-v1", **arguments))
-
-
-gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
-
+#
+# It is `ForceCartPole` in {doc}`workshop/worlds`.
 
 # %% tags=["export"]
 # Settings with which the agent was seen to learn, by environment. What an entry leaves

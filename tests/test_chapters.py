@@ -28,6 +28,7 @@ FOUNDATIONS = {
     "workshop.runs",
     "workshop.signatures",
     "workshop.episodes",
+    "workshop.worlds",
 }
 ADAPTERS: set[str] = set()
 

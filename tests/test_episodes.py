@@ -10,6 +10,7 @@ from fuzz import assert_held
 from gymnasium.vector import SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
+
 from literate_rl.workshop.episodes import (
     EpisodeCounter,
     check_chain,

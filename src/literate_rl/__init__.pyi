@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest cb2e29b6517d2762
+# Generated from chapters/*.py (edit there); digest e8c1b937b78366d8
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -59,17 +59,17 @@ from .ppo import (
     ppo_settings as ppo_settings,
 )
 from .hybrid_action import (
-    HybridActions as HybridActions,
     HybridDistribution as HybridDistribution,
-    HybridLander as HybridLander,
     HybridPolicyNetwork as HybridPolicyNetwork,
-    Moving as Moving,
-    make_hybrid_policy as make_hybrid_policy,
     mask_args as mask_args,
-    ppo_policy_error_hybrid as ppo_policy_error_hybrid,
-    ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
     sample_hybrid_action as sample_hybrid_action,
     select_args as select_args,
+)
+from .hybrid_ppo import (
+    HybridActions as HybridActions,
+    make_hybrid_policy as make_hybrid_policy,
+    ppo_policy_error_hybrid as ppo_policy_error_hybrid,
+    ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
 )
 from .disjoint_network import (
     CategoricalProjectionNetwork as CategoricalProjectionNetwork,
@@ -82,8 +82,6 @@ from .ppg import (
     AlgStep as AlgStep,
     ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
     LossInfo as LossInfo,
-    Maze as Maze,
-    MazeLevels as MazeLevels,
     PPGAlgorithm as PPGAlgorithm,
     PPGAuxAlgorithm as PPGAuxAlgorithm,
     PPGAuxOptions as PPGAuxOptions,
@@ -110,7 +108,6 @@ from .off_policy import (
 )
 from .impala import (
     IMPALA as IMPALA,
-    ForceCartPole as ForceCartPole,
     IMPALAConfig as IMPALAConfig,
     IMPALAPolicy as IMPALAPolicy,
     ReplayBuffer as ReplayBuffer,
@@ -149,6 +146,7 @@ from .workshop.nests import (
     map_nest as map_nest,
     pack as pack,
     plain_space as plain_space,
+    read_hybrid_space as read_hybrid_space,
     unpack as unpack,
 )
 from .workshop.episodes import (
@@ -159,6 +157,13 @@ from .workshop.episodes import (
     env_maker as env_maker,
     on_cpu as on_cpu,
     plain_actions as plain_actions,
+)
+from .workshop.worlds import (
+    ForceCartPole as ForceCartPole,
+    HybridLander as HybridLander,
+    Maze as Maze,
+    MazeLevels as MazeLevels,
+    Moving as Moving,
 )
 from .workshop.runs import (
     Learner as Learner,

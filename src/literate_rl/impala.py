@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest b6dab34f481c3ab5
+# Generated from chapters/impala.py (edit there); digest a63f972d64c29d27
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from literate_rl.agents import Collector, best_device
@@ -28,10 +26,10 @@ from literate_rl.off_policy import (
 )
 from literate_rl.workshop.nests import map_nest
 from literate_rl.workshop.runs import check_counts, check_setting, env_seed
+from literate_rl.workshop.worlds import ForceCartPole  # noqa: F401 (registered)
 
 __all__ = [
     "IMPALA",
-    "ForceCartPole",
     "IMPALAConfig",
     "IMPALAPolicy",
     "ReplayBuffer",
@@ -873,32 +871,6 @@ class IMPALA:
         self.buffer.entries.clear()
         self.buffer.entries.extend(dict(entry) for entry in state["buffer"])
         self.collector.obs = None
-
-
-class ForceCartPole(gym.ActionWrapper[NDArray[np.float32], NDArray[np.float32], int]):
-    """CartPole with a force from -1 to 1, in units of 10 newtons.
-
-    Args:
-        env: The environment CartPole.
-    """
-
-    def __init__(self, env: gym.Env[NDArray[np.float32], int]) -> None:
-        super().__init__(env)
-        self.action_space = spaces.Box(-1.0, 1.0, (1,))
-
-    def action(self, action: NDArray[np.float32]) -> int:
-        """Set the strength of the push; return its side."""
-        cart: Any = self.unwrapped
-        cart.force_mag = 10 * abs(float(action[0]))
-        return int(action[0] > 0)
-
-
-def make_force_cart_pole(**arguments: Any) -> gym.Env[Any, Any]:
-    """Make the environment; arguments are those of CartPole."""
-    return ForceCartPole(gym.make("CartPole-v1", **arguments))
-
-
-gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
 
 
 # Settings with which the agent was seen to learn, by environment. What an entry leaves

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 68faf4ac790db322
+# Generated from chapters/workshop/fast.py (edit there); digest 21b16a8f8cfd7c39
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from literate_rl.workshop.signatures import Float, checked
+from literate_rl.workshop.signatures import Float, check_finite, checked
 
 __all__ = ["FusedPolicyError", "reverse_scan"]
 
@@ -142,3 +142,59 @@ class FusedPolicyError(torch.autograd.Function):
         grad = (plogp * share).addcmul(prob, common, value=-1.0)
         grad.scatter_add_(0, taken, slope)
         return grad.t(), None, None, None, None, None, None
+
+
+def log_softmax(logit: Tensor) -> Tensor:
+    """Compute the logarithm of the softmax of each row, (B, K)."""
+    if len(logit) < 1024:
+        return torch.log_softmax(logit, -1)
+    shifted = logit - logit.detach().amax(-1, keepdim=True)
+    return shifted - shifted.exp().sum(-1, keepdim=True).log()
+
+
+# Entropy of a normal distribution with standard deviation 1.
+UNIT_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
+
+# Stands for the logarithm of zero where it is multiplied by zero. Any $p$ that is not 0
+# in floating point has a logarithm far above it.
+LOG_OF_NOTHING = -1e9
+
+
+def hybrid_terms(
+    type_logit: Tensor,
+    mu: Tensor,
+    sigma: Tensor,
+    mask: Tensor,
+    action_type: Tensor,
+    action_args: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Compute the log-probabilities and entropies of hybrid actions, (B,) each.
+
+    Args:
+        type_logit: Logits of the types, (B, K).
+        mu: Means of the arguments, (B, A).
+        sigma: Their standard deviations, (B, A).
+        mask: Which type uses which argument, (K, A) bool.
+        action_type: Types, (B,) int64.
+        action_args: Arguments, (B, A).
+    """
+    # The table of $E_k$ {eq}`hybrid-level`. The matrix product adds up, for each type,
+    # the entropies of its arguments.
+    type_log_prob = log_softmax(type_logit)
+    args_entropy = sigma.log() + UNIT_ENTROPY
+    level = type_log_prob - args_entropy @ mask.to(mu.dtype).T
+
+    # The first line of {eq}`hybrid-short`. An argument that does not count is replaced
+    # by its mean before anything is computed.
+    used = mask.index_select(0, action_type)
+    zeta = (torch.where(used, action_args, mu) - mu) / sigma
+    spread = torch.addcmul(used.to(zeta.dtype), zeta, zeta, value=-1).sum(-1)
+    own = level.gather(1, action_type.unsqueeze(1)).squeeze(1)
+    log_prob = torch.add(own, spread, alpha=0.5)
+
+    # The second line. For a type that was taken away $p_k$ is 0 and $E_k$ is minus
+    # infinity; the product has to be 0.
+    prob = type_log_prob.exp()
+    entropy = -(prob * level.clamp(min=LOG_OF_NOTHING)).sum(-1)
+    check_finite(entropy, logits=prob, mu=mu, sigma=args_entropy)
+    return log_prob, entropy
