@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import torch
 import treetensor.torch as ttorch
-from literate_rl.hybrid_action import HybridDistribution, draw
-from literate_rl.workshop.fast import hybrid_terms
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 
 from benchmarks.harness import SEED, Case, Goal
+from literate_rl.hybrid_action import HybridDistribution, draw
+from literate_rl.workshop.fast import hybrid_terms
 
 ROUNDS = 51
 TYPES, ARGUMENTS = 3, 3

@@ -31,6 +31,9 @@ from hybrid import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributions import Categorical, Independent, Normal
+
 from literate_rl.hybrid_action import (
     HybridDistribution,
     HybridPolicyNetwork,
@@ -43,9 +46,6 @@ from literate_rl.hybrid_action import (
     ttorch,
 )
 from literate_rl.workshop.fast import hybrid_terms, log_softmax
-from torch import Tensor
-from torch.distributions import Categorical, Independent, Normal
-
 from literate_rl.workshop.worlds import Moving
 
 # --- The network --------------------------------------------------------------------

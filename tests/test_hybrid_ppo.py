@@ -32,17 +32,17 @@ from hybrid import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning import median_of_seeds
+
+from literate_rl import hybrid_ppo
+from literate_rl.__main__ import main
+from literate_rl.agents import make_envs, seed_everything
+from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_action import (
     HybridDistribution,
     HybridPolicyNetwork,
     sample_hybrid_action,
     ttorch,
 )
-
-from literate_rl import hybrid_ppo
-from literate_rl.__main__ import main
-from literate_rl.agents import make_envs, seed_everything
-from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_ppo import (
     HybridActions,
     make_hybrid_policy,

@@ -18,7 +18,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning import median_of_seeds
-from literate_rl.hybrid_action import HybridDistribution
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
@@ -29,6 +28,7 @@ from literate_rl.disjoint_network import (
     RecurrentEncodingNetwork,
 )
 from literate_rl.evaluation import evaluate
+from literate_rl.hybrid_action import HybridDistribution
 from literate_rl.hybrid_ppo import HybridActions
 from literate_rl.ppg import (
     LAST,
