@@ -789,19 +789,29 @@ for name in ("weight", "done", "truncated"):
 # %% [markdown]
 # ## The buffer
 #
-# Off-policy data may be used again. The buffer keeps the last samples and hands out each of them
-# at most `max_use` times. With priorities {cite:p}`schaul2016` it prefers samples whose values
-# are far from their targets. Let $u_i$ be that distance for sample $i$ of $n$. It is drawn with
-# probability $P_i$, and a weight $w_i$ makes up for being drawn more often than others:
+# Off-policy data may be used again. The buffer keeps the last samples, and a sample that has been
+# drawn `max_use` times leaves it. With priorities {cite:p}`schaul2016` the buffer prefers samples
+# whose values are far from their targets. Let $u_i$ be that distance for sample $i$ of $n$. Each
+# draw takes it with probability $P_i$, and a weight $w_i$ makes up for being drawn more often than
+# others:
 #
 # $$
 # P_i = \frac{u_i^{\alpha_u}}{\sum_k u_k^{\alpha_u}} , \qquad
-# w_i = \frac{(n P_i)^{-\beta_w}}{\max_{k \text{ drawn}} (n P_k)^{-\beta_w}} .
+# w_i = \frac{(n P_i)^{-\beta_w}}{\max_k (n P_k)^{-\beta_w}} .
 # $$ (replay-priority)
 #
 # Two exponents, `alpha` and `beta` in the code, say how much of this is done. With $\alpha_u = 0$
 # all samples are drawn alike, and with $\alpha_u = 1$ in proportion to their priorities. With
-# $\beta_w = 0$ all weights are 1, and with $\beta_w = 1$ they undo the preference fully.
+# $\beta_w = 0$ all weights are 1, and with $\beta_w = 1$ they undo the preference fully: $P_i$ times
+# $1 / (n P_i)$ is $1 / n$, so a weighted mean over draws estimates the mean over the buffer, but for
+# one factor that all draws share. That is why the largest weight is taken over the whole buffer, and
+# not over a batch, whose largest weight would depend on what was drawn.
+#
+# The argument needs draws that do not depend on each other, so with a preference a sample goes back
+# before the next one is drawn, and a batch may hold it twice. Without that a batch as large as the
+# buffer would hold every sample once: there would be no preference left, and the weights would
+# create the bias that they are meant to undo. Without a preference all weights are 1, and a batch
+# holds different samples.
 
 
 # %% tags=["export"]
@@ -810,7 +820,8 @@ class ReplayBuffer:
 
     Args:
         size: Samples that it holds at most; the oldest makes room.
-        max_use: How often a sample is handed out at most.
+        max_use: Draws after which a sample leaves. With a preference the last batch
+            may hold it more than once and go beyond.
         alpha: How strongly large priorities are preferred; 0 is not at all.
         beta: How far importance weights undo the preference; 1 is fully.
 
@@ -857,14 +868,15 @@ class ReplayBuffer:
     def sample(
         self, batch_size: int, generator: torch.Generator
     ) -> list[dict[str, Any]]:
-        """Draw different entries; the most that there are, if they are too few.
+        """Draw entries, as many as there are if the batch is larger than the buffer.
 
         Args:
-            batch_size: Number of entries.
+            batch_size: Number of draws.
             generator: Where the randomness comes from.
 
         Returns:
-            The entries. Each has its importance weight as ``IS``.
+            The entries, each with its importance weight as ``IS``. They are different
+            ones if ``alpha`` is 0.
 
         Raises:
             ValueError: If the buffer is empty.
@@ -876,11 +888,16 @@ class ReplayBuffer:
         probability = priority.double().pow(self.alpha)
         probability /= probability.sum()
         weight = (len(self.entries) * probability).pow(-self.beta)
-        count = min(batch_size, len(self.entries))
-        drawn = torch.multinomial(probability, count, generator=generator)
-        weight = weight[drawn] / weight[drawn].max()
+        weight /= weight.max()
+        # A draw that is put back leaves the chances of the next one as they were.
+        drawn = torch.multinomial(
+            probability,
+            min(batch_size, len(self.entries)),
+            replacement=self.alpha > 0,
+            generator=generator,
+        )
         entries = [self.entries[index] for index in drawn.tolist()]
-        for entry, number in zip(entries, weight.tolist(), strict=True):
+        for entry, number in zip(entries, weight[drawn].tolist(), strict=True):
             entry["use"] += 1
             entry["IS"] = number
         if any(entry["use"] >= self.max_use for entry in entries):
@@ -904,6 +921,33 @@ class ReplayBuffer:
         for entry, priority in zip(entries, priorities, strict=True):
             entry["priority"] = max(priority, 1e-6)
 
+
+# %% [markdown]
+# Sixteen samples with the numbers 0 to 15, batches of sixteen, and priorities that grow with the
+# number. The mean of all numbers is 7.5. What do the draws say?
+
+# %%
+buffer = ReplayBuffer(max_use=10**9, alpha=0.6, beta=1.0)
+buffer.push([{"number": i} for i in range(16)])
+buffer.update(list(buffer.entries), [1.0 + i for i in range(16)])
+generator = torch.Generator().manual_seed(0)
+draws = [entry for _ in range(1000) for entry in buffer.sample(16, generator)]
+number = np.array([entry["sample"]["number"] for entry in draws])
+weight = np.array([entry["IS"] for entry in draws])
+print(f"mean of the draws {number.mean():.2f}", end=", ")
+print(f"weighted {np.average(number, weights=weight):.2f}")
+# If every sample is drawn once, the same weights bend what was straight.
+once = np.array([[entry["sample"]["number"], entry["IS"]] for entry in buffer.entries])
+print(f"each sample once, weighted {np.average(once[:, 0], weights=once[:, 1]):.2f}")
+
+# %% tags=["claims"]
+assert number.mean() > 8.5, "the draws prefer large priorities"
+assert abs(np.average(number, weights=weight) - 7.5) < 0.2, "the weights undo it"
+assert np.average(once[:, 0], weights=once[:, 1]) < 5.5, "and spoil draws without it"
+
+# %% [markdown]
+# With priorities, `IMPALA` takes $\alpha_u = 0.6$ and $\beta_w = 0.4$, the paper's choice. Whether they
+# help the agent of this chapter was not measured: all runs below do without.
 
 # %% [markdown]
 # ## The loop
@@ -1579,8 +1623,8 @@ grade(answer, starts, *lengths)
 # %% [markdown]
 # ### Exercise 3: importance weights
 #
-# Return the weights $w_i$ of {eq}`replay-priority` for a list of priorities, if all samples are
-# drawn.
+# Return the weights $w_i$ of {eq}`replay-priority` for the priorities of all samples in a buffer.
+# The answer is compared with what `ReplayBuffer` attaches to its draws.
 
 
 # %%
@@ -1589,8 +1633,13 @@ def answer(priority, alpha, beta):
 
 
 def importance(priority, alpha, beta):
-    weight = np.array(priority) ** (-alpha * beta)
-    return (weight / weight.max()).tolist()
+    buffer = ReplayBuffer(max_use=10**9, alpha=alpha, beta=beta)
+    buffer.push([{} for _ in priority])
+    buffer.update(list(buffer.entries), priority)
+    generator = torch.Generator().manual_seed(0)
+    while not all("IS" in entry for entry in buffer.entries):
+        buffer.sample(1, generator)
+    return [entry["IS"] for entry in buffer.entries]
 
 
 cases = [([1.0, 1.0], 0.6, 0.4), ([1.0, 4.0, 9.0], 0.5, 1.0), ([2.0, 1.0], 1.0, 0.0)]
