@@ -21,11 +21,11 @@ from processes import Child
 from torch import Tensor
 
 from literate_rl.__main__ import Command, main
+from literate_rl.evaluation import evaluate
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo import PPOConfig, ppo_settings
 from literate_rl.workshop.runs import (
     Run,
-    evaluate,
     load,
     load_checkpoint,
     save_checkpoint,

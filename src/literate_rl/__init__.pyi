@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 0172fed2e380b951
+# Generated from chapters/*.py (edit there); digest c213ac36769a6986
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -19,6 +19,12 @@ from .policy_gradient import (
     categorical_log_prob as categorical_log_prob,
     optimal_baseline as optimal_baseline,
     policy_gradient_error as policy_gradient_error,
+)
+from .evaluation import (
+    Difference as Difference,
+    evaluate as evaluate,
+    paired_difference as paired_difference,
+    t_interval as t_interval,
 )
 from .advantages import (
     gae as gae,
@@ -150,9 +156,7 @@ from .workshop.runs import (
     Learner as Learner,
     Run as Run,
     StoredRuns as StoredRuns,
-    bootstrap_interval as bootstrap_interval,
     env_seed as env_seed,
-    evaluate as evaluate,
     fit as fit,
     flat_env as flat_env,
     load as load,
