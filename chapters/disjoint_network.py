@@ -700,10 +700,10 @@ assert longer[0] < 0.1 * phased[0], "late, not lost"
 # gradient of its own part of the batch, and all of them average their gradients:
 #
 # $$
-# \frac{1}{J} \sum_{i=1}^{J} \nabla \mathcal L^{(i)} .
+# \frac{1}{n_{\text{proc}}} \sum_{i=1}^{n_{\text{proc}}} \nabla \mathcal L^{(i)} .
 # $$ (def-averaged-gradient)
 #
-# If the parts of the $J$ processes have the same size, this is the gradient of the mean loss
+# If the parts of the $n_{\text{proc}}$ processes have the same size, this is the gradient of the mean loss
 # over the whole batch, and all copies take the same step. PyTorch's `DistributedDataParallel` does it: it
 # wraps a module, and while `backward` runs, each gradient is averaged as soon as it is there.
 # For this it has to know which gradients will come. It waits for *all* parameters, unless

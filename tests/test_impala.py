@@ -746,9 +746,7 @@ def test_full_weights_undo_the_preference(size, batch) -> None:
     generator = torch.Generator().manual_seed(0)
     rows = [
         [(entry["IS"], entry["sample"]["number"]) for entry in drawn]
-        for drawn in (
-            buffer.sample(batch, generator) for _ in range(64_000 // batch)
-        )
+        for drawn in (buffer.sample(batch, generator) for _ in range(64_000 // batch))
     ]
     weight, number = np.array(rows).reshape(-1, 2).T
     # The factor is the smallest weight's: that of the sample drawn most rarely is 1.
