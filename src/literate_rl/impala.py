@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest a63f972d64c29d27
+# Generated from chapters/impala.py (edit there); digest fffa2e6170ea9409
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -645,7 +645,8 @@ class ReplayBuffer:
 
     Args:
         size: Samples that it holds at most; the oldest makes room.
-        max_use: How often a sample is handed out at most.
+        max_use: Draws after which a sample leaves. With a preference the last batch
+            may hold it more than once and go beyond.
         alpha: How strongly large priorities are preferred; 0 is not at all.
         beta: How far importance weights undo the preference; 1 is fully.
 
@@ -692,14 +693,15 @@ class ReplayBuffer:
     def sample(
         self, batch_size: int, generator: torch.Generator
     ) -> list[dict[str, Any]]:
-        """Draw different entries; the most that there are, if they are too few.
+        """Draw entries, as many as there are if the batch is larger than the buffer.
 
         Args:
-            batch_size: Number of entries.
+            batch_size: Number of draws.
             generator: Where the randomness comes from.
 
         Returns:
-            The entries. Each has its importance weight as ``IS``.
+            The entries, each with its importance weight as ``IS``. They are different
+            ones if ``alpha`` is 0.
 
         Raises:
             ValueError: If the buffer is empty.
@@ -711,11 +713,16 @@ class ReplayBuffer:
         probability = priority.double().pow(self.alpha)
         probability /= probability.sum()
         weight = (len(self.entries) * probability).pow(-self.beta)
-        count = min(batch_size, len(self.entries))
-        drawn = torch.multinomial(probability, count, generator=generator)
-        weight = weight[drawn] / weight[drawn].max()
+        weight /= weight.max()
+        # A draw that is put back leaves the chances of the next one as they were.
+        drawn = torch.multinomial(
+            probability,
+            min(batch_size, len(self.entries)),
+            replacement=self.alpha > 0,
+            generator=generator,
+        )
         entries = [self.entries[index] for index in drawn.tolist()]
-        for entry, number in zip(entries, weight.tolist(), strict=True):
+        for entry, number in zip(entries, weight[drawn].tolist(), strict=True):
             entry["use"] += 1
             entry["IS"] = number
         if any(entry["use"] >= self.max_use for entry in entries):
