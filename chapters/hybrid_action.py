@@ -718,11 +718,11 @@ class HybridDistribution:
         return self.prob @ self.mask.to(self.prob.dtype)
 
     def sample(self, generator: torch.Generator | None = None) -> ttorch.Tensor:
-        """Draw one ``HybridAction`` for each state, as ``sample_hybrid_action`` does."""
+        """Draw an action for each state, as ``sample_hybrid_action`` does."""
         return draw(self.prob, self.mu, self.sigma, generator)
 
     def mode(self) -> ttorch.Tensor:
-        """Return the greedy action: the most likely type, its arguments at their means."""
+        """Return the greedy action: the most likely type, arguments at their means."""
         action_type = self.type_log_prob.argmax(-1)
         return ttorch.as_tensor(
             {"action_type": action_type, "action_args": self.mu.detach()}
@@ -767,8 +767,8 @@ class HybridDistribution:
         log_prob = self.type_log_prob.clamp(min=LOG_OF_NOTHING)
         of_type = -(self.prob * log_prob).sum(-1)
 
-        # The second sum: the entropies $H_j$, each as often as its argument counts. With
-        # a standard deviation of 1 an entropy is $\tfrac12 \log(2 \pi e)$.
+        # The second sum: the entropies $H_j$, each as often as its argument counts.
+        # With a standard deviation of 1 an entropy is $\tfrac12 \log(2 \pi e)$.
         of_args = self.often * (self.log_sigma + UNIT_ENTROPY)
         return of_type + of_args.sum(-1)
 

@@ -684,8 +684,8 @@ class HybridActions:
                 Boxes of floating-point numbers. The order of the arguments is the order
                 of the boxes, each flattened.
             mask: Which type (row) uses which argument (column), zeros and ones. May be
-                left out for ``Tuple(Discrete(K), Tuple(K boxes))``, whose k-th box holds
-                the arguments of type k, none if it is empty.
+                left out for ``Tuple(Discrete(K), Tuple(K boxes))``, whose k-th box
+                holds the arguments of type k, none if it is empty.
         """
         return cls(space, *read_hybrid_space(space, mask))
 
@@ -767,8 +767,8 @@ class HybridActions:
         """Turn a batch of actions into what a vector environment's ``step`` takes.
 
         Args:
-            action: A tree in which [-1, 1] is the whole range of an argument; or rows of
-                the type and its arguments.
+            action: A tree in which [-1, 1] is the whole range of an argument; or rows
+                of the type and its arguments.
 
         Returns:
             The nest of ``space`` with NumPy arrays of B rows in it.
@@ -780,7 +780,7 @@ class HybridActions:
         return fill(self.space, tree["action_type"].cpu().numpy(), iter(args.T))
 
     def to_single_env(self, action: HybridAction | Tensor) -> Any:
-        """Turn a batch of one action into what a single environment's ``step`` takes."""
+        """Turn a batch of one action into what one environment's ``step`` takes."""
         nest = self.to_env(action)
         batch = len(action if isinstance(action, Tensor) else action["action_type"])
         if batch != 1:

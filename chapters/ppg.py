@@ -28,7 +28,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -57,7 +56,6 @@ from literate_rl.ppo import (
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.nests import as_space, ends, leaves, map_nest, plain_space
 from literate_rl.workshop.runs import check_counts, check_setting
-from literate_rl.workshop.worlds import Maze, MazeLevels
 
 __all__ = [
     "AlgStep",
@@ -96,6 +94,7 @@ __all__ = [
 # with the rewards as they are, and with a twentieth of them.
 
 # %% mystnb={"image": {"alt": "Two panels over 20 iterations. Left: the cosines between the gradients of value and policy, scattered on both sides of zero. Right, on a logarithmic scale: with the rewards as they are the value's gradient is mostly ten to a hundred times as long as the policy's, with small rewards it is mostly shorter"}}
+import gymnasium as gym
 import matplotlib.pyplot as plt
 
 from literate_rl.advantages import gae
@@ -1491,6 +1490,8 @@ assert scaled.max() < 0.1 * heavy.max(), "smaller by far"
 # Here are six of the levels: the agent is orange, its goal green.
 
 # %% mystnb={"image": {"alt": "Six small mazes of seven by seven cells with dark walls, an orange cell for the agent and a green one for the goal"}}
+from literate_rl.workshop.worlds import Maze, MazeLevels
+
 fig, axes = plt.subplots(1, 6, figsize=(7, 1.4))
 for level, axis in enumerate(axes):
     maze = Maze(range(level, level + 1))

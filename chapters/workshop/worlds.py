@@ -376,7 +376,8 @@ class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
     ) -> None:
         if not levels or size % 2 == 0:
             raise ValueError(
-                f"levels must not be empty and size must be odd, got {levels} and {size}"
+                "levels must not be empty and size must be odd, "
+                f"got {levels} and {size}"
             )
         self.rng = np.random.default_rng()
         self.num_envs = num_envs

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest c01af96c609403c5
+# Generated from chapters/ppg.py (edit there); digest f2e31ea7b6ac754c
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -38,7 +37,6 @@ from literate_rl.ppo import (
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.nests import as_space, ends, leaves, map_nest, plain_space
 from literate_rl.workshop.runs import check_counts, check_setting
-from literate_rl.workshop.worlds import Maze, MazeLevels
 
 __all__ = [
     "AlgStep",

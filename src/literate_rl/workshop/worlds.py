@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/worlds.py (edit there); digest 9474a03e8005d9b8
+# Generated from chapters/workshop/worlds.py (edit there); digest cb45b290598ddd61
 """Worlds: the environments that are ours, registered with Gymnasium."""
 
 from __future__ import annotations
@@ -267,7 +267,8 @@ class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
     ) -> None:
         if not levels or size % 2 == 0:
             raise ValueError(
-                f"levels must not be empty and size must be odd, got {levels} and {size}"
+                "levels must not be empty and size must be odd, "
+                f"got {levels} and {size}"
             )
         self.rng = np.random.default_rng()
         self.num_envs = num_envs
