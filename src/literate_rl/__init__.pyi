@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 0172fed2e380b951
+# Generated from chapters/*.py (edit there); digest cd10d69b71fee1ab
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -19,6 +19,12 @@ from .policy_gradient import (
     categorical_log_prob as categorical_log_prob,
     optimal_baseline as optimal_baseline,
     policy_gradient_error as policy_gradient_error,
+)
+from .evaluation import (
+    Difference as Difference,
+    evaluate as evaluate,
+    paired_difference as paired_difference,
+    t_interval as t_interval,
 )
 from .advantages import (
     gae as gae,
