@@ -24,8 +24,9 @@ from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, read_table, write_table
 from literate_rl.actors import ActorLearner
 from literate_rl.agents import make_envs
+from literate_rl.evaluation import evaluate
 from literate_rl.ppo import PPO, PPOConfig, make_policy, numpy_act, ppo_settings
-from literate_rl.workshop.runs import evaluate, fit, flat_env
+from literate_rl.workshop.runs import fit, flat_env
 
 BINS = 25
 # Episodes of the final evaluation start from seeds that no training run uses.

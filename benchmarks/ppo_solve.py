@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from benchmarks.harness import provenance
 from benchmarks.ppo_loop import ENV, PACKAGES, check, learner, peer_learner
 from benchmarks.store import RESULTS, write_table
+from literate_rl.evaluation import evaluate
 from literate_rl.ppo import PPOConfig
-from literate_rl.workshop.runs import evaluate
 
 SEEDS = 20
 INTERVAL = 4096

@@ -1,7 +1,8 @@
 """The first agent of the book over seeds: REINFORCE, with a baseline and without one.
 
 ``python -m benchmarks.reinforce_learning`` works as ``benchmarks.learning`` does. The
-agent is that of the chapter on the policy gradient, network by network and step by step.
+agent is that of the chapter on the policy gradient, network by network and step by
+step.
 """
 
 from __future__ import annotations

@@ -669,7 +669,7 @@ from literate_rl.agents import grade
 def answer(played, n):
     ended = []
     for lengths in played:
-        ended += zip(np.cumsum(lengths), lengths)
+        ended += zip(np.cumsum(lengths), lengths, strict=True)
     return float(np.mean([length for _, length in sorted(ended)[:n]]))
 
 

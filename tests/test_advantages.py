@@ -71,7 +71,7 @@ def targets(batch: Batch) -> Batch:
 # --- The definitions, step by step and number by number -------------------------------
 
 
-def surprise(batch: Batch, t: int, b: int, gamma: float) -> float:
+def td_error(batch: Batch, t: int, b: int, gamma: float) -> float:
     future = 0.0 if batch["terminated"][t, b] else batch["next_value"][t, b].item()
     return batch["reward"][t, b].item() + gamma * future - batch["value"][t, b].item()
 
@@ -86,13 +86,13 @@ def episode_end(batch: Batch, t: int, b: int) -> int:
 
 
 def gae_by_sum(batch: Batch, gamma: float, lambda_: float) -> Tensor:
-    """Sum the surprises of the rest of the episode, weighted."""
+    """Sum the TD errors of the rest of the episode, weighted."""
     result = torch.zeros_like(batch["reward"])
     for t in range(result.shape[0]):
         for b in range(result.shape[1]):
             last = episode_end(batch, t, b)
             result[t, b] = sum(
-                (gamma * lambda_) ** (row - t) * surprise(batch, row, b, gamma)
+                (gamma * lambda_) ** (row - t) * td_error(batch, row, b, gamma)
                 for row in range(t, last + 1)
             )
     return result
@@ -134,13 +134,13 @@ def test_without_a_look_ahead_an_advantage_is_the_td_error(
     delta = gae(**batch, gamma=gamma, lambda_=0)
     for t in range(size[0]):
         for b in range(size[1]):
-            assert delta[t, b].item() == pytest.approx(surprise(batch, t, b, gamma))
+            assert delta[t, b].item() == pytest.approx(td_error(batch, t, b, gamma))
 
 
 @pytest.mark.equation("gae")
 @pytest.mark.parametrize("estimate", ESTIMATES)
 @given(sizes, seeds, ends, fractions, fractions)
-def test_gae_is_the_weighted_sum_of_surprises(
+def test_gae_is_the_weighted_sum_of_td_errors(
     estimate, size, seed, end, gamma, lambda_
 ) -> None:
     batch = make_batch(size, seed, end)
@@ -152,7 +152,7 @@ def test_gae_is_the_weighted_sum_of_surprises(
 
 @pytest.mark.equation("n-step-return")
 @given(sizes, seeds, ends, fractions, st.integers(1, 50))
-def test_n_step_return_is_the_sum_of_its_rewards(size, seed, end, gamma, n) -> None:
+def test_n_step_return_is_its_rewards_and_a_value(size, seed, end, gamma, n) -> None:
     batch = make_batch(size, seed, end)
     torch.testing.assert_close(
         n_step_returns(**targets(batch), gamma=gamma, num_steps=n),

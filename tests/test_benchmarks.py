@@ -27,6 +27,7 @@ from benchmarks import (
     ppg_learning,
     ppo_loop,
     ppo_solve,
+    reinforce_learning,
 )
 from benchmarks.harness import Case, Goal, measure, summarise
 from benchmarks.store import read_results, read_table, write_results, write_table
@@ -34,6 +35,7 @@ from literate_rl.hybrid_action import ppo_policy_error_hybrid_per_head
 from literate_rl.impala import IMPALAConfig
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo_error import ppo_policy_data
+from literate_rl.workshop.runs import fit
 
 SMALL = learning.ppo_settings("CartPole-v1")
 
@@ -195,6 +197,32 @@ def test_every_variant_of_impala_trains(name: str) -> None:
         changes = variant.changes | tiny
         learner = variant.build(replace(experiment.config, **changes))
         assert math.isfinite(learner.iterate()["losses/policy_loss"])
+
+
+@pytest.mark.parametrize("subtract_value", [True, False])
+def test_reinforce_learns_and_is_decided_by_its_seed(subtract_value: bool) -> None:
+    """Ten updates lift the mean return well above the 20 of a random policy."""
+    config = reinforce_learning.ReinforceConfig(
+        seed=1, total_steps=20 * 1024, subtract_value=subtract_value
+    )
+    first, again = (
+        fit(reinforce_learning.Reinforce(config), progress=False) for _ in range(2)
+    )
+    returns = [row["charts/episodic_return"] for row in first]
+    assert returns == [row["charts/episodic_return"] for row in again]
+    assert np.mean(returns[-5:]) > 2 * np.mean(returns[:2])
+
+
+def test_the_baseline_is_all_that_differs() -> None:
+    """The first batch and the first value are the same, the first loss is not."""
+    firsts = {}
+    for subtract_value in (True, False):
+        config = reinforce_learning.ReinforceConfig(subtract_value=subtract_value)
+        learner = reinforce_learning.Reinforce(config)
+        firsts[subtract_value] = learner.iterate()
+    with_baseline, without = firsts[True], firsts[False]
+    assert with_baseline["charts/episodic_return"] == without["charts/episodic_return"]
+    assert with_baseline["losses/policy_loss"] != without["losses/policy_loss"]
 
 
 def test_ablation_variants_change_what_they_say() -> None:

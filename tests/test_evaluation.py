@@ -1,4 +1,4 @@
-"""Evaluation: which episodes count, what an interval covers, how agents are compared."""
+"""Evaluation: which episodes count, what an interval covers, how agents compare."""
 
 import math
 from statistics import NormalDist

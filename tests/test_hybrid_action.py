@@ -24,6 +24,7 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from literate_rl import hybrid_action
 from literate_rl.__main__ import main
 from literate_rl.agents import make_envs, seed_everything
+from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_action import (
     HybridActions,
     HybridDistribution,
@@ -47,7 +48,7 @@ from literate_rl.ppo_error import (
     ppo_policy_data,
 )
 from literate_rl.workshop.nests import as_space, leaves, plain_space
-from literate_rl.workshop.runs import evaluate, fit, load, save_checkpoint
+from literate_rl.workshop.runs import fit, load, save_checkpoint
 
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 

@@ -17,14 +17,15 @@ from pathlib import Path
 import imageio_ffmpeg
 import pytest
 import torch
+from processes import Child
 from torch import Tensor
 
 from literate_rl.__main__ import Command, main
+from literate_rl.evaluation import evaluate
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo import PPOConfig, ppo_settings
 from literate_rl.workshop.runs import (
     Run,
-    evaluate,
     load,
     load_checkpoint,
     save_checkpoint,
@@ -85,7 +86,7 @@ def signal_after(
     """Start a run and send it a signal once its table has some rows; return the end."""
     table = place / "metrics.csv"
     started = time.monotonic()
-    with subprocess.Popen(
+    with Child(
         command(*options, algorithm=algorithm),
         cwd=place.parents[1],
         env=environment(),
@@ -580,7 +581,7 @@ def test_a_run_that_goes_on_elsewhere_is_not_resumed(tmp_path, monkeypatch):
     directory = tmp_path / "runs/a"
     endless = ["--name", "a", *TINY, "--total-steps=100000000"]
     started = time.monotonic()
-    with subprocess.Popen(
+    with Child(
         command(*endless),
         cwd=tmp_path,
         env=environment(),

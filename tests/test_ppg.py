@@ -29,6 +29,7 @@ from literate_rl.disjoint_network import (
     DisjointPolicyValueNetwork,
     RecurrentEncodingNetwork,
 )
+from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_action import HybridActions, HybridDistribution
 from literate_rl.ppg import (
     LAST,
@@ -54,7 +55,6 @@ from literate_rl.ppg import (
 from literate_rl.ppo import PPO, Policy, make_policy
 from literate_rl.workshop.runs import (
     Run,
-    evaluate,
     fit,
     flat_env,
     load,

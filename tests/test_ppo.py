@@ -20,6 +20,7 @@ from learning import median_of_seeds
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from literate_rl.agents import check_experience, make_envs, seed_everything
+from literate_rl.evaluation import evaluate
 from literate_rl.ppo import (
     PPO,
     SETTINGS,
@@ -35,7 +36,7 @@ from literate_rl.ppo import (
     ppo_settings,
 )
 from literate_rl.ppo_error import policy_error_from_log_prob
-from literate_rl.workshop.runs import evaluate, fit, flat_env
+from literate_rl.workshop.runs import fit, flat_env
 
 SMALL = PPOConfig(total_steps=256, num_envs=2, num_steps=32, num_epochs=2)
 

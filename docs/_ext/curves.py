@@ -24,10 +24,12 @@ from traitlets.config.loader import PyFileConfigLoader
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
 from benchmarks.store import RESULTS, read_table
-from literate_rl.workshop.runs import StoredRuns, bootstrap_interval, stored_runs
+from literate_rl.evaluation import t_interval
+from literate_rl.workshop.runs import StoredRuns, stored_runs
 
 logger = logging.getLogger(__name__)
 LEARNING = RESULTS / "learning"
+ENOUGH = 5  # seeds for an interval
 Table = list[dict[str, str]]
 Experiment = tuple[StoredRuns, dict[str, str]]
 
@@ -103,11 +105,11 @@ class Solve(Stored):
 
 
 def interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return mean and 95 percent interval, from one seed the value three times."""
+    """Return mean and 95 percent t interval; of few seeds lowest and highest."""
     mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, mean, mean
-    low, high = bootstrap_interval(values)
+    if len(values) < ENOUGH:
+        return mean, float(min(values)), float(max(values))
+    low, high = t_interval(values)
     return mean, float(low), float(high)
 
 
@@ -129,8 +131,8 @@ def figure(experiments: list[Experiment]) -> str:
             steps, curves = runs.steps / 1000, runs.curves
             axis.plot(steps, curves.T, color="C0", alpha=0.25, linewidth=0.8)
             axis.plot(steps, curves.mean(0), color="C1", linewidth=2)
-            if len(curves) > 1:
-                low, high = bootstrap_interval(curves)
+            if len(curves) >= ENOUGH:
+                low, high = t_interval(curves)
                 axis.fill_between(steps, low, high, color="C1", alpha=0.3, linewidth=0)
             axis.set(title=origin["env"], xlabel="thousand steps", xlim=(0, steps[-1]))
         axes[0].set_ylabel("return while training")
@@ -158,7 +160,9 @@ def short(value: float) -> str:
 
 
 def with_interval(values: NDArray[np.float64]) -> str:
-    """Write a mean and its interval."""
+    """Write a mean and its interval; under five seeds their values and no interval."""
+    if len(values) < ENOUGH:
+        return ", ".join(map(short, values))
     mean, low, high = map(short, interval(values))
     return f"{mean} <small>({low} to {high})</small>"
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest cd10d69b71fee1ab
+# Generated from chapters/*.py (edit there); digest c213ac36769a6986
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -156,9 +156,7 @@ from .workshop.runs import (
     Learner as Learner,
     Run as Run,
     StoredRuns as StoredRuns,
-    bootstrap_interval as bootstrap_interval,
     env_seed as env_seed,
-    evaluate as evaluate,
     fit as fit,
     flat_env as flat_env,
     load as load,

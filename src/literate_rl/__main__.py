@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import best_device, make_envs, seed_everything
+from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_action import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA, IMPALAPolicy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
@@ -34,7 +35,6 @@ from literate_rl.workshop.runs import (
     Learner,
     Run,
     check_named,
-    evaluate,
     fit,
     flat_env,
     has_screen,

@@ -1,4 +1,4 @@
-# Generated from chapters/advantages.py (edit there); digest 8a38084d3eccd18c
+# Generated from chapters/advantages.py (edit there); digest f644099b061f3a27
 """Advantages: n-step returns, lambda-returns and generalised advantage estimation."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["gae", "gae_loop", "lambda_returns", "n_step_returns"]
 def gae_loop(
     td_error: Float[Tensor, "T B"], passed_on: Float[Tensor, "T B"]
 ) -> Float[Tensor, "T B"]:
-    """Add up TD errors from the last step to the first: the form to read."""
-    # Behind the last row there is nothing to add.
+    """Add up TD errors from the last step to the first, written to be read."""
+    # After the last row there is nothing to add.
     advantage = torch.zeros_like(td_error[0])
     advantages = []
     # Each turn is the recursion {eq}`gae` for one step of all environments.
@@ -52,19 +52,19 @@ def gae(
 
     Source: Schulman et al. 2016, equation 16, with a flag for each kind of end.
     """
-    # The future counts only if the task goes on. A time limit does not end the task.
+    # The future counts only if the task continues. A time limit does not end the task.
     future = torch.where(terminated, 0.0, next_value)
 
     # What each step teaches, the TD error {eq}`td-error`.
     td_error = reward + gamma * future - value
 
-    # A later error reaches this step, weaker by $\gamma \lambda$ for each step in
-    # between, unless the next row belongs to another episode.
+    # A later error counts here too, times $\gamma \lambda$ for each step in between,
+    # unless the next row belongs to another episode.
     same_episode = ~(terminated | truncated)
     passed_on = gamma * lambda_ * same_episode.to(td_error)
 
-    # The loop of {eq}`gae` with fewer calls. An advantage is a weight: no gradient
-    # flows through it.
+    # The recursion {eq}`gae`. An advantage is a weight, so no gradient may flow through
+    # it: `reverse_scan` returns a tensor without one.
     advantage = reverse_scan(td_error, passed_on)
     check_finite(advantage, reward=reward, value=value, next_value=future)
     return advantage
@@ -81,8 +81,8 @@ def lambda_returns(
 ) -> Float[Tensor, "T B"]:
     """Compute the lambda-return of every step, without gradient.
 
-    With ``lambda_`` 1 it is ``discounted_returns``, with 0 the one-step target of
-    temporal-difference learning. ``next_value`` is as in ``gae``.
+    With ``lambda_`` 1 it is ``discounted_returns`` of the first chapter, with 0 the
+    one-step target of temporal-difference learning. ``next_value`` is as in ``gae``.
 
     Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 12.18.
     """
@@ -92,8 +92,8 @@ def lambda_returns(
     stop[-1] = True
     going_on = lambda_ * (~stop).to(reward)
 
-    # The recursion {eq}`lambda-return`, sorted: what does not depend on the next row is
-    # added, the rest is passed on.
+    # The recursion {eq}`lambda-return`, rearranged: what does not depend on the next
+    # row is added, the rest is passed on.
     increment = reward + gamma * (1 - going_on) * future
     returns = reverse_scan(increment, gamma * going_on)
     check_finite(returns, reward=reward, next_value=future)
@@ -119,8 +119,8 @@ def n_step_returns(
     future = torch.where(terminated, 0.0, next_value)
     stop = terminated | truncated
     stop[-1] = True
-    # With n = 1 each return is a reward and the value behind it. Each turn makes all
-    # returns of {eq}`n-step-return` one reward longer; more than $T$ change nothing.
+    # With n = 1 each return is a reward and the value after it. Each turn makes all
+    # returns of {eq}`n-step-return` one reward longer; more than T change nothing.
     returns = reward + gamma * future
     for _ in range(min(num_steps, len(reward)) - 1):
         returns = reward + gamma * torch.where(stop, future, returns.roll(-1, 0))

@@ -1,5 +1,5 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 28cb35c42590142b
-"""Runs: learners, metrics, checkpoints that resume, evaluation, video, intervals."""
+# Generated from chapters/workshop/runs.py (edit there); digest 942d44d36afff0aa
+"""Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
 
@@ -34,23 +34,19 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tqdm import tqdm
 
-from literate_rl.agents import make_envs
-
 __all__ = [
     "Learner",
     "Run",
     "StoredRuns",
-    "bootstrap_interval",
     "env_seed",
-    "evaluate",
     "fit",
     "flat_env",
     "load",
@@ -86,7 +82,7 @@ class Learner(Protocol):
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether the run can be saved here and resumed to the bit."""
+        """Whether a run that resumes here ends with the same bits."""
         ...
 
     def iterate(self) -> dict[str, float]:
@@ -185,50 +181,6 @@ def env_seed(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
-def evaluate(
-    policy: Any,
-    env: str | Callable[[], gym.Env[Any, Any]],
-    episodes: int = 10,
-    seed: int = 0,
-) -> NDArray[np.float64]:
-    """Play episodes without noise and return the undiscounted return of each.
-
-    Args:
-        policy: The policy, on any device.
-        env: A registered id, or a function that makes an environment. Its episodes
-            must end, so it needs a time limit if the task does not end by itself.
-        episodes: Number of episodes, at least 1. Each has its own environment.
-        seed: Decides the starts and the environments' random numbers, at least 0.
-
-    Returns:
-        The returns, (episodes,) float64: the same for the same seed.
-
-    Raises:
-        ValueError: If ``env`` cannot be made or ``episodes`` is below 1.
-    """
-    if episodes < 1:
-        raise ValueError(f"episodes must be at least 1, got {episodes}")
-    envs = make_envs(partial(flat_env, env), episodes)
-    obs, _ = envs.reset(seed=env_seed(seed, 0))
-    returns = np.zeros(episodes)
-    playing = np.ones(episodes, dtype=bool)
-    while playing.any():
-        obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
-        # An environment that is done goes on with an episode that nobody counts.
-        returns += np.where(playing, reward, 0.0)
-        playing &= ~(terminated | truncated)
-    envs.close()
-    return returns
-
-
-def greedy(policy: Any, obs: NDArray[Any]) -> Any:
-    """Return what a policy does without noise, in the form that environments take."""
-    device = next(policy.parameters()).device
-    with torch.no_grad():
-        state = torch.as_tensor(obs, dtype=torch.float32, device=device)
-        return policy.to_env(policy.act(state, 0.0).cpu())
-
-
 def fit(
     learner: Learner, run: Run | None = None, progress: bool = True
 ) -> list[dict[str, float]]:
@@ -321,8 +273,8 @@ class Run:
 
     Args:
         directory: Where to keep the files. It is made if it does not exist.
-        settings: What ``settings.json`` shall hold. With ``resume`` it is not used: the
-            directory has its own.
+        settings: What to write to ``settings.json``. With ``resume`` it is not used:
+            the directory has its own.
         resume: Whether to go on in a directory that has a checkpoint. The directory
             stays as it is until ``begin``.
 
@@ -331,8 +283,8 @@ class Run:
         FileExistsError: If the directory holds a run already and ``resume`` is false.
         FileNotFoundError: If there is no checkpoint to resume from.
         TypeError: If ``settings`` holds something that JSON cannot write.
-        ValueError: If the checkpoint is damaged or none of ours, or if it does not
-            belong to the other files.
+        ValueError: If the checkpoint is damaged or not one of this package, or if it
+            does not belong to the other files.
     """
 
     def __init__(
@@ -466,7 +418,7 @@ class Run:
     def save(self, learner: Learner) -> None:
         """Write a checkpoint; the one before it stays as ``checkpoint.previous.pt``."""
         self.begin()
-        self.events.flush()  # whoever resumes here finds all events up to here
+        self.events.flush()  # a run that resumes here finds all events up to here
         if self.metrics.exists():
             sync(self.metrics)  # and all rows, even after a power cut
         policy = learner.policy
@@ -566,7 +518,7 @@ def write_atomically(path: Path, content: bytes, previous: Path | None = None) -
 
     Args:
         path: The file.
-        content: What it shall hold.
+        content: What to write.
         previous: Where to keep what it held before, or None to keep nothing.
     """
     new, old = beside(path), beside(path)
@@ -652,8 +604,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, or is none of ours. The message names the
-            checkpoint before it, if that one is whole.
+        ValueError: If the file is damaged or not a checkpoint of this package. The
+            message names the checkpoint before it, if that one is whole.
     """
     path = Path(path)
     try:
@@ -676,14 +628,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     if hashlib.sha256(content[:-DIGEST]).digest() != content[-DIGEST:]:
         raise ValueError(f"{path} is damaged or no checkpoint: its digest is wrong")
-    # There is no end to the ways in which a file that is none of ours fails.
+    # There is no end to the ways in which somebody else's file fails.
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:
         message = f"{path} is damaged or no checkpoint: {reason(error)}"
         raise ValueError(message) from error
     if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
-        raise ValueError(f"{path} is none of literate_rl's checkpoints ({FORMAT})")
+        raise ValueError(f"{path} is not a literate_rl checkpoint ({FORMAT})")
     return state
 
 
@@ -705,8 +657,8 @@ def load(path: str | Path) -> Any:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged or none of ours, or holds no policy of this
-            package.
+        ValueError: If the file is damaged or not a checkpoint of this package, or
+            holds no policy that it can build.
     """
     path = Path(path)
     state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
@@ -757,7 +709,7 @@ def record_video(
     path: str | Path,
     seed: int = 0,
 ) -> float:
-    """Film one episode without noise.
+    """Film one greedy episode.
 
     Args:
         policy: The policy, on any device.
@@ -793,7 +745,7 @@ def has_screen() -> bool:
 def show(
     policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
 ) -> float:
-    """Play one episode without noise in a window, and return its return.
+    """Play one greedy episode in a window, and return its return.
 
     Args:
         policy: The policy, on any device.
@@ -811,24 +763,29 @@ def show(
 
 def make_visible(
     env: str | Callable[..., gym.Env[Any, Any]], mode: str
-) -> VectorEnv[Any, Any, Any]:
+) -> SyncVectorEnv:
     """Make one copy of an environment that draws itself."""
-    envs = make_envs(partial(flat_env, env, render_mode=mode))
+    made = partial(flat_env, env, render_mode=mode)
+    envs = SyncVectorEnv([made], autoreset_mode=AutoresetMode.SAME_STEP)
     if mode not in envs.metadata.get("render_modes", ()):
         envs.close()
         raise ValueError(f"env {env!r} has no render mode {mode!r}")
     return envs
 
 
+@torch.no_grad()
 def play(
-    policy: Any, envs: VectorEnv[Any, Any, Any], seed: int, look: Callable[[], None]
+    policy: Any, envs: SyncVectorEnv, seed: int, look: Callable[[], None]
 ) -> float:
-    """Play an episode in the only copy of an environment; look before each step."""
+    """Play a greedy episode in the only copy of an environment; look at each step."""
+    device = next(policy.parameters()).device
     obs, _ = envs.reset(seed=env_seed(seed, 0))
     total, done = 0.0, False
     while not done:
         look()
-        obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
+        state = torch.as_tensor(obs, dtype=torch.float32, device=device)
+        action = policy.to_env(policy.act(state, 0.0).cpu())
+        obs, reward, terminated, truncated, _ = envs.step(action)
         total += float(reward[0])
         done = bool(terminated[0] or truncated[0])
     return total
@@ -869,53 +826,13 @@ def video_html(path: str | Path, description: str) -> str:
     )
 
 
-def bootstrap_interval(
-    values: ArrayLike, level: float = 0.95, draws: int = 10_000, seed: int = 0
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return a confidence interval of the mean over seeds.
-
-    Args:
-        values: Results, (seeds,) or ``(seeds, *)``, at least two seeds.
-        level: Confidence level, between 0 and 1.
-        draws: Number of resampled means, at least 1.
-        seed: Seed of the resampling.
-
-    Returns:
-        The lower and the upper end, each of the shape ``(*)``.
-
-    Raises:
-        ValueError: If there are fewer than two seeds, a result is not finite, or
-            ``level`` or ``draws`` is out of range.
-
-    Source:
-        Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 13
-        (percentile interval).
-    """
-    data = np.asarray(values, dtype=np.float64)
-    if data.ndim < 1 or len(data) < 2:
-        raise ValueError(f"values must hold at least 2 seeds, got shape {data.shape}")
-    if not np.isfinite(data).all():
-        raise ValueError("values must be finite")
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}")
-    if draws < 1:
-        raise ValueError(f"draws must be at least 1, got {draws}")
-    # How often each seed is drawn is all that a mean needs to know, {eq}`bootstrap`.
-    rng = np.random.default_rng(seed)
-    counts = rng.multinomial(len(data), np.full(len(data), 1 / len(data)), size=draws)
-    means = np.tensordot(counts / len(data), data, axes=1)
-    tail = (1 - level) / 2
-    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
-    return low, high
-
-
 class StoredRuns(NamedTuple):
     """Training runs of one kind that differ in their seed only.
 
     Attributes:
         steps: Where the bins end, in environment steps, (N,).
         curves: Mean return of the episodes that ended in each bin, (seeds, N).
-        final: Mean return without noise after the training, (seeds,).
+        final: Mean greedy return after the training, (seeds,).
         area: Mean of the training returns over the whole run, (seeds,).
         cpu_seconds: CPU time of the training, (seeds,).
         judged: What else was measured after the training, by name, (seeds,) each.
