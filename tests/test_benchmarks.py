@@ -19,6 +19,7 @@ from gymnasium.vector import SyncVectorEnv
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import __main__ as command
 from benchmarks import (
+    a2c_learning,
     ablation,
     actors,
     hybrid_learning,
@@ -131,7 +132,10 @@ def test_bins_average_what_ended_in_them() -> None:
 
 
 EXPERIMENTS = (
-    ablation.EXPERIMENTS | hybrid_learning.EXPERIMENTS | ppg_learning.EXPERIMENTS
+    a2c_learning.EXPERIMENTS
+    | ablation.EXPERIMENTS
+    | hybrid_learning.EXPERIMENTS
+    | ppg_learning.EXPERIMENTS
 )
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest c213ac36769a6986
+# Generated from chapters/*.py (edit there); digest 178de0adcbd5151e
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -54,9 +54,9 @@ from .ppo import (
     Policy as Policy,
     RewardScaler as RewardScaler,
     RunningMoments as RunningMoments,
+    Samples as Samples,
     make_actions as make_actions,
     make_policy as make_policy,
-    numpy_act as numpy_act,
     ppo_settings as ppo_settings,
 )
 from .hybrid_action import (
@@ -168,6 +168,7 @@ from .workshop.runs import (
     video_html as video_html,
 )
 from .workshop.fast import (
+    numpy_act as numpy_act,
     reverse_scan as reverse_scan,
 )
 from .workshop.pictures import (
