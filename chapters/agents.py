@@ -9,13 +9,11 @@
 # %% [markdown]
 # # Agents, episodes and time limits
 #
-# **What does an agent optimise, and what goes wrong at the end of an episode?** Most
-# reinforcement learning code loses information in one place, the last step of an
-# episode, and a value function that is wrong by a factor of two or three is the result.
-#
-# At the end of this chapter you can say what a return and a value are, run an agent in
-# many environments at once, and treat the two ways in which an episode ends as two
-# different things. You need Python and a little PyTorch, no reinforcement learning.
+# **What does an agent optimise, and what goes wrong at the end of an episode?** After this
+# chapter you can say what a return, a value and an advantage are, run an agent in many
+# environments at once, and treat the two ways in which an episode ends as two different
+# things. It takes about 40 minutes. You need Python and a little PyTorch, no reinforcement
+# learning.
 
 # %% tags=["export", "hide-input"]
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
@@ -25,22 +23,40 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from textwrap import shorten
+from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import torch
+from annotated_types import Ge, Lt
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+
+from literate_rl.workshop.signatures import (
+    Bool,
+    Count,
+    Float,
+    Fraction,
+    check_finite,
+    checked,
+)
+from literate_rl.workshop.worlds import (
+    EpisodeCounter,
+    check_chain,
+    check_copies,
+    check_experience,
+    env_maker,
+    on_cpu,
+    plain_actions,
+)
 
 __all__ = [
     "Collector",
     "Ring",
     "Rollout",
     "best_device",
-    "check_experience",
-    "check_steps",
     "discounted_returns",
     "grade",
     "make_envs",
@@ -51,38 +67,54 @@ __all__ = [
 
 # %% [markdown]
 # ## An agent and its environment
-#
-# An *agent* and an *environment* take turns. At step $t$ the environment is in a state
-# $s_t$. The agent looks at it and takes an action $a_t$. The environment pays a reward
-# $r_t$, a number, and moves on to the successor $s'_t$. The agent's rule for its
-# actions is its *policy* $\pi$: the probability $\pi(a \mid s)$ of each action in each
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import Axis, Mark, Picture, dial, plot, predict
+
+picture = Picture(
+    "Agent and environment",
+    "Two boxes in a loop. The agent sends an action to the environment. The environment "
+    "sends back an observation, a reward and two flags, terminated and truncated.",
+)
+agent = picture.box(80, 70, "agent\npolicy π", width=120, height=64)
+environment = picture.box(360, 70, "environment\nstate s", width=140, height=64)
+picture.arrow(agent.at(0.6, 0), environment.at(0.4, 0), "action", bend=28)
+reply = "observation, reward,\nterminated? truncated?"
+picture.arrow(environment.at(0.4, 1), agent.at(0.6, 1), reply, "accent", bend=28)
+picture
+
+# %% [markdown]
+# An **agent** and an **environment** take turns. At step $t$ the environment is in a
+# **state** $s_t$. The agent looks at it and takes an **action** $a_t$. The environment pays
+# a **reward** $r_t$, a number, and moves on to the successor $s'_t$. The agent's rule for
+# its actions is its **policy** $\pi(a \mid s)$: the probability of each action in each
 # state.
 #
-# Here is an environment that this book uses often. In CartPole the state is four
-# numbers: position and speed of a cart, angle and angular speed of a pole. The action
-# pushes the cart to the left or to the right, and every step pays 1. An *episode* runs
-# from a start to an end, and here it ends when the pole has tilted too far. The agent
-# in the picture pushes at random. **Notice** how soon the pole goes: this agent does not
-# look at the state at all.
+# Here is an environment that this book uses often. In *CartPole* the agent sees four
+# numbers: position and speed of a cart, angle and angular speed of a pole on it. It pushes
+# the cart to the left or to the right, and every step pays 1. An **episode** runs from a
+# start to an end. This one ends when the pole tilts by more than 12 degrees, or when the
+# cart leaves its track, 2.4 units from the middle. The first agent of this book pushes at
+# random:
 
-# %% mystnb={"image": {"alt": "Six frames of a CartPole episode, in which the pole tilts further from frame to frame until the episode ends"}}
-import os
-
-os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
-os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # draw without a screen
-
-import matplotlib.pyplot as plt
+# %%
+import gymnasium as gym
 
 env = gym.make("CartPole-v1", render_mode="rgb_array")
-env.reset(seed=3)
+obs, _ = env.reset(seed=3)
 env.action_space.seed(3)
-frames = [env.render()]
-ended = False
-while not ended:
-    _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+
+frames, done = [env.render()], False
+while not done:
+    action = env.action_space.sample()  # a policy that does not look at `obs` at all
+    obs, reward, terminated, truncated, _ = env.step(action)
     frames.append(env.render())
-    ended = terminated or truncated
+    done = terminated or truncated
 env.close()
+print(f"{len(frames) - 1} steps, cart at {obs[0]:.1f}, pole at {obs[2]:.2f} radians")
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Six frames of a CartPole episode, in which the pole tilts further from frame to frame until the episode ends"}}
+import matplotlib.pyplot as plt
 
 shown = [round(k * (len(frames) - 1) / 5) for k in range(6)]
 fig, axes = plt.subplots(1, 6, figsize=(7, 1.4))
@@ -93,54 +125,187 @@ for axis, step in zip(axes, shown, strict=True):
 fig.tight_layout()
 
 # %% [markdown]
+# **Notice** how soon the pole goes. In the {doc}`next chapter <policy_gradient>` an agent
+# learns to hold it.
+
+# %% tags=["claims"]
+assert len(frames) < 40, "soon"
+assert abs(obs[2]) > 0.2095, "it was the pole, beyond 12 degrees"
+assert abs(obs[0]) < 2.4, "and not the track"
+
+# %% [markdown]
+# The probabilities of reward and successor may depend on $s_t$ and $a_t$, and on nothing
+# that came before. That is the **Markov property**: the state holds all of the past that
+# matters. CartPole has it, because speeds are part of its state. From positions alone
+# nobody could tell where the pole is going. States, actions, rewards and their
+# probabilities together are a **Markov decision process**, an MDP. What an agent sees need
+# not be the whole state, so it has a name of its own, the **observation**. In most of this
+# book the two are the same. The agent does not know the probabilities of its MDP. It can
+# only try actions and see, which is called *model-free* learning.
+#
 # ## What an agent optimises
 #
 # An agent wants more than the next reward. It wants all rewards to come, and the later
-# ones a little less. The *return* weights a reward that is $k$ steps away by
-# $\gamma^k$, where the *discount* $\gamma$ is a number between 0 and 1:
+# ones a little less. The **return** weights a reward that is $k$ steps away by $\gamma^k$,
+# where the **discount** $\gamma$ is a number from 0 to 1:
 #
 # $$
 # G_t = r_t + \gamma r_{t+1} + \gamma^2 r_{t+2} + \dots
 #     = \sum_{k \ge 0} \gamma^k r_{t+k}
 # $$ (def-return)
 #
-# The return is random, because the policy and the environment are. Its average, for
-# an agent that starts in state $s$ and then follows $\pi$, is the *value* of the state:
-#
-# $$
-# V(s) = \mathbb{E}_\pi \left[ G_t \mid s_t = s \right]
-# $$ (def-value)
-#
-# That is what an agent optimises: it looks for the policy with the highest value of the
-# states that it starts in {cite:p}`sutton2018`.
-#
-# A constant reward of 1 has the return $1 + \gamma + \gamma^2 + \dots = 1 / (1 -
-# \gamma)$. With $\gamma = 0.99$ that is 100, so an agent with this discount looks about
-# 100 steps ahead. There is another way to read $\gamma$. Suppose that nothing is
-# discounted, but that after each step the world ends with probability $1 - \gamma$.
-# The reward $k$ steps away is then paid with probability $\gamma^k$, and the average
-# sum of the rewards is the same $V$. So **a discount is a small chance of the end**.
-# Keep this in mind: it explains the mistake that this chapter is about.
+# Turn the dial. On the left stands what a reward counts today if it is $k$ steps away. On
+# the right every step pays 1, and we add the first $k$ rewards up.
+
+# %% tags=["hide-input"]
+import torch
+
+from literate_rl.agents import (
+    discounted_returns,
+)  # the package's own; this chapter defines it below
+
+discounts = [0.0, 0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995]
+ahead = list(range(301))
+ones = torch.ones(300, 1, dtype=torch.float64)
+ended = torch.zeros(300, 1, dtype=torch.bool)
+ended[-1] = True
+
+
+def sums_of_ones(gamma):
+    """Return what the first 0, 1, 2, … rewards of 1 add up to."""
+    # A step that is k steps from the end has k rewards to come.
+    returns = discounted_returns(ones, 0 * ones, ended, ended, gamma)
+    return [0.0, *returns.flatten().flip(0).tolist()]
+
+
+def frame(gamma):
+    horizon, sums = 1 / (1 - gamma), sums_of_ones(gamma)
+    weights = plot(
+        "A reward in k steps",
+        "A curve falls from 1 to 0, the slower the larger the discount is.",
+        Axis("k", 0, 320, ticks=(0, 100, 200, 300)),
+        Axis("counts today", 0, 1, ticks=(0, 0.5, 1)),
+        Mark("line dashed", [horizon, horizon], [0, 1], "quiet"),
+        Mark("line thick", ahead, [gamma**k for k in ahead], "accent"),
+    )
+    total = plot(
+        "The first k rewards of 1",
+        "A curve rises and levels off at one over one minus the discount.",
+        Axis("k", 0, 320, ticks=(0, 100, 200, 300)),
+        Axis("add up to", 0, 210, ticks=(0, 50, 100, 150, 200)),
+        Mark("line dashed", [0, 320], [horizon, horizon], "quiet"),
+        Mark("line thick", ahead, sums, "accent"),
+    )
+    return [weights, total], (
+        f"γ = {gamma}: horizon 1 / (1 − γ) = {horizon:.0f} steps. "
+        f"The first {horizon:.0f} rewards make up "
+        f"{sums[round(horizon)] / horizon:.0%} of the whole return."
+    )
+
+
+dial("The discount and its horizon", frame, {"discount γ": discounts}, start=(0.98,))
 
 # %% [markdown]
+# **Notice** the dashed lines. An endless stream of ones has the return $1 + \gamma +
+# \gamma^2 + \dots = 1 / (1 - \gamma)$. That number is also the agent's **horizon**: about
+# two thirds of the return lie within so many steps. With $\gamma = 0.99$ it is 100, so an
+# agent with this discount looks about 100 steps ahead.
+
+# %% tags=["claims"]
+for gamma in discounts[4:]:
+    horizon, sums = 1 / (1 - gamma), sums_of_ones(gamma)
+    assert 0.6 < sums[round(horizon)] / horizon < 0.7, "about two thirds"
+    assert sums[-1] < horizon + 1e-6, "it levels off at the dashed line"
+
+# %% [markdown]
+# There is another way to read $\gamma$. Suppose that nothing is discounted, but that after
+# each step the world ends with probability $1 - \gamma$. The reward $k$ steps away is then
+# paid with probability $\gamma^k$, and on average the sum of the rewards is the same. So **a
+# discount is a small chance of the end**. Keep this in mind: it explains the mistake that
+# this chapter is about.
+#
+# The return is random, because policy and environment are. Its mean, for an agent that
+# starts in state $s$ and follows $\pi$ from there, is the **value** of the state. The mean
+# if the first action is $a$ and $\pi$ follows after that is the value of the action, $Q$.
+# The difference says how much better the action is than what the policy does on average.
+# It is the **advantage**:
+#
+# $$
+# \begin{aligned}
+# V(s) &= \mathbb{E}_\pi \left[ G_t \mid s_t = s \right] \\
+# Q(s, a) &= \mathbb{E}_\pi \left[ G_t \mid s_t = s, a_t = a \right] \\
+# A(s, a) &= Q(s, a) - V(s)
+# \end{aligned}
+# $$ (def-value)
+#
+# An agent looks for the policy with the highest value of the states that it starts in
+# {cite:p}`sutton2018`.
+#
+# ## A map of methods
+#
+# How does an agent find such a policy? It has to try actions that do not look best, or it
+# would never learn that one of them is better: **exploration**. And it has to use what it
+# knows, or it would learn and never profit: **exploitation**. A random policy as it learns
+# does both, and becomes less random as it becomes better.
+#
+# Two questions sort nearly all methods. *What is learned?* And *whose actions does it
+# learn from?* An **on-policy** method learns from actions of the policy as it is now, and
+# throws them away after each update. An **off-policy** method may learn from other actions:
+# older ones, or those of another agent.
+#
+# | | learns | on-policy | off-policy |
+# |---|---|---|---|
+# | **value based** | $Q$, and takes the action with the highest one | SARSA | DQN |
+# | **policy based** | the policy itself | **REINFORCE, {doc}`next chapter <policy_gradient>`** | |
+# | **actor–critic** | a policy (the actor) and a value that judges it (the critic) | A2C, {doc}`PPO <ppo>`, {doc}`PPG <ppg>` | {doc}`IMPALA <impala>`, DDPG, SAC |
+#
+# You are here: at the row in the middle. The book goes on from there to the right and down.
+#
 # ## Two ways for an episode to end
 #
-# The sum above has no last term, but an episode has a last step. There are two
-# kinds:
-#
+# The sum in {eq}`def-return` has no last term, but an episode has a last step. There are
+# two kinds.
+
+# %% tags=["hide-input"]
+picture = Picture(
+    "Two ways to end",
+    "Two rows of four states. In the first the last step is terminated: nothing follows, "
+    "and the future counts as zero. In the second it is truncated: the task goes on "
+    "unseen, and the value of the last state stands for what would have followed.",
+)
+
+
+def four_states(y, ending, tone=""):
+    picture.text(4, y - 34, ending, tone, "start", bold=True)
+    states = [picture.box(26 + 108 * t, y, f"s{'₀₁₂₃'[t]}", width=44) for t in range(4)]
+    for t in range(3):
+        picture.arrow(states[t], states[t + 1], f"a{'₀₁₂'[t]}, r{'₀₁₂'[t]}")
+    return states[3]
+
+
+four_states(40, "terminated: the task is over")
+picture.path("M392,22v36", kind="thick")
+picture.text(406, 40, "0", bold=True)
+last = four_states(150, "truncated: only our view ends", "accent")
+picture.arrow(last, (436, 150), tone="accent", kind="dashed")
+picture.text(436, 186, "V(s₃) stands for what we do not see", "accent", "end")
+picture
+
+# %% [markdown]
 # - **Terminated**, flag $\mathrm{te}_t = 1$. The task itself is over: the pole fell, the
-#   game is lost, the goal is reached. No reward can come any more, so the value of what
-#   comes next is zero.
+#   cart left its track, the game is lost. No reward can come any more, so the value of
+#   what comes next is zero.
 # - **Truncated**, flag $\mathrm{tr}_t = 1$. We stopped watching, usually because of a time
-#   limit. The world would have gone on and paid more rewards. We just do not see them.
+#   limit, which for CartPole is 500 steps. The world would have gone on and paid more
+#   rewards. We just do not see them.
 #
 # An episode is *done* if one of the two is set: $\mathrm{done}_t = \mathrm{te}_t \lor
 # \mathrm{tr}_t$. Both can be set at once, and then the task is over.
 #
-# What can we do about rewards that nobody saw? We put their expected sum there, the
-# value of the state in which the view was cut: the *bootstrap*. The value has to come
-# from somewhere, often from a network that is being trained. Here it is simply an
-# argument. The same cure helps with data that just stop because the batch is full.
+# What can we do about rewards that nobody saw? We put their expected sum there, the value
+# of the state in which the view was cut: the **bootstrap**. It has to come from somewhere,
+# often from a network that is being trained. Here it is simply an argument. The same cure
+# helps with data that stop because the batch is full.
 #
 # For a batch with steps $t = 0, \dots, T - 1$ this gives a recursion that runs backward
 # from the last step:
@@ -153,121 +318,63 @@ fig.tight_layout()
 # \end{cases}
 # $$ (discounted-return)
 #
-# The two flags have two jobs, and no flag can do the other's. **`terminated` says
-# whether there is a future.** **`done` says whether the next row of the batch is that
-# future**, or belongs to the next episode. This rule returns in every chapter.
+# The two flags have two jobs, and neither can do the other's. **`terminated` says whether
+# there is a future.** **`done` says whether the next row of the batch is that future**, or
+# belongs to the next episode. This rule returns in every chapter.
 #
-# All data in this book are *time-major*: row $t$ of a tensor of shape $(T, B)$ is
-# step $t$ of $B$ environments. One function checks that, because most silent mistakes
-# are mistakes of shape.
+# ### How to read the code
+#
+# Code of the package stands on the right and what it does on the left. In a signature,
+# `reward: Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$ rows, one for
+# each step, and $B$ columns, one for each environment; equal letters are equal sizes.
+# `@checked` holds each call to its signature and names the argument that does not fit
+# ({doc}`workshop/signatures` builds it).
 
 
 # %% tags=["export"]
-def check_steps(**tensors: Tensor) -> None:
-    """Raise unless all arguments are time-major tensors of one shape (T, B).
-
-    Args:
-        tensors: Tensors by the name that a message should give them. Those called
-            ``terminated`` and ``truncated`` must be boolean, all others floating-point.
-
-    Raises:
-        TypeError: If an argument is no tensor or has the wrong dtype.
-        ValueError: If an argument is empty or has another shape than the first.
-    """
-    for name, value in tensors.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-        flag = name in ("terminated", "truncated")
-        if (value.dtype != torch.bool) if flag else not value.is_floating_point():
-            kind = "boolean" if flag else "floating-point"
-            raise TypeError(f"{name} must be {kind}, got {value.dtype}")
-    first, *others = tensors
-    shape = tuple(tensors[first].shape)
-    if len(shape) != 2 or 0 in shape:
-        raise ValueError(f"{first} must have a non-empty shape (T, B), got {shape}")
-    for name in others:
-        if tensors[name].shape != shape:
-            given = tuple(tensors[name].shape)
-            raise ValueError(
-                f"{name} must have shape {shape} like {first}, got {given}"
-            )
-
-
-def check_gamma(gamma: float) -> None:
-    """Raise unless a discount is a number from 0 to 1."""
-    if isinstance(gamma, bool) or not isinstance(gamma, int | float):
-        raise TypeError(f"gamma must be a number, got {type(gamma).__name__}")
-    if not 0 <= gamma <= 1:
-        raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
-
-
-# %% tags=["export"]
+@checked
 def discounted_returns(
-    reward: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    gamma: float = 0.99,
-) -> Tensor:
-    """Compute the discounted return of every step, with two flags.
+    reward: Float[Tensor, "T B"],
+    next_value: Float[Tensor, "T B"],
+    terminated: Bool[Tensor, "T B"],
+    truncated: Bool[Tensor, "T B"],
+    gamma: Fraction = 0.99,
+) -> Float[Tensor, "T B"]:
+    """Compute the discounted return of every step, without gradient.
 
-    Args:
-        reward: Rewards, (T, B).
-        next_value: Value of each step's true successor, (T, B). Only the entries at
-            truncated steps and in the last row are read.
-        terminated: Whether the task ended with this step, (T, B) boolean.
-        truncated: Whether the episode was cut off after this step, (T, B) boolean.
-        gamma: Discount, in [0, 1].
+    ``next_value`` belongs to the true successor of each step. It counts where an
+    episode is truncated and in the last row; elsewhere it may hold anything.
 
-    Returns:
-        The returns, (T, B), without gradient.
-
-    Raises:
-        TypeError: If an argument has the wrong type or dtype.
-        ValueError: If a shape or ``gamma`` is wrong, or a number that counts is not
-            finite.
-
-    Source:
-        Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.9.
+    Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.9.
     """
-    check_steps(
-        reward=reward, next_value=next_value, terminated=terminated, truncated=truncated
-    )
-    check_gamma(gamma)
-    # A return is a target, something to move towards. No gradient may flow through it.
-    reward, next_value = reward.detach(), next_value.detach()
-    # `terminated` decides whether there is a future. Filling in a zero is safer than
-    # multiplying by one, because $0 \cdot \infty$ is not a number.
-    bootstrap = next_value.masked_fill(terminated, 0.0)
-    # `done` decides where the future is found: in the bootstrap or in the row below.
-    done = terminated | truncated
-    # This loop is {eq}`discounted-return`, read from the last step to the first. The
-    # last row has no row below it, so it starts from its own bootstrap.
+    # Our view ends where an episode does, and in the last row of the batch.
+    view_ends = terminated | truncated
+    view_ends[-1] = True
+    # What we do not see is worth its value. After a termination there is nothing, so
+    # zero is filled in. (A product would not do: $0 \cdot \infty$ is not a number.)
+    bootstrap = torch.where(view_ends & ~terminated, next_value, 0.0)
+
+    # The recursion {eq}`discounted-return`, from the last step to the first.
     future = bootstrap[-1]
     returns = []
     for t in reversed(range(len(reward))):
-        future = torch.where(done[t], bootstrap[t], future)
-        future = reward[t] + gamma * future
+        future = reward[t] + gamma * torch.where(view_ends[t], bootstrap[t], future)
         returns.append(future)
-    result = torch.stack(returns[::-1])
-    # One look at the result is cheap. Only when it is bad do we look for the culprit.
-    if not result.isfinite().all():
-        inputs = {"reward": reward, "next_value": next_value}
-        bad = [name for name, x in inputs.items() if not x.isfinite().all()]
-        raise ValueError(f"{' and '.join(bad) or 'the sum of reward'} must be finite")
+
+    # A return is a target, something to move towards: no gradient flows through it.
+    result = torch.stack(returns[::-1]).detach()
+    check_finite(result, reward=reward, next_value=bootstrap)
     return result
 
 
 # %% [markdown]
-# Three short episodes show the three cases. Each pays 1 at every step, the discount is
-# 0.9, and whoever is asked says that every state has the value 10. That is in fact the
-# exact value if the rewards never stop.
+# Three short episodes show the three cases. Each pays 1 at every step, the discount is 0.9,
+# and every state is said to have the value 10. That is the exact value if the rewards never
+# stop.
 
 # %%
-reward = torch.ones(3, 3)
-next_value = torch.full((3, 3), 10.0)
-terminated = torch.zeros(3, 3, dtype=torch.bool)
-truncated = torch.zeros(3, 3, dtype=torch.bool)
+reward, next_value = torch.ones(3, 3), torch.full((3, 3), 10.0)
+terminated, truncated = torch.zeros(2, 3, 3, dtype=torch.bool)
 terminated[2, 0] = True  # episode 0: the task is over after three steps
 truncated[2, 1] = True  # episode 1: the time limit is reached after three steps
 # Episode 2 just goes on, and the batch is full.
@@ -278,89 +385,319 @@ for t, row in enumerate(returns.tolist()):
     print(f"G at t={t} {row[0]:11.2f} {row[1]:10.2f} {row[2]:11.2f}")
 
 # %% [markdown]
-# ## Values without sampling
+# **Notice** that an episode that was only cut off keeps its value of 10 at every step.
+
+# %% tags=["claims"]
+assert torch.allclose(returns[:, 1:], torch.full((3, 2), 10.0))
+assert torch.allclose(returns[:, 0], torch.tensor([2.71, 1.9, 1.0]))
+
+# %% [markdown]
+# ## Many environments at once
 #
-# Before we estimate values, we want to know the right answer, so that an estimate can
-# be called wrong. For an environment with a few states there is one.
-#
-# Number the states $1, \dots, S$ and fix the policy. Let $P_{ss'}$ be the probability
-# that a step from $s$ leads to $s'$, averaged over the policy's actions, and let
-# $r_s$ be the expected reward of that step. The value of a state is the reward
-# of one step plus the discounted value of where it leads. Written for all states at
-# once, as vectors and a matrix, that is the *Bellman equation*:
-#
-# $$
-# V = r + \gamma P V
-# $$ (def-bellman)
-#
-# It is linear, so we can solve it:
-#
-# $$
-# V = (I - \gamma P)^{-1} r
-# $$ (tabular-value)
-#
-# A row of $P$ may sum to less than 1. The missing probability is that of termination:
-# what does not arrive anywhere has no future value. Discount and missing probability
-# enter the equation in the same way, as a product. This is again the sentence from
-# above: a discount is a small chance of the end.
+# A network is happier with a batch than with a single state. So agents step $B$ copies of
+# an environment together, a *vector environment*. A copy whose episode is done has to be
+# reset while the others go on, and *when* that happens matters more than one would think.
+# Here are six calls of `step` in both of Gymnasium's modes. The first episode has the
+# letters $s$, $a$, $r$ and ends with the third call, the next one has $z$, $b$, $q$.
+
+# %% tags=["hide-input"]
+picture = Picture(
+    "NEXT_STEP and SAME_STEP",
+    "Six calls of step, with an episode that ends at the third. In the mode NEXT_STEP the "
+    "third call returns the last observation and the fourth ignores its action and resets. "
+    "In the mode SAME_STEP the third call returns the first observation of the next "
+    "episode, and the last one of the old episode lies in final_obs.",
+)
+
+
+NEXT_STEP = """action a₀ a₁ a₂ none b₀ b₁
+reward r₀ r₁ r₂ 0 q₀ q₁
+obs s₁ s₂ s₃ z₀ z₁ z₂"""
+SAME_STEP = """action a₀ a₁ a₂ b₀ b₁ b₂
+reward r₀ r₁ r₂ q₀ q₁ q₂
+obs s₁ s₂ z₀ z₁ z₂ z₃
+final_obs · · s₃ · · ·"""
+
+
+def table(y, mode, rows, column, names):
+    picture.text(4, y, mode, bold=True, anchor="start")
+    for number, row in enumerate(rows.split("\n"), 1):
+        name, *contents = row.split()
+        picture.text(96, y + 32 * number, name, "quiet", "end")
+        tones = {column: "accent"} if name in names else {}
+        picture.cells(130, y + 32 * number, contents, tones)
+
+
+table(0, "NEXT_STEP", NEXT_STEP, 3, ("action", "reward", "obs"))
+picture.text(274, 124, "a step that never happened", "accent")
+table(164, "SAME_STEP", SAME_STEP, 2, ("final_obs",))
+picture.text(226, 320, "where the third step really led", "accent")
+picture
+
+# %% [markdown]
+# `NEXT_STEP`, the default, puts a step into the data that never happened. One of the traps
+# below shows it. This book uses `SAME_STEP`.
 
 
 # %% tags=["export"]
-def tabular_values(
-    transition: ArrayLike, reward: ArrayLike, gamma: float
-) -> NDArray[Any]:
-    """Solve the Bellman equation of a policy exactly.
+@checked
+def make_envs(
+    env: str | Callable[[], gym.Env[Any, Any]], num_envs: Count = 1
+) -> SyncVectorEnv:
+    """Make a vector environment that resets in the step that ends an episode.
 
     Args:
-        transition: Probabilities (S, S) from row to column, averaged over the policy.
-            What a row lacks to 1 is the probability of termination.
-        reward: Expected reward of a step from each state, (S,).
-        gamma: Discount, in [0, 1].
-
-    Returns:
-        The value of each state, (S,) in float64.
-
-    Raises:
-        TypeError: If ``gamma`` is not a number.
-        ValueError: If a shape or number is wrong, or if the values are infinite because
-            nothing is discounted and some state never terminates.
-
-    Source:
-        Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.14.
+        env: A registered id such as ``"CartPole-v1"``, or a function that makes a new
+            environment at each call.
+        num_envs: Number of copies.
     """
-    check_gamma(gamma)
-    chain = np.asarray(transition, dtype=np.float64)
-    pay = np.asarray(reward, dtype=np.float64)
-    if chain.ndim != 2 or chain.shape[0] != chain.shape[1] or not chain.size:
-        raise ValueError(f"transition must have shape (S, S), got {chain.shape}")
-    if pay.shape != chain.shape[:1]:
-        raise ValueError(f"reward must have shape {chain.shape[:1]}, got {pay.shape}")
-    if not np.isfinite(pay).all():
-        raise ValueError("reward must be finite")
-    if not ((chain >= 0).all() and (chain.sum(axis=1) <= 1 + 1e-9).all()):
-        raise ValueError("transition must have rows of probabilities with a sum <= 1")
-    # Wherever an end can be reached at all, it can be reached in $S$ steps. A state
-    # that survives $S$ discounted steps for certain has no finite value.
-    survival = np.linalg.matrix_power(gamma * chain, len(chain)).sum(axis=1)
-    if (survival > 1 - 1e-12).any():
-        raise ValueError(
-            f"gamma must be below 1 if a state never terminates, got {gamma}"
-        )
-    # Here is {eq}`tabular-value`. Solving is faster and more exact than inverting.
-    return np.linalg.solve(np.eye(len(chain)) - gamma * chain, pay)
+    makers = [env_maker(env)] * num_envs
+    envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    check_copies(envs)
+    return envs
 
 
 # %% [markdown]
-# ## A ring to walk on
+# The price of `SAME_STEP` is that at a done step `obs` is not where the step led. Gymnasium
+# keeps the true last observation in `infos["final_obs"]`, and `infos["_final_obs"]` says
+# for which copies. With $o_{t+1}$ for the observation that the vector environment returns
+# and $o^{\text{final}}_t$ for the one that it keeps, the **true successor** is
 #
-# We need an environment with few states, in which both kinds of end occur. A robot walks
-# on a ring of cells, to the left or to the right. Cell 0 has a charger: a step that
-# starts there pays 1, all others pay nothing. After each step the robot breaks down for
-# good with a small probability. That is a termination. A time limit can be put around
-# the environment from outside, and that is a truncation.
+# $$
+# s'_t =
+# \begin{cases}
+#   o^{\text{final}}_t & \text{if } \mathrm{done}_t \\
+#   o_{t+1} & \text{otherwise.}
+# \end{cases}
+# $$ (true-successor)
 #
-# The class follows Gymnasium's interface {cite:p}`towers2024`: two spaces, `reset` and
-# `step`. Any other code for Gymnasium runs with it.
+# This is the state whose value is the bootstrap. With $o_{t+1}$ instead, a fresh start would
+# be taken for the state that was reached.
+
+
+# %% tags=["export"]
+def true_successors(next_obs: NDArray[Any], infos: dict[str, Any]) -> NDArray[Any]:
+    """Return where each step of a ``SAME_STEP`` environment led, as a new array.
+
+    Args:
+        next_obs: Observations as ``step`` returned them, ``(B, *)``.
+        infos: The last thing that ``step`` returned.
+    """
+    # The copy is {eq}`true-successor` for every row that is not done.
+    successors = np.array(next_obs)
+    # The other rows are few, so a loop over them is quick enough.
+    for index in np.flatnonzero(infos.get("_final_obs", ())):
+        last, wanted = np.asarray(infos["final_obs"][index]), successors.shape[1:]
+        if last.shape != wanted:  # NumPy would stretch some shapes without a word
+            raise ValueError(f"final_obs must have shape {wanted}, got {last.shape}")
+        successors[index] = last
+    return successors
+
+
+# %% [markdown]
+# ## The loop
+#
+# $T$ steps in $B$ environments are a **rollout**. It does not stop where an episode does,
+# and it may start in the middle of one. This is what is written down, *time-major*: row $t$
+# is step $t$ of all environments.
+
+
+# %% tags=["export"]
+class Rollout(NamedTuple):
+    """What happened in T steps of B environments.
+
+    Attributes:
+        obs: What the agent saw, ``(T, B, *)``.
+        action: What it did, ``(T, B, *)``.
+        reward: What it was paid, float32.
+        next_obs: Where each step led: true successors, never a reset.
+        terminated: Whether the task ended with this step.
+        truncated: Whether the episode was cut off after this step.
+        real: Whether the step happened. In mode ``NEXT_STEP`` the one behind an end did
+            not: its action was ignored.
+        episode_return: At the last step of an episode its undiscounted return, NaN at
+            all other steps.
+        episode_length: The same of its number of steps.
+    """
+
+    obs: Tensor
+    action: Tensor
+    reward: Float[Tensor, "T B"]
+    next_obs: Tensor
+    terminated: Bool[Tensor, "T B"]
+    truncated: Bool[Tensor, "T B"]
+    real: Bool[Tensor, "T B"]
+    episode_return: Float[Tensor, "T B"]
+    episode_length: Float[Tensor, "T B"]
+
+    def to(self, device: torch.device) -> Rollout:
+        """Return the rollout on a device."""
+        return Rollout(*(field.to(device) for field in self))
+
+
+# %% [markdown]
+# Each agent of this book gets its data from one loop, and here it is. It is an object,
+# because it has to remember where the environments are when the next rollout begins. The
+# agent is any function from observations to actions.
+
+
+# %% tags=["export"]
+class Collector:
+    """Lets an agent act in a vector environment and writes down what happens.
+
+    Args:
+        envs: A vector environment in either mode, with observations that are arrays.
+        to_env: Turns the agent's actions into what ``envs.step`` takes. The default
+            takes tensors that fit the action space.
+        dtype: NumPy's type for the stored observations; the environment's own if None.
+
+    Attributes:
+        obs: Observations to go on from, None before the first ``reset``.
+        step: Steps taken so far, all environments together.
+    """
+
+    @checked
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        to_env: Callable[[Tensor], Any] | None = None,
+        dtype: Any = None,
+    ) -> None:
+        self.envs, self.dtype = envs, dtype
+        self.to_env = to_env or partial(plain_actions, envs)
+        mode = envs.metadata.get("autoreset_mode")
+        self.resets_later = mode == AutoresetMode.NEXT_STEP
+        self.obs: Any = None
+        self.step = 0
+
+    @checked
+    def reset(self, seed: int) -> None:
+        """Start new episodes in all environments, from a seed."""
+        self.obs, _ = self.envs.reset(seed=int(seed))
+        self.ended = np.zeros(self.envs.num_envs, dtype=bool)
+        self.episodes = EpisodeCounter(self.envs.num_envs)
+
+    @torch.no_grad()
+    @checked
+    def collect(self, act: Callable[[Tensor], Tensor], num_steps: Count) -> Rollout:
+        """Let an agent act for some steps, without gradient.
+
+        Args:
+            act: The agent: takes observations ``(B, *)`` on the CPU, returns actions
+                ``(B, *)``.
+            num_steps: Number of steps T.
+        """
+        if self.obs is None:
+            raise ValueError("collect needs a start: call reset first")
+        # Step by step, then one array for each field, with time first.
+        rows = [self.take_step(act) for _ in range(num_steps)]
+        obs, action, reward, next_obs, *flags = map(np.stack, zip(*rows, strict=True))
+        # An environment that breaks should say so here, not in a loss an hour later.
+        check_experience(self.step, obs=obs, reward=reward, next_obs=next_obs)
+        self.step += reward.size
+
+        # Which episodes ended, what they were paid in all, and how long they were.
+        terminated, truncated, real = flags
+        ended = self.episodes.add(reward, terminated | truncated, real)
+        fields = (obs, action, reward, next_obs, *flags, *ended)
+        return Rollout(*map(torch.from_numpy, fields))
+
+    def take_step(self, act: Callable[[Tensor], Tensor]) -> tuple[NDArray[Any], ...]:
+        """Go round the loop once; return a row of each field up to ``real``."""
+        # The agent looks, at a copy that nobody will write to, and acts.
+        obs = np.array(self.obs, self.dtype)
+        action = on_cpu(act(torch.from_numpy(obs)))
+        # The environments answer.
+        self.obs, reward, terminated, truncated, infos = self.envs.step(
+            self.to_env(action)
+        )
+
+        real = ~self.ended
+        if self.resets_later:
+            # The last observation comes as it is, and the step after it did not happen.
+            next_obs = self.obs
+            self.ended = (terminated | truncated) & real
+        else:
+            # At an end `obs` belongs to the next episode already.
+            next_obs = true_successors(self.obs, infos)
+        row = np.array(reward, np.float32), np.array(next_obs, obs.dtype)
+        return obs, action.numpy(), *row, terminated.copy(), truncated.copy(), real
+
+
+# %% [markdown]
+# Three CartPoles, 60 steps, random pushes. To see both flags we cut each episode off after
+# 25 steps.
+
+# %%
+from gymnasium.wrappers import TimeLimit
+
+
+def random_policy(obs):
+    """Push left or right, each with probability one half."""
+    return torch.randint(2, (len(obs),))
+
+
+def short_cartpole():
+    return gym.make("CartPole-v1", max_episode_steps=25)
+
+
+torch.manual_seed(1)
+collector = Collector(make_envs(short_cartpole, num_envs=3))
+collector.reset(seed=1)
+batch = collector.collect(random_policy, 60)
+print("obs", tuple(batch.obs.shape), " action", tuple(batch.action.shape))
+
+print("\n t  copy  reward  terminated  truncated  pole angle")
+ends = (batch.terminated | batch.truncated).nonzero().tolist()
+for t, copy in ends:
+    te, tr = batch.terminated[t, copy].item(), batch.truncated[t, copy].item()
+    angle = batch.next_obs[t, copy, 2].item()
+    pay = batch.reward[t, copy].item()
+    print(f"{t:2d}  {copy:4d}  {pay:6.0f}  {te!s:>10s}  {tr!s:>9s}  {angle:10.3f}")
+
+# %% [markdown]
+# **Notice** that the last reward of an episode says nothing about the kind of its end. Only
+# the flags do. The terminated episodes are beyond 0.2095 radians, which is 12 degrees. (A
+# random agent never gets as far as the end of the track.) The angle stands in `next_obs`:
+# in what `step` returned, the pole is upright again.
+
+# %% tags=["claims"]
+angle = batch.next_obs[..., 2].abs()
+assert (angle[batch.terminated] > 0.2095).all(), "terminated ones are beyond"
+assert (angle[batch.truncated & ~batch.terminated] < 0.2095).all(), "the others are not"
+assert (batch.next_obs[..., 0].abs() < 2.4).all(), "nobody got to the end of the track"
+assert (batch.reward == 1).all(), "the reward says nothing"
+assert batch.terminated.any()
+assert batch.truncated.any()
+
+# %% [markdown]
+# ## What the wrong flag costs
+#
+# Much code has one flag for both ends. How large is the mistake? To say so we need an
+# environment in which the right values are known. A robot walks on a ring of five cells,
+# one to the left or one to the right. Cell 0 has a charger: a step that starts there pays
+# 1, all others pay nothing. After each step the robot breaks down for good with a small
+# probability $p$, which is a termination. A time limit can be put around it from outside,
+# and that is a truncation.
+
+# %% tags=["hide-input"]
+from math import cos, pi, sin
+
+picture = Picture(
+    "The ring",
+    "Five cells in a circle, numbered 0 to 4, with an arrow from each to the next. Cell 0 "
+    "holds the charger and pays 1.",
+)
+cells = []
+for number in range(5):
+    angle = 2 * pi * number / 5
+    x, y = 220 + 130 * sin(angle), 95 - 80 * cos(angle)
+    words, tone = ("0 · pays 1", "accent") if number == 0 else (str(number), "")
+    cells.append(picture.box(x, y, words, tone, height=34))
+for number in range(5):
+    picture.arrow(cells[number], cells[(number + 1) % 5])
+picture.text(220, 95, "right: from 0 to 1 to 2 …", "quiet")
+picture
 
 
 # %% tags=["export"]
@@ -368,26 +705,19 @@ class Ring(gym.Env[np.int64, np.int64]):
     """A ring of cells with a reward in cell 0 and a chance to break down.
 
     The observation is the number of the cell. Action 0 goes left (to the cell before),
-    action 1 goes right (to the cell after). A step from cell 0 pays 1, every other step
-    0. An episode starts in a random cell.
+    action 1 goes right (to the cell after). An episode starts in a random cell.
 
     Args:
-        num_cells: Number of cells, at least 2.
-        end_probability: Probability that a step terminates the episode, in [0, 1].
-
-    Raises:
-        ValueError: If an argument is out of range.
+        num_cells: Number of cells.
+        end_probability: Probability that a step terminates the episode.
     """
 
     metadata = {"render_modes": []}
 
-    def __init__(self, num_cells: int = 5, end_probability: float = 0.02) -> None:
-        if num_cells < 2:
-            raise ValueError(f"num_cells must be at least 2, got {num_cells}")
-        if not 0 <= end_probability <= 1:
-            raise ValueError(
-                f"end_probability must be in [0, 1], got {end_probability}"
-            )
+    @checked
+    def __init__(
+        self, num_cells: Annotated[int, Ge(2)] = 5, end_probability: Fraction = 0.02
+    ) -> None:
         self.num_cells = num_cells
         self.end_probability = end_probability
         self.observation_space = gym.spaces.Discrete(num_cells)
@@ -415,31 +745,73 @@ class Ring(gym.Env[np.int64, np.int64]):
         terminated = bool(self.np_random.random() < self.end_probability)
         return self.cell, reward, terminated, False, {}
 
-    def chain(self, right: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return what ``tabular_values`` reads, for a policy that ignores the cell.
+    @checked
+    def chain(self, right: Fraction) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return what ``tabular_values`` reads: probabilities and mean rewards.
 
         Args:
-            right: Probability of action 1 in every cell.
-
-        Returns:
-            The transition probabilities (S, S) and the expected rewards (S,).
+            right: Probability of action 1, the same in every cell.
         """
         stay = np.eye(self.num_cells)
         # Rolling the identity's columns by one sends each cell to its neighbour.
-        walk = right * np.roll(stay, 1, axis=1) + (1 - right) * np.roll(
-            stay, -1, axis=1
-        )
+        left, ahead = np.roll(stay, -1, axis=1), np.roll(stay, 1, axis=1)
+        walk = right * ahead + (1 - right) * left
         return (1 - self.end_probability) * walk, stay[0]
 
 
 # %% [markdown]
-# The robot of this chapter goes right in four steps of five. Here are the exact values of
-# its cells. **Notice** that the values rise towards the charger, and that the last
-# line, with the breakdown moved into the discount, is the same to the last digit.
+# The class follows Gymnasium's interface {cite:p}`towers2024`: two spaces, `reset` and
+# `step`. Any code for Gymnasium runs with it.
+#
+# ### Values without sampling
+#
+# Number the states $1, \dots, S$ and fix the policy. Let $P_{ss'}$ be the probability
+# that a step from $s$ leads to $s'$, averaged over the policy's actions, and let $r_s$ be
+# the mean reward of that step. The value of a state is the reward of one step plus the
+# discounted value of where it leads. For all states at once, as vectors and a matrix, that
+# is the **Bellman equation**. It is linear, so we can solve it:
+#
+# $$
+# V = r + \gamma P V \quad \Longrightarrow \quad V = (I - \gamma P)^{-1} r
+# $$ (tabular-value)
+#
+# A row of $P$ may sum to less than 1. The missing probability is that of termination: what
+# does not arrive anywhere has no future value. Discount and missing probability enter the
+# equation as a product. This is again the sentence from above: a discount is a small
+# chance of the end.
+
+
+# %% tags=["export"]
+@checked
+def tabular_values(
+    transition: ArrayLike, reward: ArrayLike, gamma: Fraction
+) -> NDArray[Any]:
+    """Solve the Bellman equation of a policy exactly, in float64.
+
+    Args:
+        transition: Probabilities (S, S) from row to column, averaged over the policy.
+            What a row lacks to 1 is the probability of termination.
+        reward: Mean reward of a step from each state, (S,).
+        gamma: Discount; below 1 if some state never terminates.
+
+    Returns:
+        The value of each state, (S,).
+
+    Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.14.
+    """
+    chain = np.asarray(transition, dtype=np.float64)
+    pay = np.asarray(reward, dtype=np.float64)
+    check_chain(transition=chain, reward=pay, gamma=gamma)
+    # Here is {eq}`tabular-value`. Solving is faster and more exact than inverting.
+    return np.linalg.solve(np.eye(len(pay)) - gamma * chain, pay)
+
+
+# %% [markdown]
+# The robot goes right in four steps of five. **Notice** that the values rise from cell 1 to
+# cell 4 and on to the charger, and that the second line, with the breakdown moved into the discount, is the same.
 
 # %%
-gamma, right = 0.99, 0.8
-ring = Ring(num_cells=5, end_probability=0.02)
+gamma, right, ring = 0.99, 0.8, Ring(num_cells=5, end_probability=0.02)
 transition, reward_of_cell = ring.chain(right)
 exact = tabular_values(transition, reward_of_cell, gamma)
 forever, _ = Ring(num_cells=5, end_probability=0.0).chain(right)
@@ -449,360 +821,25 @@ print("cell                           ", *(f"{cell:7d}" for cell in range(5)))
 print("discount 0.99, breakdown 0.02  ", *(f"{value:7.4f}" for value in exact))
 print("discount 0.99 * 0.98, no end   ", *(f"{value:7.4f}" for value in moved))
 
-# %% [markdown]
-# ## Many environments at once
-#
-# A network is happier with a batch than with a single state. So agents step $B$ copies
-# of an environment together. Gymnasium calls the bundle a *vector environment*. A copy
-# whose episode is done has to be reset while the others go on, and *when* that happens
-# matters more than one would think. There are two ways:
-#
-# | mode | at the step that ends an episode, `obs` is | the next step |
-# |---|---|---|
-# | `NEXT_STEP`, Gymnasium's default | the last observation | ignores the action and resets |
-# | `SAME_STEP` | the first observation of the *next* episode | is an ordinary step |
-#
-# `NEXT_STEP` puts a step into the data that never happened. We shall look at one below.
-# This book always uses `SAME_STEP`.
-
-
-# %% tags=["export"]
-def make_envs(
-    env: str | Callable[[], gym.Env[Any, Any]], num_envs: int = 1
-) -> SyncVectorEnv:
-    """Make a vector environment that resets in the step that ends an episode.
-
-    Args:
-        env: A registered id such as ``"CartPole-v1"``, or a function without arguments
-            that makes a new environment at each call.
-        num_envs: Number of copies B.
-
-    Returns:
-        The vector environment, with autoreset mode ``SAME_STEP``.
-
-    Raises:
-        TypeError: If an argument has the wrong type, or ``env`` makes something else
-            than an environment.
-        ValueError: If ``num_envs`` is below 1, the id cannot be made, or ``env``
-            returns the same object twice.
-    """
-    if not isinstance(env, str) and not callable(env):
-        raise TypeError(f"env must be an id or a function, got {type(env).__name__}")
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int):
-        raise TypeError(f"num_envs must be an int, got {type(num_envs).__name__}")
-    if num_envs < 1:
-        raise ValueError(f"num_envs must be at least 1, got {num_envs}")
-    make = partial(gym.make, env) if isinstance(env, str) else env
-
-    def make_one() -> gym.Env[Any, Any]:
-        made = make()
-        if not isinstance(made, gym.Env):
-            raise TypeError(f"env must make a gymnasium.Env, got {type(made).__name__}")
-        return made
-
-    try:
-        envs = SyncVectorEnv(
-            [make_one] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP
-        )
-    except gym.error.Error as error:
-        raise ValueError(f"env {env!r} cannot be made: {error}") from error
-    # Copies that are one and the same object would step each other's episode.
-    if len(set(map(id, envs.envs))) < num_envs:
-        raise ValueError("env must make a new environment at each call")
-    return envs
-
+# %% tags=["claims"]
+assert np.allclose(exact, moved), "the second line is the same"
+assert (np.diff([*exact[1:], exact[0]]) > 0).all(), "they rise"
 
 # %% [markdown]
-# The price of `SAME_STEP` is that `obs` after a done step is not where that step led.
-# Gymnasium keeps the true last observation in `infos["final_obs"]`, and the mask
-# `infos["_final_obs"]` says for which copies. With $o_{t+1}$ for the observation that
-# the vector environment returns and $o^{\text{final}}_t$ for the one that it keeps,
-# the true successor is
+# ### The experiment
 #
-# $$
-# s'_t =
-# \begin{cases}
-#   o^{\text{final}}_t & \text{if } \mathrm{done}_t \\
-#   o_{t+1} & \text{otherwise}
-# \end{cases}
-# $$ (true-successor)
-#
-# This is the state whose value is the bootstrap.
-
-
-# %% tags=["export"]
-def true_successors(next_obs: NDArray[Any], infos: dict[str, Any]) -> NDArray[Any]:
-    """Undo the reset: return where each step of a ``SAME_STEP`` environment led.
-
-    Args:
-        next_obs: Observations as ``step`` returned them, ``(B, *)``. Not written to.
-        infos: The last thing that ``step`` returned.
-
-    Returns:
-        A new array ``(B, *)``: the true last observation where an episode ended, and
-        ``next_obs`` elsewhere.
-
-    Raises:
-        ValueError: If a last observation has another shape than an observation.
-    """
-    # The copy is {eq}`true-successor` for every row that is not done.
-    successors = np.array(next_obs)
-    # The other rows are few, so a loop over them is quick enough.
-    for index in np.flatnonzero(infos.get("_final_obs", ())):
-        last = np.asarray(infos["final_obs"][index])
-        if last.shape != successors.shape[1:]:
-            wanted = successors.shape[1:]
-            raise ValueError(f"final_obs must have shape {wanted}, got {last.shape}")
-        successors[index] = last
-    return successors
-
-
-# %% [markdown]
-# Now the loop of agent and environment fits on a screen. A stretch of $T$ steps in $B$
-# environments is a *rollout*. It does not stop at the end of an episode, and it may
-# start in the middle of one. So the loop is an object: between two rollouts it keeps
-# the observation to go on from and what the unfinished episodes were paid so far.
-#
-# The agent is any function from observations to actions. It may hold a network, on any
-# device, as long as it returns one action for each environment.
-
-
-# %% tags=["export"]
-class Rollout(NamedTuple):
-    """What happened in T steps of B environments: time-major tensors.
-
-    Attributes:
-        obs: What the agent saw, ``(T, B, *)``.
-        action: What it did, ``(T, B, *)``.
-        reward: What it was paid, (T, B) float32.
-        next_obs: Where each step led, ``(T, B, *)``: true successors, never a reset.
-        terminated: Whether the task ended with this step, (T, B) boolean.
-        truncated: Whether the episode was cut off after this step, (T, B) boolean.
-        real: Whether the step happened, (T, B) boolean. In mode ``NEXT_STEP`` the step
-            behind an end did not: its action was ignored.
-        episode_return: At the last step of an episode its undiscounted return, NaN at
-            all other steps, (T, B) float64.
-        episode_length: The same of its number of steps, (T, B) float64.
-    """
-
-    obs: Tensor
-    action: Tensor
-    reward: Tensor
-    next_obs: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    real: Tensor
-    episode_return: Tensor
-    episode_length: Tensor
-
-    def to(self, device: torch.device) -> Rollout:
-        """Return the rollout on a device."""
-        return Rollout(*(field.to(device) for field in self))
-
-
-class Collector:
-    """Lets an agent act in a vector environment and writes down what happens.
-
-    Args:
-        envs: A vector environment in either mode, with observations that are arrays
-            (Box, Discrete and the like).
-        to_env: Turns the agent's actions into what ``envs.step`` takes. The default
-            takes tensors that fit the action space.
-        dtype: NumPy's type for the stored observations; the environment's own if None.
-
-    Attributes:
-        obs: Observations to go on from, None before the first ``reset``.
-        step: Steps taken so far, all environments together.
-    """
-
-    def __init__(
-        self,
-        envs: VectorEnv[Any, Any, Any],
-        to_env: Callable[[Tensor], Any] | None = None,
-        dtype: Any = None,
-    ) -> None:
-        self.envs, self.dtype = envs, dtype
-        self.to_env = to_env or partial(plain_actions, envs)
-        mode = envs.metadata.get("autoreset_mode")
-        self.resets_later = mode == AutoresetMode.NEXT_STEP
-        self.obs: Any = None
-        self.step = 0
-
-    def reset(self, seed: int) -> None:
-        """Start new episodes in all environments, from a seed."""
-        self.obs, _ = self.envs.reset(seed=seed)
-        self.ended = np.zeros(self.envs.num_envs, dtype=bool)
-        # What the episodes under way were paid, and how many steps they have taken.
-        self.paid = np.zeros(self.envs.num_envs)
-        self.age = np.zeros(self.envs.num_envs)
-
-    @torch.no_grad()
-    def collect(self, act: Callable[[Tensor], Tensor], num_steps: int) -> Rollout:
-        """Act for some steps, without gradient.
-
-        Args:
-            act: The agent: function from observations ``(B, *)`` on the CPU to actions
-                ``(B, *)``.
-            num_steps: Number of steps T.
-
-        Returns:
-            What happened, on the CPU.
-
-        Raises:
-            TypeError: If ``num_steps`` is no int or the agent returns no tensor.
-            ValueError: If ``num_steps`` or a shape is wrong, an environment gives a
-                number that is not finite, or nothing was reset yet.
-        """
-        check_num_steps(num_steps)
-        if self.obs is None:
-            raise ValueError("collect needs a start: call reset first")
-        shape = (num_steps, self.envs.num_envs)
-        dtype = self.dtype or np.asarray(self.obs).dtype
-        obs = np.empty((num_steps, *np.shape(self.obs)), dtype)
-        next_obs = np.empty_like(obs)
-        reward = np.empty(shape, np.float32)
-        terminated, truncated, real = np.empty((3, *shape), bool)
-        actions = []
-        for t in range(num_steps):
-            # The agent looks and acts, the environments answer.
-            obs[t] = self.obs
-            action = act(torch.from_numpy(obs[t]))
-            if not isinstance(action, Tensor):
-                got = type(action).__name__
-                raise TypeError(f"act must return a tensor, got {got}")
-            actions.append(action.cpu())
-            self.obs, reward[t], terminated[t], truncated[t], infos = self.envs.step(
-                self.to_env(actions[t])
-            )
-            # Where the step led. In mode `NEXT_STEP` the last observation comes as it
-            # is, and the step after it is a phantom.
-            real[t] = ~self.ended
-            if self.resets_later:
-                next_obs[t] = self.obs
-                self.ended = (terminated[t] | truncated[t]) & real[t]
-            else:
-                next_obs[t] = true_successors(self.obs, infos)
-        check_experience(self.step, obs=obs, reward=reward, next_obs=next_obs)
-        self.step += reward.size
-        fields = (reward, next_obs, terminated, truncated, real)
-        ended = self.count_episodes(reward, terminated | truncated, real)
-        rest = map(torch.from_numpy, (*fields, *ended))
-        return Rollout(torch.from_numpy(obs), torch.stack(actions), *rest)
-
-    def count_episodes(
-        self, reward: NDArray[Any], done: NDArray[Any], real: NDArray[Any]
-    ) -> NDArray[np.float64]:
-        """Return the returns and the lengths of the episodes that ended, (2, T, B)."""
-        # Running sums since the start of the rollout, and what they were when the
-        # episode under way began.
-        total = np.stack([reward.astype(np.float64), real]).cumsum(1)
-        total += np.stack([self.paid, self.age])[:, None]
-        start = np.zeros((2, reward.shape[1]))
-        ended = np.full_like(total, np.nan)
-        for t, b in zip(*done.nonzero(), strict=True):
-            ended[:, t, b] = total[:, t, b] - start[:, b]
-            start[:, b] = total[:, t, b]
-        self.paid, self.age = total[:, -1] - start
-        return ended
-
-
-def plain_actions(envs: VectorEnv[Any, Any, Any], action: Tensor) -> NDArray[Any]:
-    """Return actions as an array, or raise unless they fit the action space."""
-    # A column of actions, (B, 1) instead of (B,), is caught here by name and not
-    # somewhere inside the environment.
-    if action.shape != envs.action_space.shape:
-        given, wanted = tuple(action.shape), envs.action_space.shape
-        raise ValueError(f"act must return shape {wanted}, got {given}")
-    array: NDArray[Any] = action.numpy()
-    return array
-
-
-def check_num_steps(num_steps: int) -> None:
-    """Raise unless a number of steps is a whole number, at least 1."""
-    if isinstance(num_steps, bool) or not isinstance(num_steps, int | np.integer):
-        raise TypeError(f"num_steps must be an int, got {type(num_steps).__name__}")
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be at least 1, got {num_steps}")
-
-
-def check_experience(step: int, **arrays: NDArray[Any]) -> None:
-    """Raise if an environment gave a number that is not finite, and say where.
-
-    Args:
-        step: Steps taken before this rollout.
-        arrays: What the environments gave, ``(T, B, *)``, by name.
-
-    Raises:
-        ValueError: If something is NaN or infinite.
-    """
-    for name, array in arrays.items():
-        bad = ~np.isfinite(array)
-        if bad.any():
-            index = tuple(np.argwhere(bad)[0])
-            t, b = int(index[0]), int(index[1])
-            raise ValueError(
-                f"{name} of environment {b} is {array[index]} at step "
-                f"{step + t * array.shape[1]} (row {t} of the rollout)"
-            )
-
-
-# %% [markdown]
-# Three CartPoles, 60 steps, random pushes. To see both flags we cut each episode off
-# after 25 steps. **Notice** that an episode's last `reward` says nothing about the kind
-# of its end. Only the flags do.
-
-# %%
-from gymnasium.wrappers import TimeLimit
-
-
-def random_policy(obs):
-    """Push left or right, each with probability one half."""
-    return torch.randint(2, (len(obs),))
-
-
-def short_cartpole():
-    return gym.make("CartPole-v1", max_episode_steps=25)
-
-
-torch.manual_seed(1)
-collector = Collector(make_envs(short_cartpole, num_envs=3))
-collector.reset(seed=1)
-batch = collector.collect(random_policy, 60)
-for name, field in batch._asdict().items():
-    print(f"{name:14s} {tuple(field.shape)!s:11s} {field.dtype}")
-
-print("\n t  copy  reward  terminated  truncated  pole angle")
-for t, copy in (batch.terminated | batch.truncated).nonzero().tolist():
-    te, tr = batch.terminated[t, copy].item(), batch.truncated[t, copy].item()
-    angle = batch.next_obs[t, copy, 2].item()
-    pay = batch.reward[t, copy].item()
-    print(f"{t:2d}  {copy:4d}  {pay:6.0f}  {te!s:>10s}  {tr!s:>9s}  {angle:10.3f}")
-
-# %% [markdown]
-# The pole counts as fallen beyond an angle of 0.2095, which is 12 degrees. Episodes that
-# were terminated are beyond it and those that were truncated are not. The angle stands
-# in `next_obs`. In the observation that `step` returned, the pole is upright again.
-
-# %% [markdown]
-# ## What the wrong flag costs
-#
-# Now the experiment of this chapter. The robot walks on its ring with a time limit of 20
-# steps. We estimate the values of the cells from what we saw, in three ways that differ
-# in one line: which steps are taken for an end of the world.
-#
-# The estimate is the simplest one, *temporal difference learning* or TD(0). It moves
-# $V(s_t)$ towards $r_t + \gamma V(s'_t)$, or towards $r_t$ alone if the step ended the
-# world. Repeated over a batch until nothing moves, TD(0) arrives at the exact values
-# of the chain that the batch has counted {cite:p}`sutton2018`. So we count, and
-# solve.
+# The robot walks under a time limit of 20 steps, with ten seeds. From what we saw we
+# estimate the values in three ways, which differ in one line: which steps are taken for an
+# end of the world. The estimate solves {eq}`tabular-value` for the chain that was counted
+# in the data. (Temporal-difference learning, which moves $V(s_t)$ towards $r_t + \gamma
+# V(s'_t)$ again and again, arrives at the same values {cite:p}`sutton2018`.)
 
 
 # %%
 def walk(limit, seed, num_envs=32, num_steps=300):
     """Return a batch of the robot's steps under a time limit."""
     collector = Collector(make_envs(lambda: TimeLimit(Ring(), limit), num_envs))
-    # Gymnasium gives copy k the seed `seed + k`, so runs are seeded far apart.
-    collector.reset(seed=1000 * seed)
+    collector.reset(seed=1000 * seed)  # one of the traps says why 1000
     generator = torch.Generator().manual_seed(seed)
 
     def mostly_right(obs):
@@ -811,8 +848,8 @@ def walk(limit, seed, num_envs=32, num_steps=300):
     return collector.collect(mostly_right, num_steps)
 
 
-def batch_td(batch, ends):
-    """Return the values at which TD(0) on this batch arrives."""
+def estimated(batch, ends):
+    """Return the values of the chain that was counted in a batch."""
     state, successor = batch.obs.flatten().numpy(), batch.next_obs.flatten().numpy()
     visits = np.bincount(state, minlength=5)
     counts = np.zeros((5, 5))
@@ -821,36 +858,42 @@ def batch_td(batch, ends):
     return tabular_values(counts / visits[:, None], paid / visits, gamma)
 
 
-def three_ways(batch):
-    """Return the estimates of the three rules."""
+def three_ways(limit, seed):
+    """Return the mean value by each of the three rules."""
+    batch = walk(limit, seed)
     done = batch.terminated | batch.truncated
-    rules = (batch.terminated, done, torch.zeros_like(done))
-    return [batch_td(batch, ends) for ends in rules]
+    rules = batch.terminated, done, torch.zeros_like(done)
+    return [estimated(batch, ends).mean() for ends in rules]
 
 
-limit, seeds = 20, range(10)
-runs = np.array([three_ways(walk(limit, seed)) for seed in seeds])  # (seeds, rules, 5)
 names = (
     "two flags: terminated steps end",
     "one flag: all done steps end",
     "no flag: no step ends",
 )
-print(f"mean of the five values    {'estimate':>12s}    error")
-print(f"{'exact':32s}{exact.mean():6.2f}")
-for name, rule in zip(names, runs.mean(axis=2).T, strict=True):
+runs = np.array([three_ways(20, seed) for seed in range(10)])  # (seeds, rules)
+print(f"mean of the five values             error\n{'exact':32s}{exact.mean():6.2f}")
+for name, rule in zip(names, runs.T, strict=True):
     error = rule.mean() / exact.mean() - 1
-    print(f"{name:32s}{rule.mean():6.2f} ± {rule.std():.2f}{error:8.0%}")
+    print(f"{name:32s}{rule.mean():6.2f}{error:8.0%}")
 
 # %% [markdown]
-# The right rule finds the right values. With one flag for both ends they are less than
-# half of the truth. Without flags the robot believes that it is immortal, and they are
-# about three times too large. The spread over ten seeds is small against that: more
-# data do not help, because this error is not noise but bias.
-#
-# How large is the bias? Take all steps of many episodes with the time limit $h_{\max}$.
-# Let $\kappa$ be the share of steps that are the last ones before the limit. One flag makes each
-# of these an end, so every step carries an additional chance $\kappa$ of the end, and a
-# chance of the end is a discount. The values that come out are those of a more short-sighted agent:
+# The right rule finds the right values. With one flag they are less than half of the truth.
+# Without flags the robot believes that it is immortal, and they are about three times too
+# large. The ten seeds hardly differ: more data do not help, because this error is not noise
+# but bias.
+
+# %% tags=["claims"]
+two, one, none = runs.T / exact.mean()
+assert (abs(two - 1) < 0.1).all(), "right"
+assert (one < 0.5).all(), "less than half"
+assert (abs(none - 3) < 0.6).all(), "about three times"
+
+# %% [markdown]
+# How large is the bias? Let $h_{\max}$ be the time limit and $\kappa$ the share of all steps
+# that are the last ones before it. One flag makes each of these an end, so every step
+# carries an additional chance $\kappa$ of the end. And a chance of the end is a discount. The values
+# that come out are those of a more short-sighted agent:
 #
 # $$
 # \begin{aligned}
@@ -859,96 +902,70 @@ for name, rule in zip(names, runs.mean(axis=2).T, strict=True):
 # \end{aligned}
 # $$ (def-time-limit-bias)
 #
-# Here $p$ is the probability of a breakdown, and $(1-p)^h$ is the probability that an
-# episode lives to see step $h$. If nothing breaks down, $\kappa$ is just
-# $1/h_{\max}$. The formula is exact here because the chance of the last step is the same in
-# every cell.
+# Here $(1-p)^h$ is the probability that an episode lives to see step $h$. The formula is
+# exact because the chance of the last step is the same in every cell.
 
 
-# %% mystnb={"image": {"alt": "Left: in each of five cells the estimates with two flags lie on the exact values, those with one flag far below, those with no flag far above. Right: over time limits from 5 to 200 steps the estimates with two flags stay on the exact value, those with one flag follow a predicted curve that reaches it only for the longest limits."}}
-def predicted(limit):
-    """Return the values that one flag leads to."""
-    alive = (1 - ring.end_probability) ** np.arange(limit)
-    last = alive[-1] / alive.sum()
-    return tabular_values(transition, reward_of_cell, gamma * (1 - last))
-
-
-def five_runs(limit):
-    """Return the mean value of five runs, with two flags and with one."""
-    fits = [three_ways(walk(limit, seed))[:2] for seed in range(limit, limit + 5)]
-    return np.mean(fits, axis=2)  # (seeds, rules)
+# %% mystnb={"image": {"alt": "Mean value over time limits from 5 to 200 steps, with five dots at each limit. With two flags the dots lie on the exact value. With one flag they follow a predicted curve from below, and come near the exact value only for the longest limits."}}
+def predicted(limit, end_probability=0.02):
+    """Return the mean value that one flag leads to."""
+    alive = (1 - end_probability) ** np.arange(limit)
+    kappa = alive[-1] / alive.sum()
+    chain, pay = Ring(5, end_probability).chain(right)
+    return tabular_values(chain, pay, gamma * (1 - kappa)).mean()
 
 
 limits = (5, 10, 20, 50, 100, 200)
-by_limit = np.array([five_runs(limit) for limit in limits])  # (limits, seeds, rules)
+dots = np.array([[three_ways(h, seed)[:2] for seed in range(5)] for h in limits])
 
-fig, (left, right_axis) = plt.subplots(1, 2, figsize=(7, 3))
-left.plot(exact, "_", markersize=18, markeredgewidth=2, color="C3", label="exact")
-for rule, name in enumerate(("two flags", "one flag", "no flag")):
-    mean, spread = runs[:, rule].mean(axis=0), runs[:, rule].std(axis=0)
-    left.errorbar(range(5), mean, spread, fmt="o", ms=4, color=f"C{rule}", label=name)
-left.set_ylim(0, 23)
-left.set_xlabel("cell")
-left.set_ylabel("value")
-left.legend(fontsize=8, ncols=2, loc=(0.12, 0.5))
-
-right_axis.axhline(exact.mean(), color="C3", label="exact")
+fig, axis = plt.subplots(figsize=(7, 2.8))
+axis.axhline(exact.mean(), color="C0", lw=1, label="exact")
 curve = np.arange(5, 201)
-means = [predicted(limit).mean() for limit in curve]
-right_axis.plot(curve, means, "--", color="C1", lw=1, label="one flag, predicted")
+axis.plot(curve, [predicted(h) for h in curve], "--", color="C1", label="predicted")
 for rule, name in enumerate(("two flags", "one flag")):
-    mean, spread = by_limit[:, :, rule].mean(axis=1), by_limit[:, :, rule].std(axis=1)
-    right_axis.errorbar(
-        limits, mean, spread, fmt="o", ms=4, color=f"C{rule}", label=name
-    )
-right_axis.set_xscale("log")
-right_axis.set_xticks(limits, limits)
-right_axis.minorticks_off()
-right_axis.set_xlabel(r"time limit $h_{\max}$ in steps")
-right_axis.set_ylabel("mean value")
-right_axis.legend(fontsize=8)
+    for h, values in zip(limits, dots[:, :, rule], strict=True):
+        axis.plot([h] * 5, values, ".", color=f"C{rule}", label=name if h == 5 else "")
+axis.set_xscale("log")
+axis.set_xticks(limits, limits)
+axis.minorticks_off()
+axis.set_xlabel(r"time limit $h_{\max}$ in steps")
+axis.set_ylabel("mean value")
+axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# Dots are means over seeds, bars are standard deviations. **Notice** in the left
-# picture that the bars are hardly larger than the dots, and that only the two-flag
-# estimates lie on the exact values. **Notice** in the right picture that the one-flag
-# value depends on the time limit: it grows from below 1 to above 6. But a value belongs
-# to the task, and a limit that we chose for our convenience does not. The dashed
-# line is the formula, and the measured points follow it.
+# Each dot is one run. **Notice** that the value with one flag depends on the time limit: it grows
+# from below 1 to above 6. But a value belongs to the task, and a limit that we chose for our
+# convenience does not. The dashed line is the formula, and the dots follow it.
 #
 # There is one exception. If the limit is a rule of the game, and the agent is meant to
-# hurry, then the end at the limit *is* a termination. The time that is left is then a
-# part of the state, and has to stand in the observation {cite:p}`pardo2018`.
+# hurry, then the end at the limit *is* a termination. The time that is left is then a part
+# of the state, and has to stand in the observation {cite:p}`pardo2018`.
+
+# %% tags=["claims"]
+means = dots.mean(1)  # (limits, rules)
+assert means[0, 1] < 1, "from below 1"
+assert means[-1, 1] > 6, "to above 6"
+assert np.allclose(means[:, 1], [predicted(h) for h in limits], rtol=0.1)
+assert np.allclose(means[:, 0], exact.mean(), rtol=0.1), "two flags do not depend on it"
 
 # %% [markdown]
 # ## The same seed, the same run
 #
-# Everything that is random in a run comes from a few generators. Three of them are
-# global and one line seeds each. The environments have generators of their own, which
-# `envs.reset(seed=...)` seeds once, at the start.
+# What is random in a run comes from a few generators. Three of them are global, and one line
+# seeds each. The environments have generators of their own: `Collector.reset` seeds them.
 
 
 # %% tags=["export"]
-def seed_everything(seed: int) -> None:
+@checked
+def seed_everything(seed: Annotated[int, Ge(0), Lt(2**32)]) -> None:
     """Seed the global generators of Python, NumPy and PyTorch (on all devices).
 
-    Environments have their own generators: pass a seed to ``envs.reset`` as well.
-
-    Args:
-        seed: An int in [0, 2**32), the range that NumPy accepts.
-
-    Raises:
-        TypeError: If ``seed`` is no int.
-        ValueError: If ``seed`` is out of range.
+    Environments have their own generators: pass a seed to their ``reset`` as well.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(f"seed must be an int, got {type(seed).__name__}")
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"seed must lie in [0, 2**32), got {seed}")
-    random.seed(seed)
+    random.seed(int(seed))
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    torch.manual_seed(int(seed))
 
 
 # %%
@@ -964,6 +981,10 @@ first, again, other = short_run(0), short_run(0), short_run(1)
 print("seed 0 twice, all tensors equal:", all(map(torch.equal, first, again)))
 print("seed 0 and 1, all tensors equal:", all(map(torch.equal, first, other)))
 
+# %% tags=["claims"]
+assert all(map(torch.equal, first, again))
+assert not all(map(torch.equal, first, other))
+
 # %% [markdown]
 # The promise is: same seed, same machine, same versions, same run. Another version of
 # PyTorch may round differently, and two runs that differ in the last digit are two
@@ -971,28 +992,12 @@ print("seed 0 and 1, all tensors equal:", all(map(torch.equal, first, other)))
 #
 # ## Traps
 #
-# ### Trap: truncation taken for termination
-#
-# Old interfaces returned a single `done`, and much code still joins the two flags as
-# soon as it gets them. The experiment above showed the price. In the smallest case it
-# can be computed by hand: the reward is always 1, the discount 0.99, and each state has
-# the value 100. An episode of 20 steps that is merely cut must keep that value.
-
-# %%
-ones, no_end = torch.ones(20, 1), torch.zeros(20, 1, dtype=torch.bool)
-cut = no_end.clone()
-cut[-1] = True
-two_flags = discounted_returns(ones, 100 * ones, no_end, cut)
-one_flag = discounted_returns(ones, 100 * ones, cut, cut)
-print(f"two flags {two_flags[0].item():.2f}, one flag {one_flag[0].item():.2f}")
-
-# %% [markdown]
 # ### Trap: a step that never happened
 #
-# In Gymnasium's default mode, `NEXT_STEP`, the step after a done ignores the action and
-# resets. A loop that does not know this stores a transition from the end of one episode
-# to the start of the next, with reward 0 and with no flag set. Here the robot always
-# goes right, one cell at a time, and the limit is three steps.
+# In `NEXT_STEP`, Gymnasium's default mode, the step after a done ignores the action and
+# resets. A loop that does not know this stores a transition from the end of one episode to
+# the start of the next, with reward 0 and with no flag set. Here the robot always goes
+# right, one cell at a time, and the limit is three steps.
 
 
 # %%
@@ -1000,90 +1005,86 @@ def three_steps():
     return TimeLimit(Ring(5, end_probability=0.0), 3)
 
 
+phantoms = {}
 for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
     envs = SyncVectorEnv([three_steps], autoreset_mode=mode)
     obs, _ = envs.reset(seed=4)
+    phantoms[mode.name] = []
     print(f"{mode.name}\n  from  to  reward  truncated")
     for _ in range(8):
         next_obs, reward, _, truncated, infos = envs.step(np.array([1]))
         successor = true_successors(next_obs, infos)
-        phantom = "" if successor[0] == (obs[0] + 1) % 5 else "   <- never happened"
+        phantoms[mode.name].append(successor[0] != (obs[0] + 1) % 5)
+        note = "   <- never happened" if phantoms[mode.name][-1] else ""
         row = f"{obs[0]:6d}{successor[0]:4d}{reward[0]:8.0f}{truncated[0]!s:>11s}"
-        print(row + phantom)
+        print(row + note)
         obs = next_obs
 
 # %% [markdown]
-# One row in four is a phantom here. With episodes of ten steps it would be one in eleven.
-# Such a row is not merely useless: it teaches that the end of an episode leads, without
-# pay, to its start, whatever the agent does. `Collector` works in this mode too, and
-# marks the phantoms, so that a loss can leave them out.
+# Every fourth row is such a phantom. It teaches that the end of an episode leads, without
+# pay, to its start, whatever the agent does. `Collector` works in this mode too, and marks
+# the phantoms in `real`, so that a loss can leave them out.
 
-# %%
+# %% tags=["claims"]
+assert phantoms["NEXT_STEP"] == [False, False, False, True] * 2
+assert not any(phantoms["SAME_STEP"])
 collector = Collector(SyncVectorEnv([three_steps]))
 collector.reset(seed=4)
 batch = collector.collect(lambda obs: torch.ones(1, dtype=torch.long), 8)
-print("real:", batch.real.flatten().tolist())
-
-# %% [markdown]
-# ### Trap: the observation after the end is the next start
-#
-# `SAME_STEP` has its own trap, and {eq}`true-successor` is the cure. At a done step
-# `obs` belongs to the next episode. Bootstrapping from it takes the value of a fresh
-# start for the value of the state that was reached. This is the step at which the limit
-# of 25 ends a CartPole episode:
-
-# %%
-torch.manual_seed(1)
-envs = make_envs(short_cartpole, num_envs=1)
-obs, _ = envs.reset(seed=1)
-truncated = [False]
-while not truncated[0]:
-    obs, _, terminated, truncated, infos = envs.step(random_policy(obs).numpy())
-with np.printoptions(precision=2, suppress=True):
-    print("what step returned   ", obs[0])
-    print("where the step led   ", true_successors(obs, infos)[0])
+assert batch.real.flatten().tolist() == [True, True, True, False] * 2, "it marks them"
 
 # %% [markdown]
 # ### Trap: a column minus a row is a square
 #
-# A value network often returns a column, $(B, 1)$, while returns are a row of $B$
-# numbers. Their difference has the shape $(B, B)$: every value minus every return. The
-# loss is a number all the same, it even falls, and the values all go to the
-# *mean* of the returns.
+# A value network often returns a column, $(B, 1)$, while returns are a row of $B$ numbers.
+# Their difference has the shape $(B, B)$: every value minus every return. The loss is a
+# number all the same, it even falls, and the values all go to the *mean* of the returns.
 
 # %%
 target = torch.tensor([1.0, 2.0, 3.0, 4.0])
 prediction = torch.tensor([[1.0], [2.0], [3.0], [4.0]])  # perfect, but a column
+as_written = (target - prediction).square().mean().item()
+as_meant = (target - prediction.squeeze(1)).square().mean().item()
 print("shape of the error:", tuple((target - prediction).shape))
-print("loss as written:   ", (target - prediction).square().mean().item())
-print("loss as meant:     ", (target - prediction.squeeze(1)).square().mean().item())
+print("loss as written:   ", as_written)
+print("loss as meant:     ", as_meant)
 
 # %% [markdown]
-# This is why each function of this book checks its shapes before it computes.
-#
+# This is why `@checked` stands above each function of this book that takes tensors.
+
+# %% tags=["claims"]
+assert as_written == 2.5, "the values are perfect"
+assert as_meant == 0
+
+# %% [markdown]
 # ### Trap: neighbouring seeds share environments
 #
-# `envs.reset(seed=0)` gives its copies the seeds 0, 1, 2, and so on. With eight
-# copies, the runs with seeds 0 and 1 share seven environments: the same starts, the same
-# random numbers. That does no harm in a demonstration. But the spread over such runs is
-# not the spread over independent runs. The experiment above therefore took seeds 1000 apart.
+# `envs.reset(seed=0)` gives its copies the seeds 0, 1, 2, and so on. With eight copies, the
+# runs with seeds 0 and 1 share seven environments: the same starts, the same random
+# numbers. The spread over such runs is not the spread over independent runs. The experiment
+# above therefore took seeds 1000 apart.
 
 # %%
 envs = make_envs("CartPole-v1", num_envs=8)
 starts = [{tuple(row) for row in envs.reset(seed=seed)[0].tolist()} for seed in (0, 1)]
 print("starts in common, seeds 0 and 1:", len(starts[0] & starts[1]), "of 8")
 
+# %% tags=["claims"]
+assert len(starts[0] & starts[1]) == 7
+
 # %% [markdown]
 # ## What well-known implementations do
 #
-# | implementation | what it does at a time limit |
+# | implementation | at a time limit |
 # |---|---|
-# | CleanRL, PPO | treats truncation as termination (issues #198 and #457, pull request #448, all open). Written for Gymnasium 0.29: with 1.x and `NEXT_STEP` it also trains on the phantom rows (issue #499) |
-# | Stable-Baselines3, PPO | bootstraps: adds $\gamma V$ of the true last observation to the last reward, then cuts. A user of CleanRL traced the difference between the two libraries to this (CleanRL issue #198) |
-# | Spinning Up, PPO | one `done` from the environment. It bootstraps when its own `max_ep_len` is reached; a limit inside the environment that comes earlier counts as termination. A termination in an epoch's last step is bootstrapped as well |
-# | DI-engine | `gae` takes two flags, `done` and `traj_flag`. But the environment's `done` includes truncation, unless `ignore_done` is set |
-# | TorchRL | two flags, `terminated` and `done`. Its V-trace read the value of the next episode at a truncation until September 2026 (issue #4209) |
 # | this book | two flags and the true successor, in every chapter |
+# | CleanRL, PPO | [joins the flags](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L206), so a truncation counts as a termination (issues [#198](https://github.com/vwxyzjn/cleanrl/issues/198) and [#457](https://github.com/vwxyzjn/cleanrl/issues/457)). It is written for [Gymnasium 0.29](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/pyproject.toml#L18); with 1.x it also trains on the phantom rows ([#499](https://github.com/vwxyzjn/cleanrl/issues/499)) |
+# | Stable-Baselines3, PPO | bootstraps: [adds $\gamma V$ of the true last observation to the last reward](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/on_policy_algorithm.py#L235-L245), then cuts |
+# | Spinning Up, PPO | bootstraps [at its own `max_ep_len`](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L313-L325). A limit inside the environment counts as termination; a termination in an epoch's last step is bootstrapped as well |
+# | DI-engine | [`gae` takes two flags](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/gae.py#L48-L64). The environment gives [one `done`](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/envs/env/ding_env_wrapper.py#L172), and time limits count as ends unless [`ignore_done`](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppo.py#L258) is set |
+# | TorchRL | [two flags, `terminated` and `done`](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/value/functional.py#L120-L184). Its V-trace read the value of the next episode at a truncation ([#4209](https://github.com/pytorch/rl/issues/4209)) |
+#
+# The code was read at the linked commits.
 #
 # ## On the best device
 #
@@ -1098,25 +1099,43 @@ def best_device() -> torch.device:
 
 # %%
 device = best_device()
+batch = walk(limit=20, seed=0)
 value = torch.as_tensor(exact, dtype=torch.float32)
-batch = walk(limit, seed=0)
-arguments = (batch.reward, value[batch.next_obs], batch.terminated, batch.truncated)
-on_cpu = discounted_returns(*arguments)
+arguments = batch.reward, value[batch.next_obs], batch.terminated, batch.truncated
+on_cpu_ = discounted_returns(*arguments)
 on_device = discounted_returns(*(x.to(device) for x in arguments))
-difference = (on_device.cpu() - on_cpu).abs().max().item()
-print(f"{tuple(on_device.shape)} returns computed on {on_device.device.type}")
-print("equal to those of the CPU:", difference < 1e-5)
+print(f"{tuple(on_device.shape)} returns computed on {on_device.device.type}:", end=" ")
+print("same numbers:", torch.allclose(on_device.cpu(), on_cpu_, atol=1e-5))
 
 # %% [markdown]
 # Every chapter has a cell like this one. No chapter needs a GPU.
 #
-# ## Exercises that grade themselves
+# ## Summary
 #
-# Every chapter ends with exercises. You fill in a function `answer`, and `grade`
-# compares it with a function that is right on a few cases. It works offline and prints one line.
+# - An agent looks for the policy with the highest value: the mean of its discounted return.
+# - A discount $\gamma$ looks about $1 / (1 - \gamma)$ steps ahead, and is a small chance of the end.
+# - The advantage $Q(s, a) - V(s)$ says how much better an action is than the policy's average.
+# - `terminated` says whether there is a future, `terminated or truncated` whether the next
+#   row is that future. One flag for both makes every value depend on the time limit.
+# - `Collector` steps many environments and writes down where each step truly led.
+#
+# ## Exercises
+#
+# Every chapter ends with exercises that grade themselves. You fill in a function `answer`,
+# and `grade` compares it with a function that is right, on a few cases. It works offline and
+# prints one line.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
+def check_gamma(gamma: float) -> None:
+    """Raise unless a discount is a number from 0 to 1."""
+    if isinstance(gamma, bool) or not isinstance(gamma, int | float):
+        raise TypeError(f"gamma must be a number, got {type(gamma).__name__}")
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
+
+
+# %% tags=["export", "hide-input"]
 def grade(
     answer: Callable[..., Any], expected: Callable[..., Any], *cases: tuple[Any, ...]
 ) -> None:
@@ -1129,9 +1148,6 @@ def grade(
         answer: The reader's function.
         expected: A function that is right.
         cases: One tuple of positional arguments for each call.
-
-    Raises:
-        ValueError: If there is no case.
     """
     if not cases:
         raise ValueError("cases must hold at least one tuple of arguments, got none")
@@ -1143,6 +1159,10 @@ def grade(
             got = answer(*case)
         except Exception as error:
             print(f"Not yet: {call} raised {type(error).__name__}: {error}")
+            return
+        # What is right is told to those who have tried.
+        if got is ...:
+            print("Not yet: the answer is still empty.")
             return
         if not agree(got, wanted):
             given, sought = one_line(got), one_line(wanted)
@@ -1168,59 +1188,36 @@ def agree(got: Any, wanted: Any) -> bool:
 
 
 def one_line(value: Any) -> str:
-    """Return how a value prints, on one line."""
-    return " ".join(repr(value).split())
+    """Return how a value prints, on one short line."""
+    return shorten(repr(value), 60, placeholder=" …")
 
 
 # %% [markdown]
-# ### Exercise 1: a return by hand
+# ### Exercise 1: predict
 #
-# Given are the rewards of one episode as a list, the value of the state that its last
-# step led to, whether the episode was terminated, and the discount. Return $G_0$,
-# the return of the first step.
+# No code yet, only a thought.
 
+# %% tags=["hide-input"]
+predict(
+    "An agent has learned to hold the pole for ever. CartPole's limit of 500 steps ends "
+    "every episode, γ = 0.99, and the code takes that end for a termination. What is the value "
+    "of the last state before the limit, and of one 300 steps earlier?",
+    ["100 and 100", "1 and about 95", "1 and 1"],
+    right="1 and about 95",
+    because="One reward is left, then the world seems to end. 300 steps earlier 301 rewards "
+    "are left, and 1 − 0.99³⁰¹ is 0.95. So the same pole, at the same angle, has many values, "
+    "and the network does not see which one is wanted: the step number is not in its input.",
+)
 
-# %%
-def answer(rewards, last_value, terminated, gamma):
-    return ...
-
-
-def checked_return(rewards, last_value, terminated, gamma):
-    """Ask `discounted_returns`: a batch of one episode that is terminated or not."""
-    reward = torch.tensor(rewards).unsqueeze(1)
-    ended = torch.zeros(len(rewards), 1, dtype=torch.bool)
-    ended[-1] = terminated
-    next_value = torch.full_like(reward, last_value)
-    never = torch.zeros_like(ended)
-    return discounted_returns(reward, next_value, ended, never, gamma)[0].item()
-
-
-return_cases = [
-    ([1.0, 2.0], 10.0, True, 0.5),
-    ([1.0, 2.0], 10.0, False, 0.5),
-    ([0.0, 0.0, 1.0], -3.0, False, 0.9),
-    ([5.0], 1.0, False, 0.0),
-]
-grade(answer, checked_return, *return_cases)
-
-
-# %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer_1(rewards, last_value, terminated, gamma):
-    result = 0.0 if terminated else last_value
-    for reward in reversed(rewards):
-        result = reward + gamma * result
-    return result
-
-
-grade(answer_1, checked_return, *return_cases)
+# %% tags=["claims"]
+assert round((1 - 0.99**301) / (1 - 0.99)) == 95
 
 # %% [markdown]
-# ### Exercise 2: mend the target
+# ### Exercise 2: find the bug
 #
-# This is a TD(0) target as many programs have it: $r_t + \gamma V(s'_t)$ for a batch of
-# steps, tensors of shape $(B,)$. It has the mistake of this chapter. It has a second
-# one, which shows when the value of a terminal state is not a finite number. Mend
-# both.
+# This is a one-step target as many programs have it: $r_t + \gamma V(s'_t)$ for a batch of
+# steps, tensors of shape $(B,)$. It has the mistake of this chapter. It has a second one,
+# which shows when the value of a terminal state is not a finite number. Correct both.
 
 
 # %%
@@ -1230,7 +1227,7 @@ def answer(reward, next_value, terminated, truncated, gamma):
 
 
 def checked_target(reward, next_value, terminated, truncated, gamma):
-    """Ask `discounted_returns`: for a single row of steps it is the TD(0) target."""
+    """Ask `discounted_returns`: for a single row of steps it is this target."""
     rows = (x.unsqueeze(0) for x in (reward, next_value, terminated, truncated))
     return discounted_returns(*rows, gamma).squeeze(0)
 
@@ -1249,42 +1246,51 @@ grade(answer, checked_target, *target_cases)
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer_2(reward, next_value, terminated, truncated, gamma):
-    return reward + gamma * next_value.masked_fill(terminated, 0.0)
+def answer(reward, next_value, terminated, truncated, gamma):
+    # Only termination takes the future away, and it is filled in, not multiplied.
+    return reward + gamma * torch.where(terminated, 0.0, next_value)
 
 
-grade(answer_2, checked_target, *target_cases)
+grade(answer, checked_target, *target_cases)
 
 # %% [markdown]
-# ### Exercise 3: how far does it look?
+# ### Exercise 3: experiment
 #
-# A task never terminates, but its episodes are cut after `limit` steps, and a program
-# takes each cut for a termination. Its values are then those of an agent with a smaller
-# discount. Which one? Return it for a discount `gamma` and a limit.
+# A sturdier robot breaks down with probability 0.005 instead of 0.02. Which of the limits
+# 50, 100, 200, 400 and 800 is the shortest for which one flag loses less than a tenth of the
+# value? For the robot of this chapter it is 100. Guess first. Then use `predicted`, and
+# return the limit.
 
 
 # %%
-def answer(gamma, limit):
+def answer():
     return ...
 
 
-def checked_discount(gamma, limit):
-    """Count the steps that go on, solve, and read the discount off the value."""
-    goes_on = sum(step + 1 < limit for step in range(limit))
-    (value,) = tabular_values([[goes_on / limit]], [1.0], gamma)
-    return float(1 - 1 / value)
+def shortest_limit(end_probability=0.005):
+    """Return the first limit that loses less than a tenth."""
+    chain, pay = Ring(5, end_probability).chain(right)
+    truth = tabular_values(chain, pay, gamma).mean()
+    limits = (50, 100, 200, 400, 800)
+    return next(h for h in limits if predicted(h, end_probability) > 0.9 * truth)
 
 
-discount_cases = [(0.99, 20), (0.99, 1000), (0.9, 1), (0.5, 2)]
-grade(answer, checked_discount, *discount_cases)
+grade(answer, shortest_limit, ())
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer_3(gamma, limit):
-    return gamma * (1 - 1 / limit)
+def answer():
+    # It lives longer and looks further ahead, so a cut takes more away.
+    truth = np.mean(tabular_values(*Ring(5, 0.005).chain(right), gamma))
+    lost = {h: 1 - predicted(h, 0.005) / truth for h in (50, 100, 200, 400, 800)}
+    return min(h for h, share in lost.items() if share < 0.1)
 
 
-grade(answer_3, checked_discount, *discount_cases)
+grade(answer, shortest_limit, ())
+
+# %% tags=["claims"]
+assert shortest_limit(0.02) == 100, "for the robot of this chapter"
+assert answer() == shortest_limit() == 400
 
 # %% [markdown]
 # ## References

@@ -2132,7 +2132,7 @@ for name in ("joint", "per head", "not masked"):
 # their origin. On `HybridLander` a run takes some minutes, so
 # the other two losses have two seeds only: too few for an interval, so both are shown.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Learning curves over steps with bands. Left, Moving: one ratio and a ratio for each head rise together, the loss without mask stays below them. Right, the lander: all three rise from below minus one hundred to about two hundred, and their bands overlap"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Learning curves over steps with bands. Left, Moving: one ratio and a ratio for each head rise together, the loss without mask stays below them. Right, the lander: all three rise from below minus one hundred to about two hundred, on top of each other"}}
 from literate_rl.evaluation import paired_difference, t_interval
 from literate_rl.workshop.runs import stored_runs
 

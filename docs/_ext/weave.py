@@ -71,7 +71,8 @@ def name_folded_cells(notebook: NotebookNode) -> None:
         elif "hide-cell" in tags:
             name = "Solution"
         elif "hide-input" in tags:
-            name = "Imports and public names" if "export" in tags else "Code"
+            opens = "export" in tags and "__all__" in cell.source
+            name = "Imports and public names" if opens else "Code"
         else:
             continue
         options = cell.metadata.setdefault("mystnb", {})

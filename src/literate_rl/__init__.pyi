@@ -1,12 +1,10 @@
-# Generated from chapters/*.py (edit there); digest 178de0adcbd5151e
+# Generated from chapters/*.py (edit there); digest 954f3c1cdc23301b
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
     Ring as Ring,
     Rollout as Rollout,
     best_device as best_device,
-    check_experience as check_experience,
-    check_steps as check_steps,
     discounted_returns as discounted_returns,
     grade as grade,
     make_envs as make_envs,
@@ -151,6 +149,15 @@ from .workshop.nests import (
     pack as pack,
     plain_space as plain_space,
     unpack as unpack,
+)
+from .workshop.worlds import (
+    EpisodeCounter as EpisodeCounter,
+    check_chain as check_chain,
+    check_copies as check_copies,
+    check_experience as check_experience,
+    env_maker as env_maker,
+    on_cpu as on_cpu,
+    plain_actions as plain_actions,
 )
 from .workshop.runs import (
     Learner as Learner,
