@@ -163,7 +163,7 @@ while collector.step < total_steps:
 # lower one says *how* they ended. An episode of CartPole is over when the pole leans too far,
 # when the cart leaves the track, or after 500 steps.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Upper panel: the mean return of the last 20 episodes rises from 20 to 500, with a stretch in between where it does not. Lower panel: shares of the last 20 episodes. At first all of them end because the pole leans too far; in the middle most end because the cart leaves the track; in the end all reach the limit of 500 steps"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Upper panel: the mean return of the last 20 episodes rises from 20 to 500, with a stretch in between where it hardly does. Lower panel: shares of the last 20 episodes. At first all of them end because the pole leans too far; in the middle most end because the cart leaves the track; in the end all reach the limit of 500 steps"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -193,15 +193,14 @@ upper.set(ylabel="return", ylim=(0, 520))
 shares = [of_twenty(way) for way in ways.values()]
 lower.stackplot(episode_step[19:], shares, labels=ways, alpha=0.7)
 lower.set(xlabel="steps", ylabel="share", ylim=(0, 1))
-lower.legend(fontsize=8, loc="center right")
+lower.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 fig.tight_layout()
 print(f"the last 20 episodes: {episode_return[-20:].mean():.0f}")
 
 # %% [markdown]
 # **Notice** that seconds are enough to learn how to balance a pole, from nothing but one
-# point for each step. **Notice** the stretch in the middle where the curve does not rise.
-# It is easily taken for a collapse, or for an agent that is stuck. The lower panel tells
-# another story. By then the agent can hold the pole, but the cart drifts off the track
+# point for each step. **Notice** the stretch in the middle where the curve hardly rises.
+# It is easily taken for an agent that is stuck. The lower panel tells another story. By then the agent can hold the pole, but the cart drifts off the track
 # meanwhile: the second thing that it has to learn. So look at *how* episodes end before you
 # turn a knob.
 
@@ -725,7 +724,7 @@ class Policy(nn.Module):
 # The networks that we have trained at the top are such a policy too. Here is what it does when
 # it acts greedily:
 
-# %%
+# %% tags=["hide-input"]
 import tempfile
 from pathlib import Path
 
@@ -742,10 +741,10 @@ record_video(cartpole, "CartPole-v1", folder / "cartpole.mp4")
 HTML(video_html(folder / "cartpole.mp4", "The cart drifts and keeps the pole upright"))
 
 # %% [markdown]
-# A policy is usually built from the two spaces of an environment.
+# A policy is usually built from the two spaces of an environment, by `make_policy`.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 def make_actions(
     action_space: spaces.Space[Any],
 ) -> CategoricalActions | GaussianActions:
@@ -1361,7 +1360,7 @@ for snapshot in snapshots[:2]:
 # about $-1200$ for a motor that pushes at random, about $-150$ for a good one. `numpy_act` is
 # the policy's `act` once more, faster for small networks ({doc}`workshop/fast`).
 
-# %% mystnb={"image": {"alt": "Returns of PPO on Pendulum over 50,000 steps, a running mean of 20 episodes: they stay near minus 1200 for a while, then rise steeply to about minus 200"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of PPO on Pendulum over 50,000 steps, a running mean of 20 episodes: they stay near minus 1200 for a while, then rise steeply to about minus 200"}}
 from dataclasses import replace
 from functools import partial
 
@@ -1449,7 +1448,7 @@ assert watched["losses/explained_variance"][-quarter:].mean() > 0.5, "it is fore
 # intervals. On the right PPO on two more tasks, with 5 seeds each. The data come from
 # `benchmarks/reinforce_learning.py`, `a2c_learning.py` and `learning.py`.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns on CartPole over 50,000 steps. REINFORCE without a baseline ends near 300, with a critic near 450. A2C and PPO are far ahead until 10,000 steps; A2C then ends between 330 and 410, PPO near 450. Right: Acrobot rises quickly from minus 500 to near minus 90, Pendulum from minus 1200 to near minus 180"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns on CartPole over 50,000 steps. REINFORCE without a baseline ends near 300, with a critic near 450. A2C and PPO are far ahead until 10,000 steps; A2C then ends near 360, PPO near 490. Right: Acrobot rises quickly from minus 500 to near minus 90, Pendulum from minus 1200 to near minus 180"}}
 from literate_rl.evaluation import paired_difference, t_interval
 from literate_rl.workshop.runs import stored_runs
 
@@ -1486,7 +1485,7 @@ fig.tight_layout()
 def in_words(name, results):
     """Print a mean over seeds with its interval."""
     low, high = t_interval(results)
-    print(f"{name:44s}{results.mean():7.1f} ({low:.1f} to {high:.1f})")
+    print(f"{name:52s}{results.mean():7.1f} ({low:.1f} to {high:.1f})")
 
 
 print("greedy at the end")
