@@ -925,60 +925,6 @@ picture.text(226, 320, "where the third step really led", "accent")
 picture
 
 # %% [markdown]
-# ### Actor and critic
-
-# %%
-picture = Picture(
-    "Actor and critic",
-    "A state goes to two networks. The actor chooses the action that goes to the "
-    "environment, the critic guesses the value. Reward, next state and value make the TD "
-    "error, and the TD error teaches both networks.",
-)
-state = picture.box(40, 112, "state s")
-actor = picture.box(180, 44, "actor\nπ(a | s)", width=96)
-critic = picture.box(180, 180, "critic\nV(s)", width=96)
-environment = picture.box(360, 44, "environment", height=50)
-error = picture.box(350, 180, "TD error δ\nr + γ V(s′) − V(s)", "accent")
-picture.arrow(state, actor)
-picture.arrow(state, critic)
-picture.arrow(actor, environment, "action")
-picture.arrow(environment, error.at(0.57, 0), "r, s′")
-picture.arrow(critic, error)
-picture.arrow(error.at(0.2, 0), actor.at(0.8, 1), tone="accent")
-picture.text(244, 116, "weight", "accent", "end")
-picture.arrow(error.at(0.3, 1), critic.at(0.6, 1), "its error", "accent", bend=20)
-picture
-
-# %% [markdown]
-# ### PPO, from rollout to minibatches
-
-# %%
-from random import Random
-
-picture = Picture(
-    "PPO, from rollout to minibatches",
-    "A rollout is a grid, one row for each step and one column for each environment. Values "
-    "and advantages are computed along the columns. Then all cells are shuffled and cut "
-    "into four minibatches. The policy learns from each, several times over, and collects "
-    "the next rollout.",
-)
-T, B = 4, 4
-grid = [
-    picture.cells(40, 50 + 32 * t, [""] * B, {1: "second"}, width=30) for t in range(T)
-]
-rollout = picture.frame([box for row in grid for box in row], "1 · collect T × B steps")
-look_back = picture.box(336, 98, "2 · look back\nvalues, advantages,\ntargets")
-picture.arrow(rollout, look_back)
-for place, step in enumerate(Random(4).sample(range(T * B), T * B)):
-    x = 19 + 24.5 * place + 11 * (place // 4)
-    picture.cells(x, 236, [""], {0: "second"} if step % B == 1 else {}, width=20)
-picture.arrow(look_back, (look_back.x, 218))
-picture.text(220, 268, "3 · learn from shuffled minibatches, for a few epochs")
-anew = "collect anew, with the\npolicy that has learned"
-picture.arrow((rollout.x, 216), rollout, anew, "accent", side=-1)
-picture
-
-# %% [markdown]
 # ### The tree of a hybrid action, and its mask
 
 # %%
