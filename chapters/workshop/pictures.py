@@ -12,8 +12,8 @@
 # **How is a picture drawn that one can read on a phone, in the dark and with a screen
 # reader, and a dial that one can turn?** With strings. A picture on a web page is text, an
 # *SVG*, and what a dial does takes twenty lines of JavaScript. So this book needs no
-# drawing program and no framework: this page holds all there is, and then shows all ten
-# diagrams and the first three dials.
+# drawing program and no framework: this page holds all there is, and then shows diagrams
+# and dials that later chapters use.
 #
 # Nobody has to read this page to follow the book. Read it if you want to draw a picture
 # for a chapter, or to know how the ones you saw are made.
@@ -836,120 +836,12 @@ predict(
 )
 
 # %% [markdown]
-# ## Ten diagrams
+# ## Diagrams
 #
 # Each belongs to a chapter. A chapter that shows one has these lines in a cell that is
-# folded, with a sentence before it on what to notice.
+# folded, with a sentence before it on what to notice. {doc}`/chapters/agents` and
+# {doc}`/chapters/policy_gradient` have the first four.
 #
-# ### Agent and environment
-
-# %%
-picture = Picture(
-    "Agent and environment",
-    "Two boxes in a loop. The agent sends an action to the environment. The environment "
-    "sends back an observation, a reward and two flags, terminated and truncated.",
-)
-agent = picture.box(80, 70, "agent\npolicy π", width=120, height=64)
-environment = picture.box(360, 70, "environment\nstate s", width=140, height=64)
-picture.arrow(agent.at(0.6, 0), environment.at(0.4, 0), "action", bend=28)
-answer = "observation, reward,\nterminated? truncated?"
-picture.arrow(environment.at(0.4, 1), agent.at(0.6, 1), answer, "accent", bend=28)
-picture
-
-# %% [markdown]
-# ### A trajectory with the two flags
-
-# %%
-picture = Picture(
-    "Two ways to end",
-    "Two rows of four states. In the first the last step is terminated: nothing follows, "
-    "and the future counts as zero. In the second it is truncated: the task goes on "
-    "unseen, and the value of the last state stands for what would have followed.",
-)
-
-
-def four_states(y, ending, tone=""):
-    picture.text(4, y - 34, ending, tone, "start", bold=True)
-    states = [picture.box(26 + 108 * t, y, f"s{'₀₁₂₃'[t]}", width=44) for t in range(4)]
-    for t in range(3):
-        picture.arrow(states[t], states[t + 1], f"a{'₀₁₂'[t]}, r{'₀₁₂'[t]}")
-    return states[3]
-
-
-four_states(40, "terminated: the task is over")
-picture.path("M392,22v36", kind="thick")
-picture.text(406, 40, "0", bold=True)
-last = four_states(150, "truncated: only our view ends", "accent")
-picture.arrow(last, (436, 150), tone="accent", kind="dashed")
-picture.text(436, 186, "V(s₃) stands for what we do not see", "accent", "end")
-picture
-
-# %% [markdown]
-# ### What vector environments return
-#
-# Six calls of `step`. The first episode has the letters $s$, $a$, $r$ and ends with the
-# third call, the next one has $z$, $b$, $q$.
-
-# %%
-picture = Picture(
-    "NEXT_STEP and SAME_STEP",
-    "Six calls of step, with an episode that ends at the third. In the mode NEXT_STEP the "
-    "third call returns the last observation and the fourth ignores its action and resets. "
-    "In the mode SAME_STEP the third call returns the first observation of the next "
-    "episode, and the last one of the old episode lies in final_obs.",
-)
-
-
-NEXT_STEP = """action a₀ a₁ a₂ none b₀ b₁
-reward r₀ r₁ r₂ 0 q₀ q₁
-obs s₁ s₂ s₃ z₀ z₁ z₂"""
-SAME_STEP = """action a₀ a₁ a₂ b₀ b₁ b₂
-reward r₀ r₁ r₂ q₀ q₁ q₂
-obs s₁ s₂ z₀ z₁ z₂ z₃
-final_obs · · s₃ · · ·"""
-
-
-def table(y, mode, rows, column, names):
-    picture.text(4, y, mode, bold=True, anchor="start")
-    for number, row in enumerate(rows.split("\n"), 1):
-        name, *contents = row.split()
-        picture.text(96, y + 32 * number, name, "quiet", "end")
-        tones = {column: "accent"} if name in names else {}
-        picture.cells(130, y + 32 * number, contents, tones)
-
-
-table(0, "NEXT_STEP", NEXT_STEP, 3, ("action", "reward", "obs"))
-picture.text(274, 124, "a step that never happened", "accent")
-table(164, "SAME_STEP", SAME_STEP, 2, ("final_obs",))
-picture.text(226, 320, "where the third step really led", "accent")
-picture
-
-# %% [markdown]
-# ### Actor and critic
-
-# %%
-picture = Picture(
-    "Actor and critic",
-    "A state goes to two networks. The actor chooses the action that goes to the "
-    "environment, the critic guesses the value. Reward, next state and value make the TD "
-    "error, and the TD error teaches both networks.",
-)
-state = picture.box(40, 112, "state s")
-actor = picture.box(180, 44, "actor\nπ(a | s)", width=96)
-critic = picture.box(180, 180, "critic\nV(s)", width=96)
-environment = picture.box(360, 44, "environment", height=50)
-error = picture.box(350, 180, "TD error δ\nr + γ V(s′) − V(s)", "accent")
-picture.arrow(state, actor)
-picture.arrow(state, critic)
-picture.arrow(actor, environment, "action")
-picture.arrow(environment, error.at(0.57, 0), "r, s′")
-picture.arrow(critic, error)
-picture.arrow(error.at(0.2, 0), actor.at(0.8, 1), tone="accent")
-picture.text(244, 116, "weight", "accent", "end")
-picture.arrow(error.at(0.3, 1), critic.at(0.6, 1), "its error", "accent", bend=20)
-picture
-
-# %% [markdown]
 # ### PPO, from rollout to minibatches
 
 # %%

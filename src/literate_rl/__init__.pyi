@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest b022f306fcb25ca6
+# Generated from chapters/*.py (edit there); digest acc627b5e5de227a
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -138,6 +138,7 @@ from .workshop.signatures import (
     NonNegative as NonNegative,
     Positive as Positive,
     check_finite as check_finite,
+    check_index as check_index,
     checked as checked,
     plan_for as plan_for,
 )
