@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from literate_rl.advantages import gae
 from literate_rl.off_policy import vtrace
 from literate_rl.ppo_error import clipped_surrogate
+from literate_rl.workshop import pictures
 from literate_rl.workshop.pictures import (
     Axis,
     Box,
@@ -55,9 +56,23 @@ def run_chapter() -> tuple[list[Any], dict[str, Any]]:
     return shown, names
 
 
+@cache
+def diagrams() -> list[Picture]:
+    """Return the diagrams of the other chapters: cells that draw and import little."""
+    drawn = []
+    for chapter in tangle.chapter_paths():
+        cells = [] if chapter == CHAPTER else tangle.read(chapter).cells
+        for cell in cells:
+            if cell.cell_type == "code" and "picture = Picture(" in cell.source:
+                names = dict(vars(pictures))
+                exec(cell.source, names)
+                drawn.append(names["picture"])
+    return drawn
+
+
 def gallery() -> list[Any]:
-    """Return what the chapter shows."""
-    return run_chapter()[0]
+    """Return what the chapter shows, and the diagrams of all others."""
+    return run_chapter()[0] + diagrams()
 
 
 def document(*items: Any) -> str:
@@ -106,7 +121,7 @@ def count_dial() -> Any:
 
 def test_the_gallery_shows_all_pictures():
     kinds = [type(item).__name__ for item in gallery()]
-    assert kinds.count("Picture") == 12
+    assert kinds.count("Picture") == 13
     assert kinds.count("Widget") == 5
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 import torch
-from fuzz import assert_held
+from fuzz import assert_held, illegal_calls
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -476,12 +476,15 @@ def test_signatures_are_held(function) -> None:
 
 
 def test_the_signature_of_a_log_probability_is_held() -> None:
-    # An action below the number of actions is what a signature cannot say.
-    first = lambda: torch.zeros(3, dtype=torch.long)  # noqa: E731
-    logit = lambda: torch.zeros(3, 2)  # noqa: E731
-    function = categorical_log_prob
-    assert assert_held(function, Random(0), logit=logit) > 0
-    assert assert_held(function, Random(0), logit=logit, action=first) == 0
+    # That an action lies below the number of actions is what a signature cannot say, so
+    # the legal call is given.
+    legal = {"logit": torch.zeros(2, 3), "action": torch.tensor([0, 2])}
+    categorical_log_prob(**legal)
+    calls = list(illegal_calls(categorical_log_prob, legal))
+    assert {call.name for call in calls} == {"logit", "action"}
+    for name, _, arguments in calls:
+        with pytest.raises((TypeError, ValueError), match=name):
+            categorical_log_prob(**arguments)
 
 
 def test_a_logit_that_is_not_a_number_is_named() -> None:

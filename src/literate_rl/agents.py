@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 7ee3d5e9a77f397e
+# Generated from chapters/agents.py (edit there); digest 878eda0dd2a65ac2
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class Ring(gym.Env[np.int64, np.int64]):
 
     @checked
     def chain(self, right: Fraction) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return what ``tabular_values`` reads, if the robot goes ``right`` so often."""
+        """Return what ``tabular_values`` reads; ``right`` is the chance of action 1."""
         stay = np.eye(self.num_cells)
         # Rolling the identity's columns by one sends each cell to its neighbour.
         left, ahead = np.roll(stay, -1, axis=1), np.roll(stay, 1, axis=1)
