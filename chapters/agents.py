@@ -879,15 +879,15 @@ assert (one < 0.5).all(), "less than half"
 assert (abs(none - 3) < 0.6).all(), "about three times"
 
 # %% [markdown]
-# How large is the bias? Let $h_{\max}$ be the time limit and $\kappa$ the share of all steps
+# How large is the bias? Let $h_{\max}$ be the time limit and $\phi$ the share of all steps
 # that are the last ones before it. One flag makes each of these an end, so every step
-# carries an additional chance $\kappa$ of the end. And a chance of the end is a discount. The values
+# carries an additional chance $\phi$ of the end. And a chance of the end is a discount. The values
 # that come out are those of a more short-sighted agent:
 #
 # $$
 # \begin{aligned}
-# V_{\text{one flag}} &= \bigl(I - \gamma (1 - \kappa) P\bigr)^{-1} r, \\
-# \kappa &= \frac{(1 - p)^{h_{\max}-1}}{\sum_{h=0}^{h_{\max}-1} (1 - p)^h}
+# V_{\text{one flag}} &= \bigl(I - \gamma (1 - \phi) P\bigr)^{-1} r, \\
+# \phi &= \frac{(1 - p)^{h_{\max}-1}}{\sum_{h=0}^{h_{\max}-1} (1 - p)^h}
 # \end{aligned}
 # $$ (def-time-limit-bias)
 #
@@ -899,9 +899,9 @@ assert (abs(none - 3) < 0.6).all(), "about three times"
 def predicted(limit, end_probability=0.02):
     """Return the mean value that one flag leads to."""
     alive = (1 - end_probability) ** np.arange(limit)
-    kappa = alive[-1] / alive.sum()
+    last = alive[-1] / alive.sum()
     chain, pay = Ring(5, end_probability).chain(right)
-    return tabular_values(chain, pay, gamma * (1 - kappa)).mean()
+    return tabular_values(chain, pay, gamma * (1 - last)).mean()
 
 
 limits = (5, 10, 20, 50, 100, 200)

@@ -323,7 +323,7 @@ def categorical_log_prob(
 #
 # ## The loss
 #
-# Optimizers want a loss to differentiate. So we write one down whose gradient is minus the
+# Optimisers want a loss to differentiate. So we write one down whose gradient is minus the
 # estimate. For $B$ samples, the steps of one or of many episodes, with a weight $w$ each,
 #
 # $$
@@ -363,7 +363,7 @@ def policy_gradient_error(
 
     Source: Williams 1992 (REINFORCE), as a loss; Sutton et al. 1999, theorem 1.
     """
-    # What an action is worth is a number. If it came with a graph, the optimizer would
+    # What an action is worth is a number. If it came with a graph, the optimiser would
     # change the judge instead of the policy.
     factor = adv.detach() if weight is None else (weight * adv).detach()
 
@@ -874,7 +874,7 @@ fig.tight_layout()
 # it stays near zero, while the agent learns nearly all that it learns. Without a baseline it
 # *rises*, because it is a mean of returns with positive factors, and the returns get better.
 # Neither curve tells you that something good is happening. Watch the return, and let the
-# optimizer have the gradient.
+# optimiser have the gradient.
 
 # %% tags=["claims"]
 gain = stored["minus the value"].area - stored["no baseline"].area
@@ -1102,7 +1102,7 @@ def answer(log_prob, reward, gamma):
     for r in reversed(reward):
         later = r + gamma * later
         returns.append(later)
-    # The optimizer goes down, and we want to go up.
+    # The optimiser goes down, and we want to go up.
     return -(torch.stack(returns[::-1]) * log_prob).mean()
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/policy_gradient.py (edit there); digest 82d816fdb238e0fc
+# Generated from chapters/policy_gradient.py (edit there); digest 1ff276becd7e499c
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def policy_gradient_error(
 
     Source: Williams 1992 (REINFORCE), as a loss; Sutton et al. 1999, theorem 1.
     """
-    # What an action is worth is a number. If it came with a graph, the optimizer would
+    # What an action is worth is a number. If it came with a graph, the optimiser would
     # change the judge instead of the policy.
     factor = adv.detach() if weight is None else (weight * adv).detach()
 
