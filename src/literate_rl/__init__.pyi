@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest eeb76900c6497975
+# Generated from chapters/*.py (edit there); digest 93fac7812096ac07
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -136,6 +136,7 @@ from .workshop.signatures import (
     NonNegative as NonNegative,
     Positive as Positive,
     check_finite as check_finite,
+    check_index as check_index,
     checked as checked,
     plan_for as plan_for,
 )
