@@ -616,8 +616,12 @@ class Collector:
         else:
             # At an end `obs` belongs to the next episode already.
             next_obs = true_successors(self.obs, infos)
-        row = np.array(reward, np.float32), np.array(next_obs, obs.dtype)
-        return obs, action.numpy(), *row, terminated.copy(), truncated.copy(), real
+
+        # Copies, because an environment may use its arrays again.
+        reward = np.array(reward, np.float32)
+        next_obs = np.array(next_obs, obs.dtype)
+        flags = terminated.copy(), truncated.copy(), real
+        return obs, action.numpy(), reward, next_obs, *flags
 
 
 # %% [markdown]
@@ -1091,10 +1095,10 @@ device = best_device()
 batch = walk(limit=20, seed=0)
 value = torch.as_tensor(exact, dtype=torch.float32)
 arguments = batch.reward, value[batch.next_obs], batch.terminated, batch.truncated
-on_cpu_ = discounted_returns(*arguments)
+plain = discounted_returns(*arguments)
 on_device = discounted_returns(*(x.to(device) for x in arguments))
 print(f"{tuple(on_device.shape)} returns computed on {on_device.device.type}:", end=" ")
-print("same numbers:", torch.allclose(on_device.cpu(), on_cpu_, atol=1e-5))
+print("same numbers:", torch.allclose(on_device.cpu(), plain, atol=1e-5))
 
 # %% [markdown]
 # Every chapter has a cell like this one. No chapter needs a GPU.
