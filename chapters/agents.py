@@ -68,7 +68,13 @@ __all__ = [
 # ## An agent and its environment
 
 # %% tags=["hide-input"]
+import os
+
 from literate_rl.workshop.pictures import Axis, Mark, Picture, dial, plot, predict
+
+# CartPole is drawn below, on no screen and without a greeting.
+os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 picture = Picture(
     "Agent and environment",
@@ -628,7 +634,7 @@ class Collector:
 # Three CartPoles, 60 steps, random pushes. To see both flags we cut each episode off after
 # 25 steps.
 
-# %%
+# %% tags=["hide-input"]
 from gymnasium.wrappers import TimeLimit
 
 
@@ -828,7 +834,7 @@ assert (np.diff([*exact[1:], exact[0]]) > 0).all(), "they rise"
 # V(s'_t)$ again and again, arrives at the same values {cite:p}`sutton2018`.)
 
 
-# %%
+# %% tags=["hide-input"]
 def walk(limit, seed, num_envs=32, num_steps=300):
     """Return a batch of the robot's steps under a time limit."""
     collector = Collector(make_envs(lambda: TimeLimit(Ring(), limit), num_envs))
@@ -851,6 +857,7 @@ def estimated(batch, ends):
     return tabular_values(counts / visits[:, None], paid / visits, gamma)
 
 
+# %%
 def three_ways(limit, seed):
     """Return the mean value by each of the three rules."""
     batch = walk(limit, seed)
@@ -899,7 +906,7 @@ assert (abs(none - 3) < 0.6).all(), "about three times"
 # exact because the chance of the last step is the same in every cell.
 
 
-# %% mystnb={"image": {"alt": "Mean value over time limits from 5 to 200 steps, with five dots at each limit. With two flags the dots lie on the exact value. With one flag they follow a predicted curve from below, and come near the exact value only for the longest limits."}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Mean value over time limits from 5 to 200 steps, with five dots at each limit. With two flags the dots lie on the exact value. With one flag they follow a predicted curve from below, and come near the exact value only for the longest limits."}}
 def predicted(limit, end_probability=0.02):
     """Return the mean value that one flag leads to."""
     alive = (1 - end_probability) ** np.arange(limit)
@@ -993,7 +1000,7 @@ assert not all(map(torch.equal, first, other))
 # right, one cell at a time, and the limit is three steps.
 
 
-# %%
+# %% tags=["hide-input"]
 def three_steps():
     return TimeLimit(Ring(5, end_probability=0.0), 3)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/worlds.py (edit there); digest c41aa6d8ea228153
+# Generated from chapters/workshop/worlds.py (edit there); digest c34737ef91e546a9
 """Worlds: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class EpisodeCounter:
 @checked
 def check_chain(
     transition: Float[np.ndarray, "S S"],
-    reward: Float[np.ndarray, " S"],
+    reward: Float[np.ndarray, "S"],
     gamma: Fraction,
 ) -> None:
     """Raise unless a chain of states has finite values."""
