@@ -42,7 +42,7 @@ from literate_rl.workshop.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.workshop.worlds import (
+from literate_rl.workshop.episodes import (
     EpisodeCounter,
     check_chain,
     check_copies,

@@ -34,7 +34,7 @@ from benchmarks import (
 )
 from benchmarks.harness import Case, Goal, measure, summarise
 from benchmarks.store import read_results, read_table, write_results, write_table
-from literate_rl.hybrid_action import ppo_policy_error_hybrid_per_head
+from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
 from literate_rl.impala import IMPALAConfig
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo_error import ppo_policy_data

@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest cc0be167cbc1e641
+# Generated from chapters/agents.py (edit there); digest 8130f5dc8b5c5727
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from literate_rl.workshop.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.workshop.worlds import (
+from literate_rl.workshop.episodes import (
     EpisodeCounter,
     check_chain,
     check_copies,
