@@ -19,7 +19,7 @@ from gymnasium import spaces
 from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_action import make_hybrid_policy  # and its environments
+from literate_rl.hybrid_ppo import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA, IMPALAPolicy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import (
@@ -237,8 +237,7 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
         kinds = get_args(hints[name]) or (hints[name],)
         whole = float in kinds and type(value) is int  # 1 for 1.0
         if Any not in kinds and type(value) not in kinds and not whole:
-            words = (each.__name__.removesuffix("Type") for each in kinds)
-            kind = " | ".join(words)
+            kind = getattr(hints[name], "__name__", hints[name])
             raise ValueError(f"{source}: {name} must be {kind}, got {value!r}")
     try:
         return config(**values)
