@@ -425,7 +425,8 @@ def hybrid_terms(
 # %% [markdown]
 # **Prove.** A test holds it equal to `HybridDistribution`, gradients included, for all masks
 # and for all numbers that must do no harm.
-#
+
+# %% [markdown]
 # ## Acting in NumPy
 #
 # **Profile.** For networks as small as those of {doc}`/chapters/ppo` a call into PyTorch costs
