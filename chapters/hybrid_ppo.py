@@ -225,7 +225,7 @@ assert round(stored_runs("moving")["joint"].final.mean(), 2) == 1.71, "stored"
 
 
 # %% tags=["export"]
-class ppo_policy_data_hybrid(NamedTuple):
+class HybridPolicyData(NamedTuple):
     """What the error reads: ``ppo_policy_data`` with trees in it.
 
     Attributes:
@@ -245,7 +245,7 @@ class ppo_policy_data_hybrid(NamedTuple):
 
 @checked
 def ppo_policy_error_hybrid(
-    data: ppo_policy_data_hybrid,
+    data: HybridPolicyData,
     mask: ArrayLike | Tensor,
     clip_ratio: Positive = 0.2,
     dual_clip: AboveOne | None = None,
@@ -275,7 +275,7 @@ def ppo_policy_error_hybrid(
 
 
 def new_and_old(
-    data: ppo_policy_data_hybrid, mask: ArrayLike | Tensor
+    data: HybridPolicyData, mask: ArrayLike | Tensor
 ) -> tuple[HybridDistribution, HybridDistribution]:
     """Build both policies of a batch, the old one without gradient."""
     new = HybridDistribution(data.logit_new, mask, "data.logit_new")
@@ -291,7 +291,7 @@ def new_and_old(
 # %% tags=["export"]
 @checked
 def ppo_policy_error_hybrid_per_head(
-    data: ppo_policy_data_hybrid,
+    data: HybridPolicyData,
     mask: ArrayLike | Tensor,
     clip_ratio: Positive = 0.2,
     dual_clip: AboveOne | None = None,

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_ppo.py (edit there); digest 08193f7aa6d7017f
+# Generated from chapters/hybrid_ppo.py (edit there); digest a98280fe5c12019d
 """Hybrid PPO: one ratio for a type and its arguments, and the policy that acts."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-class ppo_policy_data_hybrid(NamedTuple):
+class HybridPolicyData(NamedTuple):
     """What the error reads: ``ppo_policy_data`` with trees in it.
 
     Attributes:
@@ -73,7 +73,7 @@ class ppo_policy_data_hybrid(NamedTuple):
 
 @checked
 def ppo_policy_error_hybrid(
-    data: ppo_policy_data_hybrid,
+    data: HybridPolicyData,
     mask: ArrayLike | Tensor,
     clip_ratio: Positive = 0.2,
     dual_clip: AboveOne | None = None,
@@ -103,7 +103,7 @@ def ppo_policy_error_hybrid(
 
 
 def new_and_old(
-    data: ppo_policy_data_hybrid, mask: ArrayLike | Tensor
+    data: HybridPolicyData, mask: ArrayLike | Tensor
 ) -> tuple[HybridDistribution, HybridDistribution]:
     """Build both policies of a batch, the old one without gradient."""
     new = HybridDistribution(data.logit_new, mask, "data.logit_new")
@@ -114,7 +114,7 @@ def new_and_old(
 
 @checked
 def ppo_policy_error_hybrid_per_head(
-    data: ppo_policy_data_hybrid,
+    data: HybridPolicyData,
     mask: ArrayLike | Tensor,
     clip_ratio: Positive = 0.2,
     dual_clip: AboveOne | None = None,
