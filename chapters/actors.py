@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 
 from literate_rl.agents import Collector
 from literate_rl.impala import IMPALAConfig, IMPALAPolicy, impala_settings
-from literate_rl.ppo import numpy_act
+from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 
 __all__ = [
@@ -310,7 +310,7 @@ for pocket in ("weights", "unroll"):
 #
 # The actor is the same everywhere. It gets weights and a place to write to, and it knows nothing
 # about tokens, processes or learners. While it acts it needs one thing only, the action, and
-# `numpy_act` of {doc}`/chapters/ppo` is quick at that. The weights stay the same for the whole
+# `numpy_act` of {doc}`/chapters/workshop/fast` is quick at that. The weights stay the same for the whole
 # unroll. So what the policy said, which V-trace wants to know, is computed for all steps at once
 # when the unroll is over.
 #

@@ -580,12 +580,9 @@ class Collector:
     @torch.no_grad()
     @checked
     def collect(self, act: Callable[[Tensor], Tensor], num_steps: Count) -> Rollout:
-        """Let an agent act for some steps, without gradient.
+        """Let an agent act for T steps, without gradient.
 
-        Args:
-            act: The agent: takes observations ``(B, *)`` on the CPU, returns actions
-                ``(B, *)``.
-            num_steps: Number of steps T.
+        It gets observations ``(B, *)`` on the CPU and returns actions ``(B, *)``.
         """
         if self.obs is None:
             raise ValueError("collect needs a start: call reset first")
@@ -705,11 +702,8 @@ class Ring(gym.Env[np.int64, np.int64]):
     """A ring of cells with a reward in cell 0 and a chance to break down.
 
     The observation is the number of the cell. Action 0 goes left (to the cell before),
-    action 1 goes right (to the cell after). An episode starts in a random cell.
-
-    Args:
-        num_cells: Number of cells.
-        end_probability: Probability that a step terminates the episode.
+    action 1 goes right (to the cell after). An episode starts in a random cell. Each
+    step terminates it with ``end_probability``.
     """
 
     metadata = {"render_modes": []}
@@ -747,11 +741,7 @@ class Ring(gym.Env[np.int64, np.int64]):
 
     @checked
     def chain(self, right: Fraction) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return what ``tabular_values`` reads: probabilities and mean rewards.
-
-        Args:
-            right: Probability of action 1, the same in every cell.
-        """
+        """Return what ``tabular_values`` reads; ``right`` is the chance of action 1."""
         stay = np.eye(self.num_cells)
         # Rolling the identity's columns by one sends each cell to its neighbour.
         left, ahead = np.roll(stay, -1, axis=1), np.roll(stay, 1, axis=1)
@@ -890,15 +880,15 @@ assert (one < 0.5).all(), "less than half"
 assert (abs(none - 3) < 0.6).all(), "about three times"
 
 # %% [markdown]
-# How large is the bias? Let $h_{\max}$ be the time limit and $\kappa$ the share of all steps
+# How large is the bias? Let $h_{\max}$ be the time limit and $\phi$ the share of all steps
 # that are the last ones before it. One flag makes each of these an end, so every step
-# carries an additional chance $\kappa$ of the end. And a chance of the end is a discount. The values
+# carries an additional chance $\phi$ of the end. And a chance of the end is a discount. The values
 # that come out are those of a more short-sighted agent:
 #
 # $$
 # \begin{aligned}
-# V_{\text{one flag}} &= \bigl(I - \gamma (1 - \kappa) P\bigr)^{-1} r, \\
-# \kappa &= \frac{(1 - p)^{h_{\max}-1}}{\sum_{h=0}^{h_{\max}-1} (1 - p)^h}
+# V_{\text{one flag}} &= \bigl(I - \gamma (1 - \phi) P\bigr)^{-1} r, \\
+# \phi &= \frac{(1 - p)^{h_{\max}-1}}{\sum_{h=0}^{h_{\max}-1} (1 - p)^h}
 # \end{aligned}
 # $$ (def-time-limit-bias)
 #
@@ -910,9 +900,9 @@ assert (abs(none - 3) < 0.6).all(), "about three times"
 def predicted(limit, end_probability=0.02):
     """Return the mean value that one flag leads to."""
     alive = (1 - end_probability) ** np.arange(limit)
-    kappa = alive[-1] / alive.sum()
+    last = alive[-1] / alive.sum()
     chain, pay = Ring(5, end_probability).chain(right)
-    return tabular_values(chain, pay, gamma * (1 - kappa)).mean()
+    return tabular_values(chain, pay, gamma * (1 - last)).mean()
 
 
 limits = (5, 10, 20, 50, 100, 200)
@@ -1141,13 +1131,8 @@ def grade(
 ) -> None:
     """Compare an answer with a function that is right, and print one line.
 
-    An answer that is wrong, that raises or that is still empty is reported, never
-    raised.
-
-    Args:
-        answer: The reader's function.
-        expected: A function that is right.
-        cases: One tuple of positional arguments for each call.
+    Each case is a tuple of positional arguments. An answer that is wrong, that raises
+    or that is still empty is reported, never raised.
     """
     if not cases:
         raise ValueError("cases must hold at least one tuple of arguments, got none")

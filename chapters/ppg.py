@@ -56,6 +56,7 @@ from literate_rl.ppo import (
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.nests import as_space, ends, leaves, map_nest, plain_space
 from literate_rl.workshop.runs import check_counts, check_setting
+from literate_rl.workshop.signatures import checked
 
 __all__ = [
     "AlgStep",
@@ -585,6 +586,7 @@ def check_aux_options(options: PPGAuxOptions) -> None:
     check_counts(options, names)
 
 
+@checked
 @dataclass(frozen=True)
 class PPGConfig(PPOConfig):
     """Settings of PPG: those of PPO and those of the auxiliary phase.

@@ -140,7 +140,8 @@ def legal_tensor(hint: Any, scale: Scale, random: Random) -> Any:
             base, factor, offset = parts_of(text)
             shape.append((factor * scale[base] if base else 0) + offset)
     words = [word for word in hint.dtypes if hasattr(torch, word)]
-    word = scale.precision if scale.precision in words else words[0]
+    usual = [word for word in (scale.precision, "int64") if word in words]
+    word = [*usual, *words][0]
     generator = torch.Generator().manual_seed(random.randrange(2**32))
     if word.startswith(("float", "bfloat")):
         x = torch.randn(shape, generator=generator)

@@ -21,6 +21,7 @@ import curves
 
 from benchmarks import __main__ as command
 from benchmarks import (
+    a2c_learning,
     ablation,
     actors,
     hybrid_learning,
@@ -137,6 +138,14 @@ def test_the_results_page_counts_the_seeds_of_reinforce() -> None:
     assert round(min(without)) == 111
 
 
+def test_the_results_page_counts_the_seeds_of_a2c() -> None:
+    table, _ = read_table(learning.LEARNING / "a2c.csv")
+    ends = [float(row["return"]) for row in table]
+    assert len(ends) == 20
+    assert sum(value > 490 for value in ends) == 10
+    assert sum(value < 240 for value in ends) == 5
+
+
 def test_bins_average_what_ended_in_them() -> None:
     history = [
         {"step": 40, "charts/episodic_return": 1.0},
@@ -152,7 +161,10 @@ def test_bins_average_what_ended_in_them() -> None:
 
 
 EXPERIMENTS = (
-    ablation.EXPERIMENTS | hybrid_learning.EXPERIMENTS | ppg_learning.EXPERIMENTS
+    a2c_learning.EXPERIMENTS
+    | ablation.EXPERIMENTS
+    | hybrid_learning.EXPERIMENTS
+    | ppg_learning.EXPERIMENTS
 )
 
 

@@ -2,9 +2,11 @@
 
 import itertools
 import math
+from random import Random
 
 import pytest
 import torch
+from fuzz import assert_held, illegal_calls
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -165,7 +167,7 @@ def test_taking_an_impossible_action_has_no_finite_loss() -> None:
     logit = torch.tensor([[0.0, -torch.inf]])
     log_prob = categorical_log_prob(logit, torch.tensor([1]))
     assert log_prob.item() == -torch.inf
-    with pytest.raises(ValueError, match=r"log_prob must be finite, got -inf at .*0"):
+    with pytest.raises(ValueError, match="log_prob must be finite"):
         policy_gradient_error(log_prob, torch.ones(1))
 
 
@@ -370,10 +372,14 @@ LOGIT, ACTION = torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)
 @pytest.mark.parametrize(
     ("logit", "error", "message"),
     [
-        ([[0.0]], TypeError, "logit must be a tensor, got list"),
+        ([[0.0]], TypeError, "logit must be a tensor, got list of 1"),
         (torch.zeros(4), ValueError, r"logit must have shape \(B, N\).*got \(4,\)"),
-        (torch.zeros(4, 0), ValueError, r"logit must have shape .*got \(4, 0\)"),
-        (torch.zeros(4, 3).long(), TypeError, "logit must be floating point"),
+        (
+            torch.zeros(4, 0),
+            ValueError,
+            r"logit must have a non-empty shape .*got \(4, 0\)",
+        ),
+        (torch.zeros(4, 3).long(), TypeError, "logit must be a float32 or float64"),
     ],
 )
 def test_bad_logits_are_named(function, logit, error, message) -> None:
@@ -384,12 +390,20 @@ def test_bad_logits_are_named(function, logit, error, message) -> None:
 @pytest.mark.parametrize(
     ("action", "error", "message"),
     [
-        (ACTION.unsqueeze(1), ValueError, r"action must have shape \(4,\), got \(4, 1"),
-        (ACTION.float(), TypeError, "action must hold integers, got torch.float32"),
-        (ACTION.bool(), TypeError, "action must hold integers, got torch.bool"),
+        (
+            ACTION.unsqueeze(1),
+            ValueError,
+            r"action must have shape \(B,\) with B = 4 .*got \(4, 1",
+        ),
+        (
+            ACTION.float(),
+            TypeError,
+            "action must be an integer tensor, got torch.float32",
+        ),
+        (ACTION.bool(), TypeError, "action must be an integer tensor, got torch.bool"),
         (ACTION + 3, ValueError, r"action must lie in 0..2, got 3..3"),
         (ACTION - 1, ValueError, r"action must lie in 0..2, got -1..-1"),
-        ([0, 0, 0, 0], TypeError, "action must be a tensor, got list"),
+        ([0, 0, 0, 0], TypeError, "action must be a tensor, got list of 4"),
     ],
 )
 def test_bad_actions_are_named(action, error, message) -> None:
@@ -404,14 +418,26 @@ ROW = torch.zeros(4)
     ("arguments", "error", "message"),
     [
         ((0.5, ROW), TypeError, "log_prob must be a tensor, got float"),
-        ((ROW.long(), ROW), TypeError, "log_prob must be floating point"),
-        ((ROW[:0], ROW[:0]), ValueError, r"log_prob must not be empty, got \(0,\)"),
-        ((ROW, ROW.unsqueeze(1)), ValueError, r"adv must have shape \(4,\), got \(4, "),
+        ((ROW.long(), ROW), TypeError, "log_prob must be a float32 or float64"),
+        (
+            (ROW[:0], ROW[:0]),
+            ValueError,
+            r"log_prob must have a non-empty shape .*got \(0,\)",
+        ),
+        (
+            (ROW, ROW.unsqueeze(1)),
+            ValueError,
+            r"adv must have shape .* = \(4,\) \(of log_prob\), got \(4, ",
+        ),
         ((ROW, 1.0), TypeError, "adv must be a tensor, got float"),
-        ((ROW, ROW, torch.ones(1)), ValueError, r"weight must have shape \(4,\)"),
-        ((ROW, ROW + torch.nan), ValueError, r"adv must be finite, got nan at index"),
-        ((ROW + torch.inf, ROW + 1), ValueError, "log_prob must be finite, got inf"),
-        ((ROW, ROW, ROW + torch.inf), ValueError, "weight must be finite, got inf"),
+        (
+            (ROW, ROW, torch.ones(1)),
+            ValueError,
+            r"weight must have shape .* = \(4,\) \(of log_prob\), got \(1,",
+        ),
+        ((ROW, ROW + torch.nan), ValueError, "adv must be finite"),
+        ((ROW + torch.inf, ROW + 1), ValueError, "log_prob must be finite"),
+        ((ROW, ROW, ROW + torch.inf), ValueError, "weight must be finite"),
     ],
 )
 def test_bad_arguments_of_the_loss_are_named(arguments, error, message) -> None:
@@ -422,9 +448,13 @@ def test_bad_arguments_of_the_loss_are_named(arguments, error, message) -> None:
 @pytest.mark.parametrize(
     ("q_value", "error", "message"),
     [
-        (torch.zeros(4), ValueError, r"q_value must have shape \(4, 3\), got \(4,\)"),
+        (
+            torch.zeros(4),
+            ValueError,
+            r"q_value must have shape \(B, N\) with B = 4 .*got \(4,\)",
+        ),
         (None, TypeError, "q_value must be a tensor, got NoneType"),
-        (LOGIT + torch.nan, ValueError, r"q_value must be finite, got nan"),
+        (LOGIT + torch.nan, ValueError, "q_value must be finite"),
     ],
 )
 def test_bad_values_of_actions_are_named(q_value, error, message) -> None:
@@ -434,8 +464,37 @@ def test_bad_values_of_actions_are_named(q_value, error, message) -> None:
 
 def test_a_logit_of_minus_infinity_is_not_to_blame() -> None:
     logit = torch.tensor([[0.0, -torch.inf]])
-    with pytest.raises(ValueError, match=r"^q_value must be finite, got nan at .*1"):
+    with pytest.raises(ValueError, match=r"^q_value must be finite"):
         optimal_baseline(logit, torch.tensor([[1.0, torch.nan]]))
+
+
+@pytest.mark.parametrize(
+    "function", [policy_gradient_error, optimal_baseline, categorical_entropy]
+)
+def test_signatures_are_held(function) -> None:
+    assert assert_held(function, Random(0)) > 0
+
+
+def test_the_signature_of_a_log_probability_is_held() -> None:
+    # That an action lies below the number of actions is what a signature cannot say, so
+    # the legal call is given.
+    legal = {"logit": torch.zeros(2, 3), "action": torch.tensor([0, 2])}
+    categorical_log_prob(**legal)
+    calls = list(illegal_calls(categorical_log_prob, legal))
+    assert {call.name for call in calls} == {"logit", "action"}
+    for name, _, arguments in calls:
+        with pytest.raises((TypeError, ValueError), match=name):
+            categorical_log_prob(**arguments)
+
+
+def test_a_logit_that_is_not_a_number_is_named() -> None:
+    logit = torch.tensor([[0.0, torch.nan]])
+    for function in (
+        categorical_entropy,
+        lambda z: optimal_baseline(z, torch.ones(1, 2)),
+    ):
+        with pytest.raises(ValueError, match=r"^logit must be finite"):
+            function(logit)
 
 
 # --- Errata ---------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import operator
 import pickle
 import pkgutil
 import pydoc
+import re
 import subprocess
 import sys
 import types
@@ -53,6 +54,7 @@ from literate_rl.workshop.signatures import (
     NonNegative,
     Positive,
     check_finite,
+    check_index,
     checked,
     plan_for,
 )
@@ -1047,3 +1049,13 @@ def test_what_is_changed_in_an_illegal_call():
     } <= drawn
     calls = illegal_calls(weighted, legal_call(weighted, Random(1)))
     assert ("data.logit", "a row") in {(call.name, call.what) for call in calls}
+
+
+@pytest.mark.parametrize(
+    ("index", "came"), [([0, 3], "0..3"), ([-1, 2], "-1..2"), ([7, 7], "7..7")]
+)
+def test_an_index_out_of_range_is_named(index, came):
+    message = f"action must lie in 0..2, got {came}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_index(3, action=torch.tensor(index))
+    check_index(3, action=torch.tensor([0, 2]), other=torch.tensor([[1]]))

@@ -22,15 +22,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from literate_rl.workshop.signatures import Float, check_finite, checked
 
-__all__ = ["FusedPolicyError", "reverse_scan"]
+__all__ = ["FusedPolicyError", "numpy_act", "reverse_scan"]
 
 # %% [markdown]
 # ## A loop that waits for nobody
@@ -109,8 +112,6 @@ def reverse_scan(
 # **Prove.** The loop beside it, on random numbers, in double precision:
 
 # %%
-import torch
-
 generator = torch.Generator().manual_seed(0)
 increment, factor = torch.rand(2, 512, 8, generator=generator, dtype=torch.float64)
 x, rows = torch.zeros(8, dtype=torch.float64), []
@@ -424,6 +425,64 @@ def hybrid_terms(
 # %% [markdown]
 # **Prove.** A test holds it equal to `HybridDistribution`, gradients included, for all masks
 # and for all numbers that must do no harm.
+
+# %% [markdown]
+# ## Acting in NumPy
+#
+# **Profile.** For networks as small as those of {doc}`/chapters/ppo` a call into PyTorch costs
+# more than the arithmetic in it. While acting, that is nearly all. NumPy's calls are
+# cheaper.
+#
+# **Derive.** So here is a policy's `act` once more, in NumPy, on arrays that *are* the
+# parameters: they share the memory, and an optimiser that changes the weights changes both.
+
+
+# %% tags=["export"]
+@checked
+def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return what ``policy.act`` computes, in NumPy: faster for small networks.
+
+    The arrays share their memory with the parameters, so that the function always acts
+    with the current weights.
+
+    Args:
+        policy: A policy that ``make_policy`` has built, on the CPU.
+    """
+    network: Any = policy.network
+    # The means of a Gaussian policy come from a network of their own.
+    gaussian = hasattr(network.actor, "log_sigma")
+    parameters = list((network.actor.mean if gaussian else network.actor).parameters())
+    if parameters[0].device.type != "cpu":
+        raise ValueError(f"policy must be on the CPU, got {parameters[0].device}")
+    # Weights and biases in turn, those of the output layer last.
+    *hidden, weight, bias = (p.detach().numpy().T for p in parameters)
+    layers = list(zip(hidden[::2], hidden[1::2], strict=True))
+
+    def forward(obs: Tensor) -> NDArray[np.float32]:
+        x: NDArray[np.float32] = network.normalizer(obs).numpy()
+        for w, b in layers:
+            x = np.tanh(x @ w + b)
+        out: NDArray[np.float32] = x @ weight + bias
+        return out
+
+    # The action is the function of noise that the action distribution has.
+    if gaussian:
+        log_sigma = network.actor.log_sigma.detach().numpy()
+
+        def act(obs: Tensor, noise: Tensor) -> Tensor:
+            return torch.from_numpy(forward(obs) + np.exp(log_sigma) * noise.numpy())
+    else:
+
+        def act(obs: Tensor, noise: Tensor) -> Tensor:
+            return torch.from_numpy((forward(obs) + noise.numpy()).argmax(-1))
+
+    return act
+
+
+# %% [markdown]
+# **Prove.** `tests/test_ppo.py` holds both forms to the same actions, for discrete and
+# Gaussian policies, while an optimiser changes the weights. **Measure.** What it saves in a
+# whole training stands in {doc}`/docs/results`.
 #
 # ## References
 #

@@ -65,6 +65,7 @@ __all__ = [
     "NonNegative",
     "Positive",
     "check_finite",
+    "check_index",
     "checked",
     "plan_for",
 ]
@@ -804,6 +805,28 @@ def check_finite(result: Tensor, **inputs: Tensor | None) -> None:
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]
     raise ValueError(f"{' and '.join(bad) or 'the result'} must be finite")
+
+
+# %% [markdown]
+# Where numbers are indices, one that is too large is worth the look: on a GPU it would end
+# the program with a message about a kernel.
+
+
+# %% tags=["export"]
+def check_index(size: int, **indices: Tensor) -> None:
+    """Raise unless indices lie in 0 to ``size - 1``.
+
+    Args:
+        size: How many there are to choose from.
+        indices: Integers, by the name that a message should give them.
+
+    Raises:
+        ValueError: If an index is out of range.
+    """
+    for name, x in indices.items():
+        low, high = (bound.item() for bound in x.aminmax())
+        if low < 0 or high >= size:
+            raise ValueError(f"{name} must lie in 0..{size - 1}, got {low}..{high}")
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest e8c1b937b78366d8
+# Generated from chapters/*.py (edit there); digest 93fac7812096ac07
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -53,9 +53,9 @@ from .ppo import (
     Policy as Policy,
     RewardScaler as RewardScaler,
     RunningMoments as RunningMoments,
+    Samples as Samples,
     make_actions as make_actions,
     make_policy as make_policy,
-    numpy_act as numpy_act,
     ppo_settings as ppo_settings,
 )
 from .hybrid_action import (
@@ -136,6 +136,7 @@ from .workshop.signatures import (
     NonNegative as NonNegative,
     Positive as Positive,
     check_finite as check_finite,
+    check_index as check_index,
     checked as checked,
     plan_for as plan_for,
 )
@@ -182,6 +183,7 @@ from .workshop.runs import (
 )
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
+    numpy_act as numpy_act,
     reverse_scan as reverse_scan,
 )
 from .workshop.pictures import (

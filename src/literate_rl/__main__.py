@@ -28,9 +28,9 @@ from literate_rl.ppo import (
     Policy,
     PPOConfig,
     make_policy,
-    numpy_act,
     ppo_settings,
 )
+from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import (
     Learner,
     Run,

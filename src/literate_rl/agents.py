@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 8130f5dc8b5c5727
+# Generated from chapters/agents.py (edit there); digest 85e6632bf55b977a
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -189,12 +189,9 @@ class Collector:
     @torch.no_grad()
     @checked
     def collect(self, act: Callable[[Tensor], Tensor], num_steps: Count) -> Rollout:
-        """Let an agent act for some steps, without gradient.
+        """Let an agent act for T steps, without gradient.
 
-        Args:
-            act: The agent: takes observations ``(B, *)`` on the CPU, returns actions
-                ``(B, *)``.
-            num_steps: Number of steps T.
+        It gets observations ``(B, *)`` on the CPU and returns actions ``(B, *)``.
         """
         if self.obs is None:
             raise ValueError("collect needs a start: call reset first")
@@ -237,11 +234,8 @@ class Ring(gym.Env[np.int64, np.int64]):
     """A ring of cells with a reward in cell 0 and a chance to break down.
 
     The observation is the number of the cell. Action 0 goes left (to the cell before),
-    action 1 goes right (to the cell after). An episode starts in a random cell.
-
-    Args:
-        num_cells: Number of cells.
-        end_probability: Probability that a step terminates the episode.
+    action 1 goes right (to the cell after). An episode starts in a random cell. Each
+    step terminates it with ``end_probability``.
     """
 
     metadata = {"render_modes": []}
@@ -279,11 +273,7 @@ class Ring(gym.Env[np.int64, np.int64]):
 
     @checked
     def chain(self, right: Fraction) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return what ``tabular_values`` reads: probabilities and mean rewards.
-
-        Args:
-            right: Probability of action 1, the same in every cell.
-        """
+        """Return what ``tabular_values`` reads; ``right`` is the chance of action 1."""
         stay = np.eye(self.num_cells)
         # Rolling the identity's columns by one sends each cell to its neighbour.
         left, ahead = np.roll(stay, -1, axis=1), np.roll(stay, 1, axis=1)
@@ -344,13 +334,8 @@ def grade(
 ) -> None:
     """Compare an answer with a function that is right, and print one line.
 
-    An answer that is wrong, that raises or that is still empty is reported, never
-    raised.
-
-    Args:
-        answer: The reader's function.
-        expected: A function that is right.
-        cases: One tuple of positional arguments for each call.
+    Each case is a tuple of positional arguments. An answer that is wrong, that raises
+    or that is still empty is reported, never raised.
     """
     if not cases:
         raise ValueError("cases must hold at least one tuple of arguments, got none")

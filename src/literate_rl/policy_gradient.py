@@ -1,4 +1,4 @@
-# Generated from chapters/policy_gradient.py (edit there); digest bfd05a84fca59871
+# Generated from chapters/policy_gradient.py (edit there); digest 1ff276becd7e499c
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
 
 from __future__ import annotations
@@ -7,7 +7,11 @@ import math
 from typing import Any
 
 import torch
+from jaxtyping import Integer
 from torch import Tensor
+
+from literate_rl.workshop.signatures import Float, check_index, checked
+from literate_rl.workshop.signatures import check_finite as check_numbers
 
 __all__ = [
     "categorical_entropy",
@@ -15,6 +19,99 @@ __all__ = [
     "optimal_baseline",
     "policy_gradient_error",
 ]
+
+
+@checked
+def categorical_log_prob(
+    logit: Float[Tensor, "B N"], action: Integer[Tensor, " B"]
+) -> Float[Tensor, " B"]:
+    """Compute the log-probability of each action, with gradient.
+
+    A logit of minus infinity takes an action away; the log-probability of such an
+    action is minus infinity.
+
+    Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 13.2.
+    """
+    check_index(logit.shape[1], action=action)
+    # All of {eq}`categorical-log-prob`. `log_softmax` subtracts the largest logit
+    # first, so no exponential overflows.
+    log_prob = logit.log_softmax(1)
+    # From each row the entry of the action that was taken.
+    return log_prob.gather(1, action.long().unsqueeze(1)).squeeze(1)
+
+
+@checked
+def policy_gradient_error(
+    log_prob: Float[Tensor, "*B"],
+    adv: Float[Tensor, "*B"],
+    weight: Float[Tensor, "*B"] | None = None,
+) -> Float[Tensor, ""]:
+    """Compute the loss whose gradient is minus an estimate of the policy gradient.
+
+    Args:
+        log_prob: Log-probability of each action under the policy that took it. Gradient
+            flows into it alone.
+        adv: What it is weighted with: a return, a return minus a baseline, an
+            advantage.
+        weight: One factor for each sample, or None for ones. ``gamma ** t`` is what
+            the theorem wants.
+
+    Source: Williams 1992 (REINFORCE), as a loss; Sutton et al. 1999, theorem 1.
+    """
+    # What an action is worth is a number. If it came with a graph, the optimiser would
+    # change the judge instead of the policy.
+    factor = adv.detach() if weight is None else (weight * adv).detach()
+
+    # The loss {eq}`policy-gradient-loss`. Autograd differentiates this line, and what
+    # comes out is minus a sample of {eq}`policy-gradient`, divided by $B$.
+    loss = -(factor * log_prob).mean()
+    check_numbers(loss, log_prob=log_prob, adv=adv, weight=weight)
+    return loss
+
+
+@checked
+def optimal_baseline(
+    logit: Float[Tensor, "B N"], q_value: Float[Tensor, "B N"]
+) -> Float[Tensor, " B"]:
+    """Compute the baseline with the least variance for a softmax policy, no gradient.
+
+    ``q_value`` is the expected return of each action. Where one action is certain no
+    baseline matters, and its expected return comes back.
+
+    Source: Greensmith et al. 2004, for a single decision.
+    """
+    prob = logit.detach().softmax(1)
+    # Row $a$ of the identity minus the probabilities is the score of action $a$. The
+    # squared length of each is needed.
+    identity = torch.eye(prob.shape[1]).to(prob)
+    squared_length = (identity - prob.unsqueeze(1)).square().sum(2)
+
+    # The baseline {eq}`optimal-baseline` is a weighted mean. If one action is certain,
+    # all weights are zero, and the probabilities themselves have to do.
+    weight = prob * squared_length
+    total = weight.sum(1, keepdim=True)
+    weight = torch.where(total > 0, weight / total, prob)
+    baseline = (weight * q_value.detach()).sum(1)
+    check_numbers(baseline, logit=prob, q_value=q_value)
+    return baseline
+
+
+@checked
+def categorical_entropy(logit: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
+    """Compute the entropy of a softmax policy in each state, in nats, with gradient.
+
+    A logit of minus infinity takes an action away.
+
+    Source: Shannon 1948, section 6.
+    """
+    log_prob = logit.log_softmax(1)
+    # An action that was taken away has probability zero and adds nothing. Zero times
+    # infinity would be NaN, in the gradient as well, so its logarithm becomes zero.
+    surprise = -torch.where(log_prob == -torch.inf, 0.0, log_prob)
+    # The mean {eq}`categorical-entropy`.
+    entropy = (log_prob.exp() * surprise).sum(1)
+    check_numbers(entropy, logit=surprise)
+    return entropy
 
 
 def check_tensor(name: str, value: Any) -> Tensor:
@@ -97,132 +194,3 @@ def check_action(action: Any, batch: int, num_actions: int) -> None:
     low, high = (bound.item() for bound in action.aminmax())
     if low < 0 or high >= num_actions:
         raise ValueError(f"action must lie in 0..{num_actions - 1}, got {low}..{high}")
-
-
-def categorical_log_prob(logit: Tensor, action: Tensor) -> Tensor:
-    """Compute the log-probability of each action, with gradient.
-
-    Args:
-        logit: Logits, (B, N). Minus infinity takes an action away.
-        action: The actions taken, (B,) integers from 0 to N - 1.
-
-    Returns:
-        The log-probabilities, (B,). Minus infinity for an action that was taken away.
-
-    Raises:
-        TypeError: If the logits are no floating-point tensor or the actions are no
-            integers.
-        ValueError: If a shape is wrong or an action is out of range.
-
-    Source:
-        Sutton and Barto, Reinforcement Learning, 2nd edition, equation 13.2.
-    """
-    check_action(action, *check_logit("logit", logit))
-    # All of {eq}`categorical-log-prob`, then the entry that was taken. `log_softmax`
-    # subtracts the largest logit first, so no exponential overflows.
-    log_prob = logit.log_softmax(1)
-    return log_prob.gather(1, action.long().unsqueeze(1)).squeeze(1)
-
-
-def policy_gradient_error(
-    log_prob: Tensor, adv: Tensor, weight: Tensor | None = None
-) -> Tensor:
-    """Compute the loss whose gradient is minus an estimate of the policy gradient.
-
-    Gradient flows into ``log_prob`` alone. The value of the loss is no measure of the
-    policy.
-
-    Args:
-        log_prob: Log-probability of each action under the policy that took it, of any
-            shape, usually (B,).
-        adv: What each log-probability is weighted with, in the same shape: a return, a
-            return minus a baseline, an advantage.
-        weight: One factor for each sample, or None for ones. ``gamma ** t`` is
-            what the theorem wants.
-
-    Returns:
-        The mean over all samples, a 0-dimensional tensor.
-
-    Raises:
-        TypeError: If an argument is no tensor, or ``log_prob`` is not floating-point.
-        ValueError: If shapes differ, if there is no sample, or if the result is not
-            finite. The message names the argument.
-
-    Source:
-        Williams 1992 (REINFORCE), as a loss; Sutton et al. 1999, theorem 1.
-    """
-    check_tensor("log_prob", log_prob)
-    if not log_prob.is_floating_point():
-        raise TypeError(f"log_prob must be floating point, got {log_prob.dtype}")
-    if log_prob.numel() == 0:
-        raise ValueError(f"log_prob must not be empty, got {tuple(log_prob.shape)}")
-    check_shape("adv", adv, log_prob.shape)
-
-    # What an action is worth is a number. If it came with a graph, the optimiser would
-    # change the judge instead of the policy.
-    factor = adv.detach()
-    if weight is not None:
-        factor = factor * check_shape("weight", weight, log_prob.shape).detach()
-
-    # The loss {eq}`policy-gradient-loss`. Autograd differentiates this line, and what
-    # comes out is minus a sample of {eq}`policy-gradient`, divided by $B$.
-    loss = -(factor * log_prob).mean()
-    check_finite((loss.item(),), log_prob=log_prob, adv=adv, weight=weight)
-    return loss
-
-
-def optimal_baseline(logit: Tensor, q_value: Tensor) -> Tensor:
-    """Compute the baseline with the least variance, for a softmax policy.
-
-    Args:
-        logit: Logits, (B, N). Minus infinity takes an action away.
-        q_value: Expected return of each action, (B, N). Must be finite.
-
-    Returns:
-        The best baseline of each state, (B,), without gradient. Where one action is
-        certain no baseline matters, and its expected return comes back.
-
-    Raises:
-        TypeError: If an argument is no tensor, or the logits are not floating-point.
-        ValueError: If a shape is wrong or the result is not finite.
-
-    Source:
-        Greensmith et al. 2004, for a single decision.
-    """
-    shape = check_logit("logit", logit)
-    check_shape("q_value", q_value, shape)
-    prob = logit.detach().softmax(1)
-    # Row $a$ of the identity minus the probabilities is the score of action $a$. The
-    # squared length of each is needed.
-    identity = torch.eye(shape[1], dtype=prob.dtype, device=prob.device)
-    squared_length = (identity - prob.unsqueeze(1)).square().sum(2)
-    # The baseline {eq}`optimal-baseline` is a weighted mean. If one action is certain,
-    # all weights are zero, and the probabilities themselves have to do.
-    weight = prob * squared_length
-    total = weight.sum(1, keepdim=True)
-    weight = torch.where(total > 0, weight / total, prob)
-    result = (weight * q_value.detach()).sum(1)
-    check_finite((result.sum().item(),), logit=logit, q_value=q_value)
-    return result
-
-
-def categorical_entropy(logit: Tensor) -> Tensor:
-    """Compute the entropy of a softmax policy in each state, with gradient.
-
-    Args:
-        logit: Logits, (B, N). Minus infinity takes an action away.
-
-    Returns:
-        The entropies, (B,), in nats, from 0 to ``log(N)``.
-
-    Raises:
-        TypeError: If ``logit`` is no floating-point tensor.
-        ValueError: If its shape is wrong.
-    """
-    check_logit("logit", logit)
-    log_prob = logit.log_softmax(1)
-    # An action that was taken away has probability zero and adds nothing. Zero times
-    # infinity would be NaN, in the gradient as well, so its logarithm becomes zero.
-    surprise = -log_prob.masked_fill(log_prob == -torch.inf, 0.0)
-    # The mean surprise {eq}`categorical-entropy`.
-    return (log_prob.exp() * surprise).sum(1)

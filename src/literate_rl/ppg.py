@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest f2e31ea7b6ac754c
+# Generated from chapters/ppg.py (edit there); digest bd6b0a5f4ccb1dff
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from literate_rl.ppo import (
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.nests import as_space, ends, leaves, map_nest, plain_space
 from literate_rl.workshop.runs import check_counts, check_setting
+from literate_rl.workshop.signatures import checked
 
 __all__ = [
     "AlgStep",
@@ -362,6 +363,7 @@ def check_aux_options(options: PPGAuxOptions) -> None:
     check_counts(options, names)
 
 
+@checked
 @dataclass(frozen=True)
 class PPGConfig(PPOConfig):
     """Settings of PPG: those of PPO and those of the auxiliary phase.

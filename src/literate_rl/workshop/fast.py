@@ -1,18 +1,21 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 21b16a8f8cfd7c39
+# Generated from chapters/workshop/fast.py (edit there); digest 6d7cdd9d610a62ab
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from literate_rl.workshop.signatures import Float, check_finite, checked
 
-__all__ = ["FusedPolicyError", "reverse_scan"]
+__all__ = ["FusedPolicyError", "numpy_act", "reverse_scan"]
 
 
 @checked
@@ -198,3 +201,44 @@ def hybrid_terms(
     entropy = -(prob * level.clamp(min=LOG_OF_NOTHING)).sum(-1)
     check_finite(entropy, logits=prob, mu=mu, sigma=args_entropy)
     return log_prob, entropy
+
+
+@checked
+def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return what ``policy.act`` computes, in NumPy: faster for small networks.
+
+    The arrays share their memory with the parameters, so that the function always acts
+    with the current weights.
+
+    Args:
+        policy: A policy that ``make_policy`` has built, on the CPU.
+    """
+    network: Any = policy.network
+    # The means of a Gaussian policy come from a network of their own.
+    gaussian = hasattr(network.actor, "log_sigma")
+    parameters = list((network.actor.mean if gaussian else network.actor).parameters())
+    if parameters[0].device.type != "cpu":
+        raise ValueError(f"policy must be on the CPU, got {parameters[0].device}")
+    # Weights and biases in turn, those of the output layer last.
+    *hidden, weight, bias = (p.detach().numpy().T for p in parameters)
+    layers = list(zip(hidden[::2], hidden[1::2], strict=True))
+
+    def forward(obs: Tensor) -> NDArray[np.float32]:
+        x: NDArray[np.float32] = network.normalizer(obs).numpy()
+        for w, b in layers:
+            x = np.tanh(x @ w + b)
+        out: NDArray[np.float32] = x @ weight + bias
+        return out
+
+    # The action is the function of noise that the action distribution has.
+    if gaussian:
+        log_sigma = network.actor.log_sigma.detach().numpy()
+
+        def act(obs: Tensor, noise: Tensor) -> Tensor:
+            return torch.from_numpy(forward(obs) + np.exp(log_sigma) * noise.numpy())
+    else:
+
+        def act(obs: Tensor, noise: Tensor) -> Tensor:
+            return torch.from_numpy((forward(obs) + noise.numpy()).argmax(-1))
+
+    return act

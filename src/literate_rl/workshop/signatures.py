@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest c38075888a83102d
+# Generated from chapters/workshop/signatures.py (edit there); digest 3653dd5d872283ec
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ __all__ = [
     "NonNegative",
     "Positive",
     "check_finite",
+    "check_index",
     "checked",
     "plan_for",
 ]
@@ -569,3 +570,19 @@ def check_finite(result: Tensor, **inputs: Tensor | None) -> None:
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]
     raise ValueError(f"{' and '.join(bad) or 'the result'} must be finite")
+
+
+def check_index(size: int, **indices: Tensor) -> None:
+    """Raise unless indices lie in 0 to ``size - 1``.
+
+    Args:
+        size: How many there are to choose from.
+        indices: Integers, by the name that a message should give them.
+
+    Raises:
+        ValueError: If an index is out of range.
+    """
+    for name, x in indices.items():
+        low, high = (bound.item() for bound in x.aminmax())
+        if low < 0 or high >= size:
+            raise ValueError(f"{name} must lie in 0..{size - 1}, got {low}..{high}")
