@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_error.py (edit there); digest 7975c6e655e7f01c
+# Generated from chapters/ppo_error.py (edit there); digest 39b0dc00d47cd97a
 """The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
 
 from __future__ import annotations
@@ -264,7 +264,8 @@ def gaussian(name: str, policy: Gaussian) -> Distribution:
     """Return the distribution of whole actions; raise where there is none."""
     mu, sigma = policy["mu"], policy["sigma"]
     if not ((sigma > 0) & (sigma < math.inf)).all():
-        raise ValueError(f"{name}.sigma must be positive and finite, got {sigma}")
+        came = f"{sigma.min()}..{sigma.max()}"
+        raise ValueError(f"{name}.sigma must be positive and finite, got {came}")
     # The density of an action is the product of its numbers' densities. `Independent`
     # therefore adds up their logarithms, over the last dimension.
     return Independent(Normal(mu, sigma, validate_args=False), 1)
