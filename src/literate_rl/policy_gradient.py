@@ -1,17 +1,13 @@
-# Generated from chapters/policy_gradient.py (edit there); digest 41aac29923cc15d5
+# Generated from chapters/policy_gradient.py (edit there); digest 1a1ec8035be74a1b
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
 
 from __future__ import annotations
-
-import math
-from typing import Any
 
 import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from literate_rl.workshop.signatures import Float, check_index, checked
-from literate_rl.workshop.signatures import check_finite as check_numbers
+from literate_rl.workshop.signatures import Float, check_finite, check_index, checked
 
 __all__ = [
     "categorical_entropy",
@@ -65,7 +61,7 @@ def policy_gradient_error(
     # The loss {eq}`policy-gradient-loss`. Autograd differentiates this line, and what
     # comes out is minus a sample of {eq}`policy-gradient`, divided by $B$.
     loss = -(factor * log_prob).mean()
-    check_numbers(loss, log_prob=log_prob, adv=adv, weight=weight)
+    check_finite(loss, log_prob=log_prob, adv=adv, weight=weight)
     return loss
 
 
@@ -92,7 +88,7 @@ def optimal_baseline(
     total = weight.sum(1, keepdim=True)
     weight = torch.where(total > 0, weight / total, prob)
     baseline = (weight * q_value.detach()).sum(1)
-    check_numbers(baseline, logit=prob, q_value=q_value)
+    check_finite(baseline, logit=prob, q_value=q_value)
     return baseline
 
 
@@ -110,87 +106,5 @@ def categorical_entropy(logit: Float[Tensor, "B N"]) -> Float[Tensor, "B"]:
     surprise = -torch.where(log_prob == -torch.inf, 0.0, log_prob)
     # The mean {eq}`categorical-entropy`.
     entropy = (log_prob.exp() * surprise).sum(1)
-    check_numbers(entropy, logit=surprise)
+    check_finite(entropy, logit=surprise)
     return entropy
-
-
-def check_tensor(name: str, value: Any) -> Tensor:
-    """Return an argument if it is a tensor, else raise a ``TypeError``."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-    return value
-
-
-def check_shape(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
-    """Return an argument if it is a tensor of the expected shape, else raise.
-
-    Args:
-        name: Name of the argument, for the message.
-        value: What came.
-        shape: The expected shape.
-
-    Returns:
-        ``value`` itself.
-
-    Raises:
-        TypeError: If ``value`` is not a tensor.
-        ValueError: If its shape is another one.
-    """
-    tensor = check_tensor(name, value)
-    if tensor.shape != shape:
-        raise ValueError(
-            f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}"
-        )
-    return tensor
-
-
-def check_finite(result: tuple[float, ...], **inputs: Tensor | None) -> None:
-    """Raise if a result is not finite, and name the input that is to blame.
-
-    Args:
-        result: What was computed.
-        inputs: The tensors that the result was computed from, by their names. A logit
-            of minus infinity is legal: it takes an action away.
-
-    Raises:
-        ValueError: If any number of ``result`` is NaN or infinite.
-    """
-    if all(map(math.isfinite, result)):
-        return
-    for name, value in inputs.items():
-        if value is None:
-            continue
-        legal = torch.isfinite(value)
-        if name.startswith("logit"):
-            legal |= value == -torch.inf
-        if not legal.all():
-            place = tuple((~legal).nonzero()[0].tolist())
-            bad = value[place].item()
-            raise ValueError(f"{name} must be finite, got {bad} at index {place}")
-    raise ValueError(
-        f"the result {result} is not finite: an action that was taken has probability "
-        f"zero, or one of {', '.join(inputs)} is too large"
-    )
-
-
-def check_logit(name: str, logit: Any) -> tuple[int, int]:
-    """Return the shape (B, N) of logits, or raise if they are no such thing."""
-    check_tensor(name, logit)
-    if logit.dim() != 2 or logit.numel() == 0:
-        raise ValueError(
-            f"{name} must have shape (B, N) with B and N at least 1, "
-            f"got {tuple(logit.shape)}"
-        )
-    if not logit.is_floating_point():
-        raise TypeError(f"{name} must be floating point, got {logit.dtype}")
-    return tuple(logit.shape)
-
-
-def check_action(action: Any, batch: int, num_actions: int) -> None:
-    """Raise unless actions are (B,) integers from 0 to N - 1."""
-    check_shape("action", action, (batch,))
-    if action.is_floating_point() or action.dtype == torch.bool:
-        raise TypeError(f"action must hold integers, got {action.dtype}")
-    low, high = (bound.item() for bound in action.aminmax())
-    if low < 0 or high >= num_actions:
-        raise ValueError(f"action must lie in 0..{num_actions - 1}, got {low}..{high}")
