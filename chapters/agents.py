@@ -69,7 +69,13 @@ __all__ = [
 # ## An agent and its environment
 
 # %% tags=["hide-input"]
+import os
+
 from literate_rl.workshop.pictures import Axis, Mark, Picture, dial, plot, predict
+
+# CartPole is drawn below, on no screen and without a greeting.
+os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 picture = Picture(
     "Agent and environment",
@@ -617,15 +623,19 @@ class Collector:
         else:
             # At an end `obs` belongs to the next episode already.
             next_obs = true_successors(self.obs, infos)
-        row = np.array(reward, np.float32), np.array(next_obs, obs.dtype)
-        return obs, action.numpy(), *row, terminated.copy(), truncated.copy(), real
+
+        # Copies, because an environment may use its arrays again.
+        reward = np.array(reward, np.float32)
+        next_obs = np.array(next_obs, obs.dtype)
+        flags = terminated.copy(), truncated.copy(), real
+        return obs, action.numpy(), reward, next_obs, *flags
 
 
 # %% [markdown]
 # Three CartPoles, 60 steps, random pushes. To see both flags we cut each episode off after
 # 25 steps.
 
-# %%
+# %% tags=["hide-input"]
 from gymnasium.wrappers import TimeLimit
 
 
@@ -825,7 +835,7 @@ assert (np.diff([*exact[1:], exact[0]]) > 0).all(), "they rise"
 # V(s'_t)$ again and again, arrives at the same values {cite:p}`sutton2018`.)
 
 
-# %%
+# %% tags=["hide-input"]
 def walk(limit, seed, num_envs=32, num_steps=300):
     """Return a batch of the robot's steps under a time limit."""
     collector = Collector(make_envs(lambda: TimeLimit(Ring(), limit), num_envs))
@@ -848,6 +858,7 @@ def estimated(batch, ends):
     return tabular_values(counts / visits[:, None], paid / visits, gamma)
 
 
+# %%
 def three_ways(limit, seed):
     """Return the mean value by each of the three rules."""
     batch = walk(limit, seed)
@@ -896,7 +907,7 @@ assert (abs(none - 3) < 0.6).all(), "about three times"
 # exact because the chance of the last step is the same in every cell.
 
 
-# %% mystnb={"image": {"alt": "Mean value over time limits from 5 to 200 steps, with five dots at each limit. With two flags the dots lie on the exact value. With one flag they follow a predicted curve from below, and come near the exact value only for the longest limits."}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Mean value over time limits from 5 to 200 steps, with five dots at each limit. With two flags the dots lie on the exact value. With one flag they follow a predicted curve from below, and come near the exact value only for the longest limits."}}
 def predicted(limit, end_probability=0.02):
     """Return the mean value that one flag leads to."""
     alive = (1 - end_probability) ** np.arange(limit)
@@ -990,7 +1001,7 @@ assert not all(map(torch.equal, first, other))
 # right, one cell at a time, and the limit is three steps.
 
 
-# %%
+# %% tags=["hide-input"]
 def three_steps():
     return TimeLimit(Ring(5, end_probability=0.0), 3)
 
@@ -1092,10 +1103,10 @@ device = best_device()
 batch = walk(limit=20, seed=0)
 value = torch.as_tensor(exact, dtype=torch.float32)
 arguments = batch.reward, value[batch.next_obs], batch.terminated, batch.truncated
-on_cpu_ = discounted_returns(*arguments)
+plain = discounted_returns(*arguments)
 on_device = discounted_returns(*(x.to(device) for x in arguments))
 print(f"{tuple(on_device.shape)} returns computed on {on_device.device.type}:", end=" ")
-print("same numbers:", torch.allclose(on_device.cpu(), on_cpu_, atol=1e-5))
+print("same numbers:", torch.allclose(on_device.cpu(), plain, atol=1e-5))
 
 # %% [markdown]
 # Every chapter has a cell like this one. No chapter needs a GPU.

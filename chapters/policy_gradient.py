@@ -106,7 +106,7 @@ fig.tight_layout()
 # on-policy: each batch is used for one update and thrown away. The number 0.02 is the
 # **learning rate**, the length of its updates.
 #
-# Three lines in it need an explanation. Why is the loss a return times the logarithm of a
+# Three things need an explanation. Why is the loss a return times the logarithm of a
 # probability? Why does it not matter that all returns are positive, so that *every* action
 # becomes more likely? And why is the curve so rough?
 
@@ -193,8 +193,6 @@ from literate_rl.policy_gradient import (
 )  # the package's own; this chapter defines it below
 from literate_rl.workshop.pictures import Axis, Mark, Picture, dial, plot, predict
 
-names = {1: "a₀", 2: "a₁", 3: "a₂"}
-
 
 def score_of(z, action):
     """Return the probabilities and the score of an action, three numbers each."""
@@ -204,12 +202,16 @@ def score_of(z, action):
     return logit.detach().softmax(1)[0].tolist(), score[0].tolist()
 
 
+actions_of_dial = ["a₀", "a₁", "a₂"]
+
+
 def frame(z, taken):
-    prob, score = score_of(z, int(taken[1]))
+    action = actions_of_dial.index(taken)
+    prob, score = score_of(z, action)
     left = plot(
         "Probabilities",
         "Three bars that sum to 1. The first grows with its logit.",
-        Axis("action", 0.4, 3.6, names),
+        Axis("action", 0.4, 3.6, dict(enumerate(actions_of_dial, 1))),
         Axis("p", 0, 1, ticks=(0, 0.5, 1)),
         Mark("bars", [1, 2, 3], prob),
     )
@@ -222,15 +224,15 @@ def frame(z, taken):
         Mark("bars", [1, 2, 3], score, "accent"),
     )
     length = sum(x * x for x in score) ** 0.5
-    words = f"a{'₀₁₂'[int(taken[1])]} has probability {prob[int(taken[1])]:.2f}. "
+    words = f"{taken} has probability {prob[action]:.2f}. "
     return [left, right], words + f"Its score sums to 0 and has length {length:.2f}."
 
 
 dial(
     "Softmax and the score of an action",
     frame,
-    {"logit z₀": [k / 2 for k in range(-6, 11)], "action taken": ["a0", "a1", "a2"]},
-    start=(0.5, "a0"),
+    {"logit z₀": [k / 2 for k in range(-6, 11)], "action taken": actions_of_dial},
+    start=(0.5, "a₀"),
 )
 
 # %% [markdown]
@@ -253,8 +255,8 @@ assert length_of_score(5.0, 0) < 0.05, "nearly certain: almost none"
 # %% tags=["export"]
 @checked
 def categorical_log_prob(
-    logit: Float[Tensor, "B N"], action: Integer[Tensor, " B"]
-) -> Float[Tensor, " B"]:
+    logit: Float[Tensor, "B N"], action: Integer[Tensor, "B"]
+) -> Float[Tensor, "B"]:
     """Compute the log-probability of each action, with gradient.
 
     A logit of minus infinity takes an action away; the log-probability of such an
@@ -403,7 +405,7 @@ def policy_gradient_error(
 @checked
 def optimal_baseline(
     logit: Float[Tensor, "B N"], q_value: Float[Tensor, "B N"]
-) -> Float[Tensor, " B"]:
+) -> Float[Tensor, "B"]:
     """Compute the baseline with the least variance for a softmax policy, no gradient.
 
     ``q_value`` is the expected return of each action. Where one action is certain no
@@ -630,7 +632,7 @@ assert misses["minus the value"][-1] < 0.2
 
 # %% tags=["export"]
 @checked
-def categorical_entropy(logit: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
+def categorical_entropy(logit: Float[Tensor, "B N"]) -> Float[Tensor, "B"]:
     """Compute the entropy of a softmax policy in each state, in nats, with gradient.
 
     A logit of minus infinity takes an action away.

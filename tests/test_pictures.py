@@ -119,8 +119,8 @@ def count_dial() -> Any:
 
 def test_the_gallery_shows_all_pictures():
     kinds = [type(item).__name__ for item in gallery()]
-    assert kinds.count("Picture") == 10
-    assert kinds.count("Widget") == 5
+    assert kinds.count("Picture") == 15
+    assert kinds.count("Widget") == 4
 
 
 def test_ids_are_unique_and_named():

@@ -204,7 +204,7 @@ assert lengths[1] == 3
 @checked
 def check_chain(
     transition: Float[np.ndarray, "S S"],
-    reward: Float[np.ndarray, " S"],
+    reward: Float[np.ndarray, "S"],
     gamma: Fraction,
 ) -> None:
     """Raise unless a chain of states has finite values."""

@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 85e6632bf55b977a
+# Generated from chapters/agents.py (edit there); digest 16cff914dae6a9a9
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -226,8 +226,12 @@ class Collector:
         else:
             # At an end `obs` belongs to the next episode already.
             next_obs = true_successors(self.obs, infos)
-        row = np.array(reward, np.float32), np.array(next_obs, obs.dtype)
-        return obs, action.numpy(), *row, terminated.copy(), truncated.copy(), real
+
+        # Copies, because an environment may use its arrays again.
+        reward = np.array(reward, np.float32)
+        next_obs = np.array(next_obs, obs.dtype)
+        flags = terminated.copy(), truncated.copy(), real
+        return obs, action.numpy(), reward, next_obs, *flags
 
 
 class Ring(gym.Env[np.int64, np.int64]):

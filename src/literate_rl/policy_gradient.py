@@ -1,4 +1,4 @@
-# Generated from chapters/policy_gradient.py (edit there); digest 1ff276becd7e499c
+# Generated from chapters/policy_gradient.py (edit there); digest 41aac29923cc15d5
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = [
 
 @checked
 def categorical_log_prob(
-    logit: Float[Tensor, "B N"], action: Integer[Tensor, " B"]
-) -> Float[Tensor, " B"]:
+    logit: Float[Tensor, "B N"], action: Integer[Tensor, "B"]
+) -> Float[Tensor, "B"]:
     """Compute the log-probability of each action, with gradient.
 
     A logit of minus infinity takes an action away; the log-probability of such an
@@ -72,7 +72,7 @@ def policy_gradient_error(
 @checked
 def optimal_baseline(
     logit: Float[Tensor, "B N"], q_value: Float[Tensor, "B N"]
-) -> Float[Tensor, " B"]:
+) -> Float[Tensor, "B"]:
     """Compute the baseline with the least variance for a softmax policy, no gradient.
 
     ``q_value`` is the expected return of each action. Where one action is certain no
@@ -97,7 +97,7 @@ def optimal_baseline(
 
 
 @checked
-def categorical_entropy(logit: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
+def categorical_entropy(logit: Float[Tensor, "B N"]) -> Float[Tensor, "B"]:
     """Compute the entropy of a softmax policy in each state, in nats, with gradient.
 
     A logit of minus infinity takes an action away.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 6dbc2bc916e6b6d4
+# Generated from chapters/workshop/episodes.py (edit there); digest 0fcce3c2bb460c18
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class EpisodeCounter:
 @checked
 def check_chain(
     transition: Float[np.ndarray, "S S"],
-    reward: Float[np.ndarray, " S"],
+    reward: Float[np.ndarray, "S"],
     gamma: Fraction,
 ) -> None:
     """Raise unless a chain of states has finite values."""
