@@ -58,6 +58,8 @@ bench: $(READY)  ## Measure speed beside the peers; store the data for the resul
 
 learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.learning
+	$(BIN)/python -m benchmarks.reinforce_learning
+	$(BIN)/python -m benchmarks.a2c_learning
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.hybrid_learning \
 	  moving lander moving_idle_2 moving_idle_4 moving_idle_16

@@ -94,7 +94,10 @@ nitpick_ignore_regex = [
     ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
     ("py:.*", r"(optional|.*TypeVar.*)"),
     # Words of our signatures; `workshop/signatures` explains them.
-    ("py:class", r"(Float|Int|Bool|Fraction|Positive|NonNegative|Count|Tone|Frame)"),
+    (
+        "py:class",
+        r"(Float|Int|Bool|Fraction|Positive|NonNegative|Count|Seed|Level|Tone|Frame)",
+    ),
     ("py:class", r"(jaxtyping\..*|.*\.(AnyCallable|Plan))"),
     ("py:class", r"(spaces|nn|ttorch)\..*"),
 ]

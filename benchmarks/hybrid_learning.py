@@ -20,12 +20,7 @@ from torch import Tensor
 
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.agents import make_envs
-from literate_rl.hybrid_action import (
-    HybridActions,
-    Moving,
-    log_prob_of_heads,
-    make_hybrid_policy,
-)
+from literate_rl.hybrid_ppo import HybridActions, make_hybrid_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import (
     policy_error_from_log_prob,
@@ -33,6 +28,7 @@ from literate_rl.ppo_error import (
     ppo_policy_loss,
 )
 from literate_rl.workshop.runs import flat_env
+from literate_rl.workshop.worlds import Moving
 
 MOVING, LANDER = "literate_rl/Moving-v0", "literate_rl/HybridLander-v0"
 MOVING_MASK = np.array([[1, 0], [0, 1], [0, 0]])
@@ -79,7 +75,7 @@ class PerHead(HybridActions):
     def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities ``(*, 2)`` and entropies ``(*)``."""
         policy = self.distribution(row)
-        heads = log_prob_of_heads(policy, self.action_of(action))
+        heads = policy.log_prob_of_heads(self.action_of(action))
         entropy = policy.entropy().view(row.shape[:-1])
         return torch.stack(heads, -1).view(*entropy.shape, 2), entropy
 

@@ -18,14 +18,13 @@ import torch
 from benchmarks.learning import Experiment, Variant, main, noisy_return
 from literate_rl.agents import make_envs
 from literate_rl.ppg import (
-    Maze,
-    MazeLevels,
     PPGAlgorithm,
     PPGConfig,
     make_phasic_policy,
     ppg_settings,
 )
 from literate_rl.workshop.runs import flat_env
+from literate_rl.workshop.worlds import Maze, MazeLevels
 
 CARTPOLE, MAZE = "CartPole-v1", "literate_rl/Maze-v0"
 TRAINING_LEVELS = range(200)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from textwrap import shorten
 from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
@@ -41,7 +42,7 @@ from literate_rl.workshop.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.workshop.worlds import (
+from literate_rl.workshop.episodes import (
     EpisodeCounter,
     check_chain,
     check_copies,
@@ -1155,6 +1156,10 @@ def grade(
         except Exception as error:
             print(f"Not yet: {call} raised {type(error).__name__}: {error}")
             return
+        # What is right is told to those who have tried.
+        if got is ...:
+            print("Not yet: the answer is still empty.")
+            return
         if not agree(got, wanted):
             given, sought = one_line(got), one_line(wanted)
             print(f"Not yet: {call} gave {given}, expected {sought}.")
@@ -1179,8 +1184,8 @@ def agree(got: Any, wanted: Any) -> bool:
 
 
 def one_line(value: Any) -> str:
-    """Return how a value prints, on one line."""
-    return " ".join(repr(value).split())
+    """Return how a value prints, on one short line."""
+    return shorten(repr(value), 60, placeholder=" …")
 
 
 # %% [markdown]

@@ -646,7 +646,8 @@ for detach in ("always", "policy_phase", "never"):
 # %% [markdown]
 # Does it matter? We let the network learn a target from 256 states with the losses of an
 # auxiliary phase: both values shall reach the target, and a divergence keeps the policy
-# where it was. Each row is a mean over five networks.
+# where it was. Each row is a mean over five networks, the last one too, which has ten times the
+# steps.
 
 # %%
 from torch.distributions import kl_divergence
@@ -671,30 +672,38 @@ def auxiliary_phase(detach, seed, steps=150):
 
 
 print(f"{'detach':16s}{'value':>10s}{'auxiliary':>12s}{'divergence':>12s}")
-for detach in ("always", "policy_phase"):
-    runs = np.array([auxiliary_phase(detach, seed) for seed in range(5)])
-    print(f"{detach:16s}{{:10.4f}}{{:12.4f}}{{:12.4f}}".format(*runs.mean(0)))
-longer = auxiliary_phase("always", seed=0, steps=1500)
-print("always, 1500 steps: {:.4f}{:12.4f}{:12.4f}".format(*longer))
+errors = {}
+for detach, steps in (("always", 150), ("policy_phase", 150), ("always", 1500)):
+    runs = [auxiliary_phase(detach, seed, steps) for seed in range(5)]
+    errors[detach, steps] = np.mean(runs, 0)
+    label = detach if steps == 150 else f"{detach}, {steps}"
+    print(f"{label:16s}{{:10.4f}}{{:12.4f}}{{:12.4f}}".format(*errors[detach, steps]))
 
 # %% [markdown]
 # **What to notice.** The auxiliary value gets about as far in both cases. The value that is used
 # for training, in the first column, is far behind if it is always cut off: all it can do is to
 # combine the features that the others have made, and those change under it. It is late, not
-# lost: with ten times the steps, in the last row, it arrives too. This is one target and one small network, so it
-# shows what each rule does, not which one trains the better agent. The dual arrangement avoids
-# the question.
-#
+# lost: with ten times the steps, in the last row, it arrives too. This is one target and one small
+# network, so it shows what each rule does, not which one trains the better agent. The dual
+# arrangement avoids the question.
+
+# %% tags=["claims"]
+always, phased, longer = errors.values()
+assert 0.5 < always[1] / phased[1] < 1.5, "the auxiliary value gets about as far"
+assert always[0] > 2 * phased[0], "the value is far behind if it is always cut off"
+assert longer[0] < 0.1 * phased[0], "late, not lost"
+
+# %% [markdown]
 # ## Several processes
 #
 # Large experiments run in several processes. Each has a copy of the network, computes the
 # gradient of its own part of the batch, and all of them average their gradients:
 #
 # $$
-# \frac{1}{J} \sum_{i=1}^{J} \nabla \mathcal L^{(i)} .
+# \frac{1}{n_{\text{proc}}} \sum_{i=1}^{n_{\text{proc}}} \nabla \mathcal L^{(i)} .
 # $$ (def-averaged-gradient)
 #
-# If the parts of the $J$ processes have the same size, this is the gradient of the mean loss
+# If the parts of the $n_{\text{proc}}$ processes have the same size, this is the gradient of the mean loss
 # over the whole batch, and all copies take the same step. PyTorch's `DistributedDataParallel` does it: it
 # wraps a module, and while `backward` runs, each gradient is averaged as soon as it is there.
 # For this it has to know which gradients will come. It waits for *all* parameters, unless
@@ -747,16 +756,16 @@ def phases(wrap_all, require_aux, search, zero=False):
         return "fails: " + shorten(str(error), 52, placeholder=" …")
     return "works"
 
-for wrap_all, require_aux, search in product((True, False), repeat=3):
+for search, wrap_all, require_aux in product((False, True), repeat=3):
     answer = phases(wrap_all, require_aux, search)
     if dist.get_rank() == 0:
         wrapped = "all" if wrap_all else "heads"
-        print(f"{wrapped:8s}{require_aux!s:13s}{search!s:9s}{answer}", flush=True)
+        print(f"{search!s:8s}{wrapped:9s}{require_aux!s:13s}{answer}", flush=True)
 for wrap_all in (True, False):
     answer = phases(wrap_all, True, False, zero=True)
     if dist.get_rank() == 0:
         wrapped = "all" if wrap_all else "heads"
-        print(f"{wrapped:8s}True         False    {answer}, with 0 times the auxiliary value")
+        print(f"False   {wrapped:9s}True         {answer}, with 0 times the auxiliary value")
 dist.destroy_process_group()
 '''
 launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -770,13 +779,13 @@ with tempfile.TemporaryDirectory() as folder:
         timeout=100,
     )
 assert done.returncode == 0, done.stderr
-print("wrapped require_aux  search   two steps of the policy phase, then the other")
+print("search  wrapped  require_aux  two steps of the policy phase, then the other")
 print(done.stdout)
 
 # %% [markdown]
 # What the rows say:
 #
-# - **Without the search** the first four of these rows fail, whatever is wrapped and with and
+# - **Without the search**, in the first four rows, it fails, whatever is wrapped and with and
 #   without `require_aux`. The auxiliary head is a parameter whatever the output is, and DDP
 #   waits for it.
 # - **The whole network wrapped, with the search**, fails too. It returns distributions, and the
@@ -785,7 +794,7 @@ print(done.stdout)
 #   surprised when their gradients come.
 # - **`heads` wrapped, with the search**, works, again with and without `require_aux`. So the
 #   documented reason does not hold for today's PyTorch. What `require_aux=False` saves is the
-#   work of one head, too little to be measured here.
+#   work of one head.
 # - **Without any search** it works if the auxiliary value enters the loss with the weight
 #   zero, the last two rows. Its head then gets a gradient, of zeros. The search costs a walk
 #   through the graph in every step; this costs one small head.
@@ -795,15 +804,25 @@ print(done.stdout)
 # distributions are built outside of what is wrapped. Only a call of all of `heads` is averaged:
 # who calls an encoder by itself, as the policy of the next chapter does, goes past it. The tests
 # run this in two processes and compare the averaged gradient with that of one process.
-#
+
+# %% tags=["claims"]
+rows = [line.split(maxsplit=3) for line in done.stdout.strip().splitlines()]
+for search, wrapped, _, answer in rows[:8]:
+    right = "works" if search == "True" and wrapped == "heads" else "fails"
+    assert answer.startswith(right), "the search and the heads, both are needed"
+assert all("works, with 0 times" in row[3] for row in rows[8:]), "or a loss of zero"
+
+# %% [markdown]
 # ## Traps
 #
 # ### Trap: the triple in another order
 #
-# ALF's own test of this network unpacks the output as (distribution, auxiliary value,
-# value). The order is (distribution, value, auxiliary value). Both values have the same
-# shape, so nothing complains, and a test of shapes passes. But in the policy phase one of them
-# is not there:
+# The order is (distribution, value, auxiliary value). Both values have the same shape, so nothing
+# complains if they are exchanged, and a test of shapes passes. ALF's test of this network names the
+# specifications of its outputs [in the wrong
+# order](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network_test.py#L68) and the outputs themselves
+# [in the right one](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network_test.py#L84), and both halves
+# pass. In the policy phase the mistake shows, because one of the two is not there:
 
 # %%
 (_, aux, value), _ = dual(batch, require_aux=False)  # the wrong order
@@ -867,13 +886,14 @@ print(f"memory set to zero      {cut[0]:+.4f}")
 #
 # | question | this chapter | the paper's code | ALF | CleanRL | DI-engine |
 # |---|---|---|---|---|---|
-# | arrangements | dual, shared | dual, shared, shared and cut off | dual, shared and cut off | shared and cut off | dual |
-# | value cut off from a shared encoder | always, in the policy phase, or never | always, or never | always | always | – |
-# | auxiliary value in the policy phase | optional | computed | left out | computed | left out |
-# | initial weights | orthogonal, policy 0.01 | rows of a fixed length | PyTorch's own | as the paper's code | PyTorch's own |
-# | nested actions | yes | yes | yes | no | no |
-# | memory | optional | optional | optional | no | no |
+# | arrangements | dual, shared | dual, shared, [shared and cut off](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L80-L86) | dual, [shared and cut off](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network.py#L195-L206) | [shared and cut off](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L206-L208) | [dual](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/model/template/ppg.py#L59-L73) |
+# | value cut off from a shared encoder | always, in the policy phase, or never | [always, or never](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L148-L151) | [always](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network.py#L106-L107) | [always](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L200-L208) | – |
+# | auxiliary value in the policy phase | optional | [computed](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L153) | [left out](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg_algorithm.py#L173-L174) | [left out](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L194-L200) | [left out](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppg.py#L277) |
+# | initial weights | orthogonal, policy 0.01 | [rows of a fixed length](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L104-L108) | [variance scaling](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/layers.py#L351-L356), policy [0.1](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/networks/projection_networks.py#L39) | [as the paper's code](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L101-L105) | PyTorch's own |
+# | nested actions | yes | [no](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/distr_builder.py#L46-L49) | [yes](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network.py#L56) | no | no |
+# | memory | optional | [optional](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L157-L158) | [optional](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network.py#L255) | no | no |
 #
+# The code was read at the linked commits.
 # The paper's code scales each row of weights to a fixed length, 0.1 for the heads. CleanRL
 # does the same. The interface's documentation mentions the difference and uses the standard
 # instead, as we do with that of this book.

@@ -52,7 +52,8 @@ Seed = Annotated[int, Ge(0)]
 # is their mean and the band its 95 percent interval.
 #
 # On the right you ask whether a baseline would have helped: each dot is how much better
-# the agent with the baseline was, with the same seed. Zero means no difference.
+# the agent with the baseline was, with the same seed. Dashed lines are the highest return
+# and, on the right, no difference.
 
 # %% tags=["hide-input"]
 from literate_rl.evaluation import paired_difference, t_interval  # explained below
@@ -63,8 +64,8 @@ stored = stored_runs("reinforce")
 with_baseline, without = stored["minus the value"].final, stored["no baseline"].final
 
 
-def panel(title, alt, axis, results):
-    """Draw results in their order, their mean and, from five on, its interval."""
+def panel(title, alt, axis, at, results):
+    """Draw results in their order, their mean, its interval and a line to look at."""
     number, mean = len(results), results.mean()
     low, high, words = mean, mean, f"mean {mean:.0f}"
     if number >= 5:
@@ -79,7 +80,7 @@ def panel(title, alt, axis, results):
         Axis("seeds", 0, 21, ticks=(1, 5, 10, 15, 20)),
         axis,
         Mark("band", edges, [high, high], "second", low=[low, low]),
-        Mark("line dashed", [0, 21], [0, 0], "quiet"),
+        Mark("line dashed", [0, 21], [at, at], "quiet"),
         Mark("line thick", edges, [mean, mean], "second"),
         Mark("dots", range(1, number + 1), results.tolist(), "accent"),
     )
@@ -93,6 +94,7 @@ def frame(number, draw):
         "Returns of single seeds between 111 and 500, their mean and its interval, which "
         "gets narrower the more seeds there are.",
         Axis("return at the end", 0, 700, ticks=(0, 250, 500)),
+        500,
         without[mine],
     )
     gains, gained = panel(
@@ -100,6 +102,7 @@ def frame(number, draw):
         "Differences of two agents with the same seed, from below zero to nearly 400, "
         "their mean and its interval.",
         Axis("difference of two returns", -300, 600, ticks=(0, 250, 500)),
+        0,
         (with_baseline - without)[mine],
     )
     return [returns, gains], f"no baseline: {returned}\ngain: {gained}".replace(
@@ -117,8 +120,8 @@ dial(
 
 # %% [markdown]
 # **Notice** what happens to the mean of three seeds when you get other ones: it lies anywhere
-# between 140 and 400. All twenty seeds leave no doubt that the baseline helps. But with
-# five, seven of the eight draws include zero, and with ten still five of them. How many
+# between 140 and 400. With all twenty the interval of the gain leaves out zero: the baseline
+# helps. But with five, seven of the eight draws include zero, and with ten still five of them. How many
 # seeds are enough depends on how small a gain you want to see. There is no interval for fewer
 # than five: [one of the traps](#trap-the-interval-of-three-seeds) shows why.
 
@@ -137,14 +140,14 @@ assert 390 < three.max() < 400, "the highest"
 for number, draws_with_zero in ((5, 7), (10, 5)):
     low, high = t_interval(of_draws(with_baseline - without, number))
     assert np.sum((low < 0) & (high > 0)) == draws_with_zero
-assert paired_difference(with_baseline, without).low > 0, "no doubt with twenty"
+assert paired_difference(with_baseline, without).low > 0, "with all twenty"
 assert (without.min().round(), without.max()) == (111, 500), "what the picture says"
 
 # %% [markdown]
 # Two kinds of luck are mixed in such a number. An *episode* depends on its start. A
-# *training run* depends on its seed: on the first weights, the actions that were drawn,
-# the starts of all its episodes. They need two answers. Against the first one plays more
-# episodes, which is cheap. Against the second one trains more agents, which is not.
+# *training run* depends on its seed: on the first weights, the actions that were drawn, the
+# starts of all its episodes. Against the luck of episodes it helps to play more of them,
+# which is cheap. Against the luck of seeds it only helps to train more agents, which is not.
 
 # %% [markdown]
 # ## What is one agent worth?
@@ -192,8 +195,12 @@ def evaluate(
         seed: Decides how they start and what happens in them. The same seed gives the
             same returns.
     """
+    # One environment for each episode. They are stepped together, so that the network
+    # sees one batch of observations and not many single ones.
     envs = make_envs(partial(flat_env, env), episodes)
     obs, _ = envs.reset(seed=env_seed(seed, 0))
+
+    # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
     while playing.any():
@@ -277,7 +284,7 @@ print(f"mean {without.mean():.0f}, standard deviation {without.std(ddof=1):.0f}"
 # If we knew the true standard deviation, 1.96 would do. But $s_R$ comes from the same few
 # seeds, and when these happen to lie close together, it is too small. So $t_M$ has to be
 # larger, the fewer seeds there are: 2.78 for five seeds, 2.26 for ten and 2.09 for
-# twenty. That is *Student's t*, found in 1908 for small samples of barley
+# twenty. That is *Student's t*, found by a brewer who could not afford many samples
 # {cite:p}`student1908`.
 
 
@@ -299,7 +306,7 @@ def t_interval(
         raise ValueError("results must hold at least 2 seeds, got 1")
     if not np.isfinite(results).all():
         raise ValueError("results must be finite")
-    # The interval {eq}`t-interval`.
+    # The interval {eq}`t-interval`: the mean, and so many standard errors on each side.
     mean = results.mean(0)
     error = results.std(0, ddof=1) / math.sqrt(len(results))
     half = t_quantile(level, len(results) - 1) * error
@@ -344,10 +351,14 @@ def t_quantile(level: float, freedom: int) -> float:
         level: The probability.
         freedom: Degrees of freedom, one less than the number of results.
     """
+    # Sixty halves of a right angle are as exact as the numbers of a computer.
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         angle = (low + high) / 2
-        low, high = (angle, high) if t_share(angle, freedom) < level else (low, angle)
+        if t_share(angle, freedom) < level:
+            low = angle
+        else:
+            high = angle
     return math.sqrt(freedom) * math.tan(low)
 
 
@@ -412,6 +423,7 @@ def paired_difference(
         theirs: Results of the second, in the same order of seeds.
         level: Share of experiments whose interval shall contain the true difference.
     """
+    # Each seed gives one difference. From here on these are the results.
     difference = ours - theirs
     return Difference(difference.mean(0), *t_interval(difference, level))
 
@@ -459,9 +471,10 @@ five = paired_difference(first.final[:5], second.final[:5])
 assert five.low < 0 < five.high, "five seeds do not see it"
 
 # %% [markdown]
-# This gives the rules that all chapters of this book follow from here on:
+# These are the rules of this book:
 #
 # - ten seeds or more for a claim about learning; under five, the results and no interval;
+#   with five to nine, an interval that is wide and a claim that is no more than a hint;
 # - intervals are t intervals, and two agents are compared by paired differences;
 # - settings are chosen on other seeds than those of the result.
 #
@@ -632,9 +645,11 @@ print("returns on cpu: ", on_cpu)
 #
 # ## Exercises
 #
-# ### Exercise 1: predict first
+# ### Exercise 1: predict
+#
+# No code, just think.
 
-# %%
+# %% tags=["hide-input"]
 from literate_rl.workshop.pictures import predict
 
 predict(
@@ -658,19 +673,20 @@ assert 0.8 < leave_out_zero < 1.2, "about one of twenty"
 #
 # Episodes were played in some environments side by side. `played` holds, for each
 # environment, the returns of its episodes in their order, and in this task an episode's
-# return is its length. The function shall return the mean of `n` episodes, where `n` is a
-# multiple of the number of environments. It runs, and its results are plausible. Mend it.
+# return is its length. The function is meant to return the mean of `n` episodes, where `n` is a
+# multiple of the number of environments. It runs, and its results are plausible. Fix it.
 
 
 # %%
-from literate_rl.agents import grade
-
-
 def answer(played, n):
     ended = []
     for lengths in played:
         ended += zip(np.cumsum(lengths), lengths, strict=True)
     return float(np.mean([length for _, length in sorted(ended)[:n]]))
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
 
 
 def mean_by_quota(played, n):
@@ -687,7 +703,7 @@ grade(answer, mean_by_quota, *evaluations_played)
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer_2(played, n):
+def answer(played, n):
     # The bug is the trap of the episodes that end first. Each environment has to give
     # as many, those that it started first, however long they take.
     quota = n // len(played)
@@ -695,24 +711,25 @@ def answer_2(played, n):
     return sum(counted) / n
 
 
-grade(answer_2, mean_by_quota, *evaluations_played)
+grade(answer, mean_by_quota, *evaluations_played)
 
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# How much does the best of $k$ seeds promise? Suppose the given results are all that can
-# happen, without ties. Somebody draws `k` of them with replacement and shows the best. Return
+# How much does the best of $k$ seeds promise? Guess first. Then suppose that the given results
+# are all that can happen, without ties. Somebody draws `k` of them with replacement and shows the best. Return
 # its expected value. There is an exact answer: the best is at most the $i$-th smallest of $M$
 # results with probability $(i / M)^k$. Then draw your function over $k$ for the agent with the
 # baseline and for the one without. Which of the two gains more from showing its best seed?
 
 
 # %%
-import itertools
-
-
 def answer(results, k):
     return ...
+
+
+# %% tags=["hide-input"]
+import itertools
 
 
 def best_by_counting(results, k):
@@ -726,7 +743,7 @@ grade(answer, best_by_counting, *drawn)
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer_3(results, k):
+def answer(results, k):
     ordered, total = sorted(results), len(results)
     # The best is exactly the i-th smallest with the difference of two probabilities.
     return sum(
@@ -735,10 +752,14 @@ def answer_3(results, k):
     )
 
 
-grade(answer_3, best_by_counting, *drawn)
+grade(answer, best_by_counting, *drawn)
 for name, results in (("with", with_baseline), ("without", without)):
-    print(f"{name:8s}", *(f"{answer_3(results, k):.0f}" for k in (1, 2, 3, 5, 10)))
+    print(f"{name:8s}", *(f"{answer(results, k):.0f}" for k in (1, 2, 3, 5, 10)))
 # The one without: the less reliable a method is, the more its best seed flatters it.
+
+# %% tags=["claims"]
+promised = [answer(results, 3) - results.mean() for results in (with_baseline, without)]
+assert promised[1] > 10 * promised[0], "the one without gains more"
 
 # %% [markdown]
 # ## References

@@ -30,12 +30,10 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from literate_rl.agents import Collector, best_device
@@ -47,10 +45,10 @@ from literate_rl.off_policy import (
 )
 from literate_rl.workshop.nests import map_nest
 from literate_rl.workshop.runs import check_counts, check_setting, env_seed
+from literate_rl.workshop.worlds import ForceCartPole  # noqa: F401 (registered)
 
 __all__ = [
     "IMPALA",
-    "ForceCartPole",
     "IMPALAConfig",
     "IMPALAPolicy",
     "ReplayBuffer",
@@ -300,21 +298,21 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
 # $$ (impala-loss)
 #
 # Before the optimiser sees the gradient $g$, it may be clipped. There are three ways, with one
-# bound $\kappa$. *clip_norm* shortens all of it to the length $\kappa$. *clip_value* limits each
+# bound $g_{\max}$. *clip_norm* shortens all of it to the length $g_{\max}$. *clip_value* limits each
 # number $g_j$ on its own. *clip_momentum_norm* compares its length with the usual one, $\bar g$:
 #
 # $$
 # \begin{aligned}
-# g &\leftarrow g \min \Bigl( 1, \frac{\kappa}{\lVert g \rVert} \Bigr) , \\
-# g_j &\leftarrow \max \bigl( -\kappa, \min(\kappa, g_j) \bigr) , \\
-# g &\leftarrow g \min \Bigl( 1, \frac{\kappa \bar g}{\lVert g \rVert} \Bigr) .
+# g &\leftarrow g \min \Bigl( 1, \frac{g_{\max}}{\lVert g \rVert} \Bigr) , \\
+# g_j &\leftarrow \max \bigl( -g_{\max}, \min(g_{\max}, g_j) \bigr) , \\
+# g &\leftarrow g \min \Bigl( 1, \frac{g_{\max} \bar g}{\lVert g \rVert} \Bigr) .
 # \end{aligned}
 # $$ (gradient-clips)
 #
 # Here $\bar g^2$ is the mean of $\lVert g \rVert^2$ over this update and all earlier ones. Each
 # older update counts 0.999 of the next one. The lengths are those *before* the clip. Adam keeps a
 # mean of squares too, but it has seen clipped gradients only. A bound taken from it, with
-# $\kappa < 1$, could only shrink, and the gradient with it.
+# $g_{\max} < 1$, could only shrink, and the gradient with it.
 #
 # Where is the value of a step's successor? In the next row, and for the last row in one that
 # is appended, so that `obs_plus_1` has $T + 1$ rows. Behind a truncation the next row is
@@ -789,19 +787,29 @@ for name in ("weight", "done", "truncated"):
 # %% [markdown]
 # ## The buffer
 #
-# Off-policy data may be used again. The buffer keeps the last samples and hands out each of them
-# at most `max_use` times. With priorities {cite:p}`schaul2016` it prefers samples whose values
-# are far from their targets. Let $u_i$ be that distance for sample $i$ of $n$. It is drawn with
-# probability $P_i$, and a weight $w_i$ makes up for being drawn more often than others:
+# Off-policy data may be used again. The buffer keeps the last samples, and a sample that has been
+# drawn `max_use` times leaves it. With priorities {cite:p}`schaul2016` the buffer prefers samples
+# whose values are far from their targets. Let $u_i$ be that distance for sample $i$ of $n$. Each
+# draw takes it with probability $P_i$, and a weight $w_i$ makes up for being drawn more often than
+# others:
 #
 # $$
 # P_i = \frac{u_i^{\alpha_u}}{\sum_k u_k^{\alpha_u}} , \qquad
-# w_i = \frac{(n P_i)^{-\beta_w}}{\max_{k \text{ drawn}} (n P_k)^{-\beta_w}} .
+# w_i = \frac{(n P_i)^{-\beta_w}}{\max_k (n P_k)^{-\beta_w}} .
 # $$ (replay-priority)
 #
 # Two exponents, `alpha` and `beta` in the code, say how much of this is done. With $\alpha_u = 0$
 # all samples are drawn alike, and with $\alpha_u = 1$ in proportion to their priorities. With
-# $\beta_w = 0$ all weights are 1, and with $\beta_w = 1$ they undo the preference fully.
+# $\beta_w = 0$ all weights are 1, and with $\beta_w = 1$ they undo the preference fully: $P_i$ times
+# $1 / (n P_i)$ is $1 / n$, so a weighted mean over draws estimates the mean over the buffer, but for
+# one factor that all draws share. That is why the largest weight is taken over the whole buffer, and
+# not over a batch, whose largest weight would depend on what was drawn.
+#
+# The argument needs draws that do not depend on each other, so with a preference a sample goes back
+# before the next one is drawn, and a batch may hold it twice. Without that a batch as large as the
+# buffer would hold every sample once: there would be no preference left, and the weights would
+# create the bias that they are meant to undo. Without a preference all weights are 1, and a batch
+# holds different samples.
 
 
 # %% tags=["export"]
@@ -810,7 +818,8 @@ class ReplayBuffer:
 
     Args:
         size: Samples that it holds at most; the oldest makes room.
-        max_use: How often a sample is handed out at most.
+        max_use: Draws after which a sample leaves. With a preference the last batch
+            may hold it more than once and go beyond.
         alpha: How strongly large priorities are preferred; 0 is not at all.
         beta: How far importance weights undo the preference; 1 is fully.
 
@@ -857,14 +866,15 @@ class ReplayBuffer:
     def sample(
         self, batch_size: int, generator: torch.Generator
     ) -> list[dict[str, Any]]:
-        """Draw different entries; the most that there are, if they are too few.
+        """Draw entries, as many as there are if the batch is larger than the buffer.
 
         Args:
-            batch_size: Number of entries.
+            batch_size: Number of draws.
             generator: Where the randomness comes from.
 
         Returns:
-            The entries. Each has its importance weight as ``IS``.
+            The entries, each with its importance weight as ``IS``. They are different
+            ones if ``alpha`` is 0.
 
         Raises:
             ValueError: If the buffer is empty.
@@ -876,11 +886,16 @@ class ReplayBuffer:
         probability = priority.double().pow(self.alpha)
         probability /= probability.sum()
         weight = (len(self.entries) * probability).pow(-self.beta)
-        count = min(batch_size, len(self.entries))
-        drawn = torch.multinomial(probability, count, generator=generator)
-        weight = weight[drawn] / weight[drawn].max()
+        weight /= weight.max()
+        # A draw that is put back leaves the chances of the next one as they were.
+        drawn = torch.multinomial(
+            probability,
+            min(batch_size, len(self.entries)),
+            replacement=self.alpha > 0,
+            generator=generator,
+        )
         entries = [self.entries[index] for index in drawn.tolist()]
-        for entry, number in zip(entries, weight.tolist(), strict=True):
+        for entry, number in zip(entries, weight[drawn].tolist(), strict=True):
             entry["use"] += 1
             entry["IS"] = number
         if any(entry["use"] >= self.max_use for entry in entries):
@@ -904,6 +919,33 @@ class ReplayBuffer:
         for entry, priority in zip(entries, priorities, strict=True):
             entry["priority"] = max(priority, 1e-6)
 
+
+# %% [markdown]
+# Sixteen samples with the numbers 0 to 15, batches of sixteen, and priorities that grow with the
+# number. The mean of all numbers is 7.5. What do the draws say?
+
+# %%
+buffer = ReplayBuffer(max_use=10**9, alpha=0.6, beta=1.0)
+buffer.push([{"number": i} for i in range(16)])
+buffer.update(list(buffer.entries), [1.0 + i for i in range(16)])
+generator = torch.Generator().manual_seed(0)
+draws = [entry for _ in range(1000) for entry in buffer.sample(16, generator)]
+number = np.array([entry["sample"]["number"] for entry in draws])
+weight = np.array([entry["IS"] for entry in draws])
+print(f"mean of the draws {number.mean():.2f}", end=", ")
+print(f"weighted {np.average(number, weights=weight):.2f}")
+# If every sample is drawn once, the same weights bend what was straight.
+once = np.array([[entry["sample"]["number"], entry["IS"]] for entry in buffer.entries])
+print(f"each sample once, weighted {np.average(once[:, 0], weights=once[:, 1]):.2f}")
+
+# %% tags=["claims"]
+assert number.mean() > 8.5, "the draws prefer large priorities"
+assert abs(np.average(number, weights=weight) - 7.5) < 0.2, "the weights undo it"
+assert np.average(once[:, 0], weights=once[:, 1]) < 5.5, "and spoil draws without it"
+
+# %% [markdown]
+# With priorities, `IMPALA` takes $\alpha_u = 0.6$ and $\beta_w = 0.4$, the paper's choice. Whether they
+# help the agent of this chapter was not measured: all runs below do without.
 
 # %% [markdown]
 # ## The loop
@@ -1052,34 +1094,8 @@ class IMPALA:
 # %% [markdown]
 # To have a task with continuous actions that is as well known as CartPole, we take CartPole
 # itself, and let the agent say how hard it pushes.
-
-
-# %% tags=["export"]
-class ForceCartPole(gym.ActionWrapper[NDArray[np.float32], NDArray[np.float32], int]):
-    """CartPole with a force from -1 to 1, in units of 10 newtons.
-
-    Args:
-        env: The environment CartPole.
-    """
-
-    def __init__(self, env: gym.Env[NDArray[np.float32], int]) -> None:
-        super().__init__(env)
-        self.action_space = spaces.Box(-1.0, 1.0, (1,))
-
-    def action(self, action: NDArray[np.float32]) -> int:
-        """Set the strength of the push; return its side."""
-        cart: Any = self.unwrapped
-        cart.force_mag = 10 * abs(float(action[0]))
-        return int(action[0] > 0)
-
-
-def make_force_cart_pole(**arguments: Any) -> gym.Env[Any, Any]:
-    """Make the environment; arguments are those of CartPole."""
-    return ForceCartPole(gym.make("CartPole-v1", **arguments))
-
-
-gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
-
+#
+# It is `ForceCartPole` in {doc}`workshop/worlds`.
 
 # %% tags=["export"]
 # Settings with which the agent was seen to learn, by environment. What an entry leaves
@@ -1140,7 +1156,7 @@ import matplotlib.pyplot as plt
 
 from literate_rl.agents import best_device, make_envs
 from literate_rl.ppo import make_policy
-from literate_rl.evaluation import evaluate
+from literate_rl.evaluation import evaluate, paired_difference
 from literate_rl.workshop.runs import fit, flat_env
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
@@ -1229,10 +1245,53 @@ fig.tight_layout()
 # both kinds coincide. With four updates six of ten uncorrected runs collapse, and one with V-trace. With
 # eight updates it is nine and four. The seeds are the same, so the runs can be compared in pairs:
 # five collapse only without the correction, in either panel, and none collapses only with it. So it
-# helps, and it is no insurance. With an actor that falls behind hardly any run collapses, not even
-# with a lag of 15. There V-trace has its price: it learns more slowly. A ratio is clipped above 1 and
-# not below, so on average the same data weigh less.
+# helps, and it is no insurance.
 #
+# With an actor that falls behind hardly any run collapses, not even with a lag of 15. And what is
+# striking there: uncorrected data that are 15 collections old do as well as fresh ones, as far as ten
+# seeds can tell. V-trace has its price on them. With a lag of 15 it learns more slowly than without
+# correction, and than with fresh data; with a lag of 5 no difference is seen. One candidate for a
+# reason is that a ratio is clipped above 1 and not below, so on average the same data weigh less. We
+# have not tested that.
+
+# %% tags=["claims"]
+stored = {title: stored_runs(name) for title, name in experiments.items()}
+
+
+def late_returns(title, kind):
+    """Return the mean of the last third of each run."""
+    curves = stored[title][kind].curves
+    return curves[:, -curves.shape[1] // 3 :].mean(1)
+
+
+def compared(first, second):
+    """Return the paired difference of two kinds of run, late in the training."""
+    return paired_difference(late_returns(*first), late_returns(*second))
+
+
+fresh = stored["1 update"]
+assert (fresh["V-trace"].curves == fresh["uncorrected"].curves).all(), "one line"
+for title, fallen in (("4 updates", (1, 6)), ("8 updates", (4, 9))):
+    with_it, without = (
+        stored[title][kind].curves[:, -1] < 15 for kind in ("V-trace", "uncorrected")
+    )
+    assert (with_it.sum(), without.sum()) == fallen, "of ten runs"
+    assert (without & ~with_it).sum() == 5, "only without the correction"
+    assert not (with_it & ~without).any(), "none only with it"
+for title in ("lag 5", "lag 15"):
+    runs = stored[title].values()
+    assert sum((x.curves[:, -1] < 15).sum() for x in runs) <= 1, "hardly any collapses"
+    kept = compared((title, "uncorrected"), ("1 update", "uncorrected"))
+    assert kept.low < 0 < kept.high, "uncorrected data do as well as fresh ones"
+slower = compared(("lag 15", "V-trace"), ("lag 15", "uncorrected"))
+assert slower.high < 0, "more slowly than without correction"
+slower = compared(("lag 15", "V-trace"), ("1 update", "V-trace"))
+assert slower.high < 0, "and than with fresh data"
+for second in (("lag 5", "uncorrected"), ("1 update", "V-trace")):
+    found = compared(("lag 5", "V-trace"), second)
+    assert found.low < 0 < found.high, "with a lag of 5 no difference is seen"
+
+# %% [markdown]
 # Why do they fall? Look at one action, as likely as another one before the first update, with an
 # advantage of $-1$. Uncorrected, its loss is $\log \pi(a)$, which has no lower bound. Each update
 # pushes it further down, however rare it has become. With V-trace the weight of the push is the
@@ -1258,15 +1317,18 @@ for name, corrected in (("V-trace", True), ("uncorrected", False)):
 # %% [markdown]
 # ## Traps
 #
-# These are mistakes of DI-engine's IMPALA, except where another name is given. Four more were
-# shown in {doc}`/chapters/off_policy`.
+# These are mistakes of DI-engine's IMPALA, except where another name is given. More were shown in
+# {doc}`/chapters/off_policy`, and {doc}`/docs/errata` links the lines. Its own collectors put one
+# episode into a sample, so an end in the middle of a sample, on which some of these traps depend, is
+# something that you meet with a vector environment, and not there.
 #
 # ### Trap: the step after an end
 #
 # DI-engine multiplies the value behind an end by zero, *where it stands*. But that number has a
-# second role: it is also the value of the next episode's first step. So this step is spoiled, and
-# its reward is set to zero to hide it. One step for each end is lost. Here each reward is 1 and
-# each value is 5:
+# second role: it is also the value of the next episode's first step. And the weight behind an end
+# is zero, which suits empty steps that fill up a sample, and takes the reward of a real one. Where
+# the next episode stands in the same sample, one step for each end is lost. Here each reward is 1
+# and each value is 5:
 
 # %%
 done = torch.tensor([0.0, 0, 1, 0, 0, 0])
@@ -1420,7 +1482,7 @@ print("by the setting:   ", values.reshape(6, 2)[:, 0].tolist())
 # ### Trap: a mask in one place
 #
 # If the actor masks actions that are not possible, the learner has to mask them too. DI-engine's
-# does not. Take a policy that has not changed, two of whose four actions are masked. The step pays
+# has no line for it (and refuses the observations that would bring a mask). Take a policy that has not changed, two of whose four actions are masked. The step pays
 # 1 and ends the episode, the value is 0, so the loss of the value should be 1:
 
 # %%
@@ -1498,10 +1560,10 @@ print("in use:    ", optimizer.param_groups[0]["lr"])
 # | actors | in this process, with a lag | processes, TensorFlow queue | processes, shared memory | one collector | Ray actors | processes |
 # | a sample | unroll across episodes | unroll across episodes | unroll across episodes | unroll of one episode | unroll across episodes | whole episode |
 # | replay | each sample up to 16 times | none | none | each sample up to 16 times | optional | a buffer of episodes |
-# | step behind an end | kept | kept | kept | thrown away | kept | no such step |
+# | step behind an end | kept | kept | kept | thrown away, but its own samples have none | kept | no such step |
 # | $\lambda$ | 0.95 | none | none | 0.95 | none | none |
 # | optimiser | Adam or RMSprop, both clipped | RMSprop | RMSprop, clipped | Adam, clipped; RMSprop, not clipped | Adam, clipped | Adam |
-# | *clip_momentum_norm* | $\kappa$ is `clip_value`, from the first update on | | | $\kappa$ is `clip_coef`, 5 and no setting of the policy; after 100 updates | | |
+# | *clip_momentum_norm* | $g_{\max}$ is `clip_value`, from the first update on | | | $g_{\max}$ is `clip_coef`, 5 and no setting of the policy; after 100 updates | | |
 # | where the modes are set up | in the constructor | | | `_init_learn`, `_init_collect`, `_init_eval` | | |
 #
 # ## On the best device
@@ -1580,8 +1642,8 @@ grade(answer, starts, *lengths)
 # %% [markdown]
 # ### Exercise 3: importance weights
 #
-# Return the weights $w_i$ of {eq}`replay-priority` for a list of priorities, if all samples are
-# drawn.
+# Return the weights $w_i$ of {eq}`replay-priority` for the priorities of all samples in a buffer.
+# The answer is compared with what `ReplayBuffer` attaches to its draws.
 
 
 # %%
@@ -1590,8 +1652,13 @@ def answer(priority, alpha, beta):
 
 
 def importance(priority, alpha, beta):
-    weight = np.array(priority) ** (-alpha * beta)
-    return (weight / weight.max()).tolist()
+    buffer = ReplayBuffer(max_use=10**9, alpha=alpha, beta=beta)
+    buffer.push([{} for _ in priority])
+    buffer.update(list(buffer.entries), priority)
+    generator = torch.Generator().manual_seed(0)
+    while not all("IS" in entry for entry in buffer.entries):
+        buffer.sample(1, generator)
+    return [entry["IS"] for entry in buffer.entries]
 
 
 cases = [([1.0, 1.0], 0.6, 0.4), ([1.0, 4.0, 9.0], 0.5, 1.0), ([2.0, 1.0], 1.0, 0.0)]

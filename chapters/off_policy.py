@@ -38,7 +38,6 @@ from literate_rl.policy_gradient import (
     check_tensor,
     policy_gradient_error,
 )
-from literate_rl.ppo_error import mean_and_deviation
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.signatures import (
     Bool,
@@ -104,11 +103,21 @@ axis.legend()
 fig.tight_layout()
 
 # %% [markdown]
-# **What to notice.** After 32 steps the weight has mean 1 and a deviation of about ten. A
-# gradient with such a weight is noise. Ratios that are clipped at 1 stay calm. But
-# their product has no longer the mean 1, so something is lost. What is it? The
-# answer is the subject of this chapter.
-#
+# **What to notice.** After 32 steps the weight has mean 1 and a standard deviation of about ten. A
+# gradient with such a weight is noise. The product of ratios that are clipped at 1 never leaves the
+# range from 0 to 1. But it no longer has mean 1. Its mean is $0.8^{32}$, less than a thousandth, so
+# most of its calm is shrinkage: next to that mean, its standard deviation is larger than it looks.
+# Something is lost. What is it? The answer is the subject of this chapter.
+
+# %% tags=["claims"]
+mean, mean_square = (old * ratio).sum(), (old * ratio.square()).sum()
+assert abs(mean - 1) < 1e-12, "mean 1"
+assert 9 < (mean_square**32 - 1).sqrt() < 13, "a standard deviation of about ten"
+mean = (old * ratio.clamp(max=1)).sum()
+assert abs(mean - 0.8) < 1e-12, "so the mean of the product is 0.8 to the power 32"
+assert mean**32 < 1e-3 < deviation[31], "shrinkage, and the deviation above the mean"
+
+# %% [markdown]
 # ## V-trace
 #
 # V-trace {cite:p}`espeholt2018` clips the ratio in three places, with three bounds:
@@ -378,7 +387,7 @@ print("clipped policy's values:", closed_form(clipped_policy(pi, pi_old)).round(
 print("target policy's values: ", closed_form(pi).round(6))
 
 # %% [markdown]
-# The values settle, and not where the target policy's values are. We need not wait for
+# The values settle, but not at the target policy's values. We need not wait for
 # that. A sweep is an affine function of the values, $V \mapsto b + W V$. Sweeps from
 # zero and from one 1 at a time give $b$ and $W$, and the fixed point solves a linear
 # equation. Beside it stands a bandit with three arms: one step, then the end.
@@ -810,6 +819,23 @@ def normal(name: str, output: Any, shape: tuple[int, ...]) -> Any:
     return Independent(Normal(mu, sigma, validate_args=False), 1)
 
 
+def mean_and_deviation(name: str, logit: Any) -> tuple[Tensor, Tensor]:
+    """Take ``mu`` and ``sigma`` out of a mapping; raise if they do not fit."""
+    expected = f"{name} must be a mapping with the keys 'mu' and 'sigma'"
+    if isinstance(logit, Tensor) or not hasattr(logit, "keys"):
+        raise TypeError(f"{expected}, got {type(logit).__name__}")
+    if not {"mu", "sigma"} <= set(logit.keys()):
+        raise ValueError(f"{expected}, got the keys {sorted(logit.keys())}")
+    mu, sigma = logit["mu"], logit["sigma"]
+    if not isinstance(mu, Tensor) or mu.dim() != 2 or mu.numel() == 0:
+        got = tuple(mu.shape) if isinstance(mu, Tensor) else type(mu).__name__
+        raise ValueError(f"{name}['mu'] must be a tensor of shape (B, A), got {got}")
+    check_shape(f"{name}['sigma']", sigma, mu.shape)
+    if (sigma <= 0).any():
+        raise ValueError(f"{name}['sigma'] must be positive, got {sigma.min().item()}")
+    return mu, sigma
+
+
 # %% [markdown]
 # Here is a batch of 5 steps in 3 environments. The six fields are enough when no episode
 # ends in it.
@@ -858,8 +884,8 @@ print("without:       ", published)
 
 # %% [markdown]
 # Nothing is left to earn, so each target of the first episode should be 0. Without the cut
-# it is 100. DI-engine gets away with it, because its collector puts one episode into a
-# sample. A vector environment that resets by itself does not.
+# it is 100. DI-engine gets away with it, because its collectors put one episode into a
+# sample. With a vector environment that resets by itself nobody does.
 #
 # ### Trap: a truncation that reads the next episode
 #
@@ -936,44 +962,6 @@ print(
 # %% [markdown]
 # The value of the last state learns 0, and every target before it has lost the last reward.
 #
-# ### Trap: a sum beside a mean
-#
-# Machin adds up the policy's loss over all steps and averages that of the value. Which of the two
-# counts then depends on how many steps there are. Here the same four steps are there once, and a
-# hundred times:
-
-# %%
-logit = torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]], [[0.0, 0.0]], [[2.0, 0.0]]])
-for copies in (1, 100):
-    many = logit.repeat(1, copies, 1)
-    ones = torch.ones(5, copies)
-    action = torch.zeros(4, copies, dtype=torch.long)
-    data = vtrace_data(many, many, action, ones, ones[1:])
-    loss = vtrace_error_discrete_action(data)
-    both = (loss.policy_loss / loss.value_loss).item()
-    print(
-        f"{4 * copies:3d} steps: policy to value {both:.2f}, published {both * 4 * copies:.2f}"
-    )
-
-# %% [markdown]
-# Two more things are in the same lines. There is one bound for surprises and for advantages, so
-# whoever lifts it to get the values of $\pi$ lifts it for the policy's gradient too. And the
-# entropy is reshaped to one column, which fails if an action has two numbers:
-
-# %%
-once = torch.zeros(1, 1)
-end = torch.ones(1, 1, dtype=torch.bool)
-step = (torch.tensor([[50.0]]).log(), once + 1, once, once, end, ~end, 1.0, 1.0)
-print("advantage, a bound of its own:", vtrace(*step, None, None, 1.0)[1].item())
-print(
-    "advantage, the common bound:  ", round(vtrace(*step, None, None, None)[1].item())
-)
-try:
-    Normal(torch.zeros(5, 2), torch.ones(5, 2)).entropy().view(5, 1)
-except RuntimeError as error:
-    print("entropy:", error)
-
-# %% [markdown]
 # ### Trap: a test that cannot fail
 #
 # DI-engine's test of these losses checks that all three are numbers, adds them up, runs backward,

@@ -19,15 +19,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from literate_rl.workshop.signatures import Float, check_index, checked
-from literate_rl.workshop.signatures import check_finite as check_numbers
+from literate_rl.workshop.signatures import Float, check_finite, check_index, checked
 
 __all__ = [
     "categorical_entropy",
@@ -372,7 +370,7 @@ def policy_gradient_error(
     # The loss {eq}`policy-gradient-loss`. Autograd differentiates this line, and what
     # comes out is minus a sample of {eq}`policy-gradient`, divided by $B$.
     loss = -(factor * log_prob).mean()
-    check_numbers(loss, log_prob=log_prob, adv=adv, weight=weight)
+    check_finite(loss, log_prob=log_prob, adv=adv, weight=weight)
     return loss
 
 
@@ -425,7 +423,7 @@ def optimal_baseline(
     total = weight.sum(1, keepdim=True)
     weight = torch.where(total > 0, weight / total, prob)
     baseline = (weight * q_value.detach()).sum(1)
-    check_numbers(baseline, logit=prob, q_value=q_value)
+    check_finite(baseline, logit=prob, q_value=q_value)
     return baseline
 
 
@@ -645,7 +643,7 @@ def categorical_entropy(logit: Float[Tensor, "B N"]) -> Float[Tensor, "B"]:
     surprise = -torch.where(log_prob == -torch.inf, 0.0, log_prob)
     # The mean {eq}`categorical-entropy`.
     entropy = (log_prob.exp() * surprise).sum(1)
-    check_numbers(entropy, logit=surprise)
+    check_finite(entropy, logit=surprise)
     return entropy
 
 
@@ -680,35 +678,6 @@ def check_shape(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
     return tensor
 
 
-def check_finite(result: tuple[float, ...], **inputs: Tensor | None) -> None:
-    """Raise if a result is not finite, and name the input that is to blame.
-
-    Args:
-        result: What was computed.
-        inputs: The tensors that the result was computed from, by their names. A logit
-            of minus infinity is legal: it takes an action away.
-
-    Raises:
-        ValueError: If any number of ``result`` is NaN or infinite.
-    """
-    if all(map(math.isfinite, result)):
-        return
-    for name, value in inputs.items():
-        if value is None:
-            continue
-        legal = torch.isfinite(value)
-        if name.startswith("logit"):
-            legal |= value == -torch.inf
-        if not legal.all():
-            place = tuple((~legal).nonzero()[0].tolist())
-            bad = value[place].item()
-            raise ValueError(f"{name} must be finite, got {bad} at index {place}")
-    raise ValueError(
-        f"the result {result} is not finite: an action that was taken has probability "
-        f"zero, or one of {', '.join(inputs)} is too large"
-    )
-
-
 def check_logit(name: str, logit: Any) -> tuple[int, int]:
     """Return the shape (B, N) of logits, or raise if they are no such thing."""
     check_tensor(name, logit)
@@ -737,6 +706,8 @@ def check_action(action: Any, batch: int, num_actions: int) -> None:
 # policy over two, and nothing is NaN.
 
 # %%
+from math import log
+
 logit = torch.tensor(
     [[0.0, 0.0, 0.0], [2.0, 0.0, -2.0], [0.0, 0.0, -torch.inf]], requires_grad=True
 )
@@ -748,8 +719,8 @@ for row, h, slope in zip(logit.softmax(1), entropy, gradient, strict=True):
     print(f"probabilities {shown}: entropy {h.item():.2f}, gradient {slopes}")
 
 # %% tags=["claims"]
-assert abs(entropy[0].item() - math.log(3)) < 1e-6
-assert abs(entropy[2].item() - math.log(2)) < 1e-6, "a policy over two"
+assert abs(entropy[0].item() - log(3)) < 1e-6
+assert abs(entropy[2].item() - log(2)) < 1e-6, "a policy over two"
 assert gradient.isfinite().all(), "nothing is NaN"
 
 # %% [markdown]
@@ -961,9 +932,10 @@ for size, (own, others) in lengths_along.items():
 # ### Trap: a gradient through the advantage
 #
 # The value in $G - V_\theta(s)$ comes out of a network. If it is not detached, the loss has a
-# second way down: $\log \pi$ is always negative, so *raise the value*. Keras's example of an
-# actor and a critic was reported to do this
-# ([keras-io #194](https://github.com/keras-team/keras-io/issues/194)). Together with a squared
+# second way down: $\log \pi$ is always negative, so *raise the value*.
+# [Keras's example](https://github.com/keras-team/keras-io/blob/0df30d775727a6789b7bdb4028561f2026cc4d52/examples/rl/actor_critic_cartpole.py)
+# of an actor and a critic does this, in the line `diff = ret - value`
+# ([#194](https://github.com/keras-team/keras-io/issues/194)). Together with a squared
 # error $\frac12 (G - V_\theta)^2$ the value then settles where $\mathbb{E}[\log \pi - (G -
 # V_\theta)] = 0$, that is at $V + H$: too high by the entropy.
 

@@ -9,32 +9,32 @@
 # %% [markdown]
 # # The PPO error
 #
-# **How far may one batch of experience move a policy?** Proximal policy optimisation
-# answers with a loss that stops pushing once the policy has moved far enough
-# {cite:p}`schulman2017`.
-#
-# At the end of this chapter you can derive that loss, read every line of it, say for
-# each sample whether it still has a gradient, and use it for discrete and for
-# continuous actions. You will also know six mistakes that published versions make.
+# **How far may one batch move a policy?** Proximal policy optimization, PPO, answers with
+# a loss that stops pushing once an action has become likely or unlikely enough
+# {cite:p}`schulman2017`. After this chapter you can read that loss line by line, and say of
+# each sample whether it still has a gradient. It takes about 25 minutes. You need the
+# policy gradient ({doc}`policy_gradient`) and advantages ({doc}`advantages`).
 
 # %% tags=["export", "hide-input"]
-"""The PPO error: clipped surrogate, value error, entropy bonus and KL estimates."""
+"""The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
-from torch.distributions import Categorical, Independent, Normal
+from torch.distributions import Distribution, Independent, Normal
 
-from literate_rl.policy_gradient import (
-    check_action,
+from literate_rl.workshop.fast import FusedPolicyError
+from literate_rl.workshop.signatures import (
+    Float,
+    Int,
+    Positive,
     check_finite,
-    check_logit,
-    check_shape,
-    check_tensor,
+    checked,
 )
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "policy_error_from_log_prob",
     "ppo_info",
     "ppo_policy_data",
+    "ppo_policy_data_continuous",
     "ppo_policy_error",
     "ppo_policy_error_continuous",
     "ppo_policy_loss",
@@ -52,100 +53,129 @@ __all__ = [
 ]
 
 # %% [markdown]
-# ## What goes in, what comes out
+# ## A loss with a brake
 #
-# A batch holds $B$ samples. For each sample we know the action $a$ and an estimate
-# $\hat A$ of its advantage: how much better it was than the policy's average
-# ({doc}`/chapters/advantages`). An action with a positive advantage is called *good*,
-# one with a negative advantage *bad*. A sample may have a weight $w$.
+# The policy gradient makes actions with a positive advantage more likely and the others
+# less likely. How *much*, it does not say. A batch tells us about the policy that
+# collected it, and the further we move away from that policy, the less it tells. So PPO
+# watches the **ratio** $\rho$: how likely an action is now, divided by how likely it was
+# when it was taken. Before the first update it is 1.
 #
-# Two policies judge the action: $\pi_{\text{old}}$, which collected the batch and stays
-# fixed, and $\pi_\theta$, which we train. Each is given by its *logits*, unnormalised
-# log-probabilities, one row of $N$ numbers for each sample.
-#
-# The names of these tuples are those of DI-engine and of PPOxFamily, so that code
-# written for them runs here. The functions that check shapes and numbers are those of
-# {doc}`/chapters/policy_gradient`.
+# Drag the two numbers. The line is the objective of one sample over its ratio; we want it
+# to be large. The shaded height is its slope, the force with which the sample pulls on the
+# logarithm of its probability. On the left the action was better than average: its
+# advantage $\hat A$ is 1. On the right it was worse.
+
+# %% tags=["hide-input"]
+import torch
+
+from literate_rl.ppo_error import (
+    clipped_surrogate,
+)  # the package's own; this chapter defines it below
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
 
 
-# %% tags=["export"]
-class ppo_policy_data(NamedTuple):
-    """What the policy error reads: one batch of B samples.
-
-    Attributes:
-        logit_new: What describes the policy in training. Discrete actions: logits of
-            shape (B, N). Continuous actions: a mapping with ``mu`` and ``sigma`` of
-            shape (B, A).
-        logit_old: The same for the policy that collected the batch. No gradient flows
-            into it.
-        action: The actions taken, (B,) integers or (B, A) real numbers.
-        adv: Advantage estimates, (B,). No gradient flows into them.
-        weight: One factor for each sample, (B,), or None for ones.
-    """
-
-    logit_new: Any
-    logit_old: Any
-    action: Any
-    adv: Tensor
-    weight: Tensor | None
+def objective_and_slope(ratio, advantage, epsilon=0.2, c=None):
+    log_prob = ratio.log().requires_grad_()
+    zero = torch.zeros_like(ratio)
+    objective = clipped_surrogate(log_prob, zero, zero + advantage, epsilon, c)
+    (slope,) = torch.autograd.grad(objective.sum(), log_prob)
+    return objective.detach(), slope
 
 
-class ppo_policy_loss(NamedTuple):
-    """The two parts of the policy's loss, 0-dimensional tensors with gradient.
-
-    The total to minimise is ``policy_loss - entropy_weight * entropy_loss``: the second
-    field is the mean entropy itself. With continuous actions it may be negative.
-    """
-
-    policy_loss: Tensor
-    entropy_loss: Tensor
+def upright(words, place, beside, low, high):
+    # Without a dual clip there is no place, and nothing to see.
+    x, y = ([place] * 2, [low, high]) if place else ([], [])
+    name_at, height = [place + beside] if place else [], high * 0.93 + low * 0.07
+    yield Mark("line dashed", x, y, "quiet")
+    yield Mark("label", name_at, [height] * len(name_at), "quiet", (), words)
 
 
-class ppo_info(NamedTuple):
-    """Two numbers to watch while training, Python floats.
+ratios = torch.linspace(0.005, 3.595, 360, dtype=torch.float64)
+edges = (ratios[1:] + ratios[:-1]) / 2
 
-    Attributes:
-        approx_kl: Mean of ``log_prob_old - log_prob_new``, the estimate called k1 of
-            the divergence from the old to the new policy, in nats.
-        clipfrac: Fraction of samples whose ratio left the clip range.
-    """
 
-    approx_kl: float
-    clipfrac: float
+def frame(epsilon, c):
+    bound = None if c == "off" else c
+    pictures, readout = [], []
+    for advantage, name, low, high, ticks in (
+        (1.0, "better than average, Â = 1", -0.2, 1.8, (0, 1)),
+        (-1.0, "worse than average, Â = −1", -3.6, 0.8, (-3, -2, -1, 0)),
+    ):
+        objective, slope = objective_and_slope(ratios, advantage, epsilon, bound)
+        picture = plot(
+            name,
+            f"The clipped surrogate over the ratio, {name}, and its slope.",
+            Axis("ratio ρ", 0, 3.6, ticks=(0, 1, 2, 3)),
+            Axis("objective, and its slope (shaded)", low, high, ticks),
+            Mark("line", [0, 3.6], [0, 0], "faint"),
+            *upright("1−ε", 1 - epsilon, -0.26, low, high),
+            *upright("1+ε", 1 + epsilon, 0.26, low, high),
+            *upright("c", bound, 0.13, low, high),
+            Mark("band", ratios.tolist(), slope.tolist(), "accent", [0.0] * 360),
+            Mark("line thick", ratios.tolist(), objective.tolist()),
+        )
+        pictures.append(picture)
+        first, *_, last = (slope != 0).nonzero().flatten().tolist()
+        dead = [f"below {edges[first - 1]:.2f}"] if first > 0 else []
+        dead += [f"above {edges[last]:.2f}"] if last < 359 else []
+        readout.append(f"{name}: no slope {' and '.join(dead)}")
+    return pictures, "\n".join(readout)
 
+
+dial(
+    "The clipped surrogate over the ratio",
+    frame,
+    {
+        "clip range ε": [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4],
+        "dual clip c": ["off", 3.4, 3.2, 3.0, 2.8, 2.6, 2.4, 2.2, 2.0, 1.8, 1.6],
+    },
+    start=(0.2, "off"),
+)
+
+# %% [markdown]
+# **Notice** where the shade ends. On the left it ends at $1 + \epsilon$, because there
+# the action has become likely enough. On the right it ends at $1 - \epsilon$, because
+# there it has become unlikely enough. A sample that went the *wrong* way keeps its slope
+# and pulls the policy back. On the right that pull grows without bound, until the dual
+# clip ends it at $c$. The rest of this chapter is this picture as a formula and as code.
+
+# %% tags=["claims"]
+better, worse = frame(0.2, "off")[1].split("\n")
+assert better.endswith("no slope above 1.20"), "likely enough"
+assert worse.endswith("no slope below 0.80"), "unlikely enough"
+far = torch.tensor([3.0, 30.0, 300.0], dtype=torch.float64)
+assert torch.allclose(objective_and_slope(far, -1.0)[1], -far), "without bound"
+assert frame(0.2, 2.0)[1].endswith("no slope below 0.80 and above 2.00"), "until c"
 
 # %% [markdown]
 # ## The ratio
 #
-# How much more likely is the action now than when it was taken? The **ratio** says it,
+# We want actions of the new policy $\pi_\theta$ with a high advantage, but all we have
+# are actions of the policy $\pi_{\text{old}}$ that collected the batch. An average over
+# the one is a weighted average over the other:
+#
+# $$
+# \sum_a \pi_\theta(a \mid s)\, \hat A(s, a)
+#     = \sum_a \pi_{\text{old}}(a \mid s)\, \rho(\theta)\, \hat A(s, a) .
+# $$ (def-importance)
+#
+# The weight is the ratio. From logarithms of probabilities it is computed as
 #
 # $$
 # \rho(\theta) = \frac{\pi_\theta(a \mid s)}{\pi_{\text{old}}(a \mid s)}
 #              = \exp\bigl(\log \pi_\theta(a \mid s) - \log \pi_{\text{old}}(a \mid s)\bigr) .
 # $$ (ratio)
 #
-# Before the first update it is 1. Why is it useful? We want actions of $\pi_\theta$ with
-# a high advantage, but we only have actions of $\pi_{\text{old}}$. The ratio exchanges
-# one policy for the other:
+# The exchange is exact for the actions. But the states are still those that the old policy
+# visited, and the noise grows with the ratio. Hence the brake.
 #
-# $$
-# \sum_a \pi_\theta(a \mid s)\, \hat A
-#     = \sum_a \pi_{\text{old}}(a \mid s)\, \rho(\theta)\, \hat A .
-# $$ (def-importance)
+# ## The clip
 #
-# On the right stands an average over the old policy's actions. The exchange is exact for
-# the actions. But the states are still those that the old policy visited, and the noise
-# grows with the ratio. So a batch can be trusted only while the ratio stays near 1.
-#
-# ## The clipped surrogate
-#
-# The **surrogate** $\rho(\theta) \hat A$ is what stands in that average. Since
+# The term $\rho(\theta) \hat A$ is called the **surrogate**. Since
 # $\nabla \rho = \rho\, \nabla \log \pi_\theta$, its gradient at $\rho = 1$ is
-# $\hat A\, \nabla \log \pi_\theta(a \mid s)$. That is the policy gradient
-# ({doc}`/chapters/policy_gradient`): it makes good actions more likely and bad ones
-# less likely. But it has no brake.
-#
-# PPO takes the smaller of the surrogate and of one whose ratio is held within
+# $\hat A\, \nabla \log \pi_\theta(a \mid s)$: the policy gradient, without a brake. PPO
+# takes the smaller of the surrogate and of one whose ratio is held within
 # $1 \pm \epsilon$:
 #
 # $$
@@ -153,13 +183,12 @@ class ppo_info(NamedTuple):
 #     \operatorname{clip}(\rho, 1-\epsilon, 1+\epsilon)\, \hat A\bigr) .
 # $$ (clipped-surrogate)
 #
-# The minimum makes it a pessimist. Once the policy has moved *with* the advantage
-# beyond the range, the sample has no say any more. When it has moved *against* the
-# advantage, the full gradient pulls it back.
+# The minimum makes it a pessimist: leaving the range can never look better than its edge,
+# but it can look worse.
 #
-# For $\hat A < 0$ the surrogate has no lower bound: a large ratio gives a large loss
-# and a large step. The **dual clip** {cite:p}`ye2020` bounds it by $c \hat A$, with a
-# constant $c > 1$:
+# For $\hat A < 0$ the surrogate has no lower bound. A single unlucky sample with a large
+# ratio makes a large step. The **dual clip** {cite:p}`ye2020` bounds it by $c \hat A$, with
+# a constant $c > 1$:
 #
 # $$
 # L_c(\rho, \hat A) =
@@ -168,85 +197,106 @@ class ppo_info(NamedTuple):
 #   L(\rho, \hat A) & \hat A \ge 0 .
 # \end{cases}
 # $$ (dual-clip)
+#
+# The function takes log-probabilities only. So it serves all kinds of actions.
 
 
 # %% tags=["export"]
+AboveOne = Annotated[float, Gt(1)]
+
+
+@checked
 def clipped_surrogate(
-    log_prob_new: Tensor,
-    log_prob_old: Tensor,
-    adv: Tensor,
-    clip_ratio: float = 0.2,
-    dual_clip: float | None = None,
-) -> Tensor:
+    log_prob_new: Float[Tensor, "*B"],
+    log_prob_old: Float[Tensor, "*B"],
+    adv: Float[Tensor, "*B"],
+    clip_ratio: Positive = 0.2,
+    dual_clip: AboveOne | None = None,
+) -> Float[Tensor, "*B"]:
     """Compute PPO's clipped objective of each sample, to be maximised.
 
-    It knows log-probabilities only, so that one function serves discrete, continuous
-    and hybrid actions. Gradient flows into ``log_prob_new`` alone.
+    Gradient flows into ``log_prob_new`` alone. That the result is finite is left to the
+    loss that sums it up.
 
     Args:
-        log_prob_new: Log-probability of each action under the policy in training, of
-            any shape; (B,) in this chapter.
+        log_prob_new: Log-probability of each action under the policy in training.
         log_prob_old: The same under the policy that collected the batch.
-        adv: Advantage estimates, of the same shape.
-        clip_ratio: Half width of the clip range, greater than 0.
-        dual_clip: Bound c of the dual clip, greater than 1, or None for no bound.
+        adv: Advantage estimates.
+        clip_ratio: Half width of the clip range.
+        dual_clip: Bound c of the dual clip, or None for no bound.
 
-    Returns:
-        The objective of each sample, in the shape of ``log_prob_new``.
-
-    Raises:
-        TypeError: If an argument is no tensor.
-        ValueError: If shapes differ or a clip constant is out of its range.
-
-    Source:
-        Schulman et al. 2017, equation 7; Ye et al. 2020, equation 5 (dual clip).
+    Source: Schulman et al. 2017, equation 7; Ye et al. 2020, equation 5 (dual clip).
     """
-    check_clip(clip_ratio, dual_clip)
-    check_tensor("log_prob_new", log_prob_new)
-    check_shape("log_prob_old", log_prob_old, log_prob_new.shape)
-    check_shape("adv", adv, log_prob_new.shape)
-
     # The old policy and the advantage are data. Cut off from the graph here, they are
-    # constants whatever the caller hands over.
+    # constants, whatever the caller hands over.
     log_prob_old, adv = log_prob_old.detach(), adv.detach()
 
-    # The ratio {eq}`ratio`, from the difference of logarithms. Beyond $e^{\pm 20}$ it
-    # stays constant: an infinite ratio would turn the gradient of every clipped sample
-    # into $0 \cdot \infty$, which is not a number.
+    # The ratio {eq}`ratio`. Beyond $e^{\pm 20}$ it stays constant: an infinite ratio
+    # would make the gradient of a clipped sample $0 \cdot \infty$, which is no number.
     ratio = (log_prob_new - log_prob_old).clamp(-20.0, 20.0).exp()
 
-    # The clipped surrogate {eq}`clipped-surrogate`: the pessimist's choice.
+    # The pessimist's choice {eq}`clipped-surrogate`.
     unclipped = ratio * adv
     clipped = ratio.clamp(1.0 - clip_ratio, 1.0 + clip_ratio) * adv
     objective = torch.min(unclipped, clipped)
 
-    # The dual clip {eq}`dual-clip`. For a good action with $c > 1 + \epsilon$ the bound
-    # $c \hat A$ lies above everything that the clip leaves, so it must not touch it.
+    # The dual clip {eq}`dual-clip`. For a positive advantage the bound $c \hat A$ lies
+    # above everything that the clip leaves, so it must not touch it.
     if dual_clip is not None:
         bounded = torch.max(objective, dual_clip * adv)
         objective = torch.where(adv < 0, bounded, objective)
     return objective
 
 
-def check_clip(clip_ratio: float, dual_clip: float | None) -> None:
-    """Raise ``ValueError`` if a clip constant is out of its range (or NaN)."""
-    if not clip_ratio > 0:
-        raise ValueError(f"clip_ratio must be greater than 0, got {clip_ratio}")
-    if dual_clip is not None and not dual_clip > 1:
-        raise ValueError(f"dual_clip must be greater than 1 or None, got {dual_clip}")
+# %% [markdown]
+# Four samples by hand. The policy made the first action of each pair more likely and the
+# second one less likely. Which two have no slope?
 
+# %%
+ratio = torch.tensor([1.5, 0.5, 1.5, 0.5])
+adv = torch.tensor([1.0, 1.0, -1.0, -1.0])
+objective, slope = objective_and_slope(ratio, adv)
+
+print("ratio  advantage  objective  slope")
+for row in zip(ratio, adv, objective, slope, strict=True):
+    print("{:5.1f}  {:9.0f}  {:9.2f}  {:5.2f}".format(*(x.item() for x in row)))
 
 # %% [markdown]
+# The first and the last: the policy has gone their way, far enough. The two in the middle
+# went the wrong way, and they pull. In one table, with `live` for a slope:
+#
+# | advantage | below, $\rho < 1-\epsilon$ | inside | above, $\rho > 1+\epsilon$ | far above, $\rho > c$ |
+# |---|---|---|---|---|
+# | $\hat A > 0$ | live | live | 0 | 0 |
+# | $\hat A < 0$ | 0 | live | live, grows with $\rho$ | 0 with dual clip |
+
+# %% tags=["claims"]
+assert (slope == 0).tolist() == [True, False, False, True], "the first and the last"
+assert slope[1] > 0 > slope[2], "the two in the middle pull the policy back"
+regions = torch.tensor([0.5, 1.1, 1.5, 5.0])
+for advantage, live in ((1.0, [1, 1, 0, 0]), (-1.0, [0, 1, 1, 0])):
+    slopes = objective_and_slope(regions, advantage, c=3.0)[1]
+    assert (slopes != 0).int().tolist() == live, "the table"
+assert objective_and_slope(regions, -1.0)[1][-1] == -5, "live without dual clip"
+
+# %% [markdown]
+# Other ways to hold a policy back came before. TRPO {cite:p}`schulman2015` maximises the
+# same surrogate under a bound on the Kullback–Leibler divergence between old and new
+# policy, which takes second derivatives. A sibling of PPO in the same paper subtracts a
+# multiple of that divergence. The clip needs neither, but it is not a bound: it only takes
+# away a sample's *own* push. Other samples may carry the ratio on. The last exercise shows how
+# far.
+#
 # ## From samples to a loss
 #
-# An optimiser minimises, so the loss is the negative mean of the weighted objective,
+# An optimizer minimises, so the **policy loss** is the negative mean of the objective,
 #
 # $$
 # \mathcal L_\pi(\theta) = -\frac1B \sum_{b=1}^{B} w_b\, L_c\bigl(\rho_b(\theta), \hat A_b\bigr) .
 # $$ (policy-loss)
 #
-# Weights of zero take samples out of the sum but not out of $B$. If you want the mean
-# over the samples that count, pass `weight / weight.mean()`.
+# A sample may have a weight $w$. Weights of zero take samples out of the sum but not out of
+# $B$. For the mean over the samples that count, pass `weight / weight.mean()`.
 #
 # A policy that is sure of itself too early stops exploring. The **entropy bonus** pays
 # for uncertainty,
@@ -258,25 +308,55 @@ def check_clip(clip_ratio: float, dual_clip: float | None) -> None:
 # \end{aligned}
 # $$ (entropy-bonus)
 #
-# The value function has an error of its own, $\mathcal L_V$ below. All three make up the
-# total, with the weights $c_V$ and $c_H$:
+# Together with the error of the values, $\mathcal L_V$ below, and with two weights $c_V$
+# and $c_H$, the total is
 #
 # $$
 # \mathcal L = \mathcal L_\pi + c_V\, \mathcal L_V - c_H\, \mathcal H .
 # $$ (def-ppo-total)
 #
-# Mind the minus sign. Entropy is a reward here, and what is rewarded is subtracted from
-# a loss.
-#
-# Two numbers tell how far the policy has moved. With $\ell = \log \rho$, the mean of
-# $-\ell$ over the old policy's actions estimates the Kullback–Leibler divergence,
+# **Mark the minus sign.** Entropy is wanted, and what is wanted is subtracted from a loss.
+# The field below is called `entropy_loss`, a name that suggests the opposite. The names of
+# fields and functions are those of PPOxFamily and of DI-engine up to its version 0.5.3, so
+# that code written for them runs here.
+
+
+# %% tags=["export"]
+class ppo_policy_loss(NamedTuple):
+    """The two parts of the policy's loss, with gradient.
+
+    The total to minimise is ``policy_loss - entropy_weight * entropy_loss``: the second
+    field is the mean entropy itself. With continuous actions it may be negative.
+    """
+
+    policy_loss: Float[Tensor, ""]
+    entropy_loss: Float[Tensor, ""]
+
+
+class ppo_info(NamedTuple):
+    """Two numbers to watch while training.
+
+    Attributes:
+        approx_kl: The estimate k1 of the divergence from the old to the new policy, in
+            nats: the mean of ``log_prob_old - log_prob_new``.
+        clipfrac: Fraction of samples whose ratio left the clip range.
+    """
+
+    approx_kl: float
+    clipfrac: float
+
+
+# %% [markdown]
+# Two numbers tell how far the policy has moved. The divergence
+# $\operatorname{KL}(\pi_{\text{old}} \,\|\, \pi_\theta)$ is the mean of
+# $-\log \rho$ over all actions of the old policy. Over those in the batch, that is the
+# estimate
 #
 # $$
-# k_1 = \frac1B \sum_b -\ell_b
-# \;\approx\; \operatorname{KL}(\pi_{\text{old}} \,\|\, \pi_\theta) ,
+# k_1 = \frac1B \sum_b -\ell_b , \qquad \ell_b = \log \rho_b .
 # $$ (kl-k1)
 #
-# and the **clip fraction** counts the samples whose ratio is out of range,
+# The **clip fraction** counts the samples whose ratio is out of range,
 #
 # $$
 # \text{clipfrac} = \frac1B \sum_b \mathbb 1\bigl[\rho_b > 1 + \epsilon
@@ -285,210 +365,200 @@ def check_clip(clip_ratio: float, dual_clip: float | None) -> None:
 
 
 # %% tags=["export"]
+@checked
 def policy_error_from_log_prob(
-    log_prob_new: Tensor,
-    log_prob_old: Tensor,
-    entropy: Tensor,
-    adv: Tensor,
-    weight: Tensor | None = None,
-    clip_ratio: float = 0.2,
-    dual_clip: float | None = None,
+    log_prob_new: Float[Tensor, "B"],
+    log_prob_old: Float[Tensor, "B"],
+    entropy: Float[Tensor, "B"],
+    adv: Float[Tensor, "B"],
+    weight: Float[Tensor, "B"] | None = None,
+    clip_ratio: Positive = 0.2,
+    dual_clip: AboveOne | None = None,
 ) -> tuple[ppo_policy_loss, ppo_info]:
     """Compute the PPO policy error from log-probabilities, whatever the action space.
 
-    Args:
-        log_prob_new: Log-probability of each action under the policy in training, (B,).
-        log_prob_old: The same under the policy that collected the batch, (B,).
-        entropy: Entropy of the policy in training at each state, (B,), in nats.
-        adv: Advantage estimates, (B,).
-        weight: One factor for each sample, (B,), or None for ones.
-        clip_ratio: Half width of the clip range, greater than 0.
-        dual_clip: Bound of the dual clip, greater than 1, or None for no bound.
+    ``entropy`` is that of the policy in training at each state, in nats. The other
+    arguments are those of ``clipped_surrogate``; without ``weight`` each sample counts
+    as one.
 
-    Returns:
-        The losses (0-dimensional tensors) and two floats to watch.
-
-    Raises:
-        TypeError: If an argument is no tensor.
-        ValueError: If shapes differ or a clip constant is out of its range.
+    Source: Schulman et al. 2017, equations 7 and 9.
     """
     objective = clipped_surrogate(
         log_prob_new, log_prob_old, adv, clip_ratio, dual_clip
     )
-    check_shape("entropy", entropy, objective.shape)
+    bonus = entropy
     if weight is not None:
-        check_shape("weight", weight, objective.shape)
-        objective, entropy = objective * weight.detach(), entropy * weight.detach()
+        objective, bonus = objective * weight.detach(), entropy * weight.detach()
 
     # The policy loss {eq}`policy-loss` and the entropy {eq}`entropy-bonus`, each a mean
     # over the batch.
-    loss = ppo_policy_loss(-objective.mean(), entropy.mean())
+    loss = ppo_policy_loss(-objective.mean(), bonus.mean())
 
     # What we only watch needs no graph: the estimate {eq}`kl-k1` and the clip fraction
     # {eq}`clip-fraction`.
     with torch.no_grad():
-        log_ratio = log_prob_new - log_prob_old
-        ratio = log_ratio.exp()
+        kl = (log_prob_old - log_prob_new).mean()
+        ratio = (log_prob_new - log_prob_old).exp()
         outside = (ratio > 1.0 + clip_ratio) | (ratio < 1.0 - clip_ratio)
-        clipfrac = outside.count_nonzero().item() / outside.numel()
-        info = ppo_info(0.0 - log_ratio.mean().item(), clipfrac)
-    return loss, info
+        numbers = torch.stack([kl, outside.count_nonzero(), *loss])
+
+    # A number that leaves a GPU makes Python wait, so all of them leave at once.
+    check_finite(
+        numbers,
+        log_prob_new=log_prob_new,
+        log_prob_old=log_prob_old,
+        entropy=entropy,
+        adv=adv,
+        weight=weight,
+    )
+    approx_kl, num_outside, *_ = numbers.tolist()
+    return loss, ppo_info(approx_kl, num_outside / outside.numel())
 
 
 # %% [markdown]
 # ### Discrete actions
 #
-# What is left is to turn logits into log-probabilities and entropies.
-# `torch.distributions` does it.
+# A policy over $N$ actions is given by a row of *logits* for each sample, unnormalised
+# log-probabilities. Here is what a batch holds.
 
 
 # %% tags=["export"]
+class ppo_policy_data(NamedTuple):
+    """What the policy error reads: one batch of B samples.
+
+    Gradient flows into ``logit_new`` alone.
+
+    Attributes:
+        logit_new: Logits of the policy in training.
+        logit_old: Logits of the policy that collected the batch. Minus infinity in both
+            takes an action away.
+        action: The actions taken, from 0 to N - 1.
+        adv: Advantage estimates.
+        weight: One factor for each sample, or None for ones.
+    """
+
+    logit_new: Float[Tensor, "B N"]
+    logit_old: Float[Tensor, "B N"]
+    action: Int[Tensor, "B"]
+    adv: Float[Tensor, "B"]
+    weight: Float[Tensor, "B"] | None
+
+
+@checked
 def ppo_policy_error(
-    data: ppo_policy_data, clip_ratio: float = 0.2, dual_clip: float | None = None
+    data: ppo_policy_data,
+    clip_ratio: Positive = 0.2,
+    dual_clip: AboveOne | None = None,
 ) -> tuple[ppo_policy_loss, ppo_info]:
     """Compute the PPO policy error of discrete actions.
 
-    Args:
-        data: Logits (B, N), old logits (B, N), actions (B,) as integers, advantages
-            (B,), weights (B,) or None.
-        clip_ratio: Half width of the clip range, greater than 0.
-        dual_clip: Bound of the dual clip, greater than 1, or None for no bound.
-
-    Returns:
-        ``ppo_policy_loss`` (0-dimensional tensors) and ``ppo_info`` (floats).
-
-    Raises:
-        TypeError: If a field is no tensor, or the actions are no integers.
-        ValueError: If shapes differ, an action is out of range, a clip constant is out
-            of its range or the result is not finite. The message names the field.
-
-    Source:
-        Schulman et al. 2017, equations 7 and 9.
+    Source: Schulman et al. 2017, equations 7 and 9.
     """
-    logit_new, logit_old, action, adv, weight = data
-    check_discrete(logit_new, logit_old, action)
+    check_range(data)
+    # A softmax gives the log-probabilities of all actions. The old ones are constants:
+    # where both come from one network, their gradient would cancel the new ones'.
+    log_prob_new = data.logit_new.log_softmax(1)
+    log_prob_old = data.logit_old.detach().log_softmax(1)
 
-    # The old logits are constants. Without `detach` their gradient would cancel the new
-    # ones' wherever both come from one network.
-    dist_new = Categorical(logits=logit_new, validate_args=False)
-    dist_old = Categorical(logits=logit_old.detach(), validate_args=False)
-    loss, info = policy_error_from_log_prob(
-        dist_new.log_prob(action),
-        dist_old.log_prob(action),
-        dist_new.entropy(),
-        adv,
-        weight,
-        clip_ratio,
-        dual_clip,
-    )
+    # The entropy {eq}`entropy-bonus` of each row. An action that was taken away has the
+    # probability zero, and zero times infinity would be NaN.
+    entropy = -(log_prob_new.exp() * log_prob_new.clamp(min=-1e4)).sum(1)
+
+    # The entries of the actions that were taken.
+    taken = data.action.unsqueeze(1)
+    new = log_prob_new.gather(1, taken).squeeze(1)
+    old = log_prob_old.gather(1, taken).squeeze(1)
+    taken_under = "the log-probability of data.action under data."
     check_finite(
-        (*(part.item() for part in loss), *info),
-        logit_new=logit_new,
-        logit_old=logit_old,
-        adv=adv,
-        weight=weight,
+        new + old + entropy,
+        **{f"{taken_under}logit_new": new, f"{taken_under}logit_old": old},
     )
-    return loss, info
+    return policy_error_from_log_prob(
+        new, old, entropy, data.adv, data.weight, clip_ratio, dual_clip
+    )
 
 
-def check_discrete(logit_new: Any, logit_old: Any, action: Any) -> None:
-    """Raise if logits and actions do not fit together; see ``ppo_policy_error``."""
-    shape = check_logit("logit_new", logit_new)
-    check_shape("logit_old", logit_old, shape)
-    check_action(action, *shape)
+def check_range(data: ppo_policy_data) -> None:
+    """Raise if an action is none of the N, which a signature cannot say."""
+    (low, high), last = data.action.aminmax(), data.logit_new.shape[1] - 1
+    if not (low >= 0) & (high <= last):
+        raise ValueError(f"data.action must lie in 0..{last}, got {low}..{high}")
 
 
 # %% [markdown]
 # ### Continuous actions
 #
-# A Gaussian policy gives a mean $\mu$ and a deviation $\sigma$ for each of the $A$
-# numbers of an action. The density of the whole action is the product of the $A$
-# densities, so its logarithm is a sum. `Independent` takes that sum. The surrogate
-# does not change. The sum in {eq}`entropy-bonus` becomes an integral. It may be negative,
-# when the densities are high.
+# A Gaussian policy gives a mean $\mu$ and a standard deviation $\sigma$ for each of the $A$
+# numbers of an action. Nothing else changes. The sum in {eq}`entropy-bonus` becomes an
+# integral, which is negative where densities are high.
 
 
 # %% tags=["export"]
+class Gaussian(TypedDict):
+    """Means and standard deviations, as a dictionary or a tree tensor."""
+
+    mu: Float[Tensor, "B A"]
+    sigma: Float[Tensor, "B A"]
+
+
+class ppo_policy_data_continuous(NamedTuple):
+    """The fields of ``ppo_policy_data``, which will do as well, for real numbers."""
+
+    logit_new: Gaussian
+    logit_old: Gaussian
+    action: Float[Tensor, "B A"]
+    adv: Float[Tensor, "B"]
+    weight: Float[Tensor, "B"] | None
+
+
+@checked
 def ppo_policy_error_continuous(
-    data: ppo_policy_data, clip_ratio: float = 0.2, dual_clip: float | None = None
+    data: ppo_policy_data_continuous,
+    clip_ratio: Positive = 0.2,
+    dual_clip: AboveOne | None = None,
 ) -> tuple[ppo_policy_loss, ppo_info]:
     """Compute the PPO policy error of continuous actions.
 
-    Args:
-        data: ``logit_new`` and ``logit_old`` are mappings (or tree tensors) with ``mu``
-            and ``sigma``, each (B, A); actions (B, A), advantages (B,), weights (B,) or
-            None.
-        clip_ratio: Half width of the clip range, greater than 0.
-        dual_clip: Bound of the dual clip, greater than 1, or None for no bound.
-
-    Returns:
-        ``ppo_policy_loss`` (0-dimensional tensors) and ``ppo_info`` (floats).
-
-    Raises:
-        TypeError: If a field is of the wrong kind.
-        ValueError: If shapes differ, a deviation is not positive, a clip constant is
-            out of its range or the result is not finite. The message names the field.
-
-    Source:
-        Schulman et al. 2017, equations 7 and 9.
+    Source: Schulman et al. 2017, equations 7 and 9.
     """
-    logit_new, logit_old, action, adv, weight = data
-    mu_new, sigma_new = mean_and_deviation("logit_new", logit_new)
-    mu_old, sigma_old = mean_and_deviation("logit_old", logit_old)
-    check_shape("logit_old.mu", mu_old, mu_new.shape)
-    check_shape("action", action, mu_new.shape)
-
-    # `Independent(..., 1)` sums the log-densities over the last dimension. Without it
-    # log-probabilities have the shape (B, A), and the shape check below refuses them.
-    dist_new = Independent(Normal(mu_new, sigma_new, validate_args=False), 1)
-    dist_old = Independent(
-        Normal(mu_old.detach(), sigma_old.detach(), validate_args=False), 1
+    new = gaussian("logit_new", data.logit_new)
+    old = gaussian("logit_old", data.logit_old)
+    log_prob_new, log_prob_old = new.log_prob(data.action), old.log_prob(data.action)
+    entropy = new.entropy()
+    inputs = {
+        f"data.{field}.{key}": getattr(data, field)[key]
+        for field in ("logit_new", "logit_old")
+        for key in ("mu", "sigma")
+    }
+    check_finite(
+        log_prob_new + log_prob_old + entropy, **inputs, **{"data.action": data.action}
     )
-    loss, info = policy_error_from_log_prob(
-        dist_new.log_prob(action),
-        dist_old.log_prob(action),
-        dist_new.entropy(),
-        adv,
-        weight,
+    return policy_error_from_log_prob(
+        log_prob_new,
+        log_prob_old.detach(),
+        entropy,
+        data.adv,
+        data.weight,
         clip_ratio,
         dual_clip,
     )
-    check_finite(
-        (*(part.item() for part in loss), *info),
-        mu_new=mu_new,
-        sigma_new=sigma_new,
-        mu_old=mu_old,
-        sigma_old=sigma_old,
-        action=action,
-        adv=adv,
-        weight=weight,
-    )
-    return loss, info
 
 
-def mean_and_deviation(name: str, logit: Any) -> tuple[Tensor, Tensor]:
-    """Take ``mu`` and ``sigma`` out of a mapping; raise if they do not fit."""
-    expected = f"{name} must be a mapping with the keys 'mu' and 'sigma'"
-    if isinstance(logit, Tensor) or not hasattr(logit, "keys"):
-        raise TypeError(f"{expected}, got {type(logit).__name__}")
-    if not {"mu", "sigma"} <= set(logit.keys()):
-        raise ValueError(f"{expected}, got the keys {sorted(logit.keys())}")
-    mu, sigma = logit["mu"], logit["sigma"]
-    if not isinstance(mu, Tensor) or mu.dim() != 2 or mu.numel() == 0:
-        got = tuple(mu.shape) if isinstance(mu, Tensor) else type(mu).__name__
-        raise ValueError(f"{name}['mu'] must be a tensor of shape (B, A), got {got}")
-    check_shape(f"{name}['sigma']", sigma, mu.shape)
-    if (sigma <= 0).any():
-        raise ValueError(f"{name}['sigma'] must be positive, got {sigma.min().item()}")
-    return mu, sigma
+def gaussian(name: str, policy: Gaussian) -> Distribution:
+    """Return the distribution of whole actions; raise where there is none."""
+    mu, sigma = policy["mu"], policy["sigma"]
+    if not (sigma > 0).all():
+        raise ValueError(f"data.{name}.sigma must be positive, got {sigma.min()}")
+    # The density of an action is the product of its numbers' densities. `Independent`
+    # therefore adds up their logarithms, over the last dimension.
+    return Independent(Normal(mu, sigma, validate_args=False), 1)
 
 
 # %% [markdown]
 # ## The value error
 #
-# The value network regresses to a return $G$ that was computed when the batch was
-# collected. Some implementations clip this error as well, around the value
-# $V_{\text{old}}$ of that time:
+# The critic regresses to a return $G$ that was computed when the batch was collected. Some
+# implementations clip this error as well, around the value $V_{\text{old}}$ of that time:
 #
 # $$
 # \begin{aligned}
@@ -499,9 +569,9 @@ def mean_and_deviation(name: str, logit: Any) -> tuple[Tensor, Tensor]:
 # \end{aligned}
 # $$ (value-clip)
 #
-# The half width $\epsilon_V$ is measured in the units of the return. A width of 0.2
-# suits returns near 1. With returns near 100 it stops each value 0.2 away from where it
-# was. So here $\epsilon_V$ is a constant of its own, and off unless you ask for it.
+# The half width $\epsilon_V$ is measured in units of the return. A width of 0.2 suits
+# returns near 1. With returns near 100 it stops each value 0.2 away from where it was. So
+# here $\epsilon_V$ is a constant of its own, and off unless you ask for it.
 
 
 # %% tags=["export"]
@@ -509,428 +579,113 @@ class ppo_value_data(NamedTuple):
     """What the value error reads: one batch of B samples.
 
     Attributes:
-        value_new: Values of the network in training, (B,).
-        value_old: Values at the time of collection, (B,). Read only with a value clip.
-        return_: Returns to regress to, (B,).
-        weight: One factor for each sample, (B,), or None for ones.
+        value_new: Values of the network in training; gradient flows into them alone.
+        value_old: Values at the time of collection, read only with a value clip.
+        return_: Returns to regress to.
+        weight: One factor for each sample, or None for ones.
     """
 
-    value_new: Tensor
-    value_old: Tensor | None
-    return_: Tensor
-    weight: Tensor | None
+    value_new: Float[Tensor, "B"]
+    value_old: Float[Tensor, "B"] | None
+    return_: Float[Tensor, "B"]
+    weight: Float[Tensor, "B"] | None
 
 
-def ppo_value_error(data: ppo_value_data, value_clip: float | None = None) -> Tensor:
+@checked
+def ppo_value_error(
+    data: ppo_value_data, value_clip: Positive | None = None
+) -> Float[Tensor, ""]:
     """Compute half the mean squared error of the values, clipped on request.
 
-    Args:
-        data: New values, old values, returns and weights, each (B,); the weights may be
-            None, and so may the old values when there is no clip.
-        value_clip: Half width of the clip range in units of the return, greater than 0,
-            or None for no clip.
+    ``value_clip`` is the half width of the clip range in units of the return, or None
+    for no clip.
 
-    Returns:
-        The error, a 0-dimensional tensor.
-
-    Raises:
-        TypeError: If a field is no tensor.
-        ValueError: If shapes differ, ``value_clip`` is not positive or the result is
-            not finite.
-
-    Source:
-        OpenAI baselines' ppo2, which the paper does not mention; Huang et al. 2022,
-        detail 9.
+    Source: OpenAI Baselines' ppo2 (the value clip is not in the paper); Huang et al.
+    2022, detail 9.
     """
     value_new, value_old, return_, weight = data
-    check_tensor("value_new", value_new)
-    check_shape("return_", return_, value_new.shape)
     error = (return_.detach() - value_new).square()
 
     # The larger of the two errors {eq}`value-clip`: a value that has moved far enough
-    # towards its return gets no gradient, one that has moved away gets all of it.
+    # toward its return gets no gradient, one that has moved away gets all of it.
     if value_clip is not None:
-        if not value_clip > 0:
-            raise ValueError(f"value_clip must be greater than 0, got {value_clip}")
-        anchor = check_shape("value_old", value_old, value_new.shape).detach()
+        if value_old is None:
+            raise TypeError("data.value_old must be a tensor for a clip, got None")
+        anchor = value_old.detach()
         clipped = anchor + (value_new - anchor).clamp(-value_clip, value_clip)
         error = torch.max(error, (return_.detach() - clipped).square())
 
     if weight is not None:
-        check_shape("weight", weight, value_new.shape)
         error = error * weight.detach()
     loss = 0.5 * error.mean()
-    check_finite(
-        (loss.item(),),
-        value_new=value_new,
-        value_old=value_old,
-        return_=return_,
-        weight=weight,
-    )
+    check_finite(loss, **data._asdict())
     return loss
 
 
 # %% [markdown]
-# ## A better estimate of the divergence
+# ## Three estimates of one divergence
 #
-# The estimate $k_1$ is right on average, yet a single batch often gives a negative
-# number for a quantity that cannot be negative. Adding a term of mean zero mends it
-# {cite:p}`schulman2020`:
+# The estimate $k_1$ is right on average, yet one batch often gives a negative number for
+# a quantity that cannot be negative. With $\ell = \log \rho$ as above there are two that
+# never do {cite:p}`schulman2020`. The first one squares,
+#
+# $$
+# k_2 = \frac1B \sum_b \tfrac12 \ell_b^2 ,
+# $$ (def-kl-k2)
+#
+# and has a small bias. The second one adds a term of mean zero to $k_1$,
 #
 # $$
 # k_3 = \frac1B \sum_b \bigl(e^{\ell_b} - 1 - \ell_b\bigr) \;\ge\; 0 .
 # $$ (kl-k3)
 #
-# The added term $e^\ell - 1$ has mean zero because the ratio has mean one. It cancels
-# most of the noise, since near $\ell = 0$ the sum is $\ell^2 / 2$.
+# The term $e^\ell - 1$ has mean zero because the ratio has mean one. It cancels most of
+# the noise, since near $\ell = 0$ the sum is $\ell^2 / 2$.
 
 
 # %% tags=["export"]
-def approx_kl_k3(log_prob_new: Tensor, log_prob_old: Tensor) -> Tensor:
-    """Estimate the divergence from the old to the new policy without negative values.
+@checked
+def approx_kl_k3(
+    log_prob_new: Float[Tensor, "B"], log_prob_old: Float[Tensor, "B"]
+) -> Float[Tensor, ""]:
+    """Estimate the divergence from the old to the new policy, without gradient.
 
-    Args:
-        log_prob_new: Log-probability of each action under the new policy, (B,).
-        log_prob_old: The same under the policy that drew the actions, (B,).
+    The actions are the old policy's; the result is in nats and never negative.
 
-    Returns:
-        The estimate in nats, a 0-dimensional tensor without gradient.
-
-    Raises:
-        TypeError: If an argument is no tensor.
-        ValueError: If the shapes differ.
-
-    Source:
-        Schulman 2020, the estimator called k3.
+    Source: Schulman 2020, the estimator called k3.
     """
-    check_tensor("log_prob_new", log_prob_new)
-    check_shape("log_prob_old", log_prob_old, log_prob_new.shape)
     # The estimate {eq}`kl-k3`. `expm1` keeps the digits that $e^\ell - 1$ loses when
     # the policies are close, which is the usual case.
-    with torch.no_grad():
-        log_ratio = log_prob_new - log_prob_old
-        return (log_ratio.expm1() - log_ratio).mean()
+    log_ratio = log_prob_new.detach() - log_prob_old.detach()
+    kl = (log_ratio.expm1() - log_ratio).mean()
+    check_finite(kl, log_prob_new=log_prob_new, log_prob_old=log_prob_old)
+    return kl
 
 
 # %% [markdown]
-# ## The same loss with its own backward pass
-#
-# The plain form above asks autograd to record some twenty operations, and then to walk
-# back through all of them. The gradient has a closed form that needs fewer. Derive it
-# once and the loss runs two to four times faster, with the same numbers
-# ({doc}`/docs/results`).
-#
-# Write $z_j$ for the logits of one sample, $p_j$ for their softmax and $a$ for the action
-# taken. Two derivatives are enough:
-#
-# $$
-# \begin{aligned}
-# \frac{\partial \log p_a}{\partial z_j} &= \mathbb 1[j = a] - p_j , \\
-# \frac{\partial H}{\partial z_j} &= -p_j\,(\log p_j + H) .
-# \end{aligned}
-# $$ (def-softmax-derivatives)
-#
-# Let $\chi_b$ be 1 where the surrogate of sample $b$ still moves with the ratio, and
-# 0 where a clip holds it. Where it is 1, the surrogate is $\rho \hat A$, whose derivative with
-# respect to $\log p_a$ is $\rho \hat A$ again. So the gradients of the policy loss and
-# of the entropy are
-#
-# $$
-# \begin{aligned}
-# \frac{\partial \mathcal L_\pi}{\partial z_j}
-#   &= -\frac{w}{B}\, \chi\, \rho \hat A\, \bigl(\mathbb 1[j = a] - p_j\bigr), \\
-# \frac{\partial \mathcal H}{\partial z_j}
-#   &= -\frac{w}{B}\, p_j\,(\log p_j + H) .
-# \end{aligned}
-# $$ (fused-gradient)
-#
-# The upper clip, the lower clip and the dual clip all hold the ratio itself. Only the
-# sign of the advantage decides between which bounds. A good action's ratio is held below $1 + \epsilon$, a bad one's
-# between $1 - \epsilon$ and $c$. So $\chi_b$ is 1 exactly where holding changed
-# nothing.
-#
-# One more thing costs time. On a CPU, `log_softmax` over a short last dimension is up to
-# ten times slower than over the first dimension of the transposed logits. The fused
-# form therefore works on the shape $(N, B)$.
-
-
-# %% tags=["export"]
-class FusedPolicyError(torch.autograd.Function):
-    """The discrete policy error as one node of the graph, with its gradient derived."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logit_new: Tensor,
-        logit_old: Tensor,
-        action: Tensor,
-        adv: Tensor,
-        weight: Tensor | None,
-        clip_ratio: float,
-        dual_clip: float | None,
-    ) -> tuple[Tensor, Tensor, float, float]:
-        """Compute both losses and, as floats, the divergence and the clip fraction."""
-        # Log-probabilities of the shape (N, B). Their difference at the action taken,
-        # of the shape (1, B), is the logarithm of {eq}`ratio`.
-        new = logit_new.t().log_softmax(0)
-        old = logit_old.t().log_softmax(0)
-        taken = action.long().unsqueeze(0)
-        log_ratio = (new - old).gather(0, taken)
-        ratio = log_ratio.exp()
-
-        # Hold the ratio as {eq}`clipped-surrogate` and {eq}`dual-clip` do. The bounds
-        # $e^{\pm 20}$ are those of the plain form. Before the dual clip, the two agree
-        # exactly where the ratio is in range.
-        good = ratio.clamp(LOWEST_RATIO, 1.0 + clip_ratio)
-        bad = ratio.clamp(max(1.0 - clip_ratio, LOWEST_RATIO), HIGHEST_RATIO)
-        outside = good != bad
-        if dual_clip is not None:
-            bad = bad.clamp(max=dual_clip)
-        held = torch.where(adv.signbit(), bad, good)
-
-        # A sample's share of a mean is $w / B$; the minus sign makes it a loss. The sum
-        # is {eq}`policy-loss`.
-        batch = adv.numel()
-        if weight is None:
-            share = torch.full_like(adv, -1.0 / batch)
-        else:
-            share = weight / -batch
-        loss = held * (adv * share)
-        policy_loss = loss.sum()
-
-        # The entropy {eq}`entropy-bonus`. The logarithm of a probability zero becomes a
-        # finite number, because zero times infinity is not zero. At $-10^4$ the
-        # exponential is zero in every precision.
-        prob = new.exp()
-        plogp = new.clamp_min_(-1e4).mul_(prob)
-        minus_entropy = plogp.sum(0)
-        entropy = (minus_entropy * share).sum()
-
-        # A loss that is proportional to the ratio is its own derivative with respect to
-        # $\log p_a$. Where a clip holds the ratio, there is none.
-        slope = loss.masked_fill_(held != ratio, 0.0)
-        ctx.save_for_backward(prob, plogp, minus_entropy, slope, share, taken)
-
-        # The estimate {eq}`kl-k1` and the clip fraction {eq}`clip-fraction`.
-        kl = 0.0 - log_ratio.sum().item() / batch
-        clipfrac = outside.count_nonzero().item() / batch
-        return policy_loss, entropy, kl, clipfrac
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        """Return the gradient of the new logits; everything else is a constant."""
-        # Autograd records these lines only for a second derivative, and that would be a
-        # wrong one: what forward saved counts as constant.
-        if torch.is_grad_enabled():
-            raise RuntimeError("the fused policy error can be differentiated only once")
-        prob, plogp, minus_entropy, slope, share, taken = ctx.saved_tensors
-        slope, share = slope * grads[0], share * grads[1]
-
-        # Both gradients {eq}`fused-gradient`, sorted: what has the factor $p_j$ in
-        # common is subtracted at once, and $\mathbb 1[j = a]$ adds to one logit of each
-        # sample.
-        common = slope.addcmul(share, minus_entropy)
-        grad = (plogp * share).addcmul(prob, common, value=-1.0)
-        grad.scatter_add_(0, taken, slope)
-        return grad.t(), None, None, None, None, None, None
-
-
-# The plain form holds the ratio between these, the exponentials of minus and plus 20.
-LOWEST_RATIO, HIGHEST_RATIO = math.exp(-20.0), math.exp(20.0)
-
-
-def fused_ppo_policy_error(
-    data: ppo_policy_data, clip_ratio: float = 0.2, dual_clip: float | None = None
-) -> tuple[ppo_policy_loss, ppo_info]:
-    """Compute what ``ppo_policy_error`` computes, two to four times faster.
-
-    Values and gradients agree with the plain form. Gradients of gradients do not exist.
-
-    Args:
-        data: Logits (B, N), old logits (B, N), actions (B,) as integers, advantages
-            (B,), weights (B,) or None.
-        clip_ratio: Half width of the clip range, greater than 0.
-        dual_clip: Bound of the dual clip, greater than 1, or None for no bound.
-
-    Returns:
-        ``ppo_policy_loss`` (0-dimensional tensors) and ``ppo_info`` (floats).
-
-    Raises:
-        TypeError: If a field is no tensor, or the actions are no integers.
-        ValueError: If shapes differ, an action is out of range, a clip constant is out
-            of its range or the result is not finite. The message names the field.
-    """
-    logit_new, logit_old, action, adv, weight = data
-    check_clip(clip_ratio, dual_clip)
-    check_discrete(logit_new, logit_old, action)
-    check_shape("adv", adv, action.shape)
-    if weight is not None:
-        check_shape("weight", weight, action.shape)
-
-    policy_loss, entropy_loss, *info = FusedPolicyError.apply(
-        logit_new, logit_old, action, adv, weight, clip_ratio, dual_clip
-    )
-    check_finite(
-        (policy_loss.item(), entropy_loss.item(), *info),
-        logit_new=logit_new,
-        logit_old=logit_old,
-        adv=adv,
-        weight=weight,
-    )
-    return ppo_policy_loss(policy_loss, entropy_loss), ppo_info(*info)
-
-
-# %% [markdown]
-# ## See it: four samples by hand
-#
-# Four samples, $\epsilon = 0.2$. Two actions were good ($\hat A = 1$), two were bad
-# ($\hat A = -1$); of each pair, the policy made one more likely and one less likely. The
-# last column is the derivative of the objective with respect to $\log \pi_\theta(a)$.
-
-# %%
-ratio = torch.tensor([1.5, 0.5, 1.5, 0.5], dtype=torch.float64)
-adv = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
-log_prob = ratio.log().requires_grad_()
-objective = clipped_surrogate(log_prob, torch.zeros_like(log_prob), adv)
-objective.sum().backward()
-
-print("ratio  advantage  objective  derivative")
-for row in zip(ratio, adv, objective, log_prob.grad, strict=True):
-    print("{:5.1f}  {:9.0f}  {:9.2f}  {:10.2f}".format(*(x.item() for x in row)))
-
-# %% [markdown]
-# **What to notice.** The first and the last sample have no derivative: the policy has
-# already gone their way, far enough. The two in the middle went the wrong way, and they
-# pull with all their weight. The third one pulls the harder the further it has gone.
-# That is the one that the dual clip tames.
-#
-# ## See it: the objective and its gradient
-#
-# Move the sliders. Beside each objective stands its derivative with respect to
-# $\log \pi_\theta(a)$, both over the ratio. The dotted line is $\rho = 1$. All curves come from `clipped_surrogate` and
-# from autograd.
-
-# %% tags=["hide-input"]
-import json
-
-from IPython.display import HTML
-
-EPSILONS, DUAL_CLIPS = [0.1, 0.2, 0.3, 0.4], [None, 3.0, 2.5, 2.0, 1.5, 1.2]
-
-
-def curves(sign: float, epsilon: float, c: float | None) -> list[str]:
-    """Return the objective and its gradient over the ratio, as SVG paths."""
-    ratio = torch.linspace(0.01, 3.6, 360, dtype=torch.float64)
-    log_prob = ratio.log().requires_grad_()
-    adv = torch.full_like(ratio, sign)
-    objective = clipped_surrogate(log_prob, torch.zeros_like(ratio), adv, epsilon, c)
-    objective.sum().backward()
-    # A panel is 300 wide for ratios of 0 to 3.6 and 120 high for values of -4 to 4.
-    x = (ratio / 3.6 * 300).tolist()
-    paths = []
-    for curve in (objective.detach(), log_prob.grad):
-        y = (60 - curve * 15).tolist()
-        points = [
-            (a, b)
-            for i, (a, b) in enumerate(zip(x, y, strict=True))
-            # A point on a straight line needs no place in the path.
-            if i in (0, 359) or abs(y[i - 1] - 2 * b + y[i + 1]) > 1e-6
-        ]
-        paths.append("M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in points))
-    return paths
-
-
-def panel(title: str, colour: str) -> str:
-    """Return the frame of one panel, and an empty curve."""
-    ticks = "".join(
-        f'<text x="{r / 3.6 * 300:.0f}" y="134" text-anchor="middle">{r}</text>'
-        for r in (1, 2, 3)
-    )
-    return f"""<svg viewBox="-25 -22 335 160" role="img" aria-label="{title}, over the
-      ratio" fill="currentColor" font-size="13"><text y="-8">{title}</text>
-      <text x="300" y="134" text-anchor="end">ratio</text>{ticks}
-      <text x="-6" y="34" text-anchor="end">2</text>
-      <text x="-6" y="64" text-anchor="end">0</text>
-      <text x="-6" y="94" text-anchor="end">−2</text>
-      <path d="M0,0V120H300M0,60H300" fill="none" stroke="currentColor" opacity=".5"/>
-      <path d="M83.3,0V120" stroke="currentColor" stroke-dasharray="3 4" opacity=".5"/>
-      <path class="curve" fill="none" stroke="{colour}" stroke-width="2.5"/></svg>"""
-
-
-paths = [
-    [curves(1.0, epsilon, c) + curves(-1.0, epsilon, c) for c in DUAL_CLIPS]
-    for epsilon in EPSILONS
-]
-panels = "".join(
-    panel(f"{what} for Â = {sign}", colour)
-    for sign, colour in (("1", "#2f7fd1"), ("−1", "#d9541e"))
-    for what in ("objective", "gradient")
-)
-HTML(f"""
-<figure class="slider" id="clip-slider" style="margin: 0; max-width: 46rem">
-  <p><label>clip range ε <input type="range" min="0" max="3" value="1"></label>
-     <output style="margin-right: 1.5rem">0.2</output>
-     <label>dual clip c <input type="range" min="0" max="5" value="0"></label>
-     <output>off</output></p>
-  <div style="display: grid; gap: .5rem; grid-auto-flow: row;
-              grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr))">{panels}</div>
-</figure>
-<script>
-(() => {{
-  const figure = document.getElementById("clip-slider");
-  const paths = {json.dumps(paths)};
-  const labels = [{json.dumps(EPSILONS)}, {json.dumps([c or "off" for c in DUAL_CLIPS])}];
-  const inputs = figure.querySelectorAll("input");
-  const outputs = figure.querySelectorAll("output");
-  const draw = () => {{
-    const [e, c] = [...inputs].map((input) => Number(input.value));
-    figure.querySelectorAll(".curve").forEach((curve, i) =>
-      curve.setAttribute("d", paths[e][c][i]));
-    outputs[0].textContent = labels[0][e];
-    outputs[1].textContent = labels[1][c];
-  }};
-  inputs.forEach((input) => input.addEventListener("input", draw));
-  draw();
-}})();
-</script>
-""")
-
-# %% [markdown]
-# **What to notice.** For a good action the gradient ends at $1 + \epsilon$, whatever the
-# dual clip. For a bad one it starts at $1 - \epsilon$ and grows without bound; the dual
-# clip ends it at $c$. Everywhere else the gradient is the ratio times the advantage, as
-# if there were no clip at all.
-#
-# In one table, with `live` for a gradient and 0 for none:
-#
-# | advantage | below, $\rho < 1-\epsilon$ | inside | above, $\rho > 1+\epsilon$ | far above, $\rho > c$, with dual clip |
-# |---|---|---|---|---|
-# | $\hat A > 0$ | live | live | 0 | 0 |
-# | $\hat A < 0$ | 0 | live | live, grows with $\rho$ | 0 |
-#
-# ## See it: three estimates of one divergence
-#
-# Two policies over six actions, 2,000 batches of 64 actions drawn from the old one. The
-# third estimate, $k_2$, is the mean of $\ell^2 / 2$.
+# Here are two policies over six actions, and 2,000 batches of 64 actions drawn from the old
+# one. Each batch gives one estimate of each kind.
 
 # %% mystnb={"image": {"alt": "Histograms of three estimates of the divergence: k1 is wide and partly negative, k2 and k3 are narrow and positive"}}
 import matplotlib.pyplot as plt
+from torch.distributions import Categorical, kl_divergence
 
-torch.manual_seed(0)
-logit_old = torch.randn(6, dtype=torch.float64)
-logit_new = logit_old + 0.4 * torch.randn(6, dtype=torch.float64)
-old, new = Categorical(logits=logit_old), Categorical(logits=logit_new)
-truth = torch.distributions.kl_divergence(old, new).item()
+generator = torch.Generator().manual_seed(0)
+noise = torch.randn(2, 6, generator=generator, dtype=torch.float64)
+old, new = Categorical(logits=noise[0]), Categorical(logits=noise[0] + 0.4 * noise[1])
+truth = kl_divergence(old, new).item()
 
-action = old.sample((2000, 64))
-log_ratio = new.log_prob(action) - old.log_prob(action)
-k1 = (-log_ratio).mean(1)
-k2 = (log_ratio.square() / 2).mean(1)
-k3 = torch.stack([approx_kl_k3(row, torch.zeros_like(row)) for row in log_ratio])
+action = torch.multinomial(old.probs, 2000 * 64, True, generator=generator)
+ell = (new.log_prob(action) - old.log_prob(action)).view(2000, 64)
+estimates = {
+    "$k_1$": -ell.mean(1),
+    "$k_2$": (ell.square() / 2).mean(1),
+    "$k_3$": torch.stack([approx_kl_k3(row, torch.zeros(64)) for row in ell]),
+}
 
 fig, ax = plt.subplots(figsize=(7, 3))
-bins = torch.linspace(-0.06, 0.1, 161).numpy()
-for name, estimate in (("$k_1$", k1), ("$k_2$", k2), ("$k_3$", k3)):
+bins = torch.linspace(-0.1, 0.2, 151).numpy()
+for name, estimate in estimates.items():
     ax.hist(estimate.numpy(), bins, histtype="step", linewidth=1.5, label=name)
 ax.axvline(0, color="#808080", linewidth=0.8)
 ax.axvline(truth, linestyle="--", color="C3", label="true divergence")
@@ -939,157 +694,171 @@ ax.legend()
 fig.tight_layout()
 
 print(f"true {truth:.4f}")
-for name, estimate in (("k1", k1), ("k2", k2), ("k3", k3)):
-    negative = (estimate < 0).double().mean()
+for name, estimate in estimates.items():
     print(
         f"{name}   {estimate.mean():.4f}, standard deviation {estimate.std():.4f}, "
-        f"negative in {negative:.0%} of the batches"
+        f"negative in {(estimate < 0).double().mean():.0%} of the batches"
     )
 
 # %% [markdown]
-# **What to notice.** All three are near the truth on average, $k_2$ with a small bias.
-# Only $k_1$ is ever negative, and its spread is many times that of the others. Log $k_1$
-# if you compare with other people's logs; stop early on $k_3$.
+# **Notice** that all three are near the truth on average, that only $k_1$ is ever negative,
+# and that it spreads several times as far as the others. So stop early on $k_3$.
 #
-# ## Traps
-#
-# ### Trap: a dual clip below one
-#
-# PPOxFamily's own test runs the loss with a dual clip of 0.5. With $c < 1$ the bound
-# $c \hat A$ lies above the surrogate already at $\rho = 1$, and bad actions are never
-# unlearned. The test did not notice: it draws its advantages from $[0, 1)$, where the
-# dual clip never acts.
+# All three go by the name `approx_kl`. In `ppo_info` it is $k_1$, as in DI-engine and
+# PPOxFamily. In the logs of CleanRL and Stable-Baselines3 it is $k_3$, and so it is in those
+# of {doc}`ppo`: `losses/approx_kl` is $k_3$ and `losses/old_approx_kl` is $k_1$, CleanRL's
+# names. Before you compare two logs, find out which one each of them holds.
 
-# %%
-log_prob = torch.zeros(1, requires_grad=True)
-surrogate = log_prob.exp() * -1.0
-torch.max(surrogate, 0.5 * torch.tensor([-1.0])).sum().backward()
-print(f"gradient for a bad action, c = 0.5: {log_prob.grad.item():.1f}")
-
-try:
-    clipped_surrogate(log_prob, torch.zeros(1), -torch.ones(1), dual_clip=0.5)
-except ValueError as error:
-    print(f"here: {error}")
+# %% tags=["claims"]
+k1, k2, k3 = estimates.values()
+for estimate in (k1, k2, k3):
+    assert abs(estimate.mean() - truth) < 0.2 * truth, "near the truth on average"
+assert (k1 < 0).double().mean() > 0.05, "k1 is negative at times"
+assert min(k2.min(), k3.min()) >= 0, "the others never"
+assert k1.std() > 3 * max(k2.std(), k3.std()), "k1 spreads several times as far"
 
 # %% [markdown]
-# ### Trap: the dual clip on good actions
+# ## The same loss, faster
 #
-# DI-engine's error for continuous actions bounds *all* samples by $c \hat A$. For a good
-# action and $c > 1 + \epsilon$ that bound is above anything the clip leaves. The maximum
-# always takes it, and a constant has no gradient: good actions are never learned.
+# Autograd records some twenty operations of the discrete error and walks back through all
+# of them. The gradient has a closed form that needs fewer, and the workshop derives it
+# ({doc}`workshop/fast`). With few actions this takes about half of the time or less; with
+# many actions the softmax is most of the work, and there is little to gain. {doc}`/docs/results`
+# has measurements.
+
+
+# %% tags=["export"]
+@checked
+def fused_ppo_policy_error(
+    data: ppo_policy_data,
+    clip_ratio: Positive = 0.2,
+    dual_clip: AboveOne | None = None,
+) -> tuple[ppo_policy_loss, ppo_info]:
+    """Compute what ``ppo_policy_error`` computes, with a gradient written by hand.
+
+    Values and gradients agree with the plain form. Gradients of gradients do not exist.
+    """
+    check_range(data)
+    policy_loss, entropy_loss, *info = FusedPolicyError.apply(
+        *data, clip_ratio, dual_clip
+    )
+    # The plain form knows which input is to blame.
+    if not math.isfinite(policy_loss.item() + entropy_loss.item() + info[0]):
+        return ppo_policy_error(data, clip_ratio, dual_clip)
+    return ppo_policy_loss(policy_loss, entropy_loss), ppo_info(*info)
+
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: the dual clip on all signs
+#
+# DI-engine's error for continuous actions
+# [bounds all samples](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/ppo.py#L433-L434)
+# by $c \hat A$. For a positive advantage and $c > 1 + \epsilon$ that bound lies above
+# anything that the clip leaves. The maximum always takes it, and a constant has no gradient:
+# what was better than average is never learned.
 
 # %%
 log_prob = torch.zeros(1, requires_grad=True)
 adv = torch.ones(1)
-objective = torch.min(log_prob.exp() * adv, log_prob.exp().clamp(0.8, 1.2) * adv)
-torch.max(objective, 3.0 * adv).sum().backward()
-print(f"bound on all signs: gradient {log_prob.grad.item():.1f}")
+ratio = log_prob.exp()
+objective = torch.min(ratio * adv, ratio.clamp(0.8, 1.2) * adv)
+(slope,) = torch.autograd.grad(torch.max(objective, 3.0 * adv).sum(), log_prob)
+print(f"bound on all signs:      slope {slope.item():.0f}")
 
-log_prob.grad = None
-clipped_surrogate(log_prob, torch.zeros(1), adv, dual_clip=3.0).sum().backward()
-print(f"bound on bad ones:  gradient {log_prob.grad.item():.1f}")
+ours = clipped_surrogate(log_prob, torch.zeros(1), adv, dual_clip=3.0)
+(ours_slope,) = torch.autograd.grad(ours.sum(), log_prob)
+print(f"bound on negative ones:  slope {ours_slope.item():.0f}")
+
+# %% tags=["claims"]
+assert slope.item() == 0, "a constant has no gradient"
+assert ours_slope.item() == 1, "bounded where the advantage is negative, it is alive"
 
 # %% [markdown]
 # ### Trap: an old policy with a gradient
 #
-# The same test builds the old logits from the new ones, inside the graph. What pulls the
-# new policy up pulls the old one up as well, the ratio hardly moves, and the two
-# gradients cancel.
+# PPOxFamily's
+# [test of this loss](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter1_overview/ppo.py#L76-L77)
+# builds the old logits from the new ones, inside the graph. What pulls the new policy up
+# pulls the old one up as well, and the two gradients cancel.
 
 # %%
-torch.manual_seed(0)
-logit = torch.randn(64, 32, requires_grad=True)
-action, adv = torch.randint(0, 32, (64,)), torch.randn(64)
-noise = 0.1 * torch.rand(64, 32)
-for name, old in (("attached", logit + noise), ("detached", (logit + noise).detach())):
-    log_prob_new = Categorical(logits=logit).log_prob(action)
-    log_prob_old = Categorical(logits=old).log_prob(action)
-    loss = -((log_prob_new - log_prob_old).exp() * adv).mean()
-    (gradient,) = torch.autograd.grad(loss, logit)
-    print(f"{name}: gradient norm {gradient.norm():.5f}")
+generator = torch.Generator().manual_seed(0)
+logit = torch.randn(64, 32, generator=generator).requires_grad_()
+shifted = logit + 0.1 * torch.rand(64, 32, generator=generator)
+action = torch.randint(0, 32, (64, 1), generator=generator)
+adv = torch.randn(64, 1, generator=generator)
+
+norms = {}
+for name, old in {"attached": shifted, "detached": shifted.detach()}.items():
+    log_ratio = (logit.log_softmax(1) - old.log_softmax(1)).gather(1, action)
+    (gradient,) = torch.autograd.grad(-(log_ratio.exp() * adv).mean(), logit)
+    norms[name] = gradient.norm().item()
+    print(f"{name}: gradient norm {norms[name]:.5f}")
 
 # %% [markdown]
-# `clipped_surrogate` detaches the old policy itself, so it does not matter what comes in.
-#
-# ### Trap: the sign of the entropy
-#
-# PPOxFamily's comment prints the bonus as $\sum_a \pi(a) \log \pi(a)$. That is *minus*
-# the entropy. Its code returns the entropy itself. Its test then adds both returned
-# losses, although a comment says to subtract. A step down that sum makes the policy
-# *more* certain. Here is one logit pair, after a hundred steps each way.
+# Little is left of the gradient. The functions of this chapter detach the old policy
+# themselves, so that it does not matter what comes in.
 
-# %%
-for sign, name in ((-1, "policy_loss - weight * entropy"), (1, "their sum")):
-    logit = torch.tensor([[0.5, -0.5]], requires_grad=True)
-    for _ in range(100):
-        data = ppo_policy_data(
-            logit, logit, torch.zeros(1, dtype=torch.long), torch.zeros(1), None
-        )
-        loss, _ = ppo_policy_error(data)
-        (gradient,) = torch.autograd.grad(
-            loss.policy_loss + sign * loss.entropy_loss, logit
-        )
-        logit = (logit - 0.1 * gradient).detach().requires_grad_()
-    print(f"{name:31s} probability of action 0: {logit.softmax(1)[0, 0]:.2f}")
-
-# %% [markdown]
-# ### Trap: a ratio that overflows
-#
-# One action whose log-probability rose by 100 makes an infinite ratio. The clipped loss
-# looks fine. Its gradient is zero times infinity.
-
-# %%
-log_prob = torch.tensor([100.0], requires_grad=True)
-ratio = log_prob.exp()
-loss = -torch.min(ratio, ratio.clamp(0.8, 1.2)).mean()
-loss.backward()
-print(f"written plainly: loss {loss.item():.1f}, gradient {log_prob.grad.item()}")
-
-log_prob.grad = None
-objective = clipped_surrogate(log_prob, torch.zeros(1), torch.ones(1))
-objective.sum().backward()
-print(f"here: objective {objective.item():.1f}, gradient {log_prob.grad.item()}")
+# %% tags=["claims"]
+assert norms["attached"] < norms["detached"] / 20, "little is left"
+taken = action.squeeze(1)
+data = ppo_policy_data(logit, shifted, taken, adv.squeeze(1), None)
+(gradient,) = torch.autograd.grad(ppo_policy_error(data)[0].policy_loss, logit)
+assert gradient.norm() > norms["detached"] / 2, "it does not matter what comes in"
 
 # %% [markdown]
 # ### Trap: a value clip in the wrong unit
 #
 # Many implementations use one constant, 0.2, for the ratio and for the value. The ratio
-# has no unit; the value has that of the return. Here the return is 100, and the network
-# is allowed to come nearer by 0.2.
+# has no unit, but the value has that of the return. Here the return is 100 and the value
+# was 0. How large are the gradients with such a clip, and without?
 
 # %%
 value = torch.tensor([0.1, 0.3, 50.0], requires_grad=True)
 data = ppo_value_data(value, torch.zeros(3), torch.full((3,), 100.0), None)
+gradients = {}
 for clip in (0.2, None):
-    (gradient,) = torch.autograd.grad(ppo_value_error(data, value_clip=clip), value)
-    shown = ", ".join(f"{g:6.2f}" for g in gradient.tolist())
-    print(f"value_clip={clip}: gradients at values 0.1, 0.3, 50: {shown}")
+    (gradient,) = torch.autograd.grad(ppo_value_error(data, clip), value)
+    gradients[clip] = gradient.tolist()
+    shown = ", ".join(f"{g:6.2f}" for g in gradients[clip])
+    print(f"value_clip={clip}: gradients at the values 0.1, 0.3, 50: {shown}")
+
+# %% [markdown]
+# The network may come nearer by 0.2. From there on, it learns nothing from this batch.
+
+# %% tags=["claims"]
+assert [g != 0 for g in gradients[0.2]] == [True, False, False], "nearer by 0.2"
+assert all(gradients[None]), "without the clip all three learn"
 
 # %% [markdown]
 # ## What well-known implementations do
 #
-# | question | this chapter | CleanRL | Stable-Baselines3 | Spinning Up | DI-engine | PPOxFamily |
+# | | this chapter | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L215-L272) | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L250-L293) | [Spinning Up](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L227-L271) | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/ppo.py#L189-L230) | [PPOxFamily](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter1_overview/ppo.py#L28-L64) |
 # |---|---|---|---|---|---|---|
-# | old log-probability | stored or from logits, detached | stored | stored | stored | from logits | from logits, not detached |
-# | dual clip | bad actions only, $c > 1$ checked | none | none | none | discrete: bad actions; continuous: all | bad actions, $c$ not checked |
-# | value clip | own width, off | width of the ratio, on | own width, off | none | width of the ratio, on | promised in the text |
-# | divergence logged | $k_1$; $k_3$ beside it | $k_1$ and $k_3$ | $k_3$ | $k_1$ | $k_1$ | $k_1$ |
-# | early stop on the divergence | left to the training loop | optional | optional | yes | no | no |
+# | old log-probability | stored or from logits, detached | stored | stored | stored | from logits | from logits |
+# | dual clip | negative advantages, $c > 1$ | none | none | none | negative ones; continuous: [all](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/ppo.py#L433-L434) | negative ones, any $c$; [chapter 7](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter7_tricks/dual_clip.py#L30-L45): $c > 1$ |
+# | value clip | own width, off | [own width](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L234-L244), off; no maximum | [width of the ratio](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L271-L280), on | [none](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L246-L248) | [width of the ratio](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/ppo.py#L233-L275), on | [named in the text](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter1_overview/ppo.py#L26) only |
+# | divergence | $k_1$; $k_3$ beside it | [$k_3$](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L262-L265) | [both](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L254-L257) | [$k_1$](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L237) | [$k_1$](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/ppo.py#L217-L218) | [$k_1$](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter1_overview/ppo.py#L59-L60) |
+# | stops early on it | left to the training loop | [on request](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L267-L271) | [on request](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L292-L293) | [yes](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L268-L271) | not in the loss | not in the loss |
+#
+# The code was read at the linked commits.
 #
 # ## On the best device
 #
-# The same functions run where the tensors are. The fused form is compared with the plain
-# one on the way.
+# The same functions run where the tensors are. The fused form stands beside the plain one.
 
 # %%
 from literate_rl.agents import best_device
 
 device = best_device()
-torch.manual_seed(0)
-logit_new = torch.randn(512, 6, device=device, requires_grad=True)
-logit_old = logit_new.detach() + 0.3 * torch.randn(512, 6, device=device)
-action = torch.randint(0, 6, (512,), device=device)
-adv = torch.randn(512, device=device)
+generator = torch.Generator().manual_seed(0)
+noise = torch.randn(2, 512, 6, generator=generator)
+logit_old = noise[0].to(device)
+logit_new = (noise[0] + 0.3 * noise[1]).to(device).requires_grad_()
+action = torch.randint(0, 6, (512,), generator=generator).to(device)
+adv = torch.randn(512, generator=generator).to(device)
 data = ppo_policy_data(logit_new, logit_old, action, adv, None)
 
 gradients = []
@@ -1105,110 +874,123 @@ difference = (gradients[0] - gradients[1]).abs().max().item()
 print(f"ran on {device.type}; the gradients agree: {difference < 1e-6}")
 
 # %% [markdown]
+# ## Summary
+#
+# - The ratio says how much more likely an action has become. Far from 1, a batch knows little.
+# - The clip takes a sample's slope away once the policy has gone its way by $\epsilon$. What
+#   went the wrong way is pulled back.
+# - The dual clip bounds that pull where the advantage is negative. The constant must be above 1.
+# - The total is policy loss plus value error *minus* entropy, with weights.
+# - `approx_kl` is $k_1$ in some logs and $k_3$ in others. Stop early on $k_3$.
+#
 # ## Exercises
 #
-# Each one grades itself: replace the `...` and run the cell.
+# ### Exercise 1: predict
 #
-# ### Exercise 1: the gradient by hand
+# No code yet, only a thought.
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "PPO takes ten epochs over the same batch, with ε = 0.2. In the very first minibatch, "
+    "which part of the samples is clipped?",
+    ["none", "about a fifth", "all with a negative advantage"],
+    right="none",
+    because="Before the first update the two policies are the same, and all ratios are "
+    "exactly 1. If your clip fraction is not 0 there, your old log-probabilities are "
+    "not those of the actions that you stored.",
+)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
 #
-# Write the derivative of the clipped surrogate (without dual clip) with respect to
-# $\log \pi_\theta(a)$, from the ratio and the advantage alone.
+# This function is meant to be `clipped_surrogate` without the dual clip. In most training
+# runs it learns, a little worse. Fix it.
+
 
 # %%
+def answer(log_prob_new, log_prob_old, adv, epsilon):
+    ratio = (log_prob_new - log_prob_old).exp()
+    return ratio.clamp(1 - epsilon, 1 + epsilon) * adv
+
+
 from literate_rl.agents import grade
 
 
-def answer(ratio: float, adv: float, epsilon: float = 0.2) -> float:
-    """Return the derivative of the clipped surrogate by the log-probability."""
-    return ...
+def samples(seed):
+    """Return log-probabilities and advantages of eight samples, and a clip range."""
+    generator = torch.Generator().manual_seed(seed)
+    return (*torch.randn(3, 8, generator=generator), 0.2)
 
 
-def slope_by_autograd(ratio: float, adv: float, epsilon: float = 0.2) -> float:
-    """Return the same, by the chapter's code."""
-    log_prob = torch.tensor(ratio, dtype=torch.float64).log().requires_grad_()
-    zero = torch.zeros_like(log_prob)
-    clipped_surrogate(log_prob, zero, zero + adv, epsilon).backward()
-    return log_prob.grad.item()
-
-
-corners = [
-    (0.5, 1.0),
-    (0.5, -1.0),
-    (1.1, 2.0),
-    (1.5, 1.0),
-    (1.5, -3.0),
-    (2.0, -1.0, 0.5),
-]
-grade(answer, slope_by_autograd, *corners)
+grade(answer, clipped_surrogate, *map(samples, range(3)))
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer(ratio: float, adv: float, epsilon: float = 0.2) -> float:
-    """A sample is dead once the policy has gone its way far enough."""
-    gone = ratio > 1 + epsilon if adv > 0 else ratio < 1 - epsilon
-    return 0.0 if gone else ratio * adv
+def answer(log_prob_new, log_prob_old, adv, epsilon):
+    ratio = (log_prob_new - log_prob_old).exp()
+    # Without the minimum a sample that went the wrong way loses its slope as well, and
+    # nothing pulls the policy back.
+    return torch.min(ratio * adv, ratio.clamp(1 - epsilon, 1 + epsilon) * adv)
 
 
-grade(answer, slope_by_autograd, *corners)
+grade(answer, clipped_surrogate, *map(samples, range(3)))
 
 # %% [markdown]
-# ### Exercise 2: repair a test
+# ### Exercise 3: experiment
 #
-# PPOxFamily's test passes a dual clip of 0.5 and advantages from $[0, 1)$, so it cannot
-# find a wrong dual clip. Return a pair: the largest dual clip that a loss must refuse,
-# and the sign (1.0 or -1.0) of the advantages on which the dual clip acts.
+# Does the clip keep all ratios within $1 \pm \epsilon$? Here is a small linear policy and
+# one batch with random advantages. `train` takes 200 steps on that batch and returns
+# the ratios of all samples at the end. Guess first: how large is the largest ratio for
+# $\epsilon = 0.2$, and how large without a clip, for $\epsilon = \infty$? Then return both,
+# as a tuple.
 
 
 # %%
-def answer() -> tuple[float, float]:
-    """Return the two numbers."""
+def train(clip_ratio):
+    """Train a linear policy on one batch; return the ratios at the end."""
+    generator = torch.Generator().manual_seed(0)
+    obs = torch.randn(256, 8, generator=generator)
+    action = torch.randint(0, 4, (256,), generator=generator)
+    adv = torch.randn(256, generator=generator)
+    matrix = torch.zeros(8, 4, requires_grad=True)
+    optimizer = torch.optim.Adam([matrix], lr=0.02)
+    old = torch.zeros(256, 4)
+    for _ in range(200):
+        data = ppo_policy_data(obs @ matrix, old, action, adv, None)
+        loss, _ = ppo_policy_error(data, clip_ratio)
+        optimizer.zero_grad()
+        loss.policy_loss.backward()
+        optimizer.step()
+    log_ratio = (obs @ matrix).log_softmax(1) - old.log_softmax(1)
+    return log_ratio.gather(1, action.unsqueeze(1)).exp().detach()
+
+
+def answer():
     return ...
 
 
-grade(answer, lambda: (1.0, -1.0), ())
+def largest_ratios():
+    return train(0.2).max().item(), train(float("inf")).max().item()
+
+
+grade(answer, largest_ratios, ())
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer() -> tuple[float, float]:
-    """A dual clip of one is useless at best, and only bad actions are bounded."""
-    return (1.0, -1.0)
+def answer():
+    # The clip is no fence. All samples share the same weights, so those that are still
+    # alive carry the others along. But without a clip the ratios go much further.
+    return tuple(train(epsilon).max().item() for epsilon in (0.2, float("inf")))
 
 
-grade(answer, lambda: (1.0, -1.0), ())
+grade(answer, largest_ratios, ())
 
-# %% [markdown]
-# ### Exercise 3: another divergence
-#
-# The estimates above are for $\operatorname{KL}(\pi_{\text{old}}
-# \| \pi_\theta)$ from actions of $\pi_{\text{old}}$. Write one for the other direction,
-# $\operatorname{KL}(\pi_\theta \| \pi_{\text{old}})$, from the same actions, that is never
-# negative. *Hint: weigh with the ratio, and add a term of mean zero.*
-
-
-# %%
-def answer(log_ratio: list[float]) -> float:
-    """Estimate KL(new || old) from log-ratios at the old policy's actions."""
-    return ...
-
-
-def reverse_kl_reference(log_ratio: list[float]) -> float:
-    """The mean of the ratio times its logarithm, minus what has mean zero."""
-    ell = torch.tensor(log_ratio, dtype=torch.float64)
-    return (ell.exp() * ell - ell.expm1()).mean().item()
-
-
-grade(answer, reverse_kl_reference, ([0.0],), ([0.1, -0.2],), ([1.0, -1.0, 0.5],))
-
-
-# %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer(log_ratio: list[float]) -> float:
-    """E[rho log rho] is the divergence; rho - 1 has mean zero."""
-    return sum(math.exp(ell) * ell - (math.exp(ell) - 1.0) for ell in log_ratio) / len(
-        log_ratio
-    )
-
-
-grade(answer, reverse_kl_reference, ([0.0],), ([0.1, -0.2],), ([1.0, -1.0, 0.5],))
+# %% tags=["claims"]
+with_clip, without = answer()
+assert with_clip > 1.2, "the clip is no fence"
+assert without > with_clip * 1.2, "without a clip the ratios go further"
 
 # %% [markdown]
 # ## References

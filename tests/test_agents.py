@@ -702,7 +702,7 @@ def double(x):
         (lambda x: 2.0 * x, "Right: all 2 cases agree."),
         (lambda x: torch.tensor(2.0 * x), "Right: all 2 cases agree."),
         (lambda x: x + 1, "Not yet: answer(3) gave 4, expected 6."),
-        (lambda x: ..., "Not yet: answer(1) gave Ellipsis, expected 2."),
+        (lambda x: ..., "Not yet: the answer is still empty."),
         (lambda x: None, "Not yet: answer(1) gave None, expected 2."),
         (lambda x: "two", "Not yet: answer(1) gave 'two', expected 2."),
         (lambda x: [2], "Not yet: answer(1) gave [2], expected 2."),

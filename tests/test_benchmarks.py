@@ -17,8 +17,11 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import curves
+
 from benchmarks import __main__ as command
 from benchmarks import (
+    a2c_learning,
     ablation,
     actors,
     hybrid_learning,
@@ -31,7 +34,7 @@ from benchmarks import (
 )
 from benchmarks.harness import Case, Goal, measure, summarise
 from benchmarks.store import read_results, read_table, write_results, write_table
-from literate_rl.hybrid_action import ppo_policy_error_hybrid_per_head
+from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
 from literate_rl.impala import IMPALAConfig
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo_error import ppo_policy_data
@@ -116,6 +119,33 @@ def test_any_table_comes_back(tmp_path: Path) -> None:
     assert provenance == {"settings": "a=1 b: 2"}
 
 
+def test_few_seeds_are_shown_and_get_no_interval() -> None:
+    four = np.array([1.0, 2.0, 3.0, 10.0])
+    assert curves.with_interval(four) == "1, 2, 3, 10"
+    assert curves.interval(four) == (4.0, 1.0, 10.0)
+    five = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert curves.with_interval(five) == "3 <small>(1.04 to 4.96)</small>"
+
+
+def test_the_results_page_counts_the_seeds_of_reinforce() -> None:
+    table, _ = read_table(learning.LEARNING / "reinforce.csv")
+    ends: dict[str, list[float]] = {}
+    for row in table:
+        ends.setdefault(row["variant"], []).append(float(row["return"]))
+    with_baseline, without = ends["minus the value"], ends["no baseline"]
+    assert sum(value >= 499 for value in with_baseline) == 17
+    assert sum(value == 500 for value in without) == 7
+    assert round(min(without)) == 111
+
+
+def test_the_results_page_counts_the_seeds_of_a2c() -> None:
+    table, _ = read_table(learning.LEARNING / "a2c.csv")
+    ends = [float(row["return"]) for row in table]
+    assert len(ends) == 20
+    assert sum(value > 490 for value in ends) == 10
+    assert sum(value < 240 for value in ends) == 5
+
+
 def test_bins_average_what_ended_in_them() -> None:
     history = [
         {"step": 40, "charts/episodic_return": 1.0},
@@ -131,7 +161,10 @@ def test_bins_average_what_ended_in_them() -> None:
 
 
 EXPERIMENTS = (
-    ablation.EXPERIMENTS | hybrid_learning.EXPERIMENTS | ppg_learning.EXPERIMENTS
+    a2c_learning.EXPERIMENTS
+    | ablation.EXPERIMENTS
+    | hybrid_learning.EXPERIMENTS
+    | ppg_learning.EXPERIMENTS
 )
 
 

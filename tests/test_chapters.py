@@ -27,6 +27,7 @@ FOUNDATIONS = {
     "workshop.pictures",
     "workshop.runs",
     "workshop.signatures",
+    "workshop.episodes",
     "workshop.worlds",
 }
 ADAPTERS: set[str] = set()

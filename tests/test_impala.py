@@ -707,21 +707,76 @@ def test_priorities_decide_how_often_and_with_what_weight(priorities, count) -> 
     chance = powers / powers.sum()
     drawn = buffer.sample(count, generator)
     numbers = [entry["sample"]["number"] for entry in drawn]
-    assert len(set(numbers)) == min(count, len(priorities))
-    weight = (len(priorities) * chance[numbers]) ** -0.4
-    assert [entry["IS"] for entry in drawn] == pytest.approx(weight / weight.max())
+    assert len(numbers) == min(count, len(priorities))
+    weight = (len(priorities) * chance) ** -0.4
+    expected = weight[numbers] / weight.max()
+    assert [entry["IS"] for entry in drawn] == pytest.approx(expected)
 
 
-def test_frequencies_follow_the_priorities() -> None:
+@pytest.mark.equation("replay-priority")
+@pytest.mark.parametrize("batch", [1, 4, 16])
+def test_frequencies_follow_the_priorities(batch) -> None:
+    """Also where a batch is as large as the buffer."""
     buffer = ReplayBuffer(max_use=10**9, alpha=0.5)
-    buffer.push([{"number": i} for i in range(3)])
-    buffer.update(list(buffer.entries), [1.0, 4.0, 9.0])
+    buffer.push([{"number": i} for i in range(16)])
+    priority = np.arange(1.0, 17.0) ** 2
+    buffer.update(list(buffer.entries), priority.tolist())
     generator = torch.Generator().manual_seed(0)
-    numbers = [buffer.sample(1, generator)[0]["sample"]["number"] for _ in range(3000)]
-    frequency = np.bincount(numbers) / 3000
-    np.testing.assert_allclose(frequency, [1 / 6, 2 / 6, 3 / 6], atol=0.03)
-    buffer.push([{"number": 3}])
-    assert buffer.entries[-1]["priority"] == 9.0
+    draws = 16_000 // batch
+    numbers = [
+        entry["sample"]["number"]
+        for _ in range(draws)
+        for entry in buffer.sample(batch, generator)
+    ]
+    chance = np.sqrt(priority) / np.sqrt(priority).sum()
+    frequency = np.bincount(numbers, minlength=16) / len(numbers)
+    error = np.sqrt(chance * (1 - chance) / len(numbers))
+    assert (np.abs(frequency - chance) < 4 * error).all()
+    buffer.push([{"number": 16}])
+    assert buffer.entries[-1]["priority"] == 256.0
+
+
+@pytest.mark.equation("replay-priority")
+@pytest.mark.parametrize(("size", "batch"), [(16, 16), (32, 16), (16, 1)])
+def test_full_weights_undo_the_preference(size, batch) -> None:
+    """The weighted mean is the mean over the buffer, but for a common factor."""
+    buffer = ReplayBuffer(max_use=10**9, alpha=0.6, beta=1.0)
+    buffer.push([{"number": i} for i in range(size)])
+    buffer.update(list(buffer.entries), [1.0 + i for i in range(size)])
+    generator = torch.Generator().manual_seed(0)
+    rows = [
+        [(entry["IS"], entry["sample"]["number"]) for entry in drawn]
+        for drawn in (buffer.sample(batch, generator) for _ in range(64_000 // batch))
+    ]
+    weight, number = np.array(rows).reshape(-1, 2).T
+    # The factor is the smallest weight's: that of the sample drawn most rarely is 1.
+    chance = (1.0 + np.arange(size)) ** 0.6
+    factor = size * chance[0] / chance.sum()
+    products = weight * number / factor
+    error = products.std() / np.sqrt(len(products))
+    assert abs(products.mean() - (size - 1) / 2) < 4 * error
+    # Without the weights large priorities pull the mean up.
+    assert number.mean() > (size - 1) / 2 + 20 * error
+
+
+def test_without_preference_no_sample_is_drawn_twice() -> None:
+    buffer = ReplayBuffer(max_use=10**9)
+    buffer.push([{"number": i} for i in range(16)])
+    generator = torch.Generator().manual_seed(0)
+    drawn = buffer.sample(16, generator)
+    assert {entry["sample"]["number"] for entry in drawn} == set(range(16))
+    assert {entry["IS"] for entry in drawn} == {1.0}
+
+
+def test_each_draw_of_a_batch_is_a_use() -> None:
+    buffer = ReplayBuffer(max_use=3, alpha=1.0)
+    buffer.push([{"number": i} for i in range(2)])
+    buffer.update(list(buffer.entries), [1e6, 1e-6])
+    generator = torch.Generator().manual_seed(0)
+    assert [e["sample"]["number"] for e in buffer.sample(2, generator)] == [0, 0]
+    assert [entry["use"] for entry in buffer.entries] == [2, 0]
+    buffer.sample(2, generator)
+    assert [entry["sample"]["number"] for entry in buffer.entries] == [1]
 
 
 @pytest.mark.erratum("last-start-excluded")

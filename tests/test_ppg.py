@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections import deque
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,13 +28,12 @@ from literate_rl.disjoint_network import (
     RecurrentEncodingNetwork,
 )
 from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_action import HybridActions, HybridDistribution
+from literate_rl.hybrid_action import HybridDistribution
+from literate_rl.hybrid_ppo import HybridActions
 from literate_rl.ppg import (
     LAST,
     MID,
     ConvolutionalEncodingNetwork,
-    Maze,
-    MazeLevels,
     PPGAlgorithm,
     PPGAuxAlgorithm,
     PPGAuxOptions,
@@ -987,111 +984,3 @@ def test_ppg_learns_to_balance_a_pole() -> None:
         return evaluate(ppg.policy, "CartPole-v1", 10, seed=1).mean()
 
     assert median_of_seeds(train) > 120
-
-
-# --- Mazes ----------------------------------------------------------------------------
-
-
-def distance(walls: np.ndarray, start: np.ndarray, goal: np.ndarray) -> int:
-    """Length of the shortest way, by a search in width."""
-    seen, queue = {tuple(start)}, deque([(tuple(start), 0)])
-    while queue:
-        (y, x), steps = queue.popleft()
-        if (y, x) == tuple(goal):
-            return steps
-        for place in ((y - 1, x), (y, x + 1), (y + 1, x), (y, x - 1)):
-            if not walls[place] and place not in seen:
-                seen.add(place)
-                queue.append((place, steps + 1))
-    raise AssertionError("there is no way")
-
-
-@pytest.mark.parametrize("size", [5, 7, 11])
-def test_every_maze_can_be_solved_and_has_a_border(size: int) -> None:
-    world = MazeLevels(1, range(100), size)
-    for walls, (start, goal) in zip(world.walls, world.places, strict=True):
-        assert walls[0].all()
-        assert walls[-1].all()
-        assert walls[:, 0].all()
-        assert walls[:, -1].all()
-        assert distance(walls, start, goal) > 0
-    assert len(np.unique(world.walls.reshape(100, -1), axis=0)) > (
-        1 if size == 5 else 50
-    )
-
-
-def test_a_level_is_its_number() -> None:
-    few, many = MazeLevels(1, range(5, 7)), MazeLevels(1, range(10))
-    assert (few.walls == many.walls[5:7]).all()
-    assert (few.places == many.places[5:7]).all()
-
-
-def test_the_single_maze_is_an_environment() -> None:
-    check_env(Maze(render_mode="rgb_array"), skip_render_check=False)
-
-
-def test_all_copies_step_as_single_ones_do() -> None:
-    """The same levels and actions in the vector and in slow single steps."""
-    world = MazeLevels(8, range(30))
-    obs, _ = world.reset(seed=0)
-    rng = np.random.default_rng(0)
-    singles = [(world.level[k], tuple(world.place[k]), 0) for k in range(8)]
-    moves = [(-1, 0), (0, 1), (1, 0), (0, -1)]
-    ends = 0
-    for _ in range(200):
-        actions = rng.integers(4, size=8)
-        obs, reward, terminated, truncated, infos = world.step(actions)
-        for k, (level, (y, x), time) in enumerate(singles):
-            dy, dx = moves[actions[k]]
-            if not world.walls[level][y + dy, x + dx]:
-                y, x = y + dy, x + dx
-            goal = tuple(world.places[level, 1])
-            done = (y, x) == goal
-            late = not done and time + 1 == 30
-            assert (reward[k], terminated[k], truncated[k]) == (done, done, late)
-            if done or late:
-                ends += 1
-                final = infos["final_obs"][k]
-                assert infos["_final_obs"][k]
-                assert final[1, y, x] == 1
-                assert (final[0] == world.walls[level]).all()
-                singles[k] = (world.level[k], tuple(world.place[k]), 0)
-                assert (world.place[k] == world.places[world.level[k], 0]).all()
-            else:
-                singles[k] = (level, (y, x), time + 1)
-                assert obs[k, 1, y, x] == 1
-                assert obs[k, 2][goal] == 1
-                assert obs[k, 1:].sum() == 2
-    assert ends > 20
-
-
-@pytest.mark.parametrize(
-    "arguments", [(0,), (1, range(0)), (1, range(3), 6), (1, range(3), 3)]
-)
-def test_mazes_that_cannot_be(arguments: Any) -> None:
-    with pytest.raises(
-        ValueError, match="num_envs must be at least 1, levels not empty"
-    ):
-        MazeLevels(*arguments)
-
-
-def test_mazes_name_what_is_wrong() -> None:
-    with pytest.raises(TypeError, match="levels must be a range"):
-        MazeLevels(1, [1, 2])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="render_mode must be rgb_array or None"):
-        Maze(render_mode="human")
-    worlds = MazeLevels(2)
-    worlds.reset()  # without a seed
-    for actions in ([0, 4], [-1, 0], [0]):
-        with pytest.raises(ValueError, match="actions must be 2 of 0 to 3"):
-            worlds.step(np.array(actions))
-
-
-def test_the_same_seed_gives_the_same_episodes() -> None:
-    first, second = MazeLevels(4), MazeLevels(4)
-    for world in (first, second):
-        world.reset(seed=3)
-    for _ in range(50):
-        action = np.random.default_rng(0).integers(4, size=4)
-        a, b = first.step(action), second.step(action)
-        assert (a[0] == b[0]).all()

@@ -33,7 +33,7 @@ from torch import nn
 
 import literate_rl
 from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_action import Moving, make_hybrid_policy
+from literate_rl.hybrid_ppo import make_hybrid_policy
 from literate_rl.ppg import make_phasic_policy
 from literate_rl.ppo import make_policy
 from literate_rl.workshop.runs import (
@@ -53,6 +53,7 @@ from literate_rl.workshop.runs import (
     stored_runs,
     video_html,
 )
+from literate_rl.workshop.worlds import Moving
 
 # --- Small things to run --------------------------------------------------------------
 

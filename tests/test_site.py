@@ -590,7 +590,7 @@ def test_a_plain_notebook_does_not_scroll_sideways(opened, width):
     assert excess <= 0
 
 
-# --- Search and the slider ------------------------------------------------------------
+# --- Search and the dials -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("window", ["fresh", "from_disk"])
@@ -604,20 +604,26 @@ def test_search_finds_a_word_of_a_chapter(window, request):
     expect(page.locator("article h1")).to_contain_text("The PPO error")
 
 
-def test_the_slider_moves_the_curve(fresh):
-    page = fresh.go("chapters/ppo_error.html")
-    figures = page.locator("figure.slider")
-    expect(figures).not_to_have_count(0)
-    for figure in figures.all():
-        curves = figure.locator("path.curve")
-        for slider in figure.locator("input[type=range]").all():
-            slider.press("Home")
-            first = [curve.get_attribute("d") for curve in curves.all()]
-            slider.press("End")
-            last = [curve.get_attribute("d") for curve in curves.all()]
-            assert first != last
-            slider.press("Home")
-            again = [curve.get_attribute("d") for curve in curves.all()]
-            assert again == first
-            assert all(path and "NaN" not in path for path in first + last)
+@pytest.mark.parametrize("name", ["advantages", "ppo_error"])
+def test_a_dial_moves_what_it_shows(fresh, name):
+    page = fresh.go(f"chapters/{name}.html")
+    figure = page.locator("figure.lr-picture[role=group]").first
+    marks, words = figure.locator("svg path"), figure.locator("output")
+
+    def shown() -> list[str | None]:
+        ways = [mark.get_attribute("d") for mark in marks.all()]
+        return [*ways, words.inner_text()]
+
+    sliders = figure.locator("input[type=range]")
+    expect(sliders).not_to_have_count(0)
+    for slider in sliders.all():
+        slider.press("Home")
+        first = shown()
+        slider.press("End")
+        last = shown()
+        assert first[:-1] != last[:-1]
+        assert first[-1] != last[-1]
+        slider.press("Home")
+        assert shown() == first
+        assert not any("NaN" in (way or "") for way in first + last)
     assert not fresh.complaints

@@ -22,13 +22,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from literate_rl.workshop.signatures import Float, checked
+from literate_rl.workshop.signatures import Float, check_finite, checked
 
-__all__ = ["reverse_scan"]
+__all__ = ["FusedPolicyError", "numpy_act", "reverse_scan"]
 
 # %% [markdown]
 # ## A loop that waits for nobody
@@ -107,8 +112,6 @@ def reverse_scan(
 # **Prove.** The loop beside it, on random numbers, in double precision:
 
 # %%
-import torch
-
 generator = torch.Generator().manual_seed(0)
 increment, factor = torch.rand(2, 512, 8, generator=generator, dtype=torch.float64)
 x, rows = torch.zeros(8, dtype=torch.float64), []
@@ -124,6 +127,362 @@ assert difference < 1e-12, "the scan is the loop, up to rounding"
 # %% [markdown]
 # **Measure.** {doc}`/docs/results` has the time that this saves, beside the loops of other
 # libraries.
+#
+# ## A gradient written by hand
+#
+# PPO's policy error ({doc}`/chapters/ppo_error`) is short, and autograd records some twenty
+# operations for it, only to walk back through all of them.
+#
+# **Profile.** With 64 samples of six actions nearly all of the time goes into calling
+# again. Besides, on a CPU `log_softmax` over a short last dimension is several times
+# slower than over the first dimension of the transposed logits.
+#
+# **Derive.** The gradient has a closed form. Write $z_j$ for the logits of one sample, $p_j$
+# for their softmax and $a$ for the action taken. Two derivatives are enough:
+#
+# $$
+# \begin{aligned}
+# \frac{\partial \log p_a}{\partial z_j} &= \mathbb 1[j = a] - p_j , \\
+# \frac{\partial H}{\partial z_j} &= -p_j\,(\log p_j + H) .
+# \end{aligned}
+# $$ (def-softmax-derivatives)
+#
+# Let $\chi_b$ be 1 where the surrogate of sample $b$ still moves with the ratio, and
+# 0 where a clip holds it. Where it is 1, the surrogate is $\rho \hat A$, whose derivative
+# with respect to $\log p_a$ is $\rho \hat A$ again. So the gradients of the policy loss
+# and of the entropy are
+#
+# $$
+# \begin{aligned}
+# \frac{\partial \mathcal L_\pi}{\partial z_j}
+#   &= -\frac{w}{B}\, \chi\, \rho \hat A\, \bigl(\mathbb 1[j = a] - p_j\bigr), \\
+# \frac{\partial \mathcal H}{\partial z_j}
+#   &= -\frac{w}{B}\, p_j\,(\log p_j + H) .
+# \end{aligned}
+# $$ (fused-gradient)
+#
+# The upper clip, the lower clip and the dual clip all hold the ratio itself, and the sign of
+# the advantage decides between which bounds: below $1 + \epsilon$ where it is positive,
+# between $1 - \epsilon$ and $c$ where it is negative. So $\chi_b$ is 1 exactly where
+# holding changed nothing.
+
+
+# %% tags=["export"]
+# The plain form holds the ratio between these, the exponentials of minus and plus 20.
+LOWEST_RATIO, HIGHEST_RATIO = math.exp(-20.0), math.exp(20.0)
+
+
+class FusedPolicyError(torch.autograd.Function):
+    """The discrete policy error as one node of the graph, with its gradient derived.
+
+    ``apply(logit_new, logit_old, action, adv, weight, clip_ratio, dual_clip)`` returns
+    what ``policy_error_from_log_prob`` does, as two tensors and two floats. It checks
+    nothing: ``fused_ppo_policy_error`` does. Gradients of gradients do not exist.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logit_new: Tensor,
+        logit_old: Tensor,
+        action: Tensor,
+        adv: Tensor,
+        weight: Tensor | None,
+        clip_ratio: float,
+        dual_clip: float | None,
+    ) -> tuple[Tensor, Tensor, float, float]:
+        """Compute both losses and, as floats, the estimate k1 and the clip fraction."""
+        # Log-probabilities of the shape (N, B). Their difference at the action taken,
+        # of the shape (1, B), is the logarithm of {eq}`ratio`.
+        new = logit_new.t().log_softmax(0)
+        old = logit_old.t().log_softmax(0)
+        taken = action.long().unsqueeze(0)
+        log_ratio = (new - old).gather(0, taken)
+        ratio = log_ratio.exp()
+
+        # Hold the ratio as {eq}`clipped-surrogate` and {eq}`dual-clip` do. The bounds
+        # $e^{\pm 20}$ are those of the plain form. Before the dual clip, the two agree
+        # exactly where the ratio is in range.
+        good = ratio.clamp(LOWEST_RATIO, 1.0 + clip_ratio)
+        bad = ratio.clamp(max(1.0 - clip_ratio, LOWEST_RATIO), HIGHEST_RATIO)
+        outside = good != bad
+        if dual_clip is not None:
+            bad = bad.clamp(max=dual_clip)
+        held = torch.where(adv.signbit(), bad, good)
+
+        # A sample's share of a mean is $w / B$; the minus sign makes it a loss. The sum
+        # is {eq}`policy-loss`.
+        batch = adv.numel()
+        if weight is None:
+            share = torch.full_like(adv, -1.0 / batch)
+        else:
+            share = weight / -batch
+        loss = held * (adv * share)
+        policy_loss = loss.sum()
+
+        # The entropy {eq}`entropy-bonus`. The logarithm of a probability zero becomes a
+        # finite number, because zero times infinity is not zero. At $-10^4$ the
+        # exponential is zero in every precision.
+        prob = new.exp()
+        plogp = new.clamp_min_(-1e4).mul_(prob)
+        minus_entropy = plogp.sum(0)
+        entropy = (minus_entropy * share).sum()
+
+        # A loss that is proportional to the ratio is its own derivative with respect to
+        # $\log p_a$. Where a clip holds the ratio, there is none.
+        slope = loss.masked_fill_(held != ratio, 0.0)
+        ctx.save_for_backward(prob, plogp, minus_entropy, slope, share, taken)
+
+        # The estimate {eq}`kl-k1` and the clip fraction {eq}`clip-fraction`.
+        kl = 0.0 - log_ratio.sum().item() / batch
+        clipfrac = outside.count_nonzero().item() / batch
+        return policy_loss, entropy, kl, clipfrac
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        """Return the gradient of the new logits; everything else is a constant."""
+        # Autograd records these lines only for a second derivative, and that would be a
+        # wrong one: what forward saved counts as constant.
+        if torch.is_grad_enabled():
+            raise RuntimeError("the fused policy error can be differentiated only once")
+        prob, plogp, minus_entropy, slope, share, taken = ctx.saved_tensors
+        slope, share = slope * grads[0], share * grads[1]
+
+        # Both gradients {eq}`fused-gradient`, sorted: what has the factor $p_j$ in
+        # common is subtracted at once, and $\mathbb 1[j = a]$ adds to one logit of each
+        # sample.
+        common = slope.addcmul(share, minus_entropy)
+        grad = (plogp * share).addcmul(prob, common, value=-1.0)
+        grad.scatter_add_(0, taken, slope)
+        return grad.t(), None, None, None, None, None, None
+
+
+# %% [markdown]
+# **Prove.** The plain form beside it, in double precision, with the dual clip:
+
+# %%
+import time
+
+
+def batch(size, num_actions, dtype=torch.float32):
+    """Return logits in training, old logits, actions and advantages."""
+    old, noise = torch.randn(2, size, num_actions, generator=generator, dtype=dtype)
+    action = torch.randint(0, num_actions, (size,), generator=generator)
+    adv = torch.randn(size, generator=generator, dtype=dtype)
+    return (old + 0.3 * noise).requires_grad_(), old, action, adv
+
+
+def plain(logit_new, logit_old, action, adv):
+    new, old = logit_new.log_softmax(1), logit_old.log_softmax(1)
+    ratio = (new - old).gather(1, action.unsqueeze(1)).squeeze(1).exp()
+    objective = torch.min(ratio * adv, ratio.clamp(0.8, 1.2) * adv)
+    objective = torch.where(adv < 0, objective.max(3.0 * adv), objective)
+    return -objective.mean(), -(new.exp() * new).sum(1).mean()
+
+
+def fused(*batch):
+    return FusedPolicyError.apply(*batch, None, 0.2, 3.0)[:2]
+
+
+def gradient(error, batch):
+    policy_loss, entropy = error(*batch)
+    return torch.autograd.grad(policy_loss - 0.01 * entropy, batch[0])[0]
+
+
+doubles = batch(512, 6, torch.float64)
+difference = (gradient(plain, doubles) - gradient(fused, doubles)).abs().max()
+print(f"largest difference of the gradients: {difference:.0e}")
+
+# %% tags=["claims"]
+assert difference < 1e-12, "the same gradient, up to rounding"
+
+# %% [markdown]
+# **Measure.** Loss and gradient, on this machine:
+
+# %%
+gains = {}
+for size, num_actions in ((64, 6), (512, 6), (4096, 6), (512, 32), (4096, 32)):
+    data, times = batch(size, num_actions), {plain: [], fused: []}
+    # In turns, so that a busy moment hits both.
+    for _ in range(30):
+        for error, taken in times.items():
+            start = time.perf_counter()
+            for _ in range(5):
+                gradient(error, data)
+            taken.append(time.perf_counter() - start)
+    slow, quick = (min(taken) / 5 for taken in times.values())
+    gains[size, num_actions] = slow / quick
+    print(
+        f"{size:5d} samples of {num_actions:2d} actions: plain {1e6 * slow:5.0f} µs, "
+        f"fused {1e6 * quick:5.0f} µs, {slow / quick:.1f} times"
+    )
+
+# %% [markdown]
+# The gain is worth having with a handful of actions. With many actions most of the work is
+# in the exponentials, which both forms compute, and in the transposed order large batches
+# lose some of it. {doc}`/docs/results` has both kernels beside other libraries.
+
+# %% [markdown]
+# ## Many short rows
+#
+# The logarithm of a softmax is one call, and for few rows nothing is quicker. For many
+# short rows, as in a batch of policies with three action types, PyTorch's function is slow on
+# a CPU. Written out it takes half the time. Subtracting the largest logit keeps `exp` from
+# overflowing, and `detach` says that the result does not depend on it.
+
+
+# %% tags=["export"]
+def log_softmax(logit: Tensor) -> Tensor:
+    """Compute the logarithm of the softmax of each row, (B, K)."""
+    if len(logit) < 1024:
+        return torch.log_softmax(logit, -1)
+    shifted = logit - logit.detach().amax(-1, keepdim=True)
+    return shifted - shifted.exp().sum(-1, keepdim=True).log()
+
+
+# %%
+logit = torch.randn(4096, 3, generator=generator, dtype=torch.float64)
+difference = (log_softmax(logit) - torch.log_softmax(logit, -1)).abs().max()
+print(f"largest difference: {difference:.0e}")
+
+# %% tags=["claims"]
+assert difference < 1e-12, "both are the logarithm of the softmax, up to rounding"
+
+# %% [markdown]
+# ## Hybrid actions, in fewer calls
+#
+# A learner asks for the log-probability of a hybrid action and for the entropy, thousands of
+# times ({doc}`/chapters/hybrid_action`). Small batches are not slow because of the
+# arithmetic: each call into PyTorch has a price. So it pays to find a shorter way to write the
+# same thing. Let $E_k$ be the expected log-density of an action of type $k$,
+#
+# $$
+# E_k = \log p_k - \sum_j m_{k,j} H_j .
+# $$ (hybrid-level)
+#
+# With $\zeta_j = (u_j - \mu_j) / \sigma_j$ the log-density of argument $j$ is
+# $-H_j + \tfrac12 (1 - \zeta_j^2)$. So the log-probability and the entropy both become short:
+#
+# $$
+# \begin{aligned}
+# \log \pi(k, u \mid s) &= E_k + \frac12 \sum_j m_{k,j} \bigl(1 - \zeta_j^2\bigr), \\
+# H(\pi) &= -\sum_k p_k E_k .
+# \end{aligned}
+# $$ (hybrid-short)
+#
+# The table of all $E_k$ is computed once, and both read it.
+
+
+# %% tags=["export"]
+# Entropy of a normal distribution with standard deviation 1.
+UNIT_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
+
+# Stands for the logarithm of zero where it is multiplied by zero. Any $p$ that is not 0
+# in floating point has a logarithm far above it.
+LOG_OF_NOTHING = -1e9
+
+
+def hybrid_terms(
+    type_logit: Tensor,
+    mu: Tensor,
+    sigma: Tensor,
+    mask: Tensor,
+    action_type: Tensor,
+    action_args: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Compute the log-probabilities and entropies of hybrid actions, (B,) each.
+
+    Args:
+        type_logit: Logits of the types, (B, K).
+        mu: Means of the arguments, (B, A).
+        sigma: Their standard deviations, (B, A).
+        mask: Which type uses which argument, (K, A) bool.
+        action_type: Types, (B,) int64.
+        action_args: Arguments, (B, A).
+    """
+    # The table of $E_k$ {eq}`hybrid-level`. The matrix product adds up, for each type,
+    # the entropies of its arguments.
+    type_log_prob = log_softmax(type_logit)
+    args_entropy = sigma.log() + UNIT_ENTROPY
+    level = type_log_prob - args_entropy @ mask.to(mu.dtype).T
+
+    # The first line of {eq}`hybrid-short`. An argument that does not count is replaced
+    # by its mean before anything is computed.
+    used = mask.index_select(0, action_type)
+    zeta = (torch.where(used, action_args, mu) - mu) / sigma
+    spread = torch.addcmul(used.to(zeta.dtype), zeta, zeta, value=-1).sum(-1)
+    own = level.gather(1, action_type.unsqueeze(1)).squeeze(1)
+    log_prob = torch.add(own, spread, alpha=0.5)
+
+    # The second line. For a type that was taken away $p_k$ is 0 and $E_k$ is minus
+    # infinity; the product has to be 0.
+    prob = type_log_prob.exp()
+    entropy = -(prob * level.clamp(min=LOG_OF_NOTHING)).sum(-1)
+    check_finite(entropy, logits=prob, mu=mu, sigma=args_entropy)
+    return log_prob, entropy
+
+
+# %% [markdown]
+# **Prove.** A test holds it equal to `HybridDistribution`, gradients included, for all masks
+# and for all numbers that must do no harm.
+
+# %% [markdown]
+# ## Acting in NumPy
+#
+# **Profile.** For networks as small as those of {doc}`/chapters/ppo` a call into PyTorch costs
+# more than the arithmetic in it. While acting, that is nearly all. NumPy's calls are
+# cheaper.
+#
+# **Derive.** So here is a policy's `act` once more, in NumPy, on arrays that *are* the
+# parameters: they share the memory, and an optimiser that changes the weights changes both.
+
+
+# %% tags=["export"]
+@checked
+def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return what ``policy.act`` computes, in NumPy: faster for small networks.
+
+    The arrays share their memory with the parameters, so that the function always acts
+    with the current weights.
+
+    Args:
+        policy: A policy that ``make_policy`` has built, on the CPU.
+    """
+    network: Any = policy.network
+    # The means of a Gaussian policy come from a network of their own.
+    gaussian = hasattr(network.actor, "log_sigma")
+    parameters = list((network.actor.mean if gaussian else network.actor).parameters())
+    if parameters[0].device.type != "cpu":
+        raise ValueError(f"policy must be on the CPU, got {parameters[0].device}")
+    # Weights and biases in turn, those of the output layer last.
+    *hidden, weight, bias = (p.detach().numpy().T for p in parameters)
+    layers = list(zip(hidden[::2], hidden[1::2], strict=True))
+
+    def forward(obs: Tensor) -> NDArray[np.float32]:
+        x: NDArray[np.float32] = network.normalizer(obs).numpy()
+        for w, b in layers:
+            x = np.tanh(x @ w + b)
+        out: NDArray[np.float32] = x @ weight + bias
+        return out
+
+    # The action is the function of noise that the action distribution has.
+    if gaussian:
+        log_sigma = network.actor.log_sigma.detach().numpy()
+
+        def act(obs: Tensor, noise: Tensor) -> Tensor:
+            return torch.from_numpy(forward(obs) + np.exp(log_sigma) * noise.numpy())
+    else:
+
+        def act(obs: Tensor, noise: Tensor) -> Tensor:
+            return torch.from_numpy((forward(obs) + noise.numpy()).argmax(-1))
+
+    return act
+
+
+# %% [markdown]
+# **Prove.** `tests/test_ppo.py` holds both forms to the same actions, for discrete and
+# Gaussian policies, while an optimiser changes the weights. **Measure.** What it saves in a
+# whole training stands in {doc}`/docs/results`.
 #
 # ## References
 #

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "map_nest",
     "pack",
     "plain_space",
+    "read_hybrid_space",
     "unpack",
 ]
 
@@ -217,13 +218,100 @@ def as_space(plain: spaces.Space[Any] | dict[str, Any]) -> spaces.Space[Any]:
 
 
 # %% [markdown]
-# ## Actions on their way to the environment
+# ## Spaces of hybrid actions
 #
-# A hybrid action is a type and a row of arguments ({doc}`/chapters/hybrid_action`). The
-# environment wants the nest of its space.
+# A hybrid action is a type and a row of arguments ({doc}`/chapters/hybrid_action`), and a
+# mask says which type uses which argument. Its space is a nest with one Discrete and some
+# Boxes. One form of it tells the mask: `Tuple(Discrete(K), Tuple(K boxes))`, with one box of
+# arguments for each type, which is empty where the type has none. For any other nest the
+# mask must be given.
 
 
 # %% tags=["export"]
+def read_hybrid_space(
+    space: spaces.Space[Any], mask: ArrayLike | Tensor | None = None
+) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
+    """Read the mask of a hybrid action and the bounds of its arguments from a space.
+
+    Args:
+        space: A nest of Tuple and Dict with exactly one Discrete and with Boxes of
+            floating-point numbers. The arguments have the order of the boxes, each
+            flattened.
+        mask: Which type (row) uses which argument (column), zeros and ones; None if the
+            space tells.
+
+    Returns:
+        The mask (K, A), and the lower and upper bounds (A,).
+    """
+    nodes = list(leaves(space))
+    boxes = [node for node in nodes if isinstance(node, spaces.Box)]
+    types = [node for node in nodes if isinstance(node, spaces.Discrete)]
+    for node in nodes:
+        real = isinstance(node, spaces.Box) and np.issubdtype(node.dtype, np.floating)
+        if not real and not isinstance(node, spaces.Discrete):
+            raise TypeError(
+                "space must hold one Discrete and Boxes of floating-point numbers, "
+                f"got {node}"
+            )
+    sizes = [math.prod(box.shape) for box in boxes]
+    if len(types) != 1 or sum(sizes) == 0:
+        raise ValueError(
+            "space must hold exactly one Discrete and at least one argument in a Box, "
+            f"got {space}"
+        )
+    num_types = int(types[0].n)
+    if mask is None:
+        if not boxes_by_type(space, num_types):
+            raise ValueError(
+                "mask must be given: only Tuple(Discrete(K), Tuple(K boxes)) tells "
+                f"which type uses which argument, got {space}"
+            )
+        # One box for each type: the mask has a block of ones in each row.
+        mask = np.repeat(np.eye(num_types, dtype=bool), sizes, axis=1)
+    low, high = (
+        np.concatenate([getattr(box, end).ravel() for box in boxes]).astype(np.float64)
+        for end in ("low", "high")
+    )
+    return as_mask(mask, (num_types, sum(sizes))), low, high
+
+
+def as_mask(
+    mask: Any, shape: tuple[int, int], device: torch.device | None = None
+) -> Tensor:
+    """Return a table of zeros and ones as a bool tensor (K, A)."""
+    table = torch.as_tensor(mask, device=device)
+    if table.shape != shape:
+        raise ValueError(
+            "mask must have a row for each action type and a column for each argument, "
+            f"shape {shape}, got {tuple(table.shape)}"
+        )
+    if table.dtype == torch.bool:
+        return table
+    if not ((table == 0) | (table == 1)).all():
+        raise ValueError(f"mask must hold zeros and ones, got {table.tolist()}")
+    return table.bool()
+
+
+def vector_size(space: Any) -> int:
+    """Return the length of the observations of a space, a Box with one dimension."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        raise ValueError(
+            f"observation_space must be a Box with one dimension, got {space}"
+        )
+    return int(space.shape[0])
+
+
+def rows_of(table: Tensor, index: Tensor, name: str) -> Tensor:
+    """Return a table's rows at an index; name the index if one is out of range."""
+    try:
+        return table.index_select(0, index)
+    except (IndexError, RuntimeError) as error:
+        low, high = (int(end) for end in index.aminmax())
+        raise ValueError(
+            f"{name} must lie in 0..{len(table) - 1}, got {low}..{high}"
+        ) from error
+
+
 def boxes_by_type(space: spaces.Space[Any], num_types: int) -> bool:
     """Say whether a space is ``Tuple(Discrete(K), Tuple(K boxes))``."""
     if not isinstance(space, spaces.Tuple) or len(space.spaces) != 2:
@@ -237,6 +325,11 @@ def boxes_by_type(space: spaces.Space[Any], num_types: int) -> bool:
     )
 
 
+# %% [markdown]
+# On the way to the environment, types and arguments are put back into the nest.
+
+
+# %% tags=["export"]
 def fill(
     space: spaces.Space[Any],
     action_type: NDArray[np.int64],

@@ -13,7 +13,7 @@
 # reader, and a dial that one can turn?** With strings. A picture on a web page is text, an
 # *SVG*, and what a dial does takes twenty lines of JavaScript. So this book needs no
 # drawing program and no framework: this page holds all there is, and then shows diagrams
-# and dials that later chapters use.
+# and dials of later chapters.
 #
 # Nobody has to read this page to follow the book. Read it if you want to draw a picture
 # for a chapter, or to know how the ones you saw are made.
@@ -839,38 +839,8 @@ predict(
 # ## Diagrams
 #
 # Each belongs to a chapter. A chapter that shows one has these lines in a cell that is
-# folded, with a sentence before it on what to notice. {doc}`/chapters/agents` and
-# {doc}`/chapters/policy_gradient` have the first four.
+# folded, with a sentence before it on what to notice.
 #
-# ### PPO, from rollout to minibatches
-
-# %%
-from random import Random
-
-picture = Picture(
-    "PPO, from rollout to minibatches",
-    "A rollout is a grid, one row for each step and one column for each environment. Values "
-    "and advantages are computed along the columns. Then all cells are shuffled and cut "
-    "into four minibatches. The policy learns from each, several times over, and collects "
-    "the next rollout.",
-)
-T, B = 4, 4
-grid = [
-    picture.cells(40, 50 + 32 * t, [""] * B, {1: "second"}, width=30) for t in range(T)
-]
-rollout = picture.frame([box for row in grid for box in row], "1 · collect T × B steps")
-look_back = picture.box(336, 98, "2 · look back\nvalues, advantages,\ntargets")
-picture.arrow(rollout, look_back)
-for place, step in enumerate(Random(4).sample(range(T * B), T * B)):
-    x = 19 + 24.5 * place + 11 * (place // 4)
-    picture.cells(x, 236, [""], {0: "second"} if step % B == 1 else {}, width=20)
-picture.arrow(look_back, (look_back.x, 218))
-picture.text(220, 268, "3 · learn from shuffled minibatches, for a few epochs")
-anew = "collect anew, with the\npolicy that has learned"
-picture.arrow((rollout.x, 216), rollout, anew, "accent", side=-1)
-picture
-
-# %% [markdown]
 # ### The tree of a hybrid action, and its mask
 
 # %%
@@ -1025,12 +995,12 @@ picture.text(220, 292, "● a token: its holder may touch the slot", "accent")
 picture
 
 # %% [markdown]
-# ## Three dials
+# ## Two dials
 #
-# The three belong to {doc}`/chapters/advantages`, {doc}`/chapters/ppo_error` and
-# {doc}`/chapters/hybrid_action`, and so do the functions that they show. This page stands
-# below those chapters and may not import them, so it writes each function down in its
-# plainest form. A test holds it equal to the package's.
+# The two belong to {doc}`/chapters/advantages` and {doc}`/chapters/hybrid_action`, and so do
+# the functions that they show. This page stands below those chapters and may not import
+# them, so it writes each function down in its plainest form. A test holds it equal to the
+# package's. The dial of {doc}`/chapters/ppo_error` is on that page.
 #
 # ### λ
 #
@@ -1113,75 +1083,6 @@ for estimates in (right, wrong):
 assert (right.mean(0) - 1).abs().max() < 0.2, "the right one stays at the truth"
 assert (wrong.mean(0).diff() > 0).all(), "the wrong one moves up"
 assert (wrong.mean(0)[-1] - 1).abs() < 0.2, "to the truth"
-
-# %% [markdown]
-# ### The clip
-#
-# The line is the surrogate of one sample, the shaded height its slope with respect to
-# $\log \pi$. **Notice** that where the shade ends the sample has no say any more, and
-# that for a bad action it grows without bound until the dual clip ends it.
-
-
-# %% tags=["hide-input"]
-def surrogate_and_slope(ratio, adv, epsilon, c):
-    log_prob = ratio.log().requires_grad_()
-    rho = log_prob.exp()
-    objective = torch.minimum(rho * adv, rho.clamp(1 - epsilon, 1 + epsilon) * adv)
-    if c is not None and adv < 0:
-        objective = objective.clamp(min=c * adv)
-    (slope,) = torch.autograd.grad(objective.sum(), log_prob)
-    return objective.detach(), slope
-
-
-def upright(words, place, beside, low, high):
-    # Without a dual clip there is no place, and nothing to see.
-    x, y = ([place] * 2, [low, high]) if place else ([], [])
-    name_at = [place + beside] if place else []
-    yield Mark("line dashed", x, y, "quiet")
-    yield Mark(
-        "label", name_at, [high * 0.93 + low * 0.07] * len(name_at), "quiet", (), words
-    )
-
-
-def frame(epsilon, c):
-    ratio = torch.linspace(0.01, 3.6, 360, dtype=torch.float64)
-    bound = None if c == "off" else c
-    pictures, sentences = [], [f"ε = {epsilon}, c = {c}"]
-    for adv, name, ticks in (
-        (1.0, "a good action, Â = 1", (0, 1)),
-        (-1.0, "a bad action, Â = −1", (-3, -2, -1, 0)),
-    ):
-        objective, slope = surrogate_and_slope(ratio, adv, epsilon, bound)
-        low, high = (-0.2, 1.8) if adv > 0 else (-3.6, 0.8)
-        picture = plot(
-            name,
-            f"The clipped surrogate of {name} over the ratio, and its slope.",
-            Axis("ratio ρ", 0, 3.6, ticks=(0, 1, 2, 3)),
-            Axis("surrogate, and its slope (shaded)", low, high, ticks),
-            Mark("line", [0, 3.6], [0, 0], "faint"),
-            *upright("1−ε", 1 - epsilon, -0.26, low, high),
-            *upright("1+ε", 1 + epsilon, 0.26, low, high),
-            *upright("c", bound, 0.13, low, high),
-            Mark("band", ratio.tolist(), slope.tolist(), "accent", [0.0] * 360),
-            Mark("line thick", ratio.tolist(), objective.tolist()),
-        )
-        pictures.append(picture)
-        live = ratio[slope != 0]
-        dead = [f"below {live[0]:.2f}"] * (live[0] > ratio[0]).item()
-        dead += [f"above {live[-1]:.2f}"] * (live[-1] < ratio[-1]).item()
-        sentences.append(f"{name}: no slope {' and '.join(dead)}")
-    return pictures, "\n".join(sentences)
-
-
-dial(
-    "The clipped surrogate over the ratio",
-    frame,
-    {
-        "clip range ε": [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4],
-        "dual clip c": ["off", 3.4, 3.2, 3.0, 2.8, 2.6, 2.4, 2.2, 2.0, 1.8, 1.6],
-    },
-    start=(0.2, "off"),
-)
 
 # %% [markdown]
 # ### The mask

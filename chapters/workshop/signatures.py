@@ -848,9 +848,6 @@ seconds = [
 ]
 print(f"plain {1e6 * seconds[0]:.1f} µs, with its checks {1e6 * seconds[1]:.1f} µs")
 
-# %% tags=["claims"]
-assert seconds[1] < seconds[0] + 100e-6, "a check takes microseconds"
-
 # %% [markdown]
 # ## Summary
 #

@@ -7,6 +7,7 @@ that the website cannot link.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import sys
@@ -48,10 +49,17 @@ def missing_files(root: Path = ROOT) -> Iterator[str]:
 
 
 def public_functions(module: ModuleType) -> Iterator[Any]:
-    """Yield a module's public functions and the methods of its public classes."""
+    """Yield a module's public functions and the methods of its public classes.
+
+    A dataclass stands for its ``__init__``, because it knows where the names in the
+    annotations that it has inherited come from.
+    """
     for name in module.__all__:
         thing = getattr(module, name)
-        inside = vars(thing).values() if inspect.isclass(thing) else [thing]
+        inside = list(vars(thing).values() if inspect.isclass(thing) else [thing])
+        if dataclasses.is_dataclass(thing):
+            inside.remove(vars(thing)["__init__"])
+            yield thing
         yield from (each for each in inside if inspect.isfunction(each))
 
 

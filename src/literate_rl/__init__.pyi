@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest acc627b5e5de227a
+# Generated from chapters/*.py (edit there); digest 93fac7812096ac07
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -37,6 +37,7 @@ from .ppo_error import (
     policy_error_from_log_prob as policy_error_from_log_prob,
     ppo_info as ppo_info,
     ppo_policy_data as ppo_policy_data,
+    ppo_policy_data_continuous as ppo_policy_data_continuous,
     ppo_policy_error as ppo_policy_error,
     ppo_policy_error_continuous as ppo_policy_error_continuous,
     ppo_policy_loss as ppo_policy_loss,
@@ -52,23 +53,23 @@ from .ppo import (
     Policy as Policy,
     RewardScaler as RewardScaler,
     RunningMoments as RunningMoments,
+    Samples as Samples,
     make_actions as make_actions,
     make_policy as make_policy,
-    numpy_act as numpy_act,
     ppo_settings as ppo_settings,
 )
 from .hybrid_action import (
-    HybridActions as HybridActions,
     HybridDistribution as HybridDistribution,
-    HybridLander as HybridLander,
     HybridPolicyNetwork as HybridPolicyNetwork,
-    Moving as Moving,
-    make_hybrid_policy as make_hybrid_policy,
     mask_args as mask_args,
-    ppo_policy_error_hybrid as ppo_policy_error_hybrid,
-    ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
     sample_hybrid_action as sample_hybrid_action,
     select_args as select_args,
+)
+from .hybrid_ppo import (
+    HybridActions as HybridActions,
+    make_hybrid_policy as make_hybrid_policy,
+    ppo_policy_error_hybrid as ppo_policy_error_hybrid,
+    ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
 )
 from .disjoint_network import (
     CategoricalProjectionNetwork as CategoricalProjectionNetwork,
@@ -81,8 +82,6 @@ from .ppg import (
     AlgStep as AlgStep,
     ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
     LossInfo as LossInfo,
-    Maze as Maze,
-    MazeLevels as MazeLevels,
     PPGAlgorithm as PPGAlgorithm,
     PPGAuxAlgorithm as PPGAuxAlgorithm,
     PPGAuxOptions as PPGAuxOptions,
@@ -109,7 +108,6 @@ from .off_policy import (
 )
 from .impala import (
     IMPALA as IMPALA,
-    ForceCartPole as ForceCartPole,
     IMPALAConfig as IMPALAConfig,
     IMPALAPolicy as IMPALAPolicy,
     ReplayBuffer as ReplayBuffer,
@@ -149,9 +147,10 @@ from .workshop.nests import (
     map_nest as map_nest,
     pack as pack,
     plain_space as plain_space,
+    read_hybrid_space as read_hybrid_space,
     unpack as unpack,
 )
-from .workshop.worlds import (
+from .workshop.episodes import (
     EpisodeCounter as EpisodeCounter,
     check_chain as check_chain,
     check_copies as check_copies,
@@ -159,6 +158,13 @@ from .workshop.worlds import (
     env_maker as env_maker,
     on_cpu as on_cpu,
     plain_actions as plain_actions,
+)
+from .workshop.worlds import (
+    ForceCartPole as ForceCartPole,
+    HybridLander as HybridLander,
+    Maze as Maze,
+    MazeLevels as MazeLevels,
+    Moving as Moving,
 )
 from .workshop.runs import (
     Learner as Learner,
@@ -176,6 +182,8 @@ from .workshop.runs import (
     video_html as video_html,
 )
 from .workshop.fast import (
+    FusedPolicyError as FusedPolicyError,
+    numpy_act as numpy_act,
     reverse_scan as reverse_scan,
 )
 from .workshop.pictures import (

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 68d7ae38a6d1fc6a
+# Generated from chapters/actors.py (edit there); digest c6730a1ed709d58b
 """Actors and a learner: in one process, in several with shared memory, or on Ray."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from literate_rl.agents import Collector
 from literate_rl.impala import IMPALAConfig, IMPALAPolicy, impala_settings
-from literate_rl.ppo import numpy_act
+from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import check_counts, check_setting, env_seed
 
 __all__ = [

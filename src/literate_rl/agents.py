@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 103494b42bfb78cc
+# Generated from chapters/agents.py (edit there); digest 16cff914dae6a9a9
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from textwrap import shorten
 from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
@@ -24,7 +25,7 @@ from literate_rl.workshop.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.workshop.worlds import (
+from literate_rl.workshop.episodes import (
     EpisodeCounter,
     check_chain,
     check_copies,
@@ -351,6 +352,10 @@ def grade(
         except Exception as error:
             print(f"Not yet: {call} raised {type(error).__name__}: {error}")
             return
+        # What is right is told to those who have tried.
+        if got is ...:
+            print("Not yet: the answer is still empty.")
+            return
         if not agree(got, wanted):
             given, sought = one_line(got), one_line(wanted)
             print(f"Not yet: {call} gave {given}, expected {sought}.")
@@ -375,5 +380,5 @@ def agree(got: Any, wanted: Any) -> bool:
 
 
 def one_line(value: Any) -> str:
-    """Return how a value prints, on one line."""
-    return " ".join(repr(value).split())
+    """Return how a value prints, on one short line."""
+    return shorten(repr(value), 60, placeholder=" …")

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 28cfef3b3d4e3f86
+# Generated from chapters/evaluation.py (edit there); digest 08e06a028aeb5e82
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -49,8 +49,12 @@ def evaluate(
         seed: Decides how they start and what happens in them. The same seed gives the
             same returns.
     """
+    # One environment for each episode. They are stepped together, so that the network
+    # sees one batch of observations and not many single ones.
     envs = make_envs(partial(flat_env, env), episodes)
     obs, _ = envs.reset(seed=env_seed(seed, 0))
+
+    # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
     while playing.any():
@@ -79,7 +83,7 @@ def t_interval(
         raise ValueError("results must hold at least 2 seeds, got 1")
     if not np.isfinite(results).all():
         raise ValueError("results must be finite")
-    # The interval {eq}`t-interval`.
+    # The interval {eq}`t-interval`: the mean, and so many standard errors on each side.
     mean = results.mean(0)
     error = results.std(0, ddof=1) / math.sqrt(len(results))
     half = t_quantile(level, len(results) - 1) * error
@@ -108,10 +112,14 @@ def t_quantile(level: float, freedom: int) -> float:
         level: The probability.
         freedom: Degrees of freedom, one less than the number of results.
     """
+    # Sixty halves of a right angle are as exact as the numbers of a computer.
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         angle = (low + high) / 2
-        low, high = (angle, high) if t_share(angle, freedom) < level else (low, angle)
+        if t_share(angle, freedom) < level:
+            low = angle
+        else:
+            high = angle
     return math.sqrt(freedom) * math.tan(low)
 
 
@@ -142,5 +150,6 @@ def paired_difference(
         theirs: Results of the second, in the same order of seeds.
         level: Share of experiments whose interval shall contain the true difference.
     """
+    # Each seed gives one difference. From here on these are the results.
     difference = ours - theirs
     return Difference(difference.mean(0), *t_interval(difference, level))

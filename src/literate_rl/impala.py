@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest b6dab34f481c3ab5
+# Generated from chapters/impala.py (edit there); digest fffa2e6170ea9409
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from literate_rl.agents import Collector, best_device
@@ -28,10 +26,10 @@ from literate_rl.off_policy import (
 )
 from literate_rl.workshop.nests import map_nest
 from literate_rl.workshop.runs import check_counts, check_setting, env_seed
+from literate_rl.workshop.worlds import ForceCartPole  # noqa: F401 (registered)
 
 __all__ = [
     "IMPALA",
-    "ForceCartPole",
     "IMPALAConfig",
     "IMPALAPolicy",
     "ReplayBuffer",
@@ -647,7 +645,8 @@ class ReplayBuffer:
 
     Args:
         size: Samples that it holds at most; the oldest makes room.
-        max_use: How often a sample is handed out at most.
+        max_use: Draws after which a sample leaves. With a preference the last batch
+            may hold it more than once and go beyond.
         alpha: How strongly large priorities are preferred; 0 is not at all.
         beta: How far importance weights undo the preference; 1 is fully.
 
@@ -694,14 +693,15 @@ class ReplayBuffer:
     def sample(
         self, batch_size: int, generator: torch.Generator
     ) -> list[dict[str, Any]]:
-        """Draw different entries; the most that there are, if they are too few.
+        """Draw entries, as many as there are if the batch is larger than the buffer.
 
         Args:
-            batch_size: Number of entries.
+            batch_size: Number of draws.
             generator: Where the randomness comes from.
 
         Returns:
-            The entries. Each has its importance weight as ``IS``.
+            The entries, each with its importance weight as ``IS``. They are different
+            ones if ``alpha`` is 0.
 
         Raises:
             ValueError: If the buffer is empty.
@@ -713,11 +713,16 @@ class ReplayBuffer:
         probability = priority.double().pow(self.alpha)
         probability /= probability.sum()
         weight = (len(self.entries) * probability).pow(-self.beta)
-        count = min(batch_size, len(self.entries))
-        drawn = torch.multinomial(probability, count, generator=generator)
-        weight = weight[drawn] / weight[drawn].max()
+        weight /= weight.max()
+        # A draw that is put back leaves the chances of the next one as they were.
+        drawn = torch.multinomial(
+            probability,
+            min(batch_size, len(self.entries)),
+            replacement=self.alpha > 0,
+            generator=generator,
+        )
         entries = [self.entries[index] for index in drawn.tolist()]
-        for entry, number in zip(entries, weight.tolist(), strict=True):
+        for entry, number in zip(entries, weight[drawn].tolist(), strict=True):
             entry["use"] += 1
             entry["IS"] = number
         if any(entry["use"] >= self.max_use for entry in entries):
@@ -873,32 +878,6 @@ class IMPALA:
         self.buffer.entries.clear()
         self.buffer.entries.extend(dict(entry) for entry in state["buffer"])
         self.collector.obs = None
-
-
-class ForceCartPole(gym.ActionWrapper[NDArray[np.float32], NDArray[np.float32], int]):
-    """CartPole with a force from -1 to 1, in units of 10 newtons.
-
-    Args:
-        env: The environment CartPole.
-    """
-
-    def __init__(self, env: gym.Env[NDArray[np.float32], int]) -> None:
-        super().__init__(env)
-        self.action_space = spaces.Box(-1.0, 1.0, (1,))
-
-    def action(self, action: NDArray[np.float32]) -> int:
-        """Set the strength of the push; return its side."""
-        cart: Any = self.unwrapped
-        cart.force_mag = 10 * abs(float(action[0]))
-        return int(action[0] > 0)
-
-
-def make_force_cart_pole(**arguments: Any) -> gym.Env[Any, Any]:
-    """Make the environment; arguments are those of CartPole."""
-    return ForceCartPole(gym.make("CartPole-v1", **arguments))
-
-
-gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
 
 
 # Settings with which the agent was seen to learn, by environment. What an entry leaves

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 051d5c384dd7bb1b
+# Generated from chapters/off_policy.py (edit there); digest 491d839a235f7c62
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from literate_rl.policy_gradient import (
     check_tensor,
     policy_gradient_error,
 )
-from literate_rl.ppo_error import mean_and_deviation
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.signatures import (
     Bool,
@@ -435,3 +434,20 @@ def normal(name: str, output: Any, shape: tuple[int, ...]) -> Any:
         parts = {key: steps_as_rows(name, output[key], shape) for key in output}
     mu, sigma = mean_and_deviation(name, parts)
     return Independent(Normal(mu, sigma, validate_args=False), 1)
+
+
+def mean_and_deviation(name: str, logit: Any) -> tuple[Tensor, Tensor]:
+    """Take ``mu`` and ``sigma`` out of a mapping; raise if they do not fit."""
+    expected = f"{name} must be a mapping with the keys 'mu' and 'sigma'"
+    if isinstance(logit, Tensor) or not hasattr(logit, "keys"):
+        raise TypeError(f"{expected}, got {type(logit).__name__}")
+    if not {"mu", "sigma"} <= set(logit.keys()):
+        raise ValueError(f"{expected}, got the keys {sorted(logit.keys())}")
+    mu, sigma = logit["mu"], logit["sigma"]
+    if not isinstance(mu, Tensor) or mu.dim() != 2 or mu.numel() == 0:
+        got = tuple(mu.shape) if isinstance(mu, Tensor) else type(mu).__name__
+        raise ValueError(f"{name}['mu'] must be a tensor of shape (B, A), got {got}")
+    check_shape(f"{name}['sigma']", sigma, mu.shape)
+    if (sigma <= 0).any():
+        raise ValueError(f"{name}['sigma'] must be positive, got {sigma.min().item()}")
+    return mu, sigma

@@ -1,17 +1,15 @@
-# Generated from chapters/policy_gradient.py (edit there); digest 41aac29923cc15d5
+# Generated from chapters/policy_gradient.py (edit there); digest bd7e92fffcf08a26
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from literate_rl.workshop.signatures import Float, check_index, checked
-from literate_rl.workshop.signatures import check_finite as check_numbers
+from literate_rl.workshop.signatures import Float, check_finite, check_index, checked
 
 __all__ = [
     "categorical_entropy",
@@ -65,7 +63,7 @@ def policy_gradient_error(
     # The loss {eq}`policy-gradient-loss`. Autograd differentiates this line, and what
     # comes out is minus a sample of {eq}`policy-gradient`, divided by $B$.
     loss = -(factor * log_prob).mean()
-    check_numbers(loss, log_prob=log_prob, adv=adv, weight=weight)
+    check_finite(loss, log_prob=log_prob, adv=adv, weight=weight)
     return loss
 
 
@@ -92,7 +90,7 @@ def optimal_baseline(
     total = weight.sum(1, keepdim=True)
     weight = torch.where(total > 0, weight / total, prob)
     baseline = (weight * q_value.detach()).sum(1)
-    check_numbers(baseline, logit=prob, q_value=q_value)
+    check_finite(baseline, logit=prob, q_value=q_value)
     return baseline
 
 
@@ -110,7 +108,7 @@ def categorical_entropy(logit: Float[Tensor, "B N"]) -> Float[Tensor, "B"]:
     surprise = -torch.where(log_prob == -torch.inf, 0.0, log_prob)
     # The mean {eq}`categorical-entropy`.
     entropy = (log_prob.exp() * surprise).sum(1)
-    check_numbers(entropy, logit=surprise)
+    check_finite(entropy, logit=surprise)
     return entropy
 
 
@@ -142,35 +140,6 @@ def check_shape(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
             f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}"
         )
     return tensor
-
-
-def check_finite(result: tuple[float, ...], **inputs: Tensor | None) -> None:
-    """Raise if a result is not finite, and name the input that is to blame.
-
-    Args:
-        result: What was computed.
-        inputs: The tensors that the result was computed from, by their names. A logit
-            of minus infinity is legal: it takes an action away.
-
-    Raises:
-        ValueError: If any number of ``result`` is NaN or infinite.
-    """
-    if all(map(math.isfinite, result)):
-        return
-    for name, value in inputs.items():
-        if value is None:
-            continue
-        legal = torch.isfinite(value)
-        if name.startswith("logit"):
-            legal |= value == -torch.inf
-        if not legal.all():
-            place = tuple((~legal).nonzero()[0].tolist())
-            bad = value[place].item()
-            raise ValueError(f"{name} must be finite, got {bad} at index {place}")
-    raise ValueError(
-        f"the result {result} is not finite: an action that was taken has probability "
-        f"zero, or one of {', '.join(inputs)} is too large"
-    )
 
 
 def check_logit(name: str, logit: Any) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 7f5f3dcd06e6a6b6
+# Generated from chapters/ppg.py (edit there); digest bd6b0a5f4ccb1dff
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -6,15 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from numpy.typing import NDArray
+from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, kl_divergence
 
@@ -26,7 +24,7 @@ from literate_rl.disjoint_network import (
     EncodingNetwork,
     linear,
 )
-from literate_rl.hybrid_action import HybridActions
+from literate_rl.hybrid_ppo import HybridActions
 from literate_rl.policy_gradient import check_shape
 from literate_rl.ppo import (
     PPO,
@@ -39,13 +37,12 @@ from literate_rl.ppo import (
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.nests import as_space, ends, leaves, map_nest, plain_space
 from literate_rl.workshop.runs import check_counts, check_setting
+from literate_rl.workshop.signatures import checked
 
 __all__ = [
     "AlgStep",
     "ConvolutionalEncodingNetwork",
     "LossInfo",
-    "Maze",
-    "MazeLevels",
     "PPGAlgorithm",
     "PPGAuxAlgorithm",
     "PPGAuxOptions",
@@ -366,6 +363,7 @@ def check_aux_options(options: PPGAuxOptions) -> None:
     check_counts(options, names)
 
 
+@checked
 @dataclass(frozen=True)
 class PPGConfig(PPOConfig):
     """Settings of PPG: those of PPO and those of the auxiliary phase.
@@ -1049,183 +1047,3 @@ class PPGAlgorithm:
         """Go back to a state that ``state_dict`` returned."""
         self.ppo.load_state_dict(state["ppo"])
         self.aux.load_state_dict(state["aux"])
-
-
-MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])
-
-
-@lru_cache(maxsize=8)
-def make_mazes(levels: range, size: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Build levels: walls (L, size, size), places of start and goal (L, 2, 2)."""
-    mazes = [make_maze(level, size) for level in levels]
-    walls, places = (np.stack(x) for x in zip(*mazes, strict=True))
-    return walls, places
-
-
-def make_maze(level: int, size: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Build a level: walls (size, size) and the places of start and goal, (2, 2)."""
-    rng = np.random.default_rng(level)
-    walls = np.ones((size, size), dtype=bool)
-    # Dig from room to room, always two cells further, and turn back at dead ends.
-    path = [tuple(2 * rng.integers((size - 1) // 2, size=2) + 1)]
-    walls[path[0]] = False
-    while path:
-        here = np.array(path[-1])
-        inside = [m for m in MOVES if (abs(here + 2 * m - size // 2) < size // 2).all()]
-        ahead = [m for m in inside if walls[tuple(here + 2 * m)]]
-        if not ahead:
-            path.pop()
-            continue
-        move = ahead[rng.integers(len(ahead))]
-        walls[tuple(here + move)] = walls[tuple(here + 2 * move)] = False
-        path.append(tuple(here + 2 * move))
-    free = np.argwhere(~walls)
-    return walls, free[rng.choice(len(free), 2, replace=False)]
-
-
-class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
-    """Mazes with a goal, all copies stepped together.
-
-    An observation has three layers (3, size, size): walls, the agent, the goal. Actions
-    are up, right, down, left; a step into a wall stays. Reaching the goal pays 1 and
-    terminates; after 30 steps an episode is truncated. Each episode draws its level.
-
-    Args:
-        num_envs: Number of copies B.
-        levels: The levels to draw from.
-        size: Height and width, odd, at least 5.
-
-    Raises:
-        TypeError: If ``levels`` is no range.
-        ValueError: If an argument is out of range.
-    """
-
-    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    limit = 30
-
-    def __init__(
-        self, num_envs: int, levels: range = range(200), size: int = 7
-    ) -> None:
-        if not isinstance(levels, range):
-            raise TypeError(f"levels must be a range, got {levels!r}")
-        if num_envs < 1 or not levels or size < 5 or size % 2 == 0:
-            raise ValueError(
-                "num_envs must be at least 1, levels not empty and size odd and at "
-                f"least 5, got {num_envs}, {levels} and {size}"
-            )
-        self.rng = np.random.default_rng()
-        self.num_envs = num_envs
-        self.walls, self.places = make_mazes(levels, size)
-        self.single_observation_space = spaces.Box(0, 1, (3, size, size))
-        self.single_action_space = spaces.Discrete(4)
-        batch = gym.vector.utils.batch_space
-        self.observation_space = batch(self.single_observation_space, num_envs)
-        self.action_space = batch(self.single_action_space, num_envs)
-        self.copies = np.arange(num_envs)
-        self.level = np.zeros(num_envs, dtype=np.int64)
-        self.place = np.zeros((num_envs, 2), dtype=np.int64)
-        self.time = np.zeros(num_envs, dtype=np.int64)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start an episode in each copy."""
-        if seed is not None:
-            self.rng = np.random.default_rng(seed)
-        self.start(self.copies)
-        return self.observe(), {}
-
-    def start(self, copies: NDArray[np.int64]) -> None:
-        """Draw a level for some copies and put the agent at its start."""
-        level = self.rng.integers(len(self.walls), size=len(copies))
-        self.level[copies] = level
-        self.place[copies] = self.places[level, 0]
-        self.time[copies] = 0
-
-    def observe(self) -> NDArray[np.float32]:
-        """Return the three layers of each copy, (B, 3, size, size)."""
-        shape = (self.num_envs, *self.single_observation_space.shape)  # type: ignore[misc]
-        obs = np.zeros(shape, dtype=np.float32)
-        obs[:, 0] = self.walls[self.level]
-        for layer, place in ((1, self.place), (2, self.places[self.level, 1])):
-            obs[self.copies, layer, place[:, 0], place[:, 1]] = 1
-        return obs
-
-    def step(self, actions: NDArray[np.int64]) -> tuple[Any, ...]:
-        """Move all agents; reset the copies whose episode ends."""
-        if not self.action_space.contains(np.asarray(actions)):
-            raise ValueError(
-                f"actions must be {self.num_envs} of 0 to 3, got {actions}"
-            )
-        ahead = self.place + MOVES[actions]
-        blocked = self.walls[self.level, ahead[:, 0], ahead[:, 1]]
-        self.place = np.where(blocked[:, None], self.place, ahead)
-        self.time += 1
-        terminated = (self.place == self.places[self.level, 1]).all(1)
-        truncated = ~terminated & (self.time >= self.limit)
-        obs, infos = self.observe(), {}
-        ended = np.flatnonzero(terminated | truncated)
-        if len(ended):
-            final = np.full(self.num_envs, None)
-            for copy in ended:
-                final[copy] = obs[copy]
-            infos = {"final_obs": final, "_final_obs": terminated | truncated}
-            self.start(ended)
-            obs = self.observe()
-        return obs, terminated.astype(np.float64), terminated, truncated, infos
-
-
-class Maze(gym.Env[NDArray[np.float32], np.int64]):
-    """One copy of ``MazeLevels``. Registered as ``literate_rl/Maze-v0``.
-
-    Args:
-        levels: The levels to draw from.
-        size: Height and width, odd, at least 5.
-        render_mode: ``"rgb_array"`` for pictures, or None.
-    """
-
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}
-
-    def __init__(
-        self,
-        levels: range = range(200),
-        size: int = 7,
-        render_mode: str | None = None,
-    ) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise ValueError(
-                f"render_mode must be rgb_array or None, got {render_mode}"
-            )
-        self.world = MazeLevels(1, levels, size)
-        self.observation_space = self.world.single_observation_space
-        self.action_space = self.world.single_action_space
-        self.render_mode = render_mode
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start an episode."""
-        super().reset(seed=seed)
-        self.world.rng = self.np_random
-        self.obs = self.world.reset()[0][0]
-        return self.obs, {}
-
-    def step(
-        self, action: np.int64
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Move the agent."""
-        obs, reward, terminated, truncated, infos = self.world.step(np.array([action]))
-        self.obs = infos["final_obs"][0] if infos else obs[0]
-        return self.obs, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
-
-    def render(self) -> NDArray[np.uint8]:
-        """Return a picture: walls dark, the agent orange, the goal green."""
-        colours = np.array([[80, 80, 80], [255, 127, 14], [44, 160, 44]])
-        layers = self.obs.astype(bool)
-        picture = np.full((*layers.shape[1:], 3), 240)
-        for layer, colour in zip(layers, colours, strict=True):
-            picture[layer] = colour
-        return picture.repeat(32, 0).repeat(32, 1).astype(np.uint8)
-
-
-gym.register("literate_rl/Maze-v0", entry_point="literate_rl.ppg:Maze")

@@ -1,16 +1,21 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 865691c24e27dcd9
+# Generated from chapters/workshop/fast.py (edit there); digest 6d7cdd9d610a62ab
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from literate_rl.workshop.signatures import Float, checked
+from literate_rl.workshop.signatures import Float, check_finite, checked
 
-__all__ = ["reverse_scan"]
+__all__ = ["FusedPolicyError", "numpy_act", "reverse_scan"]
 
 
 @checked
@@ -51,3 +56,189 @@ def reverse_scan(
     # All rows that are no head, each with the head of the chunk after its own.
     x[:-1, 1:].addcmul_(product[:-1, 1:], x[1:, :1])
     return x.flatten(0, 1)[:num_steps]
+
+
+# The plain form holds the ratio between these, the exponentials of minus and plus 20.
+LOWEST_RATIO, HIGHEST_RATIO = math.exp(-20.0), math.exp(20.0)
+
+
+class FusedPolicyError(torch.autograd.Function):
+    """The discrete policy error as one node of the graph, with its gradient derived.
+
+    ``apply(logit_new, logit_old, action, adv, weight, clip_ratio, dual_clip)`` returns
+    what ``policy_error_from_log_prob`` does, as two tensors and two floats. It checks
+    nothing: ``fused_ppo_policy_error`` does. Gradients of gradients do not exist.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logit_new: Tensor,
+        logit_old: Tensor,
+        action: Tensor,
+        adv: Tensor,
+        weight: Tensor | None,
+        clip_ratio: float,
+        dual_clip: float | None,
+    ) -> tuple[Tensor, Tensor, float, float]:
+        """Compute both losses and, as floats, the estimate k1 and the clip fraction."""
+        # Log-probabilities of the shape (N, B). Their difference at the action taken,
+        # of the shape (1, B), is the logarithm of {eq}`ratio`.
+        new = logit_new.t().log_softmax(0)
+        old = logit_old.t().log_softmax(0)
+        taken = action.long().unsqueeze(0)
+        log_ratio = (new - old).gather(0, taken)
+        ratio = log_ratio.exp()
+
+        # Hold the ratio as {eq}`clipped-surrogate` and {eq}`dual-clip` do. The bounds
+        # $e^{\pm 20}$ are those of the plain form. Before the dual clip, the two agree
+        # exactly where the ratio is in range.
+        good = ratio.clamp(LOWEST_RATIO, 1.0 + clip_ratio)
+        bad = ratio.clamp(max(1.0 - clip_ratio, LOWEST_RATIO), HIGHEST_RATIO)
+        outside = good != bad
+        if dual_clip is not None:
+            bad = bad.clamp(max=dual_clip)
+        held = torch.where(adv.signbit(), bad, good)
+
+        # A sample's share of a mean is $w / B$; the minus sign makes it a loss. The sum
+        # is {eq}`policy-loss`.
+        batch = adv.numel()
+        if weight is None:
+            share = torch.full_like(adv, -1.0 / batch)
+        else:
+            share = weight / -batch
+        loss = held * (adv * share)
+        policy_loss = loss.sum()
+
+        # The entropy {eq}`entropy-bonus`. The logarithm of a probability zero becomes a
+        # finite number, because zero times infinity is not zero. At $-10^4$ the
+        # exponential is zero in every precision.
+        prob = new.exp()
+        plogp = new.clamp_min_(-1e4).mul_(prob)
+        minus_entropy = plogp.sum(0)
+        entropy = (minus_entropy * share).sum()
+
+        # A loss that is proportional to the ratio is its own derivative with respect to
+        # $\log p_a$. Where a clip holds the ratio, there is none.
+        slope = loss.masked_fill_(held != ratio, 0.0)
+        ctx.save_for_backward(prob, plogp, minus_entropy, slope, share, taken)
+
+        # The estimate {eq}`kl-k1` and the clip fraction {eq}`clip-fraction`.
+        kl = 0.0 - log_ratio.sum().item() / batch
+        clipfrac = outside.count_nonzero().item() / batch
+        return policy_loss, entropy, kl, clipfrac
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        """Return the gradient of the new logits; everything else is a constant."""
+        # Autograd records these lines only for a second derivative, and that would be a
+        # wrong one: what forward saved counts as constant.
+        if torch.is_grad_enabled():
+            raise RuntimeError("the fused policy error can be differentiated only once")
+        prob, plogp, minus_entropy, slope, share, taken = ctx.saved_tensors
+        slope, share = slope * grads[0], share * grads[1]
+
+        # Both gradients {eq}`fused-gradient`, sorted: what has the factor $p_j$ in
+        # common is subtracted at once, and $\mathbb 1[j = a]$ adds to one logit of each
+        # sample.
+        common = slope.addcmul(share, minus_entropy)
+        grad = (plogp * share).addcmul(prob, common, value=-1.0)
+        grad.scatter_add_(0, taken, slope)
+        return grad.t(), None, None, None, None, None, None
+
+
+def log_softmax(logit: Tensor) -> Tensor:
+    """Compute the logarithm of the softmax of each row, (B, K)."""
+    if len(logit) < 1024:
+        return torch.log_softmax(logit, -1)
+    shifted = logit - logit.detach().amax(-1, keepdim=True)
+    return shifted - shifted.exp().sum(-1, keepdim=True).log()
+
+
+# Entropy of a normal distribution with standard deviation 1.
+UNIT_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
+
+# Stands for the logarithm of zero where it is multiplied by zero. Any $p$ that is not 0
+# in floating point has a logarithm far above it.
+LOG_OF_NOTHING = -1e9
+
+
+def hybrid_terms(
+    type_logit: Tensor,
+    mu: Tensor,
+    sigma: Tensor,
+    mask: Tensor,
+    action_type: Tensor,
+    action_args: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Compute the log-probabilities and entropies of hybrid actions, (B,) each.
+
+    Args:
+        type_logit: Logits of the types, (B, K).
+        mu: Means of the arguments, (B, A).
+        sigma: Their standard deviations, (B, A).
+        mask: Which type uses which argument, (K, A) bool.
+        action_type: Types, (B,) int64.
+        action_args: Arguments, (B, A).
+    """
+    # The table of $E_k$ {eq}`hybrid-level`. The matrix product adds up, for each type,
+    # the entropies of its arguments.
+    type_log_prob = log_softmax(type_logit)
+    args_entropy = sigma.log() + UNIT_ENTROPY
+    level = type_log_prob - args_entropy @ mask.to(mu.dtype).T
+
+    # The first line of {eq}`hybrid-short`. An argument that does not count is replaced
+    # by its mean before anything is computed.
+    used = mask.index_select(0, action_type)
+    zeta = (torch.where(used, action_args, mu) - mu) / sigma
+    spread = torch.addcmul(used.to(zeta.dtype), zeta, zeta, value=-1).sum(-1)
+    own = level.gather(1, action_type.unsqueeze(1)).squeeze(1)
+    log_prob = torch.add(own, spread, alpha=0.5)
+
+    # The second line. For a type that was taken away $p_k$ is 0 and $E_k$ is minus
+    # infinity; the product has to be 0.
+    prob = type_log_prob.exp()
+    entropy = -(prob * level.clamp(min=LOG_OF_NOTHING)).sum(-1)
+    check_finite(entropy, logits=prob, mu=mu, sigma=args_entropy)
+    return log_prob, entropy
+
+
+@checked
+def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return what ``policy.act`` computes, in NumPy: faster for small networks.
+
+    The arrays share their memory with the parameters, so that the function always acts
+    with the current weights.
+
+    Args:
+        policy: A policy that ``make_policy`` has built, on the CPU.
+    """
+    network: Any = policy.network
+    # The means of a Gaussian policy come from a network of their own.
+    gaussian = hasattr(network.actor, "log_sigma")
+    parameters = list((network.actor.mean if gaussian else network.actor).parameters())
+    if parameters[0].device.type != "cpu":
+        raise ValueError(f"policy must be on the CPU, got {parameters[0].device}")
+    # Weights and biases in turn, those of the output layer last.
+    *hidden, weight, bias = (p.detach().numpy().T for p in parameters)
+    layers = list(zip(hidden[::2], hidden[1::2], strict=True))
+
+    def forward(obs: Tensor) -> NDArray[np.float32]:
+        x: NDArray[np.float32] = network.normalizer(obs).numpy()
+        for w, b in layers:
+            x = np.tanh(x @ w + b)
+        out: NDArray[np.float32] = x @ weight + bias
+        return out
+
+    # The action is the function of noise that the action distribution has.
+    if gaussian:
+        log_sigma = network.actor.log_sigma.detach().numpy()
+
+        def act(obs: Tensor, noise: Tensor) -> Tensor:
+            return torch.from_numpy(forward(obs) + np.exp(log_sigma) * noise.numpy())
+    else:
+
+        def act(obs: Tensor, noise: Tensor) -> Tensor:
+            return torch.from_numpy((forward(obs) + noise.numpy()).argmax(-1))
+
+    return act

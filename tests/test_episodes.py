@@ -1,0 +1,110 @@
+"""The guards of the loop, one by one; ``test_agents`` holds them in the loop itself."""
+
+from random import Random
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from fuzz import assert_held
+from gymnasium.vector import SyncVectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+
+from literate_rl.workshop.episodes import (
+    EpisodeCounter,
+    check_chain,
+    check_copies,
+    check_experience,
+    env_maker,
+    on_cpu,
+    plain_actions,
+)
+
+
+def cartpole():
+    return gym.make("CartPole-v1")
+
+
+def test_a_maker_makes_a_new_environment_at_each_call():
+    for env in ("CartPole-v1", cartpole):
+        make = env_maker(env)
+        assert isinstance(make(), gym.Env)
+        assert make() is not make()
+
+
+@pytest.mark.parametrize(
+    ("env", "error", "message"),
+    [
+        ("NoSuchTask-v0", ValueError, "env 'NoSuchTask-v0' cannot be made"),
+        (dict, TypeError, "env must make a gymnasium.Env, got dict"),
+    ],
+)
+def test_what_cannot_be_made_is_named_when_it_is_made(env, error, message):
+    make = env_maker(env)
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_copies_that_are_one_object_are_found():
+    one = cartpole()
+    with pytest.raises(ValueError, match="env must make a new environment"):
+        check_copies(SyncVectorEnv([lambda: one] * 2))
+    check_copies(SyncVectorEnv([cartpole] * 2))
+
+
+def test_actions_that_fit_come_back_as_an_array():
+    envs = SyncVectorEnv([cartpole] * 2)
+    action = torch.tensor([0, 1])
+    np.testing.assert_array_equal(plain_actions(envs, on_cpu(action)), [0, 1])
+    with pytest.raises(ValueError, match=r"act must return shape \(2,\), got \(2, 1\)"):
+        plain_actions(envs, action.unsqueeze(1))
+    with pytest.raises(TypeError, match="act must return a tensor, got ndarray"):
+        on_cpu(action.numpy())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_not_finite_is_found_at_its_step(value):
+    obs = np.zeros((4, 3, 2))
+    check_experience(100, obs=obs, reward=np.zeros((4, 3)))
+    obs[2, 1, 0] = value
+    where = rf"obs of environment 1 is {value} at step 106 \(row 2 of the rollout\)"
+    with pytest.raises(ValueError, match=where):
+        check_experience(100, reward=np.zeros((4, 3)), obs=obs)
+
+
+@given(st.integers(0, 999), st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_episodes_are_counted_across_rollouts(seed, lengths):
+    random = np.random.default_rng(seed)
+    steps = sum(lengths)
+    reward = random.normal(size=(steps, 2))
+    done, real = random.random((2, steps, 2)) < [[[0.3]], [[0.8]]]
+    counter, parts, start = EpisodeCounter(2), [], 0
+    for length in lengths:
+        rows = slice(start, start + length)
+        parts.append(counter.add(reward[rows], done[rows], real[rows]))
+        start += length
+    returns, counts = np.concatenate(parts, axis=1)
+    for b in range(2):
+        paid = taken = 0.0
+        for t in range(steps):
+            paid, taken = paid + reward[t, b], taken + real[t, b]
+            if done[t, b]:
+                assert returns[t, b] == pytest.approx(paid)
+                assert counts[t, b] == taken
+                paid = taken = 0.0
+            else:
+                assert np.isnan(returns[t, b])
+                assert np.isnan(counts[t, b])
+
+
+def test_the_signature_of_a_chain_is_held():
+    chain = lambda: np.full((3, 3), 0.2)  # noqa: E731
+    reward = lambda: np.ones(3)  # noqa: E731
+    assert assert_held(check_chain, Random(0), transition=chain, reward=reward) > 0
+
+
+def test_an_infinite_value_is_refused():
+    check_chain(np.eye(2), np.ones(2), 0.99)
+    with pytest.raises(ValueError, match="gamma must be below 1"):
+        check_chain(np.eye(2), np.ones(2), 1.0)

@@ -1,0 +1,42 @@
+"""What the page of results says about stored runs that no chapter asserts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from literate_rl.evaluation import paired_difference
+from literate_rl.workshop.runs import stored_runs
+
+
+def test_each_change_of_ppg_costs_a_little_while_training() -> None:
+    tuned = stored_runs("ppg_maze")["PPG"]
+    assert tuned.area[:3].mean() == pytest.approx(0.74, abs=0.005)
+    assert tuned.final[:3].mean() == pytest.approx(0.65, abs=0.005)
+    for runs in stored_runs("ppg_maze_ablation").values():
+        assert (runs.area < tuned.area[:3]).all()
+        unseen = runs.judged["unseen"] - tuned.judged["unseen"][:3]
+        assert unseen.min() < 0 < unseen.max()
+
+
+def test_with_a_shared_encoder_ppg_learns_more_slowly() -> None:
+    shared, own = stored_runs("ppg_maze_shared")["PPG"], stored_runs("ppg_maze")["PPG"]
+    assert paired_difference(shared.area, own.area).high < 0
+
+
+def test_with_a_single_epoch_no_difference_is_seen() -> None:
+    both = stored_runs("ppg_maze_once")
+    found = paired_difference(both["PPG"].area, both["PPO"].area)
+    assert found.low < 0 < found.high
+
+
+def test_starpilot_is_near_its_floor_and_sets_nothing_apart() -> None:
+    both = stored_runs("ppg_starpilot")
+    ppg, ppo = both["PPG"], both["PPO"]
+    for runs in (ppg, ppo):
+        assert runs.steps[-1] == 300_000
+        assert np.abs(runs.judged["unseen"] - 2.5).max() < 0.7
+        assert runs.final.mean() < runs.judged["unseen"].mean()
+    assert (ppo.judged["unseen"] > ppg.judged["unseen"]).all()
+    assert (ppg.judged["training"] > ppo.judged["training"]).sum() == 2
+    assert ppo.final.min() < 0.1  # hardly scores at all
