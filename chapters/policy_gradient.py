@@ -470,7 +470,7 @@ fig, axes = plt.subplots(1, 3, figsize=(7, 2.7), sharex=True, sharey=True)
 for axis, (name, cloud) in zip(axes, clouds.items(), strict=True):
     axis.scatter(*cloud[:500, :2].T, s=4, alpha=0.4, color="C0", linewidths=0)
     axis.plot(*exact[:2], "+", color="C3", markersize=13, markeredgewidth=2)
-    axis.set_title(f"{name}\nvariance {cloud.var(0).sum():.2f}", fontsize=10)
+    axis.set_title(f"{name}\nvariance {cloud.var(0).sum():.3f}", fontsize=10)
     axis.set_xlabel("derivative for $z_0$")
 axes[0].set_ylabel("derivative for $z_1$")
 fig.tight_layout()
