@@ -7,7 +7,6 @@ The experiment ``platform`` needs the packages of the extra ``platform``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -94,7 +93,8 @@ def per_head_error(
 
 def everything(actions: HybridActions) -> HybridActions:
     """Return the distribution in which each type uses all arguments."""
-    return replace(actions, mask=torch.ones_like(actions.mask))
+    ones = torch.ones_like(actions.mask)
+    return HybridActions(actions.space, ones, actions.low, actions.high)
 
 
 class RatioNotMasked(HybridActions):
@@ -102,7 +102,8 @@ class RatioNotMasked(HybridActions):
 
     def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies, each ``(*)``."""
-        return everything(self).log_prob(row, action), self.entropy(row)
+        log_prob, _ = everything(self).evaluate(row, action)
+        return log_prob, super().evaluate(row, action)[1]
 
 
 class EntropyNotMasked(HybridActions):
@@ -110,7 +111,8 @@ class EntropyNotMasked(HybridActions):
 
     def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies, each ``(*)``."""
-        return self.log_prob(row, action), everything(self).entropy(row)
+        _, entropy = everything(self).evaluate(row, action)
+        return super().evaluate(row, action)[0], entropy
 
 
 class NotMasked(HybridActions):
@@ -118,7 +120,7 @@ class NotMasked(HybridActions):
 
     def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies, each ``(*)``."""
-        return everything(self).log_prob(row, action), everything(self).entropy(row)
+        return everything(self).evaluate(row, action)
 
 
 LOSSES = {

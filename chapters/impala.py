@@ -944,8 +944,9 @@ assert abs(np.average(number, weights=weight) - 7.5) < 0.2, "the weights undo it
 assert np.average(once[:, 0], weights=once[:, 1]) < 5.5, "and spoil draws without it"
 
 # %% [markdown]
-# With priorities, `IMPALA` takes $\alpha_u = 0.6$ and $\beta_w = 0.4$, the paper's choice. Whether they
-# help the agent of this chapter was not measured: all runs below do without.
+# With priorities, `IMPALA` takes $\alpha_u = 0.6$ and $\beta_w = 0.4$. The paper starts with these and
+# raises $\beta_w$ to 1, which is not done here. Whether priorities help the agent of this chapter was
+# not measured: all runs below do without.
 
 # %% [markdown]
 # ## The loop
@@ -1482,8 +1483,9 @@ print("by the setting:   ", values.reshape(6, 2)[:, 0].tolist())
 # ### Trap: a mask in one place
 #
 # If the actor masks actions that are not possible, the learner has to mask them too. DI-engine's
-# has no line for it (and refuses the observations that would bring a mask). Take a policy that has not changed, two of whose four actions are masked. The step pays
-# 1 and ends the episode, the value is 0, so the loss of the value should be 1:
+# has no line for it (and refuses the observations that would bring a mask). Take a policy that has
+# not changed, two of whose four actions are masked. The step pays 1 and ends the episode, the value
+# is 0, so the loss of the value should be 1:
 
 # %%
 logit = torch.zeros(1, 1, 4)

@@ -174,10 +174,10 @@ axes[1].set(xlabel="iteration", ylabel="length of $g_V$ / length of $g_\\pi$")
 fig.tight_layout()
 
 # %% [markdown]
-# **What to notice.** The two gradients agree about as often as they disagree, so on average the value
-# neither helps the policy nor hinders it. But they are not unrelated. The encoder has 4,480 weights,
-# and two directions drawn at random among so many would have a cosine near 0.01. With the rewards as
-# they are it is often above a half, in size: both losses pull along the same line, now with each
+# **What to notice.** The two gradients point against each other about as often as not. But they are
+# not unrelated. The encoder has 4,480 weights,
+# and two directions drawn at random among so many would have a cosine whose size is near 0.01. With
+# the rewards as they are it is often above a half: both losses pull along the same line, now with each
 # other and now against each other. The other difference is who wins. With the rewards as they are,
 # the value's gradient is many times as long, and the encoder goes where the value wants it. With a
 # twentieth of the rewards, which is the same task, the policy's is mostly the longer one. So a

@@ -13,7 +13,7 @@
 # reader, and a dial that one can turn?** With strings. A picture on a web page is text, an
 # *SVG*, and what a dial does takes twenty lines of JavaScript. So this book needs no
 # drawing program and no framework: this page holds all there is, and then shows diagrams
-# and dials of later chapters.
+# and dials that later chapters use.
 #
 # Nobody has to read this page to follow the book. Read it if you want to draw a picture
 # for a chapter, or to know how the ones you saw are made.
@@ -839,32 +839,8 @@ predict(
 # ## Diagrams
 #
 # Each belongs to a chapter. A chapter that shows one has these lines in a cell that is
-# folded, with a sentence before it on what to notice.
-#
-# ### The tree of a hybrid action, and its mask
-
-# %%
-picture = Picture(
-    "The tree of a hybrid action",
-    "The root chooses one of three types: accelerate, turn, stop. Accelerate has the "
-    "argument power, turn has the argument angle, stop has none. The mask has a row of "
-    "zeros and ones for each type: 1 0, 0 1 and 0 0. Turn and its angle are emphasised.",
-)
-root = picture.box(220, 20, "type")
-types = [("accelerate", "power", "10"), ("turn", "angle", "01"), ("stop", "", "00")]
-for number, (name, argument, mask) in enumerate(types):
-    x, tone = 74 + 146 * number, "accent" if name == "turn" else ""
-    node = picture.box(x, 94, name, tone)
-    picture.arrow(root.at(0.5, 1), node.at(0.5, 0), tone=tone, head=False)
-    if argument:
-        leaf = picture.box(x, 160, argument, tone)
-        picture.arrow(node, leaf, tone=tone, head=False)
-    else:
-        picture.text(x, 160, "no argument", "quiet")
-    picture.cells(x - 24, 216, mask, {mask.find("1"): tone})
-picture.text(220, 250, "the mask: which arguments count", "quiet")
-picture.text(220, 282, "log π = log p(turn) + log f(angle)", "accent", bold=True)
-picture
+# folded, with a sentence before it on what to notice. The ones below
+# wait for their chapter; all others stand in theirs.
 
 # %% [markdown]
 # ### Two networks and three heads
@@ -993,147 +969,6 @@ for number, y in enumerate((84, 224)):
 picture.text(213, 8, "slots", "quiet")
 picture.text(220, 292, "● a token: its holder may touch the slot", "accent")
 picture
-
-# %% [markdown]
-# ## Two dials
-#
-# The two belong to {doc}`/chapters/advantages` and {doc}`/chapters/hybrid_action`, and so do
-# the functions that they show. This page stands below those chapters and may not import
-# them, so it writes each function down in its plainest form. A test holds it equal to the
-# package's. The dial of {doc}`/chapters/ppo_error` is on that page.
-#
-# ### λ
-#
-# Each dot is an estimate of one and the same advantage. It is 1, the dashed line. On the
-# left the critic is right, on the right it says half of the truth for all states after
-# the first. (An error at the first state would shift all estimates alike, whatever λ is.)
-# **Notice** that both clouds grow wider with λ, and that the wrong critic's moves up to the
-# truth.
-
-# %% tags=["hide-input"]
-import torch
-
-generator = torch.Generator().manual_seed(0)
-T, gamma = 30, 0.97
-# Each step pays 0.2 on average, and the first action pays 1 more: its advantage is 1.
-reward = 0.2 + 0.5 * torch.randn(T, 400, generator=generator)
-reward[0] += 1.0
-# The value of a state is what the steps pay that remain. After the last it is 0.
-remaining = torch.arange(T, -1, -1.0)
-truth = (0.2 * (1 - gamma**remaining) / (1 - gamma))[:, None].expand(T + 1, 400)
-half = truth / 2
-half[0] = truth[0]
-
-
-def first_advantage(value, lambda_):
-    surprise = reward + gamma * value[1:] - value[:-1]
-    return sum((gamma * lambda_) ** t * surprise[t] for t in range(T))
-
-
-lambdas = [k / 10 for k in range(11)]
-critics = {"the critic is right": truth, "the critic is wrong by half": half}
-places = {
-    "the critic is right": "They always lie around the truth.",
-    "the critic is wrong by half": "They lie below the truth, and around it for λ = 1.",
-}
-clouds = {
-    name: [first_advantage(value, lambda_) for lambda_ in lambdas]
-    for name, value in critics.items()
-}
-# Forty of the 400 estimates are drawn, side by side around their λ.
-aside = [0.035 * ((7 * k) % 40 / 20 - 1) for k in range(40)]
-
-
-def dots(lambda_, estimates, tone):
-    return Mark("dots", [lambda_ + a for a in aside], estimates[:40].tolist(), tone)
-
-
-def frame(lambda_):
-    pictures, sentences = [], [f"λ = {lambda_}"]
-    for name, estimates in clouds.items():
-        now = estimates[lambdas.index(lambda_)]
-        mean, deviation = now.mean().item(), now.std().item()
-        picture = plot(
-            name,
-            f"Estimates of one advantage for eleven λ, where {name}: close together for "
-            f"small λ, far apart for large ones. {places[name]}",
-            Axis("λ", -0.05, 1.05, ticks=(0, 0.5, 1)),
-            Axis("estimates of an advantage of 1", -4, 6, ticks=(-4, -2, 0, 2, 4, 6)),
-            *(
-                dots(k, some, "faint")
-                for k, some in zip(lambdas, estimates, strict=True)
-            ),
-            Mark("line dashed", [-0.05, 1.05], [1, 1], "quiet"),
-            dots(lambda_, now, "accent"),
-            Mark("line thick", [lambda_ - 0.04, lambda_ + 0.04], [mean, mean]),
-        )
-        pictures.append(picture)
-        sentences.append(
-            f"{name}: bias {mean - 1:+.2f}, standard deviation {deviation:.2f}"
-        )
-    return pictures, "\n".join(sentences).replace("-", "−")
-
-
-dial("Bias and noise of an advantage over λ", frame, {"λ": lambdas}, start=(0.7,))
-
-# %% tags=["claims"]
-right, wrong = (torch.stack(estimates).T for estimates in clouds.values())
-for estimates in (right, wrong):
-    assert (estimates.std(0).diff() > 0).all(), "the clouds grow wider"
-assert (right.mean(0) - 1).abs().max() < 0.2, "the right one stays at the truth"
-assert (wrong.mean(0).diff() > 0).all(), "the wrong one moves up"
-assert (wrong.mean(0)[-1] - 1).abs() < 0.2, "to the truth"
-
-# %% [markdown]
-# ### The mask
-#
-# A hybrid action was drawn: a type, a power, an angle. Toggle which type uses which.
-# **Notice** that only the row of the type that was drawn matters, and that a row without
-# a 1 leaves the type's own probability.
-
-# %% tags=["hide-input"]
-from torch.distributions import Categorical, Normal
-
-types, arguments = ["accelerate", "turn", "stop"], ["power", "angle"]
-entries = ["z₀", "z₁", "z₂", "μ₁", "μ₂", "σ₁", "σ₂"]
-drawn = torch.tensor([0.9, -0.3])
-
-
-def frame(name, mask):
-    z = torch.tensor([0.2, 0.5, -0.4], requires_grad=True)
-    mu = torch.tensor([0.1, 0.4], requires_grad=True)
-    sigma = torch.tensor([0.8, 0.6], requires_grad=True)
-    k = types.index(name)
-    counts = torch.tensor(mask[k])
-    of_arguments = Normal(mu, sigma).log_prob(drawn).where(counts, 0.0).sum()
-    log_prob = Categorical(logits=z).log_prob(torch.tensor(k)) + of_arguments
-    gradient = torch.cat(torch.autograd.grad(log_prob, (z, mu, sigma))).tolist()
-    picture = plot(
-        "gradient of log π",
-        "The gradient of the action's log-probability with respect to logits, means and "
-        "standard deviations, as bars. Those of arguments that do not count are zero.",
-        Axis("", 0.4, 7.6, dict(enumerate(entries, 1))),
-        Axis("", -2.5, 1.5, ticks=(-2, -1, 0, 1)),
-        Mark("line", [0.4, 7.6], [0, 0], "quiet"),
-        Mark("bars", range(1, 8), gradient, "accent"),
-    )
-    # The parts of the sum {eq}`hybrid-log-prob`.
-    used = [f"log f({arguments[j]})" for j in range(2) if mask[k][j]]
-    parts = [f"log p({name})", *used]
-    alive = [entries[i] for i in range(7) if gradient[i] != 0]
-    return [picture], (
-        f"log π = {' + '.join(parts)} = {log_prob.item():.2f}\n"
-        f"alive: {', '.join(alive)}".replace("-", "−")
-    )
-
-
-dial(
-    "The mask of a hybrid action",
-    frame,
-    {"type drawn": types},
-    grid=(types, arguments),
-    start=("turn", ((True, False), (False, True), (False, False))),
-)
 
 # %% [markdown]
 # ## References

@@ -237,7 +237,7 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
         kinds = get_args(hints[name]) or (hints[name],)
         whole = float in kinds and type(value) is int  # 1 for 1.0
         if Any not in kinds and type(value) not in kinds and not whole:
-            kind = getattr(hints[name], "__name__", hints[name])
+            kind = " | ".join(each.__name__.removesuffix("Type") for each in kinds)
             raise ValueError(f"{source}: {name} must be {kind}, got {value!r}")
     try:
         return config(**values)
