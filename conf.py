@@ -94,6 +94,7 @@ nitpick_ignore_regex = [
     ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
     ("py:.*", r"(optional|.*TypeVar.*)"),
     # Words of our signatures; `workshop/signatures` explains them.
+    ("py:class", r"('.*'|Integer|Ge|Gt|Le|Lt|Annotated.*|SyncVectorEnv)"),
     (
         "py:class",
         r"(Float|Int|Bool|Fraction|Positive|NonNegative|Count|Seed|Level|Tone|Frame)",

@@ -810,7 +810,7 @@ def tabular_values(
 # The robot goes right in four steps of five. **Notice** that the values rise from cell 1 to
 # cell 4 and on to the charger, and that the second line, with the breakdown moved into the discount, is the same.
 
-# %%
+# %% tags=["hide-input"]
 gamma, right, ring = 0.99, 0.8, Ring(num_cells=5, end_probability=0.02)
 transition, reward_of_cell = ring.chain(right)
 exact = tabular_values(transition, reward_of_cell, gamma)
@@ -969,7 +969,7 @@ def seed_everything(seed: Annotated[int, Ge(0), Lt(2**32)]) -> None:
     torch.manual_seed(int(seed))
 
 
-# %%
+# %% tags=["hide-input"]
 def short_run(seed):
     """Return 50 steps of four CartPoles with random pushes."""
     seed_everything(seed)
@@ -1065,7 +1065,7 @@ assert as_meant == 0
 # numbers. The spread over such runs is not the spread over independent runs. The experiment
 # above therefore took seeds 1000 apart.
 
-# %%
+# %% tags=["hide-input"]
 envs = make_envs("CartPole-v1", num_envs=8)
 starts = [{tuple(row) for row in envs.reset(seed=seed)[0].tolist()} for seed in (0, 1)]
 print("starts in common, seeds 0 and 1:", len(starts[0] & starts[1]), "of 8")

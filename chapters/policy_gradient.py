@@ -468,7 +468,7 @@ fig, axes = plt.subplots(1, 3, figsize=(7, 2.7), sharex=True, sharey=True)
 for axis, (name, cloud) in zip(axes, clouds.items(), strict=True):
     axis.scatter(*cloud[:500, :2].T, s=4, alpha=0.4, color="C0", linewidths=0)
     axis.plot(*exact[:2], "+", color="C3", markersize=13, markeredgewidth=2)
-    axis.set_title(f"{name}\nvariance {cloud.var(0).sum():.2f}", fontsize=10)
+    axis.set_title(f"{name}\nvariance {cloud.var(0).sum():.3f}", fontsize=10)
     axis.set_xlabel("derivative for $z_0$")
 axes[0].set_ylabel("derivative for $z_1$")
 fig.tight_layout()
@@ -650,7 +650,7 @@ def categorical_entropy(logit: Float[Tensor, "B N"]) -> Float[Tensor, "B"]:
 # policy over two, and nothing is NaN.
 
 # %%
-import math
+from math import log
 
 logit = torch.tensor(
     [[0.0, 0.0, 0.0], [2.0, 0.0, -2.0], [0.0, 0.0, -torch.inf]], requires_grad=True
@@ -663,8 +663,8 @@ for row, h, slope in zip(logit.softmax(1), entropy, gradient, strict=True):
     print(f"probabilities {shown}: entropy {h.item():.2f}, gradient {slopes}")
 
 # %% tags=["claims"]
-assert abs(entropy[0].item() - math.log(3)) < 1e-6
-assert abs(entropy[2].item() - math.log(2)) < 1e-6, "a policy over two"
+assert abs(entropy[0].item() - log(3)) < 1e-6
+assert abs(entropy[2].item() - log(2)) < 1e-6, "a policy over two"
 assert gradient.isfinite().all(), "nothing is NaN"
 
 # %% [markdown]
@@ -876,9 +876,10 @@ for size, (own, others) in lengths_along.items():
 # ### Trap: a gradient through the advantage
 #
 # The value in $G - V_\theta(s)$ comes out of a network. If it is not detached, the loss has a
-# second way down: $\log \pi$ is always negative, so *raise the value*. Keras's example of an
-# actor and a critic was reported to do this
-# ([keras-io #194](https://github.com/keras-team/keras-io/issues/194)). Together with a squared
+# second way down: $\log \pi$ is always negative, so *raise the value*.
+# [Keras's example](https://github.com/keras-team/keras-io/blob/0df30d775727a6789b7bdb4028561f2026cc4d52/examples/rl/actor_critic_cartpole.py)
+# of an actor and a critic does this, in the line `diff = ret - value`
+# ([#194](https://github.com/keras-team/keras-io/issues/194)). Together with a squared
 # error $\frac12 (G - V_\theta)^2$ the value then settles where $\mathbb{E}[\log \pi - (G -
 # V_\theta)] = 0$, that is at $V + H$: too high by the entropy.
 
