@@ -94,11 +94,11 @@ nitpick_ignore_regex = [
     ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
     ("py:.*", r"(optional|.*TypeVar.*)"),
     # Words of our signatures; `workshop/signatures` explains them.
-    ("py:class", r"('.*'|Integer|Ge|Gt|Le|Lt|Annotated.*|SyncVectorEnv)"),
-    (
-        "py:class",
-        r"(Float|Int|Bool|Fraction|Positive|NonNegative|Count|Seed|Level|Tone|Frame)",
-    ),
+    ("py:class", r"('.*'|Annotated.*|Float|Int|Integer|Bool|Ge|Gt|Le|Lt|ndarray)"),
+    ("py:class", r"(Fraction|Positive|NonNegative|AboveOne|Count|Seed|SyncVectorEnv)"),
+    ("py:class", r"(Level|Tone|Frame|MazeSize|RenderMode|Gaussian|MeanAndDeviation)"),
+    ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),
+    ("py:class", r"torch\.autograd\.function\.Function"),
     ("py:class", r"(jaxtyping\..*|.*\.(AnyCallable|Plan))"),
     ("py:class", r"(spaces|nn|ttorch)\..*"),
 ]

@@ -714,7 +714,7 @@ class HybridDistribution:
 
     @property
     def often(self) -> Tensor:
-        """How often each argument counts, (B, A): the sum of its types' chances."""
+        """The chance that each argument counts, (B, A), added up over the types."""
         return self.prob @ self.mask.to(self.prob.dtype)
 
     def sample(self, generator: torch.Generator | None = None) -> ttorch.Tensor:

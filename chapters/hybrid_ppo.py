@@ -391,7 +391,7 @@ assert cosines[1] < 0.999, "and then they do"
 #
 # $$
 # \operatorname{Var} \rho = e^{A \Delta^2} - 1 .
-# $$ (hybrid-variance)
+# $$ (def-hybrid-variance)
 #
 # The figure has 20,000 actions of the three types above, $\Delta = 0.3$, logits moved as
 # well, and more and more arguments that no type uses.
@@ -458,7 +458,7 @@ fig.tight_layout()
 # **Notice** that with the mask nothing changes, however many arguments lie idle. Without it,
 # and with no idle argument at all, about 64 % of the samples leave the clip range instead of
 # 35 %: each sample counts one or two arguments that its own type ignores. With sixteen more it
-# is about 89 %. The dotted line is {eq}`hybrid-variance`, which leaves the moved logits out.
+# is about 89 %. The dotted line is {eq}`def-hybrid-variance`, which leaves the moved logits out.
 
 # %% tags=["claims"]
 clip_fractions = {
@@ -986,7 +986,7 @@ assert abs(ratios_of["as clipped"] - 1) < 1e-6, "it stays at 1"
 # | standard deviation $\sigma$ | a parameter | [0.3 on Moving](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/dizoo/gym_hybrid/config/gym_hybrid_hppo_config.py#L27-L28) | | |
 # | evaluation | greedy | [samples](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppo.py#L570-L571) | | |
 #
-# The code was read at the linked commits. Of H-PPO the paper was read.
+# The code was read at the linked commits. The column of H-PPO follows the paper.
 #
 # ## On the best device
 

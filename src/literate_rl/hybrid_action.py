@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest 2d8e75c95f9168a8
+# Generated from chapters/hybrid_action.py (edit there); digest 3169da8692371939
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ class HybridDistribution:
 
     @property
     def often(self) -> Tensor:
-        """How often each argument counts, (B, A): the sum of its types' chances."""
+        """The chance that each argument counts, (B, A), added up over the types."""
         return self.prob @ self.mask.to(self.prob.dtype)
 
     def sample(self, generator: torch.Generator | None = None) -> ttorch.Tensor:
