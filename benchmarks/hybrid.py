@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Independent, Normal
 
 from benchmarks.harness import SEED, Case, Goal
 from literate_rl.hybrid_action import HybridDistribution, draw
-from literate_rl.workshop.fast import hybrid_terms
+from literate_rl.workshop.fast import hybrid_terms, log_softmax
 
 ROUNDS = 51
 TYPES, ARGUMENTS = 3, 3
@@ -54,7 +54,7 @@ def plain_form(logit: ttorch.Tensor) -> Answer:
 def kernel(logit: ttorch.Tensor) -> Answer:
     """Sample as the class does, and judge with the learner's kernel."""
     z, mu, sigma = logit.action_type, logit.action_args.mu, logit.action_args.sigma
-    action = draw(torch.softmax(z, -1), mu, sigma, None)
+    action = draw(log_softmax(z).exp(), mu, sigma, None)
     action_type, action_args = action.action_type, action.action_args
     return (
         action_type,

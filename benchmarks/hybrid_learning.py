@@ -75,7 +75,7 @@ class PerHead(HybridActions):
         """Return log-probabilities ``(*, 2)`` and entropies ``(*)``."""
         policy = self.distribution(row)
         heads = policy.log_prob_of_heads(self.action_of(action))
-        entropy = policy.entropy().view(row.shape[:-1])
+        entropy = super().evaluate(row, action)[1]
         return torch.stack(heads, -1).view(*entropy.shape, 2), entropy
 
 

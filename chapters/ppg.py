@@ -44,7 +44,6 @@ from literate_rl.disjoint_network import (
     linear,
 )
 from literate_rl.hybrid_ppo import HybridActions
-from literate_rl.policy_gradient import check_shape
 from literate_rl.ppo import (
     PPO,
     Policy,
@@ -455,6 +454,14 @@ class PPGAuxPhaseLossInfo(NamedTuple):
     td_loss_actual: Tensor
     td_loss_aux: Tensor
     policy_kl_loss: Tensor
+
+
+def check_shape(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    """Raise unless a value is a tensor of the expected shape."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    if value.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(value.shape)}")
 
 
 class PPGAuxPhaseLoss(nn.Module):

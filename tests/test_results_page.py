@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from literate_rl.evaluation import paired_difference
+from benchmarks.store import RESULTS, read_table
+from literate_rl.evaluation import paired_difference, t_interval
 from literate_rl.workshop.runs import stored_runs
 
 
@@ -40,3 +41,23 @@ def test_starpilot_is_near_its_floor_and_sets_nothing_apart() -> None:
     assert (ppo.judged["unseen"] > ppg.judged["unseen"]).all()
     assert (ppg.judged["training"] > ppo.judged["training"]).sum() == 2
     assert ppo.final.min() < 0.1  # hardly scores at all
+
+
+def test_hybrid_losses_reach_the_goal_or_miss_it() -> None:
+    runs = stored_runs("moving")
+    for loss in ("joint", "per head"):
+        assert t_interval(runs[loss].final)[0] > 1.5, "so does the whole interval"
+    assert runs["entropy not masked"].final.mean() > 1.5
+    for loss in ("not masked", "ratio not masked"):
+        assert runs[loss].final.mean() < 1.5
+
+
+def test_the_kernel_of_hybrid_actions_is_as_fast_as_the_page_says() -> None:
+    rows, _ = read_table(RESULTS / "hybrid.csv")
+    for method, low, high in (
+        ("HybridDistribution", 1.7, 2.1),
+        ("hybrid_terms", 2.3, 3.3),
+    ):
+        ratios = [float(row["ratio"]) for row in rows if row["method"] == method]
+        assert len(ratios) == 4
+        assert low < min(ratios) <= max(ratios) < high

@@ -1,24 +1,19 @@
-# Generated from chapters/off_policy.py (edit there); digest 491d839a235f7c62
+# Generated from chapters/off_policy.py (edit there); digest 0f7952dfaf67abd1
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
+from jaxtyping import Integer
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributions import Independent, Normal
+from torch.distributions import Distribution, Independent, Normal
 
-from literate_rl.policy_gradient import (
-    check_action,
-    check_logit,
-    check_shape,
-    check_tensor,
-    policy_gradient_error,
-)
+from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.signatures import (
     Bool,
@@ -26,6 +21,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     Positive,
     check_finite,
+    check_index,
     checked,
 )
 
@@ -150,36 +146,41 @@ def clipped_policy(
     return result
 
 
+class MeanAndDeviation(TypedDict):
+    """What describes a Gaussian policy, as a dictionary or a tree tensor."""
+
+    mu: Float[Tensor, "T B A"]
+    sigma: Float[Tensor, "T B A"]
+
+
 class vtrace_data(NamedTuple):
     """What the losses of V-trace read: T steps in each of B environments.
 
     Attributes:
-        target_output: What describes the policy in training. Discrete actions: logits
-            of shape (T, B, N). Continuous actions: a mapping with ``mu`` and ``sigma``
-            of shape (T, B, A).
+        target_output: What describes the policy in training: logits, or a mapping with
+            ``mu`` and ``sigma``.
         behaviour_output: The same for the policy that collected the data. No gradient
             flows into it.
-        action: The actions taken, (T, B) integers or (T, B, A) real numbers.
+        action: The actions taken, integers (T, B) or real numbers (T, B, A).
         value: Value of each step's state and, in the last row, of where the last step
-            led, (T + 1, B). Gradient flows into the first T rows.
-        reward: Rewards, (T, B).
-        weight: One factor for each step, (T, B), or None for ones.
-        terminated: Whether the task ended with a step, (T, B) boolean. None: never.
-        truncated: Whether the episode was cut off after a step, (T, B) boolean. None:
-            never.
-        next_value: Value of each step's true successor, (T, B). None: the next row of
+            led. Gradient flows into the first T rows.
+        reward: Rewards.
+        weight: One factor for each step, or None for ones.
+        terminated: Whether the task ended with a step. None: never.
+        truncated: Whether the episode was cut off after a step. None: never.
+        next_value: Value of each step's true successor. None: the next row of
             ``value``, which is wrong behind a truncation.
     """
 
     target_output: Any
     behaviour_output: Any
     action: Tensor
-    value: Tensor
-    reward: Tensor
-    weight: Tensor | None = None
-    terminated: Tensor | None = None
-    truncated: Tensor | None = None
-    next_value: Tensor | None = None
+    value: Float[Tensor, "T+1 B"]
+    reward: Float[Tensor, "T B"]
+    weight: Float[Tensor, "T B"] | None = None
+    terminated: Bool[Tensor, "T B"] | None = None
+    truncated: Bool[Tensor, "T B"] | None = None
+    next_value: Float[Tensor, "T B"] | None = None
 
 
 class vtrace_loss(NamedTuple):
@@ -189,40 +190,29 @@ class vtrace_loss(NamedTuple):
     * entropy_loss``: the last field is the mean entropy itself.
     """
 
-    policy_loss: Tensor
-    value_loss: Tensor
-    entropy_loss: Tensor
+    policy_loss: Float[Tensor, ""]
+    value_loss: Float[Tensor, ""]
+    entropy_loss: Float[Tensor, ""]
 
 
+@checked
 def vtrace_error(
-    log_prob: Tensor,
-    log_prob_old: Tensor,
-    entropy: Tensor,
+    log_prob: Float[Tensor, "T B"],
+    log_prob_old: Float[Tensor, "T B"],
+    entropy: Float[Tensor, "T B"],
     data: vtrace_data,
     *settings: Any,
 ) -> vtrace_loss:
     """Compute the losses of V-trace from log-probabilities, whatever the action space.
 
     Args:
-        log_prob: Log-probability of each action under the policy in training, (T, B).
-        log_prob_old: The same under the policy that collected the data, (T, B).
-        entropy: Entropy of the policy in training at each step, (T, B), in nats.
+        log_prob: Log-probability of each action under the policy in training.
+        log_prob_old: The same under the policy that collected the data.
+        entropy: Entropy of the policy in training at each step, in nats.
         data: The other fields; outputs and actions are not read.
         settings: The discount, the decay and the three bounds, as in ``vtrace``.
-
-    Returns:
-        The losses, 0-dimensional tensors.
-
-    Raises:
-        TypeError: If a field is of the wrong kind.
-        ValueError: If shapes differ, a number is wrong, a result is not finite, or a
-            step before the last is truncated and ``next_value`` is missing.
     """
     _, _, _, value, reward, weight, terminated, truncated, next_value = data
-    check_shape("log_prob", log_prob, check_tensor("reward", reward).shape)
-    check_shape("log_prob_old", log_prob_old, reward.shape)
-    check_shape("entropy", entropy, reward.shape)
-    check_shape("value", value, (len(reward) + 1, *reward.shape[1:]))
     never = torch.zeros_like(reward, dtype=torch.bool)
     terminated = never if terminated is None else terminated
     truncated = never if truncated is None else truncated
@@ -289,165 +279,104 @@ def turned(logit: Tensor) -> Tensor:
     return torch.stack(logit.unbind(1))
 
 
-def categorical_terms(logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+@checked
+def categorical_terms(
+    logit: Float[Tensor, "B N"], action: Integer[Tensor, "B"]
+) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
     """Return log-probabilities of actions and entropies, with gradient, fast.
 
-    Args:
-        logit: Logits, (B, N). Minus infinity takes an action away.
-        action: The actions taken, (B,) integers from 0 to N - 1.
-
-    Returns:
-        The log-probabilities and the entropies in nats, each (B,): the numbers of
-        ``categorical_log_prob`` and ``categorical_entropy``. They can be differentiated
-        once.
-
-    Raises:
-        TypeError: If the logits are no floating-point tensor or the actions are no
-            integers.
-        ValueError: If a shape is wrong or an action is out of range.
+    They are the numbers of ``categorical_log_prob`` and ``categorical_entropy``, and
+    can be differentiated once. A logit of minus infinity takes an action away.
     """
-    check_action(action, *check_logit("logit", logit))
+    check_index(logit.shape[1], action=action)
     log_prob, entropy = CategoricalTerms.apply(logit, action)
     return log_prob, entropy
 
 
+@checked
 def vtrace_error_discrete_action(
     data: vtrace_data,
-    gamma: float = 0.99,
-    lambda_: float = 0.95,
-    rho_clip_ratio: float | None = 1.0,
-    c_clip_ratio: float | None = 1.0,
-    rho_pg_clip_ratio: float | None = 1.0,
+    gamma: Fraction = 0.99,
+    lambda_: Fraction = 0.95,
+    rho_clip_ratio: Positive | None = 1.0,
+    c_clip_ratio: Positive | None = 1.0,
+    rho_pg_clip_ratio: Positive | None = 1.0,
 ) -> vtrace_loss:
     """Compute the losses of V-trace for discrete actions.
 
     Args:
-        data: Logits of both policies (T, B, N), actions (T, B) as integers, values
-            (T + 1, B), rewards (T, B) and the optional fields.
-        gamma: Discount, in [0, 1].
-        lambda_: Decay of the weights of longer returns, in [0, 1].
+        data: Outputs are logits (T, B, N), actions integers (T, B) from 0 to N - 1.
+        gamma: Discount.
+        lambda_: Decay of the weights of longer returns.
         rho_clip_ratio: Bound of the ratio that weighs a surprise, or None.
         c_clip_ratio: Bound of the ratio that weighs what comes later, or None.
         rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or None.
 
-    Returns:
-        ``vtrace_loss``, three 0-dimensional tensors.
-
-    Raises:
-        TypeError: If a field is of the wrong kind.
-        ValueError: If shapes differ, a number is wrong, a result is not finite, or a
-            step before the last is truncated and ``next_value`` is missing.
-
-    Source:
-        Espeholt et al. 2018, sections 4.1 and 4.2.
+    Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
-    shape = check_tensor("action", data.action).shape
-    new, old = (
-        steps_as_rows(f"{who}_output", x, shape)
-        for who, x in zip(("target", "behaviour"), data[:2], strict=True)
-    )
-    check_shape("behaviour_output", old, new.shape)
-    action = data.action.flatten()
-    log_prob, entropy = categorical_terms(new, action)
+    terms = discrete_terms(data.target_output, data.behaviour_output, data.action)
+    bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
+    return vtrace_error(*terms, data, gamma, lambda_, *bounds)
+
+
+@checked
+def discrete_terms(
+    target_output: Float[Tensor, "T B N"],
+    behaviour_output: Float[Tensor, "T B N"],
+    action: Integer[Tensor, "T B"],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the log-probabilities under both policies and the newer one's entropy."""
+    shape = action.shape
+    log_prob, entropy = categorical_terms(target_output.flatten(0, 1), action.flatten())
     # Of the older policy one number a row is needed, and no gradient.
-    taken = action.long().unsqueeze(0)
-    log_prob_old = turned(old.detach()).log_softmax(0).gather(0, taken)
-    return vtrace_error(
-        log_prob.view(shape),
-        log_prob_old.view(shape),
-        entropy.view(shape),
-        data,
-        gamma,
-        lambda_,
-        rho_clip_ratio,
-        c_clip_ratio,
-        rho_pg_clip_ratio,
-    )
+    taken = action.long().reshape(1, -1)
+    old = turned(behaviour_output.detach().flatten(0, 1)).log_softmax(0)
+    log_prob_old = old.gather(0, taken)
+    return log_prob.view(shape), log_prob_old.view(shape), entropy.view(shape)
 
 
-def steps_as_rows(name: str, output: Any, shape: tuple[int, ...]) -> Tensor:
-    """Turn a tensor (T, B, N) into one of rows (T * B, N), or raise."""
-    tensor = check_tensor(name, output)
-    if len(shape) != 2 or tensor.dim() != 3 or tensor.shape[:2] != shape:
-        raise ValueError(
-            f"{name} must have a shape (T, B, *) with T and B of {tuple(shape)}, "
-            f"got {tuple(tensor.shape)}"
-        )
-    return tensor.flatten(0, 1)
-
-
+@checked
 def vtrace_error_continuous_action(
     data: vtrace_data,
-    gamma: float = 0.99,
-    lambda_: float = 0.95,
-    rho_clip_ratio: float | None = 1.0,
-    c_clip_ratio: float | None = 1.0,
-    rho_pg_clip_ratio: float | None = 1.0,
+    gamma: Fraction = 0.99,
+    lambda_: Fraction = 0.95,
+    rho_clip_ratio: Positive | None = 1.0,
+    c_clip_ratio: Positive | None = 1.0,
+    rho_pg_clip_ratio: Positive | None = 1.0,
 ) -> vtrace_loss:
     """Compute the losses of V-trace for continuous actions.
 
     Args:
-        data: ``target_output`` and ``behaviour_output`` are mappings (or tree tensors)
-            with ``mu`` and ``sigma``, each (T, B, A); actions (T, B, A), values
-            (T + 1, B), rewards (T, B) and the optional fields.
-        gamma: Discount, in [0, 1].
-        lambda_: Decay of the weights of longer returns, in [0, 1].
+        data: Outputs are mappings with ``mu`` and ``sigma``, each (T, B, A), and
+            actions real numbers (T, B, A).
+        gamma: Discount.
+        lambda_: Decay of the weights of longer returns.
         rho_clip_ratio: Bound of the ratio that weighs a surprise, or None.
         c_clip_ratio: Bound of the ratio that weighs what comes later, or None.
         rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or None.
 
-    Returns:
-        ``vtrace_loss``, three 0-dimensional tensors.
-
-    Raises:
-        TypeError: If a field is of the wrong kind.
-        ValueError: If shapes differ, a deviation is not positive, a number is wrong, a
-            result is not finite, or a step before the last is truncated and
-            ``next_value`` is missing.
-
-    Source:
-        Espeholt et al. 2018, sections 4.1 and 4.2.
+    Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
-    shape = check_tensor("reward", data.reward).shape
-    action = steps_as_rows("action", data.action, shape)
-    new = normal("target_output", data.target_output, shape)
-    old = normal("behaviour_output", data.behaviour_output, shape)
-    check_shape("behaviour_output['mu']", old.mean, new.mean.shape)
-    check_shape("action", action, new.mean.shape)
-    return vtrace_error(
-        new.log_prob(action).view(shape),
-        old.log_prob(action).view(shape),
-        new.entropy().view(shape),
-        data,
-        gamma,
-        lambda_,
-        rho_clip_ratio,
-        c_clip_ratio,
-        rho_pg_clip_ratio,
-    )
+    terms = continuous_terms(data.target_output, data.behaviour_output, data.action)
+    bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
+    return vtrace_error(*terms, data, gamma, lambda_, *bounds)
 
 
-def normal(name: str, output: Any, shape: tuple[int, ...]) -> Any:
-    """Build the distribution (T * B, A) that a mapping describes, or raise."""
-    parts = output
-    if hasattr(output, "keys"):
-        parts = {key: steps_as_rows(name, output[key], shape) for key in output}
-    mu, sigma = mean_and_deviation(name, parts)
+@checked
+def continuous_terms(
+    target_output: MeanAndDeviation,
+    behaviour_output: MeanAndDeviation,
+    action: Float[Tensor, "T B A"],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the log-densities under both policies and the newer one's entropy."""
+    new = gaussian("target_output", target_output)
+    old = gaussian("behaviour_output", behaviour_output)
+    return new.log_prob(action), old.log_prob(action), new.entropy()
+
+
+def gaussian(name: str, policy: MeanAndDeviation) -> Distribution:
+    """Return the distribution of whole actions; raise where there is none."""
+    mu, sigma = policy["mu"], policy["sigma"]
+    if not (sigma > 0).all():
+        raise ValueError(f"{name}.sigma must be positive, got {sigma.min()}")
     return Independent(Normal(mu, sigma, validate_args=False), 1)
-
-
-def mean_and_deviation(name: str, logit: Any) -> tuple[Tensor, Tensor]:
-    """Take ``mu`` and ``sigma`` out of a mapping; raise if they do not fit."""
-    expected = f"{name} must be a mapping with the keys 'mu' and 'sigma'"
-    if isinstance(logit, Tensor) or not hasattr(logit, "keys"):
-        raise TypeError(f"{expected}, got {type(logit).__name__}")
-    if not {"mu", "sigma"} <= set(logit.keys()):
-        raise ValueError(f"{expected}, got the keys {sorted(logit.keys())}")
-    mu, sigma = logit["mu"], logit["sigma"]
-    if not isinstance(mu, Tensor) or mu.dim() != 2 or mu.numel() == 0:
-        got = tuple(mu.shape) if isinstance(mu, Tensor) else type(mu).__name__
-        raise ValueError(f"{name}['mu'] must be a tensor of shape (B, A), got {got}")
-    check_shape(f"{name}['sigma']", sigma, mu.shape)
-    if (sigma <= 0).any():
-        raise ValueError(f"{name}['sigma'] must be positive, got {sigma.min().item()}")
-    return mu, sigma

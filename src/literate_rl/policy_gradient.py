@@ -1,9 +1,7 @@
-# Generated from chapters/policy_gradient.py (edit there); digest bd7e92fffcf08a26
+# Generated from chapters/policy_gradient.py (edit there); digest 1a1ec8035be74a1b
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from jaxtyping import Integer
@@ -110,56 +108,3 @@ def categorical_entropy(logit: Float[Tensor, "B N"]) -> Float[Tensor, "B"]:
     entropy = (log_prob.exp() * surprise).sum(1)
     check_finite(entropy, logit=surprise)
     return entropy
-
-
-def check_tensor(name: str, value: Any) -> Tensor:
-    """Return an argument if it is a tensor, else raise a ``TypeError``."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-    return value
-
-
-def check_shape(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
-    """Return an argument if it is a tensor of the expected shape, else raise.
-
-    Args:
-        name: Name of the argument, for the message.
-        value: What came.
-        shape: The expected shape.
-
-    Returns:
-        ``value`` itself.
-
-    Raises:
-        TypeError: If ``value`` is not a tensor.
-        ValueError: If its shape is another one.
-    """
-    tensor = check_tensor(name, value)
-    if tensor.shape != shape:
-        raise ValueError(
-            f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}"
-        )
-    return tensor
-
-
-def check_logit(name: str, logit: Any) -> tuple[int, int]:
-    """Return the shape (B, N) of logits, or raise if they are no such thing."""
-    check_tensor(name, logit)
-    if logit.dim() != 2 or logit.numel() == 0:
-        raise ValueError(
-            f"{name} must have shape (B, N) with B and N at least 1, "
-            f"got {tuple(logit.shape)}"
-        )
-    if not logit.is_floating_point():
-        raise TypeError(f"{name} must be floating point, got {logit.dtype}")
-    return tuple(logit.shape)
-
-
-def check_action(action: Any, batch: int, num_actions: int) -> None:
-    """Raise unless actions are (B,) integers from 0 to N - 1."""
-    check_shape("action", action, (batch,))
-    if action.is_floating_point() or action.dtype == torch.bool:
-        raise TypeError(f"action must hold integers, got {action.dtype}")
-    low, high = (bound.item() for bound in action.aminmax())
-    if low < 0 or high >= num_actions:
-        raise ValueError(f"action must lie in 0..{num_actions - 1}, got {low}..{high}")

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest eb30d6310e8e516f
+# Generated from chapters/ppo.py (edit there); digest 1f503769df22b0b9
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -555,11 +555,15 @@ class PPO:
         """Say how far the policy has moved from the one that collected the rollout."""
         log_prob, _ = self.policy.evaluate_actions(samples.obs, samples.action)
         log_ratio = log_prob - samples.log_prob
-        # The names are CleanRL's: `approx_kl` is $k_3$ and `old_approx_kl` is $k_1$.
+        # The names are CleanRL's: `approx_kl` is $k_3$ and `old_approx_kl` is $k_1$. A
+        # loss of one's own may have several log-probabilities for an action, and all of
+        # them count.
         outside = (log_ratio.exp() - 1).abs() > self.config.clip_ratio
         return {
             "losses/old_approx_kl": -log_ratio.mean().item(),
-            "losses/approx_kl": approx_kl_k3(log_prob, samples.log_prob).item(),
+            "losses/approx_kl": approx_kl_k3(
+                log_prob.flatten(), samples.log_prob.flatten()
+            ).item(),
             "losses/clipfrac": outside.float().mean().item(),
         }
 

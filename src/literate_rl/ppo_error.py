@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_error.py (edit there); digest 0cd77096d2a4edf7
+# Generated from chapters/ppo_error.py (edit there); digest 39b0dc00d47cd97a
 """The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
 
 from __future__ import annotations
@@ -201,11 +201,7 @@ def ppo_policy_error(
     taken = data.action.unsqueeze(1)
     new = log_prob_new.gather(1, taken).squeeze(1)
     old = log_prob_old.gather(1, taken).squeeze(1)
-    taken_under = "the log-probability of data.action under data."
-    check_finite(
-        new + old + entropy,
-        **{f"{taken_under}logit_new": new, f"{taken_under}logit_old": old},
-    )
+    check_finite(new + old + entropy, **{"data.logit_new": new, "data.logit_old": old})
     return policy_error_from_log_prob(
         new, old, entropy, data.adv, data.weight, clip_ratio, dual_clip
     )
@@ -245,22 +241,18 @@ def ppo_policy_error_continuous(
 
     Source: Schulman et al. 2017, equations 7 and 9.
     """
-    new = gaussian("logit_new", data.logit_new)
-    old = gaussian("logit_old", data.logit_old)
+    new = gaussian("data.logit_new", data.logit_new)
+    old = gaussian("data.logit_old", data.logit_old)
+    means = {"data.logit_new.mu": new.mean, "data.logit_old.mu": old.mean}
+
+    # From here on it is the same error. `clipped_surrogate` sees to it that the old
+    # policy is a constant.
     log_prob_new, log_prob_old = new.log_prob(data.action), old.log_prob(data.action)
-    entropy = new.entropy()
-    inputs = {
-        f"data.{field}.{key}": getattr(data, field)[key]
-        for field in ("logit_new", "logit_old")
-        for key in ("mu", "sigma")
-    }
-    check_finite(
-        log_prob_new + log_prob_old + entropy, **inputs, **{"data.action": data.action}
-    )
+    check_finite(log_prob_new + log_prob_old, **means, **{"data.action": data.action})
     return policy_error_from_log_prob(
         log_prob_new,
-        log_prob_old.detach(),
-        entropy,
+        log_prob_old,
+        new.entropy(),
         data.adv,
         data.weight,
         clip_ratio,
@@ -271,8 +263,9 @@ def ppo_policy_error_continuous(
 def gaussian(name: str, policy: Gaussian) -> Distribution:
     """Return the distribution of whole actions; raise where there is none."""
     mu, sigma = policy["mu"], policy["sigma"]
-    if not (sigma > 0).all():
-        raise ValueError(f"data.{name}.sigma must be positive, got {sigma.min()}")
+    if not ((sigma > 0) & (sigma < math.inf)).all():
+        came = f"{sigma.min()}..{sigma.max()}"
+        raise ValueError(f"{name}.sigma must be positive and finite, got {came}")
     # The density of an action is the product of its numbers' densities. `Independent`
     # therefore adds up their logarithms, over the last dimension.
     return Independent(Normal(mu, sigma, validate_args=False), 1)
