@@ -1098,7 +1098,7 @@ def best_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-# %%
+# %% tags=["hide-input"]
 device = best_device()
 batch = walk(limit=20, seed=0)
 value = torch.as_tensor(exact, dtype=torch.float32)
