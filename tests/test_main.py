@@ -351,7 +351,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(
         ("dqn", "invalid choice: 'dqn'"),
         ("ppo --no-such-option 1", "no-such-option"),
         ("ppo --num-envs 0", "num_envs must be at least 1, got 0"),
-        ("ppo --env Pendulum-v1 --gamma 2", "gamma must be in [0, 1], got 2.0"),
+        ("ppo --env Pendulum-v1 --gamma 2", "gamma must be at least 0 and at most 1"),
         ("ppo --seed one", "one"),
         ("ppg --aux-interval 0", "aux_interval must be at least 1, got 0"),
     ],
