@@ -259,7 +259,7 @@ for gamma in discounts[4:]:
 # throws them away after each update. An **off-policy** method may learn from other actions:
 # older ones, or those of another agent.
 #
-# | | learns | on-policy | off-policy |
+# | family | learns | on-policy | off-policy |
 # |---|---|---|---|
 # | **value based** | $Q$, and takes the action with the highest one | SARSA | DQN |
 # | **policy based** | the policy itself | **REINFORCE, {doc}`next chapter <policy_gradient>`** | |

@@ -948,7 +948,7 @@ assert policy.entropy().isfinite().all()
 # %% [markdown]
 # ## What well-known implementations do
 #
-# | | this chapter | [PPOxFamily's tutorial](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter2_action/hybrid_tutorial.py) | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppo.py#L327-L351) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L130-L135) |
+# | choice | this chapter | [PPOxFamily's tutorial](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter2_action/hybrid_tutorial.py) | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppo.py#L327-L351) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L130-L135) |
 # |---|---|---|---|---|
 # | hybrid actions | yes | network and sampling | yes | no `Tuple` |
 # | arguments that do not count | masked everywhere | [`masked_select`](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter2_action/hybrid_tutorial.py#L142-L144) | [counted](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppo.py#L336-L347) | |

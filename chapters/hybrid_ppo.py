@@ -978,7 +978,7 @@ assert abs(ratios_of["as clipped"] - 1) < 1e-6, "it stays at 1"
 # %% [markdown]
 # ## What well-known implementations do
 #
-# | | this chapter | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppo.py#L327-L351) | [H-PPO](https://arxiv.org/abs/1903.01344) | [CleanRL](https://github.com/vwxyzjn/cleanrl/tree/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl) |
+# | choice | this chapter | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppo.py#L327-L351) | [H-PPO](https://arxiv.org/abs/1903.01344) | [CleanRL](https://github.com/vwxyzjn/cleanrl/tree/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl) |
 # |---|---|---|---|---|
 # | hybrid actions | yes | yes | yes | no |
 # | ratio | one for the action | [one for each head](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppo.py#L328-L343) | one for each head | |

@@ -197,7 +197,11 @@ def has_code(source: str, row: Row) -> bool:
 def definitions(source: str) -> dict[int, str]:
     """Return the name of each definition and method by its 0-based line."""
     found = {}
-    for node in ast.parse(source).body:
+    body = ast.parse(source).body
+    # A type checker may see other definitions than Python does: the last ones count.
+    for node in list(body):
+        body += node.orelse if isinstance(node, ast.If) else []
+    for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found[node.lineno - 1] = node.name
         if isinstance(node, ast.ClassDef):
@@ -244,11 +248,22 @@ class WeaveCells(SphinxTransform):
         for cell in list(self.document.findall(nodes.container)):
             if cell.get("nb_element") != "cell_code":
                 continue
-            # The folded cell of imports has nothing to say beside itself.
             classes = cell["classes"]
-            if "tag_export" in classes and "tag_hide-input" not in classes:
+            if "tag_export" not in classes:
+                continue
+            # What is folded has nothing to say beside itself.
+            if "tag_hide-input" in classes:
+                self.add_anchors(cell)
+            else:
                 self.weave(cell, starts[cell["cell_index"]] + 1, names)
         self.add_facts(path, module, bool(own))
+
+    def add_anchors(self, cell: nodes.container) -> None:
+        """Let links to a cell's definitions lead to the cell."""
+        block = next(cell.findall(nodes.literal_block))
+        owners = definitions(block.astext()).values()
+        anchors = "".join(f'<span id="def-{owner}"></span>' for owner in owners)
+        block.parent.insert(0, nodes.raw("", anchors, format="html"))
 
     def weave(self, cell: nodes.container, first: int, names: dict[str, str]) -> None:
         """Add the two columns to a cell whose code starts at 0-based line ``first``."""
