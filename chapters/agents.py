@@ -1128,15 +1128,6 @@ print("same numbers:", torch.allclose(on_device.cpu(), plain, atol=1e-5))
 
 
 # %% tags=["export", "hide-input"]
-def check_gamma(gamma: float) -> None:
-    """Raise unless a discount is a number from 0 to 1."""
-    if isinstance(gamma, bool) or not isinstance(gamma, int | float):
-        raise TypeError(f"gamma must be a number, got {type(gamma).__name__}")
-    if not 0 <= gamma <= 1:
-        raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
-
-
-# %% tags=["export", "hide-input"]
 def grade(
     answer: Callable[..., Any], expected: Callable[..., Any], *cases: tuple[Any, ...]
 ) -> None:

@@ -30,9 +30,9 @@ from jaxtyping import Integer
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributions import Distribution, Independent, Normal
 
 from literate_rl.policy_gradient import policy_gradient_error
+from literate_rl.ppo_error import gaussian
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.signatures import (
     Bool,
@@ -755,14 +755,6 @@ def continuous_terms(
     new = gaussian("target_output", target_output)
     old = gaussian("behaviour_output", behaviour_output)
     return new.log_prob(action), old.log_prob(action), new.entropy()
-
-
-def gaussian(name: str, policy: MeanAndDeviation) -> Distribution:
-    """Return the distribution of whole actions; raise where there is none."""
-    mu, sigma = policy["mu"], policy["sigma"]
-    if not (sigma > 0).all():
-        raise ValueError(f"{name}.sigma must be positive, got {sigma.min()}")
-    return Independent(Normal(mu, sigma, validate_args=False), 1)
 
 
 # %% [markdown]

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, kl_divergence
 
 from literate_rl.advantages import lambda_returns
-from literate_rl.agents import Rollout, check_gamma
+from literate_rl.agents import Rollout
 from literate_rl.disjoint_network import (
     DETACH,
     DisjointPolicyValueNetwork,
@@ -55,7 +55,7 @@ from literate_rl.ppo import (
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.nests import as_space, ends, leaves, map_nest, plain_space
 from literate_rl.workshop.runs import check_counts, check_setting
-from literate_rl.workshop.signatures import checked
+from literate_rl.workshop.signatures import Fraction, NonNegative, checked
 
 __all__ = [
     "AlgStep",
@@ -469,38 +469,28 @@ class PPGAuxPhaseLoss(nn.Module):
 
     Args:
         td_error_loss_fn: Function of estimates and targets that returns errors.
-        policy_kl_loss_weight: Weight of the divergence, at least 0.
-        gamma: Discount, in [0, 1]; one number.
-        td_lambda: Decay of the weights of longer returns, in [0, 1].
+        policy_kl_loss_weight: Weight of the divergence.
+        gamma: Discount. A list of discounts, one for each of several rewards, is not
+            supported: the value is a single number.
+        td_lambda: Decay of the weights of longer returns.
         name: Name of the loss.
-
-    Raises:
-        TypeError: If ``gamma`` is no number. A list of discounts, one for each of
-            several rewards, is not supported: the value is a single number.
-        ValueError: If a number is out of range.
 
     Source:
         Cobbe et al. 2021, Phasic Policy Gradient, section 2 and algorithm 1.
     """
 
+    @checked
     def __init__(
         self,
         td_error_loss_fn: Callable[[Tensor, Tensor], Tensor] = (
             element_wise_squared_loss
         ),
-        policy_kl_loss_weight: float = 1.0,
-        gamma: float = 0.999,
-        td_lambda: float = 0.95,
+        policy_kl_loss_weight: NonNegative = 1.0,
+        gamma: Fraction = 0.999,
+        td_lambda: Fraction = 0.95,
         name: str = "PPGAuxPhaseLoss",
     ) -> None:
         super().__init__()
-        check_gamma(gamma)
-        if not 0 <= td_lambda <= 1:
-            raise ValueError(f"td_lambda must lie in [0, 1], got {td_lambda}")
-        if not policy_kl_loss_weight >= 0:
-            raise ValueError(
-                f"policy_kl_loss_weight must be at least 0, got {policy_kl_loss_weight}"
-            )
         self.td_error_loss_fn, self.weight = td_error_loss_fn, policy_kl_loss_weight
         self.gamma, self.td_lambda, self.name = gamma, td_lambda, name
 

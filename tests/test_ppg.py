@@ -352,8 +352,8 @@ def test_the_divergence_of_a_nest_is_a_sum_and_bounds_the_hybrid_one(
     ("options", "error", "message"),
     [
         ({"gamma": [0.9, 0.99]}, TypeError, "gamma must be a number, got list"),
-        ({"gamma": 1.5}, ValueError, "gamma must lie in"),
-        ({"td_lambda": -0.1}, ValueError, "td_lambda must lie in"),
+        ({"gamma": 1.5}, ValueError, "gamma must be .* at most 1, got 1.5"),
+        ({"td_lambda": -0.1}, ValueError, "td_lambda must be at least 0"),
         ({"policy_kl_loss_weight": -1.0}, ValueError, "policy_kl_loss_weight must be"),
     ],
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 16cff914dae6a9a9
+# Generated from chapters/agents.py (edit there); digest 4c3488abfa039a5a
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -323,14 +323,6 @@ def seed_everything(seed: Annotated[int, Ge(0), Lt(2**32)]) -> None:
 def best_device() -> torch.device:
     """Return the CUDA device if there is one, the CPU otherwise."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def check_gamma(gamma: float) -> None:
-    """Raise unless a discount is a number from 0 to 1."""
-    if isinstance(gamma, bool) or not isinstance(gamma, int | float):
-        raise TypeError(f"gamma must be a number, got {type(gamma).__name__}")
-    if not 0 <= gamma <= 1:
-        raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
 
 
 def grade(
