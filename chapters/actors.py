@@ -125,7 +125,7 @@ fig.tight_layout()
 #
 # | what could happen | why it does not |
 # |---|---|
-# | the learner reads half an unroll | the token comes after the last number, and whoever has no token does not look |
+# | the learner reads half an unroll | the token comes after the last number, and without the token nobody looks |
 # | an actor reads half of the new weights | they lie in the actor's own slot, and the learner has given it away |
 # | an actor is killed while it writes | its token never comes; the pipe ends, and the learner sees it at once |
 # | an actor is killed while it sends | a token is far below the size up to which a pipe takes all or nothing |
@@ -435,8 +435,8 @@ def life_seeds(seed: int) -> Iterator[int]:
 # ### In one process
 #
 # The actors take turns. An unroll is made when the learner asks for it, with the weights that the
-# slot was given. That is as old as in a real system and the same to the bit every time, so
-# it is the transport for experiments and for debugging.
+# slot was given. They are as old as in a real system, and every run is the same as the last, so
+# this is the transport for experiments and for debugging.
 
 
 # %% tags=["export"]
@@ -491,8 +491,8 @@ class InProcess:
 #
 # Now the protocol from the beginning. A few decisions need a reason.
 #
-# **The memory** is anonymous. It has no name in the file system, so nothing is left behind
-# whoever is killed.
+# **The memory** is anonymous. It has no name in the file system, so nothing is left behind,
+# no matter which process is killed.
 #
 # **The processes** come from a *fork server*. To import PyTorch takes seconds. The server is a
 # fresh process that imports this module once and then copies itself for each actor. So a dead actor
@@ -1232,7 +1232,7 @@ axes[0].set_ylabel("unrolls")
 fig.tight_layout()
 
 # %% [markdown]
-# **What to notice.** The count of steps is exact, whoever was killed. Most lags are at most what
+# **What to notice.** The count of steps is exact, although actors were killed. Most lags are at most what
 # {eq}`lag-of-turns` gives for actors that take turns. Some are larger: while a dead actor is
 # replaced, the other one goes round more often, and the first unrolls of the new one come late.
 # The lag is a figure to look at in every run, and the command shows it in its progress bar.

@@ -79,8 +79,8 @@ __all__ = [
 # Its nested dictionaries can be read too. A name that nobody knows is an error here, because a
 # misspelt setting would otherwise be ignored in silence. `n_episode`, which counts a collection in
 # episodes there, is such a name: a collection here is one unroll from each environment. And since
-# V-trace needs $\bar c \le \bar\rho$, whoever lowers `rho_clip_ratio` has to lower `c_clip_ratio`
-# with it.
+# V-trace needs $\bar c \le \bar\rho$, a lower `rho_clip_ratio` needs a lower `c_clip_ratio` as
+# well.
 
 
 # %% tags=["export"]
@@ -115,7 +115,7 @@ class IMPALAConfig:
 
     Attributes:
         type: Name of the algorithm, a placeholder.
-        cuda: Whether to use the best device in place of the CPU.
+        cuda: Whether to use the best device instead of the CPU.
         on_policy: Whether the buffer is emptied before each collection.
         priority: Whether the buffer prefers samples with a large error.
         priority_IS_weight: Whether weights in the loss undo that preference.
@@ -854,7 +854,7 @@ class ReplayBuffer:
         """Add samples; each gets the highest priority that is in the buffer now.
 
         Raises:
-            TypeError: If one sample comes in place of a list.
+            TypeError: If one sample comes instead of a list.
         """
         if isinstance(samples, Mapping):
             raise TypeError("samples must be a list of samples, got one sample")
@@ -954,7 +954,7 @@ assert np.average(once[:, 0], weights=once[:, 1]) < 5.5, "and spoil draws withou
 # One iteration collects an unroll from each environment, puts them into the buffer and takes a
 # few steps of the optimiser. Everything runs in one process, one thing after the other. In a
 # real system the actors run beside the learner and act with weights that are some updates old.
-# The setting `lag` brings that about here, in a way that can be repeated to the bit: the acting
+# The setting `lag` imitates that here, in a way that can be repeated exactly: the acting
 # policy is a copy that falls behind by so many collections, and then gets the learner's weights.
 
 
@@ -1380,8 +1380,8 @@ for name, flags in (("truncated", (never, limit)), ("an end", (limit, never))):
 # ### Trap: the next row is not the successor
 #
 # `obs_plus_1` takes the successor of step $t$ from row $t + 1$. In an environment that resets by
-# itself this is wrong at each end. Under a time limit it is the value of a fresh start in place of
-# that of a life that goes on. The agent from above says how far the two are apart. And observations
+# itself this is wrong at each end. Under a time limit it is the value of a fresh start instead of
+# that of an episode that goes on. The agent from above says how far apart the two are. And observations
 # that are dictionaries cannot be joined at all:
 
 # %%

@@ -714,7 +714,8 @@ class PPGAuxAlgorithm:
         reward_spec: Space of a reward: a box without dimensions, a single number.
         config: Settings; the defaults if None.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
-        dual_actor_value_network: The network, shared with whoever acts; None makes one.
+        dual_actor_value_network: The network, which the acting policy shares; None makes
+            one.
         aux_options: Options of the auxiliary phase. Where it is not enabled, nothing
             is stored and nothing is trained.
         debug_summaries: Whether ``train_iter`` also tells the mean length of the
@@ -1765,7 +1766,7 @@ for reference in ("snapshot", "rollout"):
 # From the snapshot it is zero, as is its gradient: at first the term does nothing. It only
 # grows as the policy moves.
 #
-# ### Trap: log-probabilities in place of probabilities
+# ### Trap: log-probabilities instead of probabilities
 #
 # DI-engine computes the clone term with `kl_div` from the log-probabilities of the actions
 # taken, old and new. That function wants log-probabilities first, but *probabilities* second:

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest fffa2e6170ea9409
+# Generated from chapters/impala.py (edit there); digest 0ada7f7d005f632a
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class IMPALAConfig:
 
     Attributes:
         type: Name of the algorithm, a placeholder.
-        cuda: Whether to use the best device in place of the CPU.
+        cuda: Whether to use the best device instead of the CPU.
         on_policy: Whether the buffer is emptied before each collection.
         priority: Whether the buffer prefers samples with a large error.
         priority_IS_weight: Whether weights in the loss undo that preference.
@@ -681,7 +681,7 @@ class ReplayBuffer:
         """Add samples; each gets the highest priority that is in the buffer now.
 
         Raises:
-            TypeError: If one sample comes in place of a list.
+            TypeError: If one sample comes instead of a list.
         """
         if isinstance(samples, Mapping):
             raise TypeError("samples must be a list of samples, got one sample")

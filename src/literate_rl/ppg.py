@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 4c34ab94a05f4711
+# Generated from chapters/ppg.py (edit there); digest 4457b8115a72d06a
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -478,7 +478,8 @@ class PPGAuxAlgorithm:
         reward_spec: Space of a reward: a box without dimensions, a single number.
         config: Settings; the defaults if None.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
-        dual_actor_value_network: The network, shared with whoever acts; None makes one.
+        dual_actor_value_network: The network, which the acting policy shares; None makes
+            one.
         aux_options: Options of the auxiliary phase. Where it is not enabled, nothing
             is stored and nothing is trained.
         debug_summaries: Whether ``train_iter`` also tells the mean length of the
