@@ -714,8 +714,8 @@ class PPGAuxAlgorithm:
         reward_spec: Space of a reward: a box without dimensions, a single number.
         config: Settings; the defaults if None.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
-        dual_actor_value_network: The network, which the acting policy shares; None makes
-            one.
+        dual_actor_value_network: The network, shared with the policy that acts; None
+            makes one.
         aux_options: Options of the auxiliary phase. Where it is not enabled, nothing
             is stored and nothing is trained.
         debug_summaries: Whether ``train_iter`` also tells the mean length of the
