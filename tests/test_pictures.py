@@ -4,9 +4,7 @@ import __future__
 
 import ast
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from functools import cache
 from math import log, pi
@@ -16,7 +14,7 @@ import pytest
 import tangle
 import torch
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from literate_rl.off_policy import vtrace
 from literate_rl.workshop import pictures
@@ -275,21 +273,6 @@ def test_wrong_dials_are_errors():
 
 
 # --- In a browser ---------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        message = "no `chromium` on this machine: the pictures were not opened"
-        if os.environ.get("REQUIRE_BROWSER") == "1":
-            pytest.fail(message)
-        pytest.skip(message)
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path=path, args=flags)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """The built site, as its readers meet it: read as files, and opened in a browser."""
 
-import os
 import re
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -22,20 +20,11 @@ from playwright.sync_api import (
     Page,
     Route,
     expect,
-    sync_playwright,
 )
 
 ROOT = tangle.ROOT
 SITE = ROOT / "build/html"
 WIDE, NARROW = 1440, 390
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 
 
 # The pages of the API are all made alike, so one stands for them where a test is slow.
@@ -273,21 +262,6 @@ def site() -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Start one headless Chromium for all tests."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        message = "no `chromium` on this machine: the site was not opened"
-        if os.environ.get("REQUIRE_BROWSER") == "1":
-            pytest.fail(message)
-        pytest.skip(message)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 # The theme follows the reader's colours and the window's width with a short delay.
