@@ -119,7 +119,7 @@ class EncodingNetwork(nn.Module):
         self, observation_spec: spaces.Space[Any], hidden: tuple[int, ...] = (64, 64)
     ) -> None:
         super().__init__()
-        check_spec("observation_spec", observation_spec)
+        check_spec(observation_spec=observation_spec)
         if not hidden or min(hidden) < 1:
             raise ValueError(f"hidden must hold widths of at least 1, got {hidden}")
         self.spec, self.output_size = observation_spec, hidden[-1]
@@ -365,8 +365,8 @@ class DisjointPolicyValueNetwork(nn.Module):
         detach: str = "always",
     ) -> None:
         super().__init__()
-        check_spec("observation_spec", observation_spec)
-        check_spec("action_spec", action_spec)
+        check_spec(observation_spec=observation_spec)
+        check_spec(action_spec=action_spec)
         if detach not in DETACH:
             raise ValueError(f"detach must be one of {DETACH}, got {detach!r}")
         self.observation_spec, self.action_spec = observation_spec, action_spec

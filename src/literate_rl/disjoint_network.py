@@ -1,4 +1,4 @@
-# Generated from chapters/disjoint_network.py (edit there); digest 103b0575083b042d
+# Generated from chapters/disjoint_network.py (edit there); digest 2fa9220466680c0e
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class EncodingNetwork(nn.Module):
         self, observation_spec: spaces.Space[Any], hidden: tuple[int, ...] = (64, 64)
     ) -> None:
         super().__init__()
-        check_spec("observation_spec", observation_spec)
+        check_spec(observation_spec=observation_spec)
         if not hidden or min(hidden) < 1:
             raise ValueError(f"hidden must hold widths of at least 1, got {hidden}")
         self.spec, self.output_size = observation_spec, hidden[-1]
@@ -259,8 +259,8 @@ class DisjointPolicyValueNetwork(nn.Module):
         detach: str = "always",
     ) -> None:
         super().__init__()
-        check_spec("observation_spec", observation_spec)
-        check_spec("action_spec", action_spec)
+        check_spec(observation_spec=observation_spec)
+        check_spec(action_spec=action_spec)
         if detach not in DETACH:
             raise ValueError(f"detach must be one of {DETACH}, got {detach!r}")
         self.observation_spec, self.action_spec = observation_spec, action_spec
