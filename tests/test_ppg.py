@@ -18,15 +18,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning import median_of_seeds
+from memory import RecurrentEncodingNetwork
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from literate_rl.advantages import gae, lambda_returns
 from literate_rl.agents import make_envs, seed_everything
-from literate_rl.disjoint_network import (
-    DisjointPolicyValueNetwork,
-    RecurrentEncodingNetwork,
-)
+from literate_rl.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_action import HybridDistribution
 from literate_rl.hybrid_ppo import HybridActions

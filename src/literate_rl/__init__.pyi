@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 93fac7812096ac07
+# Generated from chapters/*.py (edit there); digest e6186c9e2f8c050a
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -76,7 +76,6 @@ from .disjoint_network import (
     DisjointPolicyValueNetwork as DisjointPolicyValueNetwork,
     EncodingNetwork as EncodingNetwork,
     NormalProjectionNetwork as NormalProjectionNetwork,
-    RecurrentEncodingNetwork as RecurrentEncodingNetwork,
 )
 from .ppg import (
     AlgStep as AlgStep,
