@@ -234,7 +234,8 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
     for name, value in values.items():
         if name not in hints:
             raise ValueError(f"{source}: there is no setting {name!r}")
-        kinds = get_args(hints[name]) or (hints[name],)
+        parts = get_args(hints[name]) or (hints[name],)
+        kinds = {type(x) if isinstance(x, str) else x for x in parts}  # a Literal's words
         whole = float in kinds and type(value) is int  # 1 for 1.0
         if Any not in kinds and type(value) not in kinds and not whole:
             kind = " | ".join(each.__name__.removesuffix("Type") for each in kinds)
