@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 93fac7812096ac07
+# Generated from chapters/*.py (edit there); digest f21cbf020b71631c
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -30,6 +30,15 @@ from .advantages import (
     lambda_returns as lambda_returns,
     n_step_returns as n_step_returns,
 )
+from .policies import (
+    ActorCritic as ActorCritic,
+    CategoricalActions as CategoricalActions,
+    GaussianActions as GaussianActions,
+    Policy as Policy,
+    RunningMoments as RunningMoments,
+    make_actions as make_actions,
+    make_policy as make_policy,
+)
 from .ppo_error import (
     approx_kl_k3 as approx_kl_k3,
     clipped_surrogate as clipped_surrogate,
@@ -46,16 +55,9 @@ from .ppo_error import (
 )
 from .ppo import (
     PPO as PPO,
-    ActorCritic as ActorCritic,
-    CategoricalActions as CategoricalActions,
-    GaussianActions as GaussianActions,
     PPOConfig as PPOConfig,
-    Policy as Policy,
     RewardScaler as RewardScaler,
-    RunningMoments as RunningMoments,
     Samples as Samples,
-    make_actions as make_actions,
-    make_policy as make_policy,
     ppo_settings as ppo_settings,
 )
 from .hybrid_action import (
