@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest f21cbf020b71631c
+# Generated from chapters/*.py (edit there); digest aa4501d1a0bb22a2
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -129,19 +129,6 @@ from .actors import (
     actors_settings as actors_settings,
     slot_layout as slot_layout,
 )
-from .workshop.signatures import (
-    Bool as Bool,
-    Count as Count,
-    Float as Float,
-    Fraction as Fraction,
-    Int as Int,
-    NonNegative as NonNegative,
-    Positive as Positive,
-    check_finite as check_finite,
-    check_index as check_index,
-    checked as checked,
-    plan_for as plan_for,
-)
 from .workshop.nests import (
     as_space as as_space,
     ends as ends,
@@ -187,14 +174,4 @@ from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
     numpy_act as numpy_act,
     reverse_scan as reverse_scan,
-)
-from .workshop.pictures import (
-    Axis as Axis,
-    Box as Box,
-    Mark as Mark,
-    Picture as Picture,
-    Widget as Widget,
-    dial as dial,
-    plot as plot,
-    predict as predict,
 )
