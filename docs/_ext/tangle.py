@@ -107,7 +107,7 @@ def module_text(chapter: Path, notebook: NotebookNode, root: Path = ROOT) -> str
     return HEADER.format(chapter.relative_to(root).as_posix(), digest(body)) + body
 
 
-# What these export, such as `Box` and `plot`, serves whoever writes a chapter. In the
+# What these export, such as `Box` and `plot`, serves those who write a chapter. In the
 # package's own name space it would only be in the way.
 FOR_WRITERS = {"workshop.pictures", "workshop.signatures"}
 
