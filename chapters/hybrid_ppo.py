@@ -36,7 +36,7 @@ from literate_rl.hybrid_action import (
     HybridPolicyNetwork,
     HybridSizes,
 )
-from literate_rl.ppo import ActorCritic, Policy, RunningMoments, mlp
+from literate_rl.policies import ActorCritic, Policy, RunningMoments, mlp
 from literate_rl.ppo_error import (
     AboveOne,
     policy_error_from_log_prob,

@@ -21,15 +21,9 @@ from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_ppo import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA, IMPALAPolicy
+from literate_rl.policies import CategoricalActions, Policy, make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
-from literate_rl.ppo import (
-    PPO,
-    CategoricalActions,
-    Policy,
-    PPOConfig,
-    make_policy,
-    ppo_settings,
-)
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import (
     Learner,
@@ -235,7 +229,8 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
         if name not in hints:
             raise ValueError(f"{source}: there is no setting {name!r}")
         parts = get_args(hints[name]) or (hints[name],)
-        kinds = {type(x) if isinstance(x, str) else x for x in parts}  # a Literal's words
+        # The words of a Literal are strings.
+        kinds = dict.fromkeys(type(x) if isinstance(x, str) else x for x in parts)
         whole = float in kinds and type(value) is int  # 1 for 1.0
         if Any not in kinds and type(value) not in kinds and not whole:
             kind = " | ".join(each.__name__.removesuffix("Type") for each in kinds)

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_ppo.py (edit there); digest a98280fe5c12019d
+# Generated from chapters/hybrid_ppo.py (edit there); digest 4e9e8f15800cfd8b
 """Hybrid PPO: one ratio for a type and its arguments, and the policy that acts."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from literate_rl.hybrid_action import (
     HybridPolicyNetwork,
     HybridSizes,
 )
-from literate_rl.ppo import ActorCritic, Policy, RunningMoments, mlp
+from literate_rl.policies import ActorCritic, Policy, RunningMoments, mlp
 from literate_rl.ppo_error import (
     AboveOne,
     policy_error_from_log_prob,
