@@ -13,8 +13,8 @@
 # look at the same states, so they could share the layers that see. But each of them would
 # train these layers for its own purpose. After this chapter you can build a network that
 # keeps the two apart and still lets the policy profit, and say for each loss which weights
-# it moves. It takes about 20 minutes. You need the policy and the value of {doc}`ppo`. The
-# next chapter, {doc}`ppg`, trains the network.
+# it moves. It takes about 20 minutes. You need {doc}`policies` and {doc}`ppo`. The next
+# chapter, {doc}`ppg`, trains the network.
 
 # %% tags=["export", "hide-input"]
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
@@ -188,10 +188,16 @@ axes[1].legend()
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that one encoder learns to see, but the policy drifts, although nobody wanted
-# that: its features moved under it. With two encoders the policy is left in peace, and
-# learns nothing. The disjoint network has the best of both. After 200 steps its features hold
-# more than 95 % of the return, and its policy has moved by less than a hundredth of a nat.
+# **Notice** that with one encoder the features learn, but the policy drifts, although it is not
+# trained: the features move under it. With two encoders the policy is left alone, and its
+# features learn nothing. The disjoint network has the best of both. After 200 steps its
+# features hold more than 95 % of the return, and its policy has moved by less than a
+# hundredth of a nat.
+#
+# Phasic policy gradient takes turns. In a **policy phase** the policy and the value learn, as in
+# PPO, and the auxiliary value is not needed. In an **auxiliary phase** the auxiliary value
+# teaches the features while the policy is held, as here. The next chapter is about these
+# phases; this one is about the network.
 
 # %% tags=["claims"]
 shares, drifts = ({n: r[:, :, i] for n, r in curves.items()} for i in (1, 2))
@@ -231,8 +237,8 @@ assert (drifts["disjoint"][:, -1] < 0.01).all(), "a hundredth of a nat"
 # ## Line by line: encoder
 #
 # An encoder is made from the space of the observations. If an observation has several parts,
-# {doc}`workshop/nests` puts them into one vector. The layers are those of {doc}`ppo`: weights
-# that start orthogonal, biases that start at zero, and tanh.
+# {doc}`workshop/nests` puts them into one vector. The layers are those of {doc}`policies`:
+# weights that start orthogonal, biases that start at zero, and tanh.
 
 
 # %% tags=["export"]
@@ -249,10 +255,8 @@ def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
 class EncodingNetwork(nn.Module):
     """An encoder without memory: linear layers with tanh.
 
-    Args:
-        observation_spec: Space of one observation, a nest of Box and Discrete.
-        hidden: Widths of the layers. The last one is the number of features,
-            ``output_size``.
+    ``observation_spec`` is a nest of Box and Discrete. ``hidden`` has the widths of the
+    layers; the last one is the number of features, ``output_size``.
     """
 
     @checked
@@ -287,7 +291,7 @@ class EncodingNetwork(nn.Module):
 #
 # A policy head is called a **projection network**: it projects features onto the numbers of a
 # distribution. There is one kind for discrete actions and one for boxes. The Gaussian one
-# has standard deviations that do not depend on the state, as in {doc}`ppo`. The start is a
+# has standard deviations that do not depend on the state, as in {doc}`policies`. The start is a
 # policy with hardly any preference, hence the gain of 0.01.
 
 
@@ -295,10 +299,7 @@ class EncodingNetwork(nn.Module):
 class CategoricalProjectionNetwork(nn.Module):
     """Projects features onto the logits of a discrete action.
 
-    Args:
-        input_size: Number of features.
-        action_spec: Space of the action. Actions count from 0 here, whatever the space
-            calls the first one.
+    Actions count from 0 here, whatever the space calls the first one.
     """
 
     @checked
@@ -321,9 +322,7 @@ class CategoricalProjectionNetwork(nn.Module):
 class NormalProjectionNetwork(nn.Module):
     """Projects features onto means and standard deviations of the numbers in a box.
 
-    Args:
-        input_size: Number of features.
-        action_spec: A box of any shape. The policy acts as if its bounds were -1 and 1.
+    Their units are those in which the box goes from -1 to 1.
     """
 
     @checked
@@ -366,13 +365,10 @@ DETACH = get_args(Detach)
 
 
 class Heads(nn.Module):
-    """All weights of the disjoint network; what goes in and what comes out is tensors.
+    """All weights of the disjoint network; what comes out is tensors.
 
-    Args:
-        policy_encoder: Encoder of the policy and of the auxiliary value.
-        projections: A policy head for each leaf of the action space.
-        value_encoder: Encoder of the value, or None to share the policy's.
-        detach: As in ``DisjointPolicyValueNetwork``.
+    ``projections`` has a policy head for each leaf of the action space. With None as
+    ``value_encoder`` the value shares the encoder of the policy.
     """
 
     def __init__(
@@ -466,12 +462,11 @@ class DisjointPolicyValueNetwork(nn.Module):
 
         # One encoder for the policy, and one policy head for each part of the action.
         encoder = encoding_network_ctor(observation_spec)
-        makers = {
-            True: discrete_projection_net_ctor,
-            False: continuous_projection_net_ctor,
-        }
+        size = encoder.output_size
         projections = [
-            makers[isinstance(leaf, spaces.Discrete)](encoder.output_size, leaf)
+            discrete_projection_net_ctor(size, leaf)
+            if isinstance(leaf, spaces.Discrete)
+            else continuous_projection_net_ctor(size, leaf)
             for leaf in leaves(action_spec)
         ]
         # The second encoder is the whole difference between dual and shared.
@@ -487,19 +482,12 @@ class DisjointPolicyValueNetwork(nn.Module):
         state: tuple[()] | tuple[Any, Any, Any] = (),
         require_aux: bool = True,
     ) -> tuple[tuple[Any, Tensor, Any], tuple[Any, Any, Any]]:
-        """Return what the three heads say of a batch of states.
+        """Return what the three heads say of a batch of states, and the next states.
 
-        Args:
-            observation: Tensors in a nest like the observation space.
-            state: The triple of states that the step before returned; () at the start
-                of episodes and for encoders without memory.
-            require_aux: Whether the auxiliary value is wanted. The policy phase does
-                without it.
-
-        Returns:
-            The triple of action distribution (a nest like the action space), value and
-            auxiliary value, which is () if it is not wanted; and the triple of states
-            in the same order. The auxiliary value has no memory of its own: ().
+        The heads are action distribution (a nest like the action space), value and
+        auxiliary value, and their states come in the same order. ``state`` is what the
+        step before returned; () at the start of an episode. Without ``require_aux`` the
+        auxiliary value is ().
         """
         (rows, value, aux), states = self.heads(observation, state, require_aux)
         return (self.distribution(rows), value, aux), states
@@ -541,9 +529,9 @@ print("auxiliary value that is not required:", aux)
 # The paper and its authors' code differ. The paper, on the shared arrangement (section 3.6):
 # in the policy phase the value's gradient is cut off; *in the auxiliary phase it flows into all
 # parameters*. In the code the value head is cut off in both phases. ALF, the library that this
-# network's interface comes from, follows the code. Asked about it ([issue
-# 7](https://github.com/openai/phasic-policy-gradient/issues/7) of the code's repository),
-# nobody has answered.
+# network's interface comes from, follows the code. Somebody asked why ([issue
+# 7](https://github.com/openai/phasic-policy-gradient/issues/7) of the code's repository); the
+# question is open.
 #
 # So `detach` offers three answers: `"always"` as in the code, `"policy_phase"` as in the paper,
 # and `"never"`, which is the ordinary shared network of many PPO implementations. The dial
@@ -573,8 +561,8 @@ def length(network, head, require_aux=True):
     return sum(g.square().sum().item() for g in gradients if g is not None) ** 0.5
 
 
-rules = {"two encoders": {}} | {
-    f"one, cut off: {rule}": {"is_sharing_encoder": True, "detach": rule}
+rules = {"two": {}} | {
+    f'one, "{rule}"': {"is_sharing_encoder": True, "detach": rule}
     for rule in ("always", "policy_phase", "never")
 }
 names = ("policy", "auxiliary value", "value")
@@ -600,14 +588,14 @@ def frame(rule, phase):
         height=150,
     )
     said = "   ".join(f"{n} {x:.2f}" for n, x in zip(names, found, strict=True))
-    return [picture], f"{rule}; {phase} phase\n{said}"
+    return [picture], f"Encoders: {rule}; {phase} phase\n{said}"
 
 
 dial(
     "Gradients that reach the policy's encoder",
     frame,
     {"encoders": list(rules), "phase": ["policy", "auxiliary"]},
-    start=("one, cut off: policy_phase", "auxiliary"),
+    start=('one, "policy_phase"', "auxiliary"),
 )
 
 # %% [markdown]
@@ -618,9 +606,9 @@ dial(
 # %% tags=["claims"]
 reached = {key: found[2] > 0 for key, found in lengths.items()}
 assert sorted(key for key, arrives in reached.items() if arrives) == [
-    ("one, cut off: never", "auxiliary"),
-    ("one, cut off: never", "policy"),
-    ("one, cut off: policy_phase", "auxiliary"),
+    ('one, "never"', "auxiliary"),
+    ('one, "never"', "policy"),
+    ('one, "policy_phase"', "auxiliary"),
 ], "where the value reaches the policy's encoder"
 for (_, phase), found in lengths.items():
     assert (found[1] > 0) == (phase == "auxiliary"), "the auxiliary value, always"
@@ -968,7 +956,7 @@ grade(succeeds, lambda: True, ())
 # ## References
 #
 # The three heads and both arrangements are from {cite:t}`cobbe2021`. Auxiliary tasks that teach
-# an agent's features were made known by {cite:t}`jaderberg2017`; {cite:t}`raileanu2021` separate
+# an agent's features became known with {cite:t}`jaderberg2017`. {cite:t}`raileanu2021` separate
 # policy and value as well, and let the policy's network predict advantages. Linear probes are
 # from {cite:t}`alain2017`, the gated recurrent unit from {cite:t}`cho2014`. The names and
 # arguments of the network are those of the library ALF.

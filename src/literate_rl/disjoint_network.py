@@ -1,4 +1,4 @@
-# Generated from chapters/disjoint_network.py (edit there); digest c038371c7ca7ca5a
+# Generated from chapters/disjoint_network.py (edit there); digest f81e94a8e5d7b2f5
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
 class EncodingNetwork(nn.Module):
     """An encoder without memory: linear layers with tanh.
 
-    Args:
-        observation_spec: Space of one observation, a nest of Box and Discrete.
-        hidden: Widths of the layers. The last one is the number of features,
-            ``output_size``.
+    ``observation_spec`` is a nest of Box and Discrete. ``hidden`` has the widths of the
+    layers; the last one is the number of features, ``output_size``.
     """
 
     @checked
@@ -71,10 +69,7 @@ class EncodingNetwork(nn.Module):
 class CategoricalProjectionNetwork(nn.Module):
     """Projects features onto the logits of a discrete action.
 
-    Args:
-        input_size: Number of features.
-        action_spec: Space of the action. Actions count from 0 here, whatever the space
-            calls the first one.
+    Actions count from 0 here, whatever the space calls the first one.
     """
 
     @checked
@@ -97,9 +92,7 @@ class CategoricalProjectionNetwork(nn.Module):
 class NormalProjectionNetwork(nn.Module):
     """Projects features onto means and standard deviations of the numbers in a box.
 
-    Args:
-        input_size: Number of features.
-        action_spec: A box of any shape. The policy acts as if its bounds were -1 and 1.
+    Their units are those in which the box goes from -1 to 1.
     """
 
     @checked
@@ -132,13 +125,10 @@ DETACH = get_args(Detach)
 
 
 class Heads(nn.Module):
-    """All weights of the disjoint network; what goes in and what comes out is tensors.
+    """All weights of the disjoint network; what comes out is tensors.
 
-    Args:
-        policy_encoder: Encoder of the policy and of the auxiliary value.
-        projections: A policy head for each leaf of the action space.
-        value_encoder: Encoder of the value, or None to share the policy's.
-        detach: As in ``DisjointPolicyValueNetwork``.
+    ``projections`` has a policy head for each leaf of the action space. With None as
+    ``value_encoder`` the value shares the encoder of the policy.
     """
 
     def __init__(
@@ -225,12 +215,11 @@ class DisjointPolicyValueNetwork(nn.Module):
 
         # One encoder for the policy, and one policy head for each part of the action.
         encoder = encoding_network_ctor(observation_spec)
-        makers = {
-            True: discrete_projection_net_ctor,
-            False: continuous_projection_net_ctor,
-        }
+        size = encoder.output_size
         projections = [
-            makers[isinstance(leaf, spaces.Discrete)](encoder.output_size, leaf)
+            discrete_projection_net_ctor(size, leaf)
+            if isinstance(leaf, spaces.Discrete)
+            else continuous_projection_net_ctor(size, leaf)
             for leaf in leaves(action_spec)
         ]
         # The second encoder is the whole difference between dual and shared.
@@ -246,19 +235,12 @@ class DisjointPolicyValueNetwork(nn.Module):
         state: tuple[()] | tuple[Any, Any, Any] = (),
         require_aux: bool = True,
     ) -> tuple[tuple[Any, Tensor, Any], tuple[Any, Any, Any]]:
-        """Return what the three heads say of a batch of states.
+        """Return what the three heads say of a batch of states, and the next states.
 
-        Args:
-            observation: Tensors in a nest like the observation space.
-            state: The triple of states that the step before returned; () at the start
-                of episodes and for encoders without memory.
-            require_aux: Whether the auxiliary value is wanted. The policy phase does
-                without it.
-
-        Returns:
-            The triple of action distribution (a nest like the action space), value and
-            auxiliary value, which is () if it is not wanted; and the triple of states
-            in the same order. The auxiliary value has no memory of its own: ().
+        The heads are action distribution (a nest like the action space), value and
+        auxiliary value, and their states come in the same order. ``state`` is what the
+        step before returned; () at the start of an episode. Without ``require_aux`` the
+        auxiliary value is ().
         """
         (rows, value, aux), states = self.heads(observation, state, require_aux)
         return (self.distribution(rows), value, aux), states
