@@ -96,7 +96,7 @@ nitpick_ignore_regex = [
     # Words of our signatures; `workshop/signatures` explains them.
     ("py:class", r"('.*'|Annotated.*|Float|Int|Integer|Bool|Ge|Gt|Le|Lt|ndarray)"),
     ("py:class", r"(Fraction|Positive|NonNegative|AboveOne|Count|Seed|SyncVectorEnv)"),
-    ("py:class", r"(Level|Tone|Frame|MazeSize|RenderMode|Gaussian|MeanAndDeviation)"),
+    ("py:class", r"(Detach|Level|Tone|Frame|MazeSize|RenderMode|Gaussian|MeanAndDeviation)"),
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),
     ("py:class", r"torch\.autograd\.function\.Function"),
     ("py:class", r"(jaxtyping\..*|.*\.(AnyCallable|Plan))"),
