@@ -61,10 +61,12 @@ __all__ = [
 # the further we move away from that policy, the less it tells. So PPO watches the **ratio**
 # $\rho$: how likely an action is now, divided by how likely it was when it was taken. Before the
 # first update it is 1. PPO cuts the objective off where the ratio leaves $1 \pm \epsilon$, the
-# clip range. A second cut at $c$, the dual clip, is optional. Drag the two numbers. The line is
-# the objective of one sample over its ratio; we want it to be large. The shaded height is its
-# slope, the force with which the sample pulls on the logarithm of its probability. On the left
-# the action was better than average: its advantage $\hat A$ is 1. On the right it was worse.
+# clip range. A second cut at $c$, the dual clip, is optional.
+#
+# Drag the two numbers. The line is the objective of one sample over its ratio; we want it to be
+# large. The shaded height is its slope, the force with which the sample pulls on the logarithm of
+# its probability. On the left the action was better than average: its advantage $\hat A$ is 1. On
+# the right it was worse.
 
 # %% tags=["hide-input"]
 import torch
