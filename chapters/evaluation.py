@@ -313,7 +313,7 @@ def t_interval(
 
 
 # %% [markdown]
-# Where does $t_M$ come from? You may skip this; the code is folded. For normal results the chance
+# Where does $t_M$ come from? You may skip the answer. For normal results the chance
 # to be within $t$ standard errors of the truth is a ratio of two integrals. With $t = \sqrt{M -
 # 1} \tan \varphi$ it is
 #
@@ -327,7 +327,7 @@ def t_interval(
 # the ratio is 0.95 is found by halving an interval until nothing is left of it.
 
 
-# %% tags=["export", "hide-input"]
+# %% tags=["export"]
 def t_share(angle: float, freedom: int) -> float:
     """Return the chance that the mean is off by at most √freedom · tan(angle)."""
     # The ratio {eq}`t-share`. An even power starts from the integral of 1, an odd one
