@@ -96,9 +96,9 @@ nitpick_ignore_regex = [
     # Words of our signatures; `workshop/signatures` explains them.
     ("py:class", r"('.*'|Annotated.*|Float|Int|Integer|Bool|Ge|Gt|Le|Lt|ndarray)"),
     ("py:class", r"(Fraction|Positive|NonNegative|AboveOne|Count|Seed|SyncVectorEnv)"),
-    ("py:class", r"(Detach|Level|Tone|Frame|MazeSize|RenderMode|Gaussian|MeanAndDeviation)"),
+    ("py:class", r"(Level|Tone|Frame|MazeSize|RenderMode|Gaussian|MeanAndDeviation)"),
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),
-    ("py:class", r"torch\.autograd\.function\.Function"),
+    ("py:class", r"torch\.autograd\.function\.Function|Detach"),
     ("py:class", r"(jaxtyping\..*|.*\.(AnyCallable|Plan))"),
     ("py:class", r"(spaces|nn|ttorch)\..*"),
 ]

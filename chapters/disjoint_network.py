@@ -220,9 +220,9 @@ assert (drifts["disjoint"][:, -1] < 0.01).all(), "a hundredth of a nat"
 # V^{\text{aux}}(s) = w_{\text{aux}}^\top y_\pi + b_{\text{aux}} .
 # $$ (disjoint-dual)
 #
-# Here $\psi$ is the row of numbers that describes the policy, such as logits. Only the weights
-# of the policy's encoder are in two of these lines, and the value is in neither of them. This
-# is what *disjoint* means.
+# Here $\psi$ is the row of numbers that describes the policy, such as logits. Only $y_\pi$
+# appears twice, in the policy and in the auxiliary value. $V$ has weights and features that no
+# other head knows. This is what *disjoint* means.
 #
 # In the **shared** arrangement there is one encoder, so nearly half the weights. To keep the
 # value from moving it, the value head reads a copy of the features that has no gradient:
@@ -360,12 +360,13 @@ class NormalProjectionNetwork(nn.Module):
 
 
 # %% tags=["export"]
+# When a shared encoder is cut off from the value.
 Detach = Literal["always", "policy_phase", "never"]
 DETACH = get_args(Detach)
 
 
 class Heads(nn.Module):
-    """All weights of the disjoint network; what comes out is tensors.
+    """All weights of the disjoint network. It returns tensors only.
 
     ``projections`` has a policy head for each leaf of the action space. With None as
     ``value_encoder`` the value shares the encoder of the policy.
@@ -472,7 +473,7 @@ class DisjointPolicyValueNetwork(nn.Module):
         # The second encoder is the whole difference between dual and shared.
         second = None if is_sharing_encoder else encoding_network_ctor(observation_spec)
         self.heads = Heads(encoder, projections, second, detach)
-        # Found here, these stay where they are when `heads` is wrapped.
+        # They are kept here too, because `heads` may be wrapped later.
         self.projections = projections
 
     @checked

@@ -15,7 +15,7 @@
 # whether a run is healthy.
 #
 # It takes about 35 minutes. You need the loss ({doc}`ppo_error`), the advantages
-# ({doc}`advantages`) and the {doc}`policies`.
+# ({doc}`advantages`) and {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
@@ -66,9 +66,9 @@ __all__ = [
 # %% [markdown]
 # ## PPO on one page
 #
-# Here is all of it, for CartPole. It runs from top to bottom and calls two functions of
-# earlier chapters, `gae` and `ppo_policy_error`. The rest of the chapter takes this program
-# apart, and puts it together again for any task.
+# Here is all of it, for CartPole. It runs from top to bottom. From earlier chapters it takes the
+# collector and two functions, `gae` and `ppo_policy_error`. The rest of the chapter takes this
+# program apart and puts it together again for any task.
 
 # %%
 import torch
@@ -144,7 +144,7 @@ while collector.step < total_steps:
             (policy_loss.policy_loss + 0.5 * value_loss).backward()
             nn.utils.clip_grad_norm_(parameters, 0.5)
             optimizer.step()
-    # Only for the comparison at the end of this chapter.
+    # Only for a check further below.
     snapshots.append([p.detach().clone() for p in parameters])
 
 # %% [markdown]
@@ -152,7 +152,7 @@ while collector.step < total_steps:
 # lower one says *how* they ended. An episode of CartPole is over when the pole leans too far,
 # when the cart leaves the track, or after 500 steps.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Upper panel: the mean return of the last 20 episodes rises from 20 to 500, with a stretch in between where it hardly does. Lower panel: shares of the last 20 episodes. At first all of them end because the pole leans too far; in the middle most end because the cart leaves the track; in the end all reach the limit of 500 steps"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Upper panel: the mean return of the last 20 episodes rises from 20 to 500, with a stretch in between where it does not. Lower panel: shares of the last 20 episodes. At first all of them end because the pole leans too far; in the middle most end because the cart leaves the track; in the end all reach the limit of 500 steps"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -187,11 +187,11 @@ fig.tight_layout()
 print(f"the last 20 episodes: {episode_return[-20:].mean():.0f}")
 
 # %% [markdown]
-# **Notice** that seconds are enough to learn how to balance a pole, from nothing but one
-# point for each step. **Notice** the stretch in the middle where the curve hardly rises.
-# It is easily taken for an agent that is stuck. The lower panel tells another story. By then the agent can hold the pole, but the cart drifts off the track
-# meanwhile: the second thing that it has to learn. So look at *how* episodes end before you
-# turn a knob.
+# **Notice** that 50,000 steps are enough to learn to balance a pole, from nothing but one point
+# for each step. In the middle the curve stops rising. It looks like an agent that is stuck, but
+# the lower panel tells another story: fewer and fewer episodes end because the pole leans too
+# far, and more and more because the cart drifts off the track. That is the agent's next problem.
+# So look at *how* episodes end before you change a setting.
 
 # %% tags=["claims"]
 assert episode_return[-20:].mean() > 400, "it balances the pole"
@@ -223,22 +223,23 @@ HTML(video_html(folder / "cartpole.mp4", "The cart drifts and keeps the pole upr
 # %% [markdown]
 # ## What a better policy is worth
 #
-# Why does the loop learn for a few epochs, and then collect anew? Let $J(\pi)$ be the
-# expected return from the start. We have a policy $\pi$ and want a better one, $\pi'$. By
-# how much is it better? The exact answer {cite:p}`kakade2002` needs only the advantages of
-# the *old* policy, $A_\pi(s, a) = Q(s, a) - V(s)$:
+# Why does the loop learn for a few epochs, and then collect anew? Let $J(\pi)$ be the expected
+# return from the start. We have a policy $\pi$ and want a better one, $\pi'$. (In the loss they
+# are called $\pi_{\text{old}}$ and $\pi_\theta$.) By how much is it better? The exact answer
+# {cite:p}`kakade2002` needs only the advantages of the *old* policy, $A_\pi(s, a) = Q(s, a) -
+# V(s)$:
 #
 # $$
 # J(\pi') - J(\pi)
 #     = \mathbb{E}_{\pi'} \Bigl[ \sum_{t \ge 0} \gamma^t A_\pi(s_t, a_t) \Bigr] .
 # $$ (def-performance-difference)
 #
-# Run the new policy, and add up how much better each of its actions is than what the old
-# policy does on average. This is the **performance-difference lemma**. Its proof is one
-# line. On average the advantage is the TD error of the old policy's values,
-# $r_t + \gamma V(s_{t+1}) - V(s_t)$. In the discounted sum of TD errors all values but the
-# first cancel in pairs. The rewards are left, whose mean is $J(\pi')$, and $-V(s_0)$, whose
-# mean is $-J(\pi)$.
+# Run the new policy, and add up how much better each of its actions is than what the old policy
+# does on average. This is the **performance-difference lemma**. Its proof is one line. Averaged
+# over what can follow an action, the TD error of the old policy's values, $r_t + \gamma
+# V(s_{t+1}) - V(s_t)$, is its advantage ({doc}`advantages`). In the discounted sum of TD errors
+# all values but the first cancel in pairs. The rewards are left, whose mean is $J(\pi')$, and
+# $-V(s_0)$, whose mean is $-J(\pi)$.
 #
 # So why not maximise the right side? Because its states are those that the *new* policy
 # visits, and we have data of the old one only. PPO takes the old states, corrects the actions
@@ -251,9 +252,9 @@ HTML(video_html(folder / "cartpole.mp4", "The cart drifts and keeps the pole upr
 #     \frac{\pi'(a_t \mid s_t)}{\pi(a_t \mid s_t)}\, A_\pi(s_t, a_t) \Bigr] .
 # $$ (def-old-states)
 #
-# For $\pi' = \pi$ both sides are zero and have the same gradient. Further away the states
-# differ, and the error grows at most with the square of the distance
-# {cite:p}`schulman2015`.
+# For $\pi' = \pi$ both sides are zero and have the same gradient with respect to the parameters
+# of $\pi'$. Further away the states differ, and the error grows at most with the square of the
+# distance between the two policies {cite:p}`schulman2015`.
 #
 # In a small world everything can be computed. A pier has six planks, and the agent starts on
 # the first. A step to the right pays 1, because the view gets better. A step to the left pays
@@ -321,12 +322,12 @@ assert 0.4 < right[np.argmax(true)] < 0.44
 
 # %% [markdown]
 # The clip is not the only way to stay near. **TRPO**, trust region policy optimisation
-# {cite:p}`schulman2015`, is the method that PPO simplifies: it maximises the same estimate
-# under a hard bound on the KL divergence between old and new policy, which takes second
-# derivatives. The other PPO, in the same paper as the clip {cite:p}`schulman2017`, subtracts a
-# **KL penalty**, whose weight grows when the policy has moved too far and shrinks
-# otherwise. And a small learning rate alone? It bounds how far the *parameters* move. How far
-# the policy moves with them differs from state to state and from day to day.
+# {cite:p}`schulman2015`, is the method that PPO simplifies: it maximises the same estimate under
+# a hard bound on the KL divergence between old and new policy, which takes second derivatives.
+# The other PPO, in the same paper as the clip {cite:p}`schulman2017`, subtracts a **KL penalty**,
+# whose weight grows when the policy has moved too far and shrinks otherwise. Would a small
+# learning rate do? It bounds how far the *parameters* move. How far the policy moves with them
+# differs from state to state and from update to update.
 #
 # ## From rollout to minibatches
 #
@@ -367,8 +368,8 @@ picture
 #
 # ## The learner, step by step
 #
-# One iteration is: *collect* with the policy as it is, *look back* at what happened, *learn*
-# for some epochs. Look back first makes a table out of a rollout.
+# One iteration is: *collect* with the policy as it is, *look back* at what happened, *learn* for
+# some epochs. Looking back makes a table out of a rollout.
 
 
 # %% tags=["export"]
@@ -393,8 +394,8 @@ class Samples(NamedTuple):
 
 
 # %% [markdown]
-# Two small formulas are used on the way. The learning rate falls in a straight line from
-# $\alpha$ to zero. After $i$ of $I$ steps in the environments it is
+# Three details are used on the way. The learning rate falls in a straight line from $\alpha$ to
+# zero. After $i$ of $I$ steps in the environments it is
 #
 # $$
 # \alpha_i = \alpha \, (1 - i / I) .
@@ -410,6 +411,11 @@ class Samples(NamedTuple):
 # so that an update does not depend on the unit of the rewards. And there is **gradient
 # clipping**: a gradient whose norm is above a bound is scaled down to it, so that one odd
 # minibatch cannot undo an hour of training.
+#
+# The class below has three parts, `collect`, `look_back` and `learn`; `update` runs the epochs
+# around `learn`. Its settings, `PPOConfig`, and the optional `RewardScaler` follow further down.
+# `act` and `policy_error` may be replaced: by a faster way to act, or by another loss. With
+# `target_kl` the epochs stop early.
 
 
 # %% tags=["export"]
@@ -637,9 +643,9 @@ def normalizer_of(policy: Any) -> Any:
 # %% [markdown]
 # ## Rewards of a convenient size
 #
-# Rewards are only *scaled*. To shift them would change the task: where each step costs
-# something, the agent wants a short episode, and after the shift it might want a long
-# one. The scale is the standard deviation of the discounted sum of all rewards so far,
+# Rewards are only *scaled*. Shifting them would change the task: where each step costs something,
+# the agent wants a short episode, and after the shift it might want a long one. The scale is the
+# standard deviation of the discounted sum of all rewards so far,
 #
 # $$
 # R_t = r_t + \gamma \, (1 - \mathrm{done}_{t-1}) \, R_{t-1} ,
@@ -693,11 +699,12 @@ class RewardScaler(nn.Module):
 # %% [markdown]
 # ## Settings
 #
-# They stand in one frozen dataclass, so that a run can print, store and repeat them. The
-# defaults are those of [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L37-L69)
-# for CartPole, except for fewer steps and no clip of the value. Begin with the learning rate,
-# the length of a rollout (`num_envs` times `num_steps`) and the number of epochs; the rest
-# can usually stay.
+# They are kept in one frozen dataclass, so that a run can print, store and repeat them. The
+# defaults are those of
+# [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L37-L69)
+# for CartPole, except for fewer steps and no clip of the value. Begin with the learning rate, the
+# length of a rollout (`num_envs` times `num_steps`) and the number of epochs; the rest can
+# usually stay.
 
 
 # %% tags=["export"]
@@ -766,11 +773,13 @@ class PPOConfig:
 
 
 # %% [markdown]
-# Which settings are good depends on the task. For the environments of this book here are
-# some with which the agent has learned. Those of CartPole come from
+# Which settings are good depends on the task. For the environments of this book here are some
+# with which the agent has learned. Those of CartPole come from
 # [rl-baselines3-zoo](https://github.com/DLR-RM/rl-baselines3-zoo/blob/22e3ff2450fd92033f7f032915e1f64894a09584/hyperparams/ppo.yml#L37-L48),
-# with half as many epochs, twice the learning rate and a clip range that stays as it is.
-# An environment that is not in the table gets the defaults.
+# with half as many epochs, twice the learning rate and a clip range that stays as it is. An
+# environment that is not in the table gets the defaults. (The program at the top has settings of
+# its own, with minibatches, so that every part of PPO can be seen. {doc}`ppo_evidence` uses those
+# of the table.)
 
 # %% tags=["export", "hide-input"]
 # Settings with which the agent has learned, by environment. What an entry leaves out is
@@ -834,13 +843,11 @@ def ppo_settings(env: str) -> PPOConfig:
 # ## The same, and more
 #
 # `PPO` does what the program at the top does, if everything that the program does not have is
-# switched off. The folded cell holds both to the same actions and compares their parameters
+# switched off. The folded cell makes both draw the same actions and compares their parameters
 # after the first two iterations.
 
+
 # %% tags=["claims"]
-from literate_rl.workshop.runs import fit, flat_env
-
-
 class Drawn(CategoricalActions):
     """Draws each action when it is due, as the program does."""
 
@@ -877,17 +884,20 @@ for snapshot in snapshots[:2]:
         assert torch.allclose(ours, theirs, atol=1e-4), "the same parameters"
 
 # %% [markdown]
-# Now the same learner trains a Gaussian policy. Pendulum has a motor that is too weak to lift
-# the pendulum; it has to swing it up. Each step costs something, so returns are negative:
-# about $-1200$ for a motor that pushes at random, about $-150$ for a good one. `numpy_act` is
-# the policy's `act` once more, faster for small networks ({doc}`workshop/fast`).
+# Now the same learner trains a Gaussian policy. Pendulum has a motor that is too weak to lift the
+# pendulum; it has to swing it up. Each step costs something, so returns are negative: about
+# $-1200$ for a motor that pushes at random, about $-150$ for a good one. `make_learner` builds
+# environments, policy and learner from an id and settings, `fit` calls `iterate` until the steps
+# are spent ({doc}`workshop/runs`), and `replace` copies settings with some of them changed.
+# `numpy_act` is the policy's `act` once more, faster for small networks ({doc}`workshop/fast`).
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of PPO on Pendulum over 50,000 steps, a running mean of 20 episodes: they stay near minus 1200 for a while, then rise steeply to about minus 200"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of PPO on Pendulum over 50,000 steps, a running mean of 24 episodes: they stay near minus 1200 for a while, then rise steeply to about minus 200"}}
 from dataclasses import replace
 from functools import partial
 
 from literate_rl.agents import seed_everything
 from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.runs import fit, flat_env
 
 
 def make_learner(env, config):
@@ -919,8 +929,7 @@ assert pendulum_returns.mean() > -400, "it swings up"
 
 # %% [markdown]
 # ## Is the run healthy?
-#
-# Look at these four in every run.
+# Look at these four numbers in every run. Here they are for the run on Pendulum.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four small panels over steps of the run on Pendulum: the divergence k3 jumps between a few hundredths at first and then falls to zero, and so does the clip fraction; the entropy falls slowly; the explained variance rises from zero to nearly one"}}
 panels = {
@@ -939,10 +948,9 @@ fig.tight_layout()
 
 # %% [markdown]
 # - The **divergence** says how far one iteration has moved the policy. At the end it goes to
-#   zero, because the learning rate does. (`losses/approx_kl` is the estimate $k_3$ here, as in
-#   CleanRL; the `approx_kl` in `ppo_info` is $k_1$.)
-# - The **clip fraction** is the share of samples whose ratio has left the clip range. If it
-#   is always zero, the learning rate is too small; above a half, it is too large.
+#   zero, because the learning rate does.
+# - The **clip fraction** is the share of samples whose ratio has left the clip range. If it is
+#   always zero, the learning rate is probably too small; if it stays above a half, too large.
 # - The **entropy** falls while the policy makes up its mind. If it drops to zero at once,
 #   the agent has stopped exploring.
 # - The **explained variance** says how much of its targets the critic foresees: 1 is all, 0 is
@@ -984,13 +992,13 @@ with torch.no_grad():
         learner.policy.network.normalizer.update(batch.obs.flatten(0, 1))
 
 # %% [markdown]
-# `PPO.update` changes the normaliser last.
+# One early update moves a ratio by more than the whole clip range, before anything has been
+# learned. So `PPO.update` changes the normaliser last.
 
 # %% tags=["claims"]
 assert furthest[0] == 0, "before, all ratios are 1"
-assert furthest[1] > 0.001, "after, they are not"
+assert furthest[1] > 0.2, "more than the whole clip range"
 
-# %% [markdown]
 # %% [markdown]
 # ### Trap: half of a run is not a shorter run
 #
@@ -1019,13 +1027,11 @@ assert math.isclose(rates[100_000], 1.5 * rates[50_000]), "half as much again"
 # | choice | this chapter | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py) | [Spinning Up](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py) | [OpenAI Baselines](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/ppo2/ppo2.py) | [TorchRL](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/ppo.py) |
 # |---|---|---|---|---|---|---|
 # | advantages normalised | in each minibatch | [in each minibatch](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L261) | [in each minibatch](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L218) | [over the whole rollout](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L80-L81) | [in each minibatch](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/ppo2/model.py#L136-L139) | [off by default](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/ppo.py#L474) |
-# | value clip | off by default | [on, width of the ratio](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L271) | [off by default](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L91) | none | [on, width of the ratio](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/ppo2/model.py#L69) | [off by default](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/ppo.py#L485) |
 # | learning rate | falls to 0 | [falls to 0](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L187-L190) | [constant by default](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L84) | [constant, one for each network](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L251-L252) | constant, [falls to 0 in its presets](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/ppo2/defaults.py) | the user's loop |
 # | gradient clipping | at 0.5 | [at 0.5](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L67) | [at 0.5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L95) | none | [at 0.5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/ppo2/ppo2.py#L22) | the user's loop |
 # | stop at a divergence | optional, after an epoch | [optional, after an epoch](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L292) | [optional, at a minibatch, 1.5 times the target](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L267) | [yes, 1.5 times 0.01](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L269) | none | the user's loop |
 #
-# What they do at a time limit stands in {doc}`advantages`. The code was read at the linked
-# commits.
+# What they do at a time limit is in {doc}`advantages`. The code was read at the linked commits.
 #
 # ## On the best device
 #
@@ -1051,8 +1057,6 @@ print("finite losses:", all(math.isfinite(last[k]) for k in last if "losses" in 
 #   minibatches. Then it throws the rollout away.
 # - The estimate of what a new policy gains comes from the old policy's states, so it holds only
 #   near the old policy. The clip takes away what could be gained by leaving.
-# - The learner sees log-probabilities, entropies and values only, so it serves every kind of
-#   action.
 # - Watch divergence, clip fraction, entropy and explained variance. In the first minibatch
 #   all ratios are 1.
 # - The learning rate falls to zero, advantages and gradients are kept to a convenient size.
@@ -1115,9 +1119,10 @@ grade(answer, shuffled, *tables)
 #
 # Back to the pier. One large step ends in the water. So take small ones: in each round make a
 # step to the right more likely by a factor of 1.2, the most that keeps the ratio in the green
-# band, then compute the advantages of the new policy with `walk`, and go on as long as the
-# right step has the larger advantage on average over the visits. After how many rounds does it
-# end, and near which probability? Guess first. Then return both.
+# band, then call `walk`, which returns the policy, $V$, $Q$ (columns left and right) and the
+# visits. Go on as long as $Q$ of the right step minus $Q$ of the left step, weighted by the
+# visits, is positive. Start at 0.2. How many rounds does that take, and at which probability does
+# it end? Guess first. Then return both as a tuple, rounds first.
 
 
 # %%
@@ -1125,6 +1130,7 @@ def answer():
     return ...
 
 
+# %% tags=["hide-input"]
 def by_rounds():
     probability, rounds = 0.2, 0
     while True:

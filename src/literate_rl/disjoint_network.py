@@ -1,4 +1,4 @@
-# Generated from chapters/disjoint_network.py (edit there); digest f81e94a8e5d7b2f5
+# Generated from chapters/disjoint_network.py (edit there); digest c78a4a889dec8c65
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -120,12 +120,13 @@ class NormalProjectionNetwork(nn.Module):
         return Independent(normal, len(self.shape), validate_args=False)
 
 
+# When a shared encoder is cut off from the value.
 Detach = Literal["always", "policy_phase", "never"]
 DETACH = get_args(Detach)
 
 
 class Heads(nn.Module):
-    """All weights of the disjoint network; what comes out is tensors.
+    """All weights of the disjoint network. It returns tensors only.
 
     ``projections`` has a policy head for each leaf of the action space. With None as
     ``value_encoder`` the value shares the encoder of the policy.
@@ -225,7 +226,7 @@ class DisjointPolicyValueNetwork(nn.Module):
         # The second encoder is the whole difference between dual and shared.
         second = None if is_sharing_encoder else encoding_network_ctor(observation_spec)
         self.heads = Heads(encoder, projections, second, detach)
-        # Found here, these stay where they are when `heads` is wrapped.
+        # They are kept here too, because `heads` may be wrapped later.
         self.projections = projections
 
     @checked

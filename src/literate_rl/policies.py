@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 4347dcae0672805a
+# Generated from chapters/policies.py (edit there); digest 890efd6be2d7b9d1
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CategoricalActions:
     def choose(
         self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
     ) -> Int[Tensor, "*B"]:
-        """Return the actions that a noise makes of logits."""
+        """Return the actions that follow from logits and noise."""
         # The winner of the race, {eq}`act-discrete`.
         return (row + noise).argmax(-1)
 
@@ -123,7 +123,7 @@ class GaussianActions:
     def choose(
         self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"] | float
     ) -> Float[Tensor, "*B A"]:
-        """Return the actions that a noise makes of rows."""
+        """Return the actions that follow from rows and noise."""
         # Mean plus standard deviation times noise, {eq}`act-gaussian`.
         mu, log_sigma = row.chunk(2, -1)
         return mu + log_sigma.exp() * noise
@@ -221,7 +221,7 @@ class ActorCritic(nn.Module):
 
 
 class WithDeviations(nn.Module):
-    """A network for means, and a standard deviation for each that no state changes.
+    """A network for means, and a standard deviation for each, the same in every state.
 
     Args:
         mean: Module from observations to means.
@@ -277,7 +277,7 @@ class Policy(nn.Module):
         return noise
 
     def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Return the actions that a noise makes of observations; 0.0 is greedy."""
+        """Return the actions that follow from observations and noise; 0.0 is greedy."""
         action: Tensor = self.actions.choose(self(obs), noise)
         return action
 

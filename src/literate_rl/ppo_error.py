@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_error.py (edit there); digest 61ceb609ccc7942d
+# Generated from chapters/ppo_error.py (edit there); digest d6efbcdd3c7b874e
 """The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class Gaussian(TypedDict):
 
 
 class ppo_policy_data_continuous(NamedTuple):
-    """The fields of ``ppo_policy_data``, which will do as well, for real numbers."""
+    """What ``ppo_policy_data`` holds for continuous actions; it will do as well."""
 
     logit_new: Gaussian
     logit_old: Gaussian
