@@ -588,7 +588,7 @@ def frame(rule, phase):
         width=400,
         height=150,
     )
-    said = "   ".join(f"{n} {x:.2f}" for n, x in zip(names, found, strict=True))
+    said = ", ".join(f"{n} {x:.2f}" for n, x in zip(names, found, strict=True))
     return [picture], f"Encoders: {rule}; {phase} phase\n{said}"
 
 
