@@ -14,8 +14,13 @@ import torch
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import make_envs
-from literate_rl.impala import IMPALA, IMPALAConfig, IMPALAPolicy, impala_settings
-from literate_rl.off_policy import vtrace_data
+from literate_rl.impala import (
+    IMPALA,
+    IMPALAConfig,
+    Unroll,
+    VTraceLearner,
+    impala_settings,
+)
 from literate_rl.ppo import make_policy
 from literate_rl.workshop.runs import flat_env
 
@@ -23,30 +28,35 @@ UPDATES = (1, 4, 8)
 LAGS = (5, 15)
 
 
-class Uncorrected(IMPALAPolicy):
+class Uncorrected(VTraceLearner):
     """Takes all data for its own: each ratio is exactly 1."""
 
-    def reshape_data(self, output: dict[str, Any], data: dict[str, Any]) -> vtrace_data:
+    def learn(self, unroll: Unroll) -> dict[str, float]:
         """Replace what the older policy said by what this one says."""
-        steps = super().reshape_data(output, data)
-        return steps._replace(behaviour_output=steps.target_output)
+        with torch.no_grad():
+            log_prob, _ = self.policy.evaluate_actions(
+                unroll.obs_plus_1[:-1], unroll.action
+            )
+        return super().learn(unroll._replace(log_prob=log_prob))
 
 
-def parts(config: IMPALAConfig, env: str, policy: type[IMPALAPolicy]) -> Any:
+def parts(config: IMPALAConfig, env: str) -> Any:
     """Return a policy and the function that makes its environments."""
     build_envs = partial(make_envs, partial(flat_env, env), config.n_sample)
     envs = build_envs()
     torch.manual_seed(config.seed)
-    model = make_policy(envs.single_observation_space, envs.single_action_space)
-    return policy(config, model), build_envs
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    return policy, build_envs
 
 
 def build(
-    config: IMPALAConfig, env: str, policy: type[IMPALAPolicy] = IMPALAPolicy
+    config: IMPALAConfig, env: str, learner: type[VTraceLearner] = VTraceLearner
 ) -> IMPALA:
     """Build the agent of the chapter."""
-    impala, build_envs = parts(config, env, policy)
-    return IMPALA(impala, build_envs())
+    policy, build_envs = parts(config, env)
+    impala = IMPALA(policy, build_envs(), config)
+    impala.learner = learner(policy, config)
+    return impala
 
 
 def plain(
@@ -73,17 +83,17 @@ def behind(updates: int = 1, lag: int = 0) -> Experiment:
         lag=lag,
         checkpoint_interval=1000,  # beyond the end: no reset in between
     )
-    kinds = {"V-trace": IMPALAPolicy, "uncorrected": Uncorrected}
+    kinds = {"V-trace": VTraceLearner, "uncorrected": Uncorrected}
     variants = {
-        name: Variant({}, partial(build, env=env, policy=policy))
-        for name, policy in kinds.items()
+        name: Variant({}, partial(build, env=env, learner=learner))
+        for name, learner in kinds.items()
     }
     return Experiment(env, config, 10, 20, variants)
 
 
 def with_actors(config: ActorsConfig, env: str) -> ActorLearner:
     """Build the agent with actors."""
-    return ActorLearner(*parts(config, env, IMPALAPolicy))
+    return ActorLearner(*parts(config, env), config)
 
 
 def two_actors(env: str) -> Experiment:

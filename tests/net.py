@@ -31,9 +31,10 @@ from literate_rl.actors import (
 )
 from literate_rl.agents import make_envs, seed_everything
 from literate_rl.hybrid_ppo import make_hybrid_policy
-from literate_rl.impala import IMPALA, IMPALAConfig, IMPALAPolicy
+from literate_rl.impala import IMPALA, IMPALAConfig
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy
 from literate_rl.ppo import PPO, PPOConfig, make_policy
+from literate_rl.workshop.ding import IMPALAPolicy
 from literate_rl.workshop.runs import flat_env
 
 RECORD = Path(__file__).with_name("net.json")
@@ -99,7 +100,7 @@ def impala(env: str, lag: int, **changes: Any) -> Any:
     )
     envs = environments(env, config.n_sample)
     model = make_policy(envs.single_observation_space, envs.single_action_space)
-    learner = IMPALA(IMPALAPolicy(config, model), envs)
+    learner = IMPALA(model, envs, config)
     return learner, spaces.flatdim(envs.single_observation_space)
 
 
@@ -141,9 +142,7 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "ppg, hybrid": partial(ppg, "literate_rl/Moving-v0", False),
     "impala, lag 0": partial(impala, "CartPole-v1", 0),
     "impala, lag 2": partial(impala, "CartPole-v1", 2),
-    "impala, Gaussian": partial(
-        impala, "Pendulum-v1", 0, action_space="continuous", reward_scale=0.01
-    ),
+    "impala, Gaussian": partial(impala, "Pendulum-v1", 0, reward_scale=0.01),
     "impala, actors": partial(actors, "CartPole-v1"),
 }
 NAMES = [*LEARNERS, "one actor"]

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 93fac7812096ac07
+# Generated from chapters/*.py (edit there); digest b1ec95cf1682c8e6
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -104,16 +104,16 @@ from .off_policy import (
     vtrace_data as vtrace_data,
     vtrace_error_continuous_action as vtrace_error_continuous_action,
     vtrace_error_discrete_action as vtrace_error_discrete_action,
+    vtrace_error_from_log_prob as vtrace_error_from_log_prob,
     vtrace_loss as vtrace_loss,
 )
 from .impala import (
     IMPALA as IMPALA,
     IMPALAConfig as IMPALAConfig,
-    IMPALAPolicy as IMPALAPolicy,
-    ReplayBuffer as ReplayBuffer,
-    Timestep as Timestep,
-    collate as collate,
+    Unroll as Unroll,
+    VTraceLearner as VTraceLearner,
     impala_settings as impala_settings,
+    to_unroll as to_unroll,
 )
 from .actors import (
     Actor as Actor,
@@ -181,6 +181,9 @@ from .workshop.runs import (
     stored_runs as stored_runs,
     video_html as video_html,
 )
+from .workshop.memory import (
+    ReplayBuffer as ReplayBuffer,
+)
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
     numpy_act as numpy_act,
@@ -195,4 +198,10 @@ from .workshop.pictures import (
     dial as dial,
     plot as plot,
     predict as predict,
+)
+from .workshop.ding import (
+    IMPALAPolicy as IMPALAPolicy,
+    IMPALAPolicyConfig as IMPALAPolicyConfig,
+    Timestep as Timestep,
+    collate as collate,
 )

@@ -7,10 +7,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import torch
 import tyro
@@ -20,11 +29,10 @@ from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_ppo import make_hybrid_policy  # and its environments
-from literate_rl.impala import IMPALA, IMPALAPolicy
+from literate_rl.impala import IMPALA
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import (
     PPO,
-    CategoricalActions,
     Policy,
     PPOConfig,
     make_policy,
@@ -125,13 +133,12 @@ def make_impala(env: str, config: ActorsConfig) -> IMPALA | ActorLearner:
     seed_everything(config.seed)
     build = partial(make_envs, partial(flat_env, env), config.n_sample)
     envs = build()
-    model = make_policy(envs.single_observation_space, envs.single_action_space)
-    kind = "discrete" if isinstance(model.actions, CategoricalActions) else "continuous"
-    impala = IMPALAPolicy(replace(config, action_space=kind), model)
+    observations, actions = envs.single_observation_space, envs.single_action_space
+    policy = pick_policy(observations, actions, normalize=False).to(best_device())
     if config.actors is None:
-        return IMPALA(impala, envs)
+        return IMPALA(policy, envs, config)
     envs.close()
-    return ActorLearner(impala, build)
+    return ActorLearner(policy, build, config)
 
 
 class Algorithm(NamedTuple):
@@ -235,6 +242,8 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
         if name not in hints:
             raise ValueError(f"{source}: there is no setting {name!r}")
         kinds = get_args(hints[name]) or (hints[name],)
+        if Literal in map(get_origin, (hints[name], *kinds)):
+            continue  # the settings themselves say which words they take
         whole = float in kinds and type(value) is int  # 1 for 1.0
         if Any not in kinds and type(value) not in kinds and not whole:
             kind = " | ".join(each.__name__.removesuffix("Type") for each in kinds)

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 2dcf26fc848d540a
+# Generated from chapters/off_policy.py (edit there); digest 12619e32ad8629de
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ __all__ = [
     "vtrace_data",
     "vtrace_error_continuous_action",
     "vtrace_error_discrete_action",
+    "vtrace_error_from_log_prob",
     "vtrace_loss",
 ]
 
@@ -196,40 +197,45 @@ class vtrace_loss(NamedTuple):
 
 
 @checked
-def vtrace_error(
+def vtrace_error_from_log_prob(
     log_prob: Float[Tensor, "T B"],
     log_prob_old: Float[Tensor, "T B"],
     entropy: Float[Tensor, "T B"],
-    data: vtrace_data,
-    *settings: Any,
+    value: Float[Tensor, "T+1 B"],
+    reward: Float[Tensor, "T B"],
+    weight: Float[Tensor, "T B"] | None = None,
+    terminated: Bool[Tensor, "T B"] | None = None,
+    truncated: Bool[Tensor, "T B"] | None = None,
+    next_value: Float[Tensor, "T B"] | None = None,
+    gamma: Fraction = 0.99,
+    lambda_: Fraction = 0.95,
+    rho_clip_ratio: Positive | None = 1.0,
+    c_clip_ratio: Positive | None = 1.0,
+    rho_pg_clip_ratio: Positive | None = 1.0,
 ) -> vtrace_loss:
     """Compute the losses of V-trace from log-probabilities, whatever the action space.
 
-    Args:
-        log_prob: Log-probability of each action under the policy in training.
-        log_prob_old: The same under the policy that collected the data.
-        entropy: Entropy of the policy in training at each step, in nats.
-        data: The other fields; outputs and actions are not read.
-        settings: The discount, the decay and the three bounds, as in ``vtrace``.
+    ``log_prob`` is that of each action under the policy in training, ``log_prob_old``
+    the same under the policy that collected the data. ``entropy`` is that of the policy
+    in training, in nats. The other tensors are the fields of ``vtrace_data``, the
+    numbers the arguments of ``vtrace``.
+
+    Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
-    _, _, _, value, reward, weight, terminated, truncated, next_value = data
     never = torch.zeros_like(reward, dtype=torch.bool)
     terminated = never if terminated is None else terminated
     truncated = never if truncated is None else truncated
-    if next_value is None:
-        # The row after a cut belongs to the next episode.
-        if truncated[:-1].any():
-            raise ValueError("next_value must be given where a step is truncated")
-        next_value = value[1:]
+    # The row after a cut belongs to the next episode.
+    if next_value is None and truncated[:-1].any():
+        raise ValueError("next_value must be given where a step is truncated")
 
     target, adv = vtrace(
         log_prob.detach() - log_prob_old.detach(),
         reward,
         value[:-1],
-        next_value,
-        terminated,
-        truncated,
-        *settings,
+        value[1:] if next_value is None else next_value,
+        *(terminated, truncated, gamma, lambda_),
+        *(rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio),
     )
 
     # The three means {eq}`vtrace-losses`. The first is the loss of
@@ -316,7 +322,7 @@ def vtrace_error_discrete_action(
     """
     terms = discrete_terms(data.target_output, data.behaviour_output, data.action)
     bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
-    return vtrace_error(*terms, data, gamma, lambda_, *bounds)
+    return vtrace_error_from_log_prob(*terms, *data[3:], gamma, lambda_, *bounds)
 
 
 @checked
@@ -359,7 +365,7 @@ def vtrace_error_continuous_action(
     """
     terms = continuous_terms(data.target_output, data.behaviour_output, data.action)
     bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
-    return vtrace_error(*terms, data, gamma, lambda_, *bounds)
+    return vtrace_error_from_log_prob(*terms, *data[3:], gamma, lambda_, *bounds)
 
 
 @checked
