@@ -43,6 +43,7 @@ from literate_rl.actors import (
     weights_of,
 )
 from literate_rl.agents import make_envs
+from literate_rl.hybrid_ppo import make_hybrid_policy
 from literate_rl.impala import Unroll, VTraceLearner, impala_settings
 from literate_rl.ppo import make_policy
 from literate_rl.workshop.cluster import RayActors
@@ -302,6 +303,18 @@ def test_a_slot_teaches_what_its_numbers_teach(env) -> None:
         learner.policy.parameters(), twin.policy.parameters(), strict=True
     ):
         assert torch.equal(one, other)
+
+
+def test_hybrid_actions_travel_too() -> None:
+    """The learner finds each action as likely as the actor said, at lag 0."""
+    build = partial(make_envs, "literate_rl/Moving-v0", 3)
+    envs = build()
+    policy = make_hybrid_policy(envs.single_observation_space, envs.single_action_space)
+    with ActorLearner(policy, build, replace(SMALL, actors=1, slots=1)) as learner:
+        _, record = learner.start().receive()
+        said = log_probs(policy, record)
+        np.testing.assert_allclose(record["log_prob"], said, rtol=1e-5, atol=1e-6)
+        assert math.isfinite(learner.learn(record)["losses/total_loss"])
 
 
 @pytest.mark.equation("policy-lag")

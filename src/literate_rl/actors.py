@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 73ea8ac6a63c224c
+# Generated from chapters/actors.py (edit there); digest c169684c85e0c063
 """Actors that collect for one learner, in turns or in processes of their own."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
@@ -138,11 +139,13 @@ class Actor:
         policy: Any,
         seed: int,
     ) -> None:
-        self.policy = copy.deepcopy(policy).eval()
+        self.policy, envs = copy.deepcopy(policy).eval(), make_envs()
         self.weights = weights_of(self.policy)
-        self.act = numpy_act(self.policy)
+        # Hybrid actions have no fast form.
+        hybrid = isinstance(envs.single_action_space, spaces.Tuple | spaces.Dict)
+        self.act = self.policy.act if hybrid else numpy_act(self.policy)
         self.generator = torch.Generator().manual_seed(seed)
-        self.collector = Collector(make_envs(), self.policy.to_env, np.float32)
+        self.collector = Collector(envs, self.policy.to_env, np.float32)
         self.collector.reset(env_seed(seed, 0))
 
     @torch.no_grad()
