@@ -244,11 +244,20 @@ class VTraceLearner:
 
         # Targets, advantages and the three losses of {doc}`/chapters/off_policy`.
         loss = vtrace_error_from_log_prob(
-            *(log_prob, unroll.log_prob, entropy, value),
-            *(unroll.reward * config.reward_scale, unroll.weight),
-            *(unroll.terminated, unroll.truncated, self.next_value(value, unroll)),
-            *(config.discount_factor, config.lambda_, config.rho_clip_ratio),
-            *(config.c_clip_ratio, config.rho_pg_clip_ratio),
+            log_prob,
+            unroll.log_prob,
+            entropy,
+            value,
+            unroll.reward * config.reward_scale,
+            unroll.weight,
+            unroll.terminated,
+            unroll.truncated,
+            self.next_value(value, unroll),
+            config.discount_factor,
+            config.lambda_,
+            config.rho_clip_ratio,
+            config.c_clip_ratio,
+            config.rho_pg_clip_ratio,
         )
         if config.priority:
             self.surprise = surprise(loss.value_loss, value, unroll.weight)

@@ -699,7 +699,8 @@ def vtrace_error_discrete_action(
     """
     terms = discrete_terms(data.target_output, data.behaviour_output, data.action)
     bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
-    return vtrace_error_from_log_prob(*terms, *data[3:], gamma, lambda_, *bounds)
+    rest: Any = data[3:]
+    return vtrace_error_from_log_prob(*terms, *rest, gamma, lambda_, *bounds)
 
 
 @checked
@@ -748,7 +749,8 @@ def vtrace_error_continuous_action(
     """
     terms = continuous_terms(data.target_output, data.behaviour_output, data.action)
     bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
-    return vtrace_error_from_log_prob(*terms, *data[3:], gamma, lambda_, *bounds)
+    rest: Any = data[3:]
+    return vtrace_error_from_log_prob(*terms, *rest, gamma, lambda_, *bounds)
 
 
 @checked

@@ -245,7 +245,8 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
         if name not in hints:
             raise ValueError(f"{source}: there is no setting {name!r}")
         kinds = get_args(hints[name]) or (hints[name],)
-        if Literal in map(get_origin, (hints[name], *kinds)):
+        origins: list[Any] = [get_origin(kind) for kind in (hints[name], *kinds)]
+        if Literal in origins:
             continue  # the settings themselves say which words they take
         whole = float in kinds and type(value) is int  # 1 for 1.0
         if Any not in kinds and type(value) not in kinds and not whole:

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 12619e32ad8629de
+# Generated from chapters/off_policy.py (edit there); digest ad9f9d1840e2afb4
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -322,7 +322,8 @@ def vtrace_error_discrete_action(
     """
     terms = discrete_terms(data.target_output, data.behaviour_output, data.action)
     bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
-    return vtrace_error_from_log_prob(*terms, *data[3:], gamma, lambda_, *bounds)
+    rest: Any = data[3:]
+    return vtrace_error_from_log_prob(*terms, *rest, gamma, lambda_, *bounds)
 
 
 @checked
@@ -365,7 +366,8 @@ def vtrace_error_continuous_action(
     """
     terms = continuous_terms(data.target_output, data.behaviour_output, data.action)
     bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
-    return vtrace_error_from_log_prob(*terms, *data[3:], gamma, lambda_, *bounds)
+    rest: Any = data[3:]
+    return vtrace_error_from_log_prob(*terms, *rest, gamma, lambda_, *bounds)
 
 
 @checked
