@@ -146,9 +146,15 @@ def waiting() -> Experiment:
         checkpoint_interval=1000,  # beyond the end: no reset in between
     )
     variants = {"no actors": Variant({"on_policy": True}, build_slow)}
-    for actors, slots in ((1, 2), (2, 2), (4, 2), (4, 1)):
+    numbers = {
+        "1 actor, 2 slots": (1, 2),
+        "2 actors, 2 slots": (2, 2),
+        "4 actors, 2 slots": (4, 2),
+        "4 actors, 1 slot": (4, 1),
+    }
+    for name, (actors, slots) in numbers.items():
         changes = {"actors": actors, "slots": slots, "transport": "shared"}
-        variants[f"{actors} actors, {slots} slots"] = Variant(changes, build_slow)
+        variants[name] = Variant(changes, build_slow)
     return Experiment(env, config, 10, 20, variants, by_clock=True)
 
 

@@ -174,7 +174,7 @@ class RayActors:
 
     def replace(self, actor: int, error: Exception) -> None:
         """Start a new actor in the place of a dead one, with the same calls."""
-        self.census.mourn(actor, error)
+        self.census.count_death(actor, error)
         self.actors[actor] = self.start()
         lost = [call for call, slot in self.pending.items() if slot[0] == actor]
         for call in lost:

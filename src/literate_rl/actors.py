@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest c169684c85e0c063
+# Generated from chapters/actors.py (edit there); digest 78b359ad03d7546e
 """Actors that collect for one learner, in turns or in processes of their own."""
 
 from __future__ import annotations
@@ -181,12 +181,12 @@ class Census:
 
     Attributes:
         unrolls: Unrolls that each actor has delivered in its present life.
-        stillborn: How often in a row each has died without one.
+        failed_starts: How often in a row each has died without one.
         replaced: Actors that died and were replaced.
     """
 
     def __init__(self, actors: int, seed: int) -> None:
-        self.unrolls, self.stillborn = [0] * actors, [0] * actors
+        self.unrolls, self.failed_starts = [0] * actors, [0] * actors
         self.replaced = 0
         self.seeds = np.random.SeedSequence(seed)
 
@@ -199,16 +199,16 @@ class Census:
         """Actors that have delivered an unroll in their present life."""
         return sum(unrolls > 0 for unrolls in self.unrolls)
 
-    def mourn(self, actor: int, how: object) -> None:
+    def count_death(self, actor: int, how: object) -> None:
         """Count a death, or lose patience."""
-        self.stillborn[actor] = 0 if self.unrolls[actor] else self.stillborn[actor] + 1
-        if self.stillborn[actor] == PATIENCE:
+        failed = 0 if self.unrolls[actor] else self.failed_starts[actor] + 1
+        if failed == PATIENCE:
             raise ChildProcessError(
                 f"actor {actor} died {PATIENCE} times before its first unroll, the "
                 f"last time with {how}. (A script that starts actors needs the line "
                 '`if __name__ == "__main__":` in front of what it does.)'
             )
-        self.unrolls[actor] = 0
+        self.failed_starts[actor], self.unrolls[actor] = failed, 0
         self.replaced += 1
 
 
@@ -597,7 +597,7 @@ class SharedMemory:
         """Start a new actor in the place of a dead one, with the same tokens."""
         dead = self.lives[actor]
         dead.end(patience=1.0)
-        self.census.mourn(actor, f"exit code {dead.process.exitcode}")
+        self.census.count_death(actor, f"exit code {dead.process.exitcode}")
         self.lives[actor] = self.start(actor)
         for index in dead.held:
             self.lives[actor].send(index)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cluster.py (edit there); digest acfda71629bf8b9b
+# Generated from chapters/workshop/cluster.py (edit there); digest 0ae76f5b11d42c66
 """Actors on a cluster: a transport that is made of Ray's calls and references."""
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class RayActors:
 
     def replace(self, actor: int, error: Exception) -> None:
         """Start a new actor in the place of a dead one, with the same calls."""
-        self.census.mourn(actor, error)
+        self.census.count_death(actor, error)
         self.actors[actor] = self.start()
         lost = [call for call, slot in self.pending.items() if slot[0] == actor]
         for call in lost:
