@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import torch
-
-from benchmarks.learning import Experiment, Variant, main
 from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import make_envs
 from literate_rl.impala import (
@@ -24,8 +24,11 @@ from literate_rl.impala import (
 from literate_rl.ppo import make_policy
 from literate_rl.workshop.runs import flat_env
 
+from benchmarks.learning import Experiment, Variant, main
+
 UPDATES = (1, 4, 8)
 LAGS = (5, 15)
+WAIT = 0.001  # seconds
 
 
 class Uncorrected(VTraceLearner):
@@ -103,7 +106,60 @@ def two_actors(env: str) -> Experiment:
     return Experiment(env, config, 5, 20, variants, goal=500)
 
 
+class Waiting(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment whose step takes a while, without any work for the processor."""
+
+    def step(self, action: Any) -> Any:
+        """Wait, and take the step."""
+        time.sleep(WAIT)
+        return self.env.step(action)
+
+
+def slow_cartpole() -> gym.Env[Any, Any]:
+    """Return a CartPole that waits."""
+    return Waiting(flat_env("CartPole-v1"))
+
+
+def build_slow(config: ActorsConfig) -> IMPALA | ActorLearner:
+    """Build the agent with or without actors, in environments that wait."""
+    build_envs = partial(make_envs, slow_cartpole, config.n_sample)
+    envs = build_envs()
+    torch.manual_seed(config.seed)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    if config.actors is None:
+        return IMPALA(policy, envs, config)
+    return ActorLearner(policy, build_envs, config)
+
+
+def waiting() -> Experiment:
+    """Return the experiment that is about seconds: nobody, or some actors, collect."""
+    env = "CartPole-v1"
+    config = ActorsConfig(
+        total_steps=100_000,
+        n_sample=8,
+        unroll_len=20,
+        update_per_collect=2,
+        learning_rate=1e-3,
+        anneal=True,
+        reward_scale=0.05,
+        entropy_weight=0.01,
+        checkpoint_interval=1000,  # beyond the end: no reset in between
+    )
+    variants = {"no actors": Variant({"on_policy": True}, build_slow)}
+    numbers = {
+        "1 actor, 2 slots": (1, 2),
+        "2 actors, 2 slots": (2, 2),
+        "4 actors, 2 slots": (4, 2),
+        "4 actors, 1 slot": (4, 1),
+    }
+    for name, (actors, slots) in numbers.items():
+        changes = {"actors": actors, "slots": slots, "transport": "shared"}
+        variants[name] = Variant(changes, build_slow)
+    return Experiment(env, config, 10, 20, variants, by_clock=True)
+
+
 EXPERIMENTS = {
+    "impala_waiting": waiting(),
     "impala_cartpole": plain("CartPole-v1", seeds=5, episodes=20, goal=500),
     "impala_unscaled": plain(
         "CartPole-v1", seeds=5, episodes=20, goal=500, reward_scale=1.0

@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from benchmarks.harness import provenance
-from benchmarks.store import RESULTS, read_table, write_table
 from literate_rl.actors import ActorLearner
 from literate_rl.agents import make_envs
 from literate_rl.evaluation import evaluate
 from literate_rl.ppo import PPO, PPOConfig, make_policy, ppo_settings
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import fit, flat_env
+
+from benchmarks.harness import provenance
+from benchmarks.store import RESULTS, read_table, write_table
 
 BINS = 25
 # Episodes of the final evaluation start from seeds that no training run uses.
@@ -75,6 +75,7 @@ class Experiment:
         goal: What the final return must reach, or None.
         judges: Further numbers that are taken of the trained policy, by name.
         first_seed: The smallest of the seeds.
+        by_clock: Whether to store seconds of wall-clock time and the mean lag as well.
     """
 
     env: str
@@ -85,6 +86,7 @@ class Experiment:
     goal: float | None = None
     judges: dict[str, Callable[[Any], float]] = field(default_factory=dict)
     first_seed: int = 1
+    by_clock: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,25 @@ def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
         learner.policy, experiment.env, experiment.episodes, EVALUATION_SEED
     )
     judged = {name: judge(learner.policy) for name, judge in experiment.judges.items()}
+    if experiment.by_clock:
+        judged |= clock(history)
     curve = binned(history, config.total_steps)
     known = [value for _, value in curve if not np.isnan(value)]
     area = float(np.mean(known)) if known else float("nan")
     return Result(curve, float(returns.mean()), area, seconds, judged)
+
+
+def clock(history: list[dict[str, float]]) -> dict[str, float]:
+    """Return the seconds of a run, those of its first half, and its mean lag.
+
+    The first iteration is left out: it waits until the processes have started.
+    """
+    steps = np.diff([0, *(row["step"] for row in history)])
+    seconds = steps[1:] / [row["charts/SPS"] for row in history[1:]]
+    lag = np.mean([row.get("charts/lag", 0.0) for row in history])
+    half = seconds[: len(seconds) // 2].sum()
+    numbers = {"seconds": seconds.sum(), "half_seconds": half, "lag": lag}
+    return {name: float(number) for name, number in numbers.items()}
 
 
 def close(learner: Any) -> None:

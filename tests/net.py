@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
-
 from literate_rl.actors import (
     Actor,
     ActorLearner,
@@ -34,8 +32,8 @@ from literate_rl.hybrid_ppo import make_hybrid_policy
 from literate_rl.impala import IMPALA, IMPALAConfig
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy
 from literate_rl.ppo import PPO, PPOConfig, make_policy
-from literate_rl.workshop.ding import IMPALAPolicy
 from literate_rl.workshop.runs import flat_env
+from torch import Tensor
 
 RECORD = Path(__file__).with_name("net.json")
 UPDATES = 3
@@ -112,9 +110,7 @@ def actors(env: str) -> Any:
     observations = with_spaces.single_observation_space
     model = make_policy(observations, with_spaces.single_action_space)
     with_spaces.close()
-    return ActorLearner(IMPALAPolicy(config, model), build), spaces.flatdim(
-        observations
-    )
+    return ActorLearner(model, build, config), spaces.flatdim(observations)
 
 
 def one_actor(env: str) -> dict[str, list[list[float]]]:

@@ -18,6 +18,11 @@ from gymnasium.vector import SyncVectorEnv
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import curves
+from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
+from literate_rl.impala import IMPALAConfig
+from literate_rl.ppg import PPGConfig
+from literate_rl.ppo_error import ppo_policy_data
+from literate_rl.workshop.runs import fit
 
 from benchmarks import __main__ as command
 from benchmarks import (
@@ -34,11 +39,6 @@ from benchmarks import (
 )
 from benchmarks.harness import Case, Goal, measure, summarise
 from benchmarks.store import read_results, read_table, write_results, write_table
-from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
-from literate_rl.impala import IMPALAConfig
-from literate_rl.ppg import PPGConfig
-from literate_rl.ppo_error import ppo_policy_data
-from literate_rl.workshop.runs import fit
 
 SMALL = learning.ppo_settings("CartPole-v1")
 
@@ -230,6 +230,17 @@ def test_every_variant_of_impala_trains(name: str) -> None:
         changes = variant.changes | tiny
         learner = variant.build(replace(experiment.config, **changes))
         assert math.isfinite(learner.iterate()["losses/policy_loss"])
+        learning.close(learner)
+
+
+def test_the_clock_starts_when_all_processes_have() -> None:
+    history = [
+        {"step": 10, "charts/SPS": 0.1, "charts/lag": 0.0},
+        {"step": 20, "charts/SPS": 10.0, "charts/lag": 1.0},
+        {"step": 30, "charts/SPS": 5.0, "charts/lag": 2.0},
+    ]
+    numbers = learning.clock(history)
+    assert numbers == {"seconds": 3.0, "half_seconds": 1.0, "lag": 1.0}
 
 
 @pytest.mark.parametrize("subtract_value", [True, False])

@@ -902,34 +902,6 @@ picture.text(436, 204, "trains both values,\nholds the policy", "accent", "end")
 picture
 
 # %% [markdown]
-# ### Actors, slots, learner
-
-# %%
-picture = Picture(
-    "Actors, slots and the learner",
-    "Two actors on the left, the learner on the right, and two slots of memory for each "
-    "actor between them. A slot holds weights and an unroll. Only the side that has its "
-    "token touches it: each actor has the token of its first slot, reads the weights "
-    "and writes an unroll. The learner has those of the second slots, reads the unrolls "
-    "and writes the weights.",
-)
-learner = picture.box(396, 144, "learner", width=80, height=240)
-for number, y in enumerate((84, 224)):
-    actor = picture.box(44, y, f"actor {number + 1}", width=80, height=100)
-    for row, holder in ((y - 28, "actor"), (y + 28, "learner")):
-        picture.cells(176, row, ["weights", "unroll"], width=74)
-        for side, left, right in (("actor", 84, 139), ("learner", 291, 356)):
-            look = ("accent", "") if side == holder else ("quiet", "dashed")
-            picture.arrow(
-                (left, row), (right, row), "", look[0], kind=look[1], head=False
-            )
-            if side == holder:
-                picture.path(f"M{(left + right) / 2},{row}h0", "accent", "token")
-picture.text(213, 8, "slots", "quiet")
-picture.text(220, 292, "● a token: its holder may touch the slot", "accent")
-picture
-
-# %% [markdown]
 # ## References
 #
 # The languages are [SVG](https://www.w3.org/TR/SVG2/) and

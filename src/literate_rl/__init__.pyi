@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 839e2000efc70e9f
+# Generated from chapters/*.py (edit there); digest bbceec09eb0a0400
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -120,8 +120,8 @@ from .actors import (
     ActorLearner as ActorLearner,
     ActorProcess as ActorProcess,
     ActorsConfig as ActorsConfig,
+    Census as Census,
     InProcess as InProcess,
-    RayActors as RayActors,
     SharedMemory as SharedMemory,
     Transport as Transport,
     actors_settings as actors_settings,
@@ -205,4 +205,8 @@ from .workshop.ding import (
     IMPALAPolicyConfig as IMPALAPolicyConfig,
     Timestep as Timestep,
     collate as collate,
+)
+from .workshop.cluster import (
+    RayActors as RayActors,
+    import_ray as import_ray,
 )

@@ -38,6 +38,7 @@ from literate_rl.ppo import (
     make_policy,
     ppo_settings,
 )
+from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import (
     Learner,
@@ -138,7 +139,9 @@ def make_impala(env: str, config: ActorsConfig) -> IMPALA | ActorLearner:
     if config.actors is None:
         return IMPALA(policy, envs, config)
     envs.close()
-    return ActorLearner(policy, build, config)
+    cluster = partial(RayActors, address=config.address)
+    on_ray = cluster if config.transport == "ray" else None
+    return ActorLearner(policy, build, config, on_ray)
 
 
 class Algorithm(NamedTuple):
