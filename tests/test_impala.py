@@ -219,7 +219,7 @@ def test_steps_of_weight_zero_teach_nothing() -> None:
     learner.learn(unroll)
     twin = vtrace_learner(priority=True)
     twin.learn(unroll._replace(weight=torch.tensor([0.3, 1.0]).expand(4, 2)))
-    assert learner.surprise == pytest.approx(twin.surprise)
+    assert learner.priority == pytest.approx(twin.priority)
 
 
 @pytest.mark.equation("gradient-clips")

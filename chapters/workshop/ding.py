@@ -339,7 +339,7 @@ class IMPALAPolicy:
         self.model.train()
         info: dict[str, Any] = dict(self.learner.learn(self.unroll(data)))
         if self.config.priority:
-            info["priority"] = self.learner.surprise
+            info["priority"] = self.learner.priority
         return info
 
     def unroll(self, data: dict[str, Any]) -> Unroll:
@@ -559,3 +559,10 @@ print("three steps only:")
 (sample,) = four_steps.get_train_sample(marked[:3])
 for name in ("weight", "done", "truncated"):
     print(f"{name:10s}", sample[name].tolist())
+
+# %% [markdown]
+# ## References
+#
+# The interface is that of [DI-engine's
+# `IMPALAPolicy`](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py).
+# The algorithm is from {cite:t}`espeholt2018`.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest 0031cf08e1b7ed6f
+# Generated from chapters/workshop/ding.py (edit there); digest 8ccc1f476695811d
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class IMPALAPolicy:
         self.model.train()
         info: dict[str, Any] = dict(self.learner.learn(self.unroll(data)))
         if self.config.priority:
-            info["priority"] = self.learner.surprise
+            info["priority"] = self.learner.priority
         return info
 
     def unroll(self, data: dict[str, Any]) -> Unroll:
