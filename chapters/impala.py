@@ -9,13 +9,10 @@
 # %% [markdown]
 # # IMPALA
 #
-# **How does one policy learn from many actors that cannot wait for it?** The actors collect
-# with the weights that they have. The learner learns from what arrives, some of it more than
-# once, and V-trace corrects for the difference.
-#
-# At the end of this chapter you can use one policy in three modes, cut episodes into unrolls
-# without counting a step twice, replay them with priorities that reach the loss, and say when
-# the correction is needed and when it is not.
+# **How does one policy learn from actors that do not wait for it?** After this chapter you can write
+# IMPALA's learning step, say what old data do to a policy, and judge when the correction of V-trace is
+# worth having. It takes about 30 minutes. You need to know V-trace ({doc}`off_policy`) and what a policy
+# is ({doc}`ppo`).
 
 # %% tags=["export", "hide-input"]
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
@@ -58,7 +55,165 @@ __all__ = [
 ]
 
 # %% [markdown]
-# ## Unrolls
+# ## What old data do
+#
+# In PPO the actor waits while the learner learns, and the other way round. IMPALA
+# {cite:p}`espeholt2018` lets both go on. **Actors** collect with the weights that they have, the
+# **learner** learns from what arrives, and now and then it hands out new weights.
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import Picture
+
+picture = Picture(
+    "The loop of IMPALA",
+    "An actor with an older policy puts unrolls into a memory. The learner draws from it, "
+    "corrects with V-trace, and sends new weights to the actor, a little late.",
+)
+actor = picture.box(66, 60, "actor\nan older policy", width=124)
+memory = picture.box(220, 60, "memory\nunrolls", width=96)
+learner = picture.box(374, 60, "learner\ntoday's policy", "accent", width=124)
+picture.arrow(actor, memory)
+picture.arrow(memory, learner)
+picture.arrow(
+    learner.at(0.5, 1), actor.at(0.5, 1), "new weights, a little late", bend=46, side=1
+)
+picture
+
+# %% [markdown]
+# So the data are always a little old. There are two ways to get there. The learner may take several
+# updates on one collection, and each of them moves the policy away from the one that collected. Or the
+# actor may fall behind by some collections. What does each of them do? Below are ten seeds of CartPole
+# for each. The blue runs have V-trace. The red ones take all data for their own: every ratio is set
+# to 1.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 60,000 steps. One update: both kinds of run climb to between 100 and 500, on the same lines. Four updates: six runs without correction fall to 9 and stay there, one with V-trace, and the mean with V-trace rises to 350. Eight updates: of the uncorrected runs all but one fall to 9 before 20,000 steps and stay there, with V-trace four do. Lag 5: all runs but one without correction climb, and the two means are close. Lag 15: all runs climb, and the mean without correction is higher, 450 against 250 at the end"}}
+import matplotlib.pyplot as plt
+import numpy as np
+
+from literate_rl.workshop.runs import stored_runs
+
+experiments = {
+    "1 update": "impala_updates_1",
+    "4 updates": "impala_updates_4",
+    "8 updates": "impala_updates_8",
+    "lag 5": "impala_lag_5",
+    "lag 15": "impala_lag_15",
+}
+
+
+def share(fallen, z=1.96):
+    """Return how many runs fell, and Wilson's interval of 95 percent."""
+    n, k = len(fallen), fallen.sum()
+    middle, half = k + z**2 / 2, z * np.sqrt(k * (n - k) / n + z**2 / 4)
+    low, high = ((middle + side * half) / (n + z**2) for side in (-1, 1))
+    return f"{k:2d} of {n} [{low:3.0%}, {high:3.0%}]"
+
+
+fig, axes = plt.subplots(2, 3, figsize=(7, 4), sharex=True, sharey=True)
+print(f"{'':10s} {'':12s} last third   collapsed")
+for axis, (title, name) in zip(axes.flat, experiments.items(), strict=False):
+    variants = stored_runs(name)
+    for (kind, runs), color in zip(variants.items(), ("C0", "C3"), strict=True):
+        steps, curves = runs.steps / 1000, runs.curves
+        axis.plot(steps, curves.T, color=color, alpha=0.3, linewidth=0.7)
+        axis.plot(steps, curves.mean(0), color=color, linewidth=2, label=kind)
+        late, fallen = curves[:, -len(steps) // 3 :].mean(), curves[:, -1] < 15
+        print(f"{title:10s} {kind:12s} {late:10.0f}   {share(fallen)}")
+    axis.set_title(title, fontsize=10)
+for axis in axes[:, 0]:
+    axis.set_ylabel("return while training")
+for axis in (*axes[1, :2], axes[0, 2]):
+    axis.set_xlabel("thousand steps")
+axes[0, 2].xaxis.set_tick_params(labelbottom=True)
+axes[1, 2].axis("off")
+axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
+fig.tight_layout()
+
+# %% [markdown]
+# A thin line is a run, a thick one the mean. **Notice** three things.
+#
+# - With one update on each collection nothing is old. All ratios are 1 up to rounding, and both kinds of
+#   run coincide.
+# - With several updates runs *collapse*: the agent pushes to one side only, and ends below a return of 15.
+#   With four updates six of ten do so without correction, and one with V-trace; with eight updates it is
+#   nine and four. The seeds are the same, so the runs can be compared in pairs. Five collapse only without
+#   the correction, in either panel, and none only with it. It helps, and it is no insurance.
+# - An actor that falls behind does less harm. Hardly any run collapses, and uncorrected data that are 15
+#   collections old do as well as fresh ones, as far as ten seeds can tell. There V-trace has a price: with a
+#   lag of 15 it learns more slowly than without correction. With a lag of 5 no difference is seen.
+#
+# The learning rate is 2e-3 and does not fall, and $\lambda$ is 1. `python -m benchmarks.impala_learning`
+# computes these runs anew.
+
+# %% tags=["claims"]
+from literate_rl.evaluation import paired_difference
+
+stored = {title: stored_runs(name) for title, name in experiments.items()}
+
+
+def late_returns(title, kind):
+    """Return the mean of the last third of each run."""
+    curves = stored[title][kind].curves
+    return curves[:, -curves.shape[1] // 3 :].mean(1)
+
+
+def compared(first, second):
+    """Return the paired difference of two kinds of run, late in the training."""
+    return paired_difference(late_returns(*first), late_returns(*second))
+
+
+fresh = stored["1 update"]
+assert (fresh["V-trace"].curves == fresh["uncorrected"].curves).all(), "one line"
+for title, fallen in (("4 updates", (1, 6)), ("8 updates", (4, 9))):
+    with_it, without = (
+        stored[title][kind].curves[:, -1] < 15 for kind in ("V-trace", "uncorrected")
+    )
+    assert (with_it.sum(), without.sum()) == fallen, "of ten runs"
+    assert (without & ~with_it).sum() == 5, "only without the correction"
+    assert not (with_it & ~without).any(), "none only with it"
+for title in ("lag 5", "lag 15"):
+    runs = stored[title].values()
+    assert sum((x.curves[:, -1] < 15).sum() for x in runs) <= 1, "hardly any collapses"
+    kept = compared((title, "uncorrected"), ("1 update", "uncorrected"))
+    assert kept.low < 0 < kept.high, "uncorrected data do as well as fresh ones"
+slower = compared(("lag 15", "V-trace"), ("lag 15", "uncorrected"))
+assert slower.high < 0, "more slowly than without correction"
+slower = compared(("lag 15", "V-trace"), ("1 update", "V-trace"))
+assert slower.high < 0, "and than with fresh data"
+for second in (("lag 5", "uncorrected"), ("1 update", "V-trace")):
+    found = compared(("lag 5", "V-trace"), second)
+    assert found.low < 0 < found.high, "with a lag of 5 no difference is seen"
+
+# %% [markdown]
+# Why do uncorrected runs collapse? Look at a single action, as likely as its alternative before the first
+# update, with an advantage of $-1$. Uncorrected, its loss is $\log \pi(a)$, which has no lower bound.
+# Each update on the same data pushes the action further down, however rare it has become. With V-trace the
+# ratio weights the push, and it vanishes together with $\pi(a)$:
+
+# %%
+for name, corrected in (("V-trace", True), ("uncorrected", False)):
+    logit, seen = torch.zeros(()), []
+    for update in range(1, 1001):
+        chance = logit.sigmoid()
+        ratio = (chance / 0.5).clamp(max=1.0) if corrected else 1.0
+        logit -= 0.5 * ratio * (1 - chance)
+        if update in (1, 10, 100, 1000):
+            seen.append(f"{logit.sigmoid().item():.1e}")
+    print(f"{name:11s} chance after 1, 10, 100 and 1000 updates:", *seen)
+
+# %% tags=["claims"]
+assert logit.sigmoid() < 1e-6, "uncorrected, the action is gone for good"
+
+# %% [markdown]
+# A good action needs no such brake, because its probability stops at 1. So the correction does not make
+# learning faster. It keeps old data from being believed again and again. It does not say how far the
+# policy may go with them, as the clip of {doc}`ppo` does.
+#
+# ## What an actor hands over
+#
+# An **unroll** is $T$ steps in a row of each environment, whatever episodes they belong to. The actor
+# writes down what it saw, did and was paid, and how likely it was to do that: $\log \pi_{\text{old}}(a_t)$.
+# Only the actor knows that number. Once the weights have changed, nobody can compute it any more.
 
 
 # %% tags=["export"]
@@ -87,6 +242,7 @@ class Unroll(NamedTuple):
 
 
 @torch.no_grad()
+@checked
 def to_unroll(batch: Rollout, actor: Any) -> Unroll:
     """Return the unroll that the learner reads of an actor's rollout."""
     # The actor's weights have not changed since the first step. So one pass over the
@@ -105,90 +261,20 @@ def to_unroll(batch: Rollout, actor: Any) -> Unroll:
 
 
 # %% [markdown]
-# ## Settings
-
-
-# %% tags=["export"]
-@checked
-@dataclass(frozen=True)
-class IMPALAConfig:
-    """Settings of IMPALA, with the names and the defaults of DI-engine's.
-
-    Attributes:
-        on_policy: Whether the buffer is emptied before each collection.
-        priority: Whether the buffer prefers samples with a large error.
-        priority_IS_weight: Whether weights in the loss undo that preference.
-        unroll_len: Steps of one sample.
-        update_per_collect: Steps of the optimiser after each collection.
-        batch_size: Samples of one update.
-        learning_rate: Learning rate of the optimiser at the start.
-        value_weight: Weight of the value loss.
-        entropy_weight: Weight of the entropy bonus.
-        discount_factor: Discount.
-        lambda_: Decay of the weights of longer returns.
-        rho_clip_ratio: Bound of the ratio that weighs a TD error, or none.
-        c_clip_ratio: Bound of the ratio that weighs what comes later, or none.
-        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or none.
-        grad_clip_type: How the gradient is clipped, or none.
-        clip_value: Bound of the gradient. With clip_momentum_norm it is a multiple of
-            the usual norm, and DI-engine takes 5.
-        optim: The optimiser.
-        n_sample: Samples of one collection, one from each environment.
-        replay_buffer_size: Samples that the buffer holds at most.
-        max_use: How often a sample is learned from at most.
-        seed: Decides all that is random in the run, once the policy has its weights.
-        total_steps: Steps in the environments, all of them together.
-        anneal: Whether the learning rate falls to zero in a straight line.
-        reward_scale: Factor of the rewards that are learned from.
-        lag: Collections by which the acting policy falls behind the learner before it
-            gets new weights.
-        checkpoint_interval: Iterations between checkpoints. The environments are reset
-            at each of them.
-    """
-
-    on_policy: bool = False
-    priority: bool = False
-    priority_IS_weight: bool = False  # noqa: N815 (the name of the original)
-    unroll_len: Count = 32
-    update_per_collect: Count = 4
-    batch_size: Count = 16
-    learning_rate: Positive = 5e-4
-    value_weight: NonNegative = 0.5
-    entropy_weight: NonNegative = 1e-4
-    discount_factor: Fraction = 0.99
-    lambda_: Fraction = 0.95
-    rho_clip_ratio: Positive | None = 1.0
-    c_clip_ratio: Positive | None = 1.0
-    rho_pg_clip_ratio: Positive | None = 1.0
-    grad_clip_type: Literal["clip_norm", "clip_value", "clip_momentum_norm"] | None = (
-        None
-    )
-    clip_value: Positive = 0.5
-    optim: Literal["adam", "rmsprop"] = "adam"
-    n_sample: Count = 16
-    replay_buffer_size: Count = 1000
-    max_use: Count = 16
-    seed: Annotated[int, Ge(0)] = 1
-    total_steps: Count = 100_000
-    anneal: bool = False
-    reward_scale: Positive = 1.0
-    lag: Annotated[int, Ge(0)] = 0
-    checkpoint_interval: Count = 50
-
-    def __post_init__(self) -> None:
-        if self.priority_IS_weight and not self.priority:
-            raise ValueError("priority must be True if priority_IS_weight is True")
-        check_clips(self.rho_clip_ratio, self.c_clip_ratio)
-
-
-# %% [markdown]
-# ## The learner
+# A log-probability, an entropy and a value are all that the learner will ask a policy for. So whatever
+# `Policy` has them can be trained here: categorical, Gaussian, hybrid, or one of your own.
 #
-# The learner adds up the three losses of {doc}`/chapters/off_policy`,
+# ## The learning step
+#
+# The learner adds up the three losses of {eq}`vtrace-losses`,
 #
 # $$
 # \mathcal L = \mathcal L_\pi + c_V \mathcal L_V - c_H \mathcal H .
 # $$ (impala-loss)
+#
+# A value's target needs the value of the step's successor. It stands in the next row, and for the last row
+# in one that was appended, so that `obs_plus_1` has $T + 1$ rows. After a truncation the next row belongs
+# to another episode. There, and only there, the true successor goes through the network as well.
 #
 # Before the optimiser sees the gradient $g$, it may be clipped. There are three ways, with one
 # bound $g_{\max}$. *clip_norm* shortens all of it to the length $g_{\max}$. *clip_value* limits each
@@ -202,10 +288,8 @@ class IMPALAConfig:
 # \end{aligned}
 # $$ (gradient-clips)
 #
-# Here $\bar g^2$ is the mean of $\lVert g \rVert^2$ over this update and all earlier ones. Each
-# older update counts 0.999 of the next one. The lengths are those *before* the clip. Adam keeps a
-# mean of squares too, but it has seen clipped gradients only. A bound taken from it, with
-# $g_{\max} < 1$, could only shrink, and the gradient with it.
+# Here $\bar g^2$ is the mean of $\lVert g \rVert^2$ over this update and all earlier ones, and each older
+# update counts 0.999 of the next one. The lengths are those *before* the clip.
 
 
 # %% tags=["export"]
@@ -232,6 +316,7 @@ class VTraceLearner:
         self.norms = (0.0, 0.0)
         self.surprise: list[float] = []
 
+    @checked
     def learn(self, unroll: Unroll) -> dict[str, float]:
         """Take one step of the optimiser on an unroll; return its losses."""
         config, policy = self.config, self.policy
@@ -334,6 +419,15 @@ def surprise(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
 
 # %% [markdown]
 # ## The loop
+#
+# One iteration collects an unroll from each environment, stores each of them as a **sample**, and takes a
+# few updates on batches of samples. The store is the replay buffer of {doc}`workshop/memory`: it forgets
+# the oldest samples and lets go of those that have been drawn `max_use` times. With `priority` it prefers
+# samples whose values are far from their targets.
+#
+# Everything runs in one process, one thing after the other. In a real system the actors run beside the
+# learner, as in {doc}`actors`. The setting `lag` imitates that, in a way that can be repeated exactly: the
+# actor's policy is a copy that falls behind by so many collections, and then gets the learner's weights.
 
 
 # %% tags=["export"]
@@ -461,6 +555,84 @@ class IMPALA:
         self.collector.obs = None
 
 
+# %% [markdown]
+# The settings have the names and the defaults of DI-engine's. {doc}`workshop/ding` has the rest of its
+# interface.
+
+
+# %% tags=["export"]
+@checked
+@dataclass(frozen=True)
+class IMPALAConfig:
+    """Settings of IMPALA, with the names and the defaults of DI-engine's.
+
+    Attributes:
+        on_policy: Whether the buffer is emptied before each collection.
+        priority: Whether the buffer prefers samples with a large error.
+        priority_IS_weight: Whether weights in the loss undo that preference.
+        unroll_len: Steps of one sample.
+        update_per_collect: Steps of the optimiser after each collection.
+        batch_size: Samples of one update.
+        learning_rate: Learning rate of the optimiser at the start.
+        value_weight: Weight of the value loss.
+        entropy_weight: Weight of the entropy bonus.
+        discount_factor: Discount.
+        lambda_: Decay of the weights of longer returns.
+        rho_clip_ratio: Bound of the ratio that weighs a TD error, or none.
+        c_clip_ratio: Bound of the ratio that weighs what comes later, or none.
+        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or none.
+        grad_clip_type: How the gradient is clipped, or none.
+        clip_value: Bound of the gradient. With clip_momentum_norm it is a multiple of
+            the usual norm, and DI-engine takes 5.
+        optim: The optimiser.
+        n_sample: Samples of one collection, one from each environment.
+        replay_buffer_size: Samples that the buffer holds at most.
+        max_use: How often a sample is learned from at most.
+        seed: Decides all that is random in the run, once the policy has its weights.
+        total_steps: Steps in the environments, all of them together.
+        anneal: Whether the learning rate falls to zero in a straight line.
+        reward_scale: Factor of the rewards that are learned from.
+        lag: Collections by which the acting policy falls behind the learner before it
+            gets new weights.
+        checkpoint_interval: Iterations between checkpoints. The environments are reset
+            at each of them.
+    """
+
+    on_policy: bool = False
+    priority: bool = False
+    priority_IS_weight: bool = False  # noqa: N815 (the name of the original)
+    unroll_len: Count = 32
+    update_per_collect: Count = 4
+    batch_size: Count = 16
+    learning_rate: Positive = 5e-4
+    value_weight: NonNegative = 0.5
+    entropy_weight: NonNegative = 1e-4
+    discount_factor: Fraction = 0.99
+    lambda_: Fraction = 0.95
+    rho_clip_ratio: Positive | None = 1.0
+    c_clip_ratio: Positive | None = 1.0
+    rho_pg_clip_ratio: Positive | None = 1.0
+    grad_clip_type: Literal["clip_norm", "clip_value", "clip_momentum_norm"] | None = (
+        None
+    )
+    clip_value: Positive = 0.5
+    optim: Literal["adam", "rmsprop"] = "adam"
+    n_sample: Count = 16
+    replay_buffer_size: Count = 1000
+    max_use: Count = 16
+    seed: Annotated[int, Ge(0)] = 1
+    total_steps: Count = 100_000
+    anneal: bool = False
+    reward_scale: Positive = 1.0
+    lag: Annotated[int, Ge(0)] = 0
+    checkpoint_interval: Count = 50
+
+    def __post_init__(self) -> None:
+        if self.priority_IS_weight and not self.priority:
+            raise ValueError("priority must be True if priority_IS_weight is True")
+        check_clips(self.rho_clip_ratio, self.c_clip_ratio)
+
+
 # %% tags=["export"]
 # Settings with which the agent has learned, by environment. What an entry leaves out is
 # the default.
@@ -491,35 +663,31 @@ def impala_settings(env: str) -> IMPALAConfig:
 
 
 # %% [markdown]
-# ## See it: CartPole
+# ## See it learn
 #
-# Thirty thousand steps from sixteen copies. The buffer is as small as one collection here,
-# and each sample is used four times. Rewards are multiplied with a twentieth.
+# Thirty thousand steps of CartPole, from sixteen copies. The buffer is as small as one collection here, so
+# each sample is used four times. Rewards are multiplied by a twentieth.
 #
-# Why that? With a discount of 0.99 the values of a good policy are near 100 in CartPole, and a
-# network that starts near 0 takes thousands of updates to get there. As long as it is behind, the
-# advantage of nearly every action is positive: do that again, says the gradient, whatever was
-# done, and the policy becomes sure of itself too early. PPO subtracts the mean of the
-# advantages. IMPALA does not, and small rewards help the value to arrive in time. They also let
-# the entropy bonus count, which stands beside the advantages in the loss. The runs of five
-# seeds with these settings, and with rewards as they are, end here:
+# Why that? With a discount of 0.99 the values of a good policy are near 100 in CartPole, and a network that
+# starts near 0 takes thousands of updates to get there. As long as it is behind, the advantage of nearly
+# every action is positive: do that again, says the gradient, whatever was done, and the policy becomes sure
+# of itself too early. PPO subtracts the mean of the advantages. IMPALA does not, and small rewards help the
+# values to arrive in time. Five stored runs each, with the scale and without it:
 
 # %%
-from dataclasses import replace
-from functools import partial
-
-from literate_rl.workshop.runs import stored_runs
-
 for name in ("cartpole", "unscaled"):
     (runs,) = stored_runs(f"impala_{name}").values()
     print(f"{name:9s} after {runs.steps[-1]:.0f} steps:", runs.final.round().tolist())
 
-# %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to 500 at about 23,000 steps, stay there for a while and fall back below 200"}}
-import matplotlib.pyplot as plt
+# %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to several hundred, with large swings toward the end"}}
+from dataclasses import replace
+from functools import partial
+
+import torch
 
 from literate_rl.agents import best_device, make_envs
+from literate_rl.evaluation import evaluate
 from literate_rl.ppo import make_policy
-from literate_rl.evaluation import evaluate, paired_difference
 from literate_rl.workshop.runs import fit, flat_env
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
@@ -529,8 +697,8 @@ def make_learner(env, config):
     """Build environments, the policy that fits them, and the learner."""
     envs = make_envs(partial(flat_env, env), config.n_sample)
     torch.manual_seed(config.seed)
-    model = make_policy(envs.single_observation_space, envs.single_action_space)
-    return IMPALA(model, envs, config)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    return IMPALA(policy.to(best_device()), envs, config)
 
 
 # No checkpoint falls into a run as short as this one, so no episode is broken off.
@@ -546,194 +714,233 @@ axis.plot(*rows.T, marker=".", linewidth=0.8)
 axis.set(xlabel="steps", ylabel="return")
 fig.tight_layout()
 returns = evaluate(cartpole.policy, "CartPole-v1", episodes=10, seed=1)
-print(f"10 episodes without noise: {returns.mean():.0f}")
+print(f"on {best_device().type}; 10 greedy episodes: {returns.mean():.0f}")
 
 # %% [markdown]
-# **What to notice.** A dot is the mean over the episodes that ended in an iteration. The longer the
-# episodes get, the fewer of them end in its 32 steps. So the dots swing more and more, and some are
-# missing. This run reaches 500 and forgets it again. How well the agent learns is told by the
-# longer runs above.
-#
-# ## What old data do
-#
-# Now let the data get old. There are two ways. The learner may take many updates on one
-# collection: each of them moves the policy away from the one that collected. Or the actor may fall
-# behind, while each collection is used once. In all runs below the step size is 2e-3 and does not
-# fall, $\lambda$ is 1, and there are ten seeds. One half has V-trace. The other half takes all data
-# for its own: each ratio is 1. `python -m benchmarks.impala_learning` makes the data anew.
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 60,000 steps. One update: both kinds of run climb to between 100 and 500, on the same lines. Four updates: six runs without correction fall to 9 and stay there, one with V-trace, and the mean with V-trace rises to 350. Eight updates: of the uncorrected runs all but one fall to 9 before 20,000 steps and stay there, with V-trace four do. Lag 5: all runs but one without correction climb, and the two means are close. Lag 15: all runs climb, and the mean without correction is higher, 450 against 250 at the end"}}
-
-experiments = {
-    "1 update": "impala_updates_1",
-    "4 updates": "impala_updates_4",
-    "8 updates": "impala_updates_8",
-    "lag 5": "impala_lag_5",
-    "lag 15": "impala_lag_15",
-}
-
-
-def share(fallen, z=1.96):
-    """Return how many runs fell, and Wilson's interval of 95 percent."""
-    n, k = len(fallen), fallen.sum()
-    middle, half = k + z**2 / 2, z * np.sqrt(k * (n - k) / n + z**2 / 4)
-    low, high = ((middle + side * half) / (n + z**2) for side in (-1, 1))
-    return f"{k:2d} of {n} [{low:3.0%}, {high:3.0%}]"
-
-
-fig, axes = plt.subplots(2, 3, figsize=(7, 4), sharex=True, sharey=True)
-print(f"{'':10s} {'':12s} last third   collapsed")
-for axis, (title, name) in zip(axes.flat, experiments.items(), strict=False):
-    variants = stored_runs(name)
-    for (kind, runs), color in zip(variants.items(), ("C0", "C3"), strict=True):
-        steps, curves = runs.steps / 1000, runs.curves
-        axis.plot(steps, curves.T, color=color, alpha=0.3, linewidth=0.7)
-        axis.plot(steps, curves.mean(0), color=color, linewidth=2, label=kind)
-        late, fallen = curves[:, -len(steps) // 3 :].mean(), curves[:, -1] < 15
-        print(f"{title:10s} {kind:12s} {late:10.0f}   {share(fallen)}")
-    axis.set_title(title, fontsize=10)
-for axis in axes[:, 0]:
-    axis.set_ylabel("return while training")
-for axis in (*axes[1, :2], axes[0, 2]):
-    axis.set_xlabel("thousand steps")
-axes[0, 2].xaxis.set_tick_params(labelbottom=True)
-axes[1, 2].axis("off")
-axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
-fig.tight_layout()
-
-# %% [markdown]
-# **What to notice.** A thin line is a run, and a collapsed run ends below 15: such an agent pushes to
-# one side only. With one update on each collection all ratios are 1 up to rounding: it depends on the
-# processor whether the actor's few rows and the learner's many give the same last digit. The lines of
-# both kinds coincide. With four updates six of ten uncorrected runs collapse, and one with V-trace. With
-# eight updates it is nine and four. The seeds are the same, so the runs can be compared in pairs:
-# five collapse only without the correction, in either panel, and none collapses only with it. So it
-# helps, and it is no insurance.
-#
-# With an actor that falls behind hardly any run collapses, not even with a lag of 15. And what is
-# striking there: uncorrected data that are 15 collections old do as well as fresh ones, as far as ten
-# seeds can tell. V-trace has its price on them. With a lag of 15 it learns more slowly than without
-# correction, and than with fresh data; with a lag of 5 no difference is seen. One candidate for a
-# reason is that a ratio is clipped above 1 and not below, so on average the same data weigh less. We
-# have not tested that.
+# A dot is the mean over the episodes that ended in an iteration. **Notice** that the dots swing more and
+# more: the longer the episodes get, the fewer of them end in 32 steps. How well the agent learns is told by
+# the longer stored runs, and by {doc}`/docs/results`.
 
 # %% tags=["claims"]
-stored = {title: stored_runs(name) for title, name in experiments.items()}
-
-
-def late_returns(title, kind):
-    """Return the mean of the last third of each run."""
-    curves = stored[title][kind].curves
-    return curves[:, -curves.shape[1] // 3 :].mean(1)
-
-
-def compared(first, second):
-    """Return the paired difference of two kinds of run, late in the training."""
-    return paired_difference(late_returns(*first), late_returns(*second))
-
-
-fresh = stored["1 update"]
-assert (fresh["V-trace"].curves == fresh["uncorrected"].curves).all(), "one line"
-for title, fallen in (("4 updates", (1, 6)), ("8 updates", (4, 9))):
-    with_it, without = (
-        stored[title][kind].curves[:, -1] < 15 for kind in ("V-trace", "uncorrected")
-    )
-    assert (with_it.sum(), without.sum()) == fallen, "of ten runs"
-    assert (without & ~with_it).sum() == 5, "only without the correction"
-    assert not (with_it & ~without).any(), "none only with it"
-for title in ("lag 5", "lag 15"):
-    runs = stored[title].values()
-    assert sum((x.curves[:, -1] < 15).sum() for x in runs) <= 1, "hardly any collapses"
-    kept = compared((title, "uncorrected"), ("1 update", "uncorrected"))
-    assert kept.low < 0 < kept.high, "uncorrected data do as well as fresh ones"
-slower = compared(("lag 15", "V-trace"), ("lag 15", "uncorrected"))
-assert slower.high < 0, "more slowly than without correction"
-slower = compared(("lag 15", "V-trace"), ("1 update", "V-trace"))
-assert slower.high < 0, "and than with fresh data"
-for second in (("lag 5", "uncorrected"), ("1 update", "V-trace")):
-    found = compared(("lag 5", "V-trace"), second)
-    assert found.low < 0 < found.high, "with a lag of 5 no difference is seen"
+assert rows[-100:, 1].max() > 100 > rows[:5, 1].max(), "it learns"
+scaled, unscaled = (
+    next(iter(stored_runs(f"impala_{name}").values())).final
+    for name in ("cartpole", "unscaled")
+)
+assert (scaled > 495).all(), "all five arrive"
+assert (unscaled < 300).sum() == 2, "two of five do not"
 
 # %% [markdown]
-# Why do they fall? Look at one action, as likely as another one before the first update, with an
-# advantage of $-1$. Uncorrected, its loss is $\log \pi(a)$, which has no lower bound. Each update
-# pushes it further down, however rare it has become. With V-trace the weight of the push is the
-# ratio, and it vanishes together with $\pi(a)$:
+# ## Traps
+#
+# ### Trap: the learner's own word
+#
+# It is tempting to store observations and actions only, and to compute $\log \pi_{\text{old}}$ when it is
+# needed. But then the learner's weights say it. Every ratio is 1, no test fails, and nothing is corrected:
+# those are the red runs above. Here are the agent's last samples, as they were stored and recomputed.
 
 # %%
-for name, corrected in (("V-trace", True), ("uncorrected", False)):
-    logit, seen = torch.zeros(()), []
-    for update in range(1, 1001):
-        chance = logit.sigmoid()
-        ratio = (chance / 0.5).clamp(max=1.0) if corrected else 1.0
-        logit -= 0.5 * ratio * (1 - chance)
-        if update in (1, 10, 100, 1000):
-            seen.append(f"{logit.sigmoid().item():.1e}")
-    print(f"{name:11s} chance after 1, 10, 100 and 1000 updates:", *seen)
+stored_batch = cartpole.batch(list(cartpole.memory.entries))
+with torch.no_grad():
+    today, _ = cartpole.policy.evaluate_actions(
+        stored_batch.obs_plus_1[:-1], stored_batch.action
+    )
+for name, log_prob_old in (("stored", stored_batch.log_prob), ("recomputed", today)):
+    ratio = (today - log_prob_old).exp()
+    print(f"{name:10s} ratios from {ratio.min():.3f} to {ratio.max():.3f}")
 
 # %% [markdown]
-# A good action needs no such brake: its chance stops at 1. So the correction does not make learning
-# faster. It stops old data from being believed again and again. It does not say how far one may go
-# with them, as the clip of {doc}`/chapters/ppo` does. And what it does to the values is seen
-# without noise in {doc}`/chapters/off_policy`.
+# If all ratios of a run are 1 although it takes several updates on each collection, look here first.
+
+# %% tags=["claims"]
+assert (ratio == 1).all(), "every ratio is 1"
+assert (today - stored_batch.log_prob).abs().max() > 1e-4, "and should not be"
+
+# %% [markdown]
+# ### Trap: a mask in one place
+#
+# If the actor masks actions that are not possible, the learner has to mask them too. DI-engine's [actor
+# does](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/model/wrapper/model_wrappers.py#L545-L549), and its [learner has no line for
+# it](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L310-L312). Take a policy that has not changed, two of whose four actions are masked.
+# The step pays 1 and ends the episode, and the value is 0, so the value loss should be 1:
+
+# %%
+from literate_rl.off_policy import vtrace_data, vtrace_error_discrete_action
+
+logit = torch.zeros(1, 1, 4)
+masked = logit.masked_fill(torch.tensor([False, False, True, True]), -torch.inf)
+action, end = torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.bool)
+value, reward = torch.zeros(2, 1), torch.ones(1, 1)
+value_losses = []
+for name, new in (("masked twice:", masked), ("masked once: ", logit)):
+    data = vtrace_data(new, masked, action, value, reward, terminated=end)
+    value_losses.append(vtrace_error_discrete_action(data).value_loss.item())
+    ratio = (new.softmax(-1) / masked.softmax(-1))[0, 0, 0].item()
+    print(f"{name} ratio {ratio}, value loss {value_losses[-1]}")
+
+# %% [markdown]
+# The ratio says one half, although the policy is the same.
+
+# %% tags=["claims"]
+assert value_losses == [1.0, 0.25]
+
+# %% [markdown]
+# ### Trap: a dimension that gets lost
+#
+# An action of one number has the shape $(1,)$. A function that stacks samples and [joins such
+# items](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/utils/data/collate_fn.py#L131-L133) to $(B,)$ loses that dimension, and the action becomes $(T, B)$
+# while the mean stays $(T, B, 1)$. PyTorch refuses that, unless the sizes happen to fit. Then it pairs every
+# step with every environment.
+
+# %%
+shapes = []
+for steps in (5, 3):
+    mu, action = torch.zeros(steps, 3, 1), torch.zeros(steps, 3)
+    try:
+        shapes.append(torch.distributions.Normal(mu, 1.0).log_prob(action).shape)
+    except ValueError as error:
+        shapes.append(str(error).partition(":")[0])
+    print(f"{steps} steps of 3 environments:", shapes[-1])
+
+# %% tags=["claims"]
+assert shapes[1] == (3, 3, 3), "every step with every environment"
 
 # %% [markdown]
 # ## What well-known implementations do
 #
-# | question | this chapter | scalable_agent | torchbeast | DI-engine | RLlib | Machin |
-# |---|---|---|---|---|---|---|
-# | actors | in this process, with a lag | processes, TensorFlow queue | processes, shared memory | one collector | Ray actors | processes |
-# | a sample | unroll across episodes | unroll across episodes | unroll across episodes | unroll of one episode | unroll across episodes | whole episode |
-# | replay | each sample up to 16 times | none | none | each sample up to 16 times | optional | a buffer of episodes |
-# | step behind an end | kept | kept | kept | thrown away, but its own samples have none | kept | no such step |
-# | $\lambda$ | 0.95 | none | none | 0.95 | none | none |
-# | optimiser | Adam or RMSprop, both clipped | RMSprop | RMSprop, clipped | Adam, clipped; RMSprop, not clipped | Adam, clipped | Adam |
-# | *clip_momentum_norm* | $g_{\max}$ is `clip_value`, from the first update on | | | $g_{\max}$ is `clip_coef`, 5 and no setting of the policy; after 100 updates | | |
-# | where the modes are set up | in the constructor | | | `_init_learn`, `_init_collect`, `_init_eval` | | |
+# | question | this chapter | [scalable_agent](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py) | [torchbeast](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py) | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py) |
+# |---|---|---|---|---|---|
+# | actors | in this process, with a lag | [processes, a queue of TensorFlow](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L503) | [processes, shared memory](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L127-L187) | collectors of its framework | processes |
+# | a sample | unroll across episodes | [unroll across episodes](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L271-L304) | [unroll across episodes](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L151-L183) | [unroll of one episode](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/worker/collector/sample_serial_collector.py#L317-L335) | [whole episode](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L217-L229) |
+# | replay | each sample up to `max_use` times | none | none | [each sample up to 16 times](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L102) | [a buffer of episodes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L142-L144) |
+# | truncated step | bootstraps from the true successor | [counts as the end](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L372) | [counts as the end](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L253) | [counts as the end](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/envs/env_wrappers/env_wrappers.py#L1485-L1486) | counts as the caller sets it |
+# | rewards | scaled | [clipped](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L365-L370) | [clipped](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L246-L249) | as they are | as they are |
+# | optimiser | Adam or RMSprop, both clipped | [RMSprop](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L401) | [RMSprop](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L387), [clipped](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L291) | [Adam, clipped; RMSprop, not clipped](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L143-L152) | [Adam](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L419), [clipped](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L379) |
 #
-# ## On the best device
+# Look at the row "replay": the paper's own code uses each unroll once. We read the code at the linked
+# commits.
 #
-# The networks run where the policy is; unrolls that are stored stay on the CPU.
-
-# %%
-config = IMPALAConfig(total_steps=1024)
-on_device = make_learner("CartPole-v1", config)
-last = fit(on_device, progress=False)[-1]
-print(f"trained on {best_device().type} for {last['step']} steps")
-print("finite losses:", all(math.isfinite(last[k]) for k in last if "losses" in k))
-
-# %% [markdown]
+# ## Summary
+#
+# - Actors collect with the weights that they have, and the learner learns from what arrives. So the data are
+#   always a little old.
+# - Several updates on the same data make uncorrected policies collapse. V-trace helps, and is no insurance.
+# - The actor writes down how likely its actions were. Nobody can compute that later.
+# - The learning step needs log-probabilities, an entropy and values: one step for every kind of action.
+# - The successor of a truncated step stands in no row. It needs a value of its own.
+#
 # ## Exercises
 #
-# ### Exercise 1: how often is a sample used?
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "Between a collection and an update only the values were trained, the policy was not. "
+    "What are the ratios of V-trace?",
+    ["all 1", "below 1 where a value has fallen", "different from 1 everywhere"],
+    right="all 1",
+    because="A ratio compares two policies, and there is one. Targets and advantages are "
+    "computed from today's values anyway, so values have nothing to correct.",
+)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
 #
-# Each iteration collects $n$ samples and takes $k$ updates with batches of $m$. Once the buffer is
-# full, how often is a sample used on average before it leaves, if nothing but age drives it out
-# and `max_use` is the limit?
+# This function is meant to return the values of all successors of an unroll, as `VTraceLearner.next_value`
+# does. It runs, and for many unrolls it is right. Fix it. `value` has $T + 1$ rows, and `policy.value(obs)`
+# returns the values of observations.
+
 
 # %%
+def answer(policy, value, unroll):
+    return value[1:].detach()
+
+
+# %% tags=["hide-input"]
+from gymnasium.wrappers import TimeLimit
+
 from literate_rl.agents import grade
 
 
-def answer(n_sample, update_per_collect, batch_size, max_use):
-    return ...
+def limited(limit):
+    """Return the trained policy, values and unroll of CartPole with a time limit."""
+    env = partial(flat_env, lambda: TimeLimit(flat_env("CartPole-v1"), limit))
+    small = IMPALAConfig(n_sample=3, unroll_len=12, batch_size=3)
+    learner = make_learner(env, small)
+    learner.policy.load_state_dict(cartpole.policy.state_dict())
+    learner.collect()
+    unroll = learner.batch(list(learner.memory.entries))
+    return learner.policy, learner.policy.value(unroll.obs_plus_1).detach(), unroll
 
 
-def mean_use(n_sample, update_per_collect, batch_size, max_use):
-    return min(update_per_collect * batch_size / n_sample, max_use)
+def successors(policy, value, unroll):
+    return VTraceLearner(policy, config).next_value(value, unroll)
 
 
-runs = [(16, 4, 16, 16), (16, 1, 8, 16), (4, 10, 16, 16)]
-grade(answer, mean_use, *runs)
+grade(answer, successors, *map(limited, (500, 5)))
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer(n_sample, update_per_collect, batch_size, max_use):
+def answer(policy, value, unroll):
+    result = value[1:].detach().clone()
+    # After a truncation the next row is another episode.
+    cut = unroll.truncated
+    if cut.any():
+        result[cut] = policy.value(unroll.next_obs[cut]).detach()
+    return result
+
+
+grade(answer, successors, *map(limited, (500, 5)))
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# Let a sample be used $k$ times on average before it leaves the buffer. There are `n_sample` new ones in
+# each iteration, and batches hold `batch_size` of them. Return `update_per_collect`. The answer is graded by
+# a run that counts.
+
+
+# %%
+def answer(k, n_sample, batch_size):
+    return ...
+
+
+# %% tags=["hide-input"]
+def uses(updates, n_sample, batch_size):
+    """Run ten iterations and return how often a sample was drawn on average."""
+    config = IMPALAConfig(
+        n_sample=n_sample,
+        batch_size=batch_size,
+        update_per_collect=updates,
+        unroll_len=2,
+        replay_buffer_size=n_sample,
+    )
+    learner, drawn = make_learner("CartPole-v1", config), []
+    batch = learner.batch
+    learner.batch = lambda entries: (drawn.append(len(entries)), batch(entries))[1]
+    for _ in range(10):
+        learner.iterate()
+    return sum(drawn) / (10 * n_sample)
+
+
+def measured(k, n_sample, batch_size):
+    updates = answer(k, n_sample, batch_size)
+    return updates if updates is ... else uses(updates, n_sample, batch_size)
+
+
+cases = [(4, 4, 4), (2, 6, 3), (3, 4, 2)]
+grade(measured, lambda k, *_: k, *cases)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(k, n_sample, batch_size):
     # What is drawn in an iteration is shared by the samples that came in.
-    return min(update_per_collect * batch_size / n_sample, max_use)
+    return k * n_sample // batch_size
 
 
-grade(answer, mean_use, *runs)
+grade(measured, lambda k, *_: k, *cases)
 
 # %% [markdown]
 # ## References

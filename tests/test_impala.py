@@ -6,18 +6,18 @@ import copy
 import math
 from dataclasses import replace
 from functools import partial
+from random import Random
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from fuzz import assert_held
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from learning import median_of_seeds
-from torch import Tensor, nn
-
 from literate_rl.agents import Rollout, make_envs
 from literate_rl.hybrid_ppo import make_hybrid_policy
 from literate_rl.impala import (
@@ -32,6 +32,7 @@ from literate_rl.impala import (
 from literate_rl.off_policy import vtrace_data, vtrace_error_discrete_action
 from literate_rl.ppo import Policy, make_policy
 from literate_rl.workshop.runs import Run, fit, flat_env, stored_runs
+from torch import Tensor, nn
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
 BOXES = spaces.Tuple((spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (2,))))
@@ -102,6 +103,14 @@ def test_illegal_settings_are_named(changes, message) -> None:
         IMPALAConfig(**changes)
 
 
+def test_every_setting_is_held_to_its_annotation() -> None:
+    legal: dict[str, Any] = {
+        name: partial(getattr, IMPALAConfig(), name)
+        for name in ("priority", "priority_IS_weight", "rho_clip_ratio", "c_clip_ratio")
+    }
+    assert assert_held(IMPALAConfig, Random(0), **legal) > 100
+
+
 def test_settings_by_environment_are_legal() -> None:
     for env in (*SETTINGS, "unknown"):
         assert isinstance(impala_settings(env), IMPALAConfig)
@@ -159,6 +168,29 @@ def test_the_loss_is_put_together_by_hand() -> None:
     expected = loss.policy_loss + 0.7 * loss.value_loss - 0.3 * loss.entropy_loss
     assert info["total_loss"] == pytest.approx(expected.item(), rel=1e-5)
     assert info["value_loss"] == pytest.approx(loss.value_loss.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"reward": torch.zeros(4)}, ValueError, r"unroll.reward must have .* \(4,\)"),
+        ({"weight": torch.zeros(3, 2)}, ValueError, "unroll.weight .* T = 4"),
+        ({"log_prob": None}, TypeError, "unroll.log_prob must be a tensor"),
+        (
+            {"truncated": torch.zeros(4, 2)},
+            TypeError,
+            "unroll.truncated must be a bool",
+        ),
+        ({"log_prob": torch.full((4, 2), torch.nan)}, ValueError, "must be finite"),
+    ],
+)
+def test_what_is_wrong_with_an_unroll_is_named(change, error, message) -> None:
+    learner = vtrace_learner()
+    unroll = unroll_of(learner.policy)._replace(**change)
+    before = weights(learner.policy)
+    with pytest.raises(error, match=message):
+        learner.learn(unroll)
+    assert torch.equal(weights(learner.policy), before)
 
 
 @pytest.mark.parametrize("actions", [TWO, spaces.Box(-1, 1, (2,)), HYBRID])

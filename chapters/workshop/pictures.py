@@ -902,47 +902,6 @@ picture.text(436, 204, "trains both values,\nholds the policy", "accent", "end")
 picture
 
 # %% [markdown]
-# ### An unroll with and without V-trace
-#
-# The recursion is {eq}`vtrace` with rewards 1, values 0 and no discount. The second action
-# is half as likely now as it was.
-
-
-# %%
-def targets(ratios):
-    later, result = 0.0, []
-    for ratio in reversed(ratios):
-        later = ratio * (1 + later)
-        result.insert(0, later)
-    return result
-
-
-ones, ratios = [1, 1, 1, 1], [1, 0.5, 1, 1]
-picture = Picture(
-    "An unroll with and without V-trace",
-    "Four steps with the surprise 1 each. Without correction the targets are 4, 3, 2, 1. "
-    "The second action has the ratio one half. With V-trace the targets are 2.5, 1.5, 2, "
-    "1: the second is halved, the first takes over that half, the later ones never hear "
-    "of it.",
-)
-rows = {
-    "surprise δ": ones,
-    "ratio": ratios,
-    "without V-trace": targets(ones),
-    "with V-trace": targets(ratios),
-}
-accents = {"ratio": {1: "accent"}, "with V-trace": {0: "accent", 1: "accent"}}
-for (name, values), y in zip(rows.items(), (20, 64, 124, 168), strict=True):
-    picture.text(142, y, name, anchor="end", bold=y > 100)
-    numbers = [f"{value:g}" for value in values]
-    row = picture.cells(178, y, numbers, accents.get(name), gap=32)
-    # The recursion goes from the last step to the first.
-    for later, earlier in zip(row[1:], row, strict=False) if y > 100 else ():
-        picture.arrow(later, earlier)
-picture.text(436, 212, "half of the surprise and of what follows", "accent", "end")
-picture
-
-# %% [markdown]
 # ## References
 #
 # The languages are [SVG](https://www.w3.org/TR/SVG2/) and

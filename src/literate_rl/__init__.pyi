@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest a7c8b5f755a868ce
+# Generated from chapters/*.py (edit there); digest bbceec09eb0a0400
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -98,13 +98,13 @@ from .ppg import (
     ppg_settings as ppg_settings,
 )
 from .off_policy import (
-    categorical_terms as categorical_terms,
     clipped_policy as clipped_policy,
     vtrace as vtrace,
     vtrace_data as vtrace_data,
     vtrace_error_continuous_action as vtrace_error_continuous_action,
     vtrace_error_discrete_action as vtrace_error_discrete_action,
     vtrace_error_from_log_prob as vtrace_error_from_log_prob,
+    vtrace_loop as vtrace_loop,
     vtrace_loss as vtrace_loss,
 )
 from .impala import (
@@ -186,6 +186,7 @@ from .workshop.memory import (
 )
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
+    categorical_terms as categorical_terms,
     numpy_act as numpy_act,
     reverse_scan as reverse_scan,
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 6fc99eae76948cb9
+# Generated from chapters/impala.py (edit there); digest 860dad714b670ae8
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Unroll(NamedTuple):
 
 
 @torch.no_grad()
+@checked
 def to_unroll(batch: Rollout, actor: Any) -> Unroll:
     """Return the unroll that the learner reads of an actor's rollout."""
     # The actor's weights have not changed since the first step. So one pass over the
@@ -79,78 +80,6 @@ def to_unroll(batch: Rollout, actor: Any) -> Unroll:
         truncated=batch.truncated,
         weight=batch.real.to(batch.reward),
     )
-
-
-@checked
-@dataclass(frozen=True)
-class IMPALAConfig:
-    """Settings of IMPALA, with the names and the defaults of DI-engine's.
-
-    Attributes:
-        on_policy: Whether the buffer is emptied before each collection.
-        priority: Whether the buffer prefers samples with a large error.
-        priority_IS_weight: Whether weights in the loss undo that preference.
-        unroll_len: Steps of one sample.
-        update_per_collect: Steps of the optimiser after each collection.
-        batch_size: Samples of one update.
-        learning_rate: Learning rate of the optimiser at the start.
-        value_weight: Weight of the value loss.
-        entropy_weight: Weight of the entropy bonus.
-        discount_factor: Discount.
-        lambda_: Decay of the weights of longer returns.
-        rho_clip_ratio: Bound of the ratio that weighs a TD error, or none.
-        c_clip_ratio: Bound of the ratio that weighs what comes later, or none.
-        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or none.
-        grad_clip_type: How the gradient is clipped, or none.
-        clip_value: Bound of the gradient. With clip_momentum_norm it is a multiple of
-            the usual norm, and DI-engine takes 5.
-        optim: The optimiser.
-        n_sample: Samples of one collection, one from each environment.
-        replay_buffer_size: Samples that the buffer holds at most.
-        max_use: How often a sample is learned from at most.
-        seed: Decides all that is random in the run, once the policy has its weights.
-        total_steps: Steps in the environments, all of them together.
-        anneal: Whether the learning rate falls to zero in a straight line.
-        reward_scale: Factor of the rewards that are learned from.
-        lag: Collections by which the acting policy falls behind the learner before it
-            gets new weights.
-        checkpoint_interval: Iterations between checkpoints. The environments are reset
-            at each of them.
-    """
-
-    on_policy: bool = False
-    priority: bool = False
-    priority_IS_weight: bool = False  # noqa: N815 (the name of the original)
-    unroll_len: Count = 32
-    update_per_collect: Count = 4
-    batch_size: Count = 16
-    learning_rate: Positive = 5e-4
-    value_weight: NonNegative = 0.5
-    entropy_weight: NonNegative = 1e-4
-    discount_factor: Fraction = 0.99
-    lambda_: Fraction = 0.95
-    rho_clip_ratio: Positive | None = 1.0
-    c_clip_ratio: Positive | None = 1.0
-    rho_pg_clip_ratio: Positive | None = 1.0
-    grad_clip_type: Literal["clip_norm", "clip_value", "clip_momentum_norm"] | None = (
-        None
-    )
-    clip_value: Positive = 0.5
-    optim: Literal["adam", "rmsprop"] = "adam"
-    n_sample: Count = 16
-    replay_buffer_size: Count = 1000
-    max_use: Count = 16
-    seed: Annotated[int, Ge(0)] = 1
-    total_steps: Count = 100_000
-    anneal: bool = False
-    reward_scale: Positive = 1.0
-    lag: Annotated[int, Ge(0)] = 0
-    checkpoint_interval: Count = 50
-
-    def __post_init__(self) -> None:
-        if self.priority_IS_weight and not self.priority:
-            raise ValueError("priority must be True if priority_IS_weight is True")
-        check_clips(self.rho_clip_ratio, self.c_clip_ratio)
 
 
 class VTraceLearner:
@@ -176,6 +105,7 @@ class VTraceLearner:
         self.norms = (0.0, 0.0)
         self.surprise: list[float] = []
 
+    @checked
     def learn(self, unroll: Unroll) -> dict[str, float]:
         """Take one step of the optimiser on an unroll; return its losses."""
         config, policy = self.config, self.policy
@@ -398,6 +328,78 @@ class IMPALA:
             self.actor.load_state_dict(actor)
         self.collector.step, self.iteration = step, iteration
         self.collector.obs = None
+
+
+@checked
+@dataclass(frozen=True)
+class IMPALAConfig:
+    """Settings of IMPALA, with the names and the defaults of DI-engine's.
+
+    Attributes:
+        on_policy: Whether the buffer is emptied before each collection.
+        priority: Whether the buffer prefers samples with a large error.
+        priority_IS_weight: Whether weights in the loss undo that preference.
+        unroll_len: Steps of one sample.
+        update_per_collect: Steps of the optimiser after each collection.
+        batch_size: Samples of one update.
+        learning_rate: Learning rate of the optimiser at the start.
+        value_weight: Weight of the value loss.
+        entropy_weight: Weight of the entropy bonus.
+        discount_factor: Discount.
+        lambda_: Decay of the weights of longer returns.
+        rho_clip_ratio: Bound of the ratio that weighs a TD error, or none.
+        c_clip_ratio: Bound of the ratio that weighs what comes later, or none.
+        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or none.
+        grad_clip_type: How the gradient is clipped, or none.
+        clip_value: Bound of the gradient. With clip_momentum_norm it is a multiple of
+            the usual norm, and DI-engine takes 5.
+        optim: The optimiser.
+        n_sample: Samples of one collection, one from each environment.
+        replay_buffer_size: Samples that the buffer holds at most.
+        max_use: How often a sample is learned from at most.
+        seed: Decides all that is random in the run, once the policy has its weights.
+        total_steps: Steps in the environments, all of them together.
+        anneal: Whether the learning rate falls to zero in a straight line.
+        reward_scale: Factor of the rewards that are learned from.
+        lag: Collections by which the acting policy falls behind the learner before it
+            gets new weights.
+        checkpoint_interval: Iterations between checkpoints. The environments are reset
+            at each of them.
+    """
+
+    on_policy: bool = False
+    priority: bool = False
+    priority_IS_weight: bool = False  # noqa: N815 (the name of the original)
+    unroll_len: Count = 32
+    update_per_collect: Count = 4
+    batch_size: Count = 16
+    learning_rate: Positive = 5e-4
+    value_weight: NonNegative = 0.5
+    entropy_weight: NonNegative = 1e-4
+    discount_factor: Fraction = 0.99
+    lambda_: Fraction = 0.95
+    rho_clip_ratio: Positive | None = 1.0
+    c_clip_ratio: Positive | None = 1.0
+    rho_pg_clip_ratio: Positive | None = 1.0
+    grad_clip_type: Literal["clip_norm", "clip_value", "clip_momentum_norm"] | None = (
+        None
+    )
+    clip_value: Positive = 0.5
+    optim: Literal["adam", "rmsprop"] = "adam"
+    n_sample: Count = 16
+    replay_buffer_size: Count = 1000
+    max_use: Count = 16
+    seed: Annotated[int, Ge(0)] = 1
+    total_steps: Count = 100_000
+    anneal: bool = False
+    reward_scale: Positive = 1.0
+    lag: Annotated[int, Ge(0)] = 0
+    checkpoint_interval: Count = 50
+
+    def __post_init__(self) -> None:
+        if self.priority_IS_weight and not self.priority:
+            raise ValueError("priority must be True if priority_IS_weight is True")
+        check_clips(self.rho_clip_ratio, self.c_clip_ratio)
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out is

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest ad9f9d1840e2afb4
+# Generated from chapters/off_policy.py (edit there); digest 9645c68b33d12d1d
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -8,33 +8,47 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 import torch
 from jaxtyping import Integer
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.ppo_error import gaussian
-from literate_rl.workshop.fast import reverse_scan
+from literate_rl.workshop.fast import categorical_terms, reverse_scan
 from literate_rl.workshop.signatures import (
     Bool,
     Float,
     Fraction,
     Positive,
     check_finite,
-    check_index,
     checked,
 )
 
 __all__ = [
-    "categorical_terms",
     "clipped_policy",
     "vtrace",
     "vtrace_data",
     "vtrace_error_continuous_action",
     "vtrace_error_discrete_action",
     "vtrace_error_from_log_prob",
+    "vtrace_loop",
     "vtrace_loss",
 ]
+
+
+@checked
+def vtrace_loop(
+    rho: Float[Tensor, "T B"],
+    td_error: Float[Tensor, "T B"],
+    passed_on: Float[Tensor, "T B"],
+) -> Float[Tensor, "T B"]:
+    """Add up weighted TD errors from the last step to the first, written to be read."""
+    # After the last row there is nothing to add.
+    x, rows = torch.zeros_like(td_error[0]), []
+    # Each turn is the recursion {eq}`vtrace` for one step of all environments.
+    for t in reversed(range(len(td_error))):
+        x = rho[t] * td_error[t] + passed_on[t] * x
+        rows.append(x)
+    return torch.stack(rows[::-1])
 
 
 @checked
@@ -114,36 +128,27 @@ def check_clips(rho: float | None, c: float | None) -> None:
 
 @checked
 def clipped_policy(
-    policy: ArrayLike, old_policy: ArrayLike, rho_clip_ratio: Positive | None = 1.0
-) -> NDArray[np.float64]:
-    """Return the policy whose values V-trace estimates.
+    policy: Float[NDArray[Any], "*S N"],
+    old_policy: Float[NDArray[Any], "*S N"],
+    rho_clip_ratio: Positive | None = 1.0,
+) -> Float[NDArray[Any], "*S N"]:
+    """Return the probabilities of the policy whose values V-trace estimates.
 
     Args:
-        policy: Probabilities of the target policy, ``(*, N)``.
-        old_policy: Those of the behaviour policy, ``(*, N)``.
-        rho_clip_ratio: Bound of the ratio, positive, or None.
+        policy: Probabilities of the target policy.
+        old_policy: Those of the behaviour policy.
+        rho_clip_ratio: Bound of the ratio, or None.
 
-    Returns:
-        Probabilities ``(*, N)``, a new array.
-
-    Raises:
-        ValueError: If the shapes differ or the two policies have no action in common.
-
-    Source:
-        Espeholt et al. 2018, equation 3.
+    Source: Espeholt et al. 2018, equation 3.
     """
-    new = np.array(policy, dtype=np.float64)
-    old = np.asarray(old_policy, dtype=np.float64)
-    if old.shape != new.shape:
-        raise ValueError(f"old_policy must have shape {new.shape}, got {old.shape}")
     if rho_clip_ratio is None:
-        return new
+        return policy.copy()
     # Numerator and denominator of {eq}`clipped-policy`.
-    part = np.minimum(rho_clip_ratio * old, new)
+    part = np.minimum(rho_clip_ratio * old_policy, policy)
     total = part.sum(-1, keepdims=True)
     if not (total > 0).all():
         raise ValueError("policy and old_policy must have an action in common")
-    result: NDArray[np.float64] = part / total
+    result: NDArray[Any] = part / total
     return result
 
 
@@ -250,55 +255,6 @@ def vtrace_error_from_log_prob(
     return loss
 
 
-class CategoricalTerms(torch.autograd.Function):
-    """Log-probability and entropy as one node of the graph, with its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute both for logits (B, N) and actions (B,)."""
-        log_prob = turned(logit).log_softmax(0)
-        taken = action.long().unsqueeze(0)
-        chosen = log_prob.gather(0, taken).squeeze(0)
-        prob = log_prob.exp()
-        # The logarithm of a probability zero becomes a finite number, because zero
-        # times infinity is not zero.
-        plogp = log_prob.clamp_min_(-1e4).mul_(prob)
-        entropy = plogp.sum(0).neg_()
-        ctx.save_for_backward(prob, plogp, entropy, taken)
-        return chosen, entropy
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of the logits."""
-        prob, plogp, entropy, taken = ctx.saved_tensors
-        by_log_prob, by_entropy = grads
-        # Both derivatives {eq}`categorical-gradient`, sorted: what has the factor $p_j$
-        # in common is subtracted at once.
-        common = torch.addcmul(by_log_prob, by_entropy, entropy)
-        grad = (plogp * by_entropy).addcmul_(prob, common).neg_()
-        return grad.scatter_add_(0, taken, by_log_prob.unsqueeze(0)).t(), None
-
-
-def turned(logit: Tensor) -> Tensor:
-    """Return logits (B, N) in the memory layout of (N, B), quicker than ``t()``."""
-    return torch.stack(logit.unbind(1))
-
-
-@checked
-def categorical_terms(
-    logit: Float[Tensor, "B N"], action: Integer[Tensor, "B"]
-) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
-    """Return log-probabilities of actions and entropies, with gradient, fast.
-
-    They are the numbers of ``categorical_log_prob`` and ``categorical_entropy``, and
-    can be differentiated once. A logit of minus infinity takes an action away.
-    """
-    check_index(logit.shape[1], action=action)
-    log_prob, entropy = CategoricalTerms.apply(logit, action)
-    return log_prob, entropy
-
-
 @checked
 def vtrace_error_discrete_action(
     data: vtrace_data,
@@ -310,20 +266,14 @@ def vtrace_error_discrete_action(
 ) -> vtrace_loss:
     """Compute the losses of V-trace for discrete actions.
 
-    Args:
-        data: Outputs are logits (T, B, N), actions integers (T, B) from 0 to N - 1.
-        gamma: Discount.
-        lambda_: Decay of the weights of longer returns.
-        rho_clip_ratio: Bound of the ratio that weighs a surprise, or None.
-        c_clip_ratio: Bound of the ratio that weighs what comes later, or None.
-        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or None.
+    The numbers are those of ``vtrace``.
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
     terms = discrete_terms(data.target_output, data.behaviour_output, data.action)
-    bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
-    rest: Any = data[3:]
-    return vtrace_error_from_log_prob(*terms, *rest, gamma, lambda_, *bounds)
+    settings = (gamma, lambda_, rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
+    everything: Any = (*terms, *data[3:], *settings)
+    return vtrace_error_from_log_prob(*everything)
 
 
 @checked
@@ -333,13 +283,11 @@ def discrete_terms(
     action: Integer[Tensor, "T B"],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the log-probabilities under both policies and the newer one's entropy."""
-    shape = action.shape
-    log_prob, entropy = categorical_terms(target_output.flatten(0, 1), action.flatten())
-    # Of the older policy one number a row is needed, and no gradient.
-    taken = action.long().reshape(1, -1)
-    old = turned(behaviour_output.detach().flatten(0, 1)).log_softmax(0)
-    log_prob_old = old.gather(0, taken)
-    return log_prob.view(shape), log_prob_old.view(shape), entropy.view(shape)
+    shape, taken = action.shape, action.flatten()
+    log_prob, entropy = categorical_terms(target_output.flatten(0, 1), taken)
+    # The older policy gets no gradient.
+    old, _ = categorical_terms(behaviour_output.detach().flatten(0, 1), taken)
+    return log_prob.view(shape), old.view(shape), entropy.view(shape)
 
 
 @checked
@@ -353,21 +301,14 @@ def vtrace_error_continuous_action(
 ) -> vtrace_loss:
     """Compute the losses of V-trace for continuous actions.
 
-    Args:
-        data: Outputs are mappings with ``mu`` and ``sigma``, each (T, B, A), and
-            actions real numbers (T, B, A).
-        gamma: Discount.
-        lambda_: Decay of the weights of longer returns.
-        rho_clip_ratio: Bound of the ratio that weighs a surprise, or None.
-        c_clip_ratio: Bound of the ratio that weighs what comes later, or None.
-        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or None.
+    The numbers are those of ``vtrace``.
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
     terms = continuous_terms(data.target_output, data.behaviour_output, data.action)
-    bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
-    rest: Any = data[3:]
-    return vtrace_error_from_log_prob(*terms, *rest, gamma, lambda_, *bounds)
+    settings = (gamma, lambda_, rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
+    everything: Any = (*terms, *data[3:], *settings)
+    return vtrace_error_from_log_prob(*everything)
 
 
 @checked
