@@ -83,7 +83,6 @@ class Queues:
         self.census, recipe = Census(actors, seed), pickle.dumps(make_actor)
         memory = [context.RawArray("B", slots * layout.itemsize) for _ in range(actors)]
         self.slots = [np.frombuffer(part, layout) for part in memory]
-        seeds = [self.census.new_seed() for _ in range(actors)]
         self.unrolls = context.Queue()
         self.tasks = [context.SimpleQueue() for _ in range(actors)]
         self.processes = [
