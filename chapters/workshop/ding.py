@@ -9,7 +9,7 @@
 # %% [markdown]
 # # DI-engine
 #
-# **How does one train the agent of {doc}`/chapters/impala` through DI-engine's interface?** There
+# **How does one train IMPALA through DI-engine's interface?** There
 # IMPALA is one object, `IMPALAPolicy`, with three modes:
 #
 # | mode | methods | what for |
