@@ -19,6 +19,9 @@ import numpy as np
 import psutil
 import torch
 import torch.multiprocessing
+from numpy.typing import NDArray
+
+from benchmarks.harness import Case, Goal
 from literate_rl.actors import (
     ActorLearner,
     ActorsConfig,
@@ -30,9 +33,6 @@ from literate_rl.actors import (
     fill,
 )
 from literate_rl.ppo import make_policy
-from numpy.typing import NDArray
-
-from benchmarks.harness import Case, Goal
 
 ROUNDS = 11
 ENV = "CartPole-v1"

@@ -713,8 +713,7 @@ class Watched(ActorLearner):
             new, _ = self.policy.evaluate_actions(
                 seen, torch.from_numpy(record["action"])
             )
-        self.ratio = (new.numpy() - record["log_prob"]).clip(-20, 20)
-        self.ratio = np.exp(self.ratio)
+        self.ratio = np.exp(new.numpy() - record["log_prob"])
         return super().learn(record)
 
 
@@ -757,9 +756,9 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that lag 0 is on-policy: each ratio is 1. The lag is what {eq}`lag-of-turns` says,
-# and the larger it is, the further off are the ratios. A little more than half of them lie above
-# 1, because the policy becomes more decided, so the actions that it takes often become more
-# likely still. V-trace counts those once, and the others less.
+# and the larger it is, the further the ratios are from 1. A little more than half of them lie
+# above, because the policy becomes more certain: actions that it often takes become likelier
+# still. V-trace counts those once, and the others less.
 
 # %% tags=["claims"]
 assert lags == [0, 1, 3, 7, 15], "the lag of turns"

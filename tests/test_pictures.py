@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import tangle
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from literate_rl.workshop import pictures
 from literate_rl.workshop.pictures import (
     Axis,
     Box,
@@ -23,9 +26,6 @@ from literate_rl.workshop.pictures import (
     predict,
     text_width,
 )
-from playwright.sync_api import Browser, Page, expect
-
-from literate_rl.workshop import pictures
 
 CHAPTER = tangle.ROOT / "chapters/workshop/pictures.py"
 
