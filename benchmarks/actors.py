@@ -83,20 +83,13 @@ class Queues:
         self.census, recipe = Census(actors, seed), pickle.dumps(make_actor)
         memory = [context.RawArray("B", slots * layout.itemsize) for _ in range(actors)]
         self.slots = [np.frombuffer(part, layout) for part in memory]
+        seeds = [self.census.new_seed() for _ in range(actors)]
         self.unrolls = context.Queue()
         self.tasks = [context.SimpleQueue() for _ in range(actors)]
         self.processes = [
             context.Process(
                 target=run_queue_actor,
-                args=(
-                    recipe,
-                    self.census.new_seed(),
-                    part,
-                    layout,
-                    tasks,
-                    self.unrolls,
-                    form,
-                ),
+                args=(recipe, seed, part, layout, tasks, self.unrolls, form),
                 daemon=True,
             )
             for seed, part, tasks in zip(seeds, memory, self.tasks, strict=True)
