@@ -19,6 +19,9 @@ import numpy as np
 import psutil
 import torch
 import torch.multiprocessing
+from numpy.typing import NDArray
+
+from benchmarks.harness import Case, Goal
 from literate_rl.actors import (
     ActorLearner,
     ActorsConfig,
@@ -30,9 +33,6 @@ from literate_rl.actors import (
     fill,
 )
 from literate_rl.ppo import make_policy
-from numpy.typing import NDArray
-
-from benchmarks.harness import Case, Goal
 
 ROUNDS = 11
 ENV = "CartPole-v1"
@@ -89,15 +89,7 @@ class Queues:
         self.processes = [
             context.Process(
                 target=run_queue_actor,
-                args=(
-                    recipe,
-                    self.census.new_seed(),
-                    part,
-                    layout,
-                    tasks,
-                    self.unrolls,
-                    form,
-                ),
+                args=(recipe, seed, part, layout, tasks, self.unrolls, form),
                 daemon=True,
             )
             for seed, part, tasks in zip(seeds, memory, self.tasks, strict=True)

@@ -12,6 +12,8 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+
+from benchmarks.learning import Experiment, Variant, main
 from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import make_envs
 from literate_rl.impala import (
@@ -23,8 +25,6 @@ from literate_rl.impala import (
 )
 from literate_rl.ppo import make_policy
 from literate_rl.workshop.runs import flat_env
-
-from benchmarks.learning import Experiment, Variant, main
 
 UPDATES = (1, 4, 8)
 LAGS = (5, 15)

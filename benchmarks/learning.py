@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from benchmarks.harness import provenance
+from benchmarks.store import RESULTS, read_table, write_table
 from literate_rl.actors import ActorLearner
 from literate_rl.agents import make_envs
 from literate_rl.evaluation import evaluate
 from literate_rl.ppo import PPO, PPOConfig, make_policy, ppo_settings
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import fit, flat_env
-
-from benchmarks.harness import provenance
-from benchmarks.store import RESULTS, read_table, write_table
 
 BINS = 25
 # Episodes of the final evaluation start from seeds that no training run uses.

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch import Tensor
+
 from literate_rl.actors import (
     Actor,
     ActorLearner,
@@ -33,7 +35,6 @@ from literate_rl.impala import IMPALA, IMPALAConfig
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy
 from literate_rl.ppo import PPO, PPOConfig, make_policy
 from literate_rl.workshop.runs import flat_env
-from torch import Tensor
 
 RECORD = Path(__file__).with_name("net.json")
 UPDATES = 3

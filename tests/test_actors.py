@@ -28,6 +28,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds import counting, deadly
+
+from literate_rl.__main__ import main
 from literate_rl.actors import (
     Actor,
     ActorLearner,
@@ -45,9 +48,6 @@ from literate_rl.impala import Unroll, VTraceLearner, impala_settings
 from literate_rl.ppo import make_policy
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.runs import Run, fit, flat_env, load_checkpoint
-from worlds import counting, deadly
-
-from literate_rl.__main__ import main
 
 SMALL = ActorsConfig(actors=2, unroll_len=5, n_sample=3, total_steps=300)
 

@@ -18,11 +18,6 @@ from gymnasium.vector import SyncVectorEnv
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import curves
-from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
-from literate_rl.impala import IMPALAConfig
-from literate_rl.ppg import PPGConfig
-from literate_rl.ppo_error import ppo_policy_data
-from literate_rl.workshop.runs import fit
 
 from benchmarks import __main__ as command
 from benchmarks import (
@@ -39,6 +34,11 @@ from benchmarks import (
 )
 from benchmarks.harness import Case, Goal, measure, summarise
 from benchmarks.store import read_results, read_table, write_results, write_table
+from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
+from literate_rl.impala import IMPALAConfig
+from literate_rl.ppg import PPGConfig
+from literate_rl.ppo_error import ppo_policy_data
+from literate_rl.workshop.runs import fit
 
 SMALL = learning.ppo_settings("CartPole-v1")
 

@@ -17,14 +17,14 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
 import ray
 import worlds
-from literate_rl.actors import Actor, slot_layout
-from literate_rl.workshop.cluster import RayActors
-from literate_rl.workshop.runs import load_checkpoint
 from ray.cluster_utils import Cluster
 from test_actors import Witness, policy_for
 from worlds import counting
 
 from literate_rl.__main__ import main
+from literate_rl.actors import Actor, slot_layout
+from literate_rl.workshop.cluster import RayActors
+from literate_rl.workshop.runs import load_checkpoint
 
 # Ray's processes do not find the tests' own modules.
 ray.cloudpickle.register_pickle_by_value(worlds)
