@@ -673,12 +673,11 @@ def test_bad_continuous_fields_are_named(change, error, message) -> None:
 
 
 def test_every_argument_is_held_to_its_annotation() -> None:
-    settings = dict.fromkeys(("rho_clip_ratio", "c_clip_ratio"), lambda: 1.0)
-    assert_held(vtrace, Random(0), **settings)
-    assert_held(vtrace_loop, Random(0))
-    assert_held(
-        vtrace_error_from_log_prob, Random(0), truncated=lambda: None, **settings
-    )
+    settings: Any = dict.fromkeys(("rho_clip_ratio", "c_clip_ratio"), lambda: 1.0)
+    assert assert_held(vtrace, Random(0), **settings) > 200
+    assert assert_held(vtrace_loop, Random(0)) > 200
+    settings["truncated"] = lambda: None
+    assert assert_held(vtrace_error_from_log_prob, Random(0), **settings) > 200
 
 
 @pytest.mark.parametrize("number", [2e38, -2e38])
