@@ -94,12 +94,15 @@ nitpick_ignore_regex = [
     ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
     ("py:.*", r"(optional|.*TypeVar.*)"),
     # Words of our signatures; `workshop/signatures` explains them.
-    ("py:class", r"('.*'|Annotated.*|Float|Int|Integer|Bool|Ge|Gt|Le|Lt|ndarray)"),
-    ("py:class", r"(Fraction|Positive|NonNegative|AboveOne|Count|Seed|SyncVectorEnv)"),
+    ("py:class", r"(.*'|Annotated.*|Float|Int|Integer|Bool|Ge|Gt|Le|Lt|ndarray)"),
+    (
+        "py:class",
+        r"(Fraction|Positive|NonNegative|AboveOne|Count|Seed|(Sync)?VectorEnv)",
+    ),
     ("py:class", r"(Level|Tone|Frame|MazeSize|RenderMode|Gaussian|MeanAndDeviation)"),
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),
     ("py:class", r"torch\.autograd\.function\.Function|Detach"),
-    ("py:class", r"(jaxtyping\..*|.*\.(AnyCallable|Plan))"),
+    ("py:class", r"(jaxtyping\..*|math\.inf|.*\.(AnyCallable|Plan))"),
     ("py:class", r"(spaces|nn|ttorch)\..*"),
 ]
 

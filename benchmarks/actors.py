@@ -25,14 +25,13 @@ from benchmarks.harness import Case, Goal
 from literate_rl.actors import (
     ActorLearner,
     ActorsConfig,
+    Census,
     InProcess,
     SharedMemory,
     Slot,
     Weights,
     fill,
-    life_seeds,
 )
-from literate_rl.impala import IMPALAPolicy
 from literate_rl.policies import make_policy
 
 ROUNDS = 11
@@ -75,24 +74,25 @@ class Queues:
         others: As for ``SharedMemory``.
     """
 
-    waiting = replaced = at_work = 0
+    waiting = 0
 
     def __init__(self, form: Any, *others: Any) -> None:
         make_actor, layout, seed, actors, slots = others
         context = torch.multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["literate_rl.actors"])
-        seeds, recipe = life_seeds(seed), pickle.dumps(make_actor)
+        self.census, recipe = Census(actors, seed), pickle.dumps(make_actor)
         memory = [context.RawArray("B", slots * layout.itemsize) for _ in range(actors)]
         self.slots = [np.frombuffer(part, layout) for part in memory]
+        seeds = [self.census.new_seed() for _ in range(actors)]
         self.unrolls = context.Queue()
         self.tasks = [context.SimpleQueue() for _ in range(actors)]
         self.processes = [
             context.Process(
                 target=run_queue_actor,
-                args=(recipe, next(seeds), part, layout, tasks, self.unrolls, form),
+                args=(recipe, seed, part, layout, tasks, self.unrolls, form),
                 daemon=True,
             )
-            for part, tasks in zip(memory, self.tasks, strict=True)
+            for seed, part, tasks in zip(seeds, memory, self.tasks, strict=True)
         ]
         for process in self.processes:
             process.start()
@@ -119,12 +119,10 @@ def as_it_is(array: NDArray[Any]) -> NDArray[Any]:
 
 
 TRANSPORTS: dict[str, Callable[..., Any]] = {
-    "in process": lambda *common: InProcess(*common, SLOTS),
-    "shared memory": lambda *common: SharedMemory(*common, SLOTS),
-    "queue of NumPy arrays": lambda *common: Queues(as_it_is, *common, SLOTS),
-    "torch.multiprocessing queue": lambda *common: Queues(
-        torch.from_numpy, *common, SLOTS
-    ),
+    "in process": InProcess,
+    "shared memory": SharedMemory,
+    "queue of NumPy arrays": partial(Queues, as_it_is),
+    "torch.multiprocessing queue": partial(Queues, torch.from_numpy),
 }
 
 
@@ -184,10 +182,9 @@ def build(transport: Callable[..., Any], envs: int, actors: int = 1) -> System:
     )
     one = make_envs()
     torch.manual_seed(0)
-    model = make_policy(one.single_observation_space, one.single_action_space)
-    learner = ActorLearner(IMPALAPolicy(config, model), make_envs)
+    policy = make_policy(one.single_observation_space, one.single_action_space)
+    learner = ActorLearner(policy, make_envs, config, transport)
     before = set(psutil.Process().children(recursive=True))
-    learner.hand_out(transport(learner.make_actor, learner.layout, 1, actors))
     for _ in range(4 * actors * SLOTS):
         learner.iterate()
     helpers = set(psutil.Process().children(recursive=True)) - before
@@ -196,7 +193,7 @@ def build(transport: Callable[..., Any], envs: int, actors: int = 1) -> System:
 
 def check(systems: dict[str, System]) -> None:
     """Assert that one actor led to the same weights with every transport."""
-    first, *others = (system.learner.impala.parameters for system in systems.values())
+    first, *others = (system.learner.learner.parameters for system in systems.values())
     for parameters in others:
         assert all(map(torch.equal, first, parameters))
 

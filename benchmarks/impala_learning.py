@@ -5,48 +5,61 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import torch
 
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import make_envs
-from literate_rl.impala import IMPALA, IMPALAConfig, IMPALAPolicy, impala_settings
-from literate_rl.off_policy import vtrace_data
+from literate_rl.impala import (
+    IMPALA,
+    IMPALAConfig,
+    Unroll,
+    VTraceLearner,
+    impala_settings,
+)
 from literate_rl.policies import make_policy
 from literate_rl.workshop.runs import flat_env
 
 UPDATES = (1, 4, 8)
 LAGS = (5, 15)
+WAIT = 0.001  # seconds
 
 
-class Uncorrected(IMPALAPolicy):
+class Uncorrected(VTraceLearner):
     """Takes all data for its own: each ratio is exactly 1."""
 
-    def reshape_data(self, output: dict[str, Any], data: dict[str, Any]) -> vtrace_data:
+    def learn(self, unroll: Unroll) -> dict[str, float]:
         """Replace what the older policy said by what this one says."""
-        steps = super().reshape_data(output, data)
-        return steps._replace(behaviour_output=steps.target_output)
+        with torch.no_grad():
+            log_prob, _ = self.policy.evaluate_actions(
+                unroll.obs_plus_1[:-1], unroll.action
+            )
+        return super().learn(unroll._replace(log_prob=log_prob))
 
 
-def parts(config: IMPALAConfig, env: str, policy: type[IMPALAPolicy]) -> Any:
+def parts(config: IMPALAConfig, env: str) -> Any:
     """Return a policy and the function that makes its environments."""
     build_envs = partial(make_envs, partial(flat_env, env), config.n_sample)
     envs = build_envs()
     torch.manual_seed(config.seed)
-    model = make_policy(envs.single_observation_space, envs.single_action_space)
-    return policy(config, model), build_envs
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    return policy, build_envs
 
 
 def build(
-    config: IMPALAConfig, env: str, policy: type[IMPALAPolicy] = IMPALAPolicy
+    config: IMPALAConfig, env: str, learner: type[VTraceLearner] = VTraceLearner
 ) -> IMPALA:
     """Build the agent of the chapter."""
-    impala, build_envs = parts(config, env, policy)
-    return IMPALA(impala, build_envs())
+    policy, build_envs = parts(config, env)
+    impala = IMPALA(policy, build_envs(), config)
+    impala.learner = learner(policy, config)
+    return impala
 
 
 def plain(
@@ -73,17 +86,17 @@ def behind(updates: int = 1, lag: int = 0) -> Experiment:
         lag=lag,
         checkpoint_interval=1000,  # beyond the end: no reset in between
     )
-    kinds = {"V-trace": IMPALAPolicy, "uncorrected": Uncorrected}
+    kinds = {"V-trace": VTraceLearner, "uncorrected": Uncorrected}
     variants = {
-        name: Variant({}, partial(build, env=env, policy=policy))
-        for name, policy in kinds.items()
+        name: Variant({}, partial(build, env=env, learner=learner))
+        for name, learner in kinds.items()
     }
     return Experiment(env, config, 10, 20, variants)
 
 
 def with_actors(config: ActorsConfig, env: str) -> ActorLearner:
     """Build the agent with actors."""
-    return ActorLearner(*parts(config, env, IMPALAPolicy))
+    return ActorLearner(*parts(config, env), config)
 
 
 def two_actors(env: str) -> Experiment:
@@ -93,7 +106,60 @@ def two_actors(env: str) -> Experiment:
     return Experiment(env, config, 5, 20, variants, goal=500)
 
 
+class Waiting(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment whose step takes a while, without any work for the processor."""
+
+    def step(self, action: Any) -> Any:
+        """Wait, and take the step."""
+        time.sleep(WAIT)
+        return self.env.step(action)
+
+
+def slow_cartpole() -> gym.Env[Any, Any]:
+    """Return a CartPole that waits."""
+    return Waiting(flat_env("CartPole-v1"))
+
+
+def build_slow(config: ActorsConfig) -> IMPALA | ActorLearner:
+    """Build the agent with or without actors, in environments that wait."""
+    build_envs = partial(make_envs, slow_cartpole, config.n_sample)
+    envs = build_envs()
+    torch.manual_seed(config.seed)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    if config.actors is None:
+        return IMPALA(policy, envs, config)
+    return ActorLearner(policy, build_envs, config)
+
+
+def waiting() -> Experiment:
+    """Return the experiment that is about seconds: nobody, or some actors, collect."""
+    env = "CartPole-v1"
+    config = ActorsConfig(
+        total_steps=100_000,
+        n_sample=8,
+        unroll_len=20,
+        update_per_collect=2,
+        learning_rate=1e-3,
+        anneal=True,
+        reward_scale=0.05,
+        entropy_weight=0.01,
+        checkpoint_interval=1000,  # beyond the end: no reset in between
+    )
+    variants = {"no actors": Variant({"on_policy": True}, build_slow)}
+    numbers = {
+        "1 actor, 2 slots": (1, 2),
+        "2 actors, 2 slots": (2, 2),
+        "4 actors, 2 slots": (4, 2),
+        "4 actors, 1 slot": (4, 1),
+    }
+    for name, (actors, slots) in numbers.items():
+        changes = {"actors": actors, "slots": slots, "transport": "shared"}
+        variants[name] = Variant(changes, build_slow)
+    return Experiment(env, config, 10, 20, variants, by_clock=True)
+
+
 EXPERIMENTS = {
+    "impala_waiting": waiting(),
     "impala_cartpole": plain("CartPole-v1", seeds=5, episodes=20, goal=500),
     "impala_unscaled": plain(
         "CartPole-v1", seeds=5, episodes=20, goal=500, reward_scale=1.0

@@ -76,6 +76,7 @@ class Experiment:
         goal: What the final return must reach, or None.
         judges: Further numbers that are taken of the trained policy, by name.
         first_seed: The smallest of the seeds.
+        by_clock: Whether to store seconds of wall-clock time and the mean lag as well.
     """
 
     env: str
@@ -86,6 +87,7 @@ class Experiment:
     goal: float | None = None
     judges: dict[str, Callable[[Any], float]] = field(default_factory=dict)
     first_seed: int = 1
+    by_clock: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,10 +122,25 @@ def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
         learner.policy, experiment.env, experiment.episodes, EVALUATION_SEED
     )
     judged = {name: judge(learner.policy) for name, judge in experiment.judges.items()}
+    if experiment.by_clock:
+        judged |= clock(history)
     curve = binned(history, config.total_steps)
     known = [value for _, value in curve if not np.isnan(value)]
     area = float(np.mean(known)) if known else float("nan")
     return Result(curve, float(returns.mean()), area, seconds, judged)
+
+
+def clock(history: list[dict[str, float]]) -> dict[str, float]:
+    """Return the seconds of a run, those of its first half, and its mean lag.
+
+    The first iteration is left out: it waits until the processes have started.
+    """
+    steps = np.diff([0, *(row["step"] for row in history)])
+    seconds = steps[1:] / [row["charts/SPS"] for row in history[1:]]
+    lag = np.mean([row.get("charts/lag", 0.0) for row in history])
+    half = seconds[: len(seconds) // 2].sum()
+    numbers = {"seconds": seconds.sum(), "half_seconds": half, "lag": lag}
+    return {name: float(number) for name, number in numbers.items()}
 
 
 def close(learner: Any) -> None:

@@ -31,7 +31,7 @@ from literate_rl.actors import (
 )
 from literate_rl.agents import make_envs, seed_everything
 from literate_rl.hybrid_ppo import make_hybrid_policy
-from literate_rl.impala import IMPALA, IMPALAConfig, IMPALAPolicy
+from literate_rl.impala import IMPALA, IMPALAConfig
 from literate_rl.policies import make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy
 from literate_rl.ppo import PPO, PPOConfig
@@ -100,7 +100,7 @@ def impala(env: str, lag: int, **changes: Any) -> Any:
     )
     envs = environments(env, config.n_sample)
     model = make_policy(envs.single_observation_space, envs.single_action_space)
-    learner = IMPALA(IMPALAPolicy(config, model), envs)
+    learner = IMPALA(model, envs, config)
     return learner, spaces.flatdim(envs.single_observation_space)
 
 
@@ -112,9 +112,7 @@ def actors(env: str) -> Any:
     observations = with_spaces.single_observation_space
     model = make_policy(observations, with_spaces.single_action_space)
     with_spaces.close()
-    return ActorLearner(IMPALAPolicy(config, model), build), spaces.flatdim(
-        observations
-    )
+    return ActorLearner(model, build, config), spaces.flatdim(observations)
 
 
 def one_actor(env: str) -> dict[str, list[list[float]]]:
@@ -142,9 +140,7 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "ppg, hybrid": partial(ppg, "literate_rl/Moving-v0", False),
     "impala, lag 0": partial(impala, "CartPole-v1", 0),
     "impala, lag 2": partial(impala, "CartPole-v1", 2),
-    "impala, Gaussian": partial(
-        impala, "Pendulum-v1", 0, action_space="continuous", reward_scale=0.01
-    ),
+    "impala, Gaussian": partial(impala, "Pendulum-v1", 0, reward_scale=0.01),
     "impala, actors": partial(actors, "CartPole-v1"),
 }
 NAMES = [*LEARNERS, "one actor"]

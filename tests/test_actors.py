@@ -36,7 +36,6 @@ from literate_rl.actors import (
     ActorLearner,
     ActorsConfig,
     InProcess,
-    RayActors,
     SharedMemory,
     actors_settings,
     pickled,
@@ -44,8 +43,10 @@ from literate_rl.actors import (
     weights_of,
 )
 from literate_rl.agents import make_envs
-from literate_rl.impala import IMPALAPolicy, impala_settings
-from literate_rl.policies import CategoricalActions, make_policy
+from literate_rl.hybrid_ppo import make_hybrid_policy
+from literate_rl.impala import Unroll, VTraceLearner, impala_settings
+from literate_rl.policies import make_policy
+from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.runs import Run, fit, flat_env, load_checkpoint
 
 SMALL = ActorsConfig(actors=2, unroll_len=5, n_sample=3, total_steps=300)
@@ -65,9 +66,8 @@ def make_learner(env: str = "CartPole-v1", **changes: Any) -> ActorLearner:
     build = partial(make_envs, partial(flat_env, env), config.n_sample)
     envs = build()
     torch.manual_seed(config.seed)
-    model = make_policy(envs.single_observation_space, envs.single_action_space)
-    kind = "discrete" if isinstance(model.actions, CategoricalActions) else "continuous"
-    return ActorLearner(IMPALAPolicy(replace(config, action_space=kind), model), build)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    return ActorLearner(policy, build, config)
 
 
 def policy_for(envs: SyncVectorEnv) -> Any:
@@ -81,20 +81,20 @@ def policy_for(envs: SyncVectorEnv) -> Any:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"actors": 0}, "actors must be at least 1, got 0"),
+        ({"actors": 0}, "actors must be .*at least 1.*, got 0"),
         ({"slots": 0}, "slots must be at least 1, got 0"),
-        ({"transport": "pigeon"}, r"transport must be one of \(.*\), got pigeon"),
+        ({"transport": "pigeon"}, "transport must be 'in_process' or .*, got 'pigeon'"),
         ({"address": "auto"}, "transport must be ray for address auto"),
         ({"actors": None, "transport": "shared"}, "actors must be given for transport"),
-        ({"actors": True}, "actors must be a whole number, got True"),
-        ({"priority": True}, "priority and on_policy must be False and lag 0"),
-        ({"on_policy": True}, "priority and on_policy must be False and lag 0"),
-        ({"lag": 3}, "priority and on_policy must be False and lag 0"),
+        ({"actors": True}, "actors must be .*int.*, got (bool|True)"),
+        ({"priority": True}, "priority, lag and on_policy must be off"),
+        ({"on_policy": True}, "priority, lag and on_policy must be off"),
+        ({"lag": 3}, "priority, lag and on_policy must be off"),
         ({"unroll_len": 0}, "unroll_len must be at least 1"),
     ],
 )
 def test_illegal_settings_are_named(changes, message) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         replace(SMALL, **changes)
 
 
@@ -108,14 +108,37 @@ def test_settings_are_those_of_impala() -> None:
 def test_a_learner_wants_actors_and_the_right_number_of_environments() -> None:
     with pytest.raises(ValueError, match="actors must be at least 1, got None"):
         make_learner(actors=None)
-    impala = IMPALAPolicy(SMALL, policy_for(counting()))
+    policy = policy_for(counting())
     with pytest.raises(ValueError, match="make_envs must make 3 copies, got 2"):
-        ActorLearner(impala, counting)
-    with pytest.raises(TypeError, match="make a vector environment, got NoneType"):
-        ActorLearner(impala, lambda: None)
+        ActorLearner(policy, counting, SMALL)
+    with pytest.raises(TypeError, match=r"envs must be .*VectorEnv, got .*None"):
+        ActorLearner(policy, lambda: None, SMALL)
+    with pytest.raises(ValueError, match=r"RayActors of literate_rl\.workshop"):
+        ActorLearner(policy, counting, replace(SMALL, transport="ray"))
+
+
+def test_what_an_actor_is_made_of_is_held_by_signatures() -> None:
+    envs, policy = counting(), policy_for(counting())
+    with pytest.raises(ValueError, match="unroll_len must be at least 1, got 0"):
+        slot_layout(policy, envs, 0)
+    with pytest.raises(TypeError, match="seed must be an integer, got float"):
+        Actor(counting, policy, 0.5)
 
 
 # --- One unroll -----------------------------------------------------------------------
+
+
+def log_probs(policy: Any, record: Any) -> np.ndarray:
+    """Return how likely a policy finds the actions of an unroll."""
+    shown = torch.from_numpy(record["obs_plus_1"][:-1].copy())
+    action = torch.from_numpy(record["action"].copy())
+    log_prob, _ = policy.evaluate_actions(shown, action)
+    return log_prob.numpy(force=True)
+
+
+def to_unroll(record: Any) -> Unroll:
+    """Return a copy of what the learner reads of a record."""
+    return Unroll(*(torch.from_numpy(record[name].copy()) for name in Unroll._fields))
 
 
 def one_unroll(
@@ -141,8 +164,8 @@ def one_unroll(
 def test_an_unroll_is_what_the_environments_did(steps, copies, limit, unrolls) -> None:
     """Replay the actions in single environments that nobody resets in secret."""
     record, policy = one_unroll(partial(cartpoles, copies, limit), steps, unrolls)
-    shown = torch.from_numpy(record["obs_plus_1"][:-1])
-    torch.testing.assert_close(policy(shown).numpy(force=True), record["logit"])
+    said = log_probs(policy, record)
+    np.testing.assert_allclose(record["log_prob"], said, rtol=1e-5, atol=1e-6)
     for b in range(copies):
         for t in range(steps):
             world: Any = gym.make("CartPole-v1").unwrapped
@@ -151,14 +174,14 @@ def test_an_unroll_is_what_the_environments_did(steps, copies, limit, unrolls) -
             obs, reward, terminated, *_ = world.step(int(record["action"][t, b]))
             np.testing.assert_allclose(record["next_obs"][t, b], obs, atol=1e-5)
             assert record["reward"][t, b] == reward
-            assert record["truncated"][t, b] <= record["done"][t, b]
-            assert record["done"][t, b] or not terminated
-            if not record["done"][t, b] and t + 1 < steps:
+            assert record["terminated"][t, b] == terminated
+            done = terminated or record["truncated"][t, b]
+            if not done and t + 1 < steps:
                 np.testing.assert_array_equal(
                     record["next_obs"][t, b], record["obs_plus_1"][t + 1, b]
                 )
             ended = not math.isnan(record["episode_return"][t, b])
-            assert ended == record["done"][t, b]
+            assert ended == done
             assert not ended or record["episode_return"][t, b] <= limit
     np.testing.assert_array_equal(record["obs_plus_1"][-1], record["next_obs"][-1])
     assert (record["weight"] == 1).all()
@@ -166,7 +189,7 @@ def test_an_unroll_is_what_the_environments_did(steps, copies, limit, unrolls) -
 
 def test_both_kinds_of_end_and_their_returns_are_written_down() -> None:
     record, _ = one_unroll(partial(cartpoles, 4, 12), steps=80)
-    cut, ended = record["truncated"], record["done"] & ~record["truncated"]
+    cut, ended = record["truncated"], record["terminated"]
     assert cut.any()
     assert ended.any()
     assert (record["episode_return"][cut] == 12).all()
@@ -204,7 +227,8 @@ def test_rows_that_never_happened_weigh_nothing_and_teach_nothing() -> None:
     actor, rows = Actor(late_resets, policy, 0), []
     for _ in range(6):
         actor.unroll(weights_of(policy), record)
-        rows.append((record["weight"].copy(), record["done"].copy()))
+        done = record["terminated"] | record["truncated"]
+        rows.append((record["weight"].copy(), done))
     weight, done = (np.concatenate(column) for column in zip(*rows, strict=True))
     # Each end is followed by one, also in the next unroll, and a phantom is no end.
     assert (weight[0] == 1).all()
@@ -212,14 +236,13 @@ def test_rows_that_never_happened_weigh_nothing_and_teach_nothing() -> None:
     assert {row[0][0].min() for row in rows} == {0, 1}
     phantom = record["weight"] == 0
     assert phantom.any()
-    assert not record["done"][phantom].any()
+    assert not done[-9:][phantom].any()
     gradients = []
     for nonsense in (0.0, 1e3):
         record["reward"][phantom] = nonsense
-        impala = IMPALAPolicy(SMALL, policy)
-        batch = {name: torch.from_numpy(record[name]) for name in record.dtype.names}
-        norm = impala.learn(batch)["grad_norm"]
-        gradients.append((norm, *(p.grad.clone() for p in impala.parameters)))
+        learner = VTraceLearner(policy, SMALL)
+        norm = learner.learn(to_unroll(record))["grad_norm"]
+        gradients.append((norm, *(p.grad.clone() for p in learner.parameters)))
         policy = policy_for(late_resets())
     torch.testing.assert_close(*gradients)
 
@@ -234,7 +257,7 @@ def test_returns_are_what_was_paid_since_the_start() -> None:
         actor.unroll(weights_of(policy), record)
         for t in range(5):
             paid += record["reward"][t]
-            for b in np.flatnonzero(record["done"][t]):
+            for b in np.flatnonzero(record["terminated"][t] | record["truncated"][t]):
                 assert record["episode_return"][t, b] == paid[b]
                 paid[b] = 0.0
                 found += 1
@@ -256,7 +279,7 @@ def test_an_environment_that_gives_no_number_is_named() -> None:
 def test_environments_that_the_unroll_has_no_room_for_are_named() -> None:
     policy = policy_for(counting())
     record = np.zeros(1, slot_layout(policy, counting(3), 4))[0]["unroll"]
-    message = r"make_envs must make environments .* \(3, 2\), got \(2, 2\)"
+    message = r"make_envs must make observations \(3, 2\), got \(2, 2\)"
     with pytest.raises(ValueError, match=message):
         Actor(counting, policy, 0).unroll(weights_of(policy), record)
     assert not record["reward"].any()
@@ -266,38 +289,32 @@ def test_environments_that_the_unroll_has_no_room_for_are_named() -> None:
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_a_block_teaches_what_the_same_samples_teach(env) -> None:
-    """Enter behind the stacking, and in front of it, with the same experience."""
+def test_a_slot_teaches_what_its_numbers_teach(env) -> None:
+    """Learn from the slot's memory, and from a copy of what lies there."""
     learner, twin = make_learner(env), make_learner(env)
-    _, unroll = learner.start().receive()
-    impala = twin.impala
-    rows = {name: torch.from_numpy(unroll[name].copy()) for name in unroll.dtype.names}
-    rows["logit"] = impala.describe(rows["logit"])
-    if isinstance(rows["logit"], dict):
-        said = [
-            {key: x[:, b] for key, x in rows["logit"].items()}
-            for b in range(SMALL.n_sample)
-        ]
-    else:
-        said = [rows["logit"][:, b] for b in range(SMALL.n_sample)]
-    samples = [
-        {
-            "obs": rows["obs_plus_1"][:-1, b],
-            "logit": said[b],
-            **{
-                name: rows[name][:, b]
-                for name in ("next_obs", "action", "reward", "done", "truncated")
-            },
-        }
-        for b in range(SMALL.n_sample)
-    ]
-    metrics = learner.learn(unroll)
+    _, record = learner.start().receive()
+    unroll = to_unroll(record)
+    metrics = learner.learn(record)
     for _ in range(SMALL.update_per_collect):
-        info = impala.forward_learn(samples)
-    assert metrics["losses/total_loss"] == pytest.approx(info["total_loss"], rel=1e-5)
+        losses = twin.learner.learn(unroll)
+    assert metrics["losses/total_loss"] == losses["total_loss"]
     assert learner.step == SMALL.unroll_len * SMALL.n_sample
-    for one, other in zip(learner.impala.parameters, impala.parameters, strict=True):
-        torch.testing.assert_close(one, other)
+    for one, other in zip(
+        learner.policy.parameters(), twin.policy.parameters(), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+def test_hybrid_actions_travel_too() -> None:
+    """The learner finds each action as likely as the actor said, at lag 0."""
+    build = partial(make_envs, "literate_rl/Moving-v0", 3)
+    envs = build()
+    policy = make_hybrid_policy(envs.single_observation_space, envs.single_action_space)
+    with ActorLearner(policy, build, replace(SMALL, actors=1, slots=1)) as learner:
+        _, record = learner.start().receive()
+        said = log_probs(policy, record)
+        np.testing.assert_allclose(record["log_prob"], said, rtol=1e-5, atol=1e-6)
+        assert math.isfinite(learner.learn(record)["losses/total_loss"])
 
 
 @pytest.mark.equation("policy-lag")
@@ -319,8 +336,7 @@ def test_the_lag_is_that_of_the_weights_that_acted() -> None:
         kept.append(weights_of(learner.policy))
         kept[-1] = {name: x.copy() for name, x in kept[-1].items()}
         slot, unroll = learner.transport.receive()
-        shown = torch.from_numpy(unroll["obs_plus_1"][:-1].copy())
-        said = torch.from_numpy(unroll["logit"].copy())
+        unroll = unroll.copy()
         learner.transport.tasks.appendleft(slot)
         learner.transport.actors[slot[0]].unroll = lambda *_: None  # as it was
         lag = int(learner.iterate()["charts/lag"])
@@ -329,7 +345,8 @@ def test_the_lag_is_that_of_the_weights_that_acted() -> None:
         policy.load_state_dict(
             {name: torch.from_numpy(x) for name, x in kept[-1 - lag].items()}
         )
-        torch.testing.assert_close(policy(shown), said)
+        said = log_probs(policy, unroll)
+        np.testing.assert_allclose(unroll["log_prob"], said, rtol=1e-5, atol=1e-6)
 
 
 def test_taking_turns_is_the_same_to_the_bit() -> None:
@@ -337,7 +354,7 @@ def test_taking_turns_is_the_same_to_the_bit() -> None:
     for seed in (1, 1, 2):
         with make_learner(seed=seed, slots=2, anneal=True) as learner:
             fit(learner, progress=False)
-            runs.append([p.detach().clone() for p in learner.impala.parameters])
+            runs.append([p.detach().clone() for p in learner.learner.parameters])
     assert all(map(torch.equal, runs[0], runs[1]))
     assert not all(map(torch.equal, runs[0], runs[2]))
 
@@ -346,9 +363,9 @@ def test_metrics_tell_of_the_actors_and_nothing_runs_dry() -> None:
     learner = make_learner(total_steps=150)
     history = fit(learner, progress=False)
     assert [row["step"] for row in history] == list(range(15, 151, 15))
-    for row in history:
+    for number, row in enumerate(history, 1):
         assert (row["charts/queue"], row["charts/replaced"]) == (0, 0)
-        assert row["charts/actors"] == 2
+        assert row["charts/actors"] == min(number, 2)
         assert math.isfinite(row["losses/total_loss"])
 
 
@@ -362,7 +379,7 @@ def test_a_learner_that_fails_can_go_on(transport, monkeypatch) -> None:
     with make_learner(actors=1, slots=1, transport=transport) as learner:
         learner.iterate()
         with monkeypatch.context() as context:
-            context.setattr(learner.impala, "learn", fail)
+            context.setattr(learner.learner, "learn", fail)
             with pytest.raises(KeyboardInterrupt):
                 learner.iterate()
         assert learner.transport is None
@@ -373,7 +390,7 @@ def test_a_learner_that_fails_can_go_on(transport, monkeypatch) -> None:
 def test_a_state_that_does_not_fit_changes_nothing() -> None:
     learner = make_learner()
     with pytest.raises(KeyError):
-        learner.load_state_dict({"step": 7, "version": 7, "impala": {}})
+        learner.load_state_dict({"step": 7, "version": 7, "learner": {}})
     assert (learner.step, learner.version) == (0, 0)
 
 
@@ -382,7 +399,7 @@ def test_the_step_size_does_not_fall_below_zero() -> None:
         rates = []
         for _ in range(3):
             learner.iterate()
-            rates.append(learner.impala.optimizer.param_groups[0]["lr"])
+            rates.append(learner.learner.optimizer.param_groups[0]["lr"])
     assert rates == [SMALL.learning_rate, 0.0, 0.0]
 
 
@@ -395,7 +412,7 @@ def test_a_resumed_run_goes_on_with_other_noise(tmp_path: Path) -> None:
         run.restore(resumed)
         assert (resumed.step, resumed.version) == (90, 6)
         assert all(
-            map(torch.equal, learner.impala.parameters, resumed.impala.parameters)
+            map(torch.equal, learner.learner.parameters, resumed.learner.parameters)
         )
         resumed.start()
         fresh = make_learner()
@@ -411,10 +428,12 @@ def test_a_resumed_run_goes_on_with_other_noise(tmp_path: Path) -> None:
 # --- Processes ------------------------------------------------------------------------
 
 
-def constant(policy: Any, version: int) -> dict[str, np.ndarray]:
-    """Return weights that are all the same number, one for each version."""
-    number = 0.01 * math.sin(version)
-    return {name: np.full_like(x, number) for name, x in weights_of(policy).items()}
+def wave(policy: Any, version: int) -> dict[str, np.ndarray]:
+    """Return weights that are a wave, which begins elsewhere for each version."""
+    return {
+        name: 0.3 * np.sin(np.arange(x.size) + version).reshape(x.shape).astype(x.dtype)
+        for name, x in weights_of(policy).items()
+    }
 
 
 class Witness:
@@ -436,7 +455,7 @@ class Witness:
 
     def submit(self, slot: Any) -> None:
         self.versions[slot] = self.version
-        self.transport.submit(slot, constant(self.policy, self.version))
+        self.transport.submit(slot, wave(self.policy, self.version))
 
     def take(self) -> None:
         slot, unroll = self.transport.receive()
@@ -448,13 +467,12 @@ class Witness:
             assert (count[:, b] == np.arange(start, start + steps + 1)).all()
             assert (unroll["reward"][:, b] == count[1:, b]).all()
             self.next_step[name[0, b]] = start + steps
-        weights = constant(self.policy, self.versions[slot])
+        weights = wave(self.policy, self.versions[slot])
         self.policy.load_state_dict(
             {k: torch.from_numpy(x) for k, x in weights.items()}
         )
-        shown = torch.from_numpy(unroll["obs_plus_1"][:-1].copy())
-        said = self.policy(shown).numpy(force=True)
-        np.testing.assert_allclose(unroll["logit"], said, rtol=1e-5, atol=1e-7)
+        said = log_probs(self.policy, unroll)
+        np.testing.assert_allclose(unroll["log_prob"], said, rtol=1e-5, atol=1e-6)
         self.frames += unroll["reward"].size
         self.version += 1
         self.submit(slot)
@@ -542,12 +560,12 @@ def test_actors_that_are_killed_are_replaced_and_nothing_is_torn_or_counted_twic
         for actor in victims:
             os.kill(pids(transport)[actor], signal.SIGKILL)
         kills += len(victims)
-        witness.take_until(lambda kills=kills: transport.replaced >= kills)
+        witness.take_until(lambda kills=kills: transport.census.replaced >= kills)
         everyone |= set(pids(transport))
     for _ in range(30):
         witness.take()
-    assert transport.replaced == kills
-    assert transport.at_work == 2
+    assert transport.census.replaced == kills
+    assert transport.census.at_work == 2
     assert len(everyone) == 2 + kills
     # Each environment begins at its first step and goes on without a gap.
     assert witness.frames == sum(witness.next_step.values())
@@ -574,7 +592,7 @@ def test_ctrl_c_is_not_for_actors() -> None:
     for _ in range(3):
         os.kill(pids(transport)[0], signal.SIGINT)
         witness.take()
-    assert transport.replaced == 0
+    assert transport.census.replaced == 0
     transport.close()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
@@ -777,11 +795,12 @@ def test_an_address_where_nobody_answers_is_refused_at_once() -> None:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         with pytest.raises(ValueError, match=f"no Ray cluster answers .* {address}"):
-            RayActors(lambda seed: None, np.dtype([]), 1, 1, address)
+            RayActors(lambda seed: None, np.dtype([]), 1, 1, 1, address)
 
 
 def test_the_error_says_how_to_get_ray(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    learner = make_learner(transport="ray")
+    learner = make_learner()
+    learner.make_transport = RayActors
     with pytest.raises(ValueError, match=r"pip install 'literate-rl\[ray\]'"):
         learner.iterate()

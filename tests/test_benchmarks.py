@@ -230,6 +230,17 @@ def test_every_variant_of_impala_trains(name: str) -> None:
         changes = variant.changes | tiny
         learner = variant.build(replace(experiment.config, **changes))
         assert math.isfinite(learner.iterate()["losses/policy_loss"])
+        learning.close(learner)
+
+
+def test_the_clock_starts_when_all_processes_have() -> None:
+    history = [
+        {"step": 10, "charts/SPS": 0.1, "charts/lag": 0.0},
+        {"step": 20, "charts/SPS": 10.0, "charts/lag": 1.0},
+        {"step": 30, "charts/SPS": 5.0, "charts/lag": 2.0},
+    ]
+    numbers = learning.clock(history)
+    assert numbers == {"seconds": 3.0, "half_seconds": 1.0, "lag": 1.0}
 
 
 @pytest.mark.parametrize("subtract_value", [True, False])

@@ -7,14 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.distributions import Categorical
 
 from literate_rl.advantages import gae_loop
+from literate_rl.policy_gradient import categorical_entropy, categorical_log_prob
 from literate_rl.ppo_error import (
     fused_ppo_policy_error,
     ppo_policy_data,
     ppo_policy_error,
 )
-from literate_rl.workshop.fast import reverse_scan
+from literate_rl.workshop.fast import categorical_terms, reverse_scan
 
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 3))
 seeds = st.integers(0, 9999)
@@ -52,6 +54,20 @@ def test_scan_is_the_loop_that_the_chapter_prints(size, seed) -> None:
     torch.testing.assert_close(
         reverse_scan(increment, factor), gae_loop(increment, factor)
     )
+
+
+def test_a_product_that_overflows_does_not_spoil_the_recursion() -> None:
+    increment = torch.zeros(128, 1)
+    increment[0] = 1
+    huge = torch.full((128, 1), 1e6)
+    assert torch.equal(reverse_scan(increment, huge), increment)
+    # Also where infinity would have met a tiny number instead of zero.
+    tiny = increment.clone()
+    tiny[-1], huge[:64] = 1e-30, 1e-6
+    huge[64:120] = 1.0
+    torch.testing.assert_close(reverse_scan(tiny, huge), gae_loop(tiny, huge))
+    # What is infinite step by step stays infinite.
+    assert reverse_scan(increment + 1, huge * 1e6).isinf().any()
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 100])
@@ -142,3 +158,40 @@ def test_fused_refuses_second_derivatives() -> None:
     loss, _ = fused_ppo_policy_error(data)
     with pytest.raises(RuntimeError, match="can be differentiated only once"):
         torch.autograd.grad(loss.policy_loss**2, data.logit_new, create_graph=True)
+
+
+@pytest.mark.equation("categorical-gradient")
+@given(seeds, st.integers(1, 9), st.integers(1, 6), st.sampled_from([1.0, 30.0, 1e4]))
+def test_terms_and_gradients_are_those_of_chapter_two(seed, rows, n, scale) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logit = scale * torch.randn(rows, n, generator=generator, dtype=torch.float64)
+    logit.requires_grad_()
+    action = torch.randint(n, (rows,), generator=generator)
+    ours = categorical_terms(logit, action)
+    theirs = categorical_log_prob(logit, action), categorical_entropy(logit)
+    torch.testing.assert_close(ours, theirs)
+    factors = torch.randn(2, rows, generator=generator, dtype=torch.float64)
+    grads = [
+        torch.autograd.grad((torch.stack(terms) * factors).sum(), logit)[0]
+        for terms in (ours, theirs)
+    ]
+    torch.testing.assert_close(*grads)
+
+
+def test_an_action_that_was_taken_away_has_no_gradient() -> None:
+    logit = torch.tensor([[0.0, 1.0, -torch.inf]], requires_grad=True)
+    log_prob, entropy = categorical_terms(logit, torch.tensor([0]))
+    torch.testing.assert_close(entropy, Categorical(logits=logit[:, :2]).entropy())
+    (log_prob + entropy).sum().backward()
+    assert logit.grad.isfinite().all()
+    assert logit.grad[0, 2] == 0.0
+
+
+def test_terms_can_be_differentiated_once() -> None:
+    logit = torch.zeros(2, 3, requires_grad=True)
+    log_prob, _ = categorical_terms(logit, torch.tensor([0, 1]))
+    factor = torch.ones((), requires_grad=True)
+    total = factor * log_prob.sum()
+    (grad,) = torch.autograd.grad(total, logit, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fuzz import assert_held
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,15 +18,16 @@ from torch.distributions import Categorical, Normal
 from literate_rl.advantages import gae
 from literate_rl.agents import tabular_values
 from literate_rl.off_policy import (
-    categorical_terms,
     clipped_policy,
     vtrace,
     vtrace_data,
     vtrace_error_continuous_action,
     vtrace_error_discrete_action,
+    vtrace_error_from_log_prob,
+    vtrace_loop,
     vtrace_loss,
 )
-from literate_rl.policy_gradient import categorical_entropy, categorical_log_prob
+from literate_rl.workshop.fast import reverse_scan
 
 Batch = dict[str, Tensor]
 
@@ -113,6 +116,16 @@ def test_vtrace_is_the_sum_over_later_surprises(
     batch = make_batch(size, seed, end)
     got = vtrace(**batch, gamma=gamma, lambda_=lambda_, **named(clips))
     torch.testing.assert_close(got, by_sum(batch, gamma, lambda_, clips))
+
+
+@pytest.mark.equation("vtrace")
+@given(sizes, seeds)
+def test_the_loop_is_the_recursion_of_the_kernel(size, seed) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rho, error, passed_on = torch.rand(3, *size, generator=generator).double()
+    torch.testing.assert_close(
+        vtrace_loop(rho, error, passed_on), reverse_scan(rho * error, passed_on)
+    )
 
 
 def named(clips: tuple[float | None, ...]) -> dict[str, float | None]:
@@ -408,9 +421,11 @@ def test_the_ends_of_the_clipped_policy() -> None:
     np.testing.assert_allclose(clipped_policy(new, old, 1e-9), old)
     np.testing.assert_allclose(clipped_policy(new, old, 1e9), new)
     with pytest.raises(ValueError, match="old_policy must have shape"):
-        clipped_policy(new, old[0])
+        clipped_policy(new, old[:2])
+    with pytest.raises(TypeError, match="old_policy must be a float32 or float64"):
+        clipped_policy(new, np.ones((3, 4), dtype=int))
     with pytest.raises(ValueError, match="must have an action in common"):
-        clipped_policy([[0.5, 0.5], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]])
+        clipped_policy(np.eye(2), 1 - np.eye(2))
     assert not np.shares_memory(clipped_policy(new, old, None), new)
 
 
@@ -571,43 +586,6 @@ def test_the_callers_values_stay_and_a_squashed_head_trains(squash) -> None:
         published.sum().backward()
 
 
-@pytest.mark.equation("categorical-gradient")
-@given(seeds, st.integers(1, 9), st.integers(1, 6), st.sampled_from([1.0, 30.0, 1e4]))
-def test_terms_and_gradients_are_those_of_chapter_two(seed, rows, n, scale) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    logit = scale * torch.randn(rows, n, generator=generator, dtype=torch.float64)
-    logit.requires_grad_()
-    action = torch.randint(n, (rows,), generator=generator)
-    ours = categorical_terms(logit, action)
-    theirs = categorical_log_prob(logit, action), categorical_entropy(logit)
-    torch.testing.assert_close(ours, theirs)
-    factors = torch.randn(2, rows, generator=generator, dtype=torch.float64)
-    grads = [
-        torch.autograd.grad((torch.stack(terms) * factors).sum(), logit)[0]
-        for terms in (ours, theirs)
-    ]
-    torch.testing.assert_close(*grads)
-
-
-def test_an_action_that_was_taken_away_has_no_gradient() -> None:
-    logit = torch.tensor([[0.0, 1.0, -torch.inf]], requires_grad=True)
-    log_prob, entropy = categorical_terms(logit, torch.tensor([0]))
-    torch.testing.assert_close(entropy, Categorical(logits=logit[:, :2]).entropy())
-    (log_prob + entropy).sum().backward()
-    assert logit.grad.isfinite().all()
-    assert logit.grad[0, 2] == 0.0
-
-
-def test_terms_can_be_differentiated_once() -> None:
-    logit = torch.zeros(2, 3, requires_grad=True)
-    log_prob, _ = categorical_terms(logit, torch.tensor([0, 1]))
-    factor = torch.ones((), requires_grad=True)
-    total = factor * log_prob.sum()
-    (grad,) = torch.autograd.grad(total, logit, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
-
-
 # --- What is refused ------------------------------------------------------------------
 
 
@@ -692,3 +670,21 @@ def test_bad_fields_are_named(change, error, message) -> None:
 def test_bad_continuous_fields_are_named(change, error, message) -> None:
     with pytest.raises(error, match=message):
         vtrace_error_continuous_action(continuous()._replace(**change))
+
+
+def test_every_argument_is_held_to_its_annotation() -> None:
+    settings: Any = dict.fromkeys(("rho_clip_ratio", "c_clip_ratio"), lambda: 1.0)
+    assert assert_held(vtrace, Random(0), **settings) > 200
+    assert assert_held(vtrace_loop, Random(0)) > 200
+    settings["truncated"] = lambda: None
+    assert assert_held(vtrace_error_from_log_prob, Random(0), **settings) > 200
+
+
+@pytest.mark.parametrize("number", [2e38, -2e38])
+def test_finite_targets_with_an_infinite_sum_are_taken(number: float) -> None:
+    value, zero = torch.full((4, 2), number), torch.zeros(4, 2)
+    never = zero.bool()
+    target, adv = vtrace(zero, zero, value, value, never, never, 1.0, 1.0)
+    assert target.sum().isinf()
+    assert torch.equal(target, value)
+    assert not adv.any()

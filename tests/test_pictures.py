@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 import tangle
-import torch
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from literate_rl.off_policy import vtrace
 from literate_rl.workshop import pictures
 from literate_rl.workshop.pictures import (
     Axis,
@@ -117,7 +115,7 @@ def count_dial() -> Any:
 
 def test_the_gallery_shows_all_pictures():
     kinds = [type(item).__name__ for item in gallery()]
-    assert kinds.count("Picture") == 14
+    assert kinds.count("Picture") == 15
     assert kinds.count("Widget") == 2
 
 
@@ -511,14 +509,6 @@ def test_every_setting_of_the_gallery_can_be_reached(show):
                 sentences.add(figure.locator("output").inner_text())
                 slider.press("ArrowRight")
             assert len(sentences) == int(slider.get_attribute("max") or 0) + 1
-
-
-def test_the_plain_form_of_vtrace_is_that_of_the_package():
-    _, names = run_chapter()
-    zero, ratios = torch.zeros(4, 1), torch.tensor([[1.0], [0.5], [1.0], [1.0]])
-    never = torch.zeros(4, 1, dtype=torch.bool)
-    wanted, _ = vtrace(ratios.log(), zero + 1, zero, zero, never, never, 1.0, 1.0)
-    assert names["targets"](ratios[:, 0].tolist()) == wanted[:, 0].tolist()
 
 
 def chapter_dial(name: str) -> Any:

@@ -17,8 +17,8 @@ from gymnasium import spaces
 from literate_rl import (
     DisjointPolicyValueNetwork,
     HybridPolicyNetwork,
-    IMPALAConfig,
     IMPALAPolicy,
+    IMPALAPolicyConfig,
     PPGAuxAlgorithm,
     PPGAuxOptions,
     PPGAuxPhaseLoss,
@@ -189,7 +189,7 @@ def test_impala_as_documented() -> None:
         "model": {"obs_shape": 3, "action_shape": 2},
     }
     policy = IMPALAPolicy(config)
-    assert policy.config == IMPALAConfig(
+    assert policy.config == IMPALAPolicyConfig(
         unroll_len=4, model={"obs_shape": 3, "action_shape": 2}
     )
     name, modules = policy.default_model()

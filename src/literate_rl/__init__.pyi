@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 49e9c9e815009509
+# Generated from chapters/*.py (edit there); digest 9e206482da813a40
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -99,30 +99,30 @@ from .ppg import (
     ppg_settings as ppg_settings,
 )
 from .off_policy import (
-    categorical_terms as categorical_terms,
     clipped_policy as clipped_policy,
     vtrace as vtrace,
     vtrace_data as vtrace_data,
     vtrace_error_continuous_action as vtrace_error_continuous_action,
     vtrace_error_discrete_action as vtrace_error_discrete_action,
+    vtrace_error_from_log_prob as vtrace_error_from_log_prob,
+    vtrace_loop as vtrace_loop,
     vtrace_loss as vtrace_loss,
 )
 from .impala import (
     IMPALA as IMPALA,
     IMPALAConfig as IMPALAConfig,
-    IMPALAPolicy as IMPALAPolicy,
-    ReplayBuffer as ReplayBuffer,
-    Timestep as Timestep,
-    collate as collate,
+    Unroll as Unroll,
+    VTraceLearner as VTraceLearner,
     impala_settings as impala_settings,
+    to_unroll as to_unroll,
 )
 from .actors import (
     Actor as Actor,
     ActorLearner as ActorLearner,
     ActorProcess as ActorProcess,
     ActorsConfig as ActorsConfig,
+    Census as Census,
     InProcess as InProcess,
-    RayActors as RayActors,
     SharedMemory as SharedMemory,
     Transport as Transport,
     actors_settings as actors_settings,
@@ -169,8 +169,22 @@ from .workshop.runs import (
     stored_runs as stored_runs,
     video_html as video_html,
 )
+from .workshop.memory import (
+    ReplayBuffer as ReplayBuffer,
+)
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
+    categorical_terms as categorical_terms,
     numpy_act as numpy_act,
     reverse_scan as reverse_scan,
+)
+from .workshop.ding import (
+    IMPALAPolicy as IMPALAPolicy,
+    IMPALAPolicyConfig as IMPALAPolicyConfig,
+    Timestep as Timestep,
+    collate as collate,
+)
+from .workshop.cluster import (
+    RayActors as RayActors,
+    import_ray as import_ray,
 )

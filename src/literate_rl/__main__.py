@@ -7,10 +7,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import torch
 import tyro
@@ -20,10 +29,11 @@ from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_ppo import make_hybrid_policy  # and its environments
-from literate_rl.impala import IMPALA, IMPALAPolicy
-from literate_rl.policies import CategoricalActions, Policy, make_policy
+from literate_rl.impala import IMPALA
+from literate_rl.policies import Policy, make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import (
     Learner,
@@ -119,13 +129,14 @@ def make_impala(env: str, config: ActorsConfig) -> IMPALA | ActorLearner:
     seed_everything(config.seed)
     build = partial(make_envs, partial(flat_env, env), config.n_sample)
     envs = build()
-    model = make_policy(envs.single_observation_space, envs.single_action_space)
-    kind = "discrete" if isinstance(model.actions, CategoricalActions) else "continuous"
-    impala = IMPALAPolicy(replace(config, action_space=kind), model)
+    observations, actions = envs.single_observation_space, envs.single_action_space
+    policy = pick_policy(observations, actions, normalize=False).to(best_device())
     if config.actors is None:
-        return IMPALA(impala, envs)
+        return IMPALA(policy, envs, config)
     envs.close()
-    return ActorLearner(impala, build)
+    cluster = partial(RayActors, address=config.address)
+    on_ray = cluster if config.transport == "ray" else None
+    return ActorLearner(policy, build, config, on_ray)
 
 
 class Algorithm(NamedTuple):
@@ -228,9 +239,10 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
     for name, value in values.items():
         if name not in hints:
             raise ValueError(f"{source}: there is no setting {name!r}")
-        parts = get_args(hints[name]) or (hints[name],)
-        # The words of a Literal are strings.
-        kinds = dict.fromkeys(type(x) if isinstance(x, str) else x for x in parts)
+        kinds = get_args(hints[name]) or (hints[name],)
+        origins: list[Any] = [get_origin(kind) for kind in (hints[name], *kinds)]
+        if Literal in origins:
+            continue  # the settings themselves say which words they take
         whole = float in kinds and type(value) is int  # 1 for 1.0
         if Any not in kinds and type(value) not in kinds and not whole:
             kind = " | ".join(each.__name__.removesuffix("Type") for each in kinds)

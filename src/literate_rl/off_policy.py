@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 2dcf26fc848d540a
+# Generated from chapters/off_policy.py (edit there); digest 472ac72b9e2212fa
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -8,32 +8,48 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 import torch
 from jaxtyping import Integer
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.ppo_error import gaussian
-from literate_rl.workshop.fast import reverse_scan
+from literate_rl.workshop.fast import categorical_terms, reverse_scan
 from literate_rl.workshop.signatures import (
     Bool,
     Float,
     Fraction,
     Positive,
     check_finite,
-    check_index,
     checked,
 )
 
 __all__ = [
-    "categorical_terms",
     "clipped_policy",
     "vtrace",
     "vtrace_data",
     "vtrace_error_continuous_action",
     "vtrace_error_discrete_action",
+    "vtrace_error_from_log_prob",
+    "vtrace_loop",
     "vtrace_loss",
 ]
+
+
+@checked
+def vtrace_loop(
+    rho: Float[Tensor, "T B"],
+    td_error: Float[Tensor, "T B"],
+    passed_on: Float[Tensor, "T B"],
+) -> Float[Tensor, "T B"]:
+    """Add up weighted TD errors from the last step to the first, written to be read."""
+    # After the last row there is nothing to add.
+    x, rows = torch.zeros_like(td_error[0]), []
+    # Each turn is the recursion {eq}`vtrace` for one step of all environments.
+    for t in reversed(range(len(td_error))):
+        x = rho[t] * td_error[t] + passed_on[t] * x
+        rows.append(x)
+    return torch.stack(rows[::-1])
 
 
 @checked
@@ -52,34 +68,21 @@ def vtrace(
 ) -> tuple[Float[Tensor, "T B"], Float[Tensor, "T B"]]:
     """Compute the targets of the values and the advantages of V-trace.
 
-    Args:
-        log_ratio: Log-probability of each action under the target policy minus that
-            under the behaviour policy.
-        reward: Rewards.
-        value: Value of each step's state.
-        next_value: Value of each step's true successor. Where a step is terminated it
-            counts as 0, whatever it holds.
-        terminated: Whether the task ended with this step.
-        truncated: Whether the episode was cut off after this step.
-        gamma: Discount.
-        lambda_: Decay of the weights of longer returns.
-        rho_clip_ratio: Bound of the ratio that weighs a TD error, or None. It decides
-            which policy the values belong to.
-        c_clip_ratio: Bound of the ratio that weighs what comes later, at most
-            ``rho_clip_ratio``, or None. It decides how fast the values get there.
-        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or None.
+    ``log_ratio`` is the log-probability of each action under the target policy minus
+    that under the behaviour policy. ``next_value`` belongs to the true successor of
+    each step; where the step is terminated it counts as 0, whatever it holds.
 
-    Returns:
-        The targets and the advantages, without gradient.
+    The bounds may be None. That of rho, which weighs a TD error, decides which policy
+    the values belong to. That of c, which weighs what comes later, decides how fast
+    they get there and may not be above that of rho. That of rho_pg weighs an advantage.
 
-    Source:
-        Espeholt et al. 2018, equation 1, remark 2 and section 4.2, with the decay in
-        the advantage as well, and with two flags.
+    Source: Espeholt et al. 2018, equation 1, remark 2 and section 4.2, with the decay
+    in the advantage as well, and with two flags.
     """
     check_clips(rho_clip_ratio, c_clip_ratio)
-    # The TD errors of {doc}`/chapters/advantages`.
+    # The TD errors {eq}`td-error`.
     future = torch.where(terminated, 0.0, next_value.detach())
-    delta = torch.add(reward.detach(), future, alpha=gamma) - value.detach()
+    delta = reward.detach() + gamma * future - value.detach()
 
     # The three clipped ratios {eq}`vtrace-ratios`. A ratio that is infinite becomes its
     # bound.
@@ -88,15 +91,13 @@ def vtrace(
     clipped = {x: ratio if x is None else ratio.clamp(max=x) for x in set(bounds)}
     rho, c, rho_pg = (clipped[x] for x in bounds)
 
-    # How much of the next row belongs to this one: nothing behind a done.
+    # The recursion {eq}`vtrace`. Nothing is taken over of the row behind a done.
     follow = gamma * lambda_ * (~(terminated | truncated)).to(delta)
-
-    # The recursion {eq}`vtrace` is the scan of {doc}`/chapters/advantages`.
     x = reverse_scan(rho * delta, follow * c)
-    # The advantage {eq}`vtrace-advantage`. Behind the last row comes nothing. What was
-    # made here may be written to.
-    delta[:-1].addcmul_(follow[:-1], x[1:])
-    adv, target = delta.mul_(rho_pg), x.add_(value.detach())
+    target = value.detach() + x
+
+    # The advantage {eq}`vtrace-advantage`. Behind the last row comes nothing.
+    adv = rho_pg * (delta + follow * pad(x[1:], (0, 0, 0, 1)))
     causes = {"log_ratio": log_ratio, "reward": reward, "next_value": future}
     for result in (target, adv):
         check_finite(result, **causes, value=value)
@@ -113,36 +114,27 @@ def check_clips(rho: float | None, c: float | None) -> None:
 
 @checked
 def clipped_policy(
-    policy: ArrayLike, old_policy: ArrayLike, rho_clip_ratio: Positive | None = 1.0
-) -> NDArray[np.float64]:
-    """Return the policy whose values V-trace estimates.
+    policy: Float[NDArray[Any], "*S N"],
+    old_policy: Float[NDArray[Any], "*S N"],
+    rho_clip_ratio: Positive | None = 1.0,
+) -> Float[NDArray[Any], "*S N"]:
+    """Return the probabilities of the policy whose values V-trace estimates.
 
     Args:
-        policy: Probabilities of the target policy, ``(*, N)``.
-        old_policy: Those of the behaviour policy, ``(*, N)``.
-        rho_clip_ratio: Bound of the ratio, positive, or None.
+        policy: Probabilities of the target policy.
+        old_policy: Those of the behaviour policy.
+        rho_clip_ratio: Bound of the ratio, or None.
 
-    Returns:
-        Probabilities ``(*, N)``, a new array.
-
-    Raises:
-        ValueError: If the shapes differ or the two policies have no action in common.
-
-    Source:
-        Espeholt et al. 2018, equation 3.
+    Source: Espeholt et al. 2018, equation 3.
     """
-    new = np.array(policy, dtype=np.float64)
-    old = np.asarray(old_policy, dtype=np.float64)
-    if old.shape != new.shape:
-        raise ValueError(f"old_policy must have shape {new.shape}, got {old.shape}")
     if rho_clip_ratio is None:
-        return new
+        return policy.copy()
     # Numerator and denominator of {eq}`clipped-policy`.
-    part = np.minimum(rho_clip_ratio * old, new)
+    part = np.minimum(rho_clip_ratio * old_policy, policy)
     total = part.sum(-1, keepdims=True)
     if not (total > 0).all():
         raise ValueError("policy and old_policy must have an action in common")
-    result: NDArray[np.float64] = part / total
+    result: NDArray[Any] = part / total
     return result
 
 
@@ -196,40 +188,45 @@ class vtrace_loss(NamedTuple):
 
 
 @checked
-def vtrace_error(
+def vtrace_error_from_log_prob(
     log_prob: Float[Tensor, "T B"],
     log_prob_old: Float[Tensor, "T B"],
     entropy: Float[Tensor, "T B"],
-    data: vtrace_data,
-    *settings: Any,
+    value: Float[Tensor, "T+1 B"],
+    reward: Float[Tensor, "T B"],
+    weight: Float[Tensor, "T B"] | None = None,
+    terminated: Bool[Tensor, "T B"] | None = None,
+    truncated: Bool[Tensor, "T B"] | None = None,
+    next_value: Float[Tensor, "T B"] | None = None,
+    gamma: Fraction = 0.99,
+    lambda_: Fraction = 0.95,
+    rho_clip_ratio: Positive | None = 1.0,
+    c_clip_ratio: Positive | None = 1.0,
+    rho_pg_clip_ratio: Positive | None = 1.0,
 ) -> vtrace_loss:
     """Compute the losses of V-trace from log-probabilities, whatever the action space.
 
-    Args:
-        log_prob: Log-probability of each action under the policy in training.
-        log_prob_old: The same under the policy that collected the data.
-        entropy: Entropy of the policy in training at each step, in nats.
-        data: The other fields; outputs and actions are not read.
-        settings: The discount, the decay and the three bounds, as in ``vtrace``.
+    ``log_prob`` is that of each action under the policy in training, ``log_prob_old``
+    the same under the policy that collected the data. ``entropy`` is that of the policy
+    in training, in nats. The other tensors are the fields of ``vtrace_data``, the
+    numbers the arguments of ``vtrace``.
+
+    Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
-    _, _, _, value, reward, weight, terminated, truncated, next_value = data
     never = torch.zeros_like(reward, dtype=torch.bool)
     terminated = never if terminated is None else terminated
     truncated = never if truncated is None else truncated
-    if next_value is None:
-        # The row after a cut belongs to the next episode.
-        if truncated[:-1].any():
-            raise ValueError("next_value must be given where a step is truncated")
-        next_value = value[1:]
+    # The row after a cut belongs to the next episode.
+    if next_value is None and truncated[:-1].any():
+        raise ValueError("next_value must be given where a step is truncated")
 
     target, adv = vtrace(
         log_prob.detach() - log_prob_old.detach(),
         reward,
         value[:-1],
-        next_value,
-        terminated,
-        truncated,
-        *settings,
+        value[1:] if next_value is None else next_value,
+        *(terminated, truncated, gamma, lambda_),
+        *(rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio),
     )
 
     # The three means {eq}`vtrace-losses`. The first is the loss of
@@ -244,55 +241,6 @@ def vtrace_error(
     return loss
 
 
-class CategoricalTerms(torch.autograd.Function):
-    """Log-probability and entropy as one node of the graph, with its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute both for logits (B, N) and actions (B,)."""
-        log_prob = turned(logit).log_softmax(0)
-        taken = action.long().unsqueeze(0)
-        chosen = log_prob.gather(0, taken).squeeze(0)
-        prob = log_prob.exp()
-        # The logarithm of a probability zero becomes a finite number, because zero
-        # times infinity is not zero.
-        plogp = log_prob.clamp_min_(-1e4).mul_(prob)
-        entropy = plogp.sum(0).neg_()
-        ctx.save_for_backward(prob, plogp, entropy, taken)
-        return chosen, entropy
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of the logits."""
-        prob, plogp, entropy, taken = ctx.saved_tensors
-        by_log_prob, by_entropy = grads
-        # Both derivatives {eq}`categorical-gradient`, sorted: what has the factor $p_j$
-        # in common is subtracted at once.
-        common = torch.addcmul(by_log_prob, by_entropy, entropy)
-        grad = (plogp * by_entropy).addcmul_(prob, common).neg_()
-        return grad.scatter_add_(0, taken, by_log_prob.unsqueeze(0)).t(), None
-
-
-def turned(logit: Tensor) -> Tensor:
-    """Return logits (B, N) in the memory layout of (N, B), quicker than ``t()``."""
-    return torch.stack(logit.unbind(1))
-
-
-@checked
-def categorical_terms(
-    logit: Float[Tensor, "B N"], action: Integer[Tensor, "B"]
-) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
-    """Return log-probabilities of actions and entropies, with gradient, fast.
-
-    They are the numbers of ``categorical_log_prob`` and ``categorical_entropy``, and
-    can be differentiated once. A logit of minus infinity takes an action away.
-    """
-    check_index(logit.shape[1], action=action)
-    log_prob, entropy = CategoricalTerms.apply(logit, action)
-    return log_prob, entropy
-
-
 @checked
 def vtrace_error_discrete_action(
     data: vtrace_data,
@@ -304,19 +252,14 @@ def vtrace_error_discrete_action(
 ) -> vtrace_loss:
     """Compute the losses of V-trace for discrete actions.
 
-    Args:
-        data: Outputs are logits (T, B, N), actions integers (T, B) from 0 to N - 1.
-        gamma: Discount.
-        lambda_: Decay of the weights of longer returns.
-        rho_clip_ratio: Bound of the ratio that weighs a surprise, or None.
-        c_clip_ratio: Bound of the ratio that weighs what comes later, or None.
-        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or None.
+    The numbers are those of ``vtrace``.
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
     terms = discrete_terms(data.target_output, data.behaviour_output, data.action)
-    bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
-    return vtrace_error(*terms, data, gamma, lambda_, *bounds)
+    settings = (gamma, lambda_, rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
+    everything: Any = (*terms, *data[3:], *settings)
+    return vtrace_error_from_log_prob(*everything)
 
 
 @checked
@@ -326,13 +269,11 @@ def discrete_terms(
     action: Integer[Tensor, "T B"],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the log-probabilities under both policies and the newer one's entropy."""
-    shape = action.shape
-    log_prob, entropy = categorical_terms(target_output.flatten(0, 1), action.flatten())
-    # Of the older policy one number a row is needed, and no gradient.
-    taken = action.long().reshape(1, -1)
-    old = turned(behaviour_output.detach().flatten(0, 1)).log_softmax(0)
-    log_prob_old = old.gather(0, taken)
-    return log_prob.view(shape), log_prob_old.view(shape), entropy.view(shape)
+    shape, taken = action.shape, action.flatten()
+    log_prob, entropy = categorical_terms(target_output.flatten(0, 1), taken)
+    # The older policy gets no gradient.
+    old, _ = categorical_terms(behaviour_output.detach().flatten(0, 1), taken)
+    return log_prob.view(shape), old.view(shape), entropy.view(shape)
 
 
 @checked
@@ -346,20 +287,14 @@ def vtrace_error_continuous_action(
 ) -> vtrace_loss:
     """Compute the losses of V-trace for continuous actions.
 
-    Args:
-        data: Outputs are mappings with ``mu`` and ``sigma``, each (T, B, A), and
-            actions real numbers (T, B, A).
-        gamma: Discount.
-        lambda_: Decay of the weights of longer returns.
-        rho_clip_ratio: Bound of the ratio that weighs a surprise, or None.
-        c_clip_ratio: Bound of the ratio that weighs what comes later, or None.
-        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or None.
+    The numbers are those of ``vtrace``.
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
     terms = continuous_terms(data.target_output, data.behaviour_output, data.action)
-    bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
-    return vtrace_error(*terms, data, gamma, lambda_, *bounds)
+    settings = (gamma, lambda_, rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
+    everything: Any = (*terms, *data[3:], *settings)
+    return vtrace_error_from_log_prob(*everything)
 
 
 @checked

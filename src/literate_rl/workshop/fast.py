@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 6d7cdd9d610a62ab
+# Generated from chapters/workshop/fast.py (edit there); digest 12c46a73162fc28f
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Integer
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from literate_rl.workshop.signatures import Float, check_finite, checked
+from literate_rl.workshop.signatures import Float, check_finite, check_index, checked
 
-__all__ = ["FusedPolicyError", "numpy_act", "reverse_scan"]
+__all__ = ["FusedPolicyError", "categorical_terms", "numpy_act", "reverse_scan"]
 
 
 @checked
@@ -55,7 +57,15 @@ def reverse_scan(
 
     # All rows that are no head, each with the head of the chunk after its own.
     x[:-1, 1:].addcmul_(product[:-1, 1:], x[1:, :1])
-    return x.flatten(0, 1)[:num_steps]
+    result = x.flatten(0, 1)[:num_steps]
+
+    # A product of large factors can overflow where the recursion does not. It is rare,
+    # and step by step there is no product.
+    if not math.isfinite(result.sum().item()):
+        result = increment.detach().clone()
+        for t in reversed(range(num_steps - 1)):
+            result[t].addcmul_(factor[t].detach(), result[t + 1])
+    return result
 
 
 # The plain form holds the ratio between these, the exponentials of minus and plus 20.
@@ -145,6 +155,55 @@ class FusedPolicyError(torch.autograd.Function):
         grad = (plogp * share).addcmul(prob, common, value=-1.0)
         grad.scatter_add_(0, taken, slope)
         return grad.t(), None, None, None, None, None, None
+
+
+class CategoricalTerms(torch.autograd.Function):
+    """Log-probability and entropy as one node of the graph, with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute both for logits (B, N) and actions (B,)."""
+        log_prob = turned(logit).log_softmax(0)
+        taken = action.long().unsqueeze(0)
+        chosen = log_prob.gather(0, taken).squeeze(0)
+        prob = log_prob.exp()
+        # The logarithm of a probability zero becomes a finite number, because zero
+        # times infinity is not zero.
+        plogp = log_prob.clamp_min_(-1e4).mul_(prob)
+        entropy = plogp.sum(0).neg_()
+        ctx.save_for_backward(prob, plogp, entropy, taken)
+        return chosen, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the logits."""
+        prob, plogp, entropy, taken = ctx.saved_tensors
+        by_log_prob, by_entropy = grads
+        # Both derivatives {eq}`categorical-gradient`, sorted: what has the factor $p_j$
+        # in common is subtracted at once.
+        common = torch.addcmul(by_log_prob, by_entropy, entropy)
+        grad = (plogp * by_entropy).addcmul_(prob, common).neg_()
+        return grad.scatter_add_(0, taken, by_log_prob.unsqueeze(0)).t(), None
+
+
+def turned(logit: Tensor) -> Tensor:
+    """Return logits (B, N) in the memory layout of (N, B), quicker than ``t()``."""
+    return torch.stack(logit.unbind(1))
+
+
+@checked
+def categorical_terms(
+    logit: Float[Tensor, "B N"], action: Integer[Tensor, "B"]
+) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
+    """Return log-probabilities of actions and entropies, with gradient, fast.
+
+    They are the numbers of ``categorical_log_prob`` and ``categorical_entropy``, and
+    can be differentiated once. A logit of minus infinity takes an action away.
+    """
+    check_index(logit.shape[1], action=action)
+    log_prob, entropy = CategoricalTerms.apply(logit, action)
+    return log_prob, entropy
 
 
 def log_softmax(logit: Tensor) -> Tensor:

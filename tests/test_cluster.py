@@ -22,7 +22,8 @@ from test_actors import Witness, policy_for
 from worlds import counting
 
 from literate_rl.__main__ import main
-from literate_rl.actors import Actor, RayActors, slot_layout
+from literate_rl.actors import Actor, slot_layout
+from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.runs import load_checkpoint
 
 # Ray's processes do not find the tests' own modules.
@@ -53,7 +54,7 @@ def on_ray(actors: int = 1, **world: Any) -> tuple[RayActors, Any]:
     build = partial(counting, **world)
     policy = policy_for(build())
     make_actor = partial(Actor, build, policy)
-    return RayActors(make_actor, slot_layout(policy, build(), 8), 1, actors), policy
+    return RayActors(make_actor, slot_layout(policy, build(), 8), 1, actors, 2), policy
 
 
 def places(transport: RayActors) -> list[tuple[str, int]]:
@@ -67,20 +68,21 @@ def places(transport: RayActors) -> list[tuple[str, int]]:
 
 def test_actors_on_two_nodes_are_replaced_when_they_are_killed(connected) -> None:
     transport, policy = on_ray(actors=2, nap=0.0005)
+    census = transport.census
     witness = Witness(transport, policy, actors=2, slots=2)
-    witness.take_until(lambda: transport.at_work == 2)
+    witness.take_until(lambda: census.at_work == 2)
     (node, pid), (other, _) = places(transport)
     assert node != other
     os.kill(pid, signal.SIGKILL)
-    witness.take_until(lambda: transport.replaced == 1 and transport.at_work == 2)
+    witness.take_until(lambda: census.replaced == 1 and census.at_work == 2)
     for _ in range(10):
         witness.take()
-    assert transport.replaced == 1
+    assert census.replaced == 1
     assert witness.frames == sum(witness.next_step.values())
     transport.close()
     assert ray.is_initialized()  # it was not started by the transport
     with pytest.raises(ValueError, match="address must be None where Ray runs"):
-        RayActors(transport.make_actor, transport.layout, 1, 1, "10.1.2.3:6379")
+        RayActors(transport.make_actor, transport.layout, 1, 1, 1, "10.1.2.3:6379")
 
 
 def test_an_error_in_an_actor_ends_the_run_with_its_words(connected) -> None:

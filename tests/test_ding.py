@@ -1,0 +1,608 @@
+"""DI-engine's interface: settings, samples and the three modes of the policy."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import namedtuple
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+from torch.utils.data import default_collate
+
+from literate_rl.off_policy import vtrace, vtrace_data, vtrace_error_discrete_action
+from literate_rl.policies import CategoricalActions, GaussianActions
+from literate_rl.workshop.ding import (
+    IMPALAPolicy,
+    IMPALAPolicyConfig,
+    Timestep,
+    collate,
+)
+
+SMALL = IMPALAPolicyConfig(
+    model={"obs_shape": 3, "action_shape": 2}, unroll_len=4, n_sample=4, batch_size=4
+)
+
+
+def make_impala(continuous: bool = False, **changes: Any) -> IMPALAPolicy:
+    torch.manual_seed(0)
+    kind = "continuous" if continuous else "discrete"
+    return IMPALAPolicy(replace(SMALL, action_space=kind, **changes))
+
+
+def episode(
+    impala: IMPALAPolicy, steps: int, seed: int = 0, end: str = ""
+) -> list[dict[str, Any]]:
+    """Return transitions of one environment that ends as said, or goes on."""
+    generator = torch.Generator().manual_seed(seed)
+    seen = torch.randn(steps + 1, 3, generator=generator)
+    rows = []
+    for t in range(steps):
+        output = impala.forward_collect({0: seen[t]})[0]
+        over = t == steps - 1 and end != ""
+        reward = torch.randn((), generator=generator)
+        step = Timestep(seen[t + 1], reward, over, over and end == "truncated")
+        rows.append(impala.process_transition(seen[t], output, step))
+    return rows
+
+
+PUBLISHED = {
+    "type": "impala",
+    "cuda": False,
+    "on_policy": False,
+    "priority": False,
+    "priority_IS_weight": False,
+    "action_space": "discrete",
+    "unroll_len": 32,
+    "transition_with_policy_data": True,
+    "learn": {
+        "update_per_collect": 4,
+        "batch_size": 16,
+        "learning_rate": 0.0005,
+        "value_weight": 0.5,
+        "entropy_weight": 0.0001,
+        "discount_factor": 0.99,
+        "lambda_": 0.95,
+        "rho_clip_ratio": 1.0,
+        "c_clip_ratio": 1.0,
+        "rho_pg_clip_ratio": 1.0,
+        "grad_clip_type": None,
+        "clip_value": 0.5,
+        "optim": "adam",
+    },
+    "collect": {},
+    "eval": {},
+    "other": {"replay_buffer": {"replay_buffer_size": 1000, "max_use": 16}},
+}
+
+
+def test_the_published_dictionary_is_the_default() -> None:
+    assert IMPALAPolicyConfig.from_dict(PUBLISHED) == IMPALAPolicyConfig()
+    assert PUBLISHED["other"] == {
+        "replay_buffer": {"replay_buffer_size": 1000, "max_use": 16}
+    }
+    changed = {"learn": {"optim": "rmsprop"}, "collect": {"n_sample": 3}}
+    config = IMPALAPolicyConfig.from_dict(changed)
+    assert (config.optim, config.n_sample) == ("rmsprop", 3)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"learn": {"learning_rte": 1}},
+            r"learn has unknown settings: \['learning_rte",
+        ),
+        ({"collect": {"learning_rate": 1}}, "collect has unknown settings"),
+        ({"collect": {"n_episode": 1}}, r"collect has unknown settings: \['n_episode"),
+        ({"seeed": 1}, r"config has unknown settings: \['seeed'\]"),
+        ({"optim": "adam", "learn": {"optim": "adam"}}, r"settings twice: \['optim'\]"),
+        ({"other": {"max_use": 3}}, "other has unknown settings"),
+    ],
+)
+def test_settings_in_the_wrong_place_are_named(config, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        IMPALAPolicyConfig.from_dict(config)
+
+
+def test_the_default_model_fits_the_action_space() -> None:
+    for continuous, kind in ((False, CategoricalActions), (True, GaussianActions)):
+        impala = make_impala(continuous)
+        assert isinstance(impala.model.actions, kind)
+        assert impala.default_model() == ("make_policy", ["literate_rl.policies"])
+        widths = [p.shape for p in impala.model.network.critic.parameters()][0::2]
+        assert widths == [(64, 3), (64, 64), (1, 64)]
+    sizes = {"obs_shape": 3, "action_shape": 2}
+    for wrong in ({"obs_shape": 3}, sizes | {"width": 8}, sizes | {"obs_shape": (3,)}):
+        with pytest.raises(ValueError, match="model must hold"):
+            IMPALAPolicy({"model": wrong})
+
+
+# --- From transitions to samples ------------------------------------------------------
+
+
+@pytest.mark.erratum("padding-counts")
+@given(st.integers(1, 23), st.integers(1, 7), st.sampled_from(["", "terminated"]))
+def test_each_transition_counts_once(steps: int, length: int, end: str) -> None:
+    impala = make_impala(unroll_len=length)
+    rows = [
+        {"obs": torch.tensor([float(t)]), "done": False, "truncated": False}
+        for t in range(steps)
+    ]
+    rows[-1]["done"] = end != ""
+    samples = impala.get_train_sample(rows)
+    counted = torch.zeros(steps)
+    for sample in samples:
+        assert sample["obs"].shape == (length, 1)
+        steps_of_sample = sample["obs"].flatten().long()
+        assert (steps_of_sample.diff() <= 1).all()
+        counted.index_add_(0, steps_of_sample, sample["weight"])
+    assert torch.equal(counted, torch.ones(steps))
+    assert rows[-1]["done"] == (end != "")  # the caller's transitions stay
+
+    # As published, an episode that goes on gets empty steps, and the first one counts.
+    if steps < length and not end:
+        done = torch.tensor([False] * steps + [True] * (length - steps))
+        published = torch.ones(length)
+        published[1:] = 1 - done[:-1].float()
+        assert published[steps] == 1.0
+        assert samples[0]["weight"][steps] == 0.0
+    # And a short tail is filled up with steps that count again.
+    if steps > length and steps % length:
+        starts = [*range(0, steps - length + 1, length), steps - length]
+        assert sum(length for _ in starts) > steps
+
+
+@pytest.mark.erratum("padding-counts")
+@pytest.mark.parametrize("end", ["", "truncated", "terminated"])
+def test_filling_up_changes_no_target(end: str) -> None:
+    """Three steps on their own and filled up to eight have the same loss."""
+    exact, long = make_impala(unroll_len=3), make_impala(unroll_len=8)
+    rows = episode(exact, 3, end=end)
+    losses = []
+    for impala in (exact, long):
+        impala.config = replace(impala.config, entropy_weight=0.0)
+        (sample,) = impala.get_train_sample(rows)
+        info = impala.forward_learn([sample])
+        losses.append(info["total_loss"] * impala.config.unroll_len)
+    # Both are sums of three terms near 1 that cancel, in float32.
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_transitions_without_a_second_flag_are_taken() -> None:
+    """The tuple of DI-engine: an end without a reason is a termination."""
+    published = namedtuple("published", ["obs", "reward", "done", "info"])
+    impala = make_impala()
+    output = {"logit": torch.zeros(2), "action": torch.tensor(1)}
+    step = published(torch.ones(3), torch.ones(1), True, {})
+    row = impala.process_transition(torch.zeros(3), output, step)
+    assert row["truncated"] is False
+    batch = impala.data_preprocess_learn([[row] * 4])
+    assert batch["reward"].shape == (4, 1)
+
+
+@pytest.mark.erratum("collate-drops-a-dimension")
+@pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.parametrize("actions", [1, 2])
+@pytest.mark.parametrize("size", [(1, 1), (5, 1), (1, 3), (4, 3)])
+def test_both_pipelines_give_the_same_batch(continuous, actions, size) -> None:
+    """Lists of lists, dictionaries of lists, dictionaries of tensors; any length."""
+    steps, envs = size
+    model = {"obs_shape": 3, "action_shape": actions}
+    impala = make_impala(continuous, model=model, unroll_len=steps)
+    rows = [episode(impala, steps, seed) for seed in range(envs)]
+    as_lists = [{key: [step[key] for step in row] for key in row[0]} for row in rows]
+    as_tensors = [impala.get_train_sample(row)[0] for row in rows]
+    batches = [
+        impala.data_preprocess_learn(data) for data in (rows, as_lists, as_tensors)
+    ]
+    for batch in batches[1:]:
+        torch.testing.assert_close(batch, batches[0])
+    assert batches[0]["obs_plus_1"].shape == (steps + 1, envs, 3)
+    torch.testing.assert_close(batches[0]["obs_plus_1"][-1, 0], rows[0][-1]["next_obs"])
+    infos = []
+    for data in (rows, as_lists, as_tensors):
+        fresh = make_impala(continuous, model=model)  # its own unroll_len is 4
+        infos.append(fresh.forward_learn(data))
+    assert infos[0] == infos[1] == infos[2]
+    assert list(infos[0]) == impala.monitor_vars_learn()
+
+
+def test_bad_samples_are_named() -> None:
+    impala = make_impala()
+    with pytest.raises(TypeError, match="data must hold dictionaries or lists"):
+        impala.data_preprocess_learn([torch.zeros(3)])
+    with pytest.raises(ValueError, match="items must hold at least one"):
+        impala.data_preprocess_learn([])
+    with pytest.raises(ValueError, match="items must hold at least one"):
+        impala.forward_collect({})
+    rows = episode(impala, 2)
+    without = {key: x for key, x in rows[1].items() if key != "logit"}
+    with pytest.raises(ValueError, match=r"data must hold \['logit'\]"):
+        impala.data_preprocess_learn([[without]])
+    uneven = "data must hold samples of one length, and in each step the same entries"
+    for data in ([[rows[0], without]], [rows, rows[:1]]):
+        with pytest.raises(ValueError, match=uneven):
+            impala.data_preprocess_learn(data)
+
+
+def test_weights_come_in_all_forms_of_the_pipelines() -> None:
+    """None for no weight; an importance weight as a number, a list or a tensor."""
+    impala = make_impala(priority=True, priority_IS_weight=True)
+    rows = episode(impala, 3)
+    sample = {key: [row[key] for row in rows] for key in rows[0]}
+    for number in (0.5, [0.5] * 3, [torch.tensor(0.5)] * 3, torch.tensor([0.5])):
+        data = [sample | {"IS": number, "weight": None}] * 2
+        weight = impala.data_preprocess_learn(data)["weight"]
+        assert torch.equal(weight, torch.full((3, 2), 0.5))
+    data = [[row | {"IS": 0.5, "weight": None} for row in rows]]
+    assert torch.equal(
+        impala.data_preprocess_learn(data)["weight"], torch.full((3, 1), 0.5)
+    )
+    assert torch.equal(
+        impala.get_train_sample(tuple(rows))[0]["obs"][0], rows[0]["obs"]
+    )
+
+
+@pytest.mark.erratum("collate-drops-a-dimension")
+def test_lists_below_the_first_level_stay_lists() -> None:
+    said = {"mu": [torch.zeros(2)] * 3, "sigma": [torch.ones(2)] * 3}
+    sample = {"reward": [torch.ones(())] * 3, "logit": said}
+    published = default_collate([sample, sample])
+    published = {
+        key: default_collate(x) if isinstance(x, list) else x
+        for key, x in published.items()
+    }
+    assert published["reward"].shape == (3, 2)
+    assert isinstance(published["logit"]["mu"], list)
+    with pytest.raises((TypeError, ValueError)):
+        Normal(*published["logit"].values())
+    assert collate([sample, sample], dim=1)["logit"]["mu"].shape == (3, 2, 2)
+
+    # And a squeezed action of one number is refused, or pairs all with all.
+    for steps, shape in ((5, None), (3, (3, 3, 3))):
+        mu, action = torch.zeros(steps, 3, 1), torch.zeros(steps, 3)
+        if shape is None:
+            with pytest.raises(ValueError, match="not broadcastable"):
+                Normal(mu, 1.0).log_prob(action)
+        else:
+            assert Normal(mu, 1.0).log_prob(action).shape == shape
+
+
+class DictModel(nn.Module):
+    """A model whose observations are dictionaries and whose value ends in tanh."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor = nn.Linear(3, 2)
+        self.critic = nn.Linear(3, 1)
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return self.actor(torch.cat([obs["near"], obs["far"]], -1))
+
+    def value(self, obs: dict[str, Tensor]) -> Tensor:
+        joined = torch.cat([obs["near"], obs["far"]], -1)
+        return self.critic(joined).tanh().squeeze(-1)
+
+    def evaluate_actions(self, obs: Any, action: Tensor) -> tuple[Tensor, Tensor]:
+        return CategoricalActions(2).evaluate(self(obs), action)
+
+    def noise(self, steps: int, envs: int, generator: torch.Generator) -> Tensor:
+        return torch.empty(steps, envs, 2).exponential_(generator=generator).log().neg()
+
+    def act(self, obs: dict[str, Tensor], noise: Tensor | float) -> Tensor:
+        return (self(obs) + noise).argmax(-1)
+
+
+@pytest.mark.erratum("successor-is-the-next-row")
+def test_dictionaries_as_observations_and_a_squashed_value_train() -> None:
+    torch.manual_seed(0)
+    impala = IMPALAPolicy(SMALL, DictModel())
+    seen = [{"near": torch.randn(2), "far": torch.randn(1)} for _ in range(5)]
+    rows = []
+    for t in range(4):
+        output = impala.forward_collect({3: seen[t]})[3]
+        step = Timestep(seen[t + 1], 1.0, t == 2, t == 2)
+        rows.append(impala.process_transition(seen[t], output, step))
+    before = impala.model.critic.weight.clone()
+    info = impala.forward_learn([rows, rows])
+    assert all(math.isfinite(number) for number in info.values())
+    assert not torch.equal(before, impala.model.critic.weight)
+    # As published, the observations are joined as if they were tensors.
+    with pytest.raises(TypeError):
+        torch.cat([seen[0], seen[1]])
+
+
+def test_collate_keeps_every_dimension() -> None:
+    items = [{"a": np.ones(1), "b": [1.0, 2.0]}, {"a": np.zeros(1), "b": [3.0, 4.0]}]
+    stacked = collate(items)
+    assert stacked["a"].shape == (2, 1)
+    assert stacked["b"].tolist() == [[1, 2], [3, 4]]
+    assert collate(items, dim=1)["b"].tolist() == [[1, 3], [2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"action_space": "hybrid"}, "action_space must be 'discrete' or 'continuous'"),
+        ({"transition_with_policy_data": False}, "transition_with_policy_data must be"),
+        ({"type": "ppo"}, "type must be 'impala'"),
+        ({"learn": {"batch_size": 0}}, "batch_size must be at least 1, got 0"),
+    ],
+)
+def test_illegal_settings_are_named(changes, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        IMPALAPolicy(changes)
+
+
+def test_without_the_learn_mode_there_is_no_optimiser() -> None:
+    actor = IMPALAPolicy(SMALL, enable_field=["collect"])
+    assert not hasattr(actor, "learner")
+    assert actor.forward_collect({0: torch.zeros(3)}).keys() == {0}
+
+
+# --- Learn mode -----------------------------------------------------------------------
+
+
+def test_the_loss_is_put_together_by_hand() -> None:
+    """Two environments; one is truncated in the middle of the unroll."""
+    impala = make_impala(value_weight=0.7, entropy_weight=0.3)
+    other = make_impala()
+    rows = [
+        episode(other, 2, 0, "truncated") + episode(other, 2, 1),
+        episode(other, 4, 2, "terminated"),
+    ]
+    batch = impala.data_preprocess_learn(rows)
+    obs, model = batch["obs"], impala.model
+    with torch.no_grad():
+        next_value = model.value(batch["next_obs"])
+        value = torch.cat([model.value(obs), next_value[-1:]])
+        loss = vtrace_error_discrete_action(
+            vtrace_data(
+                model(obs),
+                batch["logit"],
+                batch["action"],
+                value,
+                batch["reward"],
+                None,
+                torch.tensor([[0, 0], [0, 0], [0, 0], [0, 1]]).bool(),
+                torch.tensor([[0, 0], [1, 0], [0, 0], [0, 0]]).bool(),
+                next_value,
+            )
+        )
+    info = impala.forward_learn(rows)
+    expected = loss.policy_loss + 0.7 * loss.value_loss - 0.3 * loss.entropy_loss
+    assert info["total_loss"] == pytest.approx(expected.item(), rel=1e-5)
+    assert info["value_loss"] == pytest.approx(loss.value_loss.item(), rel=1e-5)
+
+
+@pytest.mark.erratum("sample-after-an-end")
+def test_the_step_behind_an_end_keeps_reward_and_value() -> None:
+    impala = make_impala()
+    rows = episode(impala, 2, 0, "terminated") + episode(impala, 2, 1)
+    batch = impala.data_preprocess_learn([rows])
+    value = torch.full((5,), 5.0)
+    output = {"logit": torch.zeros(5, 2), "value": value}
+    steps = impala.reshape_data(output, batch)
+    assert value.tolist() == [5.0] * 5  # not written to
+    assert steps.value.flatten().tolist() == [5.0] * 5
+    torch.testing.assert_close(steps.reward, batch["reward"])
+    assert steps.weight.flatten().tolist() == [1.0] * 4
+
+    # As published: the mask is put where the value of the next step is.
+    done = batch["done"].float()
+    published, weight = value.reshape(5, 1).clone(), torch.ones(4, 1)
+    published[1:] = published[1:] * (1 - done)
+    weight[1:] = 1 - done[:-1]
+    assert published[2] == 0.0
+    assert weight[2] == 0.0
+    assert not done[2]
+
+
+@pytest.mark.erratum("impala-time-limit")
+def test_a_limit_taken_for_an_end_lowers_all_advantages_before_it() -> None:
+    """Steps that pay 1 in states worth 100 under 0.99: nothing is a surprise."""
+    impala = make_impala()
+    batch = impala.data_preprocess_learn([episode(impala, 4, end="truncated")])
+    batch["reward"] = torch.ones(4, 1)
+    impala.model.value = lambda obs: torch.full(obs.shape[:-1], 100.0)
+    output = {"logit": torch.zeros(5, 2), "value": torch.full((5,), 100.0)}
+    steps = impala.reshape_data(output, batch | {"logit": torch.zeros(4, 1, 2)})
+    loss = vtrace_error_discrete_action(steps)
+    assert loss.policy_loss.item() == pytest.approx(0.0, abs=1e-4)
+    # As published there is one flag.
+    never = torch.zeros_like(steps.truncated)
+    hundred, one = torch.full((4, 1), 100.0), torch.ones(4, 1)
+    columns = (torch.zeros(4, 1), one, hundred, hundred)
+    _, published = vtrace(*columns, batch["done"], never)
+    weights = 0.9405 ** torch.arange(3, -1, -1).unsqueeze(1)
+    torch.testing.assert_close(published, -99 * weights)
+
+
+@pytest.mark.erratum("successor-is-the-next-row")
+def test_a_truncated_step_is_valued_at_its_true_successor() -> None:
+    impala = make_impala()
+    rows = episode(impala, 2, 0, "truncated") + episode(impala, 2, 1)
+    batch = impala.data_preprocess_learn([rows])
+    flat = batch["obs_plus_1"].flatten(0, 1)
+    with torch.no_grad():
+        output = {"logit": impala.model(flat), "value": impala.model.value(flat)}
+        steps = impala.reshape_data(output, batch)
+        truth = impala.model.value(batch["next_obs"])
+    torch.testing.assert_close(steps.next_value, truth)
+    published = output["value"][1:].reshape(4, 1)
+    assert not torch.isclose(published[1], truth[1])
+
+
+@pytest.mark.erratum("unroll-length-fixed")
+def test_the_number_of_steps_is_that_of_the_data() -> None:
+    impala = make_impala(unroll_len=5)
+    rows = [episode(impala, 2, seed) for seed in range(4)]
+    batch = impala.data_preprocess_learn(rows)
+    value = torch.arange(12.0)
+    output = {"logit": torch.zeros(12, 2), "value": value}
+    steps = impala.reshape_data(output, batch)
+    assert steps.value[:, 0].tolist() == [0, 4, 8]
+    # As published: the setting decides, and the columns are mixed up.
+    assert value.reshape(5 + 1, -1)[:, 0].tolist() == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.erratum("priority-weights-dead")
+def test_importance_weights_reach_the_loss_and_priorities_come_back() -> None:
+    def learn(*numbers: float) -> dict[str, Any]:
+        impala = make_impala(priority=True, priority_IS_weight=True, entropy_weight=0.0)
+        rows = [episode(impala, 4, seed) for seed in (0, 1)]
+        samples = [impala.get_train_sample(row)[0] for row in rows]
+        weighted = zip(samples, numbers, strict=True)
+        return impala.forward_learn([sample | {"IS": w} for sample, w in weighted])
+
+    whole, half = learn(1.0, 1.0), learn(0.5, 0.5)
+    assert half["grad_norm"] == pytest.approx(whole["grad_norm"] / 2, rel=1e-5)
+    parts = learn(1.0, 0.0)["total_loss"] + learn(0.0, 1.0)["total_loss"]
+    assert whole["total_loss"] == pytest.approx(parts, rel=1e-5)
+
+    # As published: the weights that go on are marks of the ends, whatever was drawn.
+    losses = []
+    for number in (1.0, 0.5):
+        impala = make_impala(priority=True, priority_IS_weight=True)
+        sample = impala.get_train_sample(episode(impala, 4))[0] | {"IS": number}
+        batch = impala.data_preprocess_learn([sample])
+        assert batch["weight"].unique().tolist() == [number]
+        batch["weight"] = torch.ones_like(batch["reward"])
+        batch["weight"][1:] = 1 - batch["done"][:-1].float()
+        losses.append(impala.learn(batch)["total_loss"])
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("value_weight", [0.0, 0.5])
+def test_priorities_are_mean_distances_of_values_from_targets(value_weight) -> None:
+    """One sample is whole, the other has three steps and two that fill up."""
+    impala = make_impala(
+        priority=True, priority_IS_weight=True, unroll_len=5, value_weight=value_weight
+    )
+    rows = [episode(impala, 5, 0), episode(impala, 3, 1, "terminated")]
+    impala.model.load_state_dict(make_impala(entropy_weight=0.0).model.state_dict())
+    expected = []
+    for row in rows:  # each on its own, without weights
+        columns = [
+            torch.stack([torch.as_tensor(step[key]) for step in row]).unsqueeze(1)
+            for key in ("obs", "next_obs", "logit", "action", "reward", "done")
+        ]
+        obs, next_obs, logit, action, reward, done = columns
+        with torch.no_grad():
+            value, next_value = impala.model.value(obs), impala.model.value(next_obs)
+            new, old = (
+                Categorical(logits=x).log_prob(action)
+                for x in (impala.model(obs), logit)
+            )
+        never = torch.zeros_like(done)
+        target, _ = vtrace(new - old, reward, value, next_value, done, never)
+        expected.append((target - value).abs().mean().item())
+    samples = [impala.get_train_sample(row)[0] for row in rows]
+    info = impala.forward_learn([samples[0] | {"IS": 0.3}, samples[1] | {"IS": 1.0}])
+    assert info["priority"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.erratum("rate-from-defaults")
+def test_the_step_size_in_the_log_is_the_one_in_use() -> None:
+    impala = make_impala()
+    impala.learner.optimizer.param_groups[0]["lr"] = 0.125
+    rows = episode(impala, 4)
+    assert impala.forward_learn([rows])["cur_lr"] == 0.125
+    assert impala.learner.optimizer.defaults["lr"] == SMALL.learning_rate
+
+
+def test_state_comes_back() -> None:
+    changes = {"grad_clip_type": "clip_momentum_norm", "clip_value": 0.5}
+    impala, other = make_impala(**changes), make_impala(**changes)
+    rows = episode(impala, 4)
+    impala.forward_learn([episode(impala, 4, 1)])
+    impala.forward_learn([rows])
+    state = copy.deepcopy(impala.state_dict_learn())
+    other.forward_collect({0: torch.zeros(3)})
+    other.load_state_dict_learn(state)
+    for _ in range(2):  # the second one sees how the first gradient was clipped
+        assert impala.forward_learn([rows]) == other.forward_learn([rows])
+    drawn = [p.forward_collect({0: torch.zeros(3)}) for p in (impala, other)]
+    assert drawn[0][0]["action"] == drawn[1][0]["action"]
+
+
+@pytest.mark.parametrize("kind", ["optimiser", "model", "generator", "norms"])
+def test_a_state_that_does_not_fit_changes_nothing(kind) -> None:
+    impala = make_impala(grad_clip_type="clip_momentum_norm")
+    impala.forward_learn([episode(impala, 4)])
+    before = copy.deepcopy(impala.state_dict_learn())
+    other = make_impala(optim="rmsprop" if kind == "optimiser" else "adam")
+    other.forward_learn([episode(other, 4, 1)])
+    state = other.state_dict_learn()
+    if kind == "model":
+        state["model"] = make_impala(
+            model={"obs_shape": 3, "action_shape": 5}
+        ).model.state_dict()
+    elif kind != "optimiser":
+        del state[kind]
+    with pytest.raises((ValueError, KeyError, RuntimeError)):
+        impala.load_state_dict_learn(state)
+    torch.testing.assert_close(impala.state_dict_learn(), before, rtol=0, atol=0)
+
+
+# --- Collect and eval mode ------------------------------------------------------------
+
+
+def test_collect_draws_from_the_policy() -> None:
+    impala = make_impala()
+    nn.init.normal_(impala.model.network.actor[-1].weight, std=2.0)
+    seen = torch.randn(3)
+    output = impala.forward_collect(dict.fromkeys(range(4000), seen))
+    logit = impala.model(seen.unsqueeze(0))[0]
+    torch.testing.assert_close(output[0]["logit"], logit, rtol=1e-4, atol=1e-5)
+    drawn = torch.stack([row["action"] for row in output.values()])
+    frequency = torch.bincount(drawn, minlength=2) / len(drawn)
+    torch.testing.assert_close(frequency, logit.softmax(0), rtol=0, atol=0.03)
+
+
+def test_collect_of_numbers_has_mean_and_deviation() -> None:
+    impala = make_impala(continuous=True)
+    nn.init.constant_(impala.model.network.actor.log_sigma, -1.0)
+    output = impala.forward_collect(dict.fromkeys(range(4000), torch.zeros(3)))
+    drawn = torch.stack([row["action"] for row in output.values()])
+    torch.testing.assert_close(
+        drawn.std(0), output[0]["logit"]["sigma"], rtol=0.05, atol=0
+    )
+    torch.testing.assert_close(
+        drawn.mean(0), output[0]["logit"]["mu"], rtol=0, atol=0.03
+    )
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_eval_takes_the_best_action_and_keeps_the_numbers(continuous) -> None:
+    impala = make_impala(continuous)
+    data = {7: np.ones(3), 2: np.zeros(3, dtype=np.float32)}
+    output = impala.forward_eval(data)
+    assert list(output) == [7, 2]
+    row = output[7]
+    best = row["logit"]["mu"] if continuous else row["logit"].argmax()
+    torch.testing.assert_close(row["action"], best)
+    assert not row["action"].requires_grad
+
+
+@pytest.mark.erratum("mask-in-one-place")
+def test_a_mask_of_the_actor_alone_moves_the_ratio() -> None:
+    logit = torch.zeros(1, 1, 4)
+    masked = logit.masked_fill(torch.tensor([0, 0, 1, 1]).bool(), -torch.inf)
+    action = torch.zeros(1, 1, dtype=torch.long)
+    value, reward = torch.zeros(2, 1), torch.ones(1, 1)
+    losses = [
+        vtrace_error_discrete_action(vtrace_data(new, masked, action, value, reward))
+        for new in (masked, logit)
+    ]
+    # The surprise is 1. With the ratio 1/2 the target is only half of it.
+    assert losses[0].value_loss.item() == pytest.approx(1.0)
+    assert losses[1].value_loss.item() == pytest.approx(0.25)
