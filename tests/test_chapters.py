@@ -30,7 +30,7 @@ FOUNDATIONS = {
     "workshop.episodes",
     "workshop.worlds",
 }
-ADAPTERS: set[str] = set()
+ADAPTERS = {"workshop.alf"}
 
 
 def each(*kinds: str) -> pytest.MarkDecorator:

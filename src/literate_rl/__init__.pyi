@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 93fac7812096ac07
+# Generated from chapters/*.py (edit there); digest e4aa9ccb5c0596da
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -79,22 +79,16 @@ from .disjoint_network import (
     RecurrentEncodingNetwork as RecurrentEncodingNetwork,
 )
 from .ppg import (
-    AlgStep as AlgStep,
+    AuxiliaryPhase as AuxiliaryPhase,
+    Chunks as Chunks,
     ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
-    LossInfo as LossInfo,
     PPGAlgorithm as PPGAlgorithm,
-    PPGAuxAlgorithm as PPGAuxAlgorithm,
-    PPGAuxOptions as PPGAuxOptions,
-    PPGAuxPhaseLoss as PPGAuxPhaseLoss,
     PPGAuxPhaseLossInfo as PPGAuxPhaseLossInfo,
     PPGConfig as PPGConfig,
-    PPGRolloutInfo as PPGRolloutInfo,
-    PPGTrainInfo as PPGTrainInfo,
     PhasicNetwork as PhasicNetwork,
-    TimeStep as TimeStep,
+    auxiliary_loss as auxiliary_loss,
     element_wise_squared_loss as element_wise_squared_loss,
     make_phasic_policy as make_phasic_policy,
-    ppg_network_forward as ppg_network_forward,
     ppg_settings as ppg_settings,
 )
 from .off_policy import (
@@ -195,4 +189,15 @@ from .workshop.pictures import (
     dial as dial,
     plot as plot,
     predict as predict,
+)
+from .workshop.alf import (
+    AlgStep as AlgStep,
+    LossInfo as LossInfo,
+    PPGAuxAlgorithm as PPGAuxAlgorithm,
+    PPGAuxOptions as PPGAuxOptions,
+    PPGAuxPhaseLoss as PPGAuxPhaseLoss,
+    PPGRolloutInfo as PPGRolloutInfo,
+    PPGTrainInfo as PPGTrainInfo,
+    TimeStep as TimeStep,
+    ppg_network_forward as ppg_network_forward,
 )

@@ -1,0 +1,593 @@
+# Generated from chapters/workshop/alf.py (edit there); digest f2dd9e8f1fd9aff0
+"""ALF's interface: its names for a step, for what is handed on, and for PPG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from jaxtyping import Shaped
+from torch import Tensor, nn
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
+
+from literate_rl.advantages import lambda_returns
+from literate_rl.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.ppg import (
+    AuxiliaryPhase,
+    Chunks,
+    PPGAuxPhaseLossInfo,
+    PPGConfig,
+    auxiliary_loss,
+    element_wise_squared_loss,
+    in_chunks,
+)
+from literate_rl.ppo import Policy
+from literate_rl.workshop.nests import ends, map_nest
+from literate_rl.workshop.signatures import (
+    Count,
+    Float,
+    Fraction,
+    NonNegative,
+    check_finite,
+    checked,
+)
+
+__all__ = [
+    "AlgStep",
+    "LossInfo",
+    "PPGAuxAlgorithm",
+    "PPGAuxOptions",
+    "PPGAuxPhaseLoss",
+    "PPGRolloutInfo",
+    "PPGTrainInfo",
+    "TimeStep",
+    "ppg_network_forward",
+]
+
+
+FIRST, MID, LAST = 0, 1, 2
+
+
+class TimeStep(NamedTuple):
+    """A step of B environments, before and after the action.
+
+    Attributes:
+        step_type: 0 for the first step of an episode, 2 for the last one, whether it
+            terminated or was truncated, 1 for all others.
+        reward: What the step was paid.
+        discount: 0 where the task ended with this step, 1 elsewhere.
+        observation: What the network sees, a nest of tensors.
+    """
+
+    step_type: Any
+    reward: Any
+    discount: Any
+    observation: Any
+
+
+class AlgStep(NamedTuple):
+    """What an algorithm makes of a step: output, next state, information for a loss."""
+
+    output: Any
+    state: Any
+    info: Any
+
+
+class LossInfo(NamedTuple):
+    """A loss for each step, (T, B), and its parts."""
+
+    loss: Tensor
+    extra: Any
+
+
+class PPGRolloutInfo(NamedTuple):
+    """What the network said about a step, and what happened then.
+
+    Attributes:
+        action_distribution: Nest of distributions of the action.
+        action: What was done, a nest of tensors.
+        log_prob: Its log-probability, or () where it was not needed.
+        value: Value.
+        aux: Auxiliary value, or () where it was not required.
+        step_type: As in ``TimeStep``.
+        discount: As in ``TimeStep``.
+        reward: As in ``TimeStep``.
+        reward_weights: Always (): rewards are single numbers here.
+        next_value: Value of the step's true successor, or () where it is not known.
+            Not among the documented fields.
+    """
+
+    action_distribution: Any
+    action: Any
+    log_prob: Any
+    value: Any
+    aux: Any
+    step_type: Any
+    discount: Any
+    reward: Any
+    reward_weights: Any
+    next_value: Any = ()
+
+
+class PPGTrainInfo(NamedTuple):
+    """A ``PPGRolloutInfo`` of today's network, beside what was said in the rollout.
+
+    Attributes:
+        rollout_action_distribution: Nest of distributions that the clone keeps to.
+        rollout_value: Value at the time of the rollout.
+        rollout_log_prob: Log-probability at that time.
+        rollout_next_value: Value of the true successor at that time. Not among the
+            documented fields.
+
+    All other attributes are those of ``PPGRolloutInfo``. Each is () by default.
+    """
+
+    action_distribution: Any = ()
+    action: Any = ()
+    log_prob: Any = ()
+    value: Any = ()
+    aux: Any = ()
+    step_type: Any = ()
+    discount: Any = ()
+    reward: Any = ()
+    reward_weights: Any = ()
+    rollout_action_distribution: Any = ()
+    rollout_value: Any = ()
+    rollout_log_prob: Any = ()
+    rollout_next_value: Any = ()
+
+    def absorbed(self, rollout_info: PPGRolloutInfo) -> PPGTrainInfo:
+        """Return a new tuple that has taken over what a network says of the same steps.
+
+        The action, its log-probability and all that belongs to the rollout stay.
+
+        Args:
+            rollout_info: What ``ppg_network_forward`` returned for these steps.
+        """
+        new = rollout_info._asdict()
+        for kept in ("action", "log_prob", "next_value"):
+            del new[kept]
+        return self._replace(**new)
+
+
+@checked
+def ppg_network_forward(
+    network: DisjointPolicyValueNetwork,
+    inputs: TimeStep,
+    state: Any = (),
+    require_aux: bool = True,
+    epsilon_greedy: Fraction | None = None,
+) -> AlgStep:
+    """Pass one step through the network and choose an action.
+
+    Args:
+        network: The network.
+        inputs: The step of B environments.
+        state: The network's state, or () at a start or without memory.
+        require_aux: Whether the auxiliary value is wanted.
+        epsilon_greedy: None to draw the action; otherwise the probability of drawing
+            it, and it is the mode in all other cases.
+
+    Returns:
+        The action (a nest of tensors, as the distributions count and scale it), the
+        next state and a ``PPGRolloutInfo``. Action and log-probability carry no
+        gradient. With ``epsilon_greedy`` the log-probability is ().
+    """
+    output, state = network(inputs.observation, state, require_aux)
+    distribution, value, aux = output
+    log_prob: Any = ()
+    if epsilon_greedy is None:
+        action = map_nest(lambda leaf: leaf.sample(), distribution)
+        terms = map_nest(lambda leaf, a: leaf.log_prob(a), distribution, action)
+        log_prob = sum(ends(terms)).detach()
+    else:
+        action = map_nest(partial(draw_or_mode, q=epsilon_greedy), distribution)
+    step_type, reward, discount, _ = inputs
+    info = PPGRolloutInfo(
+        distribution, action, log_prob, value, aux, step_type, discount, reward, ()
+    )
+    return AlgStep(action, state, info)
+
+
+def draw_or_mode(leaf: Any, q: float) -> Tensor:
+    """Draw from a distribution with probability q, row by row, else take its mode."""
+    # The mixture {eq}`greedy-mixture`. To be greedy always needs no random number.
+    mode: Tensor = leaf.mode.detach()
+    if q == 0:
+        return mode
+    drawn = torch.rand(leaf.batch_shape, device=mode.device) < q
+    choice = drawn.view(*drawn.shape, *[1] * len(leaf.event_shape))
+    return torch.where(choice, leaf.sample(), mode)
+
+
+def divergence(old: Any, new: Any) -> Tensor:
+    """Return the divergence between nests of distributions, without gradient in old."""
+    # Leaf by leaf, {eq}`nested-divergence`.
+    total: Tensor = sum(ends(map_nest(divergence_of_leaf, old, new)))
+    return total
+
+
+def divergence_of_leaf(old: Any, new: Any) -> Tensor:
+    """Return the divergence between two distributions of the same states."""
+    if old.batch_shape != new.batch_shape:  # `kl_divergence` would stretch one of them
+        wanted, given = tuple(new.batch_shape), tuple(old.batch_shape)
+        raise ValueError(
+            f"the rollout's action_distribution must have shape {wanted}, got {given}"
+        )
+    return kl_divergence(frozen(old), new)
+
+
+def frozen(leaf: Any) -> Any:
+    """Return a distribution without gradient."""
+    if isinstance(leaf, Categorical):
+        return Categorical(logits=leaf.logits.detach(), validate_args=False)
+    if isinstance(leaf, Independent) and isinstance(leaf.base_dist, Normal):
+        normal, dims = leaf.base_dist, len(leaf.event_shape)
+        base = Normal(normal.loc.detach(), normal.scale.detach(), validate_args=False)
+        return Independent(base, dims, validate_args=False)
+    return leaf
+
+
+@checked
+def targets(
+    reward: Float[Tensor, "T B"],
+    value: Float[Tensor, "T B"] | tuple[Any, ...],
+    next_value: Float[Tensor, "T B"] | tuple[Any, ...],
+    step_type: Shaped[Tensor, "T B"],
+    discount: Shaped[Tensor, "T B"],
+    gamma: Fraction,
+    lambda_: Fraction,
+) -> Float[Tensor, "T B"]:
+    """Return the targets of the values; one of both values may be ()."""
+    if isinstance(next_value, tuple):
+        next_value = successors(value, step_type)
+    terminated = discount == 0
+    truncated = (step_type == LAST) & ~terminated
+    return lambda_returns(reward, next_value, terminated, truncated, gamma, lambda_)
+
+
+@checked
+def successors(
+    value: Float[Tensor, "T B"], step_type: Shaped[Tensor, "T B"]
+) -> Float[Tensor, "T B"]:
+    """Return the values of successors as far as the steps themselves tell them.
+
+    That is the value of the next step. Where an episode or the data end, the successor
+    is not among the steps, and the step's own value stands in.
+    """
+    following = torch.cat([value[1:], value[-1:]]).detach()
+    return torch.where(step_type == LAST, value.detach(), following)
+
+
+class PPGAuxPhaseLoss(nn.Module):
+    """The loss of the auxiliary phase.
+
+    Args:
+        td_error_loss_fn: Function of estimates and targets that returns errors.
+        policy_kl_loss_weight: Weight of the divergence.
+        gamma: Discount. A list of discounts, one for each of several rewards, is not
+            supported: the value is a single number.
+        td_lambda: Decay of the weights of longer returns.
+        name: Name of the loss.
+    """
+
+    @checked
+    def __init__(
+        self,
+        td_error_loss_fn: Callable[[Tensor, Tensor], Tensor] = (
+            element_wise_squared_loss
+        ),
+        policy_kl_loss_weight: NonNegative = 1.0,
+        gamma: Fraction = 0.999,
+        td_lambda: Fraction = 0.95,
+        name: str = "PPGAuxPhaseLoss",
+    ) -> None:
+        super().__init__()
+        self.td_error_loss_fn, self.weight = td_error_loss_fn, policy_kl_loss_weight
+        self.gamma, self.td_lambda, self.name = gamma, td_lambda, name
+
+    def target(self, info: PPGTrainInfo) -> Tensor:
+        """Return the targets (T, B), made from what was seen during the rollout."""
+        return targets(
+            info.reward,
+            info.rollout_value,
+            info.rollout_next_value,
+            info.step_type,
+            info.discount,
+            self.gamma,
+            self.td_lambda,
+        )
+
+    def terms(
+        self, value: Tensor, aux: Tensor, target: Tensor, kl: Tensor
+    ) -> tuple[Tensor, PPGAuxPhaseLossInfo]:
+        """Return the loss and its three parts, as ``auxiliary_loss`` does."""
+        weight, error = self.weight, self.td_error_loss_fn
+        return auxiliary_loss(value, aux, target, kl, weight, error)
+
+    def forward(self, info: PPGTrainInfo) -> LossInfo:
+        """Return the loss (T, B) of steps in time order, and its parts."""
+        kl = divergence(info.rollout_action_distribution, info.action_distribution)
+        return LossInfo(*self.terms(info.value, info.aux, self.target(info), kl))
+
+
+class PPGAuxOptions(NamedTuple):
+    """Options of the auxiliary phase.
+
+    Attributes:
+        enabled: Whether there is an auxiliary phase at all.
+        interval: Policy phases between two auxiliary phases.
+        mini_batch_length: Steps of a chunk, or None for the steps of a rollout.
+        mini_batch_size: Chunks of a minibatch, at most.
+        num_updates_per_train_iter: Epochs of an auxiliary phase.
+    """
+
+    enabled: bool = True
+    interval: Count = 32
+    mini_batch_length: Count | None = None
+    mini_batch_size: Count = 8
+    num_updates_per_train_iter: Count = 6
+
+
+AUX_OPTIONS = PPGAuxOptions()
+REWARD = spaces.Box(-np.inf, np.inf, ())
+
+
+def row_of(leaf: Any) -> Tensor:
+    """Return the row of numbers that describes a distribution; a tensor is one."""
+    if isinstance(leaf, Categorical):
+        logit: Tensor = leaf.logits
+        return logit
+    if isinstance(leaf, Independent):
+        normal: Any = leaf.base_dist
+        both = [normal.loc, normal.scale.log()]
+        dims = len(leaf.event_shape)
+        return torch.cat([x.reshape(*x.shape[: x.ndim - dims], -1) for x in both], -1)
+    row: Tensor = leaf
+    return row
+
+
+class NestedPolicy(nn.Module):
+    """The disjoint network as network and action distribution of a path's policy.
+
+    A row is a tuple of rows here, one for each leaf of the action.
+    """
+
+    def __init__(self, network: DisjointPolicyValueNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, observation: Any) -> Any:
+        """Return the rows that describe the policy."""
+        (rows, _, _), _ = self.network.heads(observation, (), False)
+        return rows
+
+    def three_heads(self, observation: Any) -> Any:
+        """Return rows, values and auxiliary values."""
+        output, _ = self.network.heads(observation)
+        return output
+
+    def kl(self, old: Any, new: Any) -> Tensor:
+        """Return the divergences between rows."""
+        return divergence(
+            self.network.distribution(old), self.network.distribution(new)
+        )
+
+
+class PPGAuxAlgorithm:
+    """The auxiliary phase: both values learn from old experience; the policy is held.
+
+    Args:
+        observation_spec: Space of one observation.
+        action_spec: Space of one action.
+        reward_spec: Space of a reward: a box without dimensions, a single number.
+        config: Settings; the defaults if None.
+        optimizer: Optimiser of the auxiliary phase, or None for Adam.
+        dual_actor_value_network: The network, shared with the policy that acts; None
+            makes one.
+        aux_options: Options of the auxiliary phase. Where it is not enabled, nothing
+            is stored and nothing is trained.
+        debug_summaries: Whether ``train_iter`` also tells the mean norm of the
+            gradient, before it is clipped.
+        name: Name of the algorithm.
+
+    Attributes:
+        buffer: Experience since the last phase, a list of steps.
+    """
+
+    @checked
+    def __init__(
+        self,
+        observation_spec: spaces.Space[Any],
+        action_spec: spaces.Space[Any],
+        reward_spec: spaces.Space[Any] = REWARD,
+        config: PPGConfig | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        dual_actor_value_network: DisjointPolicyValueNetwork | None = None,
+        aux_options: PPGAuxOptions = AUX_OPTIONS,
+        debug_summaries: bool = False,
+        name: str = "PPGAuxAlgorithm",
+    ) -> None:
+        if reward_spec.shape != ():
+            raise ValueError(f"reward_spec must be a single number, got {reward_spec}")
+        self.network = dual_actor_value_network or DisjointPolicyValueNetwork(
+            observation_spec, action_spec
+        )
+        self.options, self.debug_summaries, self.name = (
+            aux_options,
+            debug_summaries,
+            name,
+        )
+        self.config = replace(
+            config or PPGConfig(),
+            aux_batch_size=aux_options.mini_batch_size,
+            aux_epochs=aux_options.num_updates_per_train_iter,
+        )
+        self.loss = PPGAuxPhaseLoss(
+            policy_kl_loss_weight=self.config.clone_weight,
+            gamma=self.config.gamma,
+            td_lambda=self.config.lambda_,
+        )
+        nested = NestedPolicy(self.network)
+        self.phase = AuxiliaryPhase(Policy(nested, nested), self.config, optimizer)
+        self.buffer: list[tuple[Any, PPGRolloutInfo]] = []
+        self.form: Any = None  # shapes and types of an experience
+
+    @property
+    def interval(self) -> int:
+        """Policy phases between two auxiliary phases."""
+        return self.options.interval
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser of the auxiliary phase."""
+        return self.phase.optimizer
+
+    def observe_for_aux_replay(self, exp: tuple[Any, PPGRolloutInfo]) -> None:
+        """Store the experience of one step of B environments.
+
+        Args:
+            exp: The observation, a nest of tensors ``(B, *)``, and the rollout's
+                information on it. It is copied. Nothing is stored if the network cannot
+                learn from it, or if it differs in form from the first experience.
+        """
+        if not self.options.enabled:
+            return
+        if not (isinstance(exp, tuple) and isinstance(exp[-1], PPGRolloutInfo)):
+            raise TypeError(
+                f"exp must be an observation and a PPGRolloutInfo, got {exp!r:.40}"
+            )
+        observation, info = exp
+        rows = tuple(row_of(leaf) for leaf in ends(info.action_distribution))
+        new = (observation, info._replace(action_distribution=rows))
+        for x in ends(new):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"exp must hold tensors, got {type(x).__name__}")
+        form = map_nest(lambda x: f"{tuple(x.shape)} {x.dtype}", new)
+        if self.form is None:
+            self.check_first(*new)
+        elif form != self.form:
+            raise ValueError(f"exp must have the form {self.form}, got {form}")
+        numbers = (observation, info.reward, info.value, info.next_value)
+        for x in ends(numbers):
+            check_finite(x, exp=x)
+        self.form = form
+        self.buffer.append(map_nest(lambda x: x.detach().clone(), new))
+
+    @torch.no_grad()
+    def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
+        """Raise unless the network can learn from experience of this form."""
+        (rows, value, _), state = self.network.heads(observation)
+        if any(True for _ in ends(state)):
+            raise ValueError(
+                "dual_actor_value_network must have encoders without memory: the "
+                "auxiliary phase passes the steps of a chunk all at once"
+            )
+        next_value = value if info.next_value == () else info.next_value
+        columns = (info.value, next_value, info.reward, info.discount, info.step_type)
+        check_columns(value, *columns)
+        for own, row in zip(rows, info.action_distribution, strict=True):
+            if own.shape != row.shape:
+                raise ValueError(
+                    "exp's action_distribution must have rows of the shape "
+                    f"{tuple(own.shape)}, got {tuple(row.shape)}"
+                )
+
+    def chunks(self) -> tuple[Any, PPGRolloutInfo]:
+        """Return the buffer as chunks: tensors ``(L, C, *)``, time first.
+
+        Steps at the end that do not fill a chunk are left out.
+        """
+        length = self.options.mini_batch_length or self.config.num_steps
+        count = len(self.buffer) // length
+        if count == 0:
+            raise ValueError(
+                f"the buffer must hold at least one chunk of {length} steps, got "
+                f"{len(self.buffer)}: call observe_for_aux_replay first"
+            )
+        observation, info = map_nest(lambda *x: torch.stack(x), *self.buffer)
+        # The value of a successor that nobody has stored is that of the next step.
+        if isinstance(info.next_value, tuple):
+            info = info._replace(next_value=successors(info.value, info.step_type))
+        chunks: tuple[Any, PPGRolloutInfo] = map_nest(
+            lambda x: in_chunks(x[: count * length], length), (observation, info)
+        )
+        return chunks
+
+    def train_iter(self) -> dict[str, float]:
+        """Run one auxiliary phase, empty the buffer, and return metrics."""
+        if not self.options.enabled:
+            return {}
+        observation, info = self.chunks()
+        seen = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
+        data = Chunks(observation, self.loss.target(seen), info.action_distribution)
+        self.phase.loss, self.phase.buffer = self.loss.terms, [data]
+        metrics = self.phase.run()
+        self.buffer.clear()
+        if not self.debug_summaries:
+            del metrics["aux/grad_norm"]
+        return metrics
+
+    def train_step(
+        self, inputs: TimeStep, state: Any, plain_rollout_info: PPGRolloutInfo
+    ) -> AlgStep:
+        """Judge steps of the buffer with the network as it is now.
+
+        Args:
+            inputs: The steps.
+            state: The network's state, or ().
+            plain_rollout_info: What was stored of them; of each distribution the row.
+
+        Returns:
+            Action, next state and a ``PPGTrainInfo`` for ``calc_loss``.
+        """
+        # The network chooses an action too, but what counts is the one that was done.
+        new = ppg_network_forward(self.network, inputs, state, True, 0.0)
+        old = plain_rollout_info
+        rows = tuple(row_of(leaf) for leaf in ends(old.action_distribution))
+        info = PPGTrainInfo(
+            action=old.action,
+            log_prob=old.log_prob,
+            rollout_action_distribution=self.network.distribution(rows),
+            rollout_value=old.value,
+            rollout_log_prob=old.log_prob,
+            rollout_next_value=old.next_value,
+        )
+        return AlgStep(new.output, new.state, info.absorbed(new.info))
+
+    def calc_loss(self, info: PPGTrainInfo) -> LossInfo:
+        """Return the loss (T, B) of steps that ``train_step`` has judged."""
+        loss: LossInfo = self.loss(info)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the network's weights aside."""
+        steps = [(observation, tuple(info)) for observation, info in self.buffer]
+        return {"phase": self.phase.state_dict(), "buffer": steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        self.phase.load_state_dict(state["phase"])
+        self.buffer = []
+        device = self.phase.parameters[0].device
+        for observation, info in map_nest(
+            lambda x: x.to(device), tuple(state["buffer"])
+        ):
+            self.observe_for_aux_replay((observation, PPGRolloutInfo(*info)))
+
+
+@checked
+def check_columns(
+    network_value: Float[Tensor, "B"],
+    value: Float[Tensor, "B"],
+    next_value: Float[Tensor, "B"],
+    reward: Float[Tensor, "B"],
+    discount: Shaped[Tensor, "B"],
+    step_type: Shaped[Tensor, "B"],
+) -> None:
+    """Raise unless an experience has one number for each environment."""
