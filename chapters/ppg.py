@@ -114,7 +114,7 @@ picture
 # A **policy phase** is an iteration of PPO, with separate encoders for policy and value.
 # After $N_\pi$ of them comes one **auxiliary phase**. It trains the value once more, on all
 # data of these phases. And it trains a second value, the *auxiliary* value, whose head sits
-# on the policy's encoder. Nobody uses its estimates. It is there so that the policy's
+# on the policy's encoder. Its estimates are never used. It is there so that the policy's
 # encoder learns what matters for the return. In words (algorithm 1 of the paper):
 #
 # ```text
@@ -254,7 +254,7 @@ assert np.median(short) < 1, "the policy's is mostly the longer one"
 # The auxiliary value learns the same targets, and takes the policy's encoder with it:
 #
 # $$
-# \mathcal L_{\text{joint}} = \bigl( V^{\text{aux}}_\theta(s) - G^\lambda \bigr)^2 .
+# \mathcal L_{V^{\text{aux}}} = \bigl( V^{\text{aux}}_\theta(s) - G^\lambda \bigr)^2 .
 # $$ (phase-auxiliary)
 #
 # The policy reads the same features, so this could turn it into anything. Therefore a third
@@ -269,7 +269,7 @@ assert np.median(short) < 1, "the policy's is mostly the longer one"
 # With a weight $\beta$ the loss of one step is
 #
 # $$
-# \mathcal L_{\text{aux}} = \mathcal L_V + \mathcal L_{\text{joint}}
+# \mathcal L_{\text{aux}} = \mathcal L_V + \mathcal L_{V^{\text{aux}}}
 #     + \beta \, \mathcal L_{\text{clone}} .
 # $$ (auxiliary-loss)
 #
@@ -296,9 +296,9 @@ class PPGAuxPhaseLossInfo(NamedTuple):
         policy_kl_loss: Divergence from the old policy, in nats, not yet weighted.
     """
 
-    td_loss_actual: Float[Tensor, "*B"]
-    td_loss_aux: Float[Tensor, "*B"]
-    policy_kl_loss: Float[Tensor, "*B"]
+    td_loss_actual: Tensor
+    td_loss_aux: Tensor
+    policy_kl_loss: Tensor
 
 
 @checked
@@ -322,9 +322,10 @@ def auxiliary_loss(
     of_value = error(value, target)
     # The error that teaches the policy's encoder {eq}`phase-auxiliary`.
     of_aux_value = error(aux_value, target)
-    # What the policy may not do meanwhile, {eq}`phase-clone`, and the sum of all three,
-    # {eq}`auxiliary-loss`.
-    loss = of_value + of_aux_value + clone_weight * kl
+    # The clone term {eq}`phase-clone`, weighted.
+    held = clone_weight * kl
+    # The sum of all three {eq}`auxiliary-loss`.
+    loss = of_value + of_aux_value + held
     check_finite(loss, value=value, aux_value=aux_value, target=target, kl=kl)
     return loss, PPGAuxPhaseLossInfo(of_value, of_aux_value, kl)
 
@@ -367,7 +368,7 @@ class PhasicNetwork(nn.Module):
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations, as the policy phase uses them."""
         heads, seen = self.network.heads, self.observe(obs)
-        # A shared encoder is cut off from the value here, if it is to be.
+        # With one encoder for both, the network says whether the value may move it.
         if heads.value_encoder is None:
             (_, value, _), _ = heads(seen, (), False)
         else:
@@ -414,10 +415,7 @@ class ConvolutionalEncodingNetwork(nn.Module):
     Args:
         observation_spec: A Box with channels, height and width. The channels may come
             last; they are the fewer of both ends. Bytes are scaled to [0, 1].
-        hidden: Number of features.
-
-    Attributes:
-        output_size: Number of features.
+        hidden: Number of features, kept as ``output_size``.
     """
 
     @checked
@@ -433,8 +431,11 @@ class ConvolutionalEncodingNetwork(nn.Module):
         self.channels = -1 if shape[-1] < shape[0] else -3
         channels, *sides = np.roll(shape, -self.channels).tolist()
         # Large pictures are looked at in strides of four, small ones cell by cell.
-        coarse, fine = {"kernel_size": 8, "stride": 4}, {"kernel_size": 3, "padding": 1}
-        first = nn.Conv2d(channels, 16, **(coarse if min(sides) > 16 else fine))
+        first = (
+            nn.Conv2d(channels, 16, 8, stride=4)
+            if min(sides) > 16
+            else nn.Conv2d(channels, 16, 3, padding=1)
+        )
         second = nn.Conv2d(16, 32, 3, stride=2, padding=1)
         for layer in (first, second):
             nn.init.orthogonal_(layer.weight, math.sqrt(2))
@@ -476,10 +477,9 @@ def make_phasic_policy(
     """Build a policy on the disjoint network.
 
     Args:
-        observation_space: A box of vectors or of pictures, or what ``plain_space`` made
-            of it. Observations may come flat.
-        action_space: A Discrete space, a box of vectors, or hybrid as in
-            ``HybridActions.from_space``, or what ``plain_space`` made of it.
+        observation_space: A box of vectors or of pictures, which may come flat; or what
+            ``plain_space`` made of it.
+        action_space: Discrete, a box of vectors or hybrid, likewise.
         share_encoder: Whether policy and value share an encoder.
         detach: When a shared encoder is cut off from the value's gradient.
         hidden: Width of the hidden layers.
@@ -629,7 +629,8 @@ def side_by_side(*pieces: Any) -> Any:
 
 def in_chunks(steps: Tensor, length: int) -> Tensor:
     """Cut steps ``(T, B, *)`` into chunks ``(L, C, *)``."""
-    return steps.unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2)
+    chunks: Tensor = steps.unflatten(0, (-1, length))
+    return chunks.transpose(0, 1).flatten(1, 2)
 
 
 class AuxiliaryPhase:
@@ -659,7 +660,9 @@ class AuxiliaryPhase:
         self.optimizer = optimizer or torch.optim.Adam(
             self.parameters, config.aux_learning_rate, eps=1e-5, fused=True
         )
-        self.loss = partial(auxiliary_loss, clone_weight=config.clone_weight)
+        self.loss: Callable[..., tuple[Tensor, PPGAuxPhaseLossInfo]] = partial(
+            auxiliary_loss, clone_weight=config.clone_weight
+        )
         self.generator = torch.Generator().manual_seed(config.seed)
         self.buffer: list[Chunks] = []
 
@@ -667,13 +670,11 @@ class AuxiliaryPhase:
     def observe(self, batch: Rollout, next_value: Tensor, row: Tensor) -> None:
         """Put into the buffer what counts of a rollout.
 
-        Args:
-            batch: The rollout, with the rewards that the values are to learn.
-            next_value: Values of the true successors, as they were then.
-            row: Rows that described the policy while it acted.
+        ``next_value`` are values of the true successors, and ``row`` is what described
+        the policy, both from before the policy phase learned.
         """
         config = self.config
-        # The targets are those of the time of the rollout. They do not change later.
+        # The targets are computed once and do not change later.
         target = lambda_returns(
             *(batch.reward, next_value, batch.terminated, batch.truncated),
             *(config.gamma, config.lambda_),
@@ -683,10 +684,7 @@ class AuxiliaryPhase:
         self.buffer.append(Chunks(*(in_chunks(x, length) for x in steps)))
 
     def run(self) -> dict[str, float]:
-        """Run one auxiliary phase, empty the buffer, and return metrics.
-
-        The metrics are means over the last epoch, and the divergence at the start.
-        """
+        """Run one auxiliary phase, empty the buffer, and return metrics."""
         config, data = self.config, side_by_side(*self.buffer)
         count = data.target.shape[1]
         # The policy to hold to is the one of this moment, unless the settings say
@@ -694,8 +692,9 @@ class AuxiliaryPhase:
         if config.kl_reference == "snapshot":
             data = data._replace(row=self.snapshot(data))
 
-        history = []
+        # No minibatch is larger than the settings say.
         parts = math.ceil(count / config.aux_batch_size)
+        history = []
         for _ in range(config.aux_epochs):
             # Each epoch shuffles the chunks and deals them out in minibatches.
             order = torch.randperm(count, generator=self.generator)
@@ -703,6 +702,8 @@ class AuxiliaryPhase:
                 history.append(self.learn(data.take(chosen)))
         self.buffer.clear()
 
+        # Means over the last epoch. Before the first step the divergence is that of the
+        # start.
         table = torch.stack(history)
         names = ("value_loss", "aux_value_loss", "kl", "grad_norm")
         means = table[-parts:].mean(0).tolist()
@@ -1178,12 +1179,19 @@ grade(answer, right, *map(steps, range(3)))
 # ### Exercise 3: experiment
 #
 # A clone weight of 1 held the policy well. How much smaller may it be? Guess first. Then find
-# the smallest of `weights` with which each of the three seeds drifts less than half as far in
-# six epochs as without the clone term. `after(learner, epochs, weight)` returns two errors and
-# the drift; `learners` holds the three learners.
+# the smallest of `weights` with which the policy drifts less than half as far in six epochs as
+# without the clone term. `drift_with(weight)` runs the phase for the three seeds and returns the
+# mean of their drifts.
 
 # %%
+from functools import cache
+
 weights = (0.001, 0.01, 0.1, 1.0)
+
+
+@cache
+def drift_with(weight):
+    return np.mean([after(learner, 6, weight)[2] for learner in learners])
 
 
 def answer():
@@ -1192,12 +1200,7 @@ def answer():
 
 # %% tags=["hide-input"]
 def smallest_weight():
-    free = np.array([after(learner, 6, 0.0)[2] for learner in learners])
-    for weight in weights:
-        held = np.array([after(learner, 6, weight)[2] for learner in learners])
-        if (held < 0.5 * free).all():
-            return weight
-    return None
+    return next(w for w in weights if drift_with(w) < 0.5 * drift_with(0.0))
 
 
 grade(answer, smallest_weight, ())
@@ -1205,13 +1208,15 @@ grade(answer, smallest_weight, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    def drift(weight):
-        return np.array([after(learner, 6, weight)[2] for learner in learners])
-
-    return next(w for w in weights if (drift(w) < 0.5 * drift(0.0)).all())
+    # Far less than 1 is enough, because the term can pull back in each of many steps.
+    return min(w for w in weights if drift_with(w) < 0.5 * drift_with(0.0))
 
 
 grade(answer, smallest_weight, ())
+print({weight: round(drift_with(weight), 4) for weight in (0.0, *weights)})
+
+# %% tags=["claims"]
+assert answer() < 1, "far less than 1 is enough"
 
 # %% [markdown]
 # ## References

@@ -329,7 +329,7 @@ def targets(
 ) -> Float[Tensor, "T B"]:
     """Return the targets of the values; one of both values may be ()."""
     if isinstance(next_value, tuple):
-        next_value = successors(value, step_type)
+        next_value = successors(value, step_type)  # type: ignore[arg-type]
     terminated = discount == 0
     truncated = (step_type == LAST) & ~terminated
     return lambda_returns(reward, next_value, terminated, truncated, gamma, lambda_)

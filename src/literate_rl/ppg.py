@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest f7128e676f997feb
+# Generated from chapters/ppg.py (edit there); digest ad4a4a0b932da29f
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class PPGAuxPhaseLossInfo(NamedTuple):
         policy_kl_loss: Divergence from the old policy, in nats, not yet weighted.
     """
 
-    td_loss_actual: Float[Tensor, "*B"]
-    td_loss_aux: Float[Tensor, "*B"]
-    policy_kl_loss: Float[Tensor, "*B"]
+    td_loss_actual: Tensor
+    td_loss_aux: Tensor
+    policy_kl_loss: Tensor
 
 
 @checked
@@ -102,9 +102,10 @@ def auxiliary_loss(
     of_value = error(value, target)
     # The error that teaches the policy's encoder {eq}`phase-auxiliary`.
     of_aux_value = error(aux_value, target)
-    # What the policy may not do meanwhile, {eq}`phase-clone`, and the sum of all three,
-    # {eq}`auxiliary-loss`.
-    loss = of_value + of_aux_value + clone_weight * kl
+    # The clone term {eq}`phase-clone`, weighted.
+    held = clone_weight * kl
+    # The sum of all three {eq}`auxiliary-loss`.
+    loss = of_value + of_aux_value + held
     check_finite(loss, value=value, aux_value=aux_value, target=target, kl=kl)
     return loss, PPGAuxPhaseLossInfo(of_value, of_aux_value, kl)
 
@@ -134,7 +135,7 @@ class PhasicNetwork(nn.Module):
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations, as the policy phase uses them."""
         heads, seen = self.network.heads, self.observe(obs)
-        # A shared encoder is cut off from the value here, if it is to be.
+        # With one encoder for both, the network says whether the value may move it.
         if heads.value_encoder is None:
             (_, value, _), _ = heads(seen, (), False)
         else:
@@ -175,10 +176,7 @@ class ConvolutionalEncodingNetwork(nn.Module):
     Args:
         observation_spec: A Box with channels, height and width. The channels may come
             last; they are the fewer of both ends. Bytes are scaled to [0, 1].
-        hidden: Number of features.
-
-    Attributes:
-        output_size: Number of features.
+        hidden: Number of features, kept as ``output_size``.
     """
 
     @checked
@@ -194,8 +192,11 @@ class ConvolutionalEncodingNetwork(nn.Module):
         self.channels = -1 if shape[-1] < shape[0] else -3
         channels, *sides = np.roll(shape, -self.channels).tolist()
         # Large pictures are looked at in strides of four, small ones cell by cell.
-        coarse, fine = {"kernel_size": 8, "stride": 4}, {"kernel_size": 3, "padding": 1}
-        first = nn.Conv2d(channels, 16, **(coarse if min(sides) > 16 else fine))
+        first = (
+            nn.Conv2d(channels, 16, 8, stride=4)
+            if min(sides) > 16
+            else nn.Conv2d(channels, 16, 3, padding=1)
+        )
         second = nn.Conv2d(16, 32, 3, stride=2, padding=1)
         for layer in (first, second):
             nn.init.orthogonal_(layer.weight, math.sqrt(2))
@@ -231,10 +232,9 @@ def make_phasic_policy(
     """Build a policy on the disjoint network.
 
     Args:
-        observation_space: A box of vectors or of pictures, or what ``plain_space`` made
-            of it. Observations may come flat.
-        action_space: A Discrete space, a box of vectors, or hybrid as in
-            ``HybridActions.from_space``, or what ``plain_space`` made of it.
+        observation_space: A box of vectors or of pictures, which may come flat; or what
+            ``plain_space`` made of it.
+        action_space: Discrete, a box of vectors or hybrid, likewise.
         share_encoder: Whether policy and value share an encoder.
         detach: When a shared encoder is cut off from the value's gradient.
         hidden: Width of the hidden layers.
@@ -363,7 +363,8 @@ def side_by_side(*pieces: Any) -> Any:
 
 def in_chunks(steps: Tensor, length: int) -> Tensor:
     """Cut steps ``(T, B, *)`` into chunks ``(L, C, *)``."""
-    return steps.unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2)
+    chunks: Tensor = steps.unflatten(0, (-1, length))
+    return chunks.transpose(0, 1).flatten(1, 2)
 
 
 class AuxiliaryPhase:
@@ -393,7 +394,9 @@ class AuxiliaryPhase:
         self.optimizer = optimizer or torch.optim.Adam(
             self.parameters, config.aux_learning_rate, eps=1e-5, fused=True
         )
-        self.loss = partial(auxiliary_loss, clone_weight=config.clone_weight)
+        self.loss: Callable[..., tuple[Tensor, PPGAuxPhaseLossInfo]] = partial(
+            auxiliary_loss, clone_weight=config.clone_weight
+        )
         self.generator = torch.Generator().manual_seed(config.seed)
         self.buffer: list[Chunks] = []
 
@@ -401,13 +404,11 @@ class AuxiliaryPhase:
     def observe(self, batch: Rollout, next_value: Tensor, row: Tensor) -> None:
         """Put into the buffer what counts of a rollout.
 
-        Args:
-            batch: The rollout, with the rewards that the values are to learn.
-            next_value: Values of the true successors, as they were then.
-            row: Rows that described the policy while it acted.
+        ``next_value`` are values of the true successors, and ``row`` is what described
+        the policy, both from before the policy phase learned.
         """
         config = self.config
-        # The targets are those of the time of the rollout. They do not change later.
+        # The targets are computed once and do not change later.
         target = lambda_returns(
             *(batch.reward, next_value, batch.terminated, batch.truncated),
             *(config.gamma, config.lambda_),
@@ -417,10 +418,7 @@ class AuxiliaryPhase:
         self.buffer.append(Chunks(*(in_chunks(x, length) for x in steps)))
 
     def run(self) -> dict[str, float]:
-        """Run one auxiliary phase, empty the buffer, and return metrics.
-
-        The metrics are means over the last epoch, and the divergence at the start.
-        """
+        """Run one auxiliary phase, empty the buffer, and return metrics."""
         config, data = self.config, side_by_side(*self.buffer)
         count = data.target.shape[1]
         # The policy to hold to is the one of this moment, unless the settings say
@@ -428,8 +426,9 @@ class AuxiliaryPhase:
         if config.kl_reference == "snapshot":
             data = data._replace(row=self.snapshot(data))
 
-        history = []
+        # No minibatch is larger than the settings say.
         parts = math.ceil(count / config.aux_batch_size)
+        history = []
         for _ in range(config.aux_epochs):
             # Each epoch shuffles the chunks and deals them out in minibatches.
             order = torch.randperm(count, generator=self.generator)
@@ -437,6 +436,8 @@ class AuxiliaryPhase:
                 history.append(self.learn(data.take(chosen)))
         self.buffer.clear()
 
+        # Means over the last epoch. Before the first step the divergence is that of the
+        # start.
         table = torch.stack(history)
         names = ("value_loss", "aux_value_loss", "kl", "grad_norm")
         means = table[-parts:].mean(0).tolist()

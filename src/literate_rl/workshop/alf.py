@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest f2dd9e8f1fd9aff0
+# Generated from chapters/workshop/alf.py (edit there); digest 3737213f078ed6f5
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def targets(
 ) -> Float[Tensor, "T B"]:
     """Return the targets of the values; one of both values may be ()."""
     if isinstance(next_value, tuple):
-        next_value = successors(value, step_type)
+        next_value = successors(value, step_type)  # type: ignore[arg-type]
     terminated = discount == 0
     truncated = (step_type == LAST) & ~terminated
     return lambda_returns(reward, next_value, terminated, truncated, gamma, lambda_)
