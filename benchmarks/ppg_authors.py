@@ -26,6 +26,7 @@ FOLDER = "phasic_policy_gradient"
 STEPS_OF_A_LINE = 4 * 64 * 256
 # Their first lines are short episodes only. graph.py of the authors skips them too.
 SKIPPED, LAST, BINS = 10, 0.05, 40
+COLUMNS = ("variant", "seed", "return", "area", "cpu_seconds")
 VARIANTS = {
     "ppg": "PPG",
     "ppo": "PPO",
@@ -97,8 +98,7 @@ def main() -> None:
         "return": "mean over the games of the last 5 % of EpRewMean, on the scale of "
         "HARD_GAME_RANGES in constants.py",
     }
-    head = ("variant", "seed", "return", "area", "cpu_seconds", *ranges)
-    write_table(LEARNING / "ppg_authors.csv", head, ends, provenance)
+    write_table(LEARNING / "ppg_authors.csv", (*COLUMNS, *ranges), ends, provenance)
     head = ("variant", "seed", "step", "return")
     write_table(LEARNING / "ppg_authors_curves.csv", head, bins, provenance)
 

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # PPG
 #
-# **How can a policy and a value learn from each other, and still each at its own pace?**
+# **How can a policy and a value learn from each other, each at its own pace?**
 # After this chapter you can write the two phases of phasic policy gradient, train an agent
 # with them, and say what each term of its loss does to the policy. It takes about 25
 # minutes. You need the learner of {doc}`ppo` and the network with three heads of
@@ -80,10 +80,10 @@ __all__ = [
 # ## Two phases
 #
 # PPO trains policy and value on the same data for the same number of epochs. But the two
-# are not alike. A policy must not learn too much from one rollout, because it moves away
-# from the policy that collected it. A value only fits numbers to states, and can go over
-# old data again and again. Phasic policy gradient {cite:p}`cobbe2021` gives each of them
-# its own time.
+# are not alike. A policy must not learn too much from one rollout: each update moves it
+# further from the policy that collected the data. A value only fits numbers to states, and
+# can go over old data again and again. Phasic policy gradient {cite:p}`cobbe2021` gives
+# each of them its own time.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture
@@ -564,8 +564,8 @@ class PPGConfig(PPOConfig):
             raise ValueError(f"aux_batch_length must divide {steps}, got {length}")
 
 
-# Settings with which the agent was seen to learn, by environment. What an entry leaves
-# out is that of PPO.
+# Settings with which the agent has learned, by environment. What an entry leaves out
+# comes from PPO.
 PPG_SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "total_steps": 100_000,
@@ -599,7 +599,7 @@ def ppg_settings(env: str) -> PPGConfig:
 #
 # `AuxiliaryPhase` shares the policy with the policy phase and owns everything else: a buffer,
 # the order of its minibatches, and an optimiser. The optimiser needs running averages of its
-# own, because the gradients of this loss have another size than those of PPO.
+# own, because the gradients of this loss differ in size from those of PPO.
 
 
 # %% tags=["export"]
@@ -668,7 +668,7 @@ class AuxiliaryPhase:
 
     @torch.no_grad()
     def observe(self, batch: Rollout, next_value: Tensor, row: Tensor) -> None:
-        """Put into the buffer what counts of a rollout.
+        """Put what matters of a rollout into the buffer.
 
         ``next_value`` are values of the true successors, and ``row`` is what described
         the policy, both from before the policy phase learned.
@@ -742,7 +742,7 @@ class AuxiliaryPhase:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
-        # A copy, because Adam would go on in the running averages that it is given.
+        # A copy, because Adam goes on writing to the tensors that it is given.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.generator.set_state(state["generator"])
         device = self.parameters[0].device
@@ -799,12 +799,12 @@ class PPGAlgorithm:
             row = self.policy(batch.obs)
 
         # The policy phase. Afterwards `seen` holds the rollout as PPO learned from it,
-        # with scaled rewards if they are to be scaled, and the values of that time.
+        # with scaled rewards where the settings ask for them, and the values of then.
         metrics = self.ppo.update(batch)
         seen, _, next_value = self.ppo.seen
         self.aux.observe(seen, next_value, row)
 
-        # Metrics have the same names in each iteration. Most have nothing to tell.
+        # Metrics have the same names in every iteration. Without a phase they are NaN.
         metrics |= {f"aux/{name}": math.nan for name in AUX_METRICS}
         if self.ppo.iteration % self.config.aux_interval == 0:
             # The learning rate falls in the same straight line as that of PPO.
@@ -904,11 +904,11 @@ assert small.max() < 0.2 * plain.max(), "much less with scaled rewards"
 # ## See it: an auxiliary phase
 #
 # What does one auxiliary phase do? We let PPO balance a pole for a while and collect the data
-# of 16 policy phases. From this very point we run the auxiliary phase several times: for one,
-# three and six epochs, and with the clone weights 0 and 1. Then we ask the network about all
-# of the data. Rewards are a twentieth again, so that errors of values and nats are of about one
-# size. An error of 1 is that of a value that says the same of every state: we divide by the
-# targets' variance.
+# of 16 policy phases. From this point we run the auxiliary phase several times: for one, three
+# and six epochs, and with the clone weights 0 and 1. Then we ask the network about all of the
+# data. Rewards are a twentieth again, so that errors of values and nats are of about the same
+# size. Errors are divided by the variance of the targets, so a constant value would have an
+# error of 1 at best.
 
 
 # %%
@@ -978,9 +978,9 @@ for index, name in enumerate(("without", "with")):
 
 # %% [markdown]
 # **Notice** on the left that both values fit better with each epoch. Before the phase they are
-# worse than a value that says the same of every state, the grey line. The auxiliary value
-# starts from much further away, because nothing has trained it in the policy phases. After six
-# epochs both are below the line, on average. **Notice** on the right that without the clone term
+# worse than a constant, the grey line. The auxiliary value starts from much further away,
+# because nothing has trained it in the policy phases. After six epochs both are below the line,
+# on average. **Notice** on the right that without the clone term
 # the policy drifts, although no loss asks it to. With it the drift is several times smaller, for
 # each of the three seeds.
 
@@ -1099,9 +1099,9 @@ assert math.isfinite(last["aux/value_loss"]), "the last iteration has a phase"
 #   the other sits on the policy's encoder and is there for its gradient.
 # - A clone term holds the policy to what it was at the start of the phase. It starts at zero,
 #   with a gradient of zero, and grows as the policy moves.
-# - How much the policy drifts depends on the clone weight, and even more on the size of the
-#   rewards, because errors of values are squared.
-# - Two encoders spare the tug of war in which a shared one is pulled two ways.
+# - How much the policy drifts depends on the clone weight and on the size of the rewards,
+#   because errors of values are squared.
+# - Two encoders avoid the tug of war over a shared one.
 #
 # ## Exercises
 #
@@ -1191,7 +1191,7 @@ weights = (0.001, 0.01, 0.1, 1.0)
 
 @cache
 def drift_with(weight):
-    return np.mean([after(learner, 6, weight)[2] for learner in learners])
+    return float(np.mean([after(learner, 6, weight)[2] for learner in learners]))
 
 
 def answer():

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest ad4a4a0b932da29f
+# Generated from chapters/ppg.py (edit there); digest e93c9c059f45f5d7
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -307,8 +307,8 @@ class PPGConfig(PPOConfig):
             raise ValueError(f"aux_batch_length must divide {steps}, got {length}")
 
 
-# Settings with which the agent was seen to learn, by environment. What an entry leaves
-# out is that of PPO.
+# Settings with which the agent has learned, by environment. What an entry leaves out
+# comes from PPO.
 PPG_SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "total_steps": 100_000,
@@ -402,7 +402,7 @@ class AuxiliaryPhase:
 
     @torch.no_grad()
     def observe(self, batch: Rollout, next_value: Tensor, row: Tensor) -> None:
-        """Put into the buffer what counts of a rollout.
+        """Put what matters of a rollout into the buffer.
 
         ``next_value`` are values of the true successors, and ``row`` is what described
         the policy, both from before the policy phase learned.
@@ -476,7 +476,7 @@ class AuxiliaryPhase:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
-        # A copy, because Adam would go on in the running averages that it is given.
+        # A copy, because Adam goes on writing to the tensors that it is given.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.generator.set_state(state["generator"])
         device = self.parameters[0].device
@@ -525,12 +525,12 @@ class PPGAlgorithm:
             row = self.policy(batch.obs)
 
         # The policy phase. Afterwards `seen` holds the rollout as PPO learned from it,
-        # with scaled rewards if they are to be scaled, and the values of that time.
+        # with scaled rewards where the settings ask for them, and the values of then.
         metrics = self.ppo.update(batch)
         seen, _, next_value = self.ppo.seen
         self.aux.observe(seen, next_value, row)
 
-        # Metrics have the same names in each iteration. Most have nothing to tell.
+        # Metrics have the same names in every iteration. Without a phase they are NaN.
         metrics |= {f"aux/{name}": math.nan for name in AUX_METRICS}
         if self.ppo.iteration % self.config.aux_interval == 0:
             # The learning rate falls in the same straight line as that of PPO.
