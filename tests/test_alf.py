@@ -577,7 +577,7 @@ def test_a_gradient_that_is_not_finite_stops_before_a_weight_has_changed() -> No
         (
             {"action_distribution": Categorical(logits=torch.zeros(3, 5))},
             ValueError,
-            r"exp's action_distribution must have rows .*\(3, 3\), got \(3, 5\)",
+            r"exp's action_distribution must have shape \(3, 3\), got \(3, 5\)",
         ),
         ({"reward": torch.full((3,), math.nan)}, ValueError, "exp must be finite"),
     ],

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 3737213f078ed6f5
+# Generated from chapters/workshop/alf.py (edit there); digest bf1b12da54e3bb6b
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -54,14 +54,11 @@ FIRST, MID, LAST = 0, 1, 2
 
 
 class TimeStep(NamedTuple):
-    """A step of B environments, before and after the action.
+    """A step of B environments.
 
-    Attributes:
-        step_type: 0 for the first step of an episode, 2 for the last one, whether it
-            terminated or was truncated, 1 for all others.
-        reward: What the step was paid.
-        discount: 0 where the task ended with this step, 1 elsewhere.
-        observation: What the network sees, a nest of tensors.
+    ``step_type`` is 0 for the first step of an episode, 2 for the last one, whether it
+    terminated or was truncated, and 1 for all others. ``discount`` is 0 where the task
+    ended with this step. The observation is a nest of tensors.
     """
 
     step_type: Any
@@ -88,18 +85,10 @@ class LossInfo(NamedTuple):
 class PPGRolloutInfo(NamedTuple):
     """What the network said about a step, and what happened then.
 
-    Attributes:
-        action_distribution: Nest of distributions of the action.
-        action: What was done, a nest of tensors.
-        log_prob: Its log-probability, or () where it was not needed.
-        value: Value.
-        aux: Auxiliary value, or () where it was not required.
-        step_type: As in ``TimeStep``.
-        discount: As in ``TimeStep``.
-        reward: As in ``TimeStep``.
-        reward_weights: Always (): rewards are single numbers here.
-        next_value: Value of the step's true successor, or () where it is not known.
-            Not among the documented fields.
+    ``action_distribution`` and ``action`` are nests. ``log_prob`` and ``aux`` are ()
+    where they were not needed, and ``reward_weights`` always is: rewards are single
+    numbers here. ``next_value``, the value of the true successor, is not among the
+    documented fields, and may be ().
     """
 
     action_distribution: Any
@@ -115,16 +104,9 @@ class PPGRolloutInfo(NamedTuple):
 
 
 class PPGTrainInfo(NamedTuple):
-    """A ``PPGRolloutInfo`` of today's network, beside what was said in the rollout.
+    """What the network says of a step now, beside what it said in the rollout.
 
-    Attributes:
-        rollout_action_distribution: Nest of distributions that the clone keeps to.
-        rollout_value: Value at the time of the rollout.
-        rollout_log_prob: Log-probability at that time.
-        rollout_next_value: Value of the true successor at that time. Not among the
-            documented fields.
-
-    All other attributes are those of ``PPGRolloutInfo``. Each is () by default.
+    ``rollout_next_value`` is not among the documented fields.
     """
 
     action_distribution: Any = ()
@@ -145,9 +127,6 @@ class PPGTrainInfo(NamedTuple):
         """Return a new tuple that has taken over what a network says of the same steps.
 
         The action, its log-probability and all that belongs to the rollout stay.
-
-        Args:
-            rollout_info: What ``ppg_network_forward`` returned for these steps.
         """
         new = rollout_info._asdict()
         for kept in ("action", "log_prob", "next_value"):
@@ -170,13 +149,11 @@ def ppg_network_forward(
         inputs: The step of B environments.
         state: The network's state, or () at a start or without memory.
         require_aux: Whether the auxiliary value is wanted.
-        epsilon_greedy: None to draw the action; otherwise the probability of drawing
-            it, and it is the mode in all other cases.
+        epsilon_greedy: None to draw the action; else the probability of drawing it.
 
     Returns:
-        The action (a nest of tensors, as the distributions count and scale it), the
-        next state and a ``PPGRolloutInfo``. Action and log-probability carry no
-        gradient. With ``epsilon_greedy`` the log-probability is ().
+        The action, the next state and a ``PPGRolloutInfo``. Action and log-probability
+        carry no gradient. With ``epsilon_greedy`` the log-probability is ().
     """
     output, state = network(inputs.observation, state, require_aux)
     distribution, value, aux = output
@@ -234,32 +211,12 @@ def frozen(leaf: Any) -> Any:
 
 
 @checked
-def targets(
-    reward: Float[Tensor, "T B"],
-    value: Float[Tensor, "T B"] | tuple[Any, ...],
-    next_value: Float[Tensor, "T B"] | tuple[Any, ...],
-    step_type: Shaped[Tensor, "T B"],
-    discount: Shaped[Tensor, "T B"],
-    gamma: Fraction,
-    lambda_: Fraction,
-) -> Float[Tensor, "T B"]:
-    """Return the targets of the values; one of both values may be ()."""
-    if isinstance(next_value, tuple):
-        next_value = successors(value, step_type)  # type: ignore[arg-type]
-    terminated = discount == 0
-    truncated = (step_type == LAST) & ~terminated
-    return lambda_returns(reward, next_value, terminated, truncated, gamma, lambda_)
-
-
-@checked
 def successors(
     value: Float[Tensor, "T B"], step_type: Shaped[Tensor, "T B"]
 ) -> Float[Tensor, "T B"]:
-    """Return the values of successors as far as the steps themselves tell them.
-
-    That is the value of the next step. Where an episode or the data end, the successor
-    is not among the steps, and the step's own value stands in.
-    """
+    """Return the values of successors, as far as the steps themselves tell them."""
+    # That is the value of the next step. Where an episode or the data end, the successor
+    # is not among the steps, and the step's own value stands in.
     following = torch.cat([value[1:], value[-1:]]).detach()
     return torch.where(step_type == LAST, value.detach(), following)
 
@@ -293,15 +250,13 @@ class PPGAuxPhaseLoss(nn.Module):
 
     def target(self, info: PPGTrainInfo) -> Tensor:
         """Return the targets (T, B), made from what was seen during the rollout."""
-        return targets(
-            info.reward,
-            info.rollout_value,
-            info.rollout_next_value,
-            info.step_type,
-            info.discount,
-            self.gamma,
-            self.td_lambda,
-        )
+        next_value = info.rollout_next_value
+        if isinstance(next_value, tuple):
+            next_value = successors(info.rollout_value, info.step_type)
+        terminated = info.discount == 0
+        truncated = (info.step_type == LAST) & ~terminated
+        rates = self.gamma, self.td_lambda
+        return lambda_returns(info.reward, next_value, terminated, truncated, *rates)
 
     def terms(
         self, value: Tensor, aux: Tensor, target: Tensor, kl: Tensor
@@ -319,12 +274,9 @@ class PPGAuxPhaseLoss(nn.Module):
 class PPGAuxOptions(NamedTuple):
     """Options of the auxiliary phase.
 
-    Attributes:
-        enabled: Whether there is an auxiliary phase at all.
-        interval: Policy phases between two auxiliary phases.
-        mini_batch_length: Steps of a chunk, or None for the steps of a rollout.
-        mini_batch_size: Chunks of a minibatch, at most.
-        num_updates_per_train_iter: Epochs of an auxiliary phase.
+    ``interval`` counts policy phases, ``mini_batch_length`` the steps of a chunk (None:
+    those of a rollout), ``mini_batch_size`` the chunks of a minibatch, at most, and
+    ``num_updates_per_train_iter`` the epochs of a phase.
     """
 
     enabled: bool = True
@@ -388,12 +340,9 @@ class PPGAuxAlgorithm:
         reward_spec: Space of a reward: a box without dimensions, a single number.
         config: Settings; the defaults if None.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
-        dual_actor_value_network: The network, shared with the policy that acts; None
-            makes one.
-        aux_options: Options of the auxiliary phase. Where it is not enabled, nothing
-            is stored and nothing is trained.
-        debug_summaries: Whether ``train_iter`` also tells the mean norm of the
-            gradient, before it is clipped.
+        dual_actor_value_network: The network, shared with the policy that acts, or None.
+        aux_options: Options. If not enabled, nothing is stored or trained.
+        debug_summaries: Whether ``train_iter`` also tells the norm of the gradient.
         name: Name of the algorithm.
 
     Attributes:
@@ -418,11 +367,8 @@ class PPGAuxAlgorithm:
         self.network = dual_actor_value_network or DisjointPolicyValueNetwork(
             observation_spec, action_spec
         )
-        self.options, self.debug_summaries, self.name = (
-            aux_options,
-            debug_summaries,
-            name,
-        )
+        self.options, self.name = aux_options, name
+        self.debug_summaries = debug_summaries
         self.config = replace(
             config or PPGConfig(),
             aux_batch_size=aux_options.mini_batch_size,
@@ -449,12 +395,10 @@ class PPGAuxAlgorithm:
         return self.phase.optimizer
 
     def observe_for_aux_replay(self, exp: tuple[Any, PPGRolloutInfo]) -> None:
-        """Store the experience of one step of B environments.
+        """Store a copy of an observation and of the rollout's information on it.
 
-        Args:
-            exp: The observation, a nest of tensors ``(B, *)``, and the rollout's
-                information on it. It is copied. Nothing is stored if the network cannot
-                learn from it, or if it differs in form from the first experience.
+        Nothing is stored if the network cannot learn from it, or if it differs in form
+        from the first experience.
         """
         if not self.options.enabled:
             return
@@ -488,21 +432,20 @@ class PPGAuxAlgorithm:
                 "dual_actor_value_network must have encoders without memory: the "
                 "auxiliary phase passes the steps of a chunk all at once"
             )
-        next_value = value if info.next_value == () else info.next_value
-        columns = (info.value, next_value, info.reward, info.discount, info.step_type)
-        check_columns(value, *columns)
+        fields = ["value", "reward", "discount", "step_type"]
+        if not isinstance(info.next_value, tuple):
+            fields.append("next_value")
+        pairs = [(name, value, getattr(info, name)) for name in fields]
         for own, row in zip(rows, info.action_distribution, strict=True):
-            if own.shape != row.shape:
-                raise ValueError(
-                    "exp's action_distribution must have rows of the shape "
-                    f"{tuple(own.shape)}, got {tuple(row.shape)}"
-                )
+            pairs.append(("action_distribution", own, row))
+        for name, own, given in pairs:
+            wanted, came = tuple(own.shape), tuple(given.shape)
+            if wanted != came or 0 in wanted:
+                filled = "a non-empty shape" if 0 in wanted else f"shape {wanted}"
+                raise ValueError(f"exp's {name} must have {filled}, got {came}")
 
     def chunks(self) -> tuple[Any, PPGRolloutInfo]:
-        """Return the buffer as chunks: tensors ``(L, C, *)``, time first.
-
-        Steps at the end that do not fill a chunk are left out.
-        """
+        """Return the buffer as chunks ``(L, C, *)``; spare steps are left out."""
         length = self.options.mini_batch_length or self.config.num_steps
         count = len(self.buffer) // length
         if count == 0:
@@ -536,15 +479,10 @@ class PPGAuxAlgorithm:
     def train_step(
         self, inputs: TimeStep, state: Any, plain_rollout_info: PPGRolloutInfo
     ) -> AlgStep:
-        """Judge steps of the buffer with the network as it is now.
+        """Judge steps of the buffer with the network as it is now, for ``calc_loss``.
 
-        Args:
-            inputs: The steps.
-            state: The network's state, or ().
-            plain_rollout_info: What was stored of them; of each distribution the row.
-
-        Returns:
-            Action, next state and a ``PPGTrainInfo`` for ``calc_loss``.
+        What comes out is an ``AlgStep`` with a ``PPGTrainInfo``. ``plain_rollout_info``
+        is what was stored of the steps.
         """
         # The network chooses an action too, but what counts is the one that was done.
         new = ppg_network_forward(self.network, inputs, state, True, 0.0)
@@ -562,8 +500,7 @@ class PPGAuxAlgorithm:
 
     def calc_loss(self, info: PPGTrainInfo) -> LossInfo:
         """Return the loss (T, B) of steps that ``train_step`` has judged."""
-        loss: LossInfo = self.loss(info)
-        return loss
+        return self.loss.forward(info)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, the network's weights aside."""
@@ -579,15 +516,3 @@ class PPGAuxAlgorithm:
             lambda x: x.to(device), tuple(state["buffer"])
         ):
             self.observe_for_aux_replay((observation, PPGRolloutInfo(*info)))
-
-
-@checked
-def check_columns(
-    network_value: Float[Tensor, "B"],
-    value: Float[Tensor, "B"],
-    next_value: Float[Tensor, "B"],
-    reward: Float[Tensor, "B"],
-    discount: Shaped[Tensor, "B"],
-    step_type: Shaped[Tensor, "B"],
-) -> None:
-    """Raise unless an experience has one number for each environment."""
