@@ -119,16 +119,16 @@ picture
 #
 # ```text
 # repeat
-#     repeat N_pi times                              # policy phases
-#         collect a rollout
-#         compute advantages, and targets for the values
-#         train policy and value for E_pi epochs     # this is PPO
-#         put observations and targets into the buffer
-#     pi_old = what the policy now says of the buffer's observations
-#     repeat E_aux times, for each minibatch         # auxiliary phase
-#         train value and auxiliary value towards the targets,
-#         and hold the policy to pi_old
-#     empty the buffer
+#   N_pi times:                # policy phases
+#     collect a rollout
+#     compute advantages and targets
+#     train policy and value with PPO
+#     store observations and targets
+#   pi_old = the policy as it is now
+#   E_aux times, minibatch by minibatch:
+#     train both values on the targets
+#     hold the policy to pi_old
+#   empty the buffer
 # ```
 #
 # ## A tug of war

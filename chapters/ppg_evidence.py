@@ -25,7 +25,7 @@
 # drawn anew, on the hard setting, with unlimited levels. We read them at that commit, with the
 # scale of each game from [their
 # constants](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/constants.py#L20-L37):
-# 0 is what an agent gets that sees nothing, 1 is the best that is possible. A *score* is the
+# 0 is what an agent that sees nothing gets, 1 is the best that is possible. A *score* is the
 # mean of the last 5 % of a run, averaged over the games. `python -m benchmarks.ppg_authors`
 # makes our table of them. Nothing was trained by us here.
 

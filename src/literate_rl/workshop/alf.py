@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest bf1b12da54e3bb6b
+# Generated from chapters/workshop/alf.py (edit there); digest 0aaf17a911dd2e76
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ def successors(
     value: Float[Tensor, "T B"], step_type: Shaped[Tensor, "T B"]
 ) -> Float[Tensor, "T B"]:
     """Return the values of successors, as far as the steps themselves tell them."""
-    # That is the value of the next step. Where an episode or the data end, the successor
-    # is not among the steps, and the step's own value stands in.
+    # That is the value of the next step. Where an episode or the data end, the
+    # successor is not among the steps, and the step's own value stands in.
     following = torch.cat([value[1:], value[-1:]]).detach()
     return torch.where(step_type == LAST, value.detach(), following)
 
@@ -340,7 +340,7 @@ class PPGAuxAlgorithm:
         reward_spec: Space of a reward: a box without dimensions, a single number.
         config: Settings; the defaults if None.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
-        dual_actor_value_network: The network, shared with the policy that acts, or None.
+        dual_actor_value_network: The network of the policy that acts, or None.
         aux_options: Options. If not enabled, nothing is stored or trained.
         debug_summaries: Whether ``train_iter`` also tells the norm of the gradient.
         name: Name of the algorithm.
