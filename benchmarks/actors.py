@@ -33,7 +33,7 @@ from literate_rl.actors import (
     life_seeds,
 )
 from literate_rl.impala import IMPALAPolicy
-from literate_rl.ppo import make_policy
+from literate_rl.policies import make_policy
 
 ROUNDS = 11
 ENV = "CartPole-v1"

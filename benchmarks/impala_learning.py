@@ -16,7 +16,7 @@ from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import make_envs
 from literate_rl.impala import IMPALA, IMPALAConfig, IMPALAPolicy, impala_settings
 from literate_rl.off_policy import vtrace_data
-from literate_rl.ppo import make_policy
+from literate_rl.policies import make_policy
 from literate_rl.workshop.runs import flat_env
 
 UPDATES = (1, 4, 8)

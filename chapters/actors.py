@@ -292,7 +292,7 @@ def fill(pocket: Any, weights: Weights) -> None:
 # %%
 from literate_rl.agents import make_envs
 from literate_rl.impala import impala_settings
-from literate_rl.ppo import make_policy
+from literate_rl.policies import make_policy
 from literate_rl.workshop.runs import flat_env
 
 torch.manual_seed(1)

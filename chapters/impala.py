@@ -384,7 +384,7 @@ class IMPALAPolicy:
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return what builds the default model, and the module to import it from."""
-        return "make_policy", ["literate_rl.ppo"]
+        return "make_policy", ["literate_rl.policies"]
 
     def build_model(self) -> nn.Module:
         """Build the default model."""
@@ -1156,7 +1156,7 @@ for name in ("cartpole", "unscaled"):
 import matplotlib.pyplot as plt
 
 from literate_rl.agents import best_device, make_envs
-from literate_rl.ppo import make_policy
+from literate_rl.policies import make_policy
 from literate_rl.evaluation import evaluate, paired_difference
 from literate_rl.workshop.runs import fit, flat_env
 

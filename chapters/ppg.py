@@ -43,14 +43,8 @@ from literate_rl.disjoint_network import (
     linear,
 )
 from literate_rl.hybrid_ppo import HybridActions
-from literate_rl.ppo import (
-    PPO,
-    Policy,
-    PPOConfig,
-    RunningMoments,
-    make_actions,
-    ppo_settings,
-)
+from literate_rl.policies import Policy, RunningMoments, make_actions
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.nests import as_space, map_nest, plain_space
 from literate_rl.workshop.signatures import (
@@ -152,7 +146,8 @@ import matplotlib.pyplot as plt
 
 from literate_rl.advantages import gae
 from literate_rl.agents import make_envs, seed_everything
-from literate_rl.ppo import PPO, make_policy, ppo_settings
+from literate_rl.policies import make_policy
+from literate_rl.ppo import PPO, ppo_settings
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 config = ppo_settings("CartPole-v1")
@@ -332,7 +327,7 @@ def auxiliary_loss(
 
 # %% [markdown]
 # The divergence is not computed here. A policy is a network and an action distribution
-# ({doc}`ppo`), and every action distribution has a method `kl`. So the loss is the same for
+# ({doc}`policies`), and every action distribution has a method `kl`. So the loss is the same for
 # discrete, continuous and hybrid actions.
 #
 # ## A policy with three heads
@@ -458,7 +453,7 @@ class ConvolutionalEncodingNetwork(nn.Module):
 
 # %% [markdown]
 # Network and action distribution together are the policy. The action distributions are those
-# of {doc}`ppo` and {doc}`hybrid_ppo`.
+# of {doc}`policies` and {doc}`hybrid_ppo`.
 
 
 # %% tags=["export"]
@@ -1135,7 +1130,7 @@ predict(
 
 
 # %%
-from literate_rl.ppo import CategoricalActions
+from literate_rl.policies import CategoricalActions
 
 actions = CategoricalActions(3)
 

@@ -45,7 +45,7 @@ from literate_rl.actors import (
 )
 from literate_rl.agents import make_envs
 from literate_rl.impala import IMPALAPolicy, impala_settings
-from literate_rl.ppo import CategoricalActions, make_policy
+from literate_rl.policies import CategoricalActions, make_policy
 from literate_rl.workshop.runs import Run, fit, flat_env, load_checkpoint
 
 SMALL = ActorsConfig(actors=2, unroll_len=5, n_sample=3, total_steps=300)

@@ -38,7 +38,7 @@ from literate_rl.off_policy import (
     vtrace_data,
     vtrace_error_discrete_action,
 )
-from literate_rl.ppo import CategoricalActions, GaussianActions, make_policy
+from literate_rl.policies import CategoricalActions, GaussianActions, make_policy
 from literate_rl.workshop.runs import Run, fit, flat_env, stored_runs
 
 SMALL = IMPALAConfig(
@@ -173,7 +173,7 @@ def test_the_default_model_fits_the_action_space() -> None:
     for continuous, kind in ((False, CategoricalActions), (True, GaussianActions)):
         impala = make_impala(continuous)
         assert isinstance(impala.model.actions, kind)
-        assert impala.default_model() == ("make_policy", ["literate_rl.ppo"])
+        assert impala.default_model() == ("make_policy", ["literate_rl.policies"])
         widths = [p.shape for p in impala.model.network.critic.parameters()][0::2]
         assert widths == [(64, 3), (64, 64), (1, 64)]
     sizes = {"obs_shape": 3, "action_shape": 2}

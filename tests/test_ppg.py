@@ -25,6 +25,7 @@ from literate_rl.advantages import gae, lambda_returns
 from literate_rl.agents import Rollout, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_ppo import HybridActions
+from literate_rl.policies import CategoricalActions, Policy, make_policy
 from literate_rl.ppg import (
     AuxiliaryPhase,
     ConvolutionalEncodingNetwork,
@@ -37,7 +38,7 @@ from literate_rl.ppg import (
     ppg_settings,
     side_by_side,
 )
-from literate_rl.ppo import PPO, CategoricalActions, Policy, make_policy
+from literate_rl.ppo import PPO
 from literate_rl.workshop.runs import (
     Run,
     fit,

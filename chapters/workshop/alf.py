@@ -36,6 +36,7 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from literate_rl.advantages import lambda_returns
 from literate_rl.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.policies import Policy
 from literate_rl.ppg import (
     AuxiliaryPhase,
     Chunks,
@@ -45,7 +46,6 @@ from literate_rl.ppg import (
     element_wise_squared_loss,
     in_chunks,
 )
-from literate_rl.ppo import Policy
 from literate_rl.workshop.nests import ends, map_nest
 from literate_rl.workshop.signatures import (
     Count,

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 0ada7f7d005f632a
+# Generated from chapters/impala.py (edit there); digest e728570f95ba1e06
 """IMPALA: a policy with three modes, a replay buffer, and the loop around them."""
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class IMPALAPolicy:
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return what builds the default model, and the module to import it from."""
-        return "make_policy", ["literate_rl.ppo"]
+        return "make_policy", ["literate_rl.policies"]
 
     def build_model(self) -> nn.Module:
         """Build the default model."""

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest e93c9c059f45f5d7
+# Generated from chapters/ppg.py (edit there); digest 2e031e6356d7259c
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -25,14 +25,8 @@ from literate_rl.disjoint_network import (
     linear,
 )
 from literate_rl.hybrid_ppo import HybridActions
-from literate_rl.ppo import (
-    PPO,
-    Policy,
-    PPOConfig,
-    RunningMoments,
-    make_actions,
-    ppo_settings,
-)
+from literate_rl.policies import Policy, RunningMoments, make_actions
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.nests import as_space, map_nest, plain_space
 from literate_rl.workshop.signatures import (

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 0aaf17a911dd2e76
+# Generated from chapters/workshop/alf.py (edit there); digest c803baed6d2f2c33
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from literate_rl.advantages import lambda_returns
 from literate_rl.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.policies import Policy
 from literate_rl.ppg import (
     AuxiliaryPhase,
     Chunks,
@@ -26,7 +27,6 @@ from literate_rl.ppg import (
     element_wise_squared_loss,
     in_chunks,
 )
-from literate_rl.ppo import Policy
 from literate_rl.workshop.nests import ends, map_nest
 from literate_rl.workshop.signatures import (
     Count,
