@@ -290,8 +290,9 @@ for runs in both.values():
 # %% [markdown]
 # ## What matters in the mazes
 #
-# What the authors vary: $N_\pi$, the auxiliary epochs and $\beta$; and an encoder that is shared
-# by policy and value. Each is compared with the tuned agents above, seed by seed.
+# We change $N_\pi$ and the auxiliary epochs, as the authors do, and the clone weight; and let
+# policy and value share an encoder. Each change is compared with the tuned agents above, seed by
+# seed.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels of points, one row for each of six changes and one point for each seed: 16 phases, 6 auxiliary epochs, clone weights 0 and 10, and a shared encoder for PPG and for PPO. Left, the change of the return while training: nearly all points lie between -0.04 and 0, those of PPG with a shared encoder between -0.11 and -0.01. Right, the change on unseen levels: points lie on both sides of 0"}}
 base = stored_runs("ppg_maze")
@@ -348,8 +349,7 @@ for kind in ("PPG", "PPO"):
 # %% [markdown]
 # ## Why not here?
 #
-# As far as these seeds can tell, there is no advantage on our tasks. What differs from the authors'
-# runs?
+# On our tasks no advantage is seen. What differs from the authors' runs?
 #
 # - **Length**: theirs are several hundred times as long.
 # - **Reuse**: they use [each rollout once](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/train.py#L17-L18) in the policy
@@ -372,12 +372,13 @@ assert 100e6 / max(stored_runs(name)["PPG"].steps[-1] for name in tasks) > 300
 # %% [markdown]
 # ## Summary
 #
-# - On the authors' sixteen games PPG scores 0.756 and PPO 0.578, with one network or with two.
+# - On the authors' sixteen games PPG scores 0.756 and PPO 0.578. Between PPG with one network and
+#   with two no difference is seen.
 # - There, more epochs of the policy hurt and more epochs of the auxiliary phase help.
 # - On CartPole, in our mazes and on a short run of StarPilot no difference is seen.
 # - PPG costs more processor time, in our mazes nearly half as much again.
-# - So try PPG where runs are long, features are expensive to learn, and a policy that learns from a
-#   rollout more than once gets worse. Elsewhere PPO is the simpler choice.
+# - Judging by the authors' runs, PPG is worth a try where runs are long and a policy gets worse by
+#   learning from a rollout more than once. Elsewhere PPO is the simpler choice.
 #
 # ## References
 #
