@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from literate_rl.advantages import lambda_returns
 from literate_rl.agents import Rollout
 from literate_rl.disjoint_network import (
+    Detach,
     DisjointPolicyValueNetwork,
     EncodingNetwork,
     linear,
@@ -457,9 +458,6 @@ class ConvolutionalEncodingNetwork(nn.Module):
 
 
 # %% tags=["export"]
-Detach = Literal["always", "policy_phase", "never"]
-
-
 @checked
 def make_phasic_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],

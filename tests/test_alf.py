@@ -13,13 +13,11 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory import RecurrentEncodingNetwork
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from literate_rl.disjoint_network import (
-    DisjointPolicyValueNetwork,
-    RecurrentEncodingNetwork,
-)
+from literate_rl.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.hybrid_action import HybridDistribution
 from literate_rl.ppg import PPGAuxPhaseLossInfo, PPGConfig
 from literate_rl.workshop.alf import (

@@ -117,7 +117,7 @@ def count_dial() -> Any:
 
 def test_the_gallery_shows_all_pictures():
     kinds = [type(item).__name__ for item in gallery()]
-    assert kinds.count("Picture") == 15
+    assert kinds.count("Picture") == 14
     assert kinds.count("Widget") == 2
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 61d1694a41aba732
+# Generated from chapters/*.py (edit there); digest eb7891f19cb0080d
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -78,7 +78,6 @@ from .disjoint_network import (
     DisjointPolicyValueNetwork as DisjointPolicyValueNetwork,
     EncodingNetwork as EncodingNetwork,
     NormalProjectionNetwork as NormalProjectionNetwork,
-    RecurrentEncodingNetwork as RecurrentEncodingNetwork,
 )
 from .ppg import (
     AuxiliaryPhase as AuxiliaryPhase,

@@ -10,16 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import (
-    Any,
-    Generic,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
 import torch
 import tyro
@@ -237,9 +228,9 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
     for name, value in values.items():
         if name not in hints:
             raise ValueError(f"{source}: there is no setting {name!r}")
-        kinds = get_args(hints[name]) or (hints[name],)
-        if get_origin(hints[name]) is Literal:
-            kinds = (str,)  # which word it is, the settings check themselves
+        parts = get_args(hints[name]) or (hints[name],)
+        # The words of a Literal are strings.
+        kinds = dict.fromkeys(type(x) if isinstance(x, str) else x for x in parts)
         whole = float in kinds and type(value) is int  # 1 for 1.0
         if Any not in kinds and type(value) not in kinds and not whole:
             kind = " | ".join(each.__name__.removesuffix("Type") for each in kinds)

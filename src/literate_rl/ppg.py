@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 2e031e6356d7259c
+# Generated from chapters/ppg.py (edit there); digest 938a98f7a092760f
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from literate_rl.advantages import lambda_returns
 from literate_rl.agents import Rollout
 from literate_rl.disjoint_network import (
+    Detach,
     DisjointPolicyValueNetwork,
     EncodingNetwork,
     linear,
@@ -209,9 +210,6 @@ class ConvolutionalEncodingNetwork(nn.Module):
         planes = pictures.movedim(self.channels, -3).flatten(0, -4)
         features = self.features(self.convolutions(planes)).tanh()
         return features.view(*observation.shape[:-3], self.output_size), state
-
-
-Detach = Literal["always", "policy_phase", "never"]
 
 
 @checked
