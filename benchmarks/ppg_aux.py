@@ -15,22 +15,19 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
 from benchmarks.harness import SEED, Case, Goal
-from literate_rl.advantages import lambda_returns
 from literate_rl.disjoint_network import DisjointPolicyValueNetwork, EncodingNetwork
+from literate_rl.policies import CategoricalActions, Policy
 from literate_rl.ppg import (
-    MID,
+    AuxiliaryPhase,
+    Chunks,
     ConvolutionalEncodingNetwork,
-    PPGAuxAlgorithm,
-    PPGAuxOptions,
-    PPGAuxPhaseLoss,
+    PhasicNetwork,
     PPGConfig,
-    PPGRolloutInfo,
-    TimeStep,
+    auxiliary_loss,
 )
 
 ROUNDS = 9
-STEPS, COPIES, EPOCHS = 32, 64, 2
-CONFIG = PPGConfig(num_steps=STEPS)
+STEPS, COPIES, EPOCHS, ACTIONS = 32, 64, 2, 15
 PICTURE = ConvolutionalEncodingNetwork
 # Observations, encoder, chunks of a minibatch.
 CASES = {
@@ -47,43 +44,17 @@ def half_squared(x: Tensor, y: Tensor) -> Tensor:
 
 def build(
     shape: tuple[int, ...], encoder: Callable[..., nn.Module], size: int
-) -> PPGAuxAlgorithm:
+) -> AuxiliaryPhase:
     """Return an auxiliary phase whose buffer is full."""
     torch.manual_seed(SEED)
-    specs = spaces.Box(-1, 1, shape), spaces.Discrete(15)
-    network = DisjointPolicyValueNetwork(*specs, encoder, True)
-    options = PPGAuxOptions(True, 1, STEPS, size, EPOCHS)
-    aux = PPGAuxAlgorithm(
-        *specs,
-        config=CONFIG,
-        dual_actor_value_network=network,
-        aux_options=options,
-    )
-    aux.loss = PPGAuxPhaseLoss(half_squared, 1.0, CONFIG.gamma, CONFIG.lambda_)
-    for _ in range(STEPS):
-        reward, value, next_value = torch.randn(3, COPIES)
-        info = PPGRolloutInfo(
-            (torch.randn(COPIES, 15),),
-            torch.zeros(COPIES),
-            (),
-            value,
-            (),
-            torch.full((COPIES,), MID),
-            torch.ones(COPIES),
-            reward,
-            (),
-            next_value,
-        )
-        aux.observe_for_aux_replay((torch.rand(COPIES, *shape), info))
+    specs = spaces.Box(-1, 1, shape), spaces.Discrete(ACTIONS)
+    network = PhasicNetwork(DisjointPolicyValueNetwork(*specs, encoder, True))
+    config = PPGConfig(num_steps=STEPS, aux_batch_size=size, aux_epochs=EPOCHS)
+    aux = AuxiliaryPhase(Policy(network, CategoricalActions(ACTIONS)), config)
+    aux.loss = partial(auxiliary_loss, error=half_squared)
+    obs, target = torch.rand(STEPS, COPIES, *shape), torch.randn(STEPS, COPIES)
+    aux.buffer = [Chunks(obs, target, torch.randn(STEPS, COPIES, ACTIONS))]
     return aux
-
-
-def stored(aux: PPGAuxAlgorithm) -> tuple[Tensor, Tensor]:
-    """Return observations (T, C, *) and returns (T, C), as CleanRL stores them."""
-    obs, info = aux.chunks()
-    never = torch.zeros_like(info.reward, dtype=torch.bool)
-    rates = CONFIG.gamma, CONFIG.lambda_
-    return obs, lambda_returns(info.reward, info.next_value, never, never, *rates)
 
 
 def peer_loss(
@@ -104,7 +75,7 @@ def peer_phase(
     size: int,
 ) -> None:
     """Run a phase as CleanRL arranges it: snapshot, epochs of whole rollouts, Adam."""
-    old = torch.zeros(STEPS, COPIES, 15)
+    old = torch.zeros(STEPS, COPIES, ACTIONS)
     for start in range(0, COPIES, size):
         part = slice(start, start + size)
         with torch.no_grad():
@@ -119,11 +90,9 @@ def peer_phase(
             optimizer.zero_grad()
 
 
-def own_phase(
-    aux: PPGAuxAlgorithm, buffer: list[tuple[Tensor, PPGRolloutInfo]]
-) -> None:
+def own_phase(aux: AuxiliaryPhase, buffer: list[Chunks]) -> None:
     aux.buffer = list(buffer)
-    aux.train_iter()
+    aux.run()
 
 
 def products(network: DisjointPolicyValueNetwork, obs: Tensor, size: int) -> None:
@@ -134,17 +103,16 @@ def products(network: DisjointPolicyValueNetwork, obs: Tensor, size: int) -> Non
             (rows[0].sum() + value.sum() + aux.sum()).backward()
 
 
-def check(aux: PPGAuxAlgorithm) -> None:
+def check(aux: AuxiliaryPhase) -> None:
     """Assert that both forms have the same loss and the same gradient."""
-    obs, target = stored(aux)
-    _, info = aux.chunks()
-    parameters = aux.parameters
-    inputs = TimeStep(info.step_type, info.reward, info.discount, obs)
-    loss = aux.calc_loss(aux.train_step(inputs, (), info).info).loss.mean()
-    expected = peer_loss(aux.network, obs, target, info.action_distribution[0])
+    (data,) = aux.buffer
+    row, value, aux_value = aux.network.three_heads(data.obs)
+    kl = aux.policy.actions.kl(data.row, row)
+    loss = aux.loss(value, aux_value, data.target, kl)[0].mean()
+    expected = peer_loss(aux.network.network, data.obs, data.target, data.row)
     torch.testing.assert_close(loss, expected)
     for ours, theirs in zip(
-        *(torch.autograd.grad(x, parameters) for x in (loss, expected)), strict=True
+        *(torch.autograd.grad(x, aux.parameters) for x in (loss, expected)), strict=True
     ):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
@@ -152,17 +120,18 @@ def check(aux: PPGAuxAlgorithm) -> None:
 def cases() -> Iterator[Case]:
     """Yield networks and minibatches, each after its check."""
     for name, (shape, encoder, size) in CASES.items():
-        aux, other, third = (build(shape, encoder, size) for _ in range(3))
+        aux, *others = (build(shape, encoder, size) for _ in range(3))
         check(aux)
-        obs, target = stored(other)
-        adam = torch.optim.Adam(other.network.parameters(), 5e-4, eps=1e-8)
-        own, peer = "PPGAuxAlgorithm", "CleanRL's arrangement"
+        (data,) = aux.buffer
+        second, third = (other.network.network for other in others)
+        adam = torch.optim.Adam(second.parameters(), 5e-4, eps=1e-8)
+        own, peer = "AuxiliaryPhase", "CleanRL's arrangement"
         yield Case(
             name=name,
             functions={
-                peer: partial(peer_phase, other.network, adam, obs, target, size),
+                peer: partial(peer_phase, second, adam, data.obs, data.target, size),
                 own: partial(own_phase, aux, list(aux.buffer)),
-                "limit: matrix products": partial(products, third.network, obs, size),
+                "limit: matrix products": partial(products, third, data.obs, size),
             },
             peer=peer,
             goals={own: Goal(at_least=2.0)},

@@ -27,6 +27,7 @@ from benchmarks import (
     hybrid_learning,
     impala_learning,
     learning,
+    ppg_authors,
     ppg_learning,
     ppo_loop,
     ppo_solve,
@@ -410,3 +411,28 @@ def test_a_task_counts_as_solved_at_its_first_good_evaluation(monkeypatch) -> No
     steps, seconds = ppo_solve.solve(lambda _: (None, lambda: calls.append(1)), seed=1)
     assert (steps, len(calls)) == (3 * ppo_solve.INTERVAL, 3)
     assert seconds >= 0
+
+
+# --- What others have published -------------------------------------------------------
+
+
+def test_a_folder_of_the_authors_names_its_variant() -> None:
+    assert ppg_authors.variant_of("ppg-run2") == ("PPG", 2)
+    assert ppg_authors.variant_of("ppgsingle-run0") == ("PPG, one network", 0)
+    assert ppg_authors.variant_of("e-pi-6") == ("E_pi 6", 0)
+
+
+def test_a_curve_of_the_authors_is_put_on_the_scale_of_its_game() -> None:
+    curve = ppg_authors.normalised("EpRewMean\n2.0\n7.0\n12.0\n", 2.0, 12.0)
+    assert curve.tolist() == [0.0, 0.5, 1.0]
+
+
+def test_the_authors_table_has_all_their_runs_and_games() -> None:
+    table, provenance = read_table(learning.LEARNING / "ppg_authors.csv")
+    assert provenance["commit"] == ppg_authors.COMMIT
+    assert len(table) == 28
+    games = [name for name in table[0] if name not in ppg_authors.COLUMNS]
+    assert len(games) == 16
+    for row in table:
+        mean = np.mean([float(row[game]) for game in games])
+        assert float(row["return"]) == pytest.approx(mean, abs=1e-3)

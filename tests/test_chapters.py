@@ -31,7 +31,7 @@ FOUNDATIONS = {
     "workshop.episodes",
     "workshop.worlds",
 }
-ADAPTERS = {"workshop.cluster", "workshop.ding"}
+ADAPTERS = {"workshop.alf", "workshop.cluster", "workshop.ding"}
 
 
 def each(*kinds: str) -> pytest.MarkDecorator:

@@ -20,7 +20,7 @@ import torch
 from processes import Child
 from torch import Tensor
 
-from literate_rl.__main__ import Command, main
+from literate_rl.__main__ import Command, main, settings_of
 from literate_rl.evaluation import evaluate
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo import PPOConfig, ppo_settings
@@ -543,6 +543,18 @@ def test_wrong_settings_are_refused_in_one_line(
         f"error: runs/b/settings.json: {message}"
     )
     assert snapshot(tmp_path) == before
+
+
+def test_stored_words_are_words_and_legal_ones():
+    stored, source = (
+        {"config": dataclasses.asdict(PPGConfig(kl_reference="rollout"))},
+        Path("x"),
+    )
+    assert settings_of(PPGConfig, stored, source).kl_reference == "rollout"
+    for word, message in ((1, "must be str, got 1"), ("old", "must be 'snapshot' or")):
+        stored["config"]["kl_reference"] = word
+        with pytest.raises(ValueError, match=f"x: kl_reference {message}"):
+            settings_of(PPGConfig, stored, source)
 
 
 def test_an_environment_that_is_no_string_is_refused(whole, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ They are kept as their authors wrote them, save where a value is invalid.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections import namedtuple
 
@@ -14,6 +15,7 @@ import torch
 import treetensor.torch as ttorch
 from gymnasium import spaces
 
+import literate_rl
 from literate_rl import (
     DisjointPolicyValueNetwork,
     HybridPolicyNetwork,
@@ -33,6 +35,29 @@ from literate_rl import (
     vtrace_error_continuous_action,
     vtrace_error_discrete_action,
 )
+from literate_rl.workshop.nests import map_nest
+
+# What the described systems are about stands on the path. Only how they are called, the
+# conventions of a library, may be an adapter.
+PLACES = {
+    "ppo_error": "ppo_policy_data ppo_policy_error ppo_policy_loss ppo_info",
+    "hybrid_action": "HybridPolicyNetwork sample_hybrid_action",
+    "disjoint_network": "DisjointPolicyValueNetwork",
+    "ppg": "PPGAlgorithm PPGAuxPhaseLossInfo element_wise_squared_loss",
+    "workshop.alf": "AlgStep LossInfo PPGAuxAlgorithm PPGAuxOptions PPGAuxPhaseLoss "
+    "PPGRolloutInfo PPGTrainInfo TimeStep ppg_network_forward",
+    "off_policy": "vtrace_data vtrace_error_continuous_action "
+    "vtrace_error_discrete_action",
+    "impala": "IMPALAConfig IMPALAPolicy",
+}
+
+
+@pytest.mark.parametrize("module", PLACES)
+def test_each_name_can_be_taken_from_the_top(module: str) -> None:
+    home = importlib.import_module(f"literate_rl.{module}")
+    for name in PLACES[module].split():
+        assert name in home.__all__
+        assert getattr(literate_rl, name) is getattr(home, name)
 
 
 @pytest.mark.parametrize("clip_ratio", [0.1, 0.2, 0.3])
@@ -116,21 +141,15 @@ def test_ppg_as_documented() -> None:
     inputs = TimeStep(torch.ones(4), torch.ones(4), torch.ones(4), torch.randn(4, 3))
     info = ppg_network_forward(network, inputs, ()).info
     assert isinstance(info, PPGRolloutInfo)
-    exp = (inputs.observation, info._replace(next_value=torch.zeros(4)))
-    algorithm.observe_for_aux_replay(exp)
+    algorithm.observe_for_aux_replay((inputs.observation, info))
     _, stored = algorithm.buffer[0]
-    step = algorithm.train_step(inputs, (), stored)
+    # A chunk of one step, (T, B).
+    chunk, stored = map_nest(lambda x: x.unsqueeze(0), (inputs, stored))
+    step = algorithm.train_step(chunk, (), stored)
     assert isinstance(step.info, PPGTrainInfo)
-    as_rows = step.info._replace(
-        **{
-            name: getattr(step.info, name).unsqueeze(0)
-            for name in PPGTrainInfo._fields
-            if isinstance(getattr(step.info, name), torch.Tensor)
-        }
-    )
-    loss_info = algorithm.calc_loss(as_rows)
+    loss_info = algorithm.calc_loss(step.info)
     assert loss_info.loss.shape == (1, 4)
-    assert torch.equal(loss_info.loss, PPGAuxPhaseLoss(gamma=0.99)(as_rows).loss)
+    assert torch.equal(loss_info.loss, PPGAuxPhaseLoss(gamma=0.99)(step.info).loss)
 
 
 def test_vtrace_discrete_action() -> None:

@@ -838,35 +838,8 @@ predict(
 # %% [markdown]
 # ## Diagrams
 #
-# Each belongs to a chapter. A chapter that shows one has these lines in a cell that is
-# folded, with a sentence before it on what to notice. The ones below
-# wait for their chapter; all others stand in theirs.
-
-# %% [markdown]
-# ### The phases of PPG
-
-# %%
-picture = Picture(
-    "The phases of PPG",
-    "Several policy phases in a row, each of which trains policy and value and puts its "
-    "data into a buffer. Then one auxiliary phase, which trains both values on the whole "
-    "buffer while the policy is held where it was. Then it begins anew.",
-)
-phases = [picture.box(46 + 88 * i, 60, "policy\nphase", width=76) for i in (0, 1)]
-picture.text(200, 60, "…")
-phases.append(picture.box(252, 60, "policy\nphase", width=76))
-auxiliary = picture.box(382, 60, "auxiliary\nphase", "accent", width=92)
-buffer = picture.box(149, 160, "buffer: the data of all phases", width=290)
-for a, b in ((phases[0], phases[1]), (phases[1], (190, 60)), ((210, 60), phases[2])):
-    picture.arrow(a, b)
-for phase in phases:
-    picture.arrow(phase, (phase.x, 142), kind="dashed")
-picture.arrow(phases[2], auxiliary)
-picture.arrow(buffer.at(1, 0.5), auxiliary, tone="accent")
-picture.arrow(auxiliary.at(0.5, 0), phases[0].at(0.5, 0), "and again", bend=22, side=-1)
-picture.text(149, 204, "each trains policy and value", "quiet")
-picture.text(436, 204, "trains both values,\nholds the policy", "accent", "end")
-picture
+# The diagrams of this book stand in their chapters, each in a folded cell, with a sentence on
+# what to notice.
 
 # %% [markdown]
 # ## References

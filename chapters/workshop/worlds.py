@@ -17,7 +17,7 @@
 # |---|---|---|
 # | `literate_rl/Moving-v0` | hybrid actions | {doc}`/chapters/hybrid_action` |
 # | `literate_rl/HybridLander-v0` | hybrid actions, harder | {doc}`/chapters/hybrid_ppo` |
-# | `literate_rl/Maze-v0` | levels that an agent has not seen | {doc}`/chapters/ppg` |
+# | `literate_rl/Maze-v0` | levels that an agent has not seen | {doc}`/chapters/ppg_evidence` |
 # | `literate_rl/ForceCartPole-v0` | continuous actions on a well-known task | {doc}`/chapters/impala` |
 #
 # Importing this module registers the four ids.

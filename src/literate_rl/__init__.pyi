@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 9e206482da813a40
+# Generated from chapters/*.py (edit there); digest 20c82cd8400b9d11
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -80,22 +80,16 @@ from .disjoint_network import (
     NormalProjectionNetwork as NormalProjectionNetwork,
 )
 from .ppg import (
-    AlgStep as AlgStep,
+    AuxiliaryPhase as AuxiliaryPhase,
+    Chunks as Chunks,
     ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
-    LossInfo as LossInfo,
     PPGAlgorithm as PPGAlgorithm,
-    PPGAuxAlgorithm as PPGAuxAlgorithm,
-    PPGAuxOptions as PPGAuxOptions,
-    PPGAuxPhaseLoss as PPGAuxPhaseLoss,
     PPGAuxPhaseLossInfo as PPGAuxPhaseLossInfo,
     PPGConfig as PPGConfig,
-    PPGRolloutInfo as PPGRolloutInfo,
-    PPGTrainInfo as PPGTrainInfo,
     PhasicNetwork as PhasicNetwork,
-    TimeStep as TimeStep,
+    auxiliary_loss as auxiliary_loss,
     element_wise_squared_loss as element_wise_squared_loss,
     make_phasic_policy as make_phasic_policy,
-    ppg_network_forward as ppg_network_forward,
     ppg_settings as ppg_settings,
 )
 from .off_policy import (
@@ -177,6 +171,17 @@ from .workshop.fast import (
     categorical_terms as categorical_terms,
     numpy_act as numpy_act,
     reverse_scan as reverse_scan,
+)
+from .workshop.alf import (
+    AlgStep as AlgStep,
+    LossInfo as LossInfo,
+    PPGAuxAlgorithm as PPGAuxAlgorithm,
+    PPGAuxOptions as PPGAuxOptions,
+    PPGAuxPhaseLoss as PPGAuxPhaseLoss,
+    PPGRolloutInfo as PPGRolloutInfo,
+    PPGTrainInfo as PPGTrainInfo,
+    TimeStep as TimeStep,
+    ppg_network_forward as ppg_network_forward,
 )
 from .workshop.ding import (
     IMPALAPolicy as IMPALAPolicy,

@@ -1,0 +1,703 @@
+"""ALF's interface: the tuples, one pass, the loss and the auxiliary phase."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory import RecurrentEncodingNetwork
+from torch import Tensor
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
+
+from literate_rl.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.hybrid_action import HybridDistribution
+from literate_rl.ppg import PPGAuxPhaseLossInfo, PPGConfig
+from literate_rl.workshop.alf import (
+    LAST,
+    MID,
+    PPGAuxAlgorithm,
+    PPGAuxOptions,
+    PPGAuxPhaseLoss,
+    PPGRolloutInfo,
+    PPGTrainInfo,
+    TimeStep,
+    divergence,
+    ppg_network_forward,
+    row_of,
+    successors,
+)
+
+BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
+PAIR = spaces.Box(-1, 1, (2,))
+HYBRID = spaces.Tuple((THREE, spaces.Tuple((PAIR, spaces.Box(0, 1, (1,)), PAIR))))
+
+
+# --- Tuples ---------------------------------------------------------------------------
+
+
+def test_documented_fields_come_first_and_in_their_order() -> None:
+    rollout = "action_distribution action log_prob value aux step_type discount reward"
+    assert PPGRolloutInfo._fields[:9] == (*rollout.split(), "reward_weights")
+    assert PPGTrainInfo._fields[:12] == (
+        *PPGRolloutInfo._fields[:9],
+        "rollout_action_distribution",
+        "rollout_value",
+        "rollout_log_prob",
+    )
+    assert PPGTrainInfo() == ((),) * 13
+    assert PPGAuxOptions() == (True, 32, None, 8, 6)
+    parts = ("td_loss_actual", "td_loss_aux", "policy_kl_loss")
+    assert PPGAuxPhaseLossInfo._fields == parts
+
+
+def test_absorbed_takes_what_the_network_says_and_keeps_what_was_done() -> None:
+    old = PPGTrainInfo(*(f"old {name}" for name in PPGTrainInfo._fields))
+    new = PPGRolloutInfo(*(f"new {name}" for name in PPGRolloutInfo._fields))
+    both = old.absorbed(new)
+    taken = "step_type reward discount action_distribution value aux reward_weights"
+    for name in PPGTrainInfo._fields:
+        source = "new" if name in taken.split() else "old"
+        assert getattr(both, name) == f"{source} {name}"
+    assert old.value == "old value"
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (
+            ppg_network_forward,
+            "network inputs state=() require_aux=True epsilon_greedy",
+        ),
+        (
+            PPGAuxAlgorithm,
+            "observation_spec action_spec reward_spec config optimizer "
+            "dual_actor_value_network aux_options debug_summaries=False name",
+        ),
+        (
+            PPGAuxPhaseLoss,
+            "td_error_loss_fn policy_kl_loss_weight=1.0 gamma=0.999 td_lambda=0.95 "
+            "name",
+        ),
+    ],
+)
+def test_signatures_are_the_documented_ones(function: Any, expected: str) -> None:
+    parameters = inspect.signature(function).parameters
+    assert len(parameters) == len(expected.split())
+    for word, parameter in zip(expected.split(), parameters.values(), strict=True):
+        name, _, default = word.partition("=")
+        assert parameter.name == name
+        assert not default or str(parameter.default) == default
+
+
+# --- One pass -------------------------------------------------------------------------
+
+
+def step_of(observation: Any) -> TimeStep:
+    return TimeStep(torch.ones(1), torch.zeros(1), torch.ones(1), observation)
+
+
+@pytest.mark.parametrize("action", [THREE, PAIR, HYBRID])
+def test_a_pass_returns_actions_and_information(action: spaces.Space) -> None:
+    torch.manual_seed(0)
+    net = DisjointPolicyValueNetwork(BOX, action)
+    step = ppg_network_forward(net, step_of(torch.randn(5, 4)), ())
+    info = step.info
+    assert step.state == ((), (), ())
+    assert info.log_prob.shape == info.value.shape == info.aux.shape == (5,)
+    assert not info.log_prob.requires_grad
+    assert info.value.requires_grad
+    assert info.aux.requires_grad
+    leaf, drawn = info.action_distribution, step.output
+    if action is HYBRID:
+        (kind, boxes), (first, others) = leaf, drawn
+        expected = kind.log_prob(first)
+        expected += sum(b.log_prob(x) for b, x in zip(boxes, others, strict=True))
+    else:
+        expected = leaf.log_prob(drawn)
+    torch.testing.assert_close(info.log_prob, expected)
+    without = ppg_network_forward(net, step_of(torch.randn(5, 4)), (), False)
+    assert without.info.aux == ()
+
+
+def test_a_memory_is_handed_on() -> None:
+    net = DisjointPolicyValueNetwork(BOX, THREE, RecurrentEncodingNetwork)
+    first = ppg_network_forward(net, step_of(torch.randn(2, 4)))
+    second = ppg_network_forward(net, step_of(torch.randn(2, 4)), first.state)
+    assert [len(x) for x in second.state] == [2, 2, 0]
+
+
+@pytest.mark.equation("greedy-mixture")
+@pytest.mark.parametrize("q", [0.0, 0.3, 1.0])
+def test_the_greedy_mixture_is_drawn_row_by_row(q: float) -> None:
+    torch.manual_seed(0)
+    net = DisjointPolicyValueNetwork(BOX, spaces.Tuple((THREE, PAIR)))
+    torch.nn.init.normal_(net.heads.projections[0].logits.bias)
+    inputs = step_of(torch.zeros(50_000, 4))
+    step = ppg_network_forward(net, inputs, (), epsilon_greedy=q)
+    assert step.info.log_prob == ()
+    kind, box = step.info.action_distribution
+    action, numbers = step.output
+    expected = q * kind.probs[0]
+    expected[kind.mode[0]] += 1 - q
+    share = torch.bincount(action, minlength=3) / len(action)
+    torch.testing.assert_close(share, expected, atol=0.01, rtol=0)
+    greedy = (numbers == box.mode).all(-1)
+    assert greedy.float().mean().item() == pytest.approx(1 - q, abs=0.01)
+    # The leaves decide on their own: a random number is no sign of a random type.
+    if q == 0.3:
+        first = (action != kind.mode).float()
+        together = (first * ~greedy).mean()
+        assert together.item() == pytest.approx(
+            (first.mean() * (~greedy).float().mean()).item(), abs=0.01
+        )
+
+
+@pytest.mark.parametrize("q", [-0.1, 1.1, math.nan])
+def test_the_chance_of_drawing_is_a_probability(q: float) -> None:
+    net = DisjointPolicyValueNetwork(BOX, THREE)
+    with pytest.raises(ValueError, match="epsilon_greedy must be at least 0"):
+        ppg_network_forward(net, step_of(torch.zeros(1, 4)), (), epsilon_greedy=q)
+
+
+# --- The loss -------------------------------------------------------------------------
+
+
+def slow_targets(reward, next_value, terminated, ended, gamma, lambda_):
+    """The λ-return by its definition: an average of n-step returns, step by step."""
+    steps, batch = reward.shape
+    target = np.zeros((steps, batch))
+    for b in range(batch):
+        for t in range(steps):
+            end = t
+            while end < steps - 1 and not ended[end, b]:
+                end += 1
+            total, weight, discounted = 0.0, 1.0, 0.0
+            for n in range(t, end + 1):
+                discounted += gamma ** (n - t) * reward[n, b]
+                bootstrap = 0.0 if terminated[n, b] else next_value[n, b]
+                one = discounted + gamma ** (n - t + 1) * bootstrap
+                share = weight if n == end else weight * (1 - lambda_)
+                total += share * one
+                weight *= lambda_
+            target[t, b] = total
+    return target
+
+
+def slow_kl(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    return (p * (np.log(p) - np.log(q))).sum(-1)
+
+
+def random_info(seed: int, steps: int, batch: int) -> PPGTrainInfo:
+    rng = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=rng, dtype=torch.float64)
+
+    def chance(p: float) -> Tensor:
+        return torch.rand(steps, batch, generator=rng) < p
+
+    terminated = chance(0.2)
+    ended = terminated | chance(0.2)
+    row_new = normal(steps, batch, 3).requires_grad_()
+    row_old = normal(steps, batch, 3)
+    value, aux = (normal(steps, batch).requires_grad_() for _ in range(2))
+    return PPGTrainInfo(
+        action_distribution=Categorical(logits=row_new),
+        value=value,
+        aux=aux,
+        step_type=torch.where(ended, LAST, MID),
+        discount=(~terminated).double(),
+        reward=normal(steps, batch),
+        rollout_action_distribution=Categorical(logits=row_old),
+        rollout_value=normal(steps, batch),
+        rollout_next_value=normal(steps, batch),
+    )
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**31),
+    steps=st.integers(1, 6),
+    batch=st.integers(1, 3),
+    gamma=st.sampled_from([0.0, 0.9, 1.0]),
+    lambda_=st.sampled_from([0.0, 0.7, 1.0]),
+    weight=st.sampled_from([0.0, 0.5, 2.0]),
+)
+def test_the_loss_is_its_definition_with_its_gradient(
+    seed: int, steps: int, batch: int, gamma: float, lambda_: float, weight: float
+) -> None:
+    info = random_info(seed, steps, batch)
+    loss_fn = PPGAuxPhaseLoss(
+        policy_kl_loss_weight=weight, gamma=gamma, td_lambda=lambda_
+    )
+    loss, extra = loss_fn(info)
+    target = slow_targets(
+        info.reward.numpy(),
+        info.rollout_next_value.numpy(),
+        (info.discount == 0).numpy(),
+        (info.step_type == LAST).numpy(),
+        gamma,
+        lambda_,
+    )
+    new, old = info.action_distribution, info.rollout_action_distribution
+    kl = slow_kl(old.probs.numpy(), new.probs.detach().numpy())
+    value, aux = info.value.detach().numpy(), info.aux.detach().numpy()
+    expected = (value - target) ** 2 + (aux - target) ** 2 + weight * kl
+    np.testing.assert_allclose(loss.detach().numpy(), expected, atol=1e-9)
+    np.testing.assert_allclose(extra.policy_kl_loss.detach().numpy(), kl, atol=1e-9)
+    loss.sum().backward()
+    np.testing.assert_allclose(info.value.grad, 2 * (value - target), atol=1e-9)
+    np.testing.assert_allclose(info.aux.grad, 2 * (aux - target), atol=1e-9)
+
+
+def test_another_error_can_be_handed_over() -> None:
+    info = random_info(0, 3, 2)
+    plain = PPGAuxPhaseLoss()(info).extra
+    half = PPGAuxPhaseLoss(lambda x, y: 0.5 * (x - y).square())(info).extra
+    torch.testing.assert_close(2 * half.td_loss_aux, plain.td_loss_aux)
+    torch.testing.assert_close(half.policy_kl_loss, plain.policy_kl_loss)
+
+
+def nested(seed: int, batch: int) -> tuple[Any, Any]:
+    """Return a nest of distributions and the rows of a hybrid policy that equal it."""
+    generator = torch.Generator().manual_seed(seed)
+    logit = torch.randn(batch, 3, generator=generator, dtype=torch.float64)
+    mu = torch.randn(batch, 5, generator=generator, dtype=torch.float64)
+    sigma = torch.rand(batch, 5, generator=generator, dtype=torch.float64) + 0.3
+    boxes = tuple(
+        Independent(Normal(m, s), 1)
+        for m, s in zip(
+            mu.split([2, 1, 2], -1), sigma.split([2, 1, 2], -1), strict=True
+        )
+    )
+    tree = {"action_type": logit, "action_args": {"mu": mu, "sigma": sigma}}
+    mask = [[1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 1]]
+    return (Categorical(logits=logit), {"x": boxes}), HybridDistribution(tree, mask)
+
+
+@pytest.mark.equation("nested-divergence")
+@settings(max_examples=30)
+@given(
+    first=st.integers(0, 2**31), second=st.integers(0, 2**31), batch=st.integers(1, 4)
+)
+def test_the_divergence_of_a_nest_is_a_sum_and_bounds_the_hybrid_one(
+    first: int, second: int, batch: int
+) -> None:
+    (old, old_hybrid), (new, new_hybrid) = nested(first, batch), nested(second, batch)
+    ours = divergence(old, new)
+    expected = kl_divergence(old[0], new[0])
+    for p, q in zip(old[1]["x"], new[1]["x"], strict=True):
+        expected = expected + kl_divergence(p, q)
+    torch.testing.assert_close(ours, expected)
+    assert (ours >= old_hybrid.kl(new_hybrid) - 1e-9).all()
+    torch.testing.assert_close(divergence(old, old), torch.zeros_like(ours))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"gamma": [0.9, 0.99]}, TypeError, "gamma must be a number, got list"),
+        ({"gamma": 1.5}, ValueError, "gamma must be .* at most 1, got 1.5"),
+        ({"gamma": math.nan}, ValueError, "gamma must be .* at most 1, got nan"),
+        ({"td_lambda": -0.1}, ValueError, "td_lambda must be at least 0"),
+        ({"policy_kl_loss_weight": -1.0}, ValueError, "policy_kl_loss_weight must be"),
+    ],
+)
+def test_a_loss_that_makes_no_sense(options, error, message) -> None:
+    with pytest.raises(error, match=message):
+        PPGAuxPhaseLoss(**options)
+
+
+def test_without_successors_the_values_of_the_next_steps_stand_in() -> None:
+    info = random_info(0, 4, 3)
+    following = torch.cat([info.rollout_value[1:], info.rollout_value[-1:]])
+    ended = info.step_type == LAST
+    expected = torch.where(ended, info.rollout_value, following)
+    assert torch.equal(successors(info.rollout_value, info.step_type), expected)
+    loss_fn = PPGAuxPhaseLoss(gamma=0.9)
+    whole = loss_fn(info._replace(rollout_next_value=expected))
+    assert torch.equal(loss_fn(info._replace(rollout_next_value=())).loss, whole.loss)
+    with pytest.raises(TypeError, match="value must be a tensor, got tuple"):
+        loss_fn(info._replace(rollout_next_value=(), rollout_value=()))
+
+
+@pytest.mark.parametrize("batch", [(1, 2), (2,), (1, 1), (1, 3, 2)])
+def test_distributions_of_another_batch_are_refused(batch: tuple[int, ...]) -> None:
+    info = random_info(0, 3, 2)
+    for field in ("action_distribution", "rollout_action_distribution"):
+        other = info._replace(**{field: Categorical(logits=torch.zeros(*batch, 3))})
+        with pytest.raises(ValueError, match="action_distribution must have shape"):
+            PPGAuxPhaseLoss()(other)
+    both = Categorical(logits=torch.zeros(*batch, 3))
+    other = info._replace(action_distribution=both, rollout_action_distribution=both)
+    with pytest.raises(ValueError, match="kl must have shape"):
+        PPGAuxPhaseLoss()(other)
+
+
+@pytest.mark.parametrize("field", ["value", "aux", "reward", "rollout_next_value"])
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_what_is_not_finite_is_refused(field: str, number: float) -> None:
+    info = random_info(0, 3, 2)
+    spoiled = getattr(info, field).detach().clone()
+    spoiled[1, 0] = number
+    discount = torch.ones_like(info.discount)
+    with pytest.raises(ValueError, match="must be finite"):
+        PPGAuxPhaseLoss()(info._replace(**{field: spoiled, "discount": discount}))
+
+
+def test_an_action_that_was_taken_away_has_a_finite_gradient() -> None:
+    info = random_info(0, 3, 2)
+    old = torch.zeros(3, 2, 3, dtype=torch.float64)
+    old[..., 0] = -math.inf
+    new = torch.randn(3, 2, 3, dtype=torch.float64).requires_grad_()
+    old.requires_grad_()
+    loss, _ = PPGAuxPhaseLoss()(
+        info._replace(
+            action_distribution=Categorical(logits=new),
+            rollout_action_distribution=Categorical(logits=old),
+        )
+    )
+    loss.sum().backward()
+    assert new.grad is not None
+    assert new.grad.isfinite().all()
+    assert old.grad is None, "the old policy is data"
+
+
+@pytest.mark.erratum("divergence-of-a-nest")
+def test_kl_divergence_knows_no_nests() -> None:
+    (old, _), (new, _) = nested(0, 3), nested(1, 3)
+    with pytest.raises(NotImplementedError):
+        kl_divergence(old, new)
+    assert divergence(old, new).shape == (3,)
+
+
+# --- The auxiliary phase --------------------------------------------------------------
+
+
+def experience(net: Any, batch: int = 3) -> tuple[Any, PPGRolloutInfo]:
+    obs = torch.randn(batch, 4)
+    with torch.no_grad():
+        info = ppg_network_forward(net, step_of(obs), ()).info
+    return obs, info._replace(
+        step_type=torch.full((batch,), MID),
+        discount=torch.ones(batch),
+        reward=torch.randn(batch),
+        next_value=torch.randn(batch),
+    )
+
+
+def auxiliary(action: spaces.Space = THREE, **options: Any) -> PPGAuxAlgorithm:
+    torch.manual_seed(0)
+    settings_ = PPGAuxOptions(
+        mini_batch_length=4, mini_batch_size=2, num_updates_per_train_iter=2
+    )
+    return PPGAuxAlgorithm(BOX, action, aux_options=settings_, **options)
+
+
+@pytest.mark.parametrize("action", [THREE, PAIR, HYBRID])
+def test_a_phase_learns_and_leaves_an_empty_buffer(action: spaces.Space) -> None:
+    aux = auxiliary(action)
+    for _ in range(8):
+        aux.observe_for_aux_replay(experience(aux.network))
+    before = copy.deepcopy(aux.network.state_dict())
+    metrics = aux.train_iter()
+    assert aux.buffer == []
+    assert metrics["aux/kl_at_start"] == pytest.approx(0.0, abs=1e-6)
+    after = aux.network.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    for part in ("policy_encoder", "value_encoder", "aux_head", "value_head"):
+        assert any(part in name for name in changed)
+    with pytest.raises(ValueError, match="buffer must hold at least one chunk of 4"):
+        aux.train_iter()
+
+
+def test_chunks_are_consecutive_steps_of_one_environment() -> None:
+    aux = auxiliary()
+    for t in range(9):
+        obs, info = experience(aux.network)
+        obs[:, 0], obs[:, 1] = t, torch.arange(3)
+        aux.observe_for_aux_replay((obs, info))
+    obs, info = aux.chunks()
+    assert obs.shape == (4, 6, 4)
+    assert info.reward.shape == (4, 6)
+    time, copies = obs[..., 0], obs[..., 1]
+    assert time[:, 0].tolist() == [0, 1, 2, 3]
+    assert sorted(time[0].tolist()) == [0, 0, 0, 4, 4, 4]
+    assert (time == time[0] + torch.arange(4)[:, None]).all()
+    assert (copies == copies[0]).all()
+
+
+def test_the_number_of_updates_is_epochs_times_minibatches() -> None:
+    aux = auxiliary()
+    for _ in range(8):
+        aux.observe_for_aux_replay(experience(aux.network))
+    calls: list[Any] = []
+    original = aux.phase.learn
+    aux.phase.learn = lambda x: calls.append(x.target.shape) or original(x)  # type: ignore
+    aux.train_iter()
+    # 2 chunks in time, 3 environments, 2 chunks in a minibatch, 2 epochs.
+    assert calls == [(4, 2)] * 6
+
+
+def test_a_clone_weight_holds_the_policy() -> None:
+    drift = {}
+    for weight in (0.0, 10.0):
+        aux = auxiliary(config=PPGConfig(clone_weight=weight))
+        torch.nn.init.normal_(aux.network.heads.projections[0].logits.weight, std=0.3)
+        for _ in range(80):
+            aux.observe_for_aux_replay(experience(aux.network))
+        drift[weight] = aux.train_iter()["aux/kl"]
+    assert drift[10.0] < 0.5 * drift[0.0]
+
+
+@pytest.mark.erratum("clone-of-the-rollout")
+@pytest.mark.parametrize("reference", ["snapshot", "rollout"])
+def test_the_clone_starts_where_it_is_told(reference: str) -> None:
+    aux = auxiliary(config=PPGConfig(kl_reference=reference))
+    weight = aux.network.heads.projections[0].logits.weight
+    torch.nn.init.normal_(weight)
+    for _ in range(8):
+        aux.observe_for_aux_replay(experience(aux.network))
+    torch.nn.init.normal_(weight)  # as if the policy phase had moved it
+    start = aux.train_iter()["aux/kl_at_start"]
+    assert (start > 0.1) if reference == "rollout" else (abs(start) < 1e-6)
+
+
+def test_at_the_start_the_clone_has_no_gradient() -> None:
+    aux = auxiliary(HYBRID)
+    aux.observe_for_aux_replay(experience(aux.network))
+    obs, info = aux.buffer[0]
+    step = aux.train_step(step_of(obs), (), info)
+    kl = divergence(
+        step.info.rollout_action_distribution, step.info.action_distribution
+    )
+    kl.sum().backward()
+    for parameter in aux.phase.parameters:
+        if parameter.grad is not None:
+            assert parameter.grad.abs().max() < 1e-6
+
+
+def test_a_step_keeps_the_action_and_judges_it_anew() -> None:
+    aux = auxiliary(HYBRID)
+    exp = experience(aux.network)
+    aux.observe_for_aux_replay(exp)
+    obs, info = aux.buffer[0]
+    step = aux.train_step(step_of(obs), (), info)
+    assert str(step.info.action) == str(exp[1].action)
+    old = step.info.rollout_action_distribution
+    torch.testing.assert_close(old[0].logits, exp[1].action_distribution[0].logits)
+    assert step.info.aux.requires_grad
+    assert torch.equal(step.info.rollout_value, exp[1].value)
+
+
+@pytest.mark.parametrize("action", [THREE, PAIR, spaces.Box(-1, 1, (2, 3))])
+def test_a_row_describes_its_distribution(action: spaces.Space) -> None:
+    net = DisjointPolicyValueNetwork(BOX, action)
+    (distribution, _, _), _ = net(torch.randn(5, 4))
+    again = net.distribution((row_of(distribution),))
+    torch.testing.assert_close(
+        kl_divergence(distribution, again), torch.zeros(5), atol=1e-6, rtol=0
+    )
+
+
+def test_what_is_stored_is_a_copy() -> None:
+    aux = auxiliary()
+    obs, info = experience(aux.network)
+    aux.observe_for_aux_replay((obs, info))
+    expected = obs.clone()
+    obs.zero_()
+    assert torch.equal(aux.buffer[0][0], expected)
+
+
+@pytest.mark.parametrize("change", ["batch", "size", "dtype", "none", "list"])
+def test_bad_experience_is_refused_and_nothing_is_stored(change: str) -> None:
+    aux = auxiliary()
+    obs, info = experience(aux.network)
+    aux.observe_for_aux_replay((obs, info))
+    bad: Any = {
+        "batch": experience(aux.network, 2),
+        "size": (obs, info._replace(reward=torch.zeros(3, 1))),
+        "dtype": (obs, info._replace(reward=torch.zeros(3).double())),
+        "none": (obs, info._replace(reward=None)),
+        "list": (obs.tolist(), info),
+    }[change]
+    error = TypeError if change in ("none", "list") else ValueError
+    with pytest.raises(error, match="exp must h"):
+        aux.observe_for_aux_replay(bad)
+    assert len(aux.buffer) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"aux_options": PPGAuxOptions(interval=0)}, "interval must be at least 1"),
+        ({"aux_options": PPGAuxOptions(mini_batch_size=0)}, "mini_batch_size must be"),
+        ({"aux_options": PPGAuxOptions(mini_batch_length=0)}, "mini_batch_length must"),
+        (
+            {"aux_options": PPGAuxOptions(num_updates_per_train_iter=0)},
+            "num_updates_per_train_iter must be",
+        ),
+        ({"reward_spec": PAIR}, "reward_spec must be a single number"),
+    ],
+)
+def test_options_out_of_range(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PPGAuxAlgorithm(BOX, THREE, **options)
+
+
+def test_a_gradient_that_is_not_finite_stops_before_a_weight_has_changed() -> None:
+    aux = auxiliary()
+    for _ in range(4):
+        obs, info = experience(aux.network)
+        aux.observe_for_aux_replay((obs, info._replace(reward=info.reward + 1e30)))
+    before = copy.deepcopy(aux.network.state_dict())
+    with pytest.raises(ValueError, match="must be finite"):
+        aux.train_iter()
+    for name, weight in aux.network.state_dict().items():
+        assert torch.equal(weight, before[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"next_value": None}, TypeError, "exp must hold tensors, got NoneType"),
+        ({"reward": torch.zeros(())}, ValueError, "reward must have shape"),
+        ({"value": torch.zeros(3, 1)}, ValueError, "value must have shape"),
+        ({"step_type": torch.zeros(2)}, ValueError, "step_type must have shape"),
+        (
+            {"action_distribution": Categorical(logits=torch.zeros(3, 5))},
+            ValueError,
+            r"exp's action_distribution must have shape \(3, 3\), got \(3, 5\)",
+        ),
+        ({"reward": torch.full((3,), math.nan)}, ValueError, "exp must be finite"),
+    ],
+)
+def test_a_bad_first_experience_leaves_room_for_a_good_one(
+    change: dict[str, Any], error: Any, message: str
+) -> None:
+    aux = auxiliary()
+    obs, info = experience(aux.network)
+    with pytest.raises(error, match=message):
+        aux.observe_for_aux_replay((obs, info._replace(**change)))
+    with pytest.raises(TypeError, match="exp must be an observation and a PPGRollout"):
+        aux.observe_for_aux_replay((obs, None))
+    with pytest.raises(ValueError, match="observation must have shape"):
+        aux.observe_for_aux_replay((obs[:, :2], info))
+    empty = experience(aux.network, 0)
+    with pytest.raises(ValueError, match="must have a non-empty shape"):
+        aux.observe_for_aux_replay(empty)
+    assert aux.buffer == []
+    aux.observe_for_aux_replay((obs, info))
+    assert len(aux.buffer) == 1
+
+
+def test_a_network_with_memory_is_refused() -> None:
+    net = DisjointPolicyValueNetwork(BOX, THREE, RecurrentEncodingNetwork)
+    aux = auxiliary(dual_actor_value_network=net)
+    with pytest.raises(ValueError, match="encoders without memory"):
+        aux.observe_for_aux_replay(experience(net))
+
+
+def test_where_the_phase_is_not_enabled_nothing_is_stored_or_trained() -> None:
+    options = PPGAuxOptions(enabled=False, mini_batch_length=4)
+    aux = PPGAuxAlgorithm(BOX, THREE, aux_options=options)
+    before = copy.deepcopy(aux.network.state_dict())
+    for _ in range(4):
+        aux.observe_for_aux_replay(experience(aux.network))
+    assert aux.buffer == []
+    assert aux.train_iter() == {}
+    for name, weight in aux.network.state_dict().items():
+        assert torch.equal(weight, before[name])
+
+
+def test_each_chunk_gets_its_own_targets() -> None:
+    aux = auxiliary()
+    for _ in range(8):
+        obs, info = experience(aux.network)
+        ends = torch.rand(3) < 0.3
+        aux.observe_for_aux_replay((obs, info._replace(discount=(~ends).float())))
+    _, info = aux.chunks()
+    steps = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
+    expected = aux.loss.target(steps)
+    seen: list[Any] = []
+    aux.phase.learn = lambda x: seen.append(x) or torch.zeros(4)  # type: ignore
+    aux.train_iter()
+    columns = {tuple(column) for part in seen for column in part.target.T.tolist()}
+    assert columns == {tuple(column) for column in expected.T.tolist()}
+
+
+def test_what_a_pass_returns_can_be_observed_and_learned_from() -> None:
+    aux = auxiliary()
+    values = []
+    for t in range(8):
+        kind = torch.tensor([MID, MID, LAST if t == 2 else MID])
+        inputs = TimeStep(kind, torch.randn(3), torch.ones(3), torch.randn(3, 4))
+        step = ppg_network_forward(aux.network, inputs)
+        assert step.info.next_value == ()
+        values.append(step.info.value.detach())
+        aux.observe_for_aux_replay((inputs.observation, step.info))
+    _, info = aux.chunks()
+    next_value = info.next_value.unflatten(1, (2, 3)).transpose(0, 1).flatten(0, 1)
+    expected = torch.stack([*values[1:], values[-1]])
+    expected[2, 2] = values[2][2]
+    assert torch.equal(next_value, expected)
+    assert aux.train_iter().keys() >= {"aux/value_loss", "aux/kl"}
+
+
+def test_a_loss_of_ones_own_is_learned_from() -> None:
+    losses = []
+    for error in (None, lambda x, y: 3 * (x - y).square()):
+        aux = auxiliary()
+        if error is not None:
+            aux.loss = PPGAuxPhaseLoss(error, gamma=0.99)
+        for _ in range(4):
+            aux.observe_for_aux_replay(experience(aux.network))
+        aux.phase.learn = lambda part, aux=aux: torch.stack(  # type: ignore
+            [*(x.mean() for x in loss_of(aux, part)), torch.zeros(())]
+        ).detach()
+        losses.append(aux.train_iter()["aux/value_loss"])
+    assert losses[1] == pytest.approx(3 * losses[0])
+
+
+def loss_of(aux: PPGAuxAlgorithm, part: Any) -> Any:
+    _, value, aux_value = aux.phase.network.three_heads(part.obs)
+    return aux.phase.loss(value, aux_value, part.target, torch.zeros_like(value))[1]
+
+
+def test_two_learners_that_were_loaded_from_one_state_go_their_own_ways() -> None:
+    first, state = auxiliary(), None
+    for _ in range(2):
+        for _ in range(6):
+            first.observe_for_aux_replay(experience(first.network))
+        state = state or (first.train_iter() and first.state_dict())
+    assert len(state["buffer"]) == 0
+    second, third = auxiliary(), auxiliary()
+    for learner in (second, third):
+        learner.load_state_dict(state)
+    state = first.state_dict()
+    assert len(state["buffer"]) == 6
+    second.load_state_dict(state)
+    assert len(second.buffer) == 6
+    moments = [copy.deepcopy(x.optimizer.state_dict()["state"]) for x in (first, third)]
+    second.train_iter()
+    for learner, before in zip((first, third), moments, strict=True):
+        after = learner.optimizer.state_dict()["state"]
+        for index, fields in before.items():
+            for name, x in fields.items():
+                assert torch.equal(after[index][name], x)
+
+
+def test_a_summary_for_debugging_adds_the_gradient() -> None:
+    for debug in (False, True):
+        aux = auxiliary(debug_summaries=debug)
+        for _ in range(4):
+            aux.observe_for_aux_replay(experience(aux.network))
+        assert ("aux/grad_norm" in aux.train_iter()) is debug
