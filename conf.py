@@ -95,7 +95,10 @@ nitpick_ignore_regex = [
     ("py:.*", r"(optional|.*TypeVar.*)"),
     # Words of our signatures; `workshop/signatures` explains them.
     ("py:class", r"('.*'|Annotated.*|Float|Int|Integer|Bool|Ge|Gt|Le|Lt|ndarray)"),
-    ("py:class", r"(Fraction|Positive|NonNegative|AboveOne|Count|Seed|SyncVectorEnv)"),
+    (
+        "py:class",
+        r"(Fraction|Positive|NonNegative|AboveOne|Count|Seed|(Sync)?VectorEnv)",
+    ),
     ("py:class", r"(Level|Tone|Frame|MazeSize|RenderMode|Gaussian|MeanAndDeviation)"),
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),
     ("py:class", r"torch\.autograd\.function\.Function"),
