@@ -94,7 +94,7 @@ nitpick_ignore_regex = [
     ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
     ("py:.*", r"(optional|.*TypeVar.*)"),
     # Words of our signatures; `workshop/signatures` explains them.
-    ("py:class", r"('.*'|Annotated.*|Float|Int|Integer|Bool|Ge|Gt|Le|Lt|ndarray)"),
+    ("py:class", r"(.*'|Annotated.*|Float|Int|Integer|Bool|Ge|Gt|Le|Lt|ndarray)"),
     (
         "py:class",
         r"(Fraction|Positive|NonNegative|AboveOne|Count|Seed|(Sync)?VectorEnv)",

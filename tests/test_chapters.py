@@ -23,6 +23,7 @@ MODULES = [tangle.module_name(c) for c in CHAPTERS if KINDS[c] != "evidence"]
 # What may be imported by everything, and what may import everything.
 FOUNDATIONS = {
     "workshop.fast",
+    "workshop.memory",
     "workshop.nests",
     "workshop.pictures",
     "workshop.runs",
@@ -30,7 +31,7 @@ FOUNDATIONS = {
     "workshop.episodes",
     "workshop.worlds",
 }
-ADAPTERS = {"workshop.cluster"}
+ADAPTERS = {"workshop.cluster", "workshop.ding"}
 
 
 def each(*kinds: str) -> pytest.MarkDecorator:

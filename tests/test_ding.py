@@ -351,7 +351,6 @@ def test_without_the_learn_mode_there_is_no_optimiser() -> None:
 # --- Learn mode -----------------------------------------------------------------------
 
 
-@pytest.mark.equation("impala-loss")
 def test_the_loss_is_put_together_by_hand() -> None:
     """Two environments; one is truncated in the middle of the unroll."""
     impala = make_impala(value_weight=0.7, entropy_weight=0.3)

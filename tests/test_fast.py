@@ -6,6 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributions import Categorical
+
 from literate_rl.advantages import gae_loop
 from literate_rl.policy_gradient import categorical_entropy, categorical_log_prob
 from literate_rl.ppo_error import (
@@ -14,8 +17,6 @@ from literate_rl.ppo_error import (
     ppo_policy_error,
 )
 from literate_rl.workshop.fast import categorical_terms, reverse_scan
-from torch import Tensor
-from torch.distributions import Categorical
 
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 3))
 seeds = st.integers(0, 9999)

@@ -12,6 +12,9 @@ import torch
 from fuzz import assert_held
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributions import Categorical, Normal
+
 from literate_rl.advantages import gae
 from literate_rl.agents import tabular_values
 from literate_rl.off_policy import (
@@ -25,8 +28,6 @@ from literate_rl.off_policy import (
     vtrace_loss,
 )
 from literate_rl.workshop.fast import reverse_scan
-from torch import Tensor
-from torch.distributions import Categorical, Normal
 
 Batch = dict[str, Tensor]
 

@@ -110,11 +110,8 @@ class IMPALAPolicyConfig(IMPALAConfig):
     def from_dict(cls, config: Mapping[str, Any]) -> IMPALAPolicyConfig:
         """Read settings from nested dictionaries, as DI-engine writes them.
 
-        Args:
-            config: Settings by name, each in its section ``learn``, ``collect`` or
-                ``other.replay_buffer``, or all on the first level. What is left out has
-                its default.
-
+        Each stands in its section ``learn``, ``collect`` or ``other.replay_buffer``, or
+        on the first level. What is left out has its default.
         """
         flat = dict(config)
         for section, names in SECTIONS.items():
@@ -163,9 +160,6 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
 
     Returns:
         A tensor, or a dictionary of what its entries give.
-
-    Raises:
-        ValueError: If there is no item.
     """
     if not items:
         raise ValueError("items must hold at least one, got none")
@@ -276,7 +270,6 @@ class IMPALAPolicy:
         Returns:
             The entries as tensors ``(T, B, *)``; rewards, flags and ``weight`` (T, B);
             and ``obs_plus_1``, ``(T + 1, B, *)``.
-
         """
 
         def pick(sample: Any) -> Any:
@@ -323,14 +316,10 @@ class IMPALAPolicy:
         return batch  # type: ignore[no-any-return]
 
     def forward_learn(self, data: Sequence[Any]) -> dict[str, Any]:
-        """Take one step of the optimiser.
+        """Take one step of the optimiser on samples.
 
-        Args:
-            data: Samples, as ``data_preprocess_learn`` takes them.
-
-        Returns:
-            The numbers that ``monitor_vars_learn`` names and, with priorities, one for
-            each sample as ``priority``.
+        Returns the numbers that ``monitor_vars_learn`` names and, with priorities, one
+        for each sample as ``priority``.
         """
         return self.learn(self.data_preprocess_learn(data))
 
@@ -339,7 +328,7 @@ class IMPALAPolicy:
         self.model.train()
         info: dict[str, Any] = dict(self.learner.learn(self.unroll(data)))
         if self.config.priority:
-            info["priority"] = self.learner.surprise
+            info["priority"] = self.learner.priority
         return info
 
     def unroll(self, data: dict[str, Any]) -> Unroll:
@@ -369,13 +358,8 @@ class IMPALAPolicy:
     def reshape_data(self, output: dict[str, Any], data: dict[str, Any]) -> vtrace_data:
         """Arrange what the model said and what happened for the losses.
 
-        Args:
-            output: ``logit`` and ``value`` of ``obs_plus_1``, with (T + 1) B rows.
-            data: What ``data_preprocess_learn`` returned.
-
-        Returns:
-            The fields of ``vtrace_data``. How many steps there are is read from the
-            data.
+        ``output`` holds ``logit`` and ``value`` of ``obs_plus_1``, with (T + 1) B rows,
+        ``data`` is what ``data_preprocess_learn`` returned.
         """
         (steps, envs), unroll = data["reward"].shape, self.unroll(data)
         value = output["value"].reshape(steps + 1, envs)
@@ -413,14 +397,10 @@ class IMPALAPolicy:
 
     @torch.no_grad()
     def forward_collect(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
-        """Draw an action for each environment.
+        """Draw actions for observations by the number of the environment.
 
-        Args:
-            data: Observations by the number of the environment.
-
-        Returns:
-            By the same numbers: ``logit``, what the policy said, and ``action``, both
-            on the CPU.
+        By the same numbers come ``logit``, what the policy said, and ``action``, both
+        on the CPU.
         """
         obs, model = self.observations(data), self.model.eval()
         row = model(obs)
@@ -501,14 +481,7 @@ class IMPALAPolicy:
 
     @torch.no_grad()
     def forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
-        """Choose the best action for each environment.
-
-        Args:
-            data: Observations by the number of the environment.
-
-        Returns:
-            ``logit`` and ``action`` by the same numbers, on the CPU.
-        """
+        """Return what ``forward_collect`` does, with greedy actions."""
         obs, model = self.observations(data), self.model.eval()
         output = {"logit": self.describe(model(obs)), "action": model.act(obs, 0.0)}
         return self.by_environment(data, output)
@@ -559,3 +532,10 @@ print("three steps only:")
 (sample,) = four_steps.get_train_sample(marked[:3])
 for name in ("weight", "done", "truncated"):
     print(f"{name:10s}", sample[name].tolist())
+
+# %% [markdown]
+# ## References
+#
+# The interface is that of [DI-engine's
+# `IMPALAPolicy`](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py).
+# The algorithm is from {cite:t}`espeholt2018`.

@@ -57,9 +57,6 @@ __all__ = ["ReplayBuffer"]
 
 
 # %% tags=["export"]
-Exponent = Annotated[float, Ge(0), Lt(math.inf)]
-
-
 class ReplayBuffer:
     """The last samples, each to be used a limited number of times.
 
@@ -79,8 +76,8 @@ class ReplayBuffer:
         self,
         size: Count = 1000,
         max_use: Count = 16,
-        alpha: Exponent = 0.0,
-        beta: Exponent = 0.4,
+        alpha: Annotated[float, Ge(0), Lt(math.inf)] = 0.0,
+        beta: Annotated[float, Ge(0), Lt(math.inf)] = 0.4,
     ) -> None:
         self.max_use, self.alpha, self.beta = max_use, alpha, beta
         self.entries: deque[dict[str, Any]] = deque(maxlen=size)

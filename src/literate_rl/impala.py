@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 860dad714b670ae8
+# Generated from chapters/impala.py (edit there); digest 46153f2f5047de39
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -90,7 +91,7 @@ class VTraceLearner:
         config: The settings.
 
     Attributes:
-        surprise: After an update with ``config.priority``, how far the values of each
+        priority: After an update with ``config.priority``, how far the values of each
             environment were from their targets on average.
     """
 
@@ -101,9 +102,18 @@ class VTraceLearner:
         self.optimizer: torch.optim.Optimizer = optimizer[config.optim](
             self.parameters, config.learning_rate
         )
+        # The losses, with the discount, the decay and the three bounds of the settings.
+        self.vtrace_error = partial(
+            vtrace_error_from_log_prob,
+            gamma=config.discount_factor,
+            lambda_=config.lambda_,
+            rho_clip_ratio=config.rho_clip_ratio,
+            c_clip_ratio=config.c_clip_ratio,
+            rho_pg_clip_ratio=config.rho_pg_clip_ratio,
+        )
         # Sums for the usual norm of the gradient: of squared norms, and of weights.
         self.norms = (0.0, 0.0)
-        self.surprise: list[float] = []
+        self.priority: list[float] = []
 
     @checked
     def learn(self, unroll: Unroll) -> dict[str, float]:
@@ -117,7 +127,7 @@ class VTraceLearner:
         value = policy.value(unroll.obs_plus_1)
 
         # Targets, advantages and the three losses of {doc}`/chapters/off_policy`.
-        loss = vtrace_error_from_log_prob(
+        loss = self.vtrace_error(
             log_prob,
             unroll.log_prob,
             entropy,
@@ -127,18 +137,15 @@ class VTraceLearner:
             unroll.terminated,
             unroll.truncated,
             self.next_value(value, unroll),
-            config.discount_factor,
-            config.lambda_,
-            config.rho_clip_ratio,
-            config.c_clip_ratio,
-            config.rho_pg_clip_ratio,
         )
+        # A buffer with priorities wants to know how far off the values are.
         if config.priority:
-            self.surprise = surprise(loss.value_loss, value, unroll.weight)
+            self.priority = distances(loss.value_loss, value, unroll.weight)
 
-        # The total {eq}`impala-loss`, and one step downhill.
+        # The total {eq}`impala-loss`.
         total = loss.policy_loss + config.value_weight * loss.value_loss
         total = total - config.entropy_weight * loss.entropy_loss
+        # One step downhill, with gradient clipping.
         self.optimizer.zero_grad()
         total.backward()
         norm = self.clip_gradient()
@@ -195,15 +202,15 @@ class VTraceLearner:
         self.norms = norms
 
 
-def surprise(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
+def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
     """Return how far the values of each environment are from their targets."""
     # The loss has the distances already. Its derivative with respect to a value is
     # $2 w_t (V - v_t)$ over the number of steps.
     (grad,) = torch.autograd.grad(value_loss, value, retain_graph=True)
-    distance = grad[:-1].abs().sum(0) * weight.numel() / 2
+    total = grad[:-1].abs().sum(0) * weight.numel() / 2
     # Steps that do not count weigh nothing in this mean either.
-    distances: list[float] = (distance / weight.sum(0).clamp_min(1e-9)).tolist()
-    return distances
+    mean: list[float] = (total / weight.sum(0).clamp_min(1e-9)).tolist()
+    return mean
 
 
 class IMPALA:
@@ -239,14 +246,17 @@ class IMPALA:
         config = self.config
         self.learner.anneal(self.step)
         mean_return = self.collect()
+        # A few updates, each on samples from the memory, until all of them have been
+        # used as often as they may.
         for _ in range(config.update_per_collect):
-            if not self.memory:  # all samples have been used as often as they may
+            if not self.memory:
                 break
             entries = self.memory.sample(config.batch_size, self.generator)
             losses = self.learner.learn(self.batch(entries))
             if config.priority:
-                self.memory.update(entries, self.learner.surprise)
+                self.memory.update(entries, self.learner.priority)
 
+        # Now and then an actor that falls behind gets new weights.
         self.iteration += 1
         if config.lag and self.iteration % (config.lag + 1) == 0:
             self.actor.load_state_dict(self.policy.state_dict())
@@ -261,6 +271,7 @@ class IMPALA:
         if self.collector.obs is None or self.checkpoint_due:
             self.collector.reset(env_seed(config.seed, self.step))
 
+        # In each step the actor draws noise, and acts.
         def act(obs: Tensor) -> Tensor:
             noise = self.actor.noise(1, len(obs), self.generator)[0]
             action: Tensor = self.actor.act(obs.to(self.device), noise.to(self.device))
@@ -318,7 +329,7 @@ class IMPALA:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
-        # What is missing is missed here, before anything has changed.
+        # A state that lacks something is refused here, before anything has changed.
         names = ("step", "iteration", "memory", "generator", "actor")
         step, iteration, memory, generator, actor = (state[name] for name in names)
         self.learner.load_state_dict(state["learner"])

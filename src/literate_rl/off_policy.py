@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 9645c68b33d12d1d
+# Generated from chapters/off_policy.py (edit there); digest 472ac72b9e2212fa
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Integer
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.ppo_error import gaussian
@@ -67,34 +68,21 @@ def vtrace(
 ) -> tuple[Float[Tensor, "T B"], Float[Tensor, "T B"]]:
     """Compute the targets of the values and the advantages of V-trace.
 
-    Args:
-        log_ratio: Log-probability of each action under the target policy minus that
-            under the behaviour policy.
-        reward: Rewards.
-        value: Value of each step's state.
-        next_value: Value of each step's true successor. Where a step is terminated it
-            counts as 0, whatever it holds.
-        terminated: Whether the task ended with this step.
-        truncated: Whether the episode was cut off after this step.
-        gamma: Discount.
-        lambda_: Decay of the weights of longer returns.
-        rho_clip_ratio: Bound of the ratio that weighs a TD error, or None. It decides
-            which policy the values belong to.
-        c_clip_ratio: Bound of the ratio that weighs what comes later, at most
-            ``rho_clip_ratio``, or None. It decides how fast the values get there.
-        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or None.
+    ``log_ratio`` is the log-probability of each action under the target policy minus
+    that under the behaviour policy. ``next_value`` belongs to the true successor of
+    each step; where the step is terminated it counts as 0, whatever it holds.
 
-    Returns:
-        The targets and the advantages, without gradient.
+    The bounds may be None. That of rho, which weighs a TD error, decides which policy
+    the values belong to. That of c, which weighs what comes later, decides how fast
+    they get there and may not be above that of rho. That of rho_pg weighs an advantage.
 
-    Source:
-        Espeholt et al. 2018, equation 1, remark 2 and section 4.2, with the decay in
-        the advantage as well, and with two flags.
+    Source: Espeholt et al. 2018, equation 1, remark 2 and section 4.2, with the decay
+    in the advantage as well, and with two flags.
     """
     check_clips(rho_clip_ratio, c_clip_ratio)
-    # The TD errors of {doc}`/chapters/advantages`.
+    # The TD errors {eq}`td-error`.
     future = torch.where(terminated, 0.0, next_value.detach())
-    delta = torch.add(reward.detach(), future, alpha=gamma) - value.detach()
+    delta = reward.detach() + gamma * future - value.detach()
 
     # The three clipped ratios {eq}`vtrace-ratios`. A ratio that is infinite becomes its
     # bound.
@@ -103,15 +91,13 @@ def vtrace(
     clipped = {x: ratio if x is None else ratio.clamp(max=x) for x in set(bounds)}
     rho, c, rho_pg = (clipped[x] for x in bounds)
 
-    # How much of the next row belongs to this one: nothing behind a done.
+    # The recursion {eq}`vtrace`. Nothing is taken over of the row behind a done.
     follow = gamma * lambda_ * (~(terminated | truncated)).to(delta)
-
-    # The recursion {eq}`vtrace` is the scan of {doc}`/chapters/advantages`.
     x = reverse_scan(rho * delta, follow * c)
-    # The advantage {eq}`vtrace-advantage`. Behind the last row comes nothing. What was
-    # made here may be written to.
-    delta[:-1].addcmul_(follow[:-1], x[1:])
-    adv, target = delta.mul_(rho_pg), x.add_(value.detach())
+    target = value.detach() + x
+
+    # The advantage {eq}`vtrace-advantage`. Behind the last row comes nothing.
+    adv = rho_pg * (delta + follow * pad(x[1:], (0, 0, 0, 1)))
     causes = {"log_ratio": log_ratio, "reward": reward, "next_value": future}
     for result in (target, adv):
         check_finite(result, **causes, value=value)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/memory.py (edit there); digest 34429fead2385d6e
+# Generated from chapters/workshop/memory.py (edit there); digest f56430baaf66c5ec
 """Memory: the last samples, drawn alike or by priority, a limited number of times."""
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from annotated_types import Ge, Lt
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = ["ReplayBuffer"]
-
-
-Exponent = Annotated[float, Ge(0), Lt(math.inf)]
 
 
 class ReplayBuffer:
@@ -38,8 +35,8 @@ class ReplayBuffer:
         self,
         size: Count = 1000,
         max_use: Count = 16,
-        alpha: Exponent = 0.0,
-        beta: Exponent = 0.4,
+        alpha: Annotated[float, Ge(0), Lt(math.inf)] = 0.0,
+        beta: Annotated[float, Ge(0), Lt(math.inf)] = 0.4,
     ) -> None:
         self.max_use, self.alpha, self.beta = max_use, alpha, beta
         self.entries: deque[dict[str, Any]] = deque(maxlen=size)
