@@ -18,7 +18,8 @@ from torch import nn
 
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.agents import Rollout, make_envs
-from literate_rl.ppo import PPO, PPOConfig, make_policy, ppo_settings
+from literate_rl.policies import make_policy
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.runs import flat_env
 
 Envs = VectorEnv[Any, Any, Any]

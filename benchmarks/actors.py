@@ -32,7 +32,7 @@ from literate_rl.actors import (
     Weights,
     fill,
 )
-from literate_rl.ppo import make_policy
+from literate_rl.policies import make_policy
 
 ROUNDS = 11
 ENV = "CartPole-v1"

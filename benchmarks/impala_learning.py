@@ -23,7 +23,7 @@ from literate_rl.impala import (
     VTraceLearner,
     impala_settings,
 )
-from literate_rl.ppo import make_policy
+from literate_rl.policies import make_policy
 from literate_rl.workshop.runs import flat_env
 
 UPDATES = (1, 4, 8)

@@ -25,7 +25,8 @@ from benchmarks.store import RESULTS, read_table, write_table
 from literate_rl.actors import ActorLearner
 from literate_rl.agents import make_envs
 from literate_rl.evaluation import evaluate
-from literate_rl.ppo import PPO, PPOConfig, make_policy, ppo_settings
+from literate_rl.policies import make_policy
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import fit, flat_env
 

@@ -329,7 +329,7 @@ def slot_layout(
 from functools import partial
 
 from literate_rl.agents import make_envs
-from literate_rl.ppo import make_policy
+from literate_rl.policies import make_policy
 from literate_rl.workshop.runs import flat_env
 
 torch.manual_seed(1)
@@ -1047,7 +1047,7 @@ from functools import partial
 import torch
 from literate_rl.actors import ActorLearner, ActorsConfig
 from literate_rl.agents import make_envs
-from literate_rl.ppo import make_policy
+from literate_rl.policies import make_policy
 
 def run(slots):
     config = ActorsConfig(

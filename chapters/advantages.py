@@ -38,13 +38,12 @@ __all__ = ["gae", "gae_loop", "lambda_returns", "n_step_returns"]
 # %% [markdown]
 # ## One dial between bias and noise
 #
-# The **advantage** of an action is how much more it earns, on average, than what the
-# policy usually does in that state: its expected return minus the value of the state. The
-# value is the same for every action of the state. So the question is how to estimate the
-# return of one action, and there are two witnesses. The rewards that follow are right on
-# average, but noisy. A **critic**, a network that estimates the value $V(s)$ of a state,
-# is steady but may be wrong. A number $\lambda$ from 0 to 1 says how much to rely on the
-# rewards.
+# The **advantage** of an action is how much more it earns, on average, than the policy usually
+# earns in that state: its expected return minus the value of the state. The value is the same for
+# every action of the state. So the question is how to estimate the return of one action, and
+# there are two witnesses. The rewards that follow are right on average, but noisy. A **critic**,
+# a network that estimates the value $V(s)$ of a state, is steady but may be wrong. A number
+# $\lambda$ from 0 to 1 says how much to rely on the rewards.
 #
 # Drag the slider below the two pictures. Each dot is one estimate of the same return, and
 # the dashed line is the truth. On the left the critic is right. On the right it is wrong:
@@ -113,12 +112,12 @@ def frame(lambda_):
 dial("Bias and noise of a return over λ", frame, {"λ": lambdas}, start=(0.9,))
 
 # %% [markdown]
-# Forty of 20,000 estimates are drawn; the short bar is the mean of all. **Notice** the two
-# ends. At $\lambda = 0$ the estimate relies on the critic after a single reward: little
-# noise, but all of the critic's error. At $\lambda = 1$ it relies on the rewards alone:
-# no error on average, but several times the noise. The noise is the same in both pictures,
-# because both see the same rewards. It grows slowly at first, because $\lambda = 0.9$
-# looks only about $1 / (1 - 0.9) = 10$ steps ahead.
+# Forty of 20,000 estimates are drawn; the short bar is the mean of all. **Notice** the two ends.
+# At $\lambda = 0$ the estimate relies on the critic after a single reward: little noise, but all
+# of the critic's error. At $\lambda = 1$ it relies on the rewards alone: no error on average, but
+# several times the noise. The noise is the same in both pictures, because both see the same
+# rewards. The noise grows slowly at first: even $\lambda = 0.9$ looks only about $1 / (1 - 0.9) =
+# 10$ steps ahead.
 
 # %% tags=["claims"]
 right, wrong = (torch.stack(clouds) for clouds in estimates.values())
@@ -167,10 +166,9 @@ assert torch.allclose(right.std(1), wrong.std(1), rtol=1e-3), "the noise is the 
 # \end{cases}
 # $$ (n-step-return)
 #
-# A rollout has $T$ rows, one for each step, and $\mathrm{done}_t$ is 1 if step $t$ is
-# terminated or truncated. The critic's error now enters with the factor $\gamma^n$, and
-# not at all if the episode terminates first. In exchange, $n$ random rewards vary more
-# than one. That is **variance**, the noise of the dial.
+# The critic's error now enters with the factor $\gamma^n$, and not at all if the episode
+# terminates first. In exchange, $n$ random rewards vary more than one. That is **variance**, the
+# noise of the dial.
 #
 # Rather than choose one $n$, average over all of them, with weights that fall by a factor
 # $\lambda$ from one to the next. The result is the **$\lambda$-return**,
@@ -179,8 +177,9 @@ assert torch.allclose(right.std(1), wrong.std(1), rtol=1e-3), "the noise is the 
 # G^\lambda_t = (1 - \lambda) \sum_{n \ge 1} \lambda^{n-1} G^{(n)}_t .
 # $$ (def-lambda-return)
 #
-# After the end of the episode or of the batch $G^{(n)}_t$ no longer changes with $n$, so the
-# longest return gets all the weight that is left. With $\lambda = 1$ it gets everything.
+# The factor $1 - \lambda$ makes the weights sum to 1. After the end of the episode or of the
+# batch $G^{(n)}_t$ no longer changes with $n$, so the longest return gets all the weight that is
+# left. With $\lambda = 1$ it gets everything.
 #
 # Subtract $V(s_t)$, and you have **generalised advantage estimation**, GAE
 # {cite:p}`schulman2016`. The sum looks expensive, but it reduces to a short recursion. Add
@@ -205,9 +204,9 @@ assert torch.allclose(right.std(1), wrong.std(1), rtol=1e-3), "the noise is the 
 # \qquad \hat A_T = 0 .
 # $$ (gae)
 #
-# The two flags have different jobs. In {eq}`td-error` $\mathrm{te}_t = 1$ says that there
-# is no future. In {eq}`gae` $\mathrm{done}_t = 1$ says that the next row belongs to
-# another episode.
+# With $\lambda = 1$ this is $G_t - V(s_t)$, what the last agent of {doc}`policy_gradient` used;
+# with $\lambda = 0$ it is the TD error alone. The two flags do their two jobs again:
+# $\mathrm{te}_t$ in {eq}`td-error`, $\mathrm{done}_t$ in {eq}`gae`.
 #
 # ## Line by line
 #
@@ -289,8 +288,8 @@ advantage = gae(ones, zeros, zeros, end, never, gamma=1.0, lambda_=0.5)
 print(advantage.flatten().tolist())
 
 # %% [markdown]
-# **Notice** that nothing crosses the end of the episode. Since every TD error is 1 here, the
-# sum is the larger, the more steps of the episode remain.
+# **Notice** that nothing crosses the end of the episode. Since every TD error is 1 here, the more
+# steps of the episode remain, the larger the sum.
 
 # %% tags=["claims"]
 assert advantage.flatten().tolist() == [1.75, 1.5, 1.0, 1.5, 1.0]
@@ -383,11 +382,9 @@ def n_step_returns(
 # %% [markdown]
 # ## Which λ is best?
 #
-# That depends on how good the critic is. On the ring of {doc}`agents` we can compute it,
-# because there the truth is known. A robot walks on five cells in a circle. Steps that start
-# in cell 0 pay 1, all others nothing. After each step it breaks down with probability 0.02.
-# The policy goes right with probability 0.8, and $\gamma = 0.99$. In cell $s$, action $a$
-# earns on average
+# That depends on how good the critic is. On the ring of {doc}`agents` we can compute it, because
+# there the truth is known. The robot breaks down with probability $p = 0.02$ and goes right with
+# probability 0.8, and $\gamma = 0.99$. In cell $s$, action $a$ earns on average
 #
 # $$
 # Q(s, a) = r_s + \gamma \, (1 - p)\, V(s_a) ,
@@ -476,9 +473,9 @@ fig.tight_layout()
 # at 1, because returns that the time limit or the end of the batch cuts short still end in
 # a value.
 #
-# On this small ring 0.7 is better than 0.95, the default of `gae` and of most code. The
-# worse the critic and the larger the batch, the closer the best $\lambda$ is to 1. It is a
-# setting to tune, and 0.95 is where people start.
+# On this small ring 0.7 is better than 0.95, the default of `gae` and of most code. The worse the
+# critic, the closer the best $\lambda$ is to 1; and so it is with a larger batch, because
+# averaging removes noise but no bias. It is a setting to tune, and 0.95 is where people start.
 
 # %% tags=["claims"]
 total = {name: part.sum(1) for name, part in parts.items()}
@@ -522,10 +519,10 @@ for name, flags in {"two flags": (never, ended), "one flag": (ended, never)}.ite
     print(f"{name:22s}", *(f"{x:6.2f}" for x in rows[name]))
 
 # %% [markdown]
-# With one flag the step at the limit misses the whole value of the future, about 20 for a
-# robot that never breaks down, and its action is blamed for it. The step before misses
-# $\gamma \lambda$ of that, and so on. The end of every episode looks like a series of
-# mistakes. With two flags only the noise of the rewards is left.
+# With one flag the step at the limit misses the whole value of the future, about 20 for a robot
+# that never breaks down, and its action is blamed for it. The step before misses $\gamma \lambda$
+# of that, and so on. The end of every episode looks like a series of mistakes. With two flags
+# only noise is left.
 
 # %% tags=["claims"]
 assert max(map(abs, rows["two flags"])) < 0.1, "two flags are right"
@@ -597,7 +594,7 @@ assert torch.allclose(on_device.cpu(), gae(*steps, *flags), atol=1e-4)
 #
 # ### Exercise 1: predict
 #
-# No code, just think.
+# No code yet, only a thought.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import predict

@@ -90,18 +90,19 @@ picture.arrow(environment.at(0.4, 1), agent.at(0.6, 1), reply, "accent", bend=28
 picture
 
 # %% [markdown]
-# An **agent** and an **environment** take turns. At step $t$ the environment is in a
-# **state** $s_t$. The agent looks at it and takes an **action** $a_t$. The environment pays
-# a **reward** $r_t$, a number, and moves on to the successor $s'_t$. The agent's rule for
-# its actions is its **policy** $\pi(a \mid s)$: the probability of each action in each
-# state.
+# An **agent** and an **environment** take turns. At step $t$ the environment is in a **state**
+# $s_t$. The agent looks at it and takes an **action** $a_t$. The environment pays a **reward**
+# $r_t$, a number, and moves on to the successor $s'_t$. (We do not write $s_{t+1}$: after the end
+# of an episode the next row of the data belongs to another one.) It also says with two flags
+# whether the episode has ended, and in which way; [a section
+# below](#two-ways-for-an-episode-to-end) explains them. The agent's rule for its actions is its
+# **policy** $\pi(a \mid s)$: the probability of each action in each state.
 #
-# Here is an environment that this book uses often. In *CartPole* the agent sees four
-# numbers: position and speed of a cart, angle and angular speed of a pole on it. It pushes
-# the cart to the left or to the right, and every step pays 1. An **episode** runs from a
-# start to an end. This one ends when the pole tilts by more than 12 degrees, or when the
-# cart leaves its track, 2.4 units from the middle. The first agent of this book pushes at
-# random:
+# Here is an environment that this book uses often. In *CartPole* the agent sees four numbers: the
+# position and speed of a cart, and the angle and angular speed of the pole on it. It pushes the
+# cart to the left or to the right, and every step pays 1. An **episode** runs from a start to an
+# end. This one ends when the pole tilts by more than 12 degrees (0.2095 radians), or when the
+# cart leaves its track, 2.4 units from the middle. The first agent of this book pushes at random:
 
 # %%
 import gymnasium as gym
@@ -160,8 +161,10 @@ assert abs(obs[0]) < 2.4, "and not the track"
 #     = \sum_{k \ge 0} \gamma^k r_{t+k}
 # $$ (def-return)
 #
-# Turn the dial. On the left stands what a reward counts today if it is $k$ steps away. On
-# the right every step pays 1, and we add the first $k$ rewards up.
+# (Results are reported without the discount: it is there to make learning possible, and the plain
+# sum is what we want in the end.) Move the slider. The left picture shows what a reward counts
+# today if it is $k$ steps away. In the right one every step pays 1, and the first $k$ rewards are
+# added up.
 
 # %% tags=["hide-input"]
 import torch
@@ -212,10 +215,10 @@ def frame(gamma):
 dial("The discount and its horizon", frame, {"discount γ": discounts}, start=(0.98,))
 
 # %% [markdown]
-# **Notice** the dashed lines. An endless stream of ones has the return $1 + \gamma +
-# \gamma^2 + \dots = 1 / (1 - \gamma)$. That number is also the agent's **horizon**: about
-# two thirds of the return lie within so many steps. With $\gamma = 0.99$ it is 100, so an
-# agent with this discount looks about 100 steps ahead.
+# **Notice** the dashed lines. An endless stream of ones has the return $1 + \gamma + \gamma^2 +
+# \dots = 1 / (1 - \gamma)$. That number is also the agent's **horizon**: about two thirds of the
+# return lies within that many steps. With $\gamma = 0.99$ it is 100, so an agent with this
+# discount looks about 100 steps ahead.
 
 # %% tags=["claims"]
 for gamma in discounts[4:]:
@@ -230,11 +233,11 @@ for gamma in discounts[4:]:
 # discount is a small chance of the end**. Keep this in mind: it explains the mistake that
 # this chapter is about.
 #
-# The return is random, because policy and environment are. Its mean, for an agent that
-# starts in state $s$ and follows $\pi$ from there, is the **value** of the state. The mean
-# if the first action is $a$ and $\pi$ follows after that is the value of the action, $Q$.
-# The difference says how much better the action is than what the policy does on average.
-# It is the **advantage**:
+# The return is random, because policy and environment are. Its mean $\mathbb{E}_\pi$, for an
+# agent that starts in state $s$ and follows $\pi$ from there, is the **value** of the state. The
+# mean if the first action is $a$ and $\pi$ follows after that is the value of the action, $Q$.
+# The difference says how much better the action is than what the policy does on average. It is
+# the **advantage**:
 #
 # $$
 # \begin{aligned}
@@ -249,10 +252,10 @@ for gamma in discounts[4:]:
 #
 # ## A map of methods
 #
-# How does an agent find such a policy? It has to try actions that do not look best, or it
-# would never learn that one of them is better: **exploration**. And it has to use what it
-# knows, or it would learn and never profit: **exploitation**. A random policy as it learns
-# does both, and becomes less random as it becomes better.
+# How does an agent find such a policy? It has to try actions that do not look best, or it would
+# never learn that one of them is better: **exploration**. And it has to use what it knows, or it
+# would learn and never profit: **exploitation**. A policy that draws its actions at random does
+# both: it starts by exploring, and becomes less random as it becomes better.
 #
 # Two questions sort nearly all methods. *What is learned?* And *whose actions does it
 # learn from?* An **on-policy** method learns from actions of the policy as it is now, and
@@ -264,8 +267,8 @@ for gamma in discounts[4:]:
 # | **value based** | $Q$, and takes the action with the highest one | SARSA | DQN |
 # | **policy based** | the policy itself | **REINFORCE, {doc}`next chapter <policy_gradient>`** | |
 # | **actor–critic** | a policy (the actor) and a value that judges it (the critic) | A2C, {doc}`PPO <ppo>`, {doc}`PPG <ppg>` | {doc}`IMPALA <impala>`, DDPG, SAC |
-#
-# You are here: at the row in the middle. The book goes on from there to the right and down.
+# You are here: at the row in the middle. The book goes on from there to the right and down. Names
+# without a link are other well-known algorithms; you need not know them.
 #
 # ## Two ways for an episode to end
 #
@@ -305,7 +308,7 @@ picture
 #   limit, which for CartPole is 500 steps. The world would have gone on and paid more
 #   rewards. We just do not see them.
 #
-# An episode is *done* if one of the two is set: $\mathrm{done}_t = \mathrm{te}_t \lor
+# A step is *done* if at least one of the two is set: $\mathrm{done}_t = \mathrm{te}_t \lor
 # \mathrm{tr}_t$. Both can be set at once, and then the task is over.
 #
 # What can we do about rewards that nobody saw? We put their expected sum there, the value
@@ -330,11 +333,14 @@ picture
 #
 # ### How to read the code
 #
-# Code of the package stands on the right and what it does on the left. In a signature,
-# `reward: Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$ rows, one for
-# each step, and $B$ columns, one for each environment; equal letters are equal sizes.
-# `@checked` holds each call to its signature and names the argument that does not fit
-# ({doc}`workshop/signatures` builds it).
+# Code of the package stands on the right and what it does on the left. In a signature, `reward:
+# Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$ rows, one for each step,
+# and $B$ columns, one for each environment; equal letters are equal sizes. `@checked` holds each
+# call to its signature and names the argument that does not fit ({doc}`workshop/signatures`
+# builds it). `Bool` holds truth values, `Fraction` is a number from 0 to 1, `Count` a whole
+# number from 1 on. A star, as in `"*B"`, stands for any number of dimensions, and `""` for a
+# single number. Functions whose names begin with `check` only complain, early and clearly; those
+# that guard the loop below are in {doc}`workshop/episodes`.
 
 
 # %% tags=["export"]
@@ -400,11 +406,11 @@ assert torch.allclose(returns[:, 0], torch.tensor([2.71, 1.9, 1.0]))
 # %% [markdown]
 # ## Many environments at once
 #
-# A network is happier with a batch than with a single state. So agents step $B$ copies of
-# an environment together, a *vector environment*. A copy whose episode is done has to be
-# reset while the others go on, and *when* that happens matters more than one would think.
-# Here are six calls of `step` in both of Gymnasium's modes. The first episode has the
-# letters $s$, $a$, $r$ and ends with the third call, the next one has $z$, $b$, $q$.
+# A network is faster with a batch than with single states. So an agent acts in $B$ copies of an
+# environment at once, a *vector environment*. A copy whose episode is done has to be reset while
+# the others go on, and *when* that happens matters. Here are six calls of `step` in two of
+# Gymnasium's modes. The first episode has the letters $s$, $a$, $r$ and ends with the third call,
+# the next one has $z$, $b$, $q$.
 
 # %% tags=["hide-input"]
 picture = Picture(
@@ -542,9 +548,11 @@ class Rollout(NamedTuple):
 
 
 # %% [markdown]
-# Each agent of this book gets its data from one loop, and here it is. It is an object,
-# because it has to remember where the environments are when the next rollout begins. The
-# agent is any function from observations to actions.
+# All agents of this book but the very first get their data from one loop, and here it is. It is
+# an object, because it has to remember where the environments are when the next rollout begins.
+# The agent is any function from observations to actions. `to_env` is for agents whose actions
+# need translating ({doc}`policies`). The loop works in both modes: in `NEXT_STEP` the steps that
+# never happened are marked in `real`.
 
 
 # %% tags=["export"]
@@ -552,7 +560,7 @@ class Collector:
     """Lets an agent act in a vector environment and writes down what happens.
 
     Args:
-        envs: A vector environment in either mode, with observations that are arrays.
+        envs: A vector environment in one of these two modes; it observes arrays.
         to_env: Turns the agent's actions into what ``envs.step`` takes. The default
             takes tensors that fit the action space.
         dtype: NumPy's type for the stored observations; the environment's own if None.
@@ -663,10 +671,10 @@ for t, copy in ends:
     print(f"{t:2d}  {copy:4d}  {pay:6.0f}  {te!s:>10s}  {tr!s:>9s}  {angle:10.3f}")
 
 # %% [markdown]
-# **Notice** that the last reward of an episode says nothing about the kind of its end. Only
-# the flags do. The terminated episodes are beyond 0.2095 radians, which is 12 degrees. (A
-# random agent never gets as far as the end of the track.) The angle stands in `next_obs`:
-# in what `step` returned, the pole is upright again.
+# **Notice** that the last reward of an episode says nothing about the kind of its end. Only the
+# flags do. The terminated episodes are beyond 0.2095 radians, which is 12 degrees. (None of these
+# episodes ended at the end of the track.) The angle stands in `next_obs`: in what `step`
+# returned, the pole is upright again.
 
 # %% tags=["claims"]
 angle = batch.next_obs[..., 2].abs()
@@ -680,12 +688,12 @@ assert batch.truncated.any()
 # %% [markdown]
 # ## What the wrong flag costs
 #
-# Much code has one flag for both ends. How large is the mistake? To say so we need an
-# environment in which the right values are known. A robot walks on a ring of five cells,
-# one to the left or one to the right. Cell 0 has a charger: a step that starts there pays
-# 1, all others pay nothing. After each step the robot breaks down for good with a small
-# probability $p$, which is a termination. A time limit can be put around it from outside,
-# and that is a truncation.
+# Much code has one flag for both ends. How large is the mistake? To say so we need an environment
+# in which the right values are known. A robot walks on a ring of five cells, at each step one
+# cell to the left or to the right. Cell 0 has a charger: a step that starts there pays 1, all
+# others pay nothing. After each step the robot breaks down for good with a small probability $p$,
+# here 0.02, which is a termination. A time limit can be put around it from outside, and that is a
+# truncation. `chain` returns the table of the ring's probabilities, which the next section needs.
 
 # %% tags=["hide-input"]
 from math import cos, pi, sin
@@ -807,8 +815,9 @@ def tabular_values(
 
 
 # %% [markdown]
-# The robot goes right in four steps of five. **Notice** that the values rise from cell 1 to
-# cell 4 and on to the charger, and that the second line, with the breakdown moved into the discount, is the same.
+# The robot goes right in four steps of five, and $\gamma = 0.99$. **Notice** that the values rise
+# from cell 1 to cell 4 and on to the charger, and that the second line, with the breakdown moved
+# into the discount, is the same.
 
 # %% tags=["hide-input"]
 gamma, right, ring = 0.99, 0.8, Ring(num_cells=5, end_probability=0.02)
@@ -828,11 +837,12 @@ assert (np.diff([*exact[1:], exact[0]]) > 0).all(), "they rise"
 # %% [markdown]
 # ### The experiment
 #
-# The robot walks under a time limit of 20 steps, with ten seeds. From what we saw we
-# estimate the values in three ways, which differ in one line: which steps are taken for an
-# end of the world. The estimate solves {eq}`tabular-value` for the chain that was counted
-# in the data. (Temporal-difference learning, which moves $V(s_t)$ towards $r_t + \gamma
-# V(s'_t)$ again and again, arrives at the same values {cite:p}`sutton2018`.)
+# The robot walks under a time limit of 20 steps, with ten seeds. We count in the data how often a
+# step leads from each cell to each other one, and solve {eq}`tabular-value` for these shares. A
+# step that counts as an end arrives nowhere, so its row sums to less than 1. The three rules
+# below differ only in which steps count as ends. (Temporal-difference learning, which moves
+# $V(s_t)$ towards $r_t + \gamma V(s'_t)$ again and again, arrives at the same values
+# {cite:p}`sutton2018`.)
 
 
 # %% tags=["hide-input"]
@@ -880,9 +890,9 @@ for name, rule in zip(names, runs.T, strict=True):
 
 # %% [markdown]
 # The right rule finds the right values. With one flag they are less than half of the truth.
-# Without flags the robot believes that it is immortal, and they are about three times too
-# large. The ten seeds hardly differ: more data do not help, because this error is not noise
-# but bias.
+# Without flags the robot believes that it is immortal, and they are about three times too large.
+# More data do not help: with all ten seeds the error is of the same size, so it is not noise but
+# **bias**.
 
 # %% tags=["claims"]
 two, one, none = runs.T / exact.mean()
@@ -891,20 +901,20 @@ assert (one < 0.5).all(), "less than half"
 assert (abs(none - 3) < 0.6).all(), "about three times"
 
 # %% [markdown]
-# How large is the bias? Let $h_{\max}$ be the time limit and $\phi$ the share of all steps
+# How large is the bias? Let $h_{\max}$ be the time limit and $\kappa$ the share of all steps
 # that are the last ones before it. One flag makes each of these an end, so every step
-# carries an additional chance $\phi$ of the end. And a chance of the end is a discount. The values
+# carries an additional chance $\kappa$ of the end. And a chance of the end is a discount. The values
 # that come out are those of a more short-sighted agent:
 #
 # $$
 # \begin{aligned}
-# V_{\text{one flag}} &= \bigl(I - \gamma (1 - \phi) P\bigr)^{-1} r, \\
-# \phi &= \frac{(1 - p)^{h_{\max}-1}}{\sum_{h=0}^{h_{\max}-1} (1 - p)^h}
+# V_{\text{one flag}} &= \bigl(I - \gamma (1 - \kappa) P\bigr)^{-1} r, \\
+# \kappa &= \frac{(1 - p)^{h_{\max}-1}}{\sum_{h=0}^{h_{\max}-1} (1 - p)^h}
 # \end{aligned}
 # $$ (def-time-limit-bias)
 #
-# Here $(1-p)^h$ is the probability that an episode lives to see step $h$. The formula is
-# exact because the chance of the last step is the same in every cell.
+# Here $(1-p)^h$ is the probability that an episode lives to see step $h$. In the long run the
+# formula is exact, because the chance of the last step is the same in every cell.
 
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Mean value over time limits from 5 to 200 steps, with five dots at each limit. With two flags the dots lie on the exact value. With one flag they follow a predicted curve from below, and come near the exact value only for the longest limits."}}
@@ -1051,7 +1061,7 @@ print("loss as written:   ", as_written)
 print("loss as meant:     ", as_meant)
 
 # %% [markdown]
-# This is why `@checked` stands above each function of this book that takes tensors.
+# This is why `@checked` stands above the functions of this book that compute with tensors.
 
 # %% tags=["claims"]
 assert as_written == 2.5, "the values are perfect"
@@ -1078,7 +1088,7 @@ assert len(starts[0] & starts[1]) == 7
 #
 # | implementation | at a time limit |
 # |---|---|
-# | this book | two flags and the true successor, in every chapter |
+# | this book | two flags and the true successor, except in the first thirty-line agent of the next chapter |
 # | CleanRL, PPO | [joins the flags](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L206), so a truncation counts as a termination (issues [#198](https://github.com/vwxyzjn/cleanrl/issues/198) and [#457](https://github.com/vwxyzjn/cleanrl/issues/457)). It is written for [Gymnasium 0.29](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/pyproject.toml#L18); with 1.x it also trains on the phantom rows ([#499](https://github.com/vwxyzjn/cleanrl/issues/499)) |
 # | Stable-Baselines3, PPO | bootstraps: [adds $\gamma V$ of the true last observation to the last reward](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/on_policy_algorithm.py#L235-L245), then cuts |
 # | Spinning Up, PPO | bootstraps [at its own `max_ep_len`](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L313-L325). A limit inside the environment counts as termination; a termination in an epoch's last step is bootstrapped as well |
@@ -1089,7 +1099,7 @@ assert len(starts[0] & starts[1]) == 7
 #
 # ## On the best device
 #
-# Environments run on the CPU, networks where they are fastest. One function decides.
+# Environments run on the CPU; a network may run on a GPU. One function picks the device.
 
 
 # %% tags=["export"]
@@ -1109,7 +1119,7 @@ print(f"{tuple(on_device.shape)} returns computed on {on_device.device.type}:", 
 print("same numbers:", torch.allclose(on_device.cpu(), plain, atol=1e-5))
 
 # %% [markdown]
-# Every chapter has a cell like this one. No chapter needs a GPU.
+# Every chapter with code of its own has a cell like this one. No chapter needs a GPU.
 #
 # ## Summary
 #
@@ -1243,10 +1253,11 @@ grade(answer, checked_target, *target_cases)
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# A sturdier robot breaks down with probability 0.005 instead of 0.02. Which of the limits
-# 50, 100, 200, 400 and 800 is the shortest for which one flag loses less than a tenth of the
-# value? For the robot of this chapter it is 100. Guess first. Then use `predicted`, and
-# return the limit.
+# A sturdier robot breaks down with probability 0.005 instead of 0.02. Which of the limits 50,
+# 100, 200, 400 and 800 is the shortest for which one flag loses less than a tenth of the value?
+# For the robot of this chapter it is 100. Guess first. Then use `predicted(limit,
+# end_probability)`, compare it with the true mean, `tabular_values(*Ring(5, 0.005).chain(right),
+# gamma).mean()`, and return the limit.
 
 
 # %%
@@ -1254,6 +1265,7 @@ def answer():
     return ...
 
 
+# %% tags=["hide-input"]
 def shortest_limit(end_probability=0.005):
     """Return the first limit that loses less than a tenth."""
     chain, pay = Ring(5, end_probability).chain(right)

@@ -12,10 +12,9 @@
 # **Has the agent learned, or was I lucky?** Train the same agent twice, with nothing
 # changed but the seed of its random numbers, and you get two results.
 #
-# In 25 minutes you will be able to say what a trained agent is worth, what a way of
-# training is worth and which of two is better, and how sure you are of each. You need
-# episodes and returns ({doc}`agents`) and the first agent that learns
-# ({doc}`policy_gradient`).
+# In 25 minutes you will be able to say what a trained agent is worth, what a training method is
+# worth, which of two methods is better, and how sure you can be. You need episodes and returns
+# ({doc}`agents`) and the agents of {doc}`policy_gradient`.
 
 # %% tags=["export", "hide-input"]
 """Evaluation: what an agent is worth, and how sure one can be of it."""
@@ -45,11 +44,12 @@ Seed = Annotated[int, Ge(0)]
 # %% [markdown]
 # ## Luck, and what is left of it
 #
-# Here is that first agent, REINFORCE without a baseline. It was trained for 51,200 steps
-# with each of 20 seeds, and then played 100 episodes of CartPole, in which 500 is the
-# most that one can get. Suppose that you could afford only some of these seeds. The
-# second slider decides which ones you happen to get. The dots are your results, the line
-# is their mean and the band its 95 percent interval.
+# Here is the last agent of {doc}`policy_gradient`, in its variant without a baseline. It was
+# trained for 51,200 steps with each of 20 seeds, and then played 100 episodes of CartPole, in
+# which 500 is the most that one can get. Suppose that you could afford only some of these seeds.
+# The second slider decides which ones you happen to get. The dots are your results, the line is
+# their mean, and the band a range that should contain the true mean (its 95 percent interval,
+# explained below).
 #
 # On the right you ask whether a baseline would have helped: each dot is how much better
 # the agent with the baseline was, with the same seed. Dashed lines are the highest return
@@ -119,11 +119,11 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** what happens to the mean of three seeds when you get other ones: it lies anywhere
-# between 140 and 400. With all twenty the interval of the gain leaves out zero: the baseline
-# helps. But with five, seven of the eight draws include zero, and with ten still five of them. How many
-# seeds are enough depends on how small a gain you want to see. There is no interval for fewer
-# than five: [one of the traps](#trap-the-interval-of-three-seeds) shows why.
+# **Notice** what happens to the mean of three seeds when you get other ones: in these eight draws
+# it lies between 140 and 400. With all twenty the interval of the gain leaves out zero: the
+# baseline helps. But with five, seven of the eight draws include zero, and with ten still five of
+# them. How many seeds are enough depends on how small a gain you want to see. There is no
+# interval for fewer than five: [one of the traps](#trap-the-interval-of-three-seeds) shows why.
 
 # %% tags=["claims"]
 
@@ -156,9 +156,9 @@ assert (without.min().round(), without.max()) == (111, 500), "what the picture s
 # trying. To learn what it *can* do, we let it do what it thinks best in each state: it
 # acts **greedily**.
 #
-# In this book a policy is a function of the observation and of some *noise*, and only
-# the noise makes it act differently each time. Greedy is the same function with a noise
-# of zero. The method `to_env` then writes the actions as the environment wants them.
+# From {doc}`policies` on, a policy of this book is a function `act(obs, noise)`: only the noise
+# makes it act differently each time, and greedy means a noise of zero. Its method `to_env` writes
+# the actions as the environment wants them.
 
 
 # %% tags=["export"]
@@ -171,10 +171,11 @@ def greedy(policy: Any, obs: NDArray[Any]) -> Any:
 
 
 # %% [markdown]
-# Then we play some episodes and look at their returns, without a discount, since the
-# discount was a means of learning and not the aim. Each episode gets an environment of
-# its own, and only the first episode of an environment counts. A
-# [trap below](#trap-the-first-episodes-that-end) shows what happens otherwise.
+# Then we play some episodes and look at their returns, without a discount, since the discount was
+# a means of learning and not the aim. Each episode gets an environment of its own, and only the
+# first episode of an environment counts. A [trap below](#trap-the-first-episodes-that-end) shows
+# what happens otherwise. (`flat_env` makes an environment whose observations are vectors,
+# `env_seed` draws a seed that no other run shares: {doc}`workshop/runs`.)
 
 
 # %% tags=["export"]
@@ -213,9 +214,8 @@ def evaluate(
 
 
 # %% [markdown]
-# We try it on a policy that nobody trained. It pushes the cart to the side to which the
-# pole leans or is falling, but the faster the cart already moves that way, the less it is
-# inclined to.
+# We try it on a policy that nobody trained. It pushes the cart to the side to which the pole
+# leans or is falling, unless the cart already moves that way too fast.
 
 # %%
 import torch
@@ -243,10 +243,10 @@ print(f"mean of 200:     {returns.mean():.0f}")
 print(f"within 50 of it: {np.mean(abs(returns - returns.mean()) < 50):.0%}")
 
 # %% [markdown]
-# **Notice** that hardly any episode is near the mean. Either the pole stands until the end, or
-# the episode is over within 150 steps. So look at the returns before you average them, and
-# at the agent too: `record_video` ({doc}`workshop/runs`) films it. And say how many
-# episodes you played: a mean of ten may be off by more than a hundred here.
+# **Notice** that no episode is near the mean: in almost all of them the pole either stands until
+# the end or falls within 150 steps. So look at the returns before you average them, and at the
+# agent too: `record_video` ({doc}`workshop/runs`) films it. And say how many episodes you played:
+# a mean of ten may be off by more than a hundred here.
 
 # %% tags=["claims"]
 assert np.mean(abs(returns - returns.mean()) < 50) < 0.05, "hardly any near the mean"
@@ -254,12 +254,12 @@ assert np.mean((returns == 500) | (returns < 150)) > 0.95, "all or little"
 assert 2 * returns.std() / math.sqrt(10) > 120, "two standard errors of ten"
 
 # %% [markdown]
-# ## What is a way of training worth?
+# ## What is a method worth?
 #
-# An agent's seed is no part of the method. Nobody who trains REINFORCE anew will get
-# *your* weights. So the question is what one may expect over all seeds. The method has an
-# expected result, and each seed gives us one noisy look at it. The stored runs again, each
-# result the mean of 100 greedy episodes:
+# An agent's seed is not part of the method. Nobody who trains REINFORCE anew will get *your*
+# weights. So the question is what one may expect over all seeds. The method has an expected
+# result, and each seed gives us one noisy look at it. The stored runs again, each result the mean
+# of 100 greedy episodes:
 
 # %%
 print("no baseline:", *sorted(without.round().astype(int).tolist()))
@@ -279,13 +279,12 @@ print(f"mean {without.mean():.0f}, standard deviation {without.std(ddof=1):.0f}"
 # \qquad s_R^2 = \frac{1}{M - 1} \sum_{i=1}^{M} \bigl( R_i - \bar R \bigr)^2 .
 # $$ (t-interval)
 #
-# The promise of 95 percent is about the procedure: of 100 experiments, each with new
-# seeds, 95 get an interval that contains the true mean. How large must $t_M$ be for that?
-# If we knew the true standard deviation, 1.96 would do. But $s_R$ comes from the same few
-# seeds, and when these happen to lie close together, it is too small. So $t_M$ has to be
-# larger, the fewer seeds there are: 2.78 for five seeds, 2.26 for ten and 2.09 for
-# twenty. That is *Student's t*, found by a brewer who could not afford many samples
-# {cite:p}`student1908`.
+# The promise of 95 percent is about the procedure: of 100 experiments, each with new seeds, about
+# 95 get an interval that contains the true mean. How large must $t_M$ be for that? If we knew the
+# true standard deviation, 1.96 would do. But $s_R$ comes from the same few seeds, and when these
+# happen to lie close together, it is too small. So $t_M$ has to be larger, the fewer seeds there
+# are: 2.78 for five seeds, 2.26 for ten and 2.09 for twenty. That is *Student's t*, found by a
+# brewer who could not afford many samples {cite:p}`student1908`.
 
 
 # %% tags=["export"]
@@ -314,9 +313,9 @@ def t_interval(
 
 
 # %% [markdown]
-# You may skip where $t_M$ comes from. For normal results the chance to be within $t$
-# standard errors of the truth is a ratio of two integrals. With $t = \sqrt{M - 1}
-# \tan \varphi$ it is
+# Where does $t_M$ come from? You may skip the answer. For normal results the chance
+# to be within $t$ standard errors of the truth is a ratio of two integrals. With $t = \sqrt{M -
+# 1} \tan \varphi$ it is
 #
 # $$
 # \Pr \Bigl[ \, \bigl| \bar R - \mathbb E R \bigr| \le t \, \frac{s_R}{\sqrt M} \Bigr]
@@ -380,8 +379,9 @@ assert t_interval(without[:5])[1] > 500, "beyond the limit"
 # %% [markdown]
 # ## Which of two is better?
 #
-# REINFORCE with a baseline and without it. Do not compare two intervals: whether they overlap
-# is the wrong question. Ask for the interval of the *difference*.
+# REINFORCE with a baseline and without it. Do not compare two intervals. They may overlap
+# although the difference is clear, because the error of a difference is smaller than the sum of
+# the two errors. Ask for the interval of the *difference*.
 #
 # Train both agents with the same seeds, and take the difference seed by seed, $D_i = R_i -
 # R'_i$. The same seed gives both the same first weights and the same first starts, so
@@ -455,10 +455,10 @@ print(f"correlation of the two agents over seeds, while training: {shared:.2f}")
 # had the higher mean return while training. At the end the gain is about a hundred points and
 # far less certain. Five seeds do not see it at all.
 #
-# How much luck do the two share? A little: the correlation is 0.28, so the differences
-# spread somewhat less than those of strangers. Pairing pays most where the seed decides
-# something that both agents meet, such as the levels of a game. Where nothing is shared it
-# costs next to nothing.
+# How much luck do the two share? A little: the correlation is 0.28, so the differences spread
+# somewhat less than they would if the two were independent. Pairing pays most where the seed
+# decides something that both agents meet, such as the levels of a game. Where nothing is shared
+# it costs next to nothing.
 
 # %% tags=["claims"]
 assert (first.area > second.area).all(), "with each of the twenty seeds"
@@ -477,6 +477,9 @@ assert five.low < 0 < five.high, "five seeds do not see it"
 #   with five to nine, an interval that is wide and a claim that is no more than a hint;
 # - intervals are t intervals, and two agents are compared by paired differences;
 # - settings are chosen on other seeds than those of the result.
+#
+# Now that we can tell learning from luck: where does the baseline's gain come from, and is
+# there more to be had? That is {doc}`advantages`.
 #
 # ## Traps
 #
@@ -519,11 +522,11 @@ assert by_end < 0.5 * returns.mean()
 # %% [markdown]
 # ### Trap: the best of many
 #
-# A run is evaluated every now and then, and the best evaluation is reported. Or several
-# seeds are tried, and the best seed is shown. Both are the highest of several noisy
-# numbers, and noise has a highest number too. Take the policy from above, which does not
-# learn. Evaluate it 50 times on 10 episodes and keep the best. (To save time, the
-# episodes are drawn from the 200 that it has just played.)
+# A run is evaluated every now and then, and the best evaluation is reported. Or several seeds are
+# tried, and the best seed is shown. Both are the highest of several noisy numbers, which is too
+# high on average. Take the policy from above, which does not learn. Evaluate it 50 times on 10
+# episodes and keep the best. (To save time, the episodes are drawn from the 200 that it has just
+# played.)
 
 # %%
 rng = np.random.default_rng(0)
@@ -556,11 +559,12 @@ assert best_seed[3] - without.mean() > 80
 # %% [markdown]
 # ### Trap: the interval of three seeds
 #
-# A popular way to get an interval needs no formula: the **bootstrap** {cite:p}`efron1993`.
-# Draw $M$ of the $M$ results with replacement, take the mean, do so a thousand times, and
-# keep the middle 95 percent. Does that contain the truth in 95 of 100 experiments? We can
-# try it, because here we know the truth: the results come from a distribution whose mean is
-# 1, from a bell curve first and then from the lopsided exponential distribution.
+# A popular way to get an interval needs no formula: the **bootstrap** {cite:p}`efron1993`. (It
+# shares nothing but its name with that of {doc}`agents`.) Draw $M$ of the $M$ results with
+# replacement, take the mean, do so a thousand times, and keep the middle 95 percent. Does that
+# contain the truth in 95 of 100 experiments? We can try it, because here we know the truth: the
+# results come from a distribution whose mean is 1, from a bell curve first and then from the
+# lopsided exponential distribution.
 
 
 # %%
@@ -640,14 +644,11 @@ print("returns on cpu: ", on_cpu)
 #   directions. If it includes zero, you have seen no difference.
 # - The best of many promises too much. Choose with it, then evaluate anew.
 #
-# Now that we can tell learning from luck: where does the baseline's gain come from, and is
-# there more to be had? That is {doc}`advantages`.
-#
 # ## Exercises
 #
 # ### Exercise 1: predict
 #
-# No code, just think.
+# No code yet, only a thought.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import predict
@@ -716,11 +717,11 @@ grade(answer, mean_by_quota, *evaluations_played)
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# How much does the best of $k$ seeds promise? Guess first. Then suppose that the given results
-# are all that can happen, without ties. Somebody draws `k` of them with replacement and shows the best. Return
-# its expected value. There is an exact answer: the best is at most the $i$-th smallest of $M$
-# results with probability $(i / M)^k$. Then draw your function over $k$ for the agent with the
-# baseline and for the one without. Which of the two gains more from showing its best seed?
+# How much does the best of $k$ seeds promise? Suppose that the given results are all that can
+# happen, that somebody draws `k` of them with replacement and shows the best. Return the expected
+# value of what is shown. (The best is at most the $i$-th smallest of $M$ results with probability
+# $(i / M)^k$.) Which gains more from showing its best seed, `with_baseline` or `without`? Guess
+# first, then compare for $k = 1, 2, 3, 5, 10$.
 
 
 # %%

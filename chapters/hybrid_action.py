@@ -9,12 +9,12 @@
 # %% [markdown]
 # # Hybrid actions
 #
-# **How does a policy choose between "accelerate by this much", "turn by that much" and
-# "stop"?** It chooses a type and the numbers that go with it, and the hard part is that
-# most of the numbers do not count. After this chapter you can build a policy for such
-# actions, sample from it, and compute its log-probability, its entropy and its divergence
-# without a NaN. It takes about 30 minutes. You need policies that are networks
-# ({doc}`policy_gradient`). The next chapter, {doc}`hybrid_ppo`, trains this one's policy.
+# **How does a policy choose between "accelerate by this much", "turn by that much" and "stop"?**
+# It chooses a type and the numbers that go with it, and the hard part is that most of the numbers
+# do not count. After this chapter you can build a policy for such actions, sample from it, and
+# compute its log-probability, its entropy and its divergence without a NaN. It takes about 30
+# minutes. You need {doc}`policies`: rows of numbers, the race that draws an action, and Gaussian
+# actions. The next chapter, {doc}`hybrid_ppo`, trains this one's policy.
 
 # %% tags=["export", "hide-input"]
 """Hybrid actions: a type and its arguments, as one distribution."""
@@ -96,10 +96,12 @@ picture.text(220, 282, "log π = log p(turn) + log f(angle)", "accent", bold=Tru
 picture
 
 # %% [markdown]
-# The policy gives each type a probability, and each argument a normal distribution with
-# mean $\mu$ and standard deviation $\sigma$. It draws *all* arguments and a type, and the
-# **mask** says which of the arguments this type uses. Toggle the mask, and draw another
-# type. The bars are the gradient of the action's log-probability: what one action can teach.
+# The policy gives each type a probability, and each argument a normal distribution with mean
+# $\mu$ and standard deviation $\sigma$. It draws *all* arguments and a type, and the **mask**
+# says which of the arguments this type uses. Toggle the mask, and draw another type. The bars are
+# the gradient of the action's log-probability with respect to the three logits $z$, the two means
+# and the two standard deviations: what one action can teach. Those that are not zero are called
+# *alive*.
 
 # %% tags=["hide-input"]
 import torch
@@ -200,11 +202,11 @@ class HybridAction(TypedDict):
 # y = \max\bigl(W_2 \max(W_1 s + b_1,\, 0) + b_2,\; 0\bigr) .
 # $$ (hybrid-encoder)
 #
-# For a state that is a vector, two layers with rectifiers will do. For images one would
-# use a convolutional network; nothing else would change. Two *heads* read the features.
-# One gives the logits $z$ of the types, the other the means of the arguments. The standard
-# deviations do not depend on the state at all: they are parameters $\omega \in \mathbb R^A$ of
-# their own, and the exponential keeps them positive,
+# For a state that is a vector, two layers with ReLU will do. For images one would use a
+# convolutional network; nothing else would change. Two *heads* read the features. One gives the
+# logits $z$ of the types, the other the means of the arguments. The standard deviations do not
+# depend on the state at all: they are parameters $\omega \in \mathbb R^A$ of their own, and the
+# exponential keeps them positive,
 #
 # $$
 # z = W_z\, y + b_z, \quad \mu = W_\mu\, y + b_\mu, \quad \sigma = e^{\omega} .
@@ -315,71 +317,17 @@ for name, leaf in (
     print(f"{name:18s}{tuple(leaf.shape)}")
 
 # %% [markdown]
-# Which parameter can change which output? The next figure asks autograd. An arrow is
-# drawn wherever the gradient of an output with respect to a part is not zero.
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Computation graph. Arrows lead from the state x to the encoder, from the encoder to the type head and to the head of the means, from those to the logits and to mu, and from log sigma alone to sigma"}}
-import matplotlib.pyplot as plt
-
-parts = {
-    "encoder": network.encoder[2].weight,
-    "action_type_head": network.action_type_head.weight,
-    "action_args_mu": network.action_args_mu.weight,
-    "action_args_log_sigma": network.action_args_log_sigma,
-}
-outputs = {
-    "logits": logit.action_type,
-    r"$\mu$": logit.action_args.mu,
-    r"$\sigma$": logit.action_args.sigma,
-}
-
-
-def reaches(part, output):
-    weights = torch.linspace(1, 2, output.numel()).view_as(output)
-    (grad,) = torch.autograd.grad(
-        (output * weights).sum(), part, retain_graph=True, allow_unused=True
-    )
-    return grad is not None and bool(grad.abs().sum() > 0)
-
-
-place = {
-    "x": (0, 1.5),
-    "encoder": (1, 1.5),
-    "action_type_head": (2.4, 2),
-    "action_args_mu": (2.4, 1),
-    "action_args_log_sigma": (2.4, 0),
-    "logits": (3.8, 2),
-    r"$\mu$": (3.8, 1),
-    r"$\sigma$": (3.8, 0),
-}
-heads = [name for name in parts if name != "encoder"]
-arrows = [("x", "encoder")]
-arrows += [(h, o) for h in heads for o in outputs if reaches(parts[h], outputs[o])]
-arrows += [
-    ("encoder", h) for h, o in arrows[1:] if reaches(parts["encoder"], outputs[o])
-]
-
-fig, axis = plt.subplots(figsize=(7, 2.6))
-for name, (x, y) in place.items():
-    axis.text(x, y, name, ha="center", va="center", size=9)
-for start, end in arrows:
-    (x0, y0), (x1, y1) = place[start], place[end]
-    left, right = 0.05 + 0.026 * len(start), 0.05 + 0.026 * len(end)
-    right = 0.15 if end in outputs else right
-    tip = {"arrowstyle": "->", "color": "C0", "shrinkA": 2, "shrinkB": 2}
-    axis.annotate("", (x1 - right, y1), (x0 + left, y0), arrowprops=tip)
-axis.set(xlim=(-0.3, 4.2), ylim=(-0.4, 2.4))
-axis.axis("off")
-fig.tight_layout()
-
-# %% [markdown]
-# **Notice** that three arrows end at the three outputs, and that nothing but
-# `action_args_log_sigma` reaches $\sigma$.
+# Only `action_args_log_sigma` reaches $\sigma$. The layers and their initialisation are those of
+# PPOxFamily, which is why they differ from {doc}`policies`. The tree holds $\sigma$, not its
+# logarithm.
 
 # %% tags=["claims"]
-into_sigma = [start for start, end in arrows if end == r"$\sigma$"]
+weights = list(network.parameters())
+total = logit.action_args.sigma.sum()
+reached = torch.autograd.grad(total, weights, retain_graph=True, allow_unused=True)
+names = [name for name, _ in network.named_parameters()]
+into_sigma = [n for n, g in zip(names, reached, strict=True) if g is not None]
 assert into_sigma == ["action_args_log_sigma"], "nothing else reaches sigma"
-assert len([end for _, end in arrows if end in outputs]) == 3, "three arrows"
 
 # %% [markdown]
 # ## Sampling
@@ -391,8 +339,7 @@ assert len([end for _, end in arrows if end in outputs]) == 3, "three arrows"
 # p_k = \frac{e^{z_k}}{\sum_i e^{z_i}} ,
 # $$ (hybrid-softmax)
 #
-# and the type follows the *categorical* distribution, whose probability mass function
-# is simply $f(k) = p_k$. Each argument follows a *normal* distribution,
+# and type $k$ is drawn with probability $p_k$. Each argument follows a normal distribution,
 # $u_j \sim \mathcal N(\mu_j, \sigma_j^2)$, whose density is
 #
 # $$
@@ -400,8 +347,7 @@ assert len([end for _, end in arrows if end in outputs]) == 3, "three arrows"
 #     \exp\Bigl(-\frac12 \Bigl(\frac{u_j - \mu_j}{\sigma_j}\Bigr)^2\Bigr) .
 # $$ (hybrid-gaussian)
 #
-# The arguments are drawn independently of each other. In other words, the whole vector
-# $u$ has a normal distribution whose covariance matrix is diagonal.
+# The arguments are drawn independently of each other.
 #
 # PyTorch's [distributions](https://docs.pytorch.org/docs/stable/distributions.html) say
 # all this in four lines. `Independent(..., 1)` takes the last dimension of a batch of normal
@@ -428,13 +374,8 @@ print("arguments ", [[round(u, 2) for u in row] for row in sample.action_args.to
 
 # %% [markdown]
 # `sample_hybrid_action` does the same with the formulas themselves. It also takes a random
-# generator of your own, which `torch.distributions` does not.
-#
-# The type is decided by a race. Give each type a track of random length $\tau_k$, from the
-# exponential distribution with mean 1, and let it run at the speed $p_k$: it arrives after
-# $\tau_k / p_k$. The first to arrive is type $k$ with probability exactly $p_k$, because
-# the minimum of exponential times with rates $p_1, \dots, p_K$ belongs to the $k$-th
-# with probability $p_k / \sum_i p_i$.
+# generator of your own, which `torch.distributions` does not. The type is decided by the race of
+# {doc}`policies`.
 
 
 # %% tags=["export"]
@@ -540,9 +481,9 @@ for numbers in found:
 # A row may hold no 1, a single 1 or several. Looking up the row of
 # each sample's type gives a mask for the batch, `mask[action_type]`, of shape $(B, A)$.
 #
-# Two functions use it. `mask_args` keeps the shape and puts zeros where nothing counts.
-# It always works. `select_args` takes out the one argument of each sample. It needs
-# exactly one in each row and says so.
+# Two functions use it. `mask_args` keeps the shape, puts zeros where nothing counts, and always
+# works. `select_args` takes out the one argument of each sample, and raises an error if a row has
+# more or fewer.
 
 
 # %% tags=["export"]
@@ -573,7 +514,8 @@ def select_args(
 
 
 # %% [markdown]
-# The tree can be sliced as a whole, with all that hangs on it.
+# Here are six actions with zeros where nothing counts. A slice of the tree takes types and
+# arguments along together.
 
 # %%
 mask = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool)
@@ -597,8 +539,8 @@ for name, tree in (("all six", action), ("action[1:3]", action[1:3])):
 # \log \pi(k, u \mid s) = \log p_k + \sum_{j=1}^{A} m_{k,j} \log f(u_j) .
 # $$ (hybrid-log-prob)
 #
-# Here is the question that users ask most: *what is the log-probability of a type that
-# has no argument?* The sum is empty, and the answer is $\log p_k$.
+# A question that comes up again and again: *what is the log-probability of a type that has no
+# argument?* The sum is empty, and the answer is $\log p_k$.
 #
 # The entropy is the expectation of $-\log \pi$. A normal distribution has the entropy
 # $H_j = \log \sigma_j + \tfrac12 \log(2 \pi e)$. An argument contributes to the whole
@@ -837,16 +779,16 @@ except ValueError as error:
     print("ValueError:", error)
 
 # %% [markdown]
-# ## What one cannot say this way
+# ## What this distribution cannot express
 #
-# The product $p_k \prod_j f(u_j)$ is a modest family. An argument that two types share has
-# *one* mean for both, though "forward" and "backward" may want different speeds: give each
-# type an argument of its own. Arguments do not depend on each other either. Where they must,
-# a network draws them one after the other and feeds each into the next, as AlphaStar does
-# {cite:p}`vinyals2019`. Nor is $\sigma$ a function of the state here, and the normal
-# distribution knows no bounds: {doc}`hybrid_ppo` clips at the door of the environment.
-# Methods that learn values instead of a policy, such as MP-DQN {cite:p}`bester2019`, give
-# each type a value at the best arguments that another network proposes.
+# The product $p_k \prod_j f(u_j)$ is a modest family. An argument that two types share has *one*
+# mean for both, though "forward" and "backward" may want different speeds: give each type an
+# argument of its own. Arguments do not depend on each other either. Where they must, a network
+# draws them one after the other and feeds each into the next, as AlphaStar does
+# {cite:p}`vinyals2019`. Here $\sigma$ does not depend on the state, and the normal distribution
+# has no bounds: {doc}`hybrid_ppo` clips on the way into the environment. Methods that learn
+# values instead of a policy, such as MP-DQN {cite:p}`bester2019`, give each type a value at the
+# best arguments that another network proposes.
 #
 # ## Traps
 #
@@ -1009,9 +951,9 @@ assert omega.grad.tolist() == [[64.0, 64.0]], "64"
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function is meant to be the entropy of a hybrid policy, from probabilities of the
-# types, standard deviations of the arguments and a mask. It runs, and for a mask of ones it
-# is right. Fix it.
+# This function is meant to be the entropy of a hybrid policy, from probabilities of the types,
+# standard deviations of the arguments and a mask. `UNIT_ENTROPY` is $\tfrac12 \log(2 \pi e)$. It
+# runs, and for a mask of ones it is right. Fix it.
 
 
 # %%
@@ -1058,9 +1000,9 @@ grade(answer, entropy_of, *cases)
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# `masked_select` takes the arguments that count out of a batch. Draw 100,000 types with the
-# probabilities `prob`, look up their rows of `mask`, and return how many arguments are
-# selected for each state, on average, rounded to one decimal. For which masks is it always 1?
+# `prob` and `mask` are lists. Draw 100,000 types with the probabilities `prob`, look up their
+# rows of `mask`, and return how many arguments `masked_select` takes per state on average,
+# rounded to one decimal. Then say for which masks it is always 1.
 
 
 # %%

@@ -698,7 +698,7 @@ import torch
 
 from literate_rl.agents import best_device, make_envs
 from literate_rl.evaluation import evaluate
-from literate_rl.ppo import make_policy
+from literate_rl.policies import make_policy
 from literate_rl.workshop.runs import fit, flat_env
 
 torch.set_num_threads(1)  # the networks are too small to be shared out

@@ -10,9 +10,9 @@
 # # The policy gradient
 #
 # **How does a network learn to act if nobody tells it the right action?** It tries, and makes
-# more likely what turned out well. After this chapter you have trained an agent, can derive
-# the gradient it follows with nothing left out, and know why a baseline and an entropy bonus
-# help. It takes about 50 minutes. You need {doc}`agents` and derivatives of logarithms.
+# more likely what turned out well. After this chapter you have trained an agent, can derive the
+# gradient it follows with nothing left out, and know what a baseline and an entropy bonus do. It
+# takes about 50 minutes. You need {doc}`agents` and derivatives of logarithms.
 
 # %% tags=["export", "hide-input"]
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
@@ -96,15 +96,17 @@ axis.legend(fontsize=8, loc="upper left")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that nobody told this agent what to do, and that its last fifty episodes last
-# several times as long as its first twenty. This is **REINFORCE** {cite:p}`williams1992`, the
-# oldest policy gradient method. It explores because it draws its actions at random, and it is
-# on-policy: each batch is used for one update and thrown away. The number 0.02 is the
-# **learning rate**, the length of its updates.
+# **Notice** that nobody told this agent what to do, and that its last fifty episodes were several
+# times as long as its first twenty. This is **REINFORCE** {cite:p}`williams1992`, the oldest
+# policy gradient method. It explores because it draws its actions at random, and it is on-policy:
+# each batch is used for one update and thrown away. The number 0.02 is the **learning rate**,
+# which sets the size of its updates. (One shortcut: at CartPole's limit of 500 steps this loop
+# pretends that the task is over, the mistake of {doc}`agents`. It has no value to bootstrap from;
+# the last agent of this chapter has one.)
 #
-# Three things need an explanation. Why is the loss a return times the logarithm of a
-# probability? Why does it not matter that all returns are positive, so that *every* action
-# becomes more likely? And why is the curve so rough?
+# Three questions remain. Why is the loss a return times the logarithm of a probability? Why does
+# it not matter that all returns are positive, so that *every* action becomes more likely? And why
+# is the curve so rough?
 
 # %% tags=["claims"]
 assert sum(lengths[-50:]) / 50 > 3 * sum(lengths[:20]) / 20, "several times as long"
@@ -121,8 +123,8 @@ assert sum(lengths[-50:]) / 50 > 3 * sum(lengths[:20]) / 20, "several times as l
 #
 # To improve it we move $\theta$ a little along the gradient $\nabla J$, and do so again. But
 # where does the gradient come from? The return is computed by the environment, which is
-# somebody's program, or the world. We cannot differentiate it. We can only try actions and
-# see.
+# somebody's program or the world itself, so we cannot differentiate it. We can only try actions
+# and see.
 #
 # ### One decision
 #
@@ -150,9 +152,9 @@ assert sum(lengths[-50:]) / 50 > 3 * sum(lengths[:20]) / 20, "several times as l
 # $$ (def-one-decision)
 #
 # The vector $\nabla \log \pi_\theta(a)$ is called the **score** of the action. It is the
-# direction in which $\theta$ has to move to make the action more likely. So the recipe is:
-# draw an action, see what it pays, and go in the direction of its score, the further the more
-# it paid. A single payment will do instead of its mean $Q(a)$.
+# direction in which $\theta$ has to move to make the action more likely. So the recipe is: draw
+# an action, see what it pays, and go in the direction of its score, the further the more it paid.
+# We do not even need $Q(a)$: a single payment has this mean, and may stand in for it.
 #
 # One fact about the score carries the rest of this chapter: **its mean is zero**.
 #
@@ -180,8 +182,8 @@ assert sum(lengths[-50:]) / 50 > 3 * sum(lengths[:20]) / 20, "several times as l
 # \frac{\partial \log p_a}{\partial z_j} = \mathbb 1[j = a] - p_j .
 # $$ (def-score)
 #
-# The logit of the action goes up, and all logits go down by their probabilities. Turn the
-# dials: how likely are the actions, and what happens when one of them is taken?
+# The logit of the action goes up, and all logits go down by their probabilities. Move the
+# sliders: how likely are the actions, and what happens when one of them is taken?
 
 # %% tags=["hide-input"]
 from literate_rl.policy_gradient import (
@@ -247,6 +249,10 @@ assert all(abs(sum(score_of(k / 2, 0)[1])) < 1e-9 for k in range(-6, 11)), "sums
 assert length_of_score(-3.0, 0) > 1, "unlikely: long"
 assert length_of_score(5.0, 0) < 0.05, "nearly certain: almost none"
 
+# %% [markdown]
+# In code, for a batch of $B$ states. A logit of minus infinity forbids an action, as the rules
+# of a game may.
+
 
 # %% tags=["export"]
 @checked
@@ -271,26 +277,27 @@ def categorical_log_prob(
 # %% [markdown]
 # ## Whole episodes
 #
-# An episode is a chain of decisions. Call it $\xi$. Its probability is a product: of the
-# start, of all actions, and of all answers that the environment gave,
+# An episode is a chain of decisions. Call it $\xi$. Its probability is a product: of the start,
+# of all actions, and of all answers that the environment gave (for short, $s'_t$ stands for the
+# reward too),
 #
 # $$
 # \Pr_\theta(\xi) = \Pr(s_0) \prod_{t \ge 0}
 #     \pi_\theta(a_t \mid s_t)\, \Pr(s'_t \mid s_t, a_t) .
 # $$ (def-episode)
 #
-# The trick works for episodes as it works for actions: $\nabla J$ is the mean of $G_0\,
-# \nabla \log \Pr_\theta(\xi)$. The logarithm turns the product into a sum. And in that sum
-# only the policy's terms depend on $\theta$. The start and the environment's answers drop
-# out, and with them all that we could not differentiate:
+# The mean return is a sum over episodes, $J = \sum_\xi \Pr_\theta(\xi)\, G_0(\xi)$, so the trick
+# works for them as it does for actions: $\nabla J$ is the mean of $G_0\, \nabla \log
+# \Pr_\theta(\xi)$. The logarithm turns the product into a sum. And in that sum only the policy's
+# terms depend on $\theta$. The start and the environment's answers drop out, and with them all
+# that we could not differentiate:
 #
 # $$
 # \nabla J(\theta) = \mathbb{E}_{\pi_\theta} \Bigl[ G_0
 #     \sum_{t \ge 0} \nabla \log \pi_\theta(a_t \mid s_t) \Bigr] .
 # $$ (def-whole-return)
 #
-# **The sum over $t$ matters.** Every decision of the episode has a share in its return. A
-# well-known course states the theorem without it, and one of the traps shows what is lost.
+# **The sum over $t$ matters.** Every decision of the episode has a share in its return.
 #
 # **The past drops out.** In {eq}`def-whole-return` an action is praised for the whole return,
 # also for rewards that were paid before it was chosen. When $a_t$ is drawn, an earlier reward
@@ -313,9 +320,9 @@ def categorical_log_prob(
 # expected* it turned out. That difference is an estimate $\hat A_t$ of the advantage, and
 # {doc}`advantages` is all about it.
 #
-# **Everybody drops $\gamma^t$.** With this factor, what happens late counts little, seen from
-# the start. Most code leaves it out, also that of the later chapters here. We seldom want a
-# policy that is careless after step 500, and without the factor all steps of a batch count
+# **Almost everybody drops $\gamma^t$.** With this factor, what happens late counts little, seen
+# from the start. Most code leaves it out, including the later chapters of this book. We seldom
+# want a policy that is careless after step 500, and without the factor all steps of a batch count
 # alike. But then the update is no longer along the gradient of $J$, nor of any other function
 # {cite:p}`nota2020`. In practice it works well.
 #
@@ -329,9 +336,9 @@ def categorical_log_prob(
 #     w_b\, \hat A_b \, \log \pi_\theta(a_b \mid s_b) .
 # $$ (policy-gradient-loss)
 #
-# The weight is there for $\gamma^t$, or to take a sample out with a zero. $\hat A_b$ is a
-# number that was computed before. It is not differentiated, although a network may have had a
-# say in it.
+# The weight is there for $\gamma^t$, or to take a sample out with a zero. That answers the first
+# question. $\hat A_b$ is a number that was computed before. It is not differentiated, although a
+# network may have had a say in it.
 #
 # **The value of this loss means nothing.** A loss in supervised learning is a distance from a
 # target, on data that stay. This one is a tool that was made for its slope in one point. It
@@ -375,9 +382,10 @@ def policy_gradient_error(
 # %% [markdown]
 # ## How noisy is it?
 #
-# All baselines give the same mean. So choose the one with the least noise. In one state, the
-# variance of the estimate $(G - \bar G)\, \nabla \log \pi_\theta(a)$, summed over its
-# components, is
+# The third question was why the curve is so rough. A gradient that is estimated from a few
+# episodes is noisy, and each update follows the noise too. All baselines give the same mean, so
+# choose the one with the least noise. In one state, the variance of the estimate $(G - \bar G)\,
+# \nabla \log \pi_\theta(a)$, summed over its components, is
 #
 # $$
 # \mathbb{E} \left[ (G - \bar G)^2 \, \lVert \nabla \log \pi_\theta(a) \rVert^2 \right]
@@ -393,7 +401,7 @@ def policy_gradient_error(
 #   {\mathbb{E} \left[ \lVert \nabla \log \pi_\theta(a) \rVert^2 \right]} .
 # $$ (optimal-baseline)
 #
-# So the best baseline is a mean of the returns as well, like the value. But it listens most to
+# So the best baseline is a mean of the returns, too, like the value. But it listens most to
 # actions whose score is long, and these are the unlikely ones.
 
 
@@ -428,9 +436,10 @@ def optimal_baseline(
 # %% [markdown]
 # ### One decision, one gradient, three clouds
 #
-# One state, three actions that pay 3, 4 and 6 on average, each with noise of standard
-# deviation 1. The logits are known, so is the exact gradient: $p_j \, (Q_j - V)$. We estimate
-# it 2,000 times, each time from 32 actions, with three baselines.
+# One state, three actions that pay 3, 4 and 6 on average, each with noise of standard deviation
+# 1. The logits are known, and so is the exact gradient: with {eq}`def-score`, $\sum_a p_a Q_a
+# (\mathbb 1[j = a] - p_j) = p_j \, (Q_j - V)$. We estimate it 2,000 times, each time from 32
+# actions, with three baselines.
 
 # %% mystnb={"image": {"alt": "Three scatter plots of gradient estimates around one cross, the exact gradient. Without a baseline the cloud is several times as wide as with the value or with the best baseline, whose clouds look alike. All three are centred on the cross."}}
 generator = torch.Generator().manual_seed(0)
@@ -476,9 +485,9 @@ fig.tight_layout()
 # %% [markdown]
 # Each dot is an estimate, the red cross is the exact gradient. **Notice** that all three clouds
 # have their centre on the cross, and that a baseline shrinks the cloud. About half of the
-# variance that is left is the noise of the payments, which no baseline removes. And **notice**
-# how little the best baseline gains over the value. That is why everybody uses the value: it
-# is nearly as good, and we want to know it anyway.
+# variance that is left is the noise of the payments, which no baseline removes. And see how
+# little the best baseline gains over the value. That is why everybody uses the value: it is
+# nearly as good, and we want to know it anyway.
 
 # %% tags=["claims"]
 spread = {name: cloud.var(0).sum().item() for name, cloud in clouds.items()}
@@ -494,9 +503,9 @@ assert 0.4 < noise_alone / spread["value"] < 0.6, "about half of it is noise"
 # ### Many decisions: the ring
 #
 # The robot of {doc}`agents` walks on its ring, which pays 1 in cell 0, and breaks down with
-# probability 0.1. Its policy is a table with two logits in each cell. Everything can be
-# computed, also the gradient. Collect the terms of {eq}`policy-gradient` by the state in which
-# they occur, and insert {eq}`def-score`:
+# probability 0.1. Its policy is a table with two logits in each cell. Everything can be computed,
+# including the gradient. Collect the terms of {eq}`policy-gradient` by the state in which they
+# occur, and insert {eq}`def-score`:
 #
 # $$
 # \frac{\partial J}{\partial z_{s,j}} = \nu(s)\, \pi_\theta(j \mid s)\,
@@ -507,10 +516,10 @@ assert 0.4 < noise_alone / spread["value"] < 0.6, "about half of it is noise"
 # Here $\nu(s)$ counts the visits to a state, discounted. A cell matters as often as it is
 # visited, and an action as much as it is better than the cell's value.
 #
-# Against this we hold 20,000 episodes. We weight their scores in four ways: with the whole
-# return $G_0$, with the return from $t$ on, with that return minus the value, and, as the
-# course has it, without the sum over $t$. How far is the mean of $n$ episodes from the exact
-# gradient?
+# We compare 20,000 episodes with this. We weight their scores in four ways: with the whole return
+# $G_0$, with the return from $t$ on, with that return minus the value, and, as a [well-known
+# course](#trap-the-sum-over-t-left-out) has it, without the sum over $t$. How far is the mean of
+# $n$ episodes from the exact gradient?
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Error of the gradient over the number of episodes, both on logarithmic axes. Three parallel lines fall: highest for the whole return, lower for the return from t on, lowest with the value as a baseline. A fourth line, without the sum over t, stays level near 0.8."}}
 from literate_rl.agents import Ring, tabular_values
@@ -585,10 +594,10 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** the three solid lines. They are parallel: ten times as many episodes make the error
-# about three times smaller, as for all means, and all three will arrive. But a lower line needs
-# fewer episodes for the same error. Leaving out the past saves most of them, and the baseline
-# about half of the rest. The dashed line is different. It has the smallest variance and does
-# not arrive at all, because it is the mean of something else.
+# about three times smaller, as for all means, and all three will get there. But a lower line
+# needs fewer episodes for the same error. Leaving out the past saves most of them, and the
+# baseline about half of the rest. The dashed line is different. It has the smallest variance and
+# does not arrive at all, because it is the mean of something else.
 
 # %% tags=["claims"]
 noise = [gradient.var(0).sum().item() for gradient in ways.values()]
@@ -603,8 +612,8 @@ assert misses["minus the value"][-1] < 0.2
 # %% [markdown]
 # ## Entropy
 #
-# A policy that is certain of an action learns nothing more from it, be it good or bad, and
-# stops exploring. So we want to know how uncertain a policy is, and sometimes to pay for it.
+# A policy that is certain of an action learns nothing more from it, whether it is good or bad,
+# and stops exploring. So we want to know how uncertain a policy is, and sometimes to pay for it.
 # The measure is the **entropy**, in nats:
 #
 # $$
@@ -621,9 +630,10 @@ assert misses["minus the value"][-1] < 0.2
 # Read the sign: a logit goes *up* if its action is less likely than usual, $-\log p_j > H$,
 # and down otherwise. Climbing the entropy makes the policy more even.
 #
-# If we pay for entropy, with a weight $c_H$, the objective becomes $J + c_H H$. A loss is
-# minus an objective, so the entropy is *subtracted* from it: $\mathcal L_\pi - c_H H$. The
-# wrong sign is a mistake that has been published more than once; {doc}`ppo_error` shows one.
+# If we pay for entropy, with a weight $c_H$, the objective becomes $J + c_H H$. A loss is minus
+# an objective, so the entropy is *subtracted* from it: $\mathcal L_\pi - c_H H$. The wrong sign
+# is a mistake that has been published more than once; {doc}`ppo_error` shows one. The agents of
+# this chapter do without a bonus, those of {doc}`ppo` have one.
 
 
 # %% tags=["export"]
@@ -786,9 +796,9 @@ fig.tight_layout()
 # balance the pole, and that the baseline makes it learn faster: with each of the 20 seeds its
 # return over the whole run is higher than without.
 #
-# **Notice** on the right what the losses do meanwhile. With the baseline the loss drops within a
-# few updates: the critic has learned what to expect, and the differences are small. From then on
-# it stays near zero, while the agent learns nearly all that it learns. Without a baseline it
+# On the right stands what the losses do meanwhile. With the baseline the loss drops within a few
+# updates: the critic has learned what to expect, and the differences are small. From then on it
+# stays near zero, while the agent learns nearly all that it learns. Without a baseline it
 # *rises*, because it is a mean of returns with positive factors, and the returns get better.
 # Neither curve tells you that something good is happening. Watch the return, and let the
 # optimiser have the gradient.
@@ -913,7 +923,6 @@ assert abs(settled["attached"] - prob @ q_value - entropy) < 1e-6
 # | choice | this chapter | [Spinning Up, VPG](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/vpg/vpg.py#L211-L223) | [Stable-Baselines3, A2C](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L150-L171) | [PyTorch's example](https://github.com/pytorch/examples/blob/77f55b912142e11fcfdf5b530231fb9c52f181e8/reinforcement_learning/reinforce.py#L63-L76) | [DI-engine, A2C](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/a2c.py#L39-L47) | [Pearl, REINFORCE](https://github.com/facebookresearch/Pearl/blob/48f1fbbea5d02ba7d22f1bd9a57105399b18e17d/pearl/policy_learners/sequential_decision_making/reinforce.py#L159-L166) |
 # |---|---|---|---|---|---|---|
 # | an action is weighted with | what the caller gives | GAE, [normalised over the batch](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/vpg/vpg.py#L79-L81) | GAE with [$\lambda = 1$ of 5 steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L71-L83); normalised on request | returns of one episode, normalised over it | what the caller gives | return, minus the critic if there is one |
-# | samples are joined by | a mean | a mean | a mean | a sum | a mean | a sum |
 # | advantage detached | in the loss | in the buffer | in the buffer | no network in it | left to the caller | in the loss |
 # | $\log \pi$ from | logits | [logits](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/vpg/core.py#L72-L74) | [logits](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L292) | [probabilities](https://github.com/pytorch/examples/blob/77f55b912142e11fcfdf5b530231fb9c52f181e8/reinforcement_learning/reinforce.py#L46-L57) | logits | $p + 10^{-8}$ |
 # | entropy | separate function | logged only | subtracted, with weight 0 unless set | none | returned, to be subtracted | none |
@@ -971,7 +980,7 @@ predict(
         "nothing changes",
     ],
     right="the noise changes, the mean does not",
-    because="A constant is a baseline with the wrong sign, and a baseline moves no mean. But "
+    because="Adding 100 is the same as subtracting a baseline of −100, and a baseline moves no mean. But "
     "each score is now multiplied by about 100, and the mean has to be found among "
     "estimates that are far apart.",
 )
@@ -1029,17 +1038,14 @@ grade(answer, loss_of_episode, *played)
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# `settle` trains a policy for one decision, with the actions of this chapter that pay 3, 4 and
-# 6, until nothing moves, and returns how likely the best action is then. There is no noise.
-# Without an entropy bonus the answer is nearly 1. With which weight $c_H$ of 0.1, 0.3, 1, 3 and 10
-# does the policy take the best action about every second time? Guess, then run.
+# `settle` trains a policy for one decision, with the actions of this chapter that pay 3, 4 and 6,
+# until nothing moves, and returns how likely the best action is then. There is no noise. Without
+# an entropy bonus it is nearly 1. For which weight $c_H$ of 0.1, 0.3, 1, 3 and 10 does the policy
+# take the best action about half of the time? Guess first, then try `settle(entropy_weight)`, and
+# return the weight.
 
 
 # %%
-def answer():
-    return ...
-
-
 def settle(entropy_weight):
     """Return the probability of the best action after 3,000 updates."""
     logit = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
@@ -1051,11 +1057,16 @@ def settle(entropy_weight):
     return logit.softmax(1).max().item()
 
 
-def every_second_time():
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def half_of_the_time():
     return min((0.1, 0.3, 1, 3, 10), key=lambda weight: abs(settle(weight) - 0.5))
 
 
-grade(answer, every_second_time, ())
+grade(answer, half_of_the_time, ())
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -1068,11 +1079,11 @@ def answer():
     return min(soft, key=lambda weight: abs(soft[weight] - 0.5))
 
 
-grade(answer, every_second_time, ())
+grade(answer, half_of_the_time, ())
 
 # %% tags=["claims"]
 assert settle(0.0) > 0.95, "nearly 1"
-assert answer() == every_second_time() == 3
+assert answer() == half_of_the_time() == 3
 
 # %% [markdown]
 # ## References

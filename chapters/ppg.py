@@ -44,14 +44,8 @@ from literate_rl.disjoint_network import (
     linear,
 )
 from literate_rl.hybrid_ppo import HybridActions
-from literate_rl.ppo import (
-    PPO,
-    Policy,
-    PPOConfig,
-    RunningMoments,
-    make_actions,
-    ppo_settings,
-)
+from literate_rl.policies import Policy, RunningMoments, make_actions
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.nests import as_space, ends, leaves, map_nest, plain_space
 from literate_rl.workshop.runs import check_counts, check_setting
@@ -99,7 +93,7 @@ import matplotlib.pyplot as plt
 
 from literate_rl.advantages import gae
 from literate_rl.agents import make_envs, seed_everything
-from literate_rl.ppo import make_policy
+from literate_rl.policies import make_policy
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 config = ppo_settings("CartPole-v1")

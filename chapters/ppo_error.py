@@ -34,6 +34,7 @@ from literate_rl.workshop.signatures import (
     Int,
     Positive,
     check_finite,
+    check_index,
     checked,
 )
 
@@ -55,16 +56,17 @@ __all__ = [
 # %% [markdown]
 # ## A loss with a brake
 #
-# The policy gradient makes actions with a positive advantage more likely and the others
-# less likely. How *much*, it does not say. A batch tells us about the policy that
-# collected it, and the further we move away from that policy, the less it tells. So PPO
-# watches the **ratio** $\rho$: how likely an action is now, divided by how likely it was
-# when it was taken. Before the first update it is 1.
+# The policy gradient makes actions with a positive advantage more likely and the others less
+# likely. It does not say by how *much*. A batch tells us about the policy that collected it, and
+# the further we move away from that policy, the less it tells. So PPO watches the **ratio**
+# $\rho$: how likely an action is now, divided by how likely it was when it was taken. Before the
+# first update it is 1. PPO cuts the objective off where the ratio leaves $1 \pm \epsilon$, the
+# clip range. A second cut at $c$, the dual clip, is optional.
 #
-# Drag the two numbers. The line is the objective of one sample over its ratio; we want it
-# to be large. The shaded height is its slope, the force with which the sample pulls on the
-# logarithm of its probability. On the left the action was better than average: its
-# advantage $\hat A$ is 1. On the right it was worse.
+# Drag the two numbers. The line is the objective of one sample over its ratio; we want it to be
+# large. The shaded height is its slope, the force with which the sample pulls on the logarithm of
+# its probability. On the left the action was better than average: its advantage $\hat A$ is 1. On
+# the right it was worse.
 
 # %% tags=["hide-input"]
 import torch
@@ -134,11 +136,11 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** where the shade ends. On the left it ends at $1 + \epsilon$, because there
-# the action has become likely enough. On the right it ends at $1 - \epsilon$, because
-# there it has become unlikely enough. A sample that went the *wrong* way keeps its slope
-# and pulls the policy back. On the right that pull grows without bound, until the dual
-# clip ends it at $c$. The rest of this chapter is this picture as a formula and as code.
+# **Notice** where the shading ends. On the left it ends at $1 + \epsilon$, because there the
+# action has become likely enough. On the right it ends at $1 - \epsilon$, because there it has
+# become unlikely enough. A sample that went the *wrong* way keeps its slope and pulls the policy
+# back. On the right that pull grows without bound, until the dual clip ends it at $c$. The rest
+# of this chapter is this picture as a formula and as code.
 
 # %% tags=["claims"]
 better, worse = frame(0.2, "off")[1].split("\n")
@@ -198,7 +200,8 @@ assert frame(0.2, 2.0)[1].endswith("no slope below 0.80 and above 2.00"), "until
 # \end{cases}
 # $$ (dual-clip)
 #
-# The function takes log-probabilities only. So it serves all kinds of actions.
+# `clipped_surrogate` computes this. It takes log-probabilities only, so it serves every kind of
+# action.
 
 
 # %% tags=["export"]
@@ -262,8 +265,8 @@ for row in zip(ratio, adv, objective, slope, strict=True):
     print("{:5.1f}  {:9.0f}  {:9.2f}  {:5.2f}".format(*(x.item() for x in row)))
 
 # %% [markdown]
-# The first and the last: the policy has gone their way, far enough. The two in the middle
-# went the wrong way, and they pull. In one table, with `live` for a slope:
+# The first and the last: the policy has already moved as they ask, and far enough. The two in the
+# middle went the wrong way, and they pull. In one table, with `live` for a slope:
 #
 # | advantage | below, $\rho < 1-\epsilon$ | inside | above, $\rho > 1+\epsilon$ | far above, $\rho > c$ |
 # |---|---|---|---|---|
@@ -280,12 +283,9 @@ for advantage, live in ((1.0, [1, 1, 0, 0]), (-1.0, [0, 1, 1, 0])):
 assert objective_and_slope(regions, -1.0)[1][-1] == -5, "live without dual clip"
 
 # %% [markdown]
-# Other ways to hold a policy back came before. TRPO {cite:p}`schulman2015` maximises the
-# same surrogate under a bound on the Kullback–Leibler divergence between old and new
-# policy, which takes second derivatives. A sibling of PPO in the same paper subtracts a
-# multiple of that divergence. The clip needs neither, but it is not a bound: it only takes
-# away a sample's *own* push. Other samples may carry the ratio on. The last exercise shows how
-# far.
+# The clip is not a bound. It only takes away a sample's *own* push; other samples may carry its
+# ratio further. The last exercise shows how far, and {doc}`ppo` compares the clip with its
+# rivals.
 #
 # ## From samples to a loss
 #
@@ -298,14 +298,12 @@ assert objective_and_slope(regions, -1.0)[1][-1] == -5, "live without dual clip"
 # A sample may have a weight $w$. Weights of zero take samples out of the sum but not out of
 # $B$. For the mean over the samples that count, pass `weight / weight.mean()`.
 #
-# A policy that is sure of itself too early stops exploring. The **entropy bonus** pays
-# for uncertainty,
+# A policy that becomes sure of itself too early stops exploring. As in {doc}`policy_gradient`,
+# the **entropy bonus** pays for uncertainty,
 #
 # $$
-# \begin{aligned}
-# \mathcal H(\theta) &= \frac1B \sum_{b=1}^{B} w_b\, H\bigl(\pi_\theta(\cdot \mid s_b)\bigr), \\
-# H(\pi) &= -\sum_a \pi(a) \log \pi(a) .
-# \end{aligned}
+# \mathcal H(\theta) = \frac1B \sum_{b=1}^{B} w_b\, H\bigl(\pi_\theta(\cdot \mid s_b)\bigr) ,
+# \qquad H(\pi) = -\sum_a \pi(a) \log \pi(a) .
 # $$ (entropy-bonus)
 #
 # Together with the error of the values, $\mathcal L_V$ below, and with two weights $c_V$
@@ -315,10 +313,11 @@ assert objective_and_slope(regions, -1.0)[1][-1] == -5, "live without dual clip"
 # \mathcal L = \mathcal L_\pi + c_V\, \mathcal L_V - c_H\, \mathcal H .
 # $$ (def-ppo-total)
 #
-# **Mark the minus sign.** Entropy is wanted, and what is wanted is subtracted from a loss.
-# The field below is called `entropy_loss`, a name that suggests the opposite. The names of
-# fields and functions are those of PPOxFamily and of DI-engine up to its version 0.5.3, so
-# that code written for them runs here.
+# **Note the minus sign.** The entropy is wanted, so it is subtracted from the loss. The field
+# below is called `entropy_loss`, a name that suggests the opposite, and PPOxFamily's own test of
+# this loss [adds it](/docs/errata.md#the-sign-of-the-entropy). The names of fields and functions
+# are those of PPOxFamily and of DI-engine up to its version 0.5.3, so that code written for them
+# runs here.
 
 
 # %% tags=["export"]
@@ -347,13 +346,13 @@ class ppo_info(NamedTuple):
 
 
 # %% [markdown]
-# Two numbers tell how far the policy has moved. The divergence
-# $\operatorname{KL}(\pi_{\text{old}} \,\|\, \pi_\theta)$ is the mean of
-# $-\log \rho$ over all actions of the old policy. Over those in the batch, that is the
-# estimate
+# Two numbers tell how far the policy has moved. The **Kullback–Leibler divergence**
+# $\operatorname{KL}(\pi_{\text{old}} \,\|\, \pi_\theta)$ says how far apart two distributions
+# are; it is zero only if they are the same. It is the mean of $-\log \rho$ over the actions of
+# the old policy. Over the actions in the batch this gives the estimate
 #
 # $$
-# k_1 = \frac1B \sum_b -\ell_b , \qquad \ell_b = \log \rho_b .
+# k_1 = -\frac1B \sum_b \ell_b , \qquad \ell_b = \log \rho_b .
 # $$ (kl-k1)
 #
 # The **clip fraction** counts the samples whose ratio is out of range,
@@ -397,29 +396,31 @@ def policy_error_from_log_prob(
     # What we only watch needs no graph: the estimate {eq}`kl-k1` and the clip fraction
     # {eq}`clip-fraction`.
     with torch.no_grad():
-        kl = (log_prob_old - log_prob_new).mean()
-        ratio = (log_prob_new - log_prob_old).exp()
+        log_ratio = log_prob_new - log_prob_old
+        ratio = log_ratio.exp()
         outside = (ratio > 1.0 + clip_ratio) | (ratio < 1.0 - clip_ratio)
-        numbers = torch.stack([kl, outside.count_nonzero(), *loss])
+        numbers = torch.stack([log_ratio.mean(), outside.count_nonzero(), *loss])
 
     # A number that leaves a GPU makes Python wait, so all of them leave at once.
+    mean, num_outside, *_ = numbers = numbers.tolist()
     check_finite(
-        numbers,
+        sum(numbers),
         log_prob_new=log_prob_new,
         log_prob_old=log_prob_old,
         entropy=entropy,
         adv=adv,
         weight=weight,
     )
-    approx_kl, num_outside, *_ = numbers.tolist()
-    return loss, ppo_info(approx_kl, num_outside / outside.numel())
+    return loss, ppo_info(0.0 - mean, num_outside / outside.numel())
 
 
 # %% [markdown]
 # ### Discrete actions
 #
-# A policy over $N$ actions is given by a row of *logits* for each sample, unnormalised
-# log-probabilities. Here is what a batch holds.
+# The learner of {doc}`ppo` calls `policy_error_from_log_prob` with what its policy computes. Code
+# that holds the logits itself, like the first program there, is served by the next two functions.
+#
+# For discrete actions a batch holds a row of logits for each sample:
 
 
 # %% tags=["export"]
@@ -454,7 +455,7 @@ def ppo_policy_error(
 
     Source: Schulman et al. 2017, equations 7 and 9.
     """
-    check_range(data)
+    check_index(data.logit_new.shape[1], **{"data.action": data.action})
     # A softmax gives the log-probabilities of all actions. The old ones are constants:
     # where both come from one network, their gradient would cancel the new ones'.
     log_prob_new = data.logit_new.log_softmax(1)
@@ -474,13 +475,6 @@ def ppo_policy_error(
     )
 
 
-def check_range(data: ppo_policy_data) -> None:
-    """Raise if an action is none of the N, which a signature cannot say."""
-    (low, high), last = data.action.aminmax(), data.logit_new.shape[1] - 1
-    if not (low >= 0) & (high <= last):
-        raise ValueError(f"data.action must lie in 0..{last}, got {low}..{high}")
-
-
 # %% [markdown]
 # ### Continuous actions
 #
@@ -498,7 +492,7 @@ class Gaussian(TypedDict):
 
 
 class ppo_policy_data_continuous(NamedTuple):
-    """The fields of ``ppo_policy_data``, which will do as well, for real numbers."""
+    """What ``ppo_policy_data`` holds for continuous actions; it will do as well."""
 
     logit_new: Gaussian
     logit_old: Gaussian
@@ -562,9 +556,9 @@ def gaussian(name: str, policy: Gaussian) -> Distribution:
 # \end{aligned}
 # $$ (value-clip)
 #
-# The half width $\epsilon_V$ is measured in units of the return. A width of 0.2 suits
-# returns near 1. With returns near 100 it stops each value 0.2 away from where it was. So
-# here $\epsilon_V$ is a constant of its own, and off unless you ask for it.
+# The half width $\epsilon_V$ is measured in units of the return, so here it is a constant of its
+# own, and off unless you ask for it. [A trap](#trap-a-value-clip-in-the-wrong-unit) shows what
+# happens otherwise.
 
 
 # %% tags=["export"]
@@ -611,16 +605,20 @@ def ppo_value_error(
     if weight is not None:
         error = error * weight.detach()
     loss = 0.5 * error.mean()
-    check_finite(loss, **data._asdict())
+    check_finite(loss.item(), **data._asdict())
     return loss
 
 
 # %% [markdown]
 # ## Three estimates of one divergence
 #
-# The estimate $k_1$ is right on average, yet one batch often gives a negative number for
-# a quantity that cannot be negative. With $\ell = \log \rho$ as above there are two that
-# never do {cite:p}`schulman2020`. The first one squares,
+# PPO learns from one batch in several passes, called epochs. Many training loops stop these
+# passes early, as soon as the divergence is above a bound. That needs an estimate which one batch
+# can give.
+#
+# The estimate $k_1$ is right on average, yet one batch often gives a negative number for a
+# quantity that cannot be negative. With $\ell = \log \rho$ as above there are two that never do
+# {cite:p}`schulman2020`. The first one squares,
 #
 # $$
 # k_2 = \frac1B \sum_b \tfrac12 \ell_b^2 ,
@@ -632,8 +630,9 @@ def ppo_value_error(
 # k_3 = \frac1B \sum_b \bigl(e^{\ell_b} - 1 - \ell_b\bigr) \;\ge\; 0 .
 # $$ (kl-k3)
 #
-# The term $e^\ell - 1$ has mean zero because the ratio has mean one. It cancels most of
-# the noise, since near $\ell = 0$ the sum is $\ell^2 / 2$.
+# The term $e^\ell - 1$ has mean zero, because over the actions of the old policy the ratio has
+# mean one: $\sum_a \pi_{\text{old}} \, \rho = \sum_a \pi_\theta = 1$. It cancels most of the
+# noise, since near $\ell = 0$ the sum is $\ell^2 / 2$.
 
 
 # %% tags=["export"]
@@ -694,13 +693,13 @@ for name, estimate in estimates.items():
     )
 
 # %% [markdown]
-# **Notice** that all three are near the truth on average, that only $k_1$ is ever negative,
-# and that it spreads several times as far as the others. So stop early on $k_3$.
+# **Notice** that all three are near the truth on average, that only $k_1$ is ever negative, and
+# that it spreads several times as far as the others. So if you stop early, use $k_3$.
 #
-# All three go by the name `approx_kl`. In `ppo_info` it is $k_1$, as in DI-engine and
-# PPOxFamily. In the logs of CleanRL and Stable-Baselines3 it is $k_3$, and so it is in those
-# of {doc}`ppo`: `losses/approx_kl` is $k_3$ and `losses/old_approx_kl` is $k_1$, CleanRL's
-# names. Before you compare two logs, find out which one each of them holds.
+# Both $k_1$ and $k_3$ go by the name `approx_kl`. In `ppo_info` it is $k_1$, as in DI-engine and
+# PPOxFamily. In the logs of CleanRL and Stable-Baselines3 it is $k_3$, and so it is in those of
+# {doc}`ppo`: `losses/approx_kl` is $k_3$ and `losses/old_approx_kl` is $k_1$, CleanRL's names.
+# Before you compare two logs, find out which one each of them holds.
 
 # %% tags=["claims"]
 k1, k2, k3 = estimates.values()
@@ -730,7 +729,7 @@ def fused_ppo_policy_error(
 
     Values and gradients agree with the plain form. Gradients of gradients do not exist.
     """
-    check_range(data)
+    check_index(data.logit_new.shape[1], **{"data.action": data.action})
     policy_loss, entropy_loss, *info = FusedPolicyError.apply(
         *data, clip_ratio, dual_clip
     )
@@ -833,7 +832,6 @@ assert all(gradients[None]), "without the clip all three learn"
 # | dual clip | negative advantages, $c > 1$ | none | none | none | negative ones; continuous: [all](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/ppo.py#L433-L434) | negative ones, any $c$; [chapter 7](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter7_tricks/dual_clip.py#L30-L45): $c > 1$ |
 # | value clip | own width, off | [own width](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L234-L244), off; no maximum | [width of the ratio](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L271-L280), on | [none](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L246-L248) | [width of the ratio](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/ppo.py#L233-L275), on | [named in the text](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter1_overview/ppo.py#L26) only |
 # | divergence | $k_1$; $k_3$ beside it | [k3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L262-L265) | [both](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L254-L257) | [k1](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L237) | [k1](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/ppo.py#L217-L218) | [k1](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter1_overview/ppo.py#L59-L60) |
-# | stops early on it | left to the training loop | [on request](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L267-L271) | [on request](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L292-L293) | [yes](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L268-L271) | not in the loss | not in the loss |
 #
 # The code was read at the linked commits.
 #
@@ -868,7 +866,7 @@ print(f"ran on {device.type}; the gradients agree: {difference < 1e-6}")
 # %% [markdown]
 # ## Summary
 #
-# - The ratio says how much more likely an action has become. Far from 1, a batch knows little.
+# - The ratio says how much more likely an action has become. Far from 1, a batch tells us little.
 # - The clip takes a sample's slope away once the policy has gone its way by $\epsilon$. What
 #   went the wrong way is pulled back.
 # - The dual clip bounds that pull where the advantage is negative. The constant must be above 1.
@@ -973,7 +971,7 @@ grade(answer, largest_ratios, ())
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
     # The clip is no fence. All samples share the same weights, so those that are still
-    # alive carry the others along. But without a clip the ratios go much further.
+    # alive carry the others along. But without a clip the ratios go further still.
     return tuple(train(epsilon).max().item() for epsilon in (0.2, float("inf")))
 
 

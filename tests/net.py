@@ -32,8 +32,9 @@ from literate_rl.actors import (
 from literate_rl.agents import make_envs, seed_everything
 from literate_rl.hybrid_ppo import make_hybrid_policy
 from literate_rl.impala import IMPALA, IMPALAConfig
+from literate_rl.policies import make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy
-from literate_rl.ppo import PPO, PPOConfig, make_policy
+from literate_rl.ppo import PPO, PPOConfig
 from literate_rl.workshop.runs import flat_env
 
 RECORD = Path(__file__).with_name("net.json")

@@ -45,7 +45,7 @@ from literate_rl.actors import (
 from literate_rl.agents import make_envs
 from literate_rl.hybrid_ppo import make_hybrid_policy
 from literate_rl.impala import Unroll, VTraceLearner, impala_settings
-from literate_rl.ppo import make_policy
+from literate_rl.policies import make_policy
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.runs import Run, fit, flat_env, load_checkpoint
 

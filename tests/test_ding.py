@@ -18,7 +18,7 @@ from torch.distributions import Categorical, Normal
 from torch.utils.data import default_collate
 
 from literate_rl.off_policy import vtrace, vtrace_data, vtrace_error_discrete_action
-from literate_rl.ppo import CategoricalActions, GaussianActions
+from literate_rl.policies import CategoricalActions, GaussianActions
 from literate_rl.workshop.ding import (
     IMPALAPolicy,
     IMPALAPolicyConfig,

@@ -20,7 +20,7 @@ from literate_rl.evaluation import (
     t_quantile,
     t_share,
 )
-from literate_rl.ppo import make_policy
+from literate_rl.policies import make_policy
 from literate_rl.workshop.runs import env_seed
 
 

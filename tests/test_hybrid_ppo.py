@@ -49,7 +49,8 @@ from literate_rl.hybrid_ppo import (
     ppo_policy_error_hybrid,
     ppo_policy_error_hybrid_per_head,
 )
-from literate_rl.ppo import PPO, Policy, ppo_settings
+from literate_rl.policies import Policy
+from literate_rl.ppo import PPO, ppo_settings
 from literate_rl.ppo_error import (
     clipped_surrogate,
     policy_error_from_log_prob,

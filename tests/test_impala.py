@@ -32,7 +32,7 @@ from literate_rl.impala import (
     to_unroll,
 )
 from literate_rl.off_policy import vtrace_data, vtrace_error_discrete_action
-from literate_rl.ppo import Policy, make_policy
+from literate_rl.policies import Policy, make_policy
 from literate_rl.workshop.runs import Run, fit, flat_env, stored_runs
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)

@@ -30,6 +30,7 @@ from literate_rl.disjoint_network import (
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_action import HybridDistribution
 from literate_rl.hybrid_ppo import HybridActions
+from literate_rl.policies import Policy, make_policy
 from literate_rl.ppg import (
     LAST,
     MID,
@@ -49,7 +50,7 @@ from literate_rl.ppg import (
     ppg_settings,
     row_of,
 )
-from literate_rl.ppo import PPO, Policy, make_policy
+from literate_rl.ppo import PPO
 from literate_rl.workshop.runs import (
     Run,
     fit,

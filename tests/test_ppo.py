@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import fields, replace
 from functools import partial
@@ -16,25 +15,20 @@ import torch
 from fuzz import assert_held
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from learning import median_of_seeds
-from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from literate_rl.agents import check_experience, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
+from literate_rl.policies import (
+    Policy,
+    make_policy,
+)
 from literate_rl.ppo import (
     PPO,
     SETTINGS,
-    CategoricalActions,
-    GaussianActions,
-    Policy,
     PPOConfig,
     RewardScaler,
-    RunningMoments,
     Samples,
-    make_actions,
-    make_policy,
     ppo_settings,
 )
 from literate_rl.ppo_error import policy_error_from_log_prob
@@ -62,14 +56,6 @@ def discrete(
     return make_policy(gym.spaces.Box(-1, 1, (obs_size,)), space, normalize=normalize)
 
 
-def gaussian(normalize: bool = False) -> Policy:
-    low, high = np.array([[-2.0, 0.0], [2.0, 1.0]], np.float32)
-    space = gym.spaces.Box(low, high)
-    policy = make_policy(gym.spaces.Box(-1, 1, (3,)), space, 16, normalize)
-    torch.nn.init.normal_(policy.network.actor.log_sigma, std=0.5)
-    return policy
-
-
 class Counter(gym.Env[np.ndarray, int]):
     """Counts its steps; the reward is the count, the end comes after five steps."""
 
@@ -92,313 +78,7 @@ class Counter(gym.Env[np.ndarray, int]):
         return np.array([obs], np.float32), float(reward), self.count == 5, False, {}
 
 
-# --- Policies as functions of noise ---------------------------------------------------
-
-
-@pytest.mark.equation("act-discrete")
-def test_the_race_draws_from_the_softmax() -> None:
-    torch.manual_seed(0)
-    policy = discrete(2, 4)
-    torch.nn.init.normal_(policy.network.actor[-1].bias)
-    obs = torch.zeros(1, 2)
-    noise = policy.noise(200, 1000, torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        action = policy.act(obs.expand(200, 1000, 2), noise)
-        expected = policy(obs).softmax(-1)[0]
-    share = torch.bincount(action.flatten(), minlength=4) / 200_000
-    torch.testing.assert_close(share, expected, atol=5e-3, rtol=0)
-
-
-@pytest.mark.equation("act-gaussian")
-def test_gaussian_actions_have_their_mean_and_deviation() -> None:
-    torch.manual_seed(0)
-    policy = gaussian()
-    obs = torch.randn(1, 3)
-    noise = policy.noise(200, 1000, torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        action = policy.act(obs.expand(200, 1000, 3), noise).flatten(0, 1)
-        mu, log_sigma = policy(obs).chunk(2, -1)
-    torch.testing.assert_close(action.mean(0), mu[0], atol=1e-2, rtol=0)
-    torch.testing.assert_close(action.std(0), log_sigma.exp()[0], atol=1e-2, rtol=0)
-
-
-@pytest.mark.parametrize("make", [partial(discrete, 3, 4), gaussian])
-def test_without_noise_a_policy_is_greedy(make: Any) -> None:
-    policy, obs = make(), torch.randn(7, 3)
-    row, actions = policy(obs), policy.actions
-    is_discrete = isinstance(actions, CategoricalActions)
-    best = row.argmax(-1) if is_discrete else row.chunk(2, -1)[0]
-    torch.testing.assert_close(policy.act(obs, 0.0), best)
-    others = policy.act(obs, 3 * policy.noise(1, 7, torch.Generator())[0])
-    assert actions.log_prob(row, others).sum() < actions.log_prob(row, best).sum()
-
-
-# --- Action distributions against those of PyTorch ------------------------------------
-
-CATEGORICAL = CategoricalActions(5)
-GAUSSIAN = GaussianActions([-1.0, 0.0, -np.inf], [1.0, 2.0, np.inf])
-SHAPES = st.sampled_from([(1,), (6,), (4, 3), (2, 1, 3)])
-
-
-def rows_of(actions: Any, shape: tuple[int, ...], generator: Any) -> torch.Tensor:
-    """Return rows in float64, logits that are far apart among them."""
-    width, scale = (5, 6.0) if actions is CATEGORICAL else (6, 1.0)
-    row = torch.randn(*shape, width, dtype=torch.float64, generator=generator)
-    return (scale * row).requires_grad_()
-
-
-def peer_of(actions: Any, row: torch.Tensor) -> Any:
-    """Return what PyTorch makes of rows."""
-    if actions is CATEGORICAL:
-        return Categorical(logits=row)
-    mu, log_sigma = row.chunk(2, -1)
-    return Independent(Normal(mu, log_sigma.exp()), 1)
-
-
-def assert_same(ours: torch.Tensor, theirs: torch.Tensor, *rows: torch.Tensor) -> None:
-    """Compare numbers and their gradients, each entry with a weight of its own."""
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
-    weight = torch.linspace(1, 2, ours.numel(), dtype=torch.float64).view_as(ours)
-    grads = (
-        torch.autograd.grad((x * weight).sum(), rows, retain_graph=True)
-        for x in (ours, theirs)
-    )
-    for mine, other in zip(*grads, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
-
-
-both_kinds = pytest.mark.parametrize(
-    "actions", [CATEGORICAL, GAUSSIAN], ids=["categorical", "gaussian"]
-)
-
-
-@both_kinds
-@settings(max_examples=30, deadline=None)
-@given(shape=SHAPES, seed=st.integers(0, 2**31))
-def test_rows_mean_what_pytorchs_distributions_say(
-    actions: Any, shape: tuple[int, ...], seed: int
-) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    row, other = (rows_of(actions, shape, generator) for _ in range(2))
-    torch.manual_seed(seed)
-    peer, other_peer = peer_of(actions, row), peer_of(actions, other)
-    # Actions of both, so that some are unlikely.
-    for action in (peer.sample(), other_peer.sample()):
-        assert_same(actions.log_prob(row, action), peer.log_prob(action), row)
-        log_prob, entropy = actions.evaluate(row, action)
-        assert_same(log_prob, peer.log_prob(action), row)
-        assert_same(entropy, peer.entropy(), row)
-        # Each of the two has a gradient of its own, and so has their sum.
-        assert_same(
-            log_prob + 3 * entropy, peer.log_prob(action) + 3 * peer.entropy(), row
-        )
-    assert_same(actions.entropy(row), peer.entropy(), row)
-    theirs = kl_divergence(peer, other_peer)
-    assert_same(actions.kl(row, other), theirs, row, other)
-
-
-@both_kinds
-@settings(max_examples=30, deadline=None)
-@given(shape=SHAPES, seed=st.integers(0, 2**31))
-def test_a_divergence_is_positive_but_between_equal_rows(
-    actions: Any, shape: tuple[int, ...], seed: int
-) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    row, other = (rows_of(actions, shape, generator) for _ in range(2))
-    assert actions.kl(row, other).shape == shape
-    assert (actions.kl(row, other) > 0).all()
-    assert (actions.kl(row, row) == 0).all()
-    # In single precision a small divergence may be lost, but not by much.
-    row, other = row.float(), other.float()
-    assert (actions.kl(row, row + 1e-4 * other) >= -1e-6).all()
-    assert (actions.kl(row, row) == 0).all()
-
-
-def test_an_action_that_was_taken_away_makes_no_nan() -> None:
-    row = torch.tensor([[0.0, -math.inf, 1.0, 2.0, 3.0]], requires_grad=True)
-    rest = Categorical(logits=row.detach()[:, [0, 2, 3, 4]])
-    action = torch.tensor([4])
-    log_prob, entropy = CATEGORICAL.evaluate(row, action)
-    torch.testing.assert_close(log_prob, rest.log_prob(torch.tensor([3])))
-    torch.testing.assert_close(entropy, rest.entropy())
-    torch.testing.assert_close(CATEGORICAL.entropy(row), rest.entropy())
-    assert CATEGORICAL.kl(row, row).item() == 0
-    assert CATEGORICAL.kl(torch.zeros(1, 5), row).item() == math.inf
-    assert CATEGORICAL.kl(row, torch.zeros(1, 5)).isfinite().all()
-    log_prob, _ = CATEGORICAL.evaluate(row, torch.tensor([1]))
-    assert log_prob.item() == -math.inf
-    (log_prob, entropy) = CATEGORICAL.evaluate(row, action)
-    (grad,) = torch.autograd.grad((log_prob + entropy).sum(), row)
-    assert grad.isfinite().all()
-    assert grad[0, 1] == 0
-
-
-@both_kinds
-def test_noise_has_one_number_for_each_draw_and_is_decided_by_its_generator(
-    actions: Any,
-) -> None:
-    first, again, other = (
-        actions.noise(7, 2, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
-    )
-    assert first.shape == (7, 2, 5 if actions is CATEGORICAL else 3)
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-@both_kinds
-def test_actions_that_noise_chooses_have_the_probabilities_of_their_rows(
-    actions: Any,
-) -> None:
-    """The mean of the log-probability is minus the entropy, within five errors."""
-    number, generator = 200_000, torch.Generator().manual_seed(0)
-    row = rows_of(actions, (1,), generator).detach().expand(number, -1) / 3
-    noise = actions.noise(1, number, generator)[0]
-    log_prob = actions.log_prob(row, actions.choose(row, noise))
-    distance = log_prob.mean() + actions.entropy(row[:1])[0]
-    assert distance.abs() < 5 * log_prob.std() / math.sqrt(number)
-
-
-@both_kinds
-@pytest.mark.parametrize("name", ["choose", "log_prob", "entropy", "evaluate", "kl"])
-def test_action_distributions_are_held_to_their_signatures(
-    actions: Any, name: str
-) -> None:
-    assert assert_held(getattr(actions, name), Random(0)) > 5
-
-
-def test_a_policy_is_its_network_and_its_action_distribution() -> None:
-    torch.manual_seed(0)
-    for policy in (discrete(3, 4), gaussian()):
-        obs = torch.randn(6, 2, 3)
-        noise = policy.noise(6, 2, torch.Generator().manual_seed(0))
-        row, action = policy(obs), policy.act(obs, noise)
-        assert torch.equal(row, policy.network(obs))
-        assert torch.equal(policy.value(obs), policy.network.value(obs))
-        assert torch.equal(action, policy.actions.choose(row, noise))
-        log_prob, entropy = policy.evaluate_actions(obs, action)
-        torch.testing.assert_close(log_prob, policy.actions.log_prob(row, action))
-        torch.testing.assert_close(entropy, policy.actions.entropy(row))
-        for numbers in (log_prob, entropy, policy.value(obs)):
-            assert numbers.shape == (6, 2)
-
-
-def test_spaces_have_their_action_distributions() -> None:
-    actions = make_actions(gym.spaces.Discrete(3, start=5))
-    assert isinstance(actions, CategoricalActions)
-    assert (actions.num_actions, actions.start) == (3, 5)
-    actions = make_actions(gym.spaces.Box(-2, 3, (4,)))
-    assert isinstance(actions, GaussianActions)
-    assert (actions.low.tolist(), actions.high.tolist()) == ([-2] * 4, [3] * 4)
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize(
-    "space", [gym.spaces.Discrete(3, start=2), gym.spaces.Box(-2, np.inf, (2,))]
-)
-def test_a_recipe_builds_the_same_policy_from_plain_values(
-    space: gym.Space[Any], normalize: bool
-) -> None:
-    policy = make_policy(gym.spaces.Box(-1, 1, (3,)), space, 8, normalize)
-    maker, arguments = policy.recipe
-    assert maker == "make_policy"
-    again = make_policy(**json.loads(json.dumps(arguments)))
-    again.load_state_dict(policy.state_dict())
-    obs = torch.randn(4, 3)
-    action = policy.act(obs, 0.0).detach()
-    assert torch.equal(again.act(obs, 0.0), action)
-    assert policy.to_env(action).tolist() == again.to_env(action).tolist()
-    assert again.recipe == policy.recipe
-
-
-# --- Faster, and out into the world ---------------------------------------------------
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("kind", ["discrete", "gaussian"])
-def test_numpy_acts_as_torch_does_and_follows_the_weights(
-    kind: str, normalize: bool
-) -> None:
-    torch.manual_seed(0)
-    policy = discrete(3, 5, normalize) if kind == "discrete" else gaussian(normalize)
-    act = numpy_act(policy)
-    optimizer = torch.optim.Adam(policy.parameters(), 0.05, fused=True)
-    for _ in range(3):
-        obs = 3 * torch.randn(64, 3) + 1
-        noise = policy.noise(1, 64, torch.Generator().manual_seed(0))[0]
-        with torch.no_grad():
-            torch.testing.assert_close(act(obs, noise), policy.act(obs, noise))
-        (policy(obs).square().mean() + policy.value(obs).square().mean()).backward()
-        optimizer.step()
-        if normalize:
-            policy.network.normalizer.update(obs)
-
-
-def test_numpy_acts_on_the_cpu_only() -> None:
-    with pytest.raises(ValueError, match="policy must be on the CPU, got meta"):
-        numpy_act(discrete(3, 2).to("meta"))
-
-
-def test_actions_are_stretched_and_clipped_on_the_way_out() -> None:
-    policy = gaussian()
-    action = torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.0, 0.5], [-9.0, 9.0]])
-    wanted = [[-2.0, 0.0], [2.0, 1.0], [0.0, 0.75], [-2.0, 1.0]]
-    assert policy.to_env(action).tolist() == wanted
-    assert policy.to_env(action).dtype == np.float32
-    unbounded = GaussianActions([-np.inf, 0.0], [np.inf, np.inf])
-    assert unbounded.to_env(torch.tensor([[7.0, -1.0]])).tolist() == [[7.0, 0.0]]
-
-
-def test_actions_start_where_the_space_starts() -> None:
-    space = gym.spaces.Discrete(3, start=5)
-    policy = make_policy(gym.spaces.Box(-1, 1, (2,)), space)
-    actions = policy.to_env(torch.tensor([0, 2]))
-    assert actions.tolist() == [5, 7]
-    assert all(space.contains(action) for action in actions)
-
-
-@pytest.mark.parametrize(
-    ("spaces", "message"),
-    [
-        ((gym.spaces.Discrete(3), gym.spaces.Discrete(2)), "observation_space"),
-        ((gym.spaces.Box(-1, 1, (2, 2)), gym.spaces.Discrete(2)), "observation_space"),
-        ((gym.spaces.Box(-1, 1, (2,)), gym.spaces.MultiBinary(2)), "action_space"),
-        ((gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, (2, 2))), "action_space"),
-    ],
-)
-def test_spaces_that_do_not_fit_are_named(spaces: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_policy(*spaces)
-
-
-# --- Moments and scales ---------------------------------------------------------------
-
-
-@pytest.mark.equation("pooled-moments")
-@settings(max_examples=50, deadline=None)
-@given(st.integers(0, 2**31), st.lists(st.integers(1, 9), min_size=1, max_size=5))
-def test_moments_of_parts_are_those_of_the_whole(seed: int, sizes: list[int]) -> None:
-    rng = np.random.default_rng(seed)
-    parts = [rng.normal(rng.normal(), 2.0, (size, 3)) for size in sizes]
-    moments = RunningMoments(3)
-    for part in parts:
-        moments.update(torch.as_tensor(part))
-    everything = np.concatenate(parts)
-    np.testing.assert_allclose(moments.mean, everything.mean(0), atol=1e-10)
-    np.testing.assert_allclose(moments.var, everything.var(0), atol=1e-10)
-    assert moments.count == len(everything)
-
-
-def test_normalised_items_have_mean_zero_and_deviation_one() -> None:
-    torch.manual_seed(0)
-    moments, items = RunningMoments(2), 50 + 7 * torch.randn(1000, 2)
-    untouched = torch.randn(4, 2)
-    torch.testing.assert_close(moments(untouched), untouched)
-    moments.update(items)
-    out = moments(items)
-    assert out.dtype == torch.float32
-    torch.testing.assert_close(out.mean(0), torch.zeros(2), atol=1e-5, rtol=0)
-    torch.testing.assert_close(out.std(0), torch.ones(2), atol=1e-3, rtol=0)
-    assert moments(items + 1e6).max() == 10.0
+# --- Scales ---------------------------------------------------------------------------
 
 
 @pytest.mark.equation("reward-scale")
@@ -421,9 +101,7 @@ def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far() -> None:
         np.testing.assert_allclose(scaled, reward[k] / deviation, rtol=1e-4)
 
 
-def test_moments_and_scales_are_held_to_their_signatures() -> None:
-    with pytest.raises(TypeError, match="items must be a float32 or float64 tensor"):
-        RunningMoments(3).update(torch.ones(5, 3, dtype=torch.long))
+def test_scales_are_held_to_their_signatures() -> None:
     reward, flag = torch.randn(5, 2), torch.zeros(5, 2, dtype=torch.bool)
     scaler = RewardScaler(2, 0.9)
     with pytest.raises(ValueError, match=r"done must have shape.*got \(4, 2\)"):

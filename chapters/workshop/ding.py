@@ -227,7 +227,7 @@ class IMPALAPolicy:
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return what builds the default model, and the module to import it from."""
-        return "make_policy", ["literate_rl.ppo"]
+        return "make_policy", ["literate_rl.policies"]
 
     def build_model(self) -> nn.Module:
         """Build the default model."""

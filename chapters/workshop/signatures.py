@@ -788,19 +788,23 @@ assert "(of reward)" in messages[2], "the third tells who fixed the size"
 
 
 # %% tags=["export"]
-def check_finite(result: Tensor, **inputs: Tensor | None) -> None:
+def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
     """Raise if a result holds NaN or infinity, and name the inputs to blame.
 
     Args:
-        result: What was computed.
+        result: What was computed, or a sum of it that has left the device.
         inputs: What it was computed from, by the names that a message should give.
 
     Raises:
         ValueError: If a number of ``result`` is not finite.
     """
-    # One sum, one look. Finite numbers may have an infinite sum, so a bad sum is only a
-    # reason to look closer.
-    if math.isfinite(result.sum().item()) or result.isfinite().all():
+    # One sum, one look. Finite numbers may have an infinite sum, so a bad sum of a
+    # tensor is only a reason to look closer.
+    if isinstance(result, Tensor):
+        fine = math.isfinite(result.sum().item()) or result.isfinite().all()
+    else:
+        fine = math.isfinite(result)
+    if fine:
         return
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]

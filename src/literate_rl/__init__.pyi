@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest bbceec09eb0a0400
+# Generated from chapters/*.py (edit there); digest a4af6074a3a57071
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -30,6 +30,15 @@ from .advantages import (
     lambda_returns as lambda_returns,
     n_step_returns as n_step_returns,
 )
+from .policies import (
+    ActorCritic as ActorCritic,
+    CategoricalActions as CategoricalActions,
+    GaussianActions as GaussianActions,
+    Policy as Policy,
+    RunningMoments as RunningMoments,
+    make_actions as make_actions,
+    make_policy as make_policy,
+)
 from .ppo_error import (
     approx_kl_k3 as approx_kl_k3,
     clipped_surrogate as clipped_surrogate,
@@ -46,16 +55,9 @@ from .ppo_error import (
 )
 from .ppo import (
     PPO as PPO,
-    ActorCritic as ActorCritic,
-    CategoricalActions as CategoricalActions,
-    GaussianActions as GaussianActions,
     PPOConfig as PPOConfig,
-    Policy as Policy,
     RewardScaler as RewardScaler,
-    RunningMoments as RunningMoments,
     Samples as Samples,
-    make_actions as make_actions,
-    make_policy as make_policy,
     ppo_settings as ppo_settings,
 )
 from .hybrid_action import (
@@ -127,19 +129,6 @@ from .actors import (
     actors_settings as actors_settings,
     slot_layout as slot_layout,
 )
-from .workshop.signatures import (
-    Bool as Bool,
-    Count as Count,
-    Float as Float,
-    Fraction as Fraction,
-    Int as Int,
-    NonNegative as NonNegative,
-    Positive as Positive,
-    check_finite as check_finite,
-    check_index as check_index,
-    checked as checked,
-    plan_for as plan_for,
-)
 from .workshop.nests import (
     as_space as as_space,
     ends as ends,
@@ -189,16 +178,6 @@ from .workshop.fast import (
     categorical_terms as categorical_terms,
     numpy_act as numpy_act,
     reverse_scan as reverse_scan,
-)
-from .workshop.pictures import (
-    Axis as Axis,
-    Box as Box,
-    Mark as Mark,
-    Picture as Picture,
-    Widget as Widget,
-    dial as dial,
-    plot as plot,
-    predict as predict,
 )
 from .workshop.ding import (
     IMPALAPolicy as IMPALAPolicy,

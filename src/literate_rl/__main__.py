@@ -30,14 +30,9 @@ from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_ppo import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
+from literate_rl.policies import Policy, make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
-from literate_rl.ppo import (
-    PPO,
-    Policy,
-    PPOConfig,
-    make_policy,
-    ppo_settings,
-)
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import (

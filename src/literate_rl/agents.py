@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 4c3488abfa039a5a
+# Generated from chapters/agents.py (edit there); digest c8db044582806eff
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Collector:
     """Lets an agent act in a vector environment and writes down what happens.
 
     Args:
-        envs: A vector environment in either mode, with observations that are arrays.
+        envs: A vector environment in one of these two modes; it observes arrays.
         to_env: Turns the agent's actions into what ``envs.step`` takes. The default
             takes tensors that fit the action space.
         dtype: NumPy's type for the stored observations; the environment's own if None.

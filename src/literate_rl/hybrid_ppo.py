@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_ppo.py (edit there); digest a98280fe5c12019d
+# Generated from chapters/hybrid_ppo.py (edit there); digest 4e97b0e459cd41c6
 """Hybrid PPO: one ratio for a type and its arguments, and the policy that acts."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from literate_rl.hybrid_action import (
     HybridPolicyNetwork,
     HybridSizes,
 )
-from literate_rl.ppo import ActorCritic, Policy, RunningMoments, mlp
+from literate_rl.policies import ActorCritic, Policy, RunningMoments, mlp
 from literate_rl.ppo_error import (
     AboveOne,
     policy_error_from_log_prob,
@@ -213,8 +213,8 @@ class HybridActions:
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, (T, B, K + A), on the CPU."""
-        # The race again, in the form that adds: $-\log \tau_k$ is added to the logit,
-        # and the largest sum wins. The arguments get standard normal noise.
+        # The race of {doc}`policies`: $-\log \tau_k$ is added to the logit, and the
+        # largest sum wins. The arguments get standard normal noise.
         num_types, num_args = self.mask.shape
         types = torch.empty(num_steps, num_envs, num_types)
         types.exponential_(generator=generator).log_().neg_()

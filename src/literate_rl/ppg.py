@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 96ecb701148cac8d
+# Generated from chapters/ppg.py (edit there); digest a4eb2ee9caa3e2fe
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -25,14 +25,8 @@ from literate_rl.disjoint_network import (
     linear,
 )
 from literate_rl.hybrid_ppo import HybridActions
-from literate_rl.ppo import (
-    PPO,
-    Policy,
-    PPOConfig,
-    RunningMoments,
-    make_actions,
-    ppo_settings,
-)
+from literate_rl.policies import Policy, RunningMoments, make_actions
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.nests import as_space, ends, leaves, map_nest, plain_space
 from literate_rl.workshop.runs import check_counts, check_setting

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_error.py (edit there); digest 39b0dc00d47cd97a
+# Generated from chapters/ppo_error.py (edit there); digest d6efbcdd3c7b874e
 """The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from literate_rl.workshop.signatures import (
     Int,
     Positive,
     check_finite,
+    check_index,
     checked,
 )
 
@@ -138,22 +139,22 @@ def policy_error_from_log_prob(
     # What we only watch needs no graph: the estimate {eq}`kl-k1` and the clip fraction
     # {eq}`clip-fraction`.
     with torch.no_grad():
-        kl = (log_prob_old - log_prob_new).mean()
-        ratio = (log_prob_new - log_prob_old).exp()
+        log_ratio = log_prob_new - log_prob_old
+        ratio = log_ratio.exp()
         outside = (ratio > 1.0 + clip_ratio) | (ratio < 1.0 - clip_ratio)
-        numbers = torch.stack([kl, outside.count_nonzero(), *loss])
+        numbers = torch.stack([log_ratio.mean(), outside.count_nonzero(), *loss])
 
     # A number that leaves a GPU makes Python wait, so all of them leave at once.
+    mean, num_outside, *_ = numbers = numbers.tolist()
     check_finite(
-        numbers,
+        sum(numbers),
         log_prob_new=log_prob_new,
         log_prob_old=log_prob_old,
         entropy=entropy,
         adv=adv,
         weight=weight,
     )
-    approx_kl, num_outside, *_ = numbers.tolist()
-    return loss, ppo_info(approx_kl, num_outside / outside.numel())
+    return loss, ppo_info(0.0 - mean, num_outside / outside.numel())
 
 
 class ppo_policy_data(NamedTuple):
@@ -187,7 +188,7 @@ def ppo_policy_error(
 
     Source: Schulman et al. 2017, equations 7 and 9.
     """
-    check_range(data)
+    check_index(data.logit_new.shape[1], **{"data.action": data.action})
     # A softmax gives the log-probabilities of all actions. The old ones are constants:
     # where both come from one network, their gradient would cancel the new ones'.
     log_prob_new = data.logit_new.log_softmax(1)
@@ -207,13 +208,6 @@ def ppo_policy_error(
     )
 
 
-def check_range(data: ppo_policy_data) -> None:
-    """Raise if an action is none of the N, which a signature cannot say."""
-    (low, high), last = data.action.aminmax(), data.logit_new.shape[1] - 1
-    if not (low >= 0) & (high <= last):
-        raise ValueError(f"data.action must lie in 0..{last}, got {low}..{high}")
-
-
 class Gaussian(TypedDict):
     """Means and standard deviations, as a dictionary or a tree tensor."""
 
@@ -222,7 +216,7 @@ class Gaussian(TypedDict):
 
 
 class ppo_policy_data_continuous(NamedTuple):
-    """The fields of ``ppo_policy_data``, which will do as well, for real numbers."""
+    """What ``ppo_policy_data`` holds for continuous actions; it will do as well."""
 
     logit_new: Gaussian
     logit_old: Gaussian
@@ -314,7 +308,7 @@ def ppo_value_error(
     if weight is not None:
         error = error * weight.detach()
     loss = 0.5 * error.mean()
-    check_finite(loss, **data._asdict())
+    check_finite(loss.item(), **data._asdict())
     return loss
 
 
@@ -346,7 +340,7 @@ def fused_ppo_policy_error(
 
     Values and gradients agree with the plain form. Gradients of gradients do not exist.
     """
-    check_range(data)
+    check_index(data.logit_new.shape[1], **{"data.action": data.action})
     policy_loss, entropy_loss, *info = FusedPolicyError.apply(
         *data, clip_ratio, dual_clip
     )

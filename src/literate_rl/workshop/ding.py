@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest 3e88e5d6b1517e2c
+# Generated from chapters/workshop/ding.py (edit there); digest 9c86465f55a248c1
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class IMPALAPolicy:
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return what builds the default model, and the module to import it from."""
-        return "make_policy", ["literate_rl.ppo"]
+        return "make_policy", ["literate_rl.policies"]
 
     def build_model(self) -> nn.Module:
         """Build the default model."""

@@ -1,0 +1,816 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Policies
+#
+# **How can one training loop serve every kind of action?** It never looks inside an action. It
+# asks the policy what to do, how likely that was, and how much was left to chance. After this
+# chapter you can write an action distribution, build a policy for any environment with discrete
+# or continuous actions, and train both kinds with the same loop.
+#
+# It takes about 25 minutes. You need the rollouts of {doc}`agents` and the advantages of
+# {doc}`advantages`.
+
+# %% tags=["export", "hide-input"]
+"""Policies: a network, and an action distribution that knows what its output means."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from literate_rl.workshop.nests import as_space, plain_space
+from literate_rl.workshop.signatures import Count, Float, Int, checked
+
+__all__ = [
+    "ActorCritic",
+    "CategoricalActions",
+    "GaussianActions",
+    "Policy",
+    "RunningMoments",
+    "make_actions",
+    "make_policy",
+]
+
+# %% [markdown]
+# ## A race
+#
+# So far `torch.multinomial` drew the actions, with random numbers that we never saw. It is better
+# to draw these numbers first: then a run has the same ones on every device, and leaving them out
+# gives the greedy action. How do random numbers become an action?
+#
+# A network gives three actions a, b and c their logits, and softmax turns them into
+# probabilities. Let the actions race. Each runs a track of random length, at a speed equal to its
+# probability, and the first to arrive is the action taken. Move the slider: it changes how likely
+# c is.
+
+# %% tags=["hide-input"]
+import torch
+
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+torch.set_num_threads(1)  # the networks of this book are too small to be shared out
+names = {0: "a", 1: "b", 2: "c"}
+tracks = torch.empty(20_000, 3).exponential_(generator=torch.Generator().manual_seed(4))
+thirds = [-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0]
+
+
+def probabilities(third):
+    """Return the softmax of three logits, of which the last one can be turned."""
+    return torch.tensor([0.5, 0.0, third]).softmax(-1)
+
+
+def race(third):
+    prob = probabilities(third)
+    arrival = tracks / prob
+    first, winners = arrival[:12], arrival.argmin(-1)
+    wins = torch.bincount(winners, minlength=3) / len(tracks)
+    lap, winner = first[7].clamp(max=7.9).tolist(), int(winners[7])
+    runners = [Mark("line thick", [0, lap[k]], [2 - k, 2 - k], "quiet") for k in names]
+    one = plot(
+        "One race",
+        "Three runners on their tracks. The one that arrives first is marked.",
+        Axis("time of arrival", 0, 8, ticks=(0, 2, 4, 6, 8)),
+        Axis("action", -0.6, 2.6, ticks={2 - k: name for k, name in names.items()}),
+        *runners,
+        Mark("line thick", [0, lap[winner]], [2 - winner, 2 - winner], "accent"),
+        width=320,
+    )
+    many = plot(
+        "20,000 races",
+        "Shares of the races that each action has won, beside its probability.",
+        Axis("action", -0.6, 2.6, ticks=names),
+        Axis("share of races won", 0, 1, ticks=(0, 0.5, 1)),
+        Mark("bars", list(names), wins.tolist(), "accent"),
+        *(Mark("line thick", [k - 0.3, k + 0.3], [prob[k].item()] * 2) for k in names),
+        width=320,
+    )
+    readout = [
+        f"{words}: " + ", ".join(f"{name} {x[k]:.1%}" for k, name in names.items())
+        for words, x in (("races won", wins), ("probabilities", prob))
+    ]
+    return [one, many], "\n".join([*readout, f"{names[winner]} wins the left race"])
+
+
+dial("A race draws an action", race, {"logit of c": thirds}, start=(0.0,))
+
+# %% [markdown]
+# **Notice** that for every setting the bars (shares of races won) end almost exactly at the short
+# lines (the probabilities). The left picture shows times of arrival. The tracks behind them stay
+# the same for every setting; only the speeds change. So with the same luck, an action becomes the
+# winner as soon as it is likely enough. So an action can be a plain *function*: of what the
+# network says, and of noise that was drawn before.
+
+# %% tags=["claims"]
+for third in thirds:
+    prob = probabilities(third)
+    wins = torch.bincount((tracks / prob).argmin(-1), minlength=3) / len(tracks)
+    assert (wins - prob).abs().max() < 0.015, "shares are probabilities"
+winner = [int((tracks[7] / probabilities(third)).argmin()) for third in thirds]
+assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
+
+# %% [markdown]
+# ## Actions as functions of noise
+#
+# Only the **action distribution** knows what an action is. The network gives it a *row* of
+# numbers for each state, and it says what the row means:
+#
+# | method | answers | discrete | Gaussian |
+# |---|---|---|---|
+# | a row | what describes the policy at a state | $N$ logits | $A$ means and $A$ numbers $\log \sigma$ |
+# | `noise(T, B, generator)` | the randomness of a rollout | $N$ for each action | $A$ for each action |
+# | `choose(row, noise)` | the action | an integer | $A$ numbers |
+# | `log_prob(row, action)` | how likely the action was | a number | a number |
+# | `entropy(row)` | how much is left to chance | a number | a number |
+# | `evaluate(row, action)` | log-probability and entropy at once | two numbers | two numbers |
+# | `kl(row, other)` | how far apart two policies are | a number | a number |
+# | `to_env(action)` | the action as the environment wants it | the same | stretched to the box |
+#
+# Here $N$ is the number of actions to choose from and $A$ how many numbers a continuous action
+# has. The KL divergence from a policy to another one is the mean of the difference of their
+# log-probabilities, over the actions of the first; it is zero if the two agree, and
+# {doc}`ppo_error` needs it.
+#
+# For a Gaussian policy the function of noise is well known (the "reparametrisation"). With
+# $\eta_j \sim \mathcal N(0, 1)$,
+#
+# $$
+# a_j = \mu_j + \sigma_j \, \eta_j .
+# $$ (act-gaussian)
+#
+# For a discrete policy it is the race. Each action gets a track of random length $\tau_j$, from
+# the exponential distribution with mean 1, and runs at the speed $p_j$. It arrives after $\tau_j
+# / p_j$, an exponential time with the rate $p_j$, and of such times the one with the rate $p_j$
+# is the first with probability $p_j / \sum_i p_i = p_j$ (the first of all comes at the rate
+# $\sum_i p_i$, and each has its share of it). The first to arrive has the largest $\log p_j -
+# \log \tau_j$, and logits are as good as log-probabilities, because they differ by a number that
+# is the same for all actions. So with $\eta_j = -\log \tau_j$, whose distribution is named after
+# Gumbel,
+#
+# $$
+# a = \operatorname*{argmax}_j \; (z_j + \eta_j) .
+# $$ (act-discrete)
+#
+# In both cases $\eta = 0$ gives the action that the policy thinks best. To act greedily is
+# to act without noise.
+
+
+# %% tags=["export"]
+class CategoricalActions:
+    """One of N actions; a row holds their logits.
+
+    Args:
+        num_actions: Number of actions N.
+        start: What the environment calls the first action.
+    """
+
+    def __init__(self, num_actions: int, start: int = 0) -> None:
+        self.num_actions, self.start = num_actions, start
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        shape = (num_steps, num_envs, self.num_actions)
+        return torch.empty(shape).exponential_(generator=generator).log_().neg_()
+
+    @checked
+    def choose(
+        self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
+    ) -> Int[Tensor, "*B"]:
+        """Return the actions that follow from logits and noise."""
+        # The winner of the race, {eq}`act-discrete`.
+        return (row + noise).argmax(-1)
+
+    @checked
+    def log_prob(
+        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the log-probabilities of actions."""
+        return chosen(row.log_softmax(-1), action)
+
+    @checked
+    def entropy(self, row: Float[Tensor, "*B N"]) -> Float[Tensor, "*B"]:
+        """Return the entropies of the policy, in nats."""
+        return mean_surprise(row.log_softmax(-1))
+
+    @checked
+    def evaluate(
+        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
+    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Return log-probabilities and entropies, with one softmax for both."""
+        log_prob = row.log_softmax(-1)
+        return chosen(log_prob, action), mean_surprise(log_prob)
+
+    @checked
+    def kl(
+        self, row: Float[Tensor, "*B N"], other: Float[Tensor, "*B N"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the KL divergences from rows to others, in nats."""
+        log_prob = row.log_softmax(-1)
+        difference = log_prob - other.log_softmax(-1)
+        prob = log_prob.exp()
+        # What never happens adds nothing, however unlikely the other finds it.
+        return (prob * difference.masked_fill(prob == 0, 0.0)).sum(-1)
+
+    def to_env(self, action: Tensor) -> NDArray[np.int64]:
+        """Return the actions as vector environments take them."""
+        names: NDArray[np.int64] = action.numpy() + self.start
+        return names
+
+
+def chosen(log_prob: Tensor, action: Tensor) -> Tensor:
+    """Return the entries of rows at the actions."""
+    return log_prob.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+
+def mean_surprise(log_prob: Tensor) -> Tensor:
+    """Return the entropies of log-probabilities, in nats."""
+    # An action that was taken away has probability zero and adds nothing. Zero times
+    # infinity would be NaN.
+    return -(log_prob.exp() * log_prob.clamp(min=-1e4)).sum(-1)
+
+
+# %% [markdown]
+# For continuous actions the log-probability is the logarithm of a *density*, $-\sum_j \bigl(
+# \tfrac12 (a_j - \mu_j)^2 / \sigma_j^2 + \log \sigma_j + \tfrac12 \log 2\pi \bigr)$. A density
+# may exceed 1, so its logarithm may be positive, and the entropy negative. The gradient works
+# just as before.
+#
+# Environments want their actions within the bounds of a box. Gaussian actions are measured in
+# units in which the box is $[-1, 1]$, and their noise may lead out of it. What lies outside is
+# clipped, but *only on the way into the environment*. The action that we store, and whose
+# probability we compute, is the one that was drawn. [A trap](#trap-the-action-that-was-clipped)
+# shows why.
+
+
+# %% tags=["export"]
+class GaussianActions:
+    """Numbers in a box; a row holds their means and logarithms of standard deviations.
+
+    Args:
+        low: Lower bounds of the box, or minus infinity.
+        high: Upper bounds, or infinity.
+    """
+
+    def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
+        self.low = np.asarray(low, dtype=np.float32)
+        self.high = np.asarray(high, dtype=np.float32)
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        return torch.randn(num_steps, num_envs, self.low.size, generator=generator)
+
+    @checked
+    def choose(
+        self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"] | float
+    ) -> Float[Tensor, "*B A"]:
+        """Return the actions that follow from rows and noise."""
+        # Mean plus standard deviation times noise, {eq}`act-gaussian`.
+        mu, log_sigma = row.chunk(2, -1)
+        return mu + log_sigma.exp() * noise
+
+    @checked
+    def log_prob(
+        self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the log-densities of actions."""
+        mu, log_sigma = row.chunk(2, -1)
+        # How many standard deviations an action is away from the mean.
+        distance = (action - mu) * (-log_sigma).exp()
+        constant = 0.5 * math.log(2 * math.pi)
+        # The density of the whole action is a product, so its logarithm is a sum.
+        return -(0.5 * distance.square() + log_sigma + constant).sum(-1)
+
+    @checked
+    def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
+        """Return the entropies of the policy, in nats; they may be negative."""
+        _, log_sigma = row.chunk(2, -1)
+        return (log_sigma + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+    @checked
+    def evaluate(
+        self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
+    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Return log-densities and entropies."""
+        return self.log_prob(row, action), self.entropy(row)
+
+    @checked
+    def kl(
+        self, row: Float[Tensor, "*B 2*A"], other: Float[Tensor, "*B 2*A"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the KL divergences from rows to others, in nats."""
+        mu, log_sigma = row.chunk(2, -1)
+        other_mu, other_log_sigma = other.chunk(2, -1)
+        # The means have moved by so many standard deviations, and these have changed.
+        shift = (mu - other_mu) * (-other_log_sigma).exp()
+        change = log_sigma - other_log_sigma
+        square = (2 * change).exp() + shift.square()
+        return (0.5 * (square - 1) - change).sum(-1)
+
+    def to_env(self, action: Tensor) -> NDArray[np.float32]:
+        """Stretch actions from -1..1 to the box, and clip what lies outside."""
+        # Where there is no bound, nothing is stretched.
+        bounded = np.isfinite(self.low) & np.isfinite(self.high)
+        low, high = np.where(bounded, [self.low, self.high], [[-1.0], [1.0]])
+        stretched = (high + low) / 2 + (high - low) / 2 * action.numpy()
+        clipped: NDArray[np.float32] = stretched.clip(self.low, self.high)
+        return clipped.astype(np.float32)
+
+
+# %% [markdown]
+# ## Actor and critic
+#
+# Actor and critic ({doc}`policy_gradient`) both have two hidden layers of 64 units with tanh.
+# Their weights start orthogonal, so that signals keep their length on the way through. The factor
+# $\sqrt 2$ of the hidden layers is the gain that suits ReLU. For tanh it would rather be 5/3, but
+# OpenAI Baselines had $\sqrt 2$, and most code has kept it. The last layer of the actor starts
+# near zero, so that all actions are about equally likely at first. For continuous actions
+# {cite:t}`andrychowicz2021` found that this matters a great deal.
+
+
+# %% tags=["export"]
+def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
+    """Build two hidden layers with tanh, initialised orthogonally.
+
+    Args:
+        inputs: Length of the input.
+        hidden: Width of the hidden layers.
+        outputs: Length of the output.
+        gain: Scale of the last layer's weights.
+    """
+    sizes = ((inputs, hidden), (hidden, hidden), (hidden, outputs))
+    linear = [nn.Linear(*size) for size in sizes]
+    for layer, scale in zip(linear, (math.sqrt(2), math.sqrt(2), gain), strict=True):
+        nn.init.orthogonal_(layer.weight, scale)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(linear[0], nn.Tanh(), linear[1], nn.Tanh(), linear[2])
+
+
+class ActorCritic(nn.Module):
+    """Two networks side by side: one for the rows, one for the values.
+
+    Args:
+        actor: Module from observations to rows.
+        critic: Module from observations to values, which stand in a last dimension 1.
+        normalizer: Module that both see the observations through.
+    """
+
+    def __init__(
+        self, actor: nn.Module, critic: nn.Module, normalizer: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.normalizer = normalizer or nn.Identity()
+        self.actor, self.critic = actor, critic
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the rows of observations."""
+        row: Tensor = self.actor(self.normalizer(obs))
+        return row
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations."""
+        value: Tensor = self.critic(self.normalizer(obs))
+        return value.squeeze(-1)
+
+
+# %% [markdown]
+# For continuous actions the network gives the means. The standard deviations are parameters of
+# their own, the same in every state.
+
+
+# %% tags=["export"]
+class WithDeviations(nn.Module):
+    """A network for means, and a standard deviation for each, the same in every state.
+
+    Args:
+        mean: Module from observations to means.
+        size: Number of means A.
+    """
+
+    def __init__(self, mean: nn.Module, size: int) -> None:
+        super().__init__()
+        self.mean = mean
+        self.log_sigma = nn.Parameter(torch.zeros(size))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return means and logarithms of the standard deviations, side by side."""
+        mu = self.mean(obs)
+        return torch.cat([mu, self.log_sigma.expand_as(mu)], -1)
+
+
+# %% [markdown]
+# ## A policy is a network and an action distribution
+#
+# `Policy` puts the two together. (`recipe` is for checkpoints; ignore it for now.)
+
+
+# %% tags=["export"]
+class Policy(nn.Module):
+    """What an agent does: a network and an action distribution.
+
+    Args:
+        network: Module from observations to rows, with a method ``value``.
+        actions: The action distribution, which knows what a row means.
+        recipe: Name of a public function that builds the same policy, and its
+            arguments as plain values, for checkpoints.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        actions: Any,
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__()
+        self.network, self.actions, self.recipe = network, actions, recipe
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the rows that describe the policy at observations."""
+        row: Tensor = self.network(obs)
+        return row
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations."""
+        value: Tensor = self.network.value(obs)  # type: ignore[operator]
+        return value
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        # All random numbers of a rollout are drawn at once, in one call.
+        noise: Tensor = self.actions.noise(num_steps, num_envs, generator)
+        return noise
+
+    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions that follow from observations and noise; 0.0 is greedy."""
+        action: Tensor = self.actions.choose(self(obs), noise)
+        return action
+
+    def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of actions and the entropies."""
+        terms: tuple[Tensor, Tensor] = self.actions.evaluate(self(obs), action)
+        return terms
+
+    def to_env(self, action: Tensor) -> Any:
+        """Return the actions as vector environments take them."""
+        return self.actions.to_env(action)
+
+
+# %% [markdown]
+# ## Observations of a convenient size
+#
+# Networks learn best from numbers around 1. An environment may well give us thousandths
+# or thousands. So a policy can measure, while the run goes on, the mean and the variance of what
+# comes in. If $n$ items with mean $\bar m$ and variance $v$ were seen, and $n'$ new ones come
+# in with $\bar m'$ and $v'$, then all of them have
+#
+# $$
+# \begin{aligned}
+# \bar m'' &= \bar m + \frac{n'}{n + n'}\,(\bar m' - \bar m) , \\
+# v'' &= \frac{n v + n' v'}{n + n'} + \frac{n\, n'}{(n + n')^2}\,(\bar m' - \bar m)^2 ,
+# \end{aligned}
+# $$ (pooled-moments)
+#
+# the variance within the two groups and that between their means {cite:p}`chan1983`. With them,
+# observations are shifted to mean 0 and scaled to standard deviation 1. CartPole does not need
+# it. Those who train with it call `update` on each batch, as {doc}`ppo` does.
+
+
+# %% tags=["export"]
+class RunningMoments(nn.Module):
+    """Mean and variance of everything that has been seen so far.
+
+    Args:
+        shape: Shape of one item.
+    """
+
+    mean: Tensor
+    var: Tensor
+    count: Tensor
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    @checked
+    def update(self, items: Float[Tensor, "n ..."]) -> None:
+        """Take in items."""
+        items = items.double()
+        # Two groups are put together by {eq}`pooled-moments`.
+        count, mean, var = len(items), items.mean(0), items.var(0, unbiased=False)
+        total = self.count + count
+        between = (mean - self.mean).square() * self.count * count / total
+        self.var.copy_((self.var * self.count + var * count + between) / total)
+        self.mean.add_((mean - self.mean) * count / total)
+        self.count.copy_(total)
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Return items with mean 0 and standard deviation 1, clipped to -10..10."""
+        scale = (self.var + 1e-8).rsqrt()
+        return ((items - self.mean) * scale).to(items.dtype).clamp(-10.0, 10.0)
+
+
+# %% [markdown]
+# A policy is usually built from the two spaces of an environment, by `make_policy`.
+
+
+# %% tags=["export", "hide-input"]
+def make_actions(
+    action_space: spaces.Space[Any],
+) -> CategoricalActions | GaussianActions:
+    """Return the action distribution that fits a Discrete space or a box of vectors."""
+    if isinstance(action_space, spaces.Discrete):
+        return CategoricalActions(int(action_space.n), int(action_space.start))
+    if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
+        return GaussianActions(action_space.low, action_space.high)
+    raise ValueError(f"action_space must be Discrete or a vector, got {action_space}")
+
+
+@checked
+def make_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    hidden: Count = 64,
+    normalize: bool = False,
+) -> Policy:
+    """Build the policy that fits the spaces of one environment.
+
+    Args:
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A Discrete space or a box of vectors, likewise.
+        hidden: Width of the hidden layers.
+        normalize: Whether the policy normalises its observations.
+    """
+    box, actions = as_space(observation_space), make_actions(as_space(action_space))
+    if not isinstance(box, spaces.Box) or len(box.shape) != 1:
+        raise ValueError(f"observation_space must be a box of vectors, got {box}")
+    size, actor = box.shape[0], nn.Module()
+    if isinstance(actions, CategoricalActions):
+        actor = mlp(size, hidden, actions.num_actions, gain=0.01)
+    else:
+        means = actions.low.size
+        actor = WithDeviations(mlp(size, hidden, means, gain=0.01), means)
+    critic = mlp(size, hidden, 1, gain=1.0)
+    network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
+    # What a checkpoint needs in order to build the policy again.
+    recipe = {
+        "observation_space": plain_space(box),
+        "action_space": plain_space(as_space(action_space)),
+        "hidden": hidden,
+        "normalize": normalize,
+    }
+    return Policy(network, actions, ("make_policy", recipe))
+
+
+# %% [markdown]
+# ## One learner, two kinds of action
+#
+# Here is A2C, the advantage actor-critic: one update for each rollout, with the advantages of
+# {doc}`advantages`. It trains on CartPole, where the cart is pushed to the left or to the right,
+# and on the same cart with a push of any strength. Look for a line that knows which one it is.
+# Three details are new. The advantages are scaled to mean 0 and standard deviation 1, so that one
+# learning rate fits many tasks. The value loss counts a quarter. And a gradient longer than 0.5
+# is cut to that length. {doc}`ppo` looks at each.
+
+# %%
+from functools import partial
+
+import matplotlib.pyplot as plt
+
+from literate_rl.advantages import gae
+from literate_rl.agents import Collector, make_envs, seed_everything
+from literate_rl.workshop.runs import flat_env
+from literate_rl.workshop.worlds import make_force_cart_pole
+
+
+def train(env, total_steps=60_000, num_envs=8, num_steps=32):
+    seed_everything(1)
+    envs = make_envs(partial(flat_env, env), num_envs)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
+    collector = Collector(envs, policy.to_env, np.float32)
+    collector.reset(seed=1)
+    generator, ended = torch.Generator().manual_seed(1), []
+    while collector.step < total_steps:
+        # 1. Act for some steps with the policy as it is.
+        noise = iter(policy.noise(num_steps, num_envs, generator))
+        batch = collector.collect(
+            lambda obs, noise=noise: policy.act(obs, next(noise)), num_steps
+        )
+
+        # 2. Look back: values and advantages.
+        with torch.no_grad():
+            value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
+        ends = batch.terminated, batch.truncated
+        adv = gae(batch.reward, value, next_value, *ends, gamma=0.98, lambda_=0.9)
+
+        # 3. One update: actions that were better than expected become more likely.
+        log_prob, _ = policy.evaluate_actions(batch.obs, batch.action)
+        policy_loss = -(log_prob * (adv - adv.mean()) / adv.std()).mean()
+        value_loss = (adv + value - policy.value(batch.obs)).square().mean()
+        optimizer.zero_grad()
+        (policy_loss + 0.25 * value_loss).backward()
+        nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+        optimizer.step()
+        over = ~batch.episode_return.isnan()
+        ended += [(collector.step, x) for x in batch.episode_return[over].tolist()]
+    return policy, np.array(ended).T
+
+
+kinds = {"left or right": "CartPole-v1", "any strength": make_force_cart_pole}
+trained = {name: train(env) for name, env in kinds.items()}
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two rising curves of the mean return of 50 episodes over 60,000 steps, one for each kind of action"}}
+fig, axis = plt.subplots(figsize=(7, 2.6))
+for name, (_, (step, ended)) in trained.items():
+    mean = np.convolve(ended, np.full(50, 1 / 50), "valid")
+    axis.plot(step[49:], mean, label=name)
+    print(f"{name}: at first {ended[:50].mean():.0f}, at last {ended[-50:].mean():.0f}")
+axis.set(xlabel="steps", ylabel="return")
+axis.legend(fontsize=8)
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** that both learn: from about twenty steps an episode they climb to more than 150 at
+# their best, with the same code. Only the policy knows what its actions are. (One seed each: a
+# demonstration, not a comparison.) The curves are restless. One reason is that an update which
+# goes too far spoils the data of the next one. How far may it go? That is the question of
+# {doc}`ppo_error`.
+
+# %% tags=["claims"]
+for _, (_, ended) in trained.values():
+    assert 15 < ended[:50].mean() < 30, "about twenty steps an episode"
+    later = np.convolve(ended, np.full(50, 1 / 50), "valid")
+    assert later.max() > 150, "to more than 150"
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: the action that was clipped
+#
+# The box says $[-1, 1]$, the policy drew 3.5, the environment got 1. Which action goes into the
+# batch? If it is the clipped one, the gradient is about an action that the policy never drew: a
+# policy with mean 3 finds 1 unlikely, is pulled back for a good return and pushed on for a bad
+# one, whatever it really did.
+
+# %%
+mu = torch.tensor([3.0], requires_grad=True)
+moves = []
+for name, stored in (("as drawn, 3.5", 3.5), ("clipped, 1.0", 1.0)):
+    log_prob = torch.distributions.Normal(mu, 1.0).log_prob(torch.tensor(stored))
+    moves.append(torch.autograd.grad(log_prob.sum(), mu)[0].item())
+    print(f"{name}: a good return moves the mean by {moves[-1]:+.1f}")
+
+# %% tags=["claims"]
+assert moves == [0.5, -2.0]
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | choice | this chapter | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py) | [Spinning Up](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py) | [OpenAI Baselines](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/ppo2/ppo2.py) | [TorchRL](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/ppo.py) |
+# |---|---|---|---|---|---|---|
+# | initial weights | orthogonal, last layer of the actor 0.01 | [the same](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L94-L116) | [the same](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/policies.py#L612-L622) | [PyTorch's own](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/core.py#L17-L22) | [orthogonal](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/utils.py#L58-L63), [last layer 0.01](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/common/policies.py#L49) | the user's network |
+# | $\log \sigma$ at the start | 0, a parameter | [0, a parameter](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo_continuous_action.py#L129) | [0](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/policies.py#L457), [a parameter](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L152) | [−0.5, a parameter](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/core.py#L84-L85) | [0, a parameter](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/common/distributions.py#L104) | the user's network |
+# | action beyond the bounds | clipped on the way out | [clipped on the way out](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo_continuous_action.py#L96) | [clipped on the way out](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/on_policy_algorithm.py#L216) | [sent as drawn](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L302) | [clipped on the way out](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/common/cmd_util.py#L100) | the user's choice |
+#
+# The code was read at the linked commits.
+#
+# ## On the best device
+#
+# The noise is drawn on the CPU, so that a run has the same random numbers on every device. The
+# rest follows the network.
+
+# %%
+from literate_rl.agents import best_device
+
+device = best_device()
+policy = trained["left or right"][0].to(device)
+noise = policy.noise(5, 2, torch.Generator().manual_seed(1)).to(device)
+print(
+    f"on {device.type}:", policy.act(torch.zeros(5, 2, 4, device=device), noise).cpu()
+)
+
+# %% [markdown]
+# ## Summary
+#
+# - A policy is a network and an action distribution. The network makes a row of numbers, the
+#   action distribution knows what the row means.
+# - An action is a function of a row and of noise. Without noise it is the greedy action.
+# - A race draws from a softmax: the largest logit plus Gumbel noise wins.
+# - A learner sees log-probabilities, entropies and values only, so one learner serves all kinds
+#   of action.
+# - What is clipped on the way into the environment is not clipped in memory.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "A Gaussian policy doubles its standard deviation. Its mean was 0.3. What happens to "
+    "its entropy?",
+    ["it doubles", "it grows by 0.69 nats", "it depends on the mean"],
+    right="it grows by 0.69 nats",
+    because="The entropy is the logarithm of the standard deviation plus a constant, so it grows "
+    "by ln 2. The mean only says where the policy looks, not how widely.",
+)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This log-density of a Gaussian policy is right before training, when every standard deviation is
+# 1. As soon as they change, it is wrong. Repair it.
+
+
+# %%
+def answer(mu, log_sigma, action):
+    distance = (action - mu) / log_sigma.exp()
+    return -(0.5 * distance.square() + 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+from literate_rl.agents import grade
+
+
+def by_pytorch(mu, log_sigma, action):
+    return torch.distributions.Normal(mu, log_sigma.exp()).log_prob(action).sum(-1)
+
+
+rows = torch.randn(3, 3, 5, 2, generator=torch.Generator().manual_seed(2))
+grade(answer, by_pytorch, *rows.unbind())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(mu, log_sigma, action):
+    # A wider bell is a lower one: the area below it stays 1.
+    distance = (action - mu) / log_sigma.exp()
+    constant = 0.5 * math.log(2 * math.pi)
+    return -(0.5 * distance.square() + log_sigma + constant).sum(-1)
+
+
+grade(answer, by_pytorch, *rows.unbind())
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# A policy is too sure of itself. Its actions are to be drawn from the softmax of *half* of its
+# logits, but you can change nothing but the noise: it is multiplied by a factor before it is
+# added. Which of 0.25, 0.5, 1, 2 and 4 does it? `shares_won(logit, factor)` runs 20,000 races.
+# Compare with the softmax of half of the logits, for instance of `torch.tensor([1.0, 0.0,
+# -0.5])`, and return the factor.
+
+
+# %%
+def shares_won(logit, factor):
+    winners = (logit - factor * tracks.log()).argmax(-1)
+    return torch.bincount(winners, minlength=3) / len(tracks)
+
+
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def by_races():
+    logit = torch.tensor([1.0, 0.0, -0.5])
+    wanted, factors = (logit / 2).softmax(-1), (0.25, 0.5, 1.0, 2.0, 4.0)
+    return min(factors, key=lambda c: (shares_won(logit, c) - wanted).abs().max())
+
+
+grade(answer, by_races, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # The largest of z + 2 g is the largest of z / 2 + g. The factor is known as the
+    # temperature.
+    return 2.0
+
+
+grade(answer, by_races, ())
+
+# %% [markdown]
+# ## References
+#
+# The race is known as the Gumbel-max trick {cite:p}`maddison2014`. Which details of policies matter
+# was measured by {cite:t}`andrychowicz2021`; {cite:t}`chan1983` put moments together.
