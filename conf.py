@@ -101,7 +101,7 @@ nitpick_ignore_regex = [
     ),
     ("py:class", r"(Level|Tone|Frame|MazeSize|RenderMode|Gaussian|MeanAndDeviation)"),
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),
-    ("py:class", r"torch\.autograd\.function\.Function"),
+    ("py:class", r"torch\.autograd\.function\.Function|Detach"),
     ("py:class", r"(jaxtyping\..*|.*\.(AnyCallable|Plan))"),
     ("py:class", r"(spaces|nn|ttorch)\..*"),
 ]

@@ -39,6 +39,7 @@ from literate_rl.advantages import lambda_returns
 from literate_rl.agents import Rollout
 from literate_rl.disjoint_network import (
     DETACH,
+    Detach,
     DisjointPolicyValueNetwork,
     EncodingNetwork,
     linear,
@@ -607,7 +608,7 @@ class PPGConfig(PPOConfig):
     clone_weight: float = 1.0
     kl_reference: str = "snapshot"
     share_encoder: bool = False
-    detach: str = "always"
+    detach: Detach = "always"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -1126,7 +1127,7 @@ def make_phasic_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
     share_encoder: bool = False,
-    detach: str = "always",
+    detach: Detach = "always",
     hidden: int = 64,
     normalize: bool = False,
 ) -> Policy:

@@ -116,7 +116,7 @@ def test_the_default_model_fits_the_action_space() -> None:
     for continuous, kind in ((False, CategoricalActions), (True, GaussianActions)):
         impala = make_impala(continuous)
         assert isinstance(impala.model.actions, kind)
-        assert impala.default_model() == ("make_policy", ["literate_rl.ppo"])
+        assert impala.default_model() == ("make_policy", ["literate_rl.policies"])
         widths = [p.shape for p in impala.model.network.critic.parameters()][0::2]
         assert widths == [(64, 3), (64, 64), (1, 64)]
     sizes = {"obs_shape": 3, "action_shape": 2}

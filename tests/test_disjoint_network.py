@@ -6,6 +6,7 @@ import copy
 import datetime
 from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from fuzz import assert_held
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory import RecurrentEncodingNetwork
 from torch.distributions import Categorical, Independent, Normal
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,9 +27,8 @@ from literate_rl.disjoint_network import (
     DisjointPolicyValueNetwork,
     EncodingNetwork,
     NormalProjectionNetwork,
-    RecurrentEncodingNetwork,
 )
-from literate_rl.workshop.nests import flat, pack, unpack
+from literate_rl.workshop.nests import pack, unpack
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 HYBRID = spaces.Tuple(
@@ -77,25 +79,6 @@ def tensors(sample: Any) -> Any:
     return torch.as_tensor(sample)[None]
 
 
-@given(NEST)
-def test_a_nest_that_is_taken_apart_can_be_put_together(space: spaces.Space) -> None:
-    nest = tensors(space.sample())
-    again = pack(space, unpack(space, nest, "nest"))
-    assert str(again) == str(nest)
-
-
-@given(NEST)
-def test_a_flat_observation_is_that_of_gymnasium(space: spaces.Space) -> None:
-    sample = space.sample()
-    expected = spaces.flatten(space, sample).astype(np.float32)
-    assert flat(space, tensors(sample))[0].numpy() == pytest.approx(expected)
-
-
-def test_a_discrete_observation_may_start_anywhere() -> None:
-    space = spaces.Discrete(3, start=-1)
-    assert flat(space, torch.tensor([-1, 1])).tolist() == [[1, 0, 0], [0, 0, 1]]
-
-
 # --- Outputs --------------------------------------------------------------------------
 
 
@@ -122,6 +105,13 @@ def test_any_nest_gives_the_documented_triples(
     )
     for drawn, leaf in zip(unpack(action, sample, "a"), leaves_of(action), strict=True):
         assert drawn.shape == (batch, *leaf.shape)
+
+
+def test_a_box_may_be_empty() -> None:
+    net = network(action=spaces.Tuple((THREE, spaces.Box(0, 1, (0,)))))
+    ((_, nothing), _, _), _ = net(torch.zeros(2, 4))
+    assert nothing.sample().shape == (2, 0)
+    assert nothing.log_prob(torch.zeros(2, 0)).tolist() == [0, 0]
 
 
 def distributions(space: spaces.Space, nest: Any) -> list[Any]:
@@ -219,30 +209,6 @@ def test_the_auxiliary_value_is_left_out_and_nothing_else_changes(
 # --- Memory ---------------------------------------------------------------------------
 
 
-@pytest.mark.equation("recurrent-features")
-def test_the_memory_is_a_gated_recurrent_unit() -> None:
-    torch.manual_seed(0)
-    encoder = RecurrentEncodingNetwork(BOX, 6)
-    layer, cell = encoder.inputs.layers[0], encoder.memory
-    w = [p.detach().double().numpy() for p in cell.parameters()]
-    memory = np.zeros((2, 6))
-    state: Any = ()
-
-    def sigmoid(x: np.ndarray) -> np.ndarray:
-        return 1 / (1 + np.exp(-x))
-
-    for _ in range(3):
-        obs = torch.randn(2, 4)
-        features, state = encoder(obs, state)
-        x = layer(obs).tanh().detach().double().numpy() @ w[0].T + w[2]
-        h = memory @ w[1].T + w[3]
-        reset, update = (sigmoid(x[:, i : i + 6] + h[:, i : i + 6]) for i in (0, 6))
-        new = np.tanh(x[:, 12:] + reset * h[:, 12:])
-        memory = (1 - update) * new + update * memory
-        np.testing.assert_allclose(features.detach(), memory, atol=1e-6)
-        assert features is state
-
-
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 def test_states_are_handed_on_by_their_owners(arrangement: str) -> None:
     net = network(arrangement, encoding_network_ctor=RecurrentEncodingNetwork)
@@ -319,8 +285,8 @@ def test_the_cut_is_made_in_the_phases_that_it_names(
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((3, THREE), TypeError, "observation_spec must be a nest .* got 3"),
-        ((BOX, None), TypeError, "action_spec must be a nest .* got None"),
+        ((3, THREE), TypeError, "observation_spec must be a Space, got int"),
+        ((BOX, None), TypeError, "action_spec must be a Space, got NoneType"),
         ((spaces.Text(3), THREE), TypeError, "observation_spec must be a nest"),
         ((BOX, spaces.Tuple((THREE, spaces.MultiBinary(2)))), TypeError, "action_spec"),
     ],
@@ -350,31 +316,78 @@ def test_a_discrete_observation_is_one_of_its_numbers(
         (_, value, _), _ = net(mode)
         assert value.shape == (2,)
     else:
-        with pytest.raises(ValueError, match="whole numbers from 5 to 7"):
+        with pytest.raises(ValueError, match="whole and from 5 to 7"):
             net(mode)
 
 
 @pytest.mark.parametrize("state", [torch.zeros(2, 64), ((), ()), [(), (), ()]])
 def test_a_state_is_a_triple(state: Any) -> None:
     net = DisjointPolicyValueNetwork(BOX, THREE, RecurrentEncodingNetwork)
-    with pytest.raises(ValueError, match=r"state must be .* or the triple"):
+    with pytest.raises(TypeError, match=r"state must be a tuple of 0 or a tuple of 3"):
         net(torch.zeros(2, 4), state)
 
 
-@pytest.mark.parametrize("hidden", [(), (0,), (8, -1)])
-def test_an_encoder_needs_widths(hidden: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="hidden must hold widths of at least 1"):
+@pytest.mark.parametrize(
+    ("hidden", "message"),
+    [
+        ((), "hidden must hold at least one width, got none"),
+        ((0,), r"hidden\[0\] must be at least 1, got 0"),
+        ((8, -1), r"hidden\[1\] must be at least 1, got -1"),
+    ],
+)
+def test_an_encoder_needs_widths(hidden: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         EncodingNetwork(BOX, hidden)
 
 
+def illegal_calls_of_the_policy_heads(random: Random) -> int:
+    kinds: Any = (CategoricalProjectionNetwork, NormalProjectionNetwork)
+    count = 0
+    for kind, space in zip(kinds, (THREE, BOX), strict=True):
+        new = kind.__new__(kind).__init__
+        count += assert_held(new, random, 10, action_spec=lambda space=space: space)
+    return count + assert_held(kinds[0](4, THREE).distribution, random, 10)
+
+
+def test_illegal_calls_are_named() -> None:
+    random = Random(0)
+    count = illegal_calls_of_the_policy_heads(random)
+    encoder: Any = EncodingNetwork.__new__(EncodingNetwork).__init__
+    count += assert_held(encoder, random, 10, observation_spec=lambda: BOX)
+    new: Any = DisjointPolicyValueNetwork.__new__(DisjointPolicyValueNetwork).__init__
+    ctors = {
+        "encoding_network_ctor": lambda: EncodingNetwork,
+        "discrete_projection_net_ctor": lambda: CategoricalProjectionNetwork,
+        "continuous_projection_net_ctor": lambda: NormalProjectionNetwork,
+    }
+    specs = {"observation_spec": lambda: BOX, "action_spec": lambda: HYBRID}
+    count += assert_held(new, random, 10, **specs, **ctors)
+    forward = network().forward
+    given = {"observation": lambda: torch.zeros(2, 4), "state": lambda: ()}
+    count += assert_held(forward, random, 10, **given)
+    assert count > 200
+
+
+@pytest.mark.parametrize("spec", [THREE, spaces.Tuple((BOX,)), "word"])
+def test_a_gaussian_policy_head_wants_a_box(spec: Any) -> None:
+    with pytest.raises(TypeError, match="action_spec must be a Box"):
+        NormalProjectionNetwork(4, spec)
+
+
+@pytest.mark.parametrize("name", ["encoding_network", "discrete_projection_net"])
+def test_a_constructor_can_be_called(name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name}_ctor must be callable, got int"):
+        network(**{f"{name}_ctor": 3})
+
+
 def test_a_space_needs_a_leaf() -> None:
-    with pytest.raises(TypeError, match="observation_spec must have at least one leaf"):
+    with pytest.raises(TypeError, match=r"observation_spec must .* at least one leaf"):
         DisjointPolicyValueNetwork(spaces.Dict({}), THREE)
 
 
 def test_detach_is_one_of_three_words() -> None:
     with pytest.raises(
-        ValueError, match=r"detach must be one of .*always.* got 'sometimes'"
+        ValueError, match=r"detach must be 'always' or .*, got 'sometimes'"
     ):
         network(detach="sometimes")
 

@@ -493,13 +493,13 @@ def test_the_action_distribution_is_frozen():
         (
             spaces.Tuple((spaces.Discrete(2), spaces.MultiBinary(2))),
             None,
-            TypeError,
+            ValueError,
             "MultiBinary",
         ),
         (
             spaces.Tuple((spaces.Discrete(2), box(2, low=0, high=9, dtype=np.int64))),
             None,
-            TypeError,
+            ValueError,
             "floating",
         ),
         ("Moving", None, TypeError, "space must be a Space, got str"),

@@ -843,39 +843,6 @@ predict(
 # wait for their chapter; all others stand in theirs.
 
 # %% [markdown]
-# ### Two networks and three heads
-
-# %%
-picture = Picture(
-    "Two networks and three heads",
-    "Above, the dual arrangement: the policy's encoder feeds the policy head and the "
-    "auxiliary value head, a second encoder feeds the value head. Below, the shared "
-    "arrangement: one encoder feeds all three, and no gradient flows back from the value "
-    "head.",
-)
-for top, arrangement in ((0, "dual"), (226, "shared")):
-    picture.text(4, top, arrangement, bold=True, anchor="start")
-    state = picture.box(30, top + 92, "s", width=40)
-    heads = [
-        picture.box(366, top + 34 + 58 * row, name, width=136)
-        for row, name in enumerate(("policy", "auxiliary value", "value"))
-    ]
-    dual = arrangement == "dual"
-    name, y = ("encoder\nof the policy", 62) if dual else ("encoder", 92)
-    encoder = picture.box(152, top + y, name, width=110)
-    picture.arrow(state, encoder.at(0, 0.5))
-    for head in heads[:2]:
-        picture.arrow(encoder, head)
-    if dual:
-        second = picture.box(152, top + 150, "encoder\nof the value", width=110)
-        picture.arrow(state, second.at(0, 0.5))
-        picture.arrow(second, heads[2])
-    else:
-        picture.arrow(encoder, heads[2], tone="accent", kind="dashed")
-        picture.text(252, top + 150, "no gradient back", "accent", "end")
-picture
-
-# %% [markdown]
 # ### The phases of PPG
 
 # %%

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest a4af6074a3a57071
+# Generated from chapters/*.py (edit there); digest 9e206482da813a40
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -78,7 +78,6 @@ from .disjoint_network import (
     DisjointPolicyValueNetwork as DisjointPolicyValueNetwork,
     EncodingNetwork as EncodingNetwork,
     NormalProjectionNetwork as NormalProjectionNetwork,
-    RecurrentEncodingNetwork as RecurrentEncodingNetwork,
 )
 from .ppg import (
     AlgStep as AlgStep,

@@ -1,13 +1,13 @@
-# Generated from chapters/disjoint_network.py (edit there); digest 103b0575083b042d
+# Generated from chapters/disjoint_network.py (edit there); digest c78a4a889dec8c65
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from gymnasium import spaces
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
 from literate_rl.workshop.nests import check_spec, flat, leaves, pack
+from literate_rl.workshop.signatures import Count, Float, checked
 
 __all__ = [
     "CategoricalProjectionNetwork",
     "DisjointPolicyValueNetwork",
     "EncodingNetwork",
     "NormalProjectionNetwork",
-    "RecurrentEncodingNetwork",
 ]
 
 
@@ -38,180 +38,138 @@ def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
 class EncodingNetwork(nn.Module):
     """An encoder without memory: linear layers with tanh.
 
-    Args:
-        observation_spec: Space of one observation, a nest of Box and Discrete.
-        hidden: Widths of the layers.
-
-    Attributes:
-        output_size: Number of features F.
-
-    Raises:
-        TypeError: If the space is of another kind.
+    ``observation_spec`` is a nest of Box and Discrete. ``hidden`` has the widths of the
+    layers; the last one is the number of features, ``output_size``.
     """
 
+    @checked
     def __init__(
-        self, observation_spec: spaces.Space[Any], hidden: tuple[int, ...] = (64, 64)
+        self, observation_spec: spaces.Space[Any], hidden: Sequence[Count] = (64, 64)
     ) -> None:
         super().__init__()
-        check_spec("observation_spec", observation_spec)
-        if not hidden or min(hidden) < 1:
-            raise ValueError(f"hidden must hold widths of at least 1, got {hidden}")
+        check_spec(observation_spec=observation_spec)
+        if not hidden:
+            raise ValueError("hidden must hold at least one width, got none")
         self.spec, self.output_size = observation_spec, hidden[-1]
+        # Each layer is as wide as the next one expects.
         sizes = [spaces.flatdim(observation_spec), *hidden]
         self.layers = nn.ModuleList(
             linear(n, m, math.sqrt(2)) for n, m in pairwise(sizes)
         )
 
     def forward(self, observation: Any, state: Any = ()) -> tuple[Tensor, Any]:
-        """Return features ``(*, F)`` and the state as it came."""
-        dtype = next(self.parameters()).dtype
-        features = flat(self.spec, observation).to(dtype)
+        """Return the features of observations, and the state as it came."""
+        # One vector for each state, in the precision of the weights.
+        features = flat(self.spec, observation).to(next(self.parameters()).dtype)
         for layer in self.layers:
             features = layer(features).tanh()
         return features, state
 
 
-class RecurrentEncodingNetwork(nn.Module):
-    """An encoder with a memory: a linear layer with tanh, then a gated recurrent unit.
-
-    Args:
-        observation_spec: Space of one observation, a nest of Box and Discrete.
-        hidden: Width of the layer and of the memory.
-
-    Attributes:
-        output_size: Number of features F, the same as ``hidden``.
-
-    Raises:
-        TypeError: If the space is of another kind.
-
-    Source:
-        Cho et al. 2014, Learning Phrase Representations using RNN Encoder-Decoder,
-        equations 5 to 8.
-    """
-
-    def __init__(self, observation_spec: spaces.Space[Any], hidden: int = 64) -> None:
-        super().__init__()
-        self.inputs = EncodingNetwork(observation_spec, (hidden,))
-        self.memory = nn.GRUCell(hidden, hidden)
-        self.output_size = hidden
-
-    def forward(self, observation: Any, state: Any = ()) -> tuple[Tensor, Tensor]:
-        """Return features (B, F) of one step and the state after it, the same tensor.
-
-        Args:
-            observation: Observations of B environments.
-            state: The state that the step before returned, (B, F), or () at a start.
-        """
-        # One turn of {eq}`recurrent-features`. Without a state the memory is zero.
-        inputs, _ = self.inputs(observation)
-        memory = self.memory(inputs, state if len(state) else None)
-        return memory, memory
-
-
 class CategoricalProjectionNetwork(nn.Module):
     """Projects features onto the logits of a discrete action.
 
-    Args:
-        input_size: Number of features F.
-        action_spec: A Discrete space with N actions, counted from 0 here, whatever the
-            space calls the first one.
+    Actions count from 0 here, whatever the space calls the first one.
     """
 
-    def __init__(self, input_size: int, action_spec: spaces.Discrete) -> None:
+    @checked
+    def __init__(self, input_size: Count, action_spec: spaces.Discrete) -> None:
         super().__init__()
         self.logits = linear(input_size, int(action_spec.n), gain=0.01)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return logits ``(*, N)`` of features ``(*, F)``."""
+    @checked
+    def forward(self, features: Float[Tensor, "... F"]) -> Float[Tensor, "... N"]:
+        """Return the logits of features."""
         logit: Tensor = self.logits(features)
         return logit
 
-    def distribution(self, row: Tensor) -> Distribution:
-        """Return the distribution that logits ``(*, N)`` describe."""
+    @checked
+    def distribution(self, row: Float[Tensor, "... N"]) -> Distribution:
+        """Return the distribution that logits describe."""
         return Categorical(logits=row, validate_args=False)
 
 
 class NormalProjectionNetwork(nn.Module):
-    """Projects features onto means and deviations of the numbers in a box.
+    """Projects features onto means and standard deviations of the numbers in a box.
 
-    Args:
-        input_size: Number of features F.
-        action_spec: A Box of any shape, with A numbers in all.
+    Their units are those in which the box goes from -1 to 1.
     """
 
-    def __init__(self, input_size: int, action_spec: spaces.Box) -> None:
+    @checked
+    def __init__(self, input_size: Count, action_spec: spaces.Box) -> None:
         super().__init__()
         self.shape = action_spec.shape
         self.mu = linear(input_size, math.prod(self.shape), gain=0.01)
         self.log_sigma = nn.Parameter(torch.zeros(math.prod(self.shape)))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return means and logarithms of the deviations, ``(*, 2 A)``."""
+    @checked
+    def forward(self, features: Float[Tensor, "... F"]) -> Float[Tensor, "... 2*A"]:
+        """Return means, then logarithms of standard deviations."""
         mu = self.mu(features)
         return torch.cat([mu, self.log_sigma.expand_as(mu)], -1)
 
-    def distribution(self, row: Tensor) -> Distribution:
-        """Return the distribution over the box that rows ``(*, 2 A)`` describe."""
+    @checked
+    def distribution(self, row: Float[Tensor, "..."]) -> Distribution:
+        """Return the distribution over the box that rows describe."""
+        # Half of the row each, in the shape of the box.
         mu, log_sigma = (
             x.reshape(*x.shape[:-1], *self.shape) for x in row.chunk(2, -1)
         )
+        # The numbers of one action count together, not one by one.
         normal = Normal(mu, log_sigma.exp(), validate_args=False)
         return Independent(normal, len(self.shape), validate_args=False)
 
 
-DETACH = ("always", "policy_phase", "never")
+# When a shared encoder is cut off from the value.
+Detach = Literal["always", "policy_phase", "never"]
+DETACH = get_args(Detach)
 
 
 class Heads(nn.Module):
-    """All weights of the disjoint network; what goes in and what comes out is tensors.
+    """All weights of the disjoint network. It returns tensors only.
 
-    Args: see ``DisjointPolicyValueNetwork``.
+    ``projections`` has a policy head for each leaf of the action space. With None as
+    ``value_encoder`` the value shares the encoder of the policy.
     """
 
     def __init__(
         self,
-        observation_spec: spaces.Space[Any],
-        action_spec: spaces.Space[Any],
-        encoding_network_ctor: Callable[..., Any],
-        is_sharing_encoder: bool,
-        discrete_projection_net_ctor: Callable[..., Any],
-        continuous_projection_net_ctor: Callable[..., Any],
-        detach: str,
+        policy_encoder: Any,
+        projections: Iterable[nn.Module],
+        value_encoder: Any,
+        detach: Detach,
     ) -> None:
         super().__init__()
-        self.detach = detach
-        self.policy_encoder = encoding_network_ctor(observation_spec)
-        size = self.policy_encoder.output_size
-        self.projections = nn.ModuleList(
-            discrete_projection_net_ctor(size, leaf)
-            if isinstance(leaf, spaces.Discrete)
-            else continuous_projection_net_ctor(size, leaf)
-            for leaf in leaves(action_spec)
-        )
-        self.value_encoder = (
-            None if is_sharing_encoder else encoding_network_ctor(observation_spec)
-        )
-        self.value_head = linear(size, 1, gain=1.0)
-        self.aux_head = linear(size, 1, gain=1.0)
+        self.detach, self.policy_encoder = detach, policy_encoder
+        self.projections = nn.ModuleList(projections)
+        self.value_encoder = value_encoder
+        self.value_head = linear(policy_encoder.output_size, 1, gain=1.0)
+        self.aux_head = linear(policy_encoder.output_size, 1, gain=1.0)
 
     def forward(
         self, observation: Any, state: Any = (), require_aux: bool = True
     ) -> tuple[tuple[tuple[Tensor, ...], Tensor, Any], tuple[Any, Any, Any]]:
         """Return (rows of each leaf, value, auxiliary value) and the next states."""
+        # The policy's encoder sees for the policy and for the auxiliary value.
         policy_state, value_state, _ = state or ((), (), ())
         features, policy_state = self.policy_encoder(observation, policy_state)
-        # The value reads its own features in {eq}`disjoint-dual`, and those of the
-        # policy, cut off, in {eq}`disjoint-shared`.
+
+        # The value has its own features in {eq}`disjoint-dual`. In
+        # {eq}`disjoint-shared` it reads the policy's, cut off. Only the auxiliary phase
+        # requires the auxiliary value, so this tells the phases apart.
+        policy_phase = not require_aux
         if self.value_encoder is not None:
-            seen, value_state = self.value_encoder(observation, value_state)
+            own, value_state = self.value_encoder(observation, value_state)
         elif self.detach == "always" or (
-            self.detach == "policy_phase" and not require_aux
+            self.detach == "policy_phase" and policy_phase
         ):
-            seen = features.detach()
+            own = features.detach()
         else:
-            seen = features
+            own = features
+
+        # The three heads.
         rows = tuple(project(features) for project in self.projections)
-        value = self.value_head(seen).squeeze(-1)
+        value = self.value_head(own).squeeze(-1)
         aux = self.aux_head(features).squeeze(-1) if require_aux else ()
         return (rows, value, aux), (policy_state, value_state, ())
 
@@ -219,33 +177,26 @@ class Heads(nn.Module):
 class DisjointPolicyValueNetwork(nn.Module):
     """A policy, a value and an auxiliary value, with one encoder or with two.
 
+    The weights are in ``heads``, which ``DistributedDataParallel`` may wrap.
+
     Args:
         observation_spec: Space of one observation, a nest of Box and Discrete.
-        action_spec: Space of one action, a nest of Box and Discrete. Each leaf gets a
-            projection network of its own.
+        action_spec: Space of one action, likewise. The leaves are independent.
         encoding_network_ctor: Makes an encoder from the observation space: a module
-            with the attribute ``output_size`` that maps an observation and a state to
-            features and the next state. Called once or twice.
+            with an ``output_size`` that maps an observation and a state to features and
+            the next state. Called once or twice.
         is_sharing_encoder: True for the shared arrangement, False for the dual one.
-        discrete_projection_net_ctor: Makes the projection network of a Discrete leaf,
-            from the number of features and the leaf.
+        discrete_projection_net_ctor: Makes the policy head of a Discrete leaf, from the
+            number of features and the leaf.
         continuous_projection_net_ctor: The same for a Box leaf.
         name: Name of the network.
-        detach: When the value head of the shared arrangement is cut off from the
-            encoder: ``"always"``; ``"policy_phase"``, which means where the auxiliary
-            value is not required; or ``"never"``.
+        detach: When a shared encoder is cut off from the value: always, in the policy
+            phase (where the auxiliary value is not required), or never.
 
-    Attributes:
-        heads: The part that returns tensors; what ``DistributedDataParallel`` may wrap.
-
-    Raises:
-        TypeError: If a space is of another kind.
-        ValueError: If ``detach`` is another word.
-
-    Source:
-        Cobbe et al. 2021, Phasic Policy Gradient, sections 2 and 3.6.
+    Source: Cobbe et al. 2021, Phasic Policy Gradient, sections 2 and 3.6.
     """
 
+    @checked
     def __init__(
         self,
         observation_spec: spaces.Space[Any],
@@ -256,55 +207,44 @@ class DisjointPolicyValueNetwork(nn.Module):
         continuous_projection_net_ctor: Callable[..., Any] = NormalProjectionNetwork,
         name: str = "DisjointPolicyValueNetwork",
         *,
-        detach: str = "always",
+        detach: Detach = "always",
     ) -> None:
         super().__init__()
-        check_spec("observation_spec", observation_spec)
-        check_spec("action_spec", action_spec)
-        if detach not in DETACH:
-            raise ValueError(f"detach must be one of {DETACH}, got {detach!r}")
+        check_spec(observation_spec=observation_spec, action_spec=action_spec)
         self.observation_spec, self.action_spec = observation_spec, action_spec
         self.name = name
-        self.heads = Heads(
-            observation_spec,
-            action_spec,
-            encoding_network_ctor,
-            is_sharing_encoder,
-            discrete_projection_net_ctor,
-            continuous_projection_net_ctor,
-            detach,
-        )
-        # Found here, these stay where they are when `heads` is wrapped.
-        self.projections = list(self.heads.projections)
 
+        # One encoder for the policy, and one policy head for each part of the action.
+        encoder = encoding_network_ctor(observation_spec)
+        size = encoder.output_size
+        projections = [
+            discrete_projection_net_ctor(size, leaf)
+            if isinstance(leaf, spaces.Discrete)
+            else continuous_projection_net_ctor(size, leaf)
+            for leaf in leaves(action_spec)
+        ]
+        # The second encoder is the whole difference between dual and shared.
+        second = None if is_sharing_encoder else encoding_network_ctor(observation_spec)
+        self.heads = Heads(encoder, projections, second, detach)
+        # They are kept here too, because `heads` may be wrapped later.
+        self.projections = projections
+
+    @checked
     def forward(
-        self, observation: Any, state: Any = (), require_aux: bool = True
+        self,
+        observation: Any,
+        state: tuple[()] | tuple[Any, Any, Any] = (),
+        require_aux: bool = True,
     ) -> tuple[tuple[Any, Tensor, Any], tuple[Any, Any, Any]]:
-        """Return what the three heads say of B states.
+        """Return what the three heads say of a batch of states, and the next states.
 
-        Args:
-            observation: Tensors ``(B, *)`` in a nest like the observation space.
-            state: The triple of states that the step before returned, or () at the
-                start of episodes and for encoders without memory.
-            require_aux: Whether the auxiliary value is wanted. The policy phase does
-                without it.
-
-        Returns:
-            The triple of action distribution (a nest like the action space), value (B,)
-            and auxiliary value (B,), which is () if it is not wanted; and the triple of
-            states in the same order. A state is () where a head has no memory of its
-            own: the auxiliary value always shares that of the policy.
-
-        Raises:
-            TypeError: If something else than a tensor stands at a leaf.
-            ValueError: If the nest, a shape or the state is another one.
+        The heads are action distribution (a nest like the action space), value and
+        auxiliary value, and their states come in the same order. ``state`` is what the
+        step before returned; () at the start of an episode. Without ``require_aux`` the
+        auxiliary value is ().
         """
-        if not isinstance(state, tuple) or len(state) not in (0, 3):
-            raise ValueError(
-                f"state must be () or the triple of the step before, got {state!r:.60}"
-            )
-        (rows, value, aux), state = self.heads(observation, state, require_aux)
-        return (self.distribution(rows), value, aux), state
+        (rows, value, aux), states = self.heads(observation, state, require_aux)
+        return (self.distribution(rows), value, aux), states
 
     def distribution(self, rows: tuple[Tensor, ...]) -> Any:
         """Return the nest of distributions that rows, one for each leaf, describe."""

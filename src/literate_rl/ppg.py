@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest a4eb2ee9caa3e2fe
+# Generated from chapters/ppg.py (edit there); digest 39b18ce359e0a4c8
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from literate_rl.advantages import lambda_returns
 from literate_rl.agents import Rollout
 from literate_rl.disjoint_network import (
     DETACH,
+    Detach,
     DisjointPolicyValueNetwork,
     EncodingNetwork,
     linear,
@@ -384,7 +385,7 @@ class PPGConfig(PPOConfig):
     clone_weight: float = 1.0
     kl_reference: str = "snapshot"
     share_encoder: bool = False
-    detach: str = "always"
+    detach: Detach = "always"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -875,7 +876,7 @@ def make_phasic_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
     share_encoder: bool = False,
-    detach: str = "always",
+    detach: Detach = "always",
     hidden: int = 64,
     normalize: bool = False,
 ) -> Policy:

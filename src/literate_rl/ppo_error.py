@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_error.py (edit there); digest d6efbcdd3c7b874e
+# Generated from chapters/ppo_error.py (edit there); digest d7ac6baaa0e5679b
 """The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ def policy_error_from_log_prob(
         log_ratio = log_prob_new - log_prob_old
         ratio = log_ratio.exp()
         outside = (ratio > 1.0 + clip_ratio) | (ratio < 1.0 - clip_ratio)
-        numbers = torch.stack([log_ratio.mean(), outside.count_nonzero(), *loss])
+        watched = torch.stack([log_ratio.mean(), outside.count_nonzero(), *loss])
 
     # A number that leaves a GPU makes Python wait, so all of them leave at once.
-    mean, num_outside, *_ = numbers = numbers.tolist()
+    mean, num_outside, *_ = numbers = watched.tolist()
     check_finite(
         sum(numbers),
         log_prob_new=log_prob_new,

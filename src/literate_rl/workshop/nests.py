@@ -1,10 +1,12 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 3aed4b398497b6dd
+# Generated from chapters/workshop/nests.py (edit there); digest 4fddcc6e8f182ede
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ import torch
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
+
+from literate_rl.workshop.signatures import check_index, checked
 
 __all__ = [
     "as_space",
@@ -23,61 +27,6 @@ __all__ = [
     "read_hybrid_space",
     "unpack",
 ]
-
-
-def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
-    """Yield the spaces at the ends of a nest of Tuple and Dict, in order."""
-    if isinstance(space, spaces.Tuple):
-        for child in space.spaces:
-            yield from leaves(child)
-    elif isinstance(space, spaces.Dict):
-        for child in space.spaces.values():
-            yield from leaves(child)
-    else:
-        yield space
-
-
-def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
-    """Yield what stands at the leaves of a nest, in the order of its space.
-
-    Args:
-        space: A nest of Tuple and Dict.
-        nest: Tuples and dictionaries of the same form, with tensors at the leaves.
-        name: What error messages call the nest.
-
-    Raises:
-        TypeError: If something else than a tensor stands at a leaf.
-        ValueError: If the form is another one.
-    """
-    if isinstance(space, spaces.Dict):
-        if not isinstance(nest, dict) or nest.keys() != space.spaces.keys():
-            raise ValueError(f"{name} must be a dict with keys {list(space.spaces)}")
-        for key, child in space.spaces.items():
-            yield from unpack(child, nest[key], f"{name}[{key!r}]")
-    elif isinstance(space, spaces.Tuple):
-        if not isinstance(nest, tuple) or len(nest) != len(space.spaces):
-            raise ValueError(f"{name} must be a tuple of {len(space.spaces)}")
-        for index, child in enumerate(space.spaces):
-            yield from unpack(child, nest[index], f"{name}[{index}]")
-    else:
-        if not isinstance(nest, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(nest).__name__}")
-        value = nest
-        shape = space.shape or ()
-        if value.shape[value.ndim - len(shape) :] != shape:
-            expected = ", ".join(map(str, ("*", *shape)))
-            given = tuple(value.shape)
-            raise ValueError(f"{name} must have shape ({expected}), got {given}")
-        yield value
-
-
-def pack(space: spaces.Space[Any], values: Iterator[Any]) -> Any:
-    """Put one value at each leaf of a space, in its order; return the nest."""
-    if isinstance(space, spaces.Dict):
-        return {key: pack(child, values) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(pack(child, values) for child in space.spaces)
-    return next(values)
 
 
 def map_nest(function: Callable[..., Any], *nests: Any) -> Any:
@@ -100,24 +49,74 @@ def ends(nest: Any) -> Iterator[Any]:
         yield nest
 
 
-def check_spec(name: str, spec: Any) -> None:
-    """Raise ``TypeError`` unless a specification is a nest of Box and Discrete."""
-    ends = list(leaves(spec))
-    if not ends:
-        raise TypeError(f"{name} must have at least one leaf, got {spec}")
-    for leaf in ends:
-        if not isinstance(leaf, spaces.Box | spaces.Discrete):
+def first_row(nest: Any) -> Any:
+    """Take the first row of each array in a nest."""
+    return map_nest(itemgetter(0), nest)
+
+
+def form(space: spaces.Space[Any]) -> Any:
+    """Return a space as a nest, with spaces other than Tuple and Dict at its ends."""
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        return map_nest(form, space.spaces)
+    return space
+
+
+def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
+    """Yield the spaces at the ends of a nest of Tuple and Dict, in order."""
+    return ends(form(space))
+
+
+def pack(space: spaces.Space[Any], values: Iterator[Any]) -> Any:
+    """Put one value at each leaf of a space, in its order; return the nest."""
+    return map_nest(lambda _: next(values), form(space))
+
+
+def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
+    """Yield what stands at the leaves of a nest, in the order of its space.
+
+    Args:
+        space: A nest of Tuple and Dict.
+        nest: Tuples and dictionaries of the same form, with tensors at the leaves.
+        name: What error messages call the nest.
+    """
+    if isinstance(space, spaces.Dict):
+        if not isinstance(nest, dict) or nest.keys() != space.spaces.keys():
+            raise ValueError(f"{name} must be a dict with keys {list(space.spaces)}")
+        for key, child in space.spaces.items():
+            yield from unpack(child, nest[key], f"{name}[{key!r}]")
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(nest, tuple) or len(nest) != len(space.spaces):
+            raise ValueError(f"{name} must be a tuple of {len(space.spaces)}")
+        for index, child in enumerate(space.spaces):
+            yield from unpack(child, nest[index], f"{name}[{index}]")
+    else:
+        if not isinstance(nest, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(nest).__name__}")
+        # Any number of dimensions may stand in front of those of the leaf.
+        shape = space.shape or ()
+        if nest.shape[nest.ndim - len(shape) :] != shape:
+            expected = ", ".join(map(str, ("*", *shape)))
+            given = tuple(nest.shape)
+            raise ValueError(f"{name} must have shape ({expected}), got {given}")
+        yield nest
+
+
+@checked
+def check_spec(**specs: spaces.Space[Any]) -> None:
+    """Raise ``TypeError`` unless specifications are nests of Box and Discrete."""
+    for name, spec in specs.items():
+        found = list(leaves(spec))
+        if not found or not all(
+            isinstance(x, spaces.Box | spaces.Discrete) for x in found
+        ):
             raise TypeError(
                 f"{name} must be a nest (Tuple, Dict) of Box and Discrete spaces of "
-                f"Gymnasium, got {leaf}"
+                f"Gymnasium with at least one leaf, got {spec}"
             )
 
 
 def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
-    """Return a nested observation as one vector for each state, ``(*, D)``.
-
-    A box is flattened; a discrete observation becomes a row with a single 1.
-    """
+    """Return a nested observation as one vector for each state."""
     columns = []
     values = unpack(space, observation, "observation")
     for leaf, value in zip(leaves(space), values, strict=True):
@@ -126,14 +125,14 @@ def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
             if value.is_floating_point() or (place.clamp(0, leaf.n - 1) != place).any():
                 last = int(leaf.start + leaf.n) - 1
                 raise ValueError(
-                    f"observation must hold whole numbers from {leaf.start} to {last} "
-                    f"for the space {leaf}, got {value}"
+                    f"observation must be whole and from {leaf.start} to {last}, "
+                    f"got {value}"
                 )
             columns.append(nn.functional.one_hot(place, int(leaf.n)))
         else:
-            assert isinstance(leaf, spaces.Box)  # for the type checker
-            dims = value.ndim - len(leaf.shape)
-            columns.append(value.reshape(*value.shape[:dims], math.prod(leaf.shape)))
+            shape = leaf.shape or ()
+            front = value.shape[: value.ndim - len(shape)]
+            columns.append(value.reshape(*front, math.prod(shape)))
     return torch.cat(columns, -1)
 
 
@@ -176,9 +175,8 @@ def read_hybrid_space(
     """Read the mask of a hybrid action and the bounds of its arguments from a space.
 
     Args:
-        space: A nest of Tuple and Dict with exactly one Discrete and with Boxes of
-            floating-point numbers. The arguments have the order of the boxes, each
-            flattened.
+        space: A nest with one Discrete and with Boxes of floating-point numbers.
+            The arguments have the order of the boxes, each flattened.
         mask: Which type (row) uses which argument (column), zeros and ones; None if the
             space tells.
 
@@ -188,27 +186,22 @@ def read_hybrid_space(
     nodes = list(leaves(space))
     boxes = [node for node in nodes if isinstance(node, spaces.Box)]
     types = [node for node in nodes if isinstance(node, spaces.Discrete)]
-    for node in nodes:
-        real = isinstance(node, spaces.Box) and np.issubdtype(node.dtype, np.floating)
-        if not real and not isinstance(node, spaces.Discrete):
-            raise TypeError(
-                "space must hold one Discrete and Boxes of floating-point numbers, "
-                f"got {node}"
-            )
+    real = all(np.issubdtype(box.dtype, np.floating) for box in boxes)
     sizes = [math.prod(box.shape) for box in boxes]
-    if len(types) != 1 or sum(sizes) == 0:
+    if not real or sum(sizes) == 0 or len(types) != 1 or len(nodes) > len(boxes) + 1:
         raise ValueError(
-            "space must hold exactly one Discrete and at least one argument in a Box, "
-            f"got {space}"
+            "space must hold exactly one Discrete, and at least one argument in Boxes "
+            f"of floating-point numbers, got {space}"
         )
+
+    # One box for each type: the mask has a block of ones in each row.
     num_types = int(types[0].n)
     if mask is None:
-        if not boxes_by_type(space, num_types):
+        if form(space) != (types[0], tuple(boxes)) or len(boxes) != num_types:
             raise ValueError(
                 "mask must be given: only Tuple(Discrete(K), Tuple(K boxes)) tells "
                 f"which type uses which argument, got {space}"
             )
-        # One box for each type: the mask has a block of ones in each row.
         mask = np.repeat(np.eye(num_types, dtype=bool), sizes, axis=1)
     low, high = (
         np.concatenate([getattr(box, end).ravel() for box in boxes]).astype(np.float64)
@@ -227,9 +220,7 @@ def as_mask(
             "mask must have a row for each action type and a column for each argument, "
             f"shape {shape}, got {tuple(table.shape)}"
         )
-    if table.dtype == torch.bool:
-        return table
-    if not ((table == 0) | (table == 1)).all():
+    if table.dtype != torch.bool and not ((table == 0) | (table == 1)).all():
         raise ValueError(f"mask must hold zeros and ones, got {table.tolist()}")
     return table.bool()
 
@@ -245,26 +236,8 @@ def vector_size(space: Any) -> int:
 
 def rows_of(table: Tensor, index: Tensor, name: str) -> Tensor:
     """Return a table's rows at an index; name the index if one is out of range."""
-    try:
-        return table.index_select(0, index)
-    except (IndexError, RuntimeError) as error:
-        low, high = (int(end) for end in index.aminmax())
-        raise ValueError(
-            f"{name} must lie in 0..{len(table) - 1}, got {low}..{high}"
-        ) from error
-
-
-def boxes_by_type(space: spaces.Space[Any], num_types: int) -> bool:
-    """Say whether a space is ``Tuple(Discrete(K), Tuple(K boxes))``."""
-    if not isinstance(space, spaces.Tuple) or len(space.spaces) != 2:
-        return False
-    first, second = space.spaces
-    return (
-        isinstance(first, spaces.Discrete)
-        and isinstance(second, spaces.Tuple)
-        and len(second.spaces) == num_types
-        and all(isinstance(child, spaces.Box) for child in second.spaces)
-    )
+    check_index(len(table), **{name: index})
+    return table[index]
 
 
 def fill(
@@ -273,24 +246,12 @@ def fill(
     columns: Iterator[NDArray[np.float64]],
 ) -> Any:
     """Build the nest of a space from types (B,) and the columns of the arguments."""
-    if isinstance(space, spaces.Tuple):
-        return tuple(fill(child, action_type, columns) for child in space.spaces)
-    if isinstance(space, spaces.Dict):
-        items = space.spaces.items()
-        return {key: fill(child, action_type, columns) for key, child in items}
-    if isinstance(space, spaces.Discrete):
-        return action_type + space.start
-    assert isinstance(space, spaces.Box)  # for the type checker; from_space has checked
-    batch = np.empty((len(action_type), math.prod(space.shape)), space.dtype)
-    for index in range(batch.shape[1]):
-        batch[:, index] = next(columns)
-    return batch.reshape(len(batch), *space.shape)
 
+    def values(leaf: Any) -> Any:
+        if isinstance(leaf, spaces.Discrete):
+            return action_type + leaf.start
+        size, batch = math.prod(leaf.shape), len(action_type)
+        args = np.array([*islice(columns, size)], leaf.dtype).reshape(size, batch)
+        return args.T.reshape(batch, *leaf.shape)
 
-def first_row(nest: Any) -> Any:
-    """Take the first row of each array in a nest of tuples and dictionaries."""
-    if isinstance(nest, tuple):
-        return tuple(map(first_row, nest))
-    if isinstance(nest, dict):
-        return {key: first_row(child) for key, child in nest.items()}
-    return nest[0]
+    return map_nest(values, form(space))

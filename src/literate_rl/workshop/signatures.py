@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 9d5ad3ae5ee3833c
+# Generated from chapters/workshop/signatures.py (edit there); digest b90eb69dbc937ec0
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -565,11 +565,8 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
     """
     # One sum, one look. Finite numbers may have an infinite sum, so a bad sum of a
     # tensor is only a reason to look closer.
-    if isinstance(result, Tensor):
-        fine = math.isfinite(result.sum().item()) or result.isfinite().all()
-    else:
-        fine = math.isfinite(result)
-    if fine:
+    total = result.sum().item() if isinstance(result, Tensor) else result
+    if math.isfinite(total) or torch.as_tensor(result).isfinite().all():
         return
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]
