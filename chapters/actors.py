@@ -1036,7 +1036,7 @@ def transport_named(name: str) -> MakeTransport:
 # started with a command. Its last `if` is needed wherever a script starts actors: each of them
 # imports the script to find what it defines.)
 
-# %%
+# %% tags=["hide-input"]
 import json
 import subprocess
 import sys

@@ -829,7 +829,7 @@ class PPGAlgorithm:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
-        self.ppo.load_state_dict(copy.deepcopy(state["ppo"]))
+        self.ppo.load_state_dict(state["ppo"])
         self.aux.load_state_dict(state["aux"])
 
 

@@ -22,6 +22,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -628,7 +629,8 @@ class PPO:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
         self.collector.step, self.iteration = state["step"], state["iteration"]
-        self.optimizer.load_state_dict(state["optimizer"])
+        # A copy, or two learners would share the moments of their gradients.
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.scaler.load_state_dict(state["scaler"])
         self.generator.set_state(state["generator"])
         self.collector.obs = None

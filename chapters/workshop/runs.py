@@ -38,7 +38,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
@@ -142,52 +142,9 @@ class Learner(Protocol):
 
 # %% [markdown]
 # A learner's settings are a frozen dataclass: a default for each, a place to document them,
-# and nobody changes one while the run goes on. A setting that makes no sense is refused
-# when the dataclass is made, and not after an hour.
-
-
-# %% tags=["export"]
-def check_setting(
-    settings: Any, name: str, legal: Callable[[Any], bool], expected: str
-) -> None:
-    """Raise unless a setting is legal.
-
-    Args:
-        settings: The dataclass.
-        name: Name of the setting.
-        legal: Says whether a value is legal.
-        expected: What is legal, in words, for the message.
-
-    Raises:
-        TypeError: If the value cannot even be compared.
-        ValueError: If it is not legal.
-    """
-    value = getattr(settings, name)
-    try:
-        fits = legal(value)
-    except TypeError:
-        raise TypeError(f"{name} must be {expected}, got {value!r}") from None
-    if not fits:
-        raise ValueError(f"{name} must be {expected}, got {value}")
-
-
-def check_counts(settings: Any, names: Iterable[str]) -> None:
-    """Raise unless some settings count something: whole numbers, at least 1.
-
-    Args:
-        settings: The dataclass.
-        names: Names of the settings.
-
-    Raises:
-        TypeError: If a value is no number.
-        ValueError: If it is not whole or too small.
-    """
-    for name in names:
-        check_setting(settings, name, lambda x: x >= 1, "at least 1")
-        check_setting(settings, name, lambda x: type(x) is int, "a whole number")
-
-
-# %% [markdown]
+# and nobody changes one while the run goes on. `@checked` above it ({doc}`signatures`) refuses a
+# setting that makes no sense when the dataclass is made, and not after an hour.
+#
 # ## Environments
 #
 # Environments differ in what they show. To keep the policies simple, everything that

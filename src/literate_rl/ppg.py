@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 938a98f7a092760f
+# Generated from chapters/ppg.py (edit there); digest a627cfda99a4ace3
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -554,5 +554,5 @@ class PPGAlgorithm:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
-        self.ppo.load_state_dict(copy.deepcopy(state["ppo"]))
+        self.ppo.load_state_dict(state["ppo"])
         self.aux.load_state_dict(state["aux"])
