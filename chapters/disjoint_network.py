@@ -9,11 +9,11 @@
 # %% [markdown]
 # # The disjoint network
 #
-# **How can a policy profit from what a value learns without being pulled about by it?** Both
-# look at the same states, so they could share the layers that see. But each of them would
-# train these layers for its own purpose. After this chapter you can build a network that
-# keeps the two apart and still lets the policy profit, and say for each loss which weights
-# it moves. It takes about 20 minutes. You need {doc}`policies` and {doc}`ppo`. The next
+# **How can a policy profit from what a value learns without being pulled about by it?** Both look
+# at the same states, so they could share the layers that see. But then each would train these
+# layers for its own purpose and change what the other sees. After this chapter you can build a
+# network that keeps the two apart and still lets the policy profit, and say for each loss which
+# weights it moves. It takes about 20 minutes. You need {doc}`policies` and {doc}`ppo`. The next
 # chapter, {doc}`ppg`, trains the network.
 
 # %% tags=["export", "hide-input"]
@@ -85,8 +85,8 @@ picture
 # %% [markdown]
 # **Notice** what the auxiliary value is attached to: the encoder of the policy, in both
 # arrangements. Nobody uses its estimates. It is there for its gradient, which teaches the
-# policy's encoder what matters for the return. The value whose estimates *are* used never
-# reaches that encoder.
+# policy's encoder what matters for the return. No gradient of the value whose estimates *are*
+# used reaches that encoder.
 #
 # ## What the policy gains
 #
@@ -101,9 +101,8 @@ picture
 # - *the disjoint network*: two encoders and an auxiliary value, which learns the returns too.
 #   A second loss holds the policy where it was, by its Kullback-Leibler divergence.
 #
-# On new states we look at two things. How much of the return can a straight-line fit read off
-# the policy's features? (This is called a *linear probe* {cite:p}`alain2017`.) And how far has
-# the policy moved?
+# On new states we ask how much of the return a straight-line fit can read off the policy's
+# features (a *linear probe* {cite:p}`alain2017`), and how far the policy has moved.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 200 steps, five runs of each network. Left, the share of the return in the policy's features: it rises close to one with one encoder and with the disjoint network, and stays low with two encoders. Right, the divergence of the policy: it grows with one encoder and stays at zero with the other two"}}
 import matplotlib.pyplot as plt
@@ -194,10 +193,13 @@ fig.tight_layout()
 # features hold more than 95 % of the return, and its policy has moved by less than a
 # hundredth of a nat.
 #
-# Phasic policy gradient takes turns. In a **policy phase** the policy and the value learn, as in
-# PPO, and the auxiliary value is not needed. In an **auxiliary phase** the auxiliary value
-# teaches the features while the policy is held, as here. The next chapter is about these
-# phases; this one is about the network.
+# It is the second loss that holds the policy still, and that loss could be added to one encoder
+# as well. But an agent needs a value all the time, also while its policy learns, and then nothing
+# may hold the policy. With an auxiliary value the teaching can wait. Phasic policy gradient
+# therefore takes turns. In a **policy phase** the policy and the value learn, as in PPO, and the
+# auxiliary value is not needed. In an **auxiliary phase** the auxiliary value teaches the
+# features while the policy is held, as here, and the value is trained further. The next chapter
+# is about these phases; this one is about the network.
 
 # %% tags=["claims"]
 shares, drifts = ({n: r[:, :, i] for n, r in curves.items()} for i in (1, 2))
@@ -224,8 +226,8 @@ assert (drifts["disjoint"][:, -1] < 0.01).all(), "a hundredth of a nat"
 # appears twice, in the policy and in the auxiliary value. $V$ has weights and features that no
 # other head knows. This is what *disjoint* means.
 #
-# In the **shared** arrangement there is one encoder, so nearly half the weights. To keep the
-# value from moving it, the value head reads a copy of the features that has no gradient:
+# In the **shared** arrangement there is one encoder and little more than half the weights. To
+# keep the value from moving it, the value head reads a copy of the features that has no gradient:
 #
 # $$
 # V(s) = w_V^\top \operatorname{sg}(y_\pi) + b_V .
@@ -236,8 +238,9 @@ assert (drifts["disjoint"][:, -1] < 0.01).all(), "a hundredth of a nat"
 #
 # ## Line by line: encoder
 #
-# An encoder is made from the space of the observations. If an observation has several parts,
-# {doc}`workshop/nests` puts them into one vector. The layers are those of {doc}`policies`:
+# An encoder is made from the space of the observations. That space may be a **nest**: tuples or
+# dictionaries of spaces, whose innermost spaces are its **leaves**. `flat` ({doc}`workshop/nests`)
+# puts all parts of an observation into one vector. The layers are those of {doc}`policies`:
 # weights that start orthogonal, biases that start at zero, and tanh.
 
 
@@ -245,7 +248,7 @@ assert (drifts["disjoint"][:, -1] < 0.01).all(), "a hundredth of a nat"
 def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     """Build a linear layer with orthogonal weights and a bias of zero."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a box may be empty
+        warnings.simplefilter("ignore", UserWarning)  # a type may have no arguments
         layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
@@ -284,8 +287,8 @@ class EncodingNetwork(nn.Module):
 
 
 # %% [markdown]
-# The `state` that is handed through is a place for encoders with a memory. Ours has none,
-# and its state is the empty tuple.
+# The argument `state` is not the state $s$ of the environment. It is what an encoder with a
+# memory keeps from step to step. Ours has no memory, and its `state` is the empty tuple.
 #
 # ## Line by line: policy heads
 #
@@ -527,8 +530,8 @@ print("auxiliary value that is not required:", aux)
 # %% [markdown]
 # ## When to cut
 #
-# The paper and its authors' code differ. The paper, on the shared arrangement (section 3.6):
-# in the policy phase the value's gradient is cut off; *in the auxiliary phase it flows into all
+# The paper and its authors' code differ. In the shared arrangement of the paper (section 3.6) the
+# value's gradient is cut off in the policy phase only; *in the auxiliary phase it flows into all
 # parameters*. In the code the value head is cut off in both phases. ALF, the library that this
 # network's interface comes from, follows the code. Somebody asked why ([issue
 # 7](https://github.com/openai/phasic-policy-gradient/issues/7) of the code's repository); the
@@ -536,8 +539,9 @@ print("auxiliary value that is not required:", aux)
 #
 # So `detach` offers three answers: `"always"` as in the code, `"policy_phase"` as in the paper,
 # and `"never"`, which is the ordinary shared network of many PPO implementations. The dial
-# shows what each loss sends into the policy's encoder. The numbers are lengths of gradients,
-# measured on the 256 states.
+# shows what each loss sends into the policy's encoder, in a phase of either kind: the value is
+# trained in both. The numbers are lengths of gradients, measured on the 256 states. The policy's
+# bar is a yardstick; in a real auxiliary phase the policy is only held.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Axis, Mark, dial, plot
@@ -640,7 +644,8 @@ assert errors["always"][1] < 0.5 * errors["always"][0], "not lost"
 # %% [markdown]
 # ## Several processes
 #
-# Large experiments run in several processes. Each has a copy of the network, computes the
+# You may skip this section unless you train in several processes; it shows why the weights live in
+# `heads`. Large experiments run in several processes. Each has a copy of the network, computes the
 # gradient of its own part of the batch, and all of them average their gradients:
 #
 # $$
@@ -720,15 +725,15 @@ print("search  wrapped  require_aux  what happens")
 print(done.stdout)
 
 # %% [markdown]
-# - **Without the search** it fails, with and without `require_aux`. The auxiliary head is a
-#   parameter whatever the output is, and DDP waits for it. The documented reason does not hold
-#   for today's PyTorch.
+# - **Without the search** it fails, with and without `require_aux`. The weights of the auxiliary
+#   head are parameters of the module even when it returns nothing, and DDP waits for their
+#   gradients. The documented reason does not hold for today's PyTorch.
 # - **With the search** it works if `heads` is wrapped. It fails if the whole network is: the
 #   search looks for tensors in tuples, lists, dictionaries and dataclasses, and a distribution
 #   is none of these. That is why the weights live in `heads`.
-# - **Without any search** it works if the auxiliary value enters the loss with the weight zero:
-#   its head then gets a gradient, of zeros. The search walks through the graph in every step;
-#   this costs one small head.
+# - **With a weight of zero** it works without the search. If the auxiliary value enters the loss
+#   times zero, its head gets a gradient, of zeros. The search walks through the graph in every
+#   step; this costs one small head.
 #
 # After `network.heads = DistributedDataParallel(network.heads)` the network is called as before.
 
@@ -747,7 +752,7 @@ assert all("works, with 0 times" in row[3] for row in rows[8:]), "or a loss of z
 # unit* {cite:p}`cho2014` in the folded cell. It is called with the state that it returned for
 # the step before, and with `()` at the start of an episode. The network hands on a triple,
 # in the order of its heads. The auxiliary value shares the policy's memory, so its entry is
-# always `()`.
+# always `()`. Below, the same observation gets two values, because the steps before it differed.
 
 # %% tags=["hide-input"]
 from torch import nn
@@ -854,8 +859,8 @@ print("on one device:", kind.logits.device == value.device)
 #
 # - What a value learns is of use to a policy, but a shared encoder moves under the policy.
 # - The auxiliary value sits on the policy's encoder and is there for its gradient only.
-# - The value that is used cannot reach that encoder: it has its own, or it is cut off.
-# - `detach` says when: the paper cuts in the policy phase, its authors' code always.
+# - The value that is used has an encoder of its own, or it is cut off from a shared one.
+# - `detach` says when it is cut off: in the paper in the policy phase, in its authors' code always.
 # - All weights live in `heads`, which returns tensors, so that DDP can find them.
 #
 # ## Exercises

@@ -9,10 +9,10 @@
 # %% [markdown]
 # # IMPALA
 #
-# **How does one policy learn from actors that do not wait for it?** After this chapter you can write
-# IMPALA's learning step, say what old data do to a policy, and judge when the correction of V-trace is
-# worth having. It takes about 30 minutes. You need to know V-trace ({doc}`off_policy`) and what a policy
-# is ({doc}`ppo`).
+# **How does one policy learn from actors that do not wait for it?** After this chapter you can
+# write IMPALA's learning step, say what old data do to a policy, and judge when the correction of
+# V-trace is worth having. It takes about 30 minutes. You need V-trace ({doc}`off_policy`) and the
+# interface of {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
@@ -81,11 +81,13 @@ picture.arrow(
 picture
 
 # %% [markdown]
-# So the data are always a little old. There are two ways to get there. The learner may take several
-# updates on one collection, and each of them moves the policy away from the one that collected. Or the
-# actor may fall behind by some collections. What does each of them do? Below are ten seeds of CartPole
-# for each. The blue runs have V-trace. The red ones take all data for their own: every ratio is set
-# to 1.
+# So the data are always a little old, for two reasons. The learner may take several updates on
+# one collection, and each of them moves the policy away from the one that collected. Or the actor
+# may fall behind: with a **lag** of 5 it gets new weights after every sixth collection, so its
+# data are up to 5 collections old, and each is learned from once. What harm does each of the two
+# do? Below are ten seeds of CartPole for each. The blue runs have V-trace. The red ones treat all
+# data as their own: every ratio is set to 1. The table has the mean return over the last third of
+# the training, and how many runs collapsed in the end, with a 95 % interval for that share.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 60,000 steps. One update: both kinds of run climb to between 100 and 500, on the same lines. Four updates: six runs without correction fall to 9 and stay there, one with V-trace, and the mean with V-trace rises to 350. Eight updates: of the uncorrected runs all but one fall to 9 before 20,000 steps and stay there, with V-trace four do. Lag 5: all runs but one without correction climb, and the two means are close. Lag 15: all runs climb, and the mean without correction is higher, 450 against 250 at the end"}}
 import matplotlib.pyplot as plt
@@ -131,20 +133,22 @@ axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
 fig.tight_layout()
 
 # %% [markdown]
-# A thin line is a run, a thick one the mean. **Notice** three things.
+# A thin line is a run, a thick one the mean. **Notice** what age does, and what it does not do.
 #
-# - With one update on each collection nothing is old. All ratios are 1 up to rounding, and both kinds of
-#   run coincide.
-# - With several updates runs *collapse*: the agent pushes to one side only, and ends below a return of 15.
-#   With four updates six of ten do so without correction, and one with V-trace; with eight updates it is
-#   nine and four. The seeds are the same, so the runs can be compared in pairs. Five collapse only without
-#   the correction, in either panel, and none only with it. It helps, and it is no insurance.
-# - An actor that falls behind does less harm. Hardly any run collapses, and between uncorrected
-#   data that are 15 collections old and fresh ones no difference is seen. There V-trace has a price: with a
-#   lag of 15 it learns more slowly than without correction. With a lag of 5 no difference is seen.
+# - With one update on each collection nothing is old. All ratios are 1 up to rounding, and both
+#   kinds of run coincide.
+# - With several updates runs *collapse*: the agent pushes to one side only, and ends below a
+#   return of 15. With four updates six of ten do so without correction, and one with V-trace;
+#   with eight updates it is nine and four. The seeds are the same, so the runs can be compared in
+#   pairs: in each of the two panels five collapse only without the correction, and none only with
+#   it. It helps, but it is no guarantee.
+# - An actor that falls behind does less harm. Hardly any run collapses, and even with data that
+#   are up to 15 collections old the uncorrected runs do not differ visibly from those with fresh
+#   data. Here V-trace has a price: with a lag of 15 it learns more slowly than without
+#   correction. With a lag of 5 no difference is seen.
 #
-# The learning rate is 2e-3 and does not fall, and $\lambda$ is 1. `python -m benchmarks.impala_learning`
-# computes these runs anew.
+# The learning rate is 2e-3 and does not fall, and $\lambda$ is 1. `python -m
+# benchmarks.impala_learning` computes these runs anew.
 
 # %% tags=["claims"]
 from literate_rl.evaluation import paired_difference
@@ -186,10 +190,10 @@ for second in (("lag 5", "uncorrected"), ("1 update", "V-trace")):
     assert found.low < 0 < found.high, "with a lag of 5 no difference is seen"
 
 # %% [markdown]
-# Why do uncorrected runs collapse? Look at a single action, as likely as its alternative before the first
-# update, with an advantage of $-1$. Uncorrected, its loss is $\log \pi(a)$, which has no lower bound.
-# Each update on the same data pushes the action further down, however rare it has become. With V-trace the
-# ratio weights the push, and it vanishes together with $\pi(a)$:
+# Why do uncorrected runs collapse? Look at a single action, as likely as its alternative before
+# the first update, with an advantage of $-1$. Uncorrected, its loss is $\log \pi(a)$, which has
+# no lower bound. Each update on the same data pushes the action further down, however rare it has
+# become. With V-trace the ratio weights the push, and it vanishes together with $\pi(a)$:
 
 # %%
 for name, corrected in (("V-trace", True), ("uncorrected", False)):
@@ -206,15 +210,18 @@ for name, corrected in (("V-trace", True), ("uncorrected", False)):
 assert logit.sigmoid() < 1e-6, "uncorrected, the action is gone for good"
 
 # %% [markdown]
-# A good action needs no such brake, because its probability stops at 1. So the correction does not make
-# learning faster. It keeps old data from being believed again and again. It does not say how far the
-# policy may go with them, as the clip of {doc}`ppo` does.
+# For an advantage of $+1$ the two runs would agree, because a ratio above 1 is clipped, and the
+# push ends by itself where the probability gets near 1. So the correction does not speed learning
+# up. It keeps old data from being believed again and again. That may be why a lag did so little
+# harm above: there, each collection is learned from only once. The correction does not limit how
+# far the policy may go, as the clip of {doc}`ppo_error` does.
 #
 # ## What an actor hands over
 #
-# An **unroll** is $T$ steps in a row of each environment, whatever episodes they belong to. The actor
-# writes down what it saw, did and was paid, and how likely it was to do that: $\log \pi_{\text{old}}(a_t)$.
-# Only the actor knows that number. Once the weights have changed, nobody can compute it any more.
+# An **unroll** is $T$ steps in a row of each environment, whatever episodes they belong to. The
+# actor writes down what it saw, did and was paid, and how likely it was to do that: $\log
+# \pi_{\text{old}}(a_t)$. Only the actor knows that number. Once the weights have changed, nobody
+# can compute it any more.
 
 
 # %% tags=["export"]
@@ -262,8 +269,8 @@ def to_unroll(batch: Rollout, actor: Any) -> Unroll:
 
 
 # %% [markdown]
-# A log-probability, an entropy and a value are all that the learner will ask a policy for. So whatever
-# `Policy` has them can be trained here: categorical, Gaussian, hybrid, or one of your own.
+# A log-probability, an entropy and a value are all that the learner will ask for. So it can train
+# any `Policy` that provides them: categorical, Gaussian, hybrid, or one of your own.
 #
 # ## The learning step
 #
@@ -273,13 +280,16 @@ def to_unroll(batch: Rollout, actor: Any) -> Unroll:
 # \mathcal L = \mathcal L_\pi + c_V \mathcal L_V - c_H \mathcal H .
 # $$ (impala-loss)
 #
-# A value's target needs the value of the step's successor. It stands in the next row, and for the last row
-# in one that was appended, so that `obs_plus_1` has $T + 1$ rows. After a truncation the next row belongs
-# to another episode. There, and only there, the true successor goes through the network as well.
+# A value's target needs the value of the step's successor. It stands in the next row, and for the
+# last row in one that was appended, so that `obs_plus_1` has $T + 1$ rows. After a truncation the
+# next row belongs to another episode. There, and only there, the true successor goes through the
+# network as well.
 #
-# Before the optimiser sees the gradient $g$, it may be clipped. There are three ways, with one
-# bound $g_{\max}$. *clip_norm* shortens all of it to the length $g_{\max}$. *clip_value* limits each
-# number $g_j$ on its own. *clip_momentum_norm* compares its length with the usual one, $\bar g$:
+# Two options are off unless you ask for them. With `priority` the learner reports how far the
+# values of each sample were from their targets; the [loop](#the-loop) uses that. And the gradient
+# $g$ may be clipped before the optimiser sees it, in three ways with one bound $g_{\max}$.
+# *clip_norm* shortens all of it to the length $g_{\max}$, *clip_value* limits each number $g_j$
+# on its own, and *clip_momentum_norm* compares its length with the usual one, $\bar g$:
 #
 # $$
 # \begin{aligned}
@@ -289,8 +299,8 @@ def to_unroll(batch: Rollout, actor: Any) -> Unroll:
 # \end{aligned}
 # $$ (gradient-clips)
 #
-# Here $\bar g^2$ is the mean of $\lVert g \rVert^2$ over this update and all earlier ones, and each older
-# update counts 0.999 of the next one. The lengths are those *before* the clip.
+# Here $\bar g^2$ is the mean of $\lVert g \rVert^2$ over this update and all earlier ones, and
+# each older update counts 0.999 of the next one. The lengths are those *before* the clip.
 
 
 # %% tags=["export"]
@@ -427,14 +437,15 @@ def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
 # %% [markdown]
 # ## The loop
 #
-# One iteration collects an unroll from each environment, stores each of them as a **sample**, and takes a
-# few updates on batches of samples. The store is the replay buffer of {doc}`workshop/memory`: it forgets
-# the oldest samples and lets go of those that have been drawn `max_use` times. With `priority` it prefers
-# samples whose values are far from their targets.
+# One iteration collects an unroll from each environment, stores each of them as a **sample**, and
+# takes a few updates on batches of samples. The store is the replay buffer of
+# {doc}`workshop/memory`: it forgets the oldest samples and lets go of those that have been drawn
+# `max_use` times. With `priority` it prefers samples whose values are far from their targets.
 #
-# Everything runs in one process, one thing after the other. In a real system the actors run beside the
-# learner, as in {doc}`actors`. The setting `lag` imitates that, in a way that can be repeated exactly: the
-# actor's policy is a copy that falls behind by so many collections, and then gets the learner's weights.
+# Everything runs in one process, one step after another. In a real system the actors run beside
+# the learner, as in {doc}`actors`. The setting `lag` imitates that, in a way that can be repeated
+# exactly: the actor's policy is a copy, which gets the learner's weights after every `lag + 1`
+# collections.
 
 
 # %% tags=["export"]
@@ -567,8 +578,8 @@ class IMPALA:
 
 
 # %% [markdown]
-# The settings have the names and the defaults of DI-engine's. {doc}`workshop/ding` has the rest of its
-# interface.
+# The settings have the names and the defaults of DI-engine's. {doc}`workshop/ding` has the rest
+# of its interface.
 
 
 # %% tags=["export"]
@@ -676,14 +687,16 @@ def impala_settings(env: str) -> IMPALAConfig:
 # %% [markdown]
 # ## See it learn
 #
-# Thirty thousand steps of CartPole, from sixteen copies. The buffer is as small as one collection here, so
-# each sample is used four times. Rewards are multiplied by a twentieth.
+# Thirty thousand steps of CartPole, from sixteen copies. The buffer is as small as one collection
+# here, so each sample is used four times. Rewards are multiplied by a twentieth.
 #
-# Why that? With a discount of 0.99 the values of a good policy are near 100 in CartPole, and a network that
-# starts near 0 takes thousands of updates to get there. As long as it is behind, the advantage of nearly
-# every action is positive: do that again, says the gradient, whatever was done, and the policy becomes sure
-# of itself too early. PPO subtracts the mean of the advantages. IMPALA does not, and small rewards help the
-# values to arrive in time. Five stored runs each, with the scale and without it:
+# Why that? With a discount of 0.99 the values of a good policy are near 100 in CartPole, and a
+# network that starts near 0 takes thousands of updates to get there. As long as it is behind, the
+# advantage of nearly every action is positive: do that again, says the gradient, whatever was
+# done, and the policy becomes sure of itself too early. PPO subtracts the mean of the advantages.
+# IMPALA does not, and small rewards help the values to arrive in time. Before our own run, here
+# are stored ones of 200,000 steps, five with the scale (`cartpole`) and five without it. All five
+# of the first reach 500; two of the others do not get to 300:
 
 # %%
 for name in ("cartpole", "unscaled"):
@@ -728,9 +741,10 @@ returns = evaluate(cartpole.policy, "CartPole-v1", episodes=10, seed=1)
 print(f"10 greedy episodes: {returns.mean():.0f}")
 
 # %% [markdown]
-# A dot is the mean over the episodes that ended in an iteration. **Notice** that the dots swing more and
-# more: the longer the episodes get, the fewer of them end in 32 steps. How well the agent learns is told by
-# the longer stored runs, and by {doc}`/docs/results`.
+# A dot is the mean over the episodes that ended in an iteration. **Notice** that the dots swing
+# more and more: the longer the episodes get, the fewer of them end in 32 steps. A greedy return
+# of about 200 is not the end: the stored runs above are nearly seven times as long.
+# {doc}`/docs/results` has them all.
 
 # %% tags=["claims"]
 assert rows[-100:, 1].max() > 100 > rows[:5, 1].max(), "it learns"
@@ -746,9 +760,11 @@ assert (unscaled < 300).sum() == 2, "two of five do not"
 #
 # ### Trap: the learner's own word
 #
-# It is tempting to store observations and actions only, and to compute $\log \pi_{\text{old}}$ when it is
-# needed. But then the learner's weights say it. Every ratio is 1, no test fails, and nothing is corrected:
-# those are the red runs above. Here are the agent's last samples, as they were stored and recomputed.
+# It is tempting to store observations and actions only, and to compute $\log \pi_{\text{old}}$
+# when it is needed. But then the learner's weights say it. Every ratio is 1, no test fails, and
+# nothing is corrected: those are the red runs above. Here are the agent's last samples, as they
+# were stored and recomputed. (The stored ratios are close to 1 only because the learning rate has
+# fallen almost to zero by now.)
 
 # %%
 stored_batch = cartpole.batch(list(cartpole.memory.entries))
@@ -761,7 +777,8 @@ for name, log_prob_old in (("stored", stored_batch.log_prob), ("recomputed", tod
     print(f"{name:10s} ratios from {ratio.min():.3f} to {ratio.max():.3f}")
 
 # %% [markdown]
-# If all ratios of a run are 1 although it takes several updates on each collection, look here first.
+# If all ratios of a run are 1 although it takes several updates on each collection, look here
+# first.
 
 # %% tags=["claims"]
 assert (ratio == 1).all(), "every ratio is 1"
@@ -770,10 +787,13 @@ assert (today - stored_batch.log_prob).abs().max() > 1e-4, "and should not be"
 # %% [markdown]
 # ### Trap: a mask in one place
 #
-# If the actor masks actions that are not possible, the learner has to mask them too. DI-engine's [actor
-# does](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/model/wrapper/model_wrappers.py#L545-L549), and its [learner has no line for
-# it](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L310-L312). Take a policy that has not changed, two of whose four actions are masked.
-# The step pays 1 and ends the episode, and the value is 0, so the value loss should be 1:
+# If the actor masks actions that are not possible, the learner has to mask them too. DI-engine's
+# [actor
+# does](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/model/wrapper/model_wrappers.py#L545-L549),
+# and its [learner has no line for
+# it](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L310-L312).
+# Take a policy that has not changed, two of whose four actions are masked. The step pays 1 and
+# ends the episode, and the value is 0, so the value loss should be 1:
 
 # %%
 from literate_rl.off_policy import vtrace_data, vtrace_error_discrete_action
@@ -790,7 +810,8 @@ for name, new in (("masked twice:", masked), ("masked once: ", logit)):
     print(f"{name} ratio {ratio}, value loss {value_losses[-1]}")
 
 # %% [markdown]
-# The ratio says one half, although the policy is the same.
+# Masked once, the ratio is one half, although the policy is the same. So the target is 0.5
+# instead of 1, and the loss its square.
 
 # %% tags=["claims"]
 assert value_losses == [1.0, 0.25]
@@ -799,9 +820,10 @@ assert value_losses == [1.0, 0.25]
 # ### Trap: a dimension that gets lost
 #
 # An action of one number has the shape $(1,)$. A function that stacks samples and [joins such
-# items](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/utils/data/collate_fn.py#L131-L133) to $(B,)$ loses that dimension, and the action becomes $(T, B)$
-# while the mean stays $(T, B, 1)$. PyTorch refuses that, unless the sizes happen to fit. Then it pairs every
-# step with every environment.
+# items](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/utils/data/collate_fn.py#L131-L133)
+# to $(B,)$ loses that dimension, and the action becomes $(T, B)$ while the mean stays $(T, B,
+# 1)$. PyTorch refuses that, unless the sizes happen to fit. Then it pairs every step with every
+# environment.
 
 # %%
 shapes = []
@@ -826,10 +848,10 @@ assert shapes[1] == (3, 3, 3), "every step with every environment"
 # | replay | each sample up to `max_use` times | none | none | [each sample up to 16 times](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L102) | [a buffer of episodes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L142-L144) |
 # | truncated step | bootstraps from the true successor | [counts as the end](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L372) | [counts as the end](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L253) | [counts as the end](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/envs/env_wrappers/env_wrappers.py#L1485-L1486) | counts as the caller sets it |
 # | rewards | scaled | [clipped](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L365-L370) | [clipped](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L246-L249) | as they are | as they are |
-# | optimiser | Adam or RMSprop, both clipped | [RMSprop](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L401) | [RMSprop](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L387), [clipped](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L291) | [Adam, clipped; RMSprop, not clipped](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L143-L152) | [Adam](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L419), [clipped](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L379) |
+# | optimiser | Adam or RMSprop, clipped if wished | [RMSprop](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L401) | [RMSprop](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L387), [clipped](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L291) | [Adam, clipped; RMSprop, not clipped](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L143-L152) | [Adam](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L419), [clipped](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L379) |
 #
-# Look at the row "replay": the paper's own code uses each unroll once. We read the code at the linked
-# commits.
+# Look at the row "replay": the paper's own code uses each unroll once. We read the code at the
+# linked commits.
 #
 # ## On the best device
 #
@@ -846,11 +868,13 @@ assert np.isfinite([x for name, x in last.items() if "losses" in name]).all()
 # %% [markdown]
 # ## Summary
 #
-# - Actors collect with the weights that they have, and the learner learns from what arrives. So the data are
-#   always a little old.
-# - Several updates on the same data make uncorrected policies collapse. V-trace helps, and is no insurance.
+# - Actors collect with the weights that they have, and the learner learns from what arrives. So
+#   the data are always a little old.
+# - Several updates on the same data make uncorrected policies collapse. V-trace helps, and is no
+#   insurance.
 # - The actor writes down how likely its actions were. Nobody can compute that later.
-# - The learning step needs log-probabilities, an entropy and values: one step for every kind of action.
+# - The learning step needs log-probabilities, an entropy and values: one step for every kind of
+#   action.
 # - The successor of a truncated step stands in no row. It needs a value of its own.
 #
 # ## Exercises
@@ -872,9 +896,9 @@ predict(
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function is meant to return the values of all successors of an unroll, as `VTraceLearner.next_value`
-# does. It runs, and for many unrolls it is right. Fix it. `value` has $T + 1$ rows, and `policy.value(obs)`
-# returns the values of observations.
+# This function is meant to return the values of all successors of an unroll, as
+# `VTraceLearner.next_value` does. It runs, and for many unrolls it is right. Fix it. `value` has
+# $T + 1$ rows, and `policy.value(obs)` returns the values of observations.
 
 
 # %%
@@ -921,9 +945,9 @@ grade(answer, successors, *map(limited, (500, 5)))
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# Let a sample be used $k$ times on average before it leaves the buffer. There are `n_sample` new ones in
-# each iteration, and batches hold `batch_size` of them. Return `update_per_collect`. The answer is graded by
-# a run that counts.
+# How many updates per collection make a sample be used $k$ times on average? Each iteration brings
+# `n_sample` new samples, and an update draws `batch_size` of them. Return `update_per_collect`. The
+# grader runs ten iterations and counts how often samples were drawn.
 
 
 # %%

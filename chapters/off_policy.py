@@ -10,8 +10,8 @@
 # # V-trace
 #
 # **How can a policy learn from data that an older policy collected?** After this chapter you can
-# correct such data with clipped ratios, say what each of the three clips costs and what it buys, and
-# compute the losses for any kind of action. It takes about 35 minutes. You need to know the
+# correct such data with clipped ratios, say what each of the three clips costs and what it buys,
+# and compute the losses for any kind of action. It takes about 35 minutes. You need to know the
 # advantages of {doc}`advantages` and the ratio of {doc}`ppo_error`.
 
 # %% tags=["export", "hide-input"]
@@ -54,12 +54,15 @@ __all__ = [
 # %% [markdown]
 # ## One unlikely action
 #
-# An actor that runs beside the learner is always a little behind. A batch that is learned from twice
-# is behind the second time. So the data were collected by an older policy, and some of what it did,
-# today's policy would hardly do any more. What happened after such an action says little about
-# today's policy.
+# Large agents collect and learn at the same time, in two programs: an **actor** acts in the
+# environment (so far the word meant a network), and a **learner** takes the updates. The actor's
+# weights are always a little behind. Data also grow old when a batch is used twice, because the
+# first update has changed the policy. Either way they come from an older policy, and some of its
+# actions are ones that today's policy would hardly take. What followed such an action says little
+# about today's policy.
 #
-# Here are four steps. Each pays 1, and all values are 0, so every TD error is 1. Today's policy takes
+# Here is an **unroll**, some steps in a row of one environment. There are four, nothing is
+# discounted, each step pays 1, and all values are 0, so every TD error is 1. Today's policy takes
 # the second action half as often as the policy that collected the data.
 
 # %% tags=["hide-input"]
@@ -100,9 +103,9 @@ picture.text(436, 212, "half of the TD error and of what follows", "accent", "en
 picture
 
 # %% [markdown]
-# The two lower rows are targets for the values. **Notice** that V-trace halves the target of the second
-# step, and that the first step takes over that half and no more. The third and the fourth step stay as
-# they are: a correction travels back in time, not forward.
+# The two lower rows are targets for the values. **Notice** that V-trace halves the target of the
+# second step, and that the first step takes over that half and no more. The third and the fourth
+# step stay as they are: a correction travels back in time, not forward.
 
 # %% tags=["claims"]
 assert plain.flatten().tolist() == [4, 3, 2, 1], "the picture's third row"
@@ -111,10 +114,10 @@ assert corrected.flatten().tolist() == [2.5, 1.5, 2, 1], "and its fourth"
 # %% [markdown]
 # ## A weight for each action
 #
-# The data come from the policy $\pi_{\text{old}}$, the **behaviour policy**. (Papers often call it
-# $\mu$.) We want to know about another one, $\pi$, the **target policy**. In each state the actions are
-# the same, only their frequencies differ. So weight each action with the ratio of its two
-# probabilities:
+# The data come from the policy $\pi_{\text{old}}$, the **behaviour policy**. (Papers often call
+# it $\mu$.) We want to know about another one, $\pi$, the **target policy**. In each state the
+# actions are the same, only their frequencies differ. So weight each action with the ratio of its
+# two probabilities:
 #
 # $$
 # \begin{aligned}
@@ -151,10 +154,10 @@ axis.legend()
 fig.tight_layout()
 
 # %% [markdown]
-# After 32 steps the weight has mean 1 and a standard deviation of about ten. A gradient with such a
-# weight is noise. The product of ratios that are clipped at 1 stays between 0 and 1. But it no longer
-# has mean 1. Its mean is $0.8^{32}$, less than a thousandth, so most of its calm is shrinkage. Something
-# is lost. The rest of this chapter is about what.
+# After 32 steps the weight has mean 1 and a standard deviation of about ten. A gradient with such
+# a weight is noise. The product of ratios that are clipped at 1 stays between 0 and 1, but its
+# mean is no longer 1: it is $0.8^{32}$, less than a thousandth, so most of its calm is shrinkage.
+# What is lost by clipping is the subject of this chapter.
 
 # %% tags=["claims"]
 mean, mean_square = (old * ratio).sum(), (old * ratio.square()).sum()
@@ -167,7 +170,9 @@ assert mean**32 < 1e-3 < deviation[31], "shrinkage, and the deviation above the 
 # %% [markdown]
 # ## Three clips
 #
-# V-trace {cite:p}`espeholt2018` clips the ratio in three places, with three bounds:
+# V-trace {cite:p}`espeholt2018` clips the ratio $e^{\ell}$ in three places, with three bounds.
+# (In {doc}`ppo_error` $\rho$ was the ratio itself, and $c$ the dual clip. Here both are clipped
+# ratios, as in the paper.)
 #
 # $$
 # \rho_t = \min(\bar\rho, e^{\ell_t}) , \qquad
@@ -175,9 +180,10 @@ assert mean**32 < 1e-3 < deviation[31], "shrinkage, and the deviation above the 
 # \rho^{\text{pg}}_t = \min(\bar\rho^{\text{pg}}, e^{\ell_t}) .
 # $$ (vtrace-ratios)
 #
-# The rest is nearly GAE ({doc}`advantages`): the TD error $\delta_t$ of {eq}`td-error` and a recursion
-# from the last step to the first. Each TD error is weighted with $\rho_t$. What a step takes over from
-# the next one is weighted with $c_t$. The value plus the sum is the target $v_t$ of the value function:
+# The rest is nearly GAE ({doc}`advantages`): the TD error $\delta_t$ of {eq}`td-error` and a
+# recursion from the last step to the first. It computes a correction $x_t$ of each value. Each TD
+# error is weighted with $\rho_t$, and the correction that the next step passes on is weighted
+# with $c_t$. The value plus its correction is the target $v_t$ of the value function:
 #
 # $$
 # x_t = \rho_t \delta_t + \gamma \lambda \, (1 - \mathrm{done}_t) \, c_t \, x_{t+1} ,
@@ -200,12 +206,13 @@ assert mean**32 < 1e-3 < deviation[31], "shrinkage, and the deviation above the 
 # $$ (vtrace-advantage)
 #
 # The paper counts $\lambda$ as a part of $c_t$ (section 4.1, remark 2) and leaves it out of the
-# advantage. Here it stands in both. If the two policies are the same, all ratios are 1, and $x_t$ and
-# $\hat A_t$ are both the advantage of GAE, with the same $\lambda$.
+# advantage. Here it stands in both. If the two policies are the same and no bound is below 1, all
+# clipped ratios are 1, and $x_t$ and $\hat A_t$ are both the advantage of GAE, with the same
+# $\lambda$.
 #
 # The two flags do what they always do. $\mathrm{te}_t$ takes the future out of the TD error.
-# $\mathrm{done}_t$ cuts the recursion. So one unroll may hold the end of one episode and the start of
-# the next.
+# $\mathrm{done}_t$ cuts the recursion. So one unroll may hold the end of one episode and the
+# start of the next.
 #
 # ## Line by line
 #
@@ -231,8 +238,8 @@ def vtrace_loop(
 
 
 # %% [markdown]
-# `vtrace` clips the ratios, runs the recursion and adds the values. Instead of the loop it calls its
-# faster form, `reverse_scan` ({doc}`workshop/fast`).
+# `vtrace` clips the ratios, runs the recursion and adds the values. Instead of the loop it calls
+# its faster form, `reverse_scan` ({doc}`workshop/fast`).
 
 
 # %% tags=["export"]
@@ -297,10 +304,12 @@ def check_clips(rho: float | None, c: float | None) -> None:
 
 
 # %% [markdown]
-# ## What the values are values of
+# ## Whose values are these?
 #
-# Clipping loses something, and now we can say what. When does the target equal the value, on average?
-# If the mean of $\rho\, \delta$ is zero in each state:
+# Clipping loses something, and now we can say what. When does the target equal the value, on
+# average? In {eq}`def-vtrace-sum`, if the mean of $\rho\, \delta$ is zero in each state. For then
+# each later term has the mean zero too, given the state in which it arises: the factors $c$
+# before it are known by then. With one state fixed and left out of the notation, the condition is
 #
 # $$
 # \begin{aligned}
@@ -312,17 +321,20 @@ def check_clips(rho: float | None, c: float | None) -> None:
 # \end{aligned}
 # $$
 #
-# Here $Q(a)$ is the reward plus the discounted value of what follows. Divide the factors by their sum,
-# and they are probabilities. The values are those of a policy between the two,
+# Here $Q(a)$ is the mean reward plus the discounted mean value of what follows. Divide the
+# factors by their sum, and they are probabilities. Now the equation says that $V$ is the mean of
+# $Q$ under these probabilities. That is the Bellman equation ({doc}`agents`) of a policy between
+# the two,
 #
 # $$
 # \pi_{\bar\rho}(a) = \frac{\min \bigl( \bar\rho\, \pi_{\text{old}}(a), \pi(a) \bigr)}
 #     {\sum_b \min \bigl( \bar\rho\, \pi_{\text{old}}(b), \pi(b) \bigr)} .
 # $$ (clipped-policy)
 #
-# Without a bound it is $\pi$. As $\bar\rho$ goes to 0 it becomes $\pi_{\text{old}}$. An action that
-# $\pi_{\text{old}}$ hardly ever takes cannot get a large weight, so the values underrate it. That is
-# the price of the clip. The bound $\bar c$ does not appear here at all.
+# Without a bound it is $\pi$. As $\bar\rho$ goes to 0 it becomes $\pi_{\text{old}}$. An action
+# that $\pi_{\text{old}}$ hardly ever takes cannot get a large weight, so it counts too little in
+# the values, for better or worse. That is the price of the clip. The bound $\bar c$ does not
+# appear here at all.
 
 
 # %% tags=["export"]
@@ -353,13 +365,15 @@ def clipped_policy(
 
 
 # %% [markdown]
-# Is that true? We can check it without any noise:
+# Does V-trace really settle at the values of {eq}`clipped-policy`? We can check it without any
+# noise:
 #
 # 1. Take a small problem with 3 states and 2 actions, and two random policies.
 # 2. Write down *every* unroll of 4 steps: a start, then four times an action and where it leads.
 #    There are $3 \cdot (2 \cdot 3)^4 = 3888$, and together they are one batch.
 # 3. Each of them has a known probability under $\pi_{\text{old}}$, given its start.
-# 4. The targets of `vtrace`, averaged with these probabilities, are exact means. Call that a *sweep*:
+# - 4. The targets of `vtrace`, averaged with these probabilities, are exact means. Call that a
+#   *sweep*:
 #    values go in, mean targets come out.
 # 5. Sweep until the values settle, and compare with the exact values of {eq}`clipped-policy`.
 
@@ -433,13 +447,15 @@ fig.tight_layout()
 print(f"off by at most {abs(found - exact).max():.0e}")
 
 # %% [markdown]
-# **Notice** that the dots, which are `vtrace`, lie on the line, which is {eq}`clipped-policy` and the
-# Bellman equation. With the usual bound of 1 the value lies about half of the way from the old policy
-# to the new one.
+# **Notice** that the dots, which are `vtrace`, lie on the line, which is {eq}`clipped-policy` and
+# the Bellman equation. With the usual bound of 1 the value lies about half of the way from the
+# old policy to the new one.
 #
-# So why not leave $\bar\rho$ out? Because of the noise, and here $\bar c$ comes in as well. With
-# $\bar\rho = \infty$ each $\bar c$ leads to the same values, those of $\pi$. What $\bar c$ changes is
-# how fast a sweep gets there, and how far off a single unroll may be:
+# So why not leave $\bar\rho$ out? Because of the noise. With $\bar c = 1$ the target of a single
+# unroll has a standard deviation of 1.5 without the bound, and of 0.6 with $\bar\rho = 1$. The
+# bound $\bar c$ makes another trade. With $\bar\rho = \infty$ each $\bar c$ leads to the same
+# values, those of $\pi$. What changes is how fast a sweep gets there, and how far off a single
+# unroll may be:
 
 # %% tags=["claims"]
 assert abs(found - exact).max() < 1e-7, "the dots lie on the line"
@@ -469,24 +485,37 @@ for axis in axes:
     axis.set_xlabel(r"bound $\bar c$")
 fig.tight_layout()
 print(f"largest ratio in the problem: {(pi / pi_old).max():.2f}")
+settled = torch.tensor(closed_form(clipped_policy(pi, pi_old)))
+spread = {}
+for bound, value in ((None, truth), (1.0, settled)):
+    spread[bound] = sweep(value, bound, 1.0)[1].mean().item()
+    print(f"rho bounded by {bound}: standard deviation {spread[bound]:.2f}")
 
 # %% [markdown]
-# **Notice** the exchange. With a larger $\bar c$ a sweep leaves less of the error, 0.7 of it instead of
-# $\gamma = 0.9$. And a single target is noisier. The corners are where the bound passes one of the
-# ratios, the largest of which is 11. The usual choice is 1 for both bounds. The proof that a sweep never
-# makes the error larger needs $\bar c \le \bar\rho$, so `vtrace` insists on it.
+# **Notice** the exchange. With $\bar c$ near 0 only one step is looked at, and a sweep leaves
+# $\gamma = 0.9$ of the error. With a larger $\bar c$ it leaves 0.7, but a single target is
+# noisier. The corners are where the bound passes one of the ratios; the largest of them, 11, lies
+# outside the picture. The usual choice is 1 for both bounds. The proof that a sweep never makes
+# the error larger needs $\bar c \le \bar\rho$, so `vtrace` insists on it.
+#
+# The third bound, $\bar\rho^{\text{pg}}$, makes the first trade once more, for the gradient. With
+# it no single rare action can dominate a batch, but actions that the old policy seldom took count
+# too little.
 
 # %% tags=["claims"]
 assert left[0] > 0.88 > 0.75 > left[-1], "0.7 of it instead of 0.9"
 assert noise[-1] > 2 * noise[0], "and a single target is noisier"
 assert 10.5 < (pi / pi_old).max() < 11.5, "the largest of which is 11"
+assert abs(spread[None] - 1.5) < 0.05, "1.5 without the bound"
+assert abs(spread[1.0] - 0.6) < 0.05, "0.6 with it"
 
 # %% [markdown]
 # ## The losses
 #
-# An agent has three losses, as in {doc}`ppo_error`. The policy follows the weighted advantages. The
-# values move to the targets. The entropy keeps the policy from becoming certain too early. With weights
-# $w_t$, and means over all steps of all unrolls,
+# An agent has three losses, as in {doc}`ppo_error`. The policy follows the weighted advantages.
+# The values move to the targets. The entropy keeps the policy from becoming certain too early.
+# Each step has a factor $w_t$, usually 1, and 0 if it is not to count. With means over all steps
+# of all unrolls,
 #
 # $$
 # \begin{aligned}
@@ -496,12 +525,13 @@ assert 10.5 < (pi / pi_old).max() < 11.5, "the largest of which is 11"
 # \end{aligned}
 # $$ (vtrace-losses)
 #
-# The total to minimise is $\mathcal L_\pi + c_V \mathcal L_V - c_H \mathcal H$. Both $\hat A_t$ and $v_t$
-# are numbers through which no gradient flows.
+# The total to minimise is $\mathcal L_\pi + c_V \mathcal L_V - c_H \mathcal H$, with the two
+# weights of {doc}`ppo_error`, which have nothing to do with $c_t$. No gradient flows through
+# $\hat A_t$ and $v_t$.
 #
-# The data have six fields in DI-engine. Their value has one row more than the rest: the value after the
-# last step. Three more fields hold what those six cannot say, namely how episodes ended and where a
-# truncated one had led.
+# The data come in the six fields of DI-engine. The field `value` has one row more than the rest,
+# for the state after the last step. Three more fields say how episodes ended and what the state
+# was worth that a truncated step had led to.
 
 
 # %% tags=["export"]
@@ -555,8 +585,8 @@ class vtrace_loss(NamedTuple):
 
 
 # %% [markdown]
-# All that the losses need to know of a policy is the log-probability of what was done and the entropy.
-# So one function serves every kind of action.
+# All that the losses need to know of a policy is the log-probability of what was done and the
+# entropy. So one function serves every kind of action.
 
 
 # %% tags=["export"]
@@ -656,8 +686,8 @@ def discrete_terms(
 
 
 # %% [markdown]
-# Continuous actions have a mean and a standard deviation for each of their $A$ numbers. The log-density
-# of an action is the sum over them.
+# Continuous actions have a mean and a standard deviation for each of their $A$ numbers. The
+# log-density of an action is the sum over them.
 
 
 # %% tags=["export"]
@@ -741,10 +771,10 @@ leaking = masked[:-1] + vtrace_loop(zero + 1, masked[1:] - masked[:-1], zero + 1
 print("without:       ", leaking.flatten().tolist())
 
 # %% [markdown]
-# Each target of the first episode should be 0, and without the cut it is 100. DI-engine gets away with
-# it, because its collectors [put one episode into a
-# sample](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/worker/collector/sample_serial_collector.py#L317-L335). A vector environment that resets by
-# itself does not.
+# Each target of the first episode should be 0, and without the cut it is 100. DI-engine gets away
+# with it, because its collectors [put one episode into a
+# sample](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/worker/collector/sample_serial_collector.py#L317-L335).
+# A vector environment that resets by itself does not.
 
 # %% tags=["claims"]
 assert right[:3].flatten().tolist() == [0, 0, 0], "with the flags"
@@ -753,9 +783,9 @@ assert leaking.flatten().tolist() == [100] * 6, "without"
 # %% [markdown]
 # ### Trap: a truncation that reads the next episode
 #
-# Now a time limit cuts the first episode off. It has a future, worth 1, and the state that it led to is
-# not in the unroll: the next row is the next episode. TorchRL took that row for the successor
-# [until 2026](https://github.com/pytorch/rl/issues/4209).
+# Now a time limit cuts the first episode off. It has a future, worth 1, and the state that it led
+# to is not in the unroll: the next row is the next episode. TorchRL took that row for the
+# successor [until 2026](https://github.com/pytorch/rl/issues/4209).
 
 # %%
 _, wrong = vtrace(*steps, never, end, 1.0, 1.0)
@@ -766,8 +796,8 @@ print("advantages, next row:      ", wrong.flatten().tolist())
 print("advantages, true successor:", right.flatten().tolist())
 
 # %% [markdown]
-# Every action of the first episode is praised for a reset. The losses refuse a truncation before the last
-# row if `next_value` is missing.
+# Every action of the first episode is praised for a reset. The losses refuse a truncation before
+# the last row if `next_value` is missing.
 
 # %% tags=["claims"]
 assert wrong.flatten().tolist() == [99, 99, 99, 0, 0, 0], "praised for a reset"
@@ -776,9 +806,11 @@ assert not right.any(), "nothing was better than expected"
 # %% [markdown]
 # ### Trap: a decay in one place only
 #
-# With $\lambda < 1$ the target $v_t$ mixes short and long returns. The advantage must mix them as well.
-# DI-engine puts [$r_t + \gamma v_{t+1} - V(s_t)$](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L45) there, the form for
-# $\lambda = 1$, and its $\lambda$ is 0.95. On-policy the advantage should be that of GAE:
+# With $\lambda < 1$ the target $v_t$ mixes short and long returns. The advantage must mix them as
+# well. DI-engine puts [$r_t + \gamma v_{t+1} -
+# V(s_t)$](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L45)
+# there, the form for $\lambda = 1$, and its $\lambda$ is 0.95. On-policy the advantage should be
+# that of GAE:
 
 # %%
 from literate_rl.advantages import gae
@@ -810,8 +842,8 @@ assert (adv - expected).abs().max() < 1e-4 < 0.1 < (mixed - expected).abs().max(
 # | average of the losses | mean | [sum](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L312-L331) | the caller's | [sum](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L107-L125) | [mean](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L133-L135) | [mean](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/a2c.py#L312-L313) |
 # | value loss | square | [half the square](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L316) | the caller's | [half the square](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L108) | [square](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L134) | [smooth L1](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/a2c.py#L274) |
 #
-# Look at the row "truncated step": three of the five treat a time limit as the end of the task. We read
-# the code at the linked commits.
+# Look at the row "truncated step": three of the five treat a time limit as the end of the task.
+# We read the code at the linked commits.
 #
 # ## On the best device
 
@@ -828,8 +860,8 @@ assert torch.allclose(on_device.cpu(), target, atol=1e-4)
 # %% [markdown]
 # ## Summary
 #
-# - The ratio of two probabilities turns a mean over old data into one over today's policy. Products of
-#   many ratios are noise, so V-trace clips each of them.
+# - The ratio of two probabilities turns a mean over old data into one over today's policy.
+#   Products of many ratios are noise, so V-trace clips each of them.
 # - $\bar\rho$ decides which policy the values belong to: one between the old and the new.
 # - $\bar c$ decides how fast the values get there and how noisy the targets are.
 # - $\bar\rho^{\text{pg}}$ weights the advantage. With equal policies all of this is GAE.
@@ -843,14 +875,15 @@ assert torch.allclose(on_device.cpu(), target, atol=1e-4)
 from literate_rl.workshop.pictures import predict
 
 predict(
-    "Today's policy likes an action that the old policy never takes. The bound of ρ is 1. "
-    "Whose values does V-trace estimate?",
+    "There are three actions. Today's policy likes one that the old policy never takes, and "
+    "does not share its taste for the other two. The bound of ρ is 1. Whose values does "
+    "V-trace estimate?",
     [
         "those of today's policy",
-        "those of a policy that never takes the action",
+        "those of a policy between the two, without that action",
         "those of the old policy",
     ],
-    right="those of a policy that never takes the action",
+    right="those of a policy between the two, without that action",
     because="The smaller of 0 and π(a) is 0, so the clipped policy does not take the "
     "action, whatever the bound. Nobody has seen what it leads to. The other actions keep "
     "today's proportions as far as the bound lets them.",
@@ -908,9 +941,10 @@ grade(answer, targets, *cases)
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# How large must $\bar\rho$ be so that the value of the first state makes at least nine tenths of the way
-# from the old policy to the new one? Guess first. Then find out with `settle(rho)`, which returns the
-# values of all states, and `closed_form(policy)`. Return the smallest such number of `dots`.
+# How large must $\bar\rho$ be for the value of the first state to cover at least nine tenths of
+# the way from the old policy's to the new one's? Guess first. Then find out with `settle(rho)`,
+# which returns the values of all states, and `closed_form(policy)`. Return the smallest number in
+# `dots` that will do.
 
 
 # %%
@@ -941,5 +975,5 @@ grade(answer, nine_tenths, ())
 # %% [markdown]
 # ## References
 #
-# V-trace is from {cite:t}`espeholt2018`. Its clipped traces come from Retrace {cite:p}`munos2016`, and
-# the idea to weight returns with ratios is that of {cite:t}`precup2000`.
+# V-trace is from {cite:t}`espeholt2018`. Its clipped traces come from Retrace
+# {cite:p}`munos2016`, and the idea to weight returns with ratios is that of {cite:t}`precup2000`.

@@ -1,4 +1,4 @@
-# Generated from chapters/disjoint_network.py (edit there); digest c78a4a889dec8c65
+# Generated from chapters/disjoint_network.py (edit there); digest 6626449b7588e4eb
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     """Build a linear layer with orthogonal weights and a bias of zero."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a box may be empty
+        warnings.simplefilter("ignore", UserWarning)  # a type may have no arguments
         layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
