@@ -258,9 +258,6 @@ def ppo_policy_error_hybrid(
         mask: Which type (row) uses which argument (column), zeros and ones.
         clip_ratio: Half width of the clip range.
         dual_clip: Bound of the dual clip, or None for no bound.
-
-    Returns:
-        ``ppo_policy_loss`` (0-dimensional tensors) and ``ppo_info`` (floats).
     """
     new, old = new_and_old(data, mask)
     # The exponent of {eq}`hybrid-ratio`; the clipped surrogate takes it from here.

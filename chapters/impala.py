@@ -305,7 +305,7 @@ def to_unroll(batch: Rollout, actor: Any) -> Unroll:
 
 # %% tags=["export"]
 class VTraceLearner:
-    """Learns from unrolls, whoever collected them: a policy and its optimiser.
+    """Learns from the unrolls of any actor: a policy and its optimiser.
 
     Args:
         policy: The policy to train, with the methods of ``Policy``, on any device.

@@ -659,9 +659,7 @@ def vtrace_error_discrete_action(
     c_clip_ratio: Positive | None = 1.0,
     rho_pg_clip_ratio: Positive | None = 1.0,
 ) -> vtrace_loss:
-    """Compute the losses of V-trace for discrete actions.
-
-    The numbers are those of ``vtrace``.
+    """Compute the losses of V-trace for discrete actions; numbers as in ``vtrace``.
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
@@ -700,9 +698,7 @@ def vtrace_error_continuous_action(
     c_clip_ratio: Positive | None = 1.0,
     rho_pg_clip_ratio: Positive | None = 1.0,
 ) -> vtrace_loss:
-    """Compute the losses of V-trace for continuous actions.
-
-    The numbers are those of ``vtrace``.
+    """Compute the losses of V-trace for continuous actions; numbers as in ``vtrace``.
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """

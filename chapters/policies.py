@@ -345,14 +345,7 @@ class GaussianActions:
 
 # %% tags=["export"]
 def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
-    """Build two hidden layers with tanh, initialised orthogonally.
-
-    Args:
-        inputs: Length of the input.
-        hidden: Width of the hidden layers.
-        outputs: Length of the output.
-        gain: Scale of the last layer's weights.
-    """
+    """Build two hidden layers with tanh; ``gain`` scales the last layer's weights."""
     sizes = ((inputs, hidden), (hidden, hidden), (hidden, outputs))
     linear = [nn.Linear(*size) for size in sizes]
     for layer, scale in zip(linear, (math.sqrt(2), math.sqrt(2), gain), strict=True):
@@ -362,12 +355,10 @@ def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
 
 
 class ActorCritic(nn.Module):
-    """Two networks side by side: one for the rows, one for the values.
+    """Two networks side by side: ``actor`` for the rows, ``critic`` for the values.
 
-    Args:
-        actor: Module from observations to rows.
-        critic: Module from observations to values, which stand in a last dimension 1.
-        normalizer: Module that both see the observations through.
+    The critic's values stand in a last dimension 1. Both networks see the observations
+    through ``normalizer``.
     """
 
     def __init__(
@@ -395,12 +386,7 @@ class ActorCritic(nn.Module):
 
 # %% tags=["export"]
 class WithDeviations(nn.Module):
-    """A network for means, and a standard deviation for each, the same in every state.
-
-    Args:
-        mean: Module from observations to means.
-        size: Number of means A.
-    """
+    """A network for A means, and a standard deviation for each, in every state."""
 
     def __init__(self, mean: nn.Module, size: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 08e06a028aeb5e82
+# Generated from chapters/evaluation.py (edit there); digest 77cc258778f10974
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def t_interval(
     Args:
         results: One result for each seed, or one curve: then each point of the curve
             has an interval of its own.
-        level: Share of experiments whose interval shall contain the true mean.
+        level: Share of experiments whose interval should contain the true mean.
 
     Source: Student 1908. It is exact if results have a normal distribution.
     """
@@ -106,12 +106,7 @@ def t_share(angle: float, freedom: int) -> float:
 
 @cache
 def t_quantile(level: float, freedom: int) -> float:
-    """Return how many standard errors hold the truth with a probability.
-
-    Args:
-        level: The probability.
-        freedom: Degrees of freedom, one less than the number of results.
-    """
+    """Return how many standard errors hold the truth with probability ``level``."""
     # Sixty halves of a right angle are as exact as the numbers of a computer.
     low, high = 0.0, math.pi / 2
     for _ in range(60):
@@ -124,13 +119,7 @@ def t_quantile(level: float, freedom: int) -> float:
 
 
 class Difference(NamedTuple):
-    """How much better one agent is than another, on average over seeds.
-
-    Attributes:
-        mean: Mean of the differences.
-        low: Lower end of its confidence interval.
-        high: Upper end.
-    """
+    """How much better one agent is on average, and the ends of its interval."""
 
     mean: Any
     low: Any
@@ -148,7 +137,7 @@ def paired_difference(
     Args:
         ours: Results of the first agent.
         theirs: Results of the second, in the same order of seeds.
-        level: Share of experiments whose interval shall contain the true difference.
+        level: Share of experiments whose interval should contain the true difference.
     """
     # Each seed gives one difference. From here on these are the results.
     difference = ours - theirs

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest 3169da8692371939
+# Generated from chapters/hybrid_action.py (edit there); digest d92bab834fcdb85a
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ class HybridPolicyNetwork(nn.Module):
         obs_shape: Length of a state vector.
         action_shape: ``{"action_type_shape": K, "action_args_shape": A}``.
 
-    Source:
-        PPOxFamily, chapter 2, ``hybrid_tutorial.py``; DI-engine, ``VAC`` with
-        ``action_space="hybrid"``.
+    Source: PPOxFamily, chapter 2, ``hybrid_tutorial.py``; DI-engine's hybrid ``VAC``.
     """
 
     @checked
@@ -166,8 +164,7 @@ def sample_hybrid_action(
         A ``HybridAction`` without gradient. All arguments are sampled, also those that
         the type does not use.
 
-    Source:
-        PPOxFamily, chapter 2, ``hybrid_tutorial.py``.
+    Source: PPOxFamily, chapter 2, ``hybrid_tutorial.py``.
     """
     # The probabilities by the softmax {eq}`hybrid-softmax`.
     prob = torch.softmax(logit["action_type"], dim=-1)

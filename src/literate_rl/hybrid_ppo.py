@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_ppo.py (edit there); digest 4e97b0e459cd41c6
+# Generated from chapters/hybrid_ppo.py (edit there); digest 84c0b15033d21951
 """Hybrid PPO: one ratio for a type and its arguments, and the policy that acts."""
 
 from __future__ import annotations
@@ -85,9 +85,6 @@ def ppo_policy_error_hybrid(
         mask: Which type (row) uses which argument (column), zeros and ones.
         clip_ratio: Half width of the clip range.
         dual_clip: Bound of the dual clip, or None for no bound.
-
-    Returns:
-        ``ppo_policy_loss`` (0-dimensional tensors) and ``ppo_info`` (floats).
     """
     new, old = new_and_old(data, mask)
     # The exponent of {eq}`hybrid-ratio`; the clipped surrogate takes it from here.

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 46153f2f5047de39
+# Generated from chapters/impala.py (edit there); digest 7ebaf6abd7190f0d
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def to_unroll(batch: Rollout, actor: Any) -> Unroll:
 
 
 class VTraceLearner:
-    """Learns from unrolls, whoever collected them: a policy and its optimiser.
+    """Learns from the unrolls of any actor: a policy and its optimiser.
 
     Args:
         policy: The policy to train, with the methods of ``Policy``, on any device.

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 472ac72b9e2212fa
+# Generated from chapters/off_policy.py (edit there); digest d40a0c7c9dc91456
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -250,9 +250,7 @@ def vtrace_error_discrete_action(
     c_clip_ratio: Positive | None = 1.0,
     rho_pg_clip_ratio: Positive | None = 1.0,
 ) -> vtrace_loss:
-    """Compute the losses of V-trace for discrete actions.
-
-    The numbers are those of ``vtrace``.
+    """Compute the losses of V-trace for discrete actions; numbers as in ``vtrace``.
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
@@ -285,9 +283,7 @@ def vtrace_error_continuous_action(
     c_clip_ratio: Positive | None = 1.0,
     rho_pg_clip_ratio: Positive | None = 1.0,
 ) -> vtrace_loss:
-    """Compute the losses of V-trace for continuous actions.
-
-    The numbers are those of ``vtrace``.
+    """Compute the losses of V-trace for continuous actions; numbers as in ``vtrace``.
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """

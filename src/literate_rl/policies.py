@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 890efd6be2d7b9d1
+# Generated from chapters/policies.py (edit there); digest 8d3adb2382ea1b19
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -177,14 +177,7 @@ class GaussianActions:
 
 
 def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
-    """Build two hidden layers with tanh, initialised orthogonally.
-
-    Args:
-        inputs: Length of the input.
-        hidden: Width of the hidden layers.
-        outputs: Length of the output.
-        gain: Scale of the last layer's weights.
-    """
+    """Build two hidden layers with tanh; ``gain`` scales the last layer's weights."""
     sizes = ((inputs, hidden), (hidden, hidden), (hidden, outputs))
     linear = [nn.Linear(*size) for size in sizes]
     for layer, scale in zip(linear, (math.sqrt(2), math.sqrt(2), gain), strict=True):
@@ -194,12 +187,10 @@ def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
 
 
 class ActorCritic(nn.Module):
-    """Two networks side by side: one for the rows, one for the values.
+    """Two networks side by side: ``actor`` for the rows, ``critic`` for the values.
 
-    Args:
-        actor: Module from observations to rows.
-        critic: Module from observations to values, which stand in a last dimension 1.
-        normalizer: Module that both see the observations through.
+    The critic's values stand in a last dimension 1. Both networks see the observations
+    through ``normalizer``.
     """
 
     def __init__(
@@ -221,12 +212,7 @@ class ActorCritic(nn.Module):
 
 
 class WithDeviations(nn.Module):
-    """A network for means, and a standard deviation for each, the same in every state.
-
-    Args:
-        mean: Module from observations to means.
-        size: Number of means A.
-    """
+    """A network for A means, and a standard deviation for each, in every state."""
 
     def __init__(self, mean: nn.Module, size: int) -> None:
         super().__init__()
