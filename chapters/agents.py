@@ -802,9 +802,6 @@ def tabular_values(
         reward: Mean reward of a step from each state, (S,).
         gamma: Discount; below 1 if some state never terminates.
 
-    Returns:
-        The value of each state, (S,).
-
     Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.14.
     """
     chain = np.asarray(transition, dtype=np.float64)

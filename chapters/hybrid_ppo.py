@@ -754,14 +754,10 @@ class HybridActions:
 
     @checked
     def to_env(self, action: HybridAction | Float[Tensor, "B C"]) -> Any:
-        """Turn a batch of actions into what a vector environment's ``step`` takes.
+        """Turn actions into what a vector environment's ``step`` takes, a nest of arrays.
 
-        Args:
-            action: A tree in which [-1, 1] is the whole range of an argument; or rows
-                of the type and its arguments.
-
-        Returns:
-            The nest of ``space`` with NumPy arrays of B rows in it.
+        ``action`` is a tree in which [-1, 1] is the whole range of an argument, or rows
+        of the type and its arguments.
         """
         tree = self.action_of(action) if isinstance(action, Tensor) else action
         action_args = tree["action_args"].detach().cpu()

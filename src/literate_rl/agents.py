@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest c8db044582806eff
+# Generated from chapters/agents.py (edit there); digest 64a4ec3e8bfa89fb
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -296,9 +296,6 @@ def tabular_values(
             What a row lacks to 1 is the probability of termination.
         reward: Mean reward of a step from each state, (S,).
         gamma: Discount; below 1 if some state never terminates.
-
-    Returns:
-        The value of each state, (S,).
 
     Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.14.
     """

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_ppo.py (edit there); digest 84c0b15033d21951
+# Generated from chapters/hybrid_ppo.py (edit there); digest 710d468e23af5405
 """Hybrid PPO: one ratio for a type and its arguments, and the policy that acts."""
 
 from __future__ import annotations
@@ -275,14 +275,10 @@ class HybridActions:
 
     @checked
     def to_env(self, action: HybridAction | Float[Tensor, "B C"]) -> Any:
-        """Turn a batch of actions into what a vector environment's ``step`` takes.
+        """Turn actions into what a vector environment's ``step`` takes, a nest of arrays.
 
-        Args:
-            action: A tree in which [-1, 1] is the whole range of an argument; or rows
-                of the type and its arguments.
-
-        Returns:
-            The nest of ``space`` with NumPy arrays of B rows in it.
+        ``action`` is a tree in which [-1, 1] is the whole range of an argument, or rows
+        of the type and its arguments.
         """
         tree = self.action_of(action) if isinstance(action, Tensor) else action
         action_args = tree["action_args"].detach().cpu()
