@@ -68,16 +68,19 @@ __all__ = [
 # %% [markdown]
 # ## Seconds and steps
 #
-# A learner that collects its own data spends most of its time waiting for a simulator, a game
-# or a robot, and meanwhile its processor is idle. Other processes, called **actors**, can
-# collect at the same time. They act with weights that they got a while ago, so their data are
-# always a little old. The **lag** says how old: it counts the unrolls that the learner has
-# learned from since the weights left it.
+# A learner that collects its own data may spend most of its time waiting for a simulator, a game
+# or a robot, with nothing else to do. Other processes, called **actors**, can collect at the same
+# time. They act with weights that they got a while ago, so their data are always a little old.
+# The **lag** says how old: it counts the unrolls that the learner has learned from since the
+# weights left it. (In {doc}`impala` `lag` was a setting that imitated this; here it is measured,
+# and the setting is off.)
 #
 # Here is IMPALA on a CartPole whose every step takes a millisecond longer. Without actors it
-# collects an unroll, learns from it, and collects the next. With one, two or four actors, these
-# collect. All runs take 100,000 steps and the same number of updates. On the left is the
-# clock, on the right the steps. Each line is the mean of ten seeds.
+# collects an unroll, learns from it, and collects the next. In the other runs one, two or four
+# actors collect for it. Each actor may have two unrolls under way, on the dashed line only one.
+# All runs take 100,000 steps and the same number of updates. Each line is the mean of ten seeds,
+# on the left against the clock and on the right against steps. Other programs ran on the machine,
+# so the clock is that of the fastest run of each kind.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Return while training, twice. Against seconds, four actors are through in 33 seconds, two in 60, one in 130, and without actors it takes 138. Against steps the order is another: four actors with two slots each learn most slowly, the others lie close together"}}
 import matplotlib.pyplot as plt
@@ -109,18 +112,20 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** the clock first. Nearly all of the time is waiting, so two actors take half as long
-# as one, and four a quarter. One actor saves only the few percent that learning takes, because
-# it collects while the learner learns. (The processor is an AMD EPYC with two cores; what to
-# look at are the ratios.)
+# as one, and four a quarter. One actor saves only the few percent that learning takes, because it
+# collects while the learner learns. (The processor is an AMD EPYC with two cores; look at the
+# ratios, not at the seconds.)
 #
-# **Notice** then that no step teaches more than before, and that old data teach less. Four
-# actors have a lag of 7 and learn the least from their 100,000 steps. With only *one slot* for
-# each actor, which is what the next section is about, they take a few percent longer, and the
-# lag is 3. Their return while training is higher by 75 (32 to 117, the t interval of the paired
-# differences over ten seeds). Two actors have the same lag of 3, and no difference is seen
-# between the two. The mean return of four actors with one slot first reaches 250 after 12
-# seconds, that of the learner alone after 72. That is the trade of this chapter: more data in
-# a second, or younger data.
+# **Notice** then that no step teaches more than before, and that the oldest data teach least.
+# (All runs use V-trace. In {doc}`impala` a long lag slowed V-trace down, and uncorrected runs not
+# visibly, so part of this price may be that of the correction.) Four actors have a lag of 7 and
+# learn the least from their 100,000 steps. With only *one slot* for each actor, which is what the
+# next section is about, they take a few percent longer, and the lag is 3. Their return while
+# training is higher by 75 (32 to 117, the t interval of the paired differences over ten seeds).
+# Two actors with two slots each also have a lag of 3, and no difference is seen between them and
+# four actors with one slot. The mean return of four actors with one slot first reaches 250 after
+# 12 seconds, that of the learner alone after
+# 72. That is the trade of this chapter: more data in a second, or younger data.
 #
 # The settings were chosen among nine on seeds 100 to 102. `python -m benchmarks.impala_learning
 # impala_waiting` trained the runs.
@@ -200,12 +205,13 @@ picture
 # | an actor reads half of the new weights | they are written into its own slot while the learner has the token |
 # | an actor is killed while it writes | its token never comes; its pipe closes, and the learner sees that at once |
 # | an actor is killed while it sends | a message as small as a token goes through a pipe as a whole or not at all |
-# | an unroll is lost or counted twice | the learner knows which tokens an actor holds, and its successor gets the same ones |
+# | an unroll is lost or counted twice | the learner knows which tokens each actor holds, and a dead actor's successor gets the same ones |
 # | the learner is slow | no tokens are left, so the actors sleep; memory never grows |
 # | the learner is killed | the pipes close for the actors too, and they exit |
 #
-# One thing is not prevented. An actor that *hangs* looks like one that is slow, so the others
-# go on without it, and if all of them hang, the learner waits until you press Ctrl-C twice.
+# One failure is not prevented. An actor that *hangs* looks like one that is slow, so the others
+# go on without it. If all of them hang, the learner waits until you press Ctrl-C twice: the first
+# time only asks it to finish its iteration.
 #
 # ## The lag
 #
@@ -225,9 +231,9 @@ picture
 # d = n_A n_S - 1 .
 # $$ (lag-of-turns)
 #
-# That is the delay. V-trace corrects what it does to the targets, as long as the old policy is
-# not too far away. The memory is bounded too. If $b_w$ and $b_u$ are the bytes of the weights
-# and of an unroll, it is
+# That is the delay. V-trace corrects for it as long as the old policy is not too far away, at the
+# price that {doc}`impala` measured. The memory is bounded too. If $b_w$ and $b_u$ are the bytes
+# of the weights and of an unroll, it is
 #
 # $$
 # n_A \, n_S \, (b_w + b_u) .
@@ -239,7 +245,8 @@ picture
 #
 # ## Line by line
 #
-# The settings are those of {doc}`impala` and four more.
+# The settings are those of {doc}`impala` and four more. There is no replay: each unroll is
+# learned from as it arrives, `update_per_collect` times, and then its slot is free.
 
 
 # %% tags=["export"]
@@ -343,10 +350,10 @@ for pocket in ("weights", "unroll"):
 # ### The actor
 #
 # The actor is the same wherever it runs. It gets weights and a place to write to, and knows
-# nothing of tokens, processes or learners. Acting needs the action only, and for that
-# `numpy_act` of {doc}`workshop/fast` is quick. V-trace also needs the log-probability of each
-# action. The weights stay the same for a whole unroll, so these are computed at its end, all
-# at once.
+# nothing of tokens, processes or learners. To act it needs only the action, which `numpy_act` of
+# {doc}`workshop/fast` computes faster than PyTorch does for networks this small. V-trace also
+# needs the log-probability of each action. The weights stay the same for a whole unroll, so these
+# are computed at its end, all at once.
 
 
 # %% tags=["export"]
@@ -409,9 +416,10 @@ print("returns of episodes that ended:", ended[~np.isnan(ended)])
 # %% [markdown]
 # ### Transports
 #
-# A **transport** carries slots to the actors and back, and replaces actors that die. To the
-# learner all transports look alike: `submit` gives a slot to its actor, `receive` waits for a
-# whole unroll, and a census counts who is at work and who has died.
+# A **transport** carries slots to the actors and back, and replaces actors that die. In the code
+# a slot goes by two numbers, its actor's and its own: `Slot`. To the learner all transports look
+# alike: `submit` gives a slot to its actor, `receive` waits for a whole unroll, and a census
+# counts who is at work and who has died.
 
 
 # %% tags=["export", "hide-input"]
@@ -764,8 +772,8 @@ fig.tight_layout()
 # %% [markdown]
 # **Notice** that lag 0 is on-policy: each ratio is 1. The lag is what {eq}`lag-of-turns` says,
 # and the larger it is, the further the ratios are from 1. A little more than half of them lie
-# above, because the policy becomes more certain: actions that it often takes become likelier
-# still. V-trace counts those once, and the others less.
+# above, probably because the policy becomes more certain, and actions that it often takes become
+# likelier still. V-trace clips those ratios to 1; steps with a smaller ratio count less.
 
 # %% tags=["claims"]
 assert lags == [0, 1, 3, 7, 15], "the lag of turns"
@@ -785,9 +793,10 @@ assert all(0.5 < share < 0.65 for share in above[1:]), "a little more than half"
 # barriers, which Python does not have.
 #
 # **The processes** come from a *fork server*. Importing PyTorch takes seconds. The server is a
-# fresh process that imports this module once and then copies itself for each actor, so that a
-# new actor costs only a copy and its environments. Copying the learner itself would be wrong:
-# the copy would have the locks of all its threads, but only one of the threads.
+# fresh process that imports this module once and then copies itself for each actor, so that a new
+# actor costs only a copy and its environments. Copying the learner itself would be wrong: a copy
+# keeps only one thread but all locks, and a lock that another thread held would never be
+# released.
 #
 # **Ctrl-C** goes from the terminal to all processes. The learner wants to finish its iteration
 # and needs its actors for that, so they start with the signal blocked. They end when their pipe
@@ -1031,10 +1040,10 @@ def transport_named(name: str) -> MakeTransport:
 # ## Kill them
 #
 # Two actors work for a learner. After 25 unrolls, and after every 50 more, one of them is killed
-# with `SIGKILL`, which no process can catch. (A notebook cannot start processes that run its own
-# functions, because they have no file to import them from, so this is a small program that is
-# started with a command. Its last `if` is needed wherever a script starts actors: each of them
-# imports the script to find what it defines.)
+# with `SIGKILL`, which no process can catch. (New processes import the functions that they run
+# from a file, and a notebook has none. So the hidden cell starts a small program. It ends with
+# `if __name__ == "__main__":`, as every script that starts actors must, because each actor
+# imports the script.)
 
 # %% tags=["hide-input"]
 import json
@@ -1080,7 +1089,7 @@ for slots, story in stories.items():
         f"{last['charts/replaced']}, steps trained on {last['step']} = 200 x 16 x 4"
     )
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two histograms of the lag of 200 unrolls, with one slot for each of two actors and with four. Nearly all lie at or left of a dashed line, which is at 1 with one slot and at 7 with four; a few are larger"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two histograms of the lag of 200 unrolls, with one slot for each of two actors and with four. Most lie at or left of a dashed line, which is at 1 with one slot and at 7 with four; the others reach 15 and more"}}
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.4), sharey=True)
 shares = {}
 for axis, (slots, story) in zip(axes, stories.items(), strict=True):
@@ -1098,8 +1107,8 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that the count of steps is exact, although four actors were killed in each run. Most
-# lags are at most what {eq}`lag-of-turns` gives for actors that take turns. Some are larger:
-# while a dead actor is being replaced, the other one goes round more often, and the first
+# lags are at most what {eq}`lag-of-turns` gives for actors that take turns. The others are
+# larger: while a dead actor is being replaced, the other one goes round more often, and the first
 # unrolls of the new one come late. Watch the lag in every run; the command shows it in its
 # progress bar.
 
@@ -1229,10 +1238,10 @@ assert all(low < 0.7 and high > 1.5 for low, high in spread.values()), "it is wr
 # | weights | one version for an unroll | [one version](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L506-L511) for an unroll | one shared model, [written](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L295) while it is read | [copied](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/utils/model_sharing.py#L130-L132) under a lock when they are new | sent every `broadcast_interval` updates |
 # | an actor dies | replaced, nothing is lost | not looked at here | [not noticed](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L502) before the end | [reported](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/runners/runner.py#L581-L601) after a long silence | not looked at here |
 #
-# Look at the row "weights": one of the four falls into the third trap, though it notes the
-# logits while it acts, so its ratios are right. We read the code at the linked commits.
+# Look at the row "weights": torchbeast falls into the third trap, but it notes the logits while
+# it acts, so its ratios are right. We read the code at the linked commits.
 #
-# There is another way to divide the work. SEED {cite:p}`espeholt2020` lets actors only step
+# There is another way to divide the work. In SEED {cite:p}`espeholt2020` actors only step
 # environments and send observations, and one server computes all actions in large batches on an
 # accelerator. Sample Factory {cite:p}`petrenko2020` does that within one machine, Sebulba
 # {cite:p}`hessel2021` with the environments on a TPU's host. With large networks it pays. The
@@ -1265,8 +1274,8 @@ assert last["charts/lag"] == 3
 # - The price is the lag. In turns it is the number of unrolls under way, less one.
 # - A slot belongs to one side at a time. A token through a pipe hands it over, so nothing is
 #   half read, and memory is bounded.
-# - The learner knows which tokens an actor holds. Its successor gets the same, so a killed
-#   process costs no unroll and no count.
+# - The learner knows which tokens an actor holds. A dead actor's successor gets the same ones, so
+#   a killed process costs no unroll and leaves the count right.
 # - The same actor runs in one process, in many, or on a cluster.
 #
 # ## Exercises
@@ -1295,10 +1304,10 @@ predict(
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# An actor has died. The function gets what the learner saw of it: `("go", slot)` is a token that
-# it sent, `("whole", slot)` one that came back. It is meant to return the tokens that the
-# successor must get, in the order in which they were sent. It is right as long as nothing has
-# come back; after that, two sides may have the same token. Fix it.
+# An actor has died. The function gets the learner's record of that actor: `("go", slot)` is a
+# token that the learner sent, `("whole", slot)` one that came back with its unroll. It is meant
+# to return the tokens that the successor must get, in the order in which they were sent. It is
+# right as long as nothing has come back; after that, two sides may have the same token. Fix it.
 
 
 # %%
@@ -1349,8 +1358,9 @@ grade(answer, left_behind, *[(events,) for events in accidents])
 #
 # Do more than two slots ever help? Here the tokens of one actor are followed on paper. An update
 # takes 1 second. An unroll takes half a second, but every tenth one takes 4. `pace(slots)`
-# returns how many unrolls are learned from in a second. How many slots does the actor need for
-# 98 % of the pace that it has with 20? Guess first, then return the smallest number.
+# returns how many unrolls are learned from in a second. How many slots does the actor need for 98
+# % of the pace that it has with 20? Guess first, then let `answer` return the smallest such
+# number.
 
 
 # %%

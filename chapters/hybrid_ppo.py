@@ -754,7 +754,7 @@ class HybridActions:
 
     @checked
     def to_env(self, action: HybridAction | Float[Tensor, "B C"]) -> Any:
-        """Turn actions into what a vector environment's ``step`` takes, a nest of arrays.
+        """Turn actions into the nest of arrays that ``envs.step`` takes.
 
         ``action`` is a tree in which [-1, 1] is the whole range of an argument, or rows
         of the type and its arguments.

@@ -106,11 +106,12 @@ picture.text(436, 204, "trains both values,\nholds the policy", "accent", "end")
 picture
 
 # %% [markdown]
-# A **policy phase** is an iteration of PPO, with separate encoders for policy and value.
-# After $N_\pi$ of them comes one **auxiliary phase**. It trains the value once more, on all
-# data of these phases. And it trains a second value, the *auxiliary* value, whose head sits
-# on the policy's encoder. Its estimates are never used. It is there so that the policy's
-# encoder learns what matters for the return. In words (algorithm 1 of the paper):
+# A **policy phase** is one iteration of PPO, with separate encoders for policy and value. (The
+# paper calls $N_\pi$ iterations together one policy phase.) After $N_\pi$ of them comes one
+# **auxiliary phase**. It trains the value once more, on all data of these phases. It also trains
+# a second value, the *auxiliary* value, whose head sits on the policy's encoder. Its estimates
+# are never used: it is there only so that the policy's encoder learns what matters for the
+# return. In words (algorithm 1 of the paper):
 #
 # ```text
 # repeat
@@ -128,18 +129,19 @@ picture
 #
 # ## A tug of war
 #
-# Could policy and value not simply share an encoder, as in many implementations of PPO? Then
-# two gradients arrive there, $g_\pi$ from the policy's loss and $g_V$ from the value's. The
-# cosine of the angle between them,
+# Could policy and value not simply share an encoder, as in many implementations of PPO? On
+# CartPole that cost a lot of return ({doc}`ppo_evidence`). Two gradients arrive in a shared
+# encoder, $g_\pi$ from the policy's loss and $g_V$ from the value's. The cosine of the angle
+# between them,
 #
 # $$
 # \cos(g_\pi, g_V) = \frac{g_\pi \cdot g_V}{\lVert g_\pi \rVert \, \lVert g_V \rVert} ,
 # $$ (def-gradient-cosine)
 #
-# is below zero where a step for the value undoes some of a step for the policy. Here is PPO
-# with a shared encoder on CartPole, with both gradients taken before each update, for three
-# seeds. It runs with the rewards as they are, and again with a twentieth of them, which is
-# the same task.
+# is below zero where a step for the value undoes some of a step for the policy. Here is PPO with
+# a shared encoder on CartPole, with both gradients taken before each update, for three seeds. The
+# value's loss counts half, as in {doc}`ppo`. Each seed runs once with the rewards as they are,
+# and once with a twentieth of them, which is the same task.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 20 iterations. Left: the cosines between the gradients of value and policy, scattered on both sides of zero. Right, on a logarithmic scale: with the rewards as they are the value's gradient is mostly ten to a hundred times as long as the policy's, with small rewards it is mostly shorter"}}
 import gymnasium as gym
@@ -214,12 +216,12 @@ axes[1].legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that the two gradients point against each other about as often as not. They are
-# not unrelated: two random directions among the encoder's 4,480 weights would have a cosine
-# near 0.01. With the rewards as they are it is often above a half, so both losses pull along
-# the same line, now together and now against each other. **Notice** also who wins. With the
-# rewards as they are, the value's gradient is many times as long, and the encoder goes where
-# the value wants it. With small rewards the policy's is mostly the longer one.
+# **Notice** that the two gradients point against each other about as often as not. They are not
+# unrelated: two random directions among the encoder's 4,480 weights would have a cosine near
+# 0.01. With the rewards as they are, the size of the cosine is often above a half, so both losses
+# pull along the same line, now together and now against each other. **Notice** also who wins.
+# With the rewards as they are, the value's gradient is many times as long, and the encoder goes
+# where the value wants it. With small rewards the policy's is mostly the longer one.
 #
 # So a shared encoder needs a weight for the value's loss that fits the rewards of the task.
 # Two encoders need no such weight, but then the policy sees nothing of what the value has
@@ -253,9 +255,9 @@ assert np.median(short) < 1, "the policy's is mostly the longer one"
 # \mathcal L_{V^{\text{aux}}} = \bigl( V^{\text{aux}}_\theta(s) - G^\lambda \bigr)^2 .
 # $$ (phase-auxiliary)
 #
-# The policy reads the same features, so this could turn it into anything. Therefore a third
-# term holds it to $\pi_{\text{old}}$, the policy at the start of the phase. It is called the
-# **clone** term:
+# The policy reads the same features, so on its own this could change it beyond recognition. A
+# third term, the **clone** term, therefore holds it to $\pi_{\text{old}}$, the policy at the
+# start of the phase:
 #
 # $$
 # \mathcal L_{\text{clone}} = \operatorname{KL} \bigl(
@@ -410,7 +412,7 @@ class ConvolutionalEncodingNetwork(nn.Module):
 
     Args:
         observation_spec: A Box with channels, height and width. The channels may come
-            last; they are the fewer of both ends. Bytes are scaled to [0, 1].
+            first or last: the shorter of the two axes. Bytes are scaled to [0, 1].
         hidden: Number of features, kept as ``output_size``.
     """
 
@@ -514,8 +516,10 @@ def make_phasic_policy(
 # `num_epochs` is both $E_\pi$ and $E_V$, the epochs of policy and value in a policy phase,
 # `aux_epochs` is $E_{\text{aux}}$, and `clone_weight` is $\beta$.
 #
-# As in the paper's code, a minibatch of the auxiliary phase is made of *chunks*, some
-# consecutive steps of one environment.
+# PPO shuffles single steps. Here, as in the paper's code, a minibatch is made of *chunks*: some
+# consecutive steps of one environment. A network with memory would need them in order. Ours has
+# none, so for us a chunk is only the unit that is shuffled. `kl_reference` says which policy the
+# clone term holds to; a trap below shows why that matters.
 
 
 # %% tags=["export"]
@@ -590,9 +594,9 @@ def ppg_settings(env: str) -> PPGConfig:
 # %% [markdown]
 # ## The auxiliary phase
 #
-# `AuxiliaryPhase` shares the policy with the policy phase and owns everything else: a buffer,
-# the order of its minibatches, and an optimiser. The optimiser needs running averages of its
-# own, because the gradients of this loss differ in size from those of PPO.
+# `AuxiliaryPhase` shares the policy with the policy phase and owns everything else: a buffer, the
+# order of its minibatches, and an optimiser. Its optimiser is separate because Adam keeps running
+# averages of gradients, and those of this loss differ in size from PPO's.
 
 
 # %% tags=["export"]
@@ -695,8 +699,8 @@ class AuxiliaryPhase:
                 history.append(self.learn(data.take(chosen)))
         self.buffer.clear()
 
-        # Means over the last epoch. Before the first step the divergence is that of the
-        # start.
+        # Means over the last epoch. The first row was computed before any step, so its
+        # divergence is that of the start.
         table = torch.stack(history)
         names = ("value_loss", "aux_value_loss", "kl", "grad_norm")
         means = table[-parts:].mean(0).tolist()
@@ -746,8 +750,10 @@ class AuxiliaryPhase:
 # %% [markdown]
 # ## The algorithm
 #
-# `PPGAlgorithm` alternates the two phases. An iteration is one iteration of PPO. What PPO saw
-# of it goes into the buffer, and every `aux_interval` iterations an auxiliary phase follows.
+# `PPGAlgorithm` alternates the two phases. Each iteration is one of PPO. What PPO saw goes into
+# the buffer, together with the rows of the policy that acted, which only `kl_reference="rollout"`
+# needs; hence they are computed before the update. Every `aux_interval` iterations an auxiliary
+# phase follows.
 
 
 # %% tags=["export"]
@@ -880,8 +886,10 @@ for step in steps[phases]:
 # %% [markdown]
 # **Notice** that at the start of a phase the divergence is exactly 0: the policy is its own
 # clone. Then the policy drifts, in spite of the clone term. With scaled rewards it drifts much
-# less. The errors of the values are squares, so rewards twice as large weigh four times as much
-# against the clone term.
+# less. Look on the left at what the return does right after a phase. If it falls there, one run
+# cannot say whether the drift is the reason; {doc}`ppg_evidence` comes back to it. Why does the
+# size of the rewards matter? The errors of the values are squares, so rewards twice as large
+# weigh four times as much against the clone term.
 
 # %% tags=["claims"]
 (start, plain), (_, small) = drifts.values()
@@ -896,12 +904,12 @@ assert small.max() < 0.2 * plain.max(), "much less with scaled rewards"
 #
 # ## See it: an auxiliary phase
 #
-# What does one auxiliary phase do? We let PPO balance a pole for a while and collect the data
-# of 16 policy phases. From this point we run the auxiliary phase several times: for one, three
-# and six epochs, and with the clone weights 0 and 1. Then we ask the network about all of the
-# data. Rewards are a twentieth again, so that errors of values and nats are of about the same
-# size. Errors are divided by the variance of the targets, so a constant value would have an
-# error of 1 at best.
+# What does one auxiliary phase do? We let PPO balance a pole for a while and collect the data of
+# 16 policy phases. From this point we run the auxiliary phase several times: for one, three and
+# six epochs, and with the clone weights 0 and 1. Then we measure, on all of the data, both errors
+# and how far the policy has moved. Rewards are a twentieth again, so that errors of values and
+# nats are of about the same size. Errors are divided by the variance of the targets, so a
+# constant value would have an error of 1 at best.
 
 
 # %%
@@ -991,9 +999,9 @@ assert (drift[1] < 0.4 * drift[0]).all(), "several times smaller, for each seed"
 # ### Trap: the clone of a policy that is gone
 #
 # What is "the old policy" of the clone term? The paper means the one at the start of the
-# auxiliary phase. ALF stores the distribution of the rollout and clones that one. In the
-# meantime up to $N_\pi$ policy phases have improved the policy, and the clone term pulls it
-# back to where it came from. `kl_reference="rollout"` does the same. How far away is it?
+# auxiliary phase. ALF stores the distribution of the rollout and clones that one. In the meantime
+# up to $N_\pi$ policy phases have improved the policy, and the clone term pulls it back to where
+# it came from. `kl_reference="rollout"` does the same. How far away is that policy?
 
 # %%
 starts = {}
@@ -1004,8 +1012,9 @@ for reference in ("snapshot", "rollout"):
     print(np.round(starts[reference], 4))
 
 # %% [markdown]
-# From the snapshot it is zero, and so is its gradient: at first the term does nothing. It only
-# grows as the policy moves.
+# From the snapshot it is zero, and so is its gradient: at first the term does nothing, and it
+# grows only as the policy moves. From the rollouts it is a few tenths of a nat before the first
+# step. So from the first step on, the clone term undoes what PPO has learned.
 
 # %% tags=["claims"]
 assert max(map(abs, starts["snapshot"])) < 1e-6, "zero"
@@ -1027,7 +1036,8 @@ print(f"divergence of a policy from itself: {loss.item()}")
 print("its gradient:", new.grad.tolist())
 
 # %% [markdown]
-# The value is not a number, and the gradient makes every action that was taken less likely. A
+# The loss is not a number, but its gradient is finite, so the training goes on without an error.
+# And that gradient makes every action that was taken less likely, whatever its advantage. A
 # divergence between two distributions, such as `policy.actions.kl`, has no such trap.
 
 # %% tags=["claims"]
@@ -1053,6 +1063,10 @@ inner = lambda_returns(reward[:7], zero[:7], never[:7], never[:7], 0.99, 0.95)
 print("with a zero appended:", [f"{x:.1f}" for x in [*inner.flatten().tolist(), 0.0]])
 
 # %% [markdown]
+# Each target misses one reward, and that of the last step is the old value, here zero. With good
+# old values the other targets would hardly suffer; the last one would still teach nothing new.
+
+# %% [markdown]
 # ## What well-known implementations do
 #
 # | question | this chapter | the paper's code | ALF | CleanRL | DI-engine |
@@ -1061,7 +1075,6 @@ print("with a zero appended:", [f"{x:.1f}" for x in [*inner.flatten().tolist(), 
 # | targets | stored with the rollout | [stored](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L160-L161) | [from what the rollout said](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_phase_loss.py#L116-L134), chunk by chunk | [stored](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L418) | [stored](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppg.py#L305-L307) |
 # | cloned policy | at the start of the phase, or of the rollout | [at the start of the phase](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L262-L264) | [of the rollout](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_algorithm.py#L180-L184) | [at the start of the phase](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L423-L433) | [log-probabilities of the actions](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/ppg.py#L63-L67) |
 # | optimiser | one for each phase | [one for each phase](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L239) | [one for each phase](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg_algorithm.py#L90-L91) | [one for both](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L265) | [one for each part](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppg.py#L182-L183) |
-# | buffer after a phase | emptied | [emptied](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L276) | [overwritten step by step](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_algorithm.py#L160-L173) | [overwritten](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L417-L418) | [emptied](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppg.py#L688) |
 # | truncated step | bootstraps | [counts as the end](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppo.py#L37-L42) | bootstraps | [counts as the end](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L324-L332) | [counts as the end](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppg.py#L486-L495), unless ends are ignored |
 #
 # We read the code at the linked commits.
@@ -1175,10 +1188,10 @@ grade(on(answer), on(right), (0,), (1,), (2,))
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# A clone weight of 1 held the policy well. How much smaller may it be? Guess first. Then find
-# the smallest of `weights` with which the policy drifts less than half as far in six epochs as
-# without the clone term. `drift_with(weight)` runs the phase for the three seeds and returns the
-# mean of their drifts.
+# A clone weight of 1 held the policy well. How much smaller may it be? Guess first. Then let
+# `answer` return the smallest of `weights` with which the policy drifts less than half as far in
+# six epochs as without the clone term. `drift_with(weight)` runs the phase for the three seeds
+# and returns the mean of their drifts.
 
 # %%
 from functools import cache

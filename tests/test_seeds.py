@@ -48,7 +48,8 @@ PLACES = {
     "PPGRolloutInfo PPGTrainInfo TimeStep ppg_network_forward",
     "off_policy": "vtrace_data vtrace_error_continuous_action "
     "vtrace_error_discrete_action",
-    "impala": "IMPALAConfig IMPALAPolicy",
+    "impala": "IMPALAConfig VTraceLearner",
+    "workshop.ding": "IMPALAPolicy",
 }
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_ppo.py (edit there); digest 710d468e23af5405
+# Generated from chapters/hybrid_ppo.py (edit there); digest e2a53716f26f0b9e
 """Hybrid PPO: one ratio for a type and its arguments, and the policy that acts."""
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class HybridActions:
 
     @checked
     def to_env(self, action: HybridAction | Float[Tensor, "B C"]) -> Any:
-        """Turn actions into what a vector environment's ``step`` takes, a nest of arrays.
+        """Turn actions into the nest of arrays that ``envs.step`` takes.
 
         ``action`` is a tree in which [-1, 1] is the whole range of an argument, or rows
         of the type and its arguments.

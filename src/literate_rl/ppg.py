@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest a627cfda99a4ace3
+# Generated from chapters/ppg.py (edit there); digest c2df01e3c87af1a9
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class ConvolutionalEncodingNetwork(nn.Module):
 
     Args:
         observation_spec: A Box with channels, height and width. The channels may come
-            last; they are the fewer of both ends. Bytes are scaled to [0, 1].
+            first or last: the shorter of the two axes. Bytes are scaled to [0, 1].
         hidden: Number of features, kept as ``output_size``.
     """
 
@@ -428,8 +428,8 @@ class AuxiliaryPhase:
                 history.append(self.learn(data.take(chosen)))
         self.buffer.clear()
 
-        # Means over the last epoch. Before the first step the divergence is that of the
-        # start.
+        # Means over the last epoch. The first row was computed before any step, so its
+        # divergence is that of the start.
         table = torch.stack(history)
         names = ("value_loss", "aux_value_loss", "kl", "grad_norm")
         means = table[-parts:].mean(0).tolist()
