@@ -127,8 +127,8 @@ fig.tight_layout()
 # 12 seconds, that of the learner alone after
 # 72. That is the trade of this chapter: more data in a second, or younger data.
 #
-# The settings were chosen among nine on seeds 100 to 102. `python -m benchmarks.impala_learning
-# impala_waiting` trained the runs.
+# All runs share their settings, which were chosen among nine on seeds 100 to 102. `python -m
+# benchmarks.impala_learning impala_waiting` trained the runs.
 
 # %% tags=["claims"]
 from literate_rl.evaluation import paired_difference
