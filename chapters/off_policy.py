@@ -803,10 +803,9 @@ assert not right.any(), "nothing was better than expected"
 # ### Trap: a decay in one place only
 #
 # With $\lambda < 1$ the target $v_t$ mixes short and long returns. The advantage must mix them as
-# well. DI-engine puts [$r_t + \gamma v_{t+1} -
-# V(s_t)$](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L45)
-# there, the form for $\lambda = 1$, and its $\lambda$ is 0.95. On-policy the advantage should be
-# that of GAE:
+# well. DI-engine [uses](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L45)
+# $r_t + \gamma v_{t+1} - V(s_t)$, the form for $\lambda = 1$, and its $\lambda$ is 0.95.
+# On-policy the advantage should be that of GAE:
 
 # %%
 from literate_rl.advantages import gae

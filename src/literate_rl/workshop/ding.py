@@ -1,9 +1,10 @@
-# Generated from chapters/workshop/ding.py (edit there); digest 9c86465f55a248c1
+# Generated from chapters/workshop/ding.py (edit there); digest cb2b3ae944918e07
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import import_module
@@ -11,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-import treetensor.torch as ttorch
 from gymnasium import spaces
 from torch import Tensor, nn
 
@@ -20,6 +20,11 @@ from literate_rl.impala import IMPALAConfig, Unroll, VTraceLearner
 from literate_rl.off_policy import continuous_terms, discrete_terms, vtrace_data
 from literate_rl.workshop.nests import map_nest
 from literate_rl.workshop.signatures import checked
+
+# On import the package calls a function that torch has renamed, and torch warns.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)
+    import treetensor.torch as ttorch
 
 __all__ = ["IMPALAPolicy", "IMPALAPolicyConfig", "Timestep", "collate"]
 
