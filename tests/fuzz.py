@@ -339,26 +339,29 @@ def assert_held(
         AssertionError: If a legal call raises, an illegal one does not or names another
             argument, or a tensor of the caller has changed.
     """
-    count = 0
-    for _ in range(runs):
-        arguments = legal_call(function, random, **given)
-        before = cloned(arguments)
+    calls = [legal_call(function, random, **given) for _ in range(runs)]
+    return sum(assert_call_held(function, arguments, **given) for arguments in calls)
+
+
+def assert_call_held(function: Any, arguments: dict[str, Any], **given: Any) -> int:
+    """Do the same with one legal call, which need not be drawn from the signature."""
+    before, count = cloned(arguments), 0
+    try:
+        function(**arguments)
+    except (TypeError, ValueError) as error:
+        raise AssertionError(f"a legal call was refused: {error}") from error
+    assert same(arguments, before), "a legal call changed its arguments"
+    for name, what, bad in illegal_calls(function, arguments, **given):
+        count += 1
+        before = cloned(bad)
         try:
-            function(**arguments)
+            function(**bad)
         except (TypeError, ValueError) as error:
-            raise AssertionError(f"a legal call was refused: {error}") from error
-        assert same(arguments, before), "a legal call changed its arguments"
-        for name, what, bad in illegal_calls(function, arguments, **given):
-            count += 1
-            before = cloned(bad)
-            try:
-                function(**bad)
-            except (TypeError, ValueError) as error:
-                if name not in str(error):
-                    raise AssertionError(f"{name}, {what}: {error}") from error
-            else:
-                raise AssertionError(f"{name} may be {what}")
-            assert same(bad, before), f"{name}, {what}: the arguments changed"
+            if name not in str(error):
+                raise AssertionError(f"{name}, {what}: {error}") from error
+        else:
+            raise AssertionError(f"{name} may be {what}")
+        assert same(bad, before), f"{name}, {what}: the arguments changed"
     return count
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 4fddcc6e8f182ede
+# Generated from chapters/workshop/nests.py (edit there); digest 986d01c417f677b2
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -214,7 +214,10 @@ def as_mask(
     mask: Any, shape: tuple[int, int], device: torch.device | None = None
 ) -> Tensor:
     """Return a table of zeros and ones as a bool tensor (K, A)."""
-    table = torch.as_tensor(mask, device=device)
+    try:
+        table = torch.as_tensor(mask, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"mask must be a table of zeros and ones: {error}") from error
     if table.shape != shape:
         raise ValueError(
             "mask must have a row for each action type and a column for each argument, "
