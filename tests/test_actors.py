@@ -30,7 +30,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import counting, deadly
 
-from literate_rl.__main__ import main
 from literate_rl.actors import (
     Actor,
     ActorLearner,
@@ -46,6 +45,7 @@ from literate_rl.agents import make_envs
 from literate_rl.hybrid_ppo import make_hybrid_policy
 from literate_rl.impala import Unroll, VTraceLearner, impala_settings
 from literate_rl.policies import make_policy
+from literate_rl.workshop.cli import main
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.runs import Run, fit, flat_env, load_checkpoint
 

@@ -31,7 +31,7 @@ FOUNDATIONS = {
     "workshop.episodes",
     "workshop.worlds",
 }
-ADAPTERS = {"workshop.alf", "workshop.cluster", "workshop.ding"}
+ADAPTERS = {"workshop.alf", "workshop.cli", "workshop.cluster", "workshop.ding"}
 
 
 def each(*kinds: str) -> pytest.MarkDecorator:
@@ -272,7 +272,7 @@ def names_of_modules() -> dict[str, str]:
     return {
         name: f"literate_rl.{module}"
         for module in MODULES
-        if module not in tangle.FOR_WRITERS
+        if module not in tangle.NOT_AT_THE_TOP
         for name in exported(module)
     }
 

@@ -21,8 +21,8 @@ from ray.cluster_utils import Cluster
 from test_actors import Witness, policy_for
 from worlds import counting
 
-from literate_rl.__main__ import main
 from literate_rl.actors import Actor, slot_layout
+from literate_rl.workshop.cli import main
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.runs import load_checkpoint
 

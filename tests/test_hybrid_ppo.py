@@ -34,7 +34,6 @@ from hypothesis import strategies as st
 from learning import median_of_seeds
 
 from literate_rl import hybrid_ppo
-from literate_rl.__main__ import main
 from literate_rl.agents import make_envs, seed_everything
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_action import (
@@ -56,6 +55,7 @@ from literate_rl.ppo_error import (
     policy_error_from_log_prob,
     ppo_policy_data,
 )
+from literate_rl.workshop.cli import main
 from literate_rl.workshop.nests import as_space, leaves, plain_space
 from literate_rl.workshop.runs import fit, load, save_checkpoint
 from literate_rl.workshop.worlds import Moving

@@ -107,16 +107,16 @@ def module_text(chapter: Path, notebook: NotebookNode, root: Path = ROOT) -> str
     return HEADER.format(chapter.relative_to(root).as_posix(), digest(body)) + body
 
 
-# What these export, such as `Box` and `plot`, serves those who write a chapter. In the
-# package's own name space it would only be in the way.
-FOR_WRITERS = {"workshop.pictures", "workshop.signatures"}
+# What these export, such as `Box` and `main`, serves those who write a chapter, or the
+# command line. In the package's own name space it would only be in the way.
+NOT_AT_THE_TOP = {"workshop.cli", "workshop.pictures", "workshop.signatures"}
 
 
 def names_text(modules: dict[str, str]) -> str:
     """Return the stub of the package: what modules list in ``__all__``, re-exported."""
     body = "from . import workshop as workshop\n"
     for module, text in modules.items():
-        names = [] if module in FOR_WRITERS else public_names(text)
+        names = [] if module in NOT_AT_THE_TOP else public_names(text)
         lines = "".join(f"    {name} as {name},\n" for name in names)
         if names:
             body += f"from .{module} import (\n{lines})\n"

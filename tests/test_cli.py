@@ -20,10 +20,10 @@ import torch
 from processes import Child
 from torch import Tensor
 
-from literate_rl.__main__ import Command, main, settings_of
 from literate_rl.evaluation import evaluate
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo import PPOConfig, ppo_settings
+from literate_rl.workshop.cli import Command, main, settings_of
 from literate_rl.workshop.runs import (
     Run,
     load,
