@@ -102,7 +102,8 @@ nitpick_ignore_regex = [
     ("py:class", r"(Level|Tone|Frame|MazeSize|RenderMode|Gaussian|MeanAndDeviation)"),
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),
     ("py:class", r"torch\.autograd\.function\.Function|Detach"),
-    ("py:class", r"(jaxtyping\..*|math\.inf|.*\.(AnyCallable|Plan|Config))"),
+    ("py:class", r"(jaxtyping\..*|math\.inf|.*\.(AnyCallable|Plan|Config|Annotated))"),
+    ("py:class", "OmitArgPrefixes"),
     ("py:obj", r".*\.cli\.Config"),
     ("py:class", r"(spaces|nn|ttorch)\..*"),
 ]

@@ -381,7 +381,7 @@ def run(words):
     done = subprocess.run(command, cwd=place.name, capture_output=True, text=True)
     print(f"$ python -m literate_rl {words}")
     lines = [line.strip("─╭╮╰╯│ ") for line in done.stderr.splitlines()]
-    print(done.stdout or [line for line in lines if line][-1])
+    print(done.stdout or [line for line in lines if "rror" in line][-1])
     return done
 
 
