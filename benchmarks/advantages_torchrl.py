@@ -65,7 +65,9 @@ def cases() -> Iterator[Case]:
         steps = batch(*size)
         columns = torchrl_columns(steps)
         double = [x.double() if x.is_floating_point() else x for x in steps]
-        expected = gae_loop(*double, gamma=GAMMA, lambda_=LAMBDA)
+        reward, value, next_value, terminated, truncated = double
+        td_error = reward + GAMMA * next_value * ~terminated - value
+        expected = gae_loop(td_error, GAMMA * LAMBDA * ~(terminated | truncated))
         theirs = torchrl_form(*columns).squeeze(-1).t()
         for answer in (theirs, gae(*steps)):
             torch.testing.assert_close(answer.double(), expected, rtol=0, atol=2e-5)
