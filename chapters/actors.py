@@ -683,11 +683,6 @@ class ActorLearner:
 
     # What follows is for the loop around the learner, `fit`, and for checkpoints.
     @property
-    def total_steps(self) -> int:
-        """Steps after which the training is over."""
-        return self.config.total_steps
-
-    @property
     def checkpoint_due(self) -> bool:
         """Whether the run is to be saved before the next iteration."""
         return self.version % self.config.checkpoint_interval == 0

@@ -543,11 +543,6 @@ class IMPALA:
         return self.collector.step
 
     @property
-    def total_steps(self) -> int:
-        """Steps after which the training is over."""
-        return self.config.total_steps
-
-    @property
     def checkpoint_due(self) -> bool:
         """Whether the next iteration starts with fresh environments."""
         return self.iteration % self.config.checkpoint_interval == 0

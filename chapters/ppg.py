@@ -820,11 +820,6 @@ class PPGAlgorithm:
         return self.ppo.step
 
     @property
-    def total_steps(self) -> int:
-        """Steps after which the training is over."""
-        return self.ppo.total_steps
-
-    @property
     def checkpoint_due(self) -> bool:
         """Whether the next iteration starts with fresh environments."""
         return self.ppo.checkpoint_due

@@ -478,7 +478,7 @@ class PPO:
         # The learning rate {eq}`annealing`.
         rate = self.config.learning_rate
         if self.config.anneal:
-            rate *= max(0.0, 1 - self.step / self.total_steps)
+            rate *= max(0.0, 1 - self.step / self.config.total_steps)
         self.optimizer.param_groups[0]["lr"] = rate
 
         # The noise of all steps is drawn at once, and each step takes its part.
@@ -605,11 +605,6 @@ class PPO:
     def step(self) -> int:
         """Steps taken so far, all environments together."""
         return self.collector.step
-
-    @property
-    def total_steps(self) -> int:
-        """Steps after which the training is over."""
-        return self.config.total_steps
 
     @property
     def checkpoint_due(self) -> bool:

@@ -20,6 +20,7 @@ import warnings
 import zipfile
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import imageio_ffmpeg
@@ -113,9 +114,10 @@ class Walker:
 
     def __init__(self, total_steps=80, interval=3):
         torch.manual_seed(0)
-        self.policy, self.config = small_policy(), None
+        self.policy = small_policy()
+        self.config = SimpleNamespace(total_steps=total_steps)
         self.generator = torch.Generator().manual_seed(1)
-        self.step, self.total_steps, self.interval = 0, total_steps, interval
+        self.step, self.interval = 0, interval
 
     @property
     def checkpoint_due(self):

@@ -326,7 +326,7 @@ def train(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]:
 def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
     """Say what became of a run, and show the agent on request."""
     print(f"checkpoint:    {run.checkpoint}")
-    if learner.step < learner.total_steps:
+    if learner.step < learner.config.total_steps:
         again = f"--resume {run.directory}"
         for option, value, runs_code in options_that_run_code(env, learner.config):
             again += f" {option} {value}" if runs_code else ""

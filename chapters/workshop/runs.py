@@ -106,7 +106,7 @@ class Learner(Protocol):
 
     Attributes:
         policy: The policy in training.
-        config: Its settings, a dataclass.
+        config: Its settings, a dataclass; ``total_steps`` says when it is done.
     """
 
     policy: Any
@@ -115,11 +115,6 @@ class Learner(Protocol):
     @property
     def step(self) -> int:
         """Steps taken so far, all environments together."""
-        ...
-
-    @property
-    def total_steps(self) -> int:
-        """Steps after which the learner is done."""
         ...
 
     @property
@@ -257,10 +252,6 @@ class HillClimber:
         self.step, self.iteration, self.best = 0, 0, -math.inf
 
     @property
-    def total_steps(self):
-        return self.config.total_steps
-
-    @property
     def checkpoint_due(self):
         return self.iteration % self.config.checkpoint_interval == 0
 
@@ -323,15 +314,16 @@ def fit(
     if run is not None:
         run.begin()  # better now than after the first iteration
     history: list[dict[str, float]] = []
+    total = learner.config.total_steps
     bar = tqdm(
-        total=learner.total_steps,
+        total=total,
         initial=learner.step,
         unit="step",
         disable=not progress,
         mininterval=0.5,
     )
     with bar, catch_interrupt() as interrupted:
-        while learner.step < learner.total_steps and not interrupted.is_set():
+        while learner.step < total and not interrupted.is_set():
             if run is not None and learner.checkpoint_due:
                 run.save(learner)
             start, before = time.perf_counter(), learner.step
@@ -342,7 +334,7 @@ def fit(
             if run is not None:
                 run.log(learner.step, metrics)
             bar.set_postfix(shown(metrics), refresh=False)
-            bar.update(min(taken, learner.total_steps - bar.n))
+            bar.update(min(taken, total - bar.n))
         # Whether it is finished or interrupted: nothing that was learned is lost.
         if run is not None:
             run.save(learner)

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 78b359ad03d7546e
+# Generated from chapters/actors.py (edit there); digest aad4d53470253937
 """Actors that collect for one learner, in turns or in processes of their own."""
 
 from __future__ import annotations
@@ -408,11 +408,6 @@ class ActorLearner:
         self.close()
 
     # What follows is for the loop around the learner, `fit`, and for checkpoints.
-    @property
-    def total_steps(self) -> int:
-        """Steps after which the training is over."""
-        return self.config.total_steps
-
     @property
     def checkpoint_due(self) -> bool:
         """Whether the run is to be saved before the next iteration."""

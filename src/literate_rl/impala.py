@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 7ebaf6abd7190f0d
+# Generated from chapters/impala.py (edit there); digest 88275ca3aebb07fb
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -305,11 +305,6 @@ class IMPALA:
     def step(self) -> int:
         """Steps taken so far, all environments together."""
         return self.collector.step
-
-    @property
-    def total_steps(self) -> int:
-        """Steps after which the training is over."""
-        return self.config.total_steps
 
     @property
     def checkpoint_due(self) -> bool:

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest c2df01e3c87af1a9
+# Generated from chapters/ppg.py (edit there); digest e750d4db73e45182
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -537,11 +537,6 @@ class PPGAlgorithm:
     def step(self) -> int:
         """Steps taken so far, all environments together."""
         return self.ppo.step
-
-    @property
-    def total_steps(self) -> int:
-        """Steps after which the training is over."""
-        return self.ppo.total_steps
 
     @property
     def checkpoint_due(self) -> bool:

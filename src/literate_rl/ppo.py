@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 9cf9ca26ba2d0e94
+# Generated from chapters/ppo.py (edit there); digest f939002b3b81df7d
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class PPO:
         # The learning rate {eq}`annealing`.
         rate = self.config.learning_rate
         if self.config.anneal:
-            rate *= max(0.0, 1 - self.step / self.total_steps)
+            rate *= max(0.0, 1 - self.step / self.config.total_steps)
         self.optimizer.param_groups[0]["lr"] = rate
 
         # The noise of all steps is drawn at once, and each step takes its part.
@@ -251,11 +251,6 @@ class PPO:
     def step(self) -> int:
         """Steps taken so far, all environments together."""
         return self.collector.step
-
-    @property
-    def total_steps(self) -> int:
-        """Steps after which the training is over."""
-        return self.config.total_steps
 
     @property
     def checkpoint_due(self) -> bool:

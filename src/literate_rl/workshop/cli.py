@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 72fd96afb88f43ee
+# Generated from chapters/workshop/cli.py (edit there); digest 6a2f6c38dc87137c
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def train(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]:
 def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
     """Say what became of a run, and show the agent on request."""
     print(f"checkpoint:    {run.checkpoint}")
-    if learner.step < learner.total_steps:
+    if learner.step < learner.config.total_steps:
         again = f"--resume {run.directory}"
         for option, value, runs_code in options_that_run_code(env, learner.config):
             again += f" {option} {value}" if runs_code else ""
