@@ -131,7 +131,7 @@ PAGE = """\
 
 def make_chapter(place: str, root: Path = ROOT) -> list[Path]:
     """Write the files of a new chapter; return them. Nothing is overwritten."""
-    if not re.fullmatch(r"(workshop/)?[a-z][a-z_]*", place):
+    if not re.fullmatch(r"(workshop/)?[a-z][a-z0-9_]*", place):
         raise TangleError(
             f"NAME must be a module's name, or workshop/ and a name, got {place!r}"
         )

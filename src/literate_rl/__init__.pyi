@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 20c82cd8400b9d11
+# Generated from chapters/*.py (edit there); digest 2e42ecbb56a05754
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -121,6 +121,21 @@ from .actors import (
     Transport as Transport,
     actors_settings as actors_settings,
     slot_layout as slot_layout,
+)
+from .contracts import (
+    contracts_mean as contracts_mean,
+)
+from .a2c import (
+    a2c_mean as a2c_mean,
+)
+from .replay import (
+    replay_mean as replay_mean,
+)
+from .dqn import (
+    dqn_mean as dqn_mean,
+)
+from .rainbow import (
+    rainbow_mean as rainbow_mean,
 )
 from .workshop.nests import (
     as_space as as_space,

@@ -1,0 +1,12 @@
+"""Contracts: say what these tests hold."""
+
+import pytest
+import torch
+
+from literate_rl.contracts import contracts_mean
+
+
+@pytest.mark.equation("contracts-mean")
+def test_the_mean_is_the_sum_over_the_number() -> None:
+    x = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)
+    assert contracts_mean(x).item() == 3.0
