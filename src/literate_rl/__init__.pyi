@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 2e42ecbb56a05754
+# Generated from chapters/*.py (edit there); digest 51b11af15849b95c
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -207,4 +207,7 @@ from .workshop.ding import (
 from .workshop.cluster import (
     RayActors as RayActors,
     import_ray as import_ray,
+)
+from .workshop.training import (
+    training_mean as training_mean,
 )
