@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 08d9c09d9af8df6c
+# Generated from chapters/*.py (edit there); digest ed85c93895eb0073
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -194,7 +194,7 @@ from .workshop.runs import (
     video_html as video_html,
 )
 from .workshop.memory import (
-    ReplayBuffer as ReplayBuffer,
+    UnrollBuffer as UnrollBuffer,
 )
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 5e1c5d9447d95d96
+# Generated from chapters/dqn.py (edit there); digest c6ab1f5bda66d178
 """DQN: values of actions, learned from their own guess."""
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class QNetwork(nn.Sequential):
 
 
 def dueling_layer(num_actions: int) -> nn.Linear:
-    """Return ``dueling_q`` of a value and N advantages as a layer that does not learn."""
+    """Return ``dueling_q`` as a layer, of a value and N advantages; it never learns."""
     layer = nn.Linear(num_actions + 1, num_actions, bias=False).requires_grad_(False)
     # Row a of {eq}`dueling`: one for the value, and one minus the mean for advantages.
     layer.weight[:, 0] = 1.0

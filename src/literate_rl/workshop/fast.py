@@ -1,10 +1,11 @@
-# Generated from chapters/workshop/fast.py (edit there); digest c80ee358d3b062a2
+# Generated from chapters/workshop/fast.py (edit there); digest 4d0486c6633c2008
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -275,11 +276,8 @@ def numpy_layers(module: nn.Module) -> list[Step] | None:
         chain = [step for part in known for step in part]
         return chain if len(known) == len(parts) else None
     if kind is nn.Linear:
-        weight = module.weight.detach().numpy().T
-        if module.bias is None:
-            return [lambda x: x @ weight]
-        bias = module.bias.detach().numpy()
-        return [lambda x: x @ weight + bias]
+        weight, *bias = (p.detach().numpy().T for p in module.parameters())
+        return [lambda x: x @ weight, *(partial(np.add, b) for b in bias)]
     plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
     return [plain[kind]] if kind in plain else None
 
