@@ -148,5 +148,3 @@ def legible_refusal() -> Iterator[None]:
             "the environment's actions must be Discrete, a Box with one dimension or "
             f"Tuple(Discrete(K), Tuple(K Boxes)): {error}"
         ) from error
-
-

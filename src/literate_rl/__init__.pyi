@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 51b11af15849b95c
+# Generated from chapters/*.py (edit there); digest e727aaabc2448172
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -129,10 +129,25 @@ from .a2c import (
     a2c_mean as a2c_mean,
 )
 from .replay import (
-    replay_mean as replay_mean,
+    Batch as Batch,
+    ReplayBuffer as ReplayBuffer,
+    SumTree as SumTree,
+    importance_weights as importance_weights,
 )
 from .dqn import (
-    dqn_mean as dqn_mean,
+    DQN as DQN,
+    DQNConfig as DQNConfig,
+    EpsilonGreedy as EpsilonGreedy,
+    QError as QError,
+    QNetwork as QNetwork,
+    double_q_target as double_q_target,
+    dqn_settings as dqn_settings,
+    dueling_q as dueling_q,
+    linear_schedule as linear_schedule,
+    make_q_policy as make_q_policy,
+    polyak_update as polyak_update,
+    q_error as q_error,
+    q_target as q_target,
 )
 from .rainbow import (
     rainbow_mean as rainbow_mean,
@@ -179,7 +194,7 @@ from .workshop.runs import (
     video_html as video_html,
 )
 from .workshop.memory import (
-    ReplayBuffer as ReplayBuffer,
+    UnrollBuffer as UnrollBuffer,
 )
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
@@ -209,5 +224,6 @@ from .workshop.cluster import (
     import_ray as import_ray,
 )
 from .workshop.training import (
-    training_mean as training_mean,
+    Agent as Agent,
+    train as train,
 )
