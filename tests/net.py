@@ -124,9 +124,9 @@ def one_actor(env: str) -> dict[str, list[list[float]]]:
     slot = np.zeros((), slot_layout(policy, envs, 16))
     actor = Actor(build, policy, seed=3)
     for _ in range(UPDATES):
-        actor.unroll(weights_of(policy), slot["unroll"])
-    names = slot["unroll"].dtype.names or ()
-    arrays = {name: np.nan_to_num(slot["unroll"][name]) for name in names}
+        actor.work(weights_of(policy), slot["result"])
+    names = slot["result"].dtype.names or ()
+    arrays = {name: np.nan_to_num(slot["result"][name]) for name in names}
     return {name: boil_down([torch.from_numpy(x)]) for name, x in arrays.items()}
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest e727aaabc2448172
+# Generated from chapters/*.py (edit there); digest a50b11dc75f27e5b
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -117,8 +117,10 @@ from .actors import (
     ActorsConfig as ActorsConfig,
     Census as Census,
     InProcess as InProcess,
+    RemoteLearner as RemoteLearner,
     SharedMemory as SharedMemory,
     Transport as Transport,
+    TransportConfig as TransportConfig,
     actors_settings as actors_settings,
     slot_layout as slot_layout,
 )
@@ -126,7 +128,18 @@ from .contracts import (
     contracts_mean as contracts_mean,
 )
 from .a2c import (
-    a2c_mean as a2c_mean,
+    A2C as A2C,
+    A3C as A3C,
+    A2CConfig as A2CConfig,
+    A3CConfig as A3CConfig,
+    GradientLearner as GradientLearner,
+    GradientWorker as GradientWorker,
+    a2c_error as a2c_error,
+    a2c_gradient as a2c_gradient,
+    a2c_loss as a2c_loss,
+    a2c_settings as a2c_settings,
+    a3c_settings as a3c_settings,
+    gradient_layout as gradient_layout,
 )
 from .replay import (
     Batch as Batch,
