@@ -52,7 +52,12 @@ MODELS = ("qnet", "actor", "critic")
 
 
 def train(
-    algorithm: str, env: str, *, check: bool = True, progress: bool = True, **options: Any
+    algorithm: str,
+    env: str,
+    *,
+    check: bool = True,
+    progress: bool = True,
+    **options: Any,
 ) -> Agent:
     """Train an agent on an environment, until it is done or until Ctrl-C.
 

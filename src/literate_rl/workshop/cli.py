@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 6badb7a92f6fe5a6
+# Generated from chapters/workshop/cli.py (edit there); digest c7124ba728754857
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -6,8 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import (
     Any,
@@ -18,7 +17,6 @@ from typing import (
 import torch
 import tyro
 
-from literate_rl.actors import ActorLearner
 from literate_rl.evaluation import evaluate
 from literate_rl.workshop.runs import (
     Learner,
@@ -29,7 +27,14 @@ from literate_rl.workshop.runs import (
     record_video,
     show,
 )
-from literate_rl.workshop.training import ALGORITHMS
+from literate_rl.workshop.training import (
+    ALGORITHMS,
+    MODELS,
+    ended,
+    import_model,
+    make_learner,
+    settings_of_run,
+)
 
 __all__ = ["Command", "main"]
 
@@ -50,6 +55,11 @@ class Command(Generic[Config]):
             algorithm, the seed and the time.
         resume: Directory of a run to go on with. The run keeps its own settings.
         watch: Whether to show the trained agent, or film it where there is no screen.
+        qnet: A Q network of your own, module:name of a class or function that makes it
+            without arguments. It is held against the contract of the algorithm first,
+            and has to be named again to resume.
+        actor: An actor of your own, likewise.
+        critic: A critic of your own, likewise.
         config: Settings of the algorithm.
     """
 
@@ -58,6 +68,15 @@ class Command(Generic[Config]):
     name: str | None = None
     resume: Path | None = None
     watch: bool = False
+    qnet: str | None = None
+    actor: str | None = None
+    critic: str | None = None
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The models of your own, by their names in the contract."""
+        given = {name: getattr(self, name) for name in MODELS}
+        return {name: where for name, where in given.items() if where is not None}
 
 
 def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
@@ -89,9 +108,9 @@ def start(algorithm: str, command: Command[Any]) -> tuple[Run, Learner]:
     env, config = command.env or DEFAULT_ENV, command.config
     name = command.name or f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
     directory = run_directory(name)
-    learner = ALGORITHMS[algorithm].make(env, config)
-    settings = {"algorithm": algorithm, "env": env, "config": asdict(config)}
-    return Run(directory, settings), learner
+    models = {name: import_model(where) for name, where in command.models.items()}
+    learner = make_learner(algorithm, env, config, models)
+    return Run(directory, settings_of_run(algorithm, env, config, models)), learner
 
 
 def resume(
@@ -114,7 +133,11 @@ def resume(
         options_that_run_code(env, config), named, strict=True
     ):
         check_named(option, value, typed, runs_code)
-    learner = known.make(env, config)
+    for name, model in (stored.get("models") or {}).items():
+        if name not in command.models:
+            raise ValueError(f"the run has a model of your own: add --{name} {model}")
+    models = {name: import_model(where) for name, where in command.models.items()}
+    learner = make_learner(algorithm, env, config, models)
     run.restore(learner)
     return run, learner
 
@@ -141,16 +164,14 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
         raise ValueError(f"{source}: {error}") from error
 
 
-def run_command(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]:
+def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]:
     """Run or resume a training; return environment, run and learner."""
     if command.resume is None:
         run, learner = start(algorithm, command)
     else:
         run, learner = resume(command.resume, algorithm, command)
-    with run, ExitStack() as stack:
+    with run, ended(learner):
         print(f"run directory: {run.directory}")
-        if isinstance(learner, ActorLearner):
-            stack.enter_context(learner)  # no actor outlives the training
         fit(learner, run)
     return run.settings["env"], run, learner
 
@@ -162,6 +183,8 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
         again = f"--resume {run.directory}"
         for option, value, runs_code in options_that_run_code(env, learner.config):
             again += f" {option} {value}" if runs_code else ""
+        for name, model in run.settings["models"].items():
+            again += f" --{name} {model}"
         print(f"interrupted at step {learner.step}, go on with {again}")
         return
     returns = evaluate(learner.policy, env, episodes=20, seed=learner.config.seed + 1)
@@ -184,6 +207,6 @@ def main(arguments: list[str] | None = None) -> None:
     command = parse(algorithm, arguments[1:])
     torch.set_num_threads(1)  # the networks are too small to be shared out
     try:
-        report(*run_command(algorithm, command), command.watch)
+        report(*carry_out(algorithm, command), command.watch)
     except (ValueError, OSError) as error:
         sys.exit("error: " + " ".join(str(error).splitlines()))
