@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 549de2b731ba4c57
+# Generated from chapters/*.py (edit there); digest 4084400c6379b783
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -263,5 +263,6 @@ from .workshop.cluster import (
 )
 from .workshop.training import (
     Agent as Agent,
+    make_qnet_policy as make_qnet_policy,
     train as train,
 )

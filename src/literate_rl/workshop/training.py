@@ -1,17 +1,41 @@
-# Generated from chapters/workshop/training.py (edit there); digest 47586f107a8e88f3
-"""Training in one call: an algorithm by name, an environment, a network of one's own."""
+# Generated from chapters/workshop/training.py (edit there); digest 06b44b076d68facd
+"""Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
 
+import importlib
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+from torch import Tensor, nn
 
-from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
+from literate_rl.a2c import (
+    A2C,
+    A3C,
+    A2CConfig,
+    A3CConfig,
+    a2c_settings,
+    a3c_settings,
+)
+from literate_rl.actors import (
+    ActorLearner,
+    ActorsConfig,
+    MakeTransport,
+    RemoteLearner,
+    actors_settings,
+)
 from literate_rl.agents import best_device, make_envs, seed_everything
+from literate_rl.contracts import ByName, StateSpec, check_model, state_spec
+from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
 from literate_rl.hybrid_ppo import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.policies import Policy, make_policy
@@ -19,9 +43,10 @@ from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_set
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
-from literate_rl.workshop.runs import Learner, flat_env
+from literate_rl.workshop.nests import as_space, plain_space
+from literate_rl.workshop.runs import Learner, Run, fit, flat_env
 
-__all__ = ["Agent", "train"]
+__all__ = ["Agent", "make_qnet_policy", "train"]
 
 
 MODELS = ("qnet", "actor", "critic")
@@ -98,27 +123,28 @@ class Agent:
         return target
 
 
-def make_ppo(env: str, config: PPOConfig) -> PPO:
-    """Build the environments, the policy that fits them and the learner."""
-    seed_everything(config.seed)
-    envs = make_envs(partial(flat_env, env), config.num_envs)
-    observations, actions = envs.single_observation_space, envs.single_action_space
-    device = best_device()
-    policy = pick_policy(observations, actions, config.normalize_obs).to(device)
-    # The fast form gives the same numbers, where it exists.
-    plain = not isinstance(actions, spaces.Tuple | spaces.Dict)
-    act = numpy_act(policy) if device.type == "cpu" and plain else None
-    return PPO(policy, envs, config, act)
+def environments(env: str, seed: int, number: int) -> SyncVectorEnv:
+    """Seed everything and make some copies of an environment."""
+    seed_everything(seed)
+    return make_envs(partial(flat_env, env), number)
+
+
+def make_ppo(env: str, config: PPOConfig, **models: Any) -> PPO:
+    """Build PPO."""
+    envs = environments(env, config.seed, config.num_envs)
+    policy = actor_critic(env, envs, models, config.normalize_obs)
+    return PPO(policy, envs, config, fast_act(policy))
 
 
 def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
-    """Build the environments, the policy with two values and the learner."""
-    seed_everything(config.seed)
-    envs = make_envs(partial(flat_env, env), config.num_envs)
-    observations = picture_space(env) or envs.single_observation_space
+    """Build PPG; its policy has two values."""
+    envs = environments(env, config.seed, config.num_envs)
+    space = spaces_of(env)[0]
+    # Pictures are seen as pictures, everything else as vectors.
+    pictures = len(space.shape or ()) == 3
     with legible_refusal():
         policy = make_phasic_policy(
-            observations,
+            space if pictures else envs.single_observation_space,
             envs.single_action_space,
             config.share_encoder,
             config.detach,
@@ -127,66 +153,159 @@ def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
     return PPGAlgorithm(policy.to(best_device()), envs, config)
 
 
-def picture_space(env: str) -> spaces.Space[Any] | None:
-    """Return the space of an environment's observations if they are pictures."""
-    with flat_env(env) as made:
-        space = getattr(made, "env", made).observation_space
-    return space if len(space.shape or ()) == 3 else None
-
-
-def make_impala(env: str, config: ActorsConfig) -> IMPALA | ActorLearner:
-    """Build the environments, the policy that fits them and the learner."""
-    seed_everything(config.seed)
-    build = partial(make_envs, partial(flat_env, env), config.n_sample)
-    envs = build()
-    observations, actions = envs.single_observation_space, envs.single_action_space
-    policy = pick_policy(observations, actions, normalize=False).to(best_device())
+def make_impala(env: str, config: ActorsConfig, **models: Any) -> IMPALA | ActorLearner:
+    """Build IMPALA, with actors if the settings ask for some."""
+    envs = environments(env, config.seed, config.n_sample)
+    policy = actor_critic(env, envs, models)
     if config.actors is None:
         return IMPALA(policy, envs, config)
     envs.close()
-    cluster = partial(RayActors, address=config.address)
-    on_ray = cluster if config.transport == "ray" else None
-    return ActorLearner(policy, build, config, on_ray)
+    build = partial(make_envs, partial(flat_env, env), config.n_sample)
+    return ActorLearner(policy, build, config, on_ray(config))
+
+
+def make_a2c(env: str, config: A2CConfig, **models: Any) -> A2C:
+    """Build A2C."""
+    envs = environments(env, config.seed, config.num_envs)
+    policy = actor_critic(env, envs, models)
+    return A2C(policy, envs, config, fast_act(policy))
+
+
+def make_a3c(env: str, config: A3CConfig, **models: Any) -> A3C:
+    """Build A3C and what its workers need."""
+    envs = environments(env, config.seed, config.num_envs)
+    policy = actor_critic(env, envs, models)
+    envs.close()
+    build = partial(make_envs, partial(flat_env, env), config.num_envs)
+    return A3C(policy, build, config, on_ray(config))
+
+
+def make_dqn(env: str, config: DQNConfig, **models: Any) -> DQN:
+    """Build DQN."""
+    envs = environments(env, config.seed, config.num_envs)
+    with legible_refusal("Discrete"):
+        if models:
+            policy = make_qnet_policy(*spaces_of(env), **models)
+        else:
+            policy = make_q_policy(
+                envs.single_observation_space,
+                envs.single_action_space,
+                config.hidden,
+                config.dueling,
+            )
+    return DQN(policy.to(best_device()), envs, config)
 
 
 class Algorithm(NamedTuple):
-    """What the command line knows of an algorithm."""
+    """What is known of an algorithm.
+
+    Attributes:
+        config: Class of its settings.
+        settings: Function from the id of an environment to settings.
+        make: Function from environment, settings and models to a learner.
+        models: Names of the models of one's own that it takes, all of them or none.
+    """
 
     config: type[Any]
     settings: Callable[[str], Any]
     make: Callable[..., Learner]
+    models: tuple[str, ...] = ()
 
 
+TWO = ("actor", "critic")
 ALGORITHMS = {
-    "ppo": Algorithm(PPOConfig, ppo_settings, make_ppo),
+    "ppo": Algorithm(PPOConfig, ppo_settings, make_ppo, TWO),
     "ppg": Algorithm(PPGConfig, ppg_settings, make_ppg),
-    "impala": Algorithm(ActorsConfig, actors_settings, make_impala),
+    "impala": Algorithm(ActorsConfig, actors_settings, make_impala, TWO),
+    "a2c": Algorithm(A2CConfig, a2c_settings, make_a2c, TWO),
+    "a3c": Algorithm(A3CConfig, a3c_settings, make_a3c, TWO),
+    "dqn": Algorithm(DQNConfig, dqn_settings, make_dqn, ("qnet",)),
 }
 
 
-def pick_policy(
-    observation_space: spaces.Space[Any],
-    action_space: spaces.Space[Any],
-    normalize: bool,
+class FirstResult(nn.Module):
+    """A model that is called by the names of its states, and gives its first result."""
+
+    def __init__(self, model: Any, spec: StateSpec) -> None:
+        super().__init__()
+        self.by_name = ByName(model, spec)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the first result for observations."""
+        result: Tensor = self.by_name(obs)[0]
+        return result
+
+
+def make_qnet_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    qnet: Any,
 ) -> Policy:
-    """Build the policy that fits the spaces of one environment."""
+    """Build an ε-greedy policy around a Q network of one's own.
+
+    Args:
+        observation_space: A space, or what ``plain_space`` made of it.
+        action_space: A Discrete space, likewise.
+        qnet: The network.
+    """
+    states, discrete = as_space(observation_space), as_space(action_space)
+    if not isinstance(discrete, spaces.Discrete):
+        raise ValueError(f"action_space must be Discrete, got {discrete}")
+    recipe = {
+        "observation_space": plain_space(states),
+        "action_space": plain_space(discrete),
+        "models": {"qnet": type(qnet).__qualname__},
+    }
+    actions = EpsilonGreedy(int(discrete.n), int(discrete.start))
+    network = FirstResult(qnet, state_spec(states))
+    return Policy(network, actions, ("make_qnet_policy", recipe))
+
+
+FITTING = "Discrete, a Box with one dimension or Tuple(Discrete(K), Tuple(K Boxes))"
+
+
+def actor_critic(
+    env: str, envs: SyncVectorEnv, models: dict[str, Any], normalize: bool = False
+) -> Any:
+    """Build a policy with a critic for one environment, on the best device."""
+    observations, actions = envs.single_observation_space, envs.single_action_space
     with legible_refusal():
-        if isinstance(action_space, spaces.Tuple | spaces.Dict):
-            return make_hybrid_policy(
-                observation_space, action_space, normalize=normalize
-            )
-        return make_policy(observation_space, action_space, normalize=normalize)
+        if models:
+            policy: Any = make_contract_policy(*spaces_of(env), **models)
+        elif isinstance(actions, spaces.Tuple | spaces.Dict):
+            policy = make_hybrid_policy(observations, actions, normalize=normalize)
+        else:
+            policy = make_policy(observations, actions, normalize=normalize)
+    return policy.to(best_device())
+
+
+def spaces_of(env: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """Return an environment's spaces, as they are before anything is flattened."""
+    with flat_env(env) as made:
+        space = getattr(made, "env", made).observation_space
+        return space, made.action_space
+
+
+def fast_act(policy: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Return the form of a policy's ``act`` in NumPy, where there is one."""
+    on_cpu = next(policy.parameters()).device.type == "cpu"
+    return numpy_act(policy) if on_cpu else None
+
+
+def on_ray(config: Any) -> MakeTransport | None:
+    """Return the transport on Ray if the settings name it."""
+    cluster = partial(RayActors, address=config.address)
+    return cluster if config.transport == "ray" else None
 
 
 @contextmanager
-def legible_refusal() -> Iterator[None]:
-    """Say in the words of the command line which actions a policy can take."""
+def legible_refusal(actions: str = FITTING) -> Iterator[None]:
+    """Say in the words of the user which actions a policy can take."""
     try:
         yield
     except (TypeError, ValueError) as error:
         raise ValueError(
-            "the environment's actions must be Discrete, a Box with one dimension or "
-            f"Tuple(Discrete(K), Tuple(K Boxes)): {error}"
+            f"the environment's actions must be {actions}: {error}"
         ) from error
 
 
@@ -214,11 +333,11 @@ def make_learner(
 ) -> Learner:
     """Build a learner, with models of one's own if they keep the contract."""
     known = ALGORITHMS[algorithm]
-    if set(models) not in known.models:
-        wanted = " or ".join(" and ".join(names) or "none" for names in known.models)
+    if models and set(models) != set(known.models):
+        wanted = " and ".join(known.models) or "none"
         raise ValueError(
             f"models of your own for {algorithm} must be {wanted}, "
-            f"got {' and '.join(models) or 'none'}"
+            f"got {' and '.join(models)}"
         )
     if models and check:
         check_model(algorithm, env=partial(gym.make, env), **models)
@@ -243,7 +362,7 @@ def settings_of_run(
 
 def import_model(where: str) -> Any:
     """Make a model from ``module:name`` of a class or function without arguments."""
-    module, colon, name = where.partition(":")
+    module, _, name = where.partition(":")
     try:
         return getattr(importlib.import_module(module), name)()
     except Exception as error:
