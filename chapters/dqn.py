@@ -302,7 +302,7 @@ def linear_schedule(
 ) -> float:
     """Return where a straight line from ``start`` to ``end`` is at a step."""
     share = min(1.0, step / duration)
-    return start + share * (end - start)
+    return (1 - share) * start + share * end
 
 
 @torch.no_grad()

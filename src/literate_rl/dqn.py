@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest c6ab1f5bda66d178
+# Generated from chapters/dqn.py (edit there); digest f6448bed5293732c
 """DQN: values of actions, learned from their own guess."""
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def linear_schedule(
 ) -> float:
     """Return where a straight line from ``start`` to ``end`` is at a step."""
     share = min(1.0, step / duration)
-    return start + share * (end - start)
+    return (1 - share) * start + share * end
 
 
 @torch.no_grad()
