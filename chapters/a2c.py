@@ -419,17 +419,17 @@ class A3C(RemoteLearner):
         config: A3CConfig,
         transport: MakeTransport | None = None,
     ) -> None:
+        super().__init__(policy, config, transport)
         # Environments are made once here, to see how many there are.
         envs = make_envs()
         check_copies(envs, config)
         envs.close()
-        self.learner = GradientLearner(policy, config)
+        self.layout = gradient_layout(policy, config)
         # The recipe of a worker: what is missing is the seed.
-        make_worker = partial(
+        self.make_actor = partial(
             GradientWorker, make_envs, copy.deepcopy(policy).cpu(), config
         )
-        layout = gradient_layout(policy, config)
-        super().__init__(policy, make_worker, layout, config, transport)
+        self.learner = GradientLearner(policy, config)
 
     def learn(self, record: Any) -> dict[str, float]:
         """Take a step on a gradient; return metrics."""
