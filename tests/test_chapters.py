@@ -26,6 +26,7 @@ FOUNDATIONS = {
     "workshop.memory",
     "workshop.nests",
     "workshop.pictures",
+    "workshop.probes",
     "workshop.runs",
     "workshop.signatures",
     "workshop.episodes",

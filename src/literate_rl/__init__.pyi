@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest b815d0853d09e990
+# Generated from chapters/*.py (edit there); digest 455eeaf12af8138d
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -125,7 +125,23 @@ from .actors import (
     slot_layout as slot_layout,
 )
 from .contracts import (
-    contracts_mean as contracts_mean,
+    CONTRACTS as CONTRACTS,
+    ActionValue as ActionValue,
+    ByName as ByName,
+    CategoricalActor as CategoricalActor,
+    CategoricalQNetwork as CategoricalQNetwork,
+    Contract as Contract,
+    ContractError as ContractError,
+    DeterministicActor as DeterministicActor,
+    DuelingQNetwork as DuelingQNetwork,
+    ProbabilityActor as ProbabilityActor,
+    QNetwork as QNetwork,
+    SquashedGaussianActor as SquashedGaussianActor,
+    StateSpec as StateSpec,
+    StateValue as StateValue,
+    check_model as check_model,
+    squashed_log_prob as squashed_log_prob,
+    state_spec as state_spec,
 )
 from .a2c import (
     A2C as A2C,
@@ -193,6 +209,15 @@ from .workshop.runs import (
 )
 from .workshop.memory import (
     ReplayBuffer as ReplayBuffer,
+)
+from .workshop.probes import (
+    Probe as Probe,
+    device_of as device_of,
+    forward_parameters as forward_parameters,
+    randomness_kept as randomness_kept,
+    results_of as results_of,
+    unwrapped as unwrapped,
+    watch as watch,
 )
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
