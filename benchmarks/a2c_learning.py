@@ -27,7 +27,7 @@ from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import flat_env
 
 ENV = "CartPole-v1"
-LAGS = (0, 3, 7, 15, 31)
+LAGS = (0, 15, 63, 127)
 
 
 def parts(config: A2CConfig) -> Any:
@@ -62,7 +62,7 @@ def late() -> Experiment:
 
     One worker has one slot more than the lag, so each gradient is as old as it says.
     """
-    config = replace(a3c_settings(ENV), actors=1)
+    config = replace(a3c_settings(ENV), actors=1, total_steps=100_000)
     variants = {f"lag {lag}": Variant({"slots": lag + 1}, with_workers) for lag in LAGS}
     return Experiment(ENV, config, 10, 100, variants)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 4084400c6379b783
+# Generated from chapters/*.py (edit there); digest 84bd359352dc35d4
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -148,6 +148,7 @@ from .a2c import (
     A3C as A3C,
     A2CConfig as A2CConfig,
     A3CConfig as A3CConfig,
+    ContractPolicy as ContractPolicy,
     GradientLearner as GradientLearner,
     GradientWorker as GradientWorker,
     a2c_error as a2c_error,
@@ -156,6 +157,7 @@ from .a2c import (
     a2c_settings as a2c_settings,
     a3c_settings as a3c_settings,
     gradient_layout as gradient_layout,
+    make_contract_policy as make_contract_policy,
 )
 from .replay import (
     Batch as Batch,

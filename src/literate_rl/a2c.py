@@ -1,18 +1,23 @@
-# Generated from chapters/a2c.py (edit there); digest 960172a5d964b549
+# Generated from chapters/a2c.py (edit there); digest eab5c7ef9b2d8978
 """A2C and A3C: one step on each rollout, and workers that send gradients."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import torch
 from annotated_types import Ge
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from literate_rl.actors import (
@@ -25,7 +30,9 @@ from literate_rl.actors import (
 )
 from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
+from literate_rl.contracts import ByName, state_spec
 from literate_rl.policy_gradient import policy_gradient_error
+from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
@@ -40,6 +47,7 @@ __all__ = [
     "A3C",
     "A2CConfig",
     "A3CConfig",
+    "ContractPolicy",
     "GradientLearner",
     "GradientWorker",
     "a2c_error",
@@ -48,6 +56,7 @@ __all__ = [
     "a2c_settings",
     "a3c_settings",
     "gradient_layout",
+    "make_contract_policy",
 ]
 
 
@@ -398,17 +407,17 @@ class A3C(RemoteLearner):
         config: A3CConfig,
         transport: MakeTransport | None = None,
     ) -> None:
+        super().__init__(policy, config, transport)
         # Environments are made once here, to see how many there are.
         envs = make_envs()
         check_copies(envs, config)
         envs.close()
-        self.learner = GradientLearner(policy, config)
+        self.layout = gradient_layout(policy, config)
         # The recipe of a worker: what is missing is the seed.
-        make_worker = partial(
+        self.make_actor = partial(
             GradientWorker, make_envs, copy.deepcopy(policy).cpu(), config
         )
-        layout = gradient_layout(policy, config)
-        super().__init__(policy, make_worker, layout, config, transport)
+        self.learner = GradientLearner(policy, config)
 
     def learn(self, record: Any) -> dict[str, float]:
         """Take a step on a gradient; return metrics."""
@@ -421,3 +430,124 @@ class A3C(RemoteLearner):
         losses = {name: float(record["losses"][name]) for name in a2c_loss._fields}
         ended = torch.from_numpy(record["episode_return"])
         return {**returned(ended), **taken, **named(losses)}
+
+
+class ContractPolicy(nn.Module):
+    """A policy made of an actor and a critic that keep their contract.
+
+    It has the methods of ``Policy`` that learners, actors and evaluation use, but no
+    rows: the actor draws and judges its actions itself. Whatever the models draw, they
+    draw from a seed, so the results depend on nothing but the arguments.
+
+    Args:
+        actor: Called with its states by name, and with ``action`` to judge one. It
+            returns actions, log-probabilities, entropies and whatever else it likes. An
+            optional method ``mode`` returns greedy actions.
+        critic: Called with its states by name; its first result is the values.
+        observation_space: Where the names of the states come from; not flattened.
+        action_space: A ``Discrete`` space or a ``Box``.
+        recipe: As in ``Policy``.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        critic: Any,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__()
+        spec = state_spec(observation_space)
+        self.actor, self.critic = ByName(actor, spec), ByName(critic, spec)
+        self.action_space, self.recipe = action_space, recipe
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw a seed for each step of a rollout."""
+        return torch.randint(2**62, (num_steps,), generator=generator)
+
+    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return actions drawn from a seed; 0.0 is greedy where there is a ``mode``."""
+        if not isinstance(noise, Tensor):
+            return greedy(self.actor, obs)
+        with drawn_from(int(noise), obs.device):
+            action: Tensor = self.actor(obs)[0]
+        return action
+
+    def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of actions and the entropies."""
+        # An entropy may be estimated from a sample. Its seed is a checksum.
+        with drawn_from(checksum(obs, action), obs.device):
+            _, log_prob, entropy, *_ = self.actor(obs, action=action)
+        return log_prob.squeeze(-1), entropy.squeeze(-1)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations."""
+        with drawn_from(checksum(obs), obs.device):
+            value: Tensor = self.critic(obs)[0]
+        return value.squeeze(-1)
+
+    def to_env(self, action: Tensor) -> NDArray[Any]:
+        """Return the actions as vector environments take them; only these are clipped."""
+        space: Any = self.action_space
+        if isinstance(space, spaces.Discrete):
+            names: NDArray[Any] = action.squeeze(-1).numpy() + space.start
+            return names
+        inside: NDArray[Any] = action.numpy().clip(space.low, space.high)
+        return inside.astype(space.dtype)
+
+
+def greedy(actor: ByName, obs: Tensor) -> Tensor:
+    """Return what the method ``mode`` of an actor says, or else draw."""
+    if not hasattr(actor.model, "mode"):
+        action: Tensor = actor(obs)[0]
+        return action
+    lead = actor.spec.rows(obs)
+    states = actor.spec.split(obs.reshape(math.prod(lead), *obs.shape[len(lead) :]))
+    action = actor.model.mode(**states, **actor.fixed)
+    return action.reshape(*lead, *action.shape[1:])
+
+
+@contextmanager
+def drawn_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed PyTorch's global generators for a while; then they go on as before."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def checksum(*tensors: Tensor) -> int:
+    """Return a number that other tensors hardly ever have."""
+    number = 0
+    for tensor in tensors:
+        number = crc32(tensor.numpy(force=True).tobytes(), number)
+    return number
+
+
+@checked
+def make_contract_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    actor: Any,
+    critic: Any,
+) -> ContractPolicy:
+    """Build a policy from models that keep their contract.
+
+    Args:
+        observation_space: The environment's own, not flattened, or what
+            ``plain_space`` made of it.
+        action_space: A ``Discrete`` space or a ``Box``, likewise.
+        actor: The actor, as in ``ContractPolicy``.
+        critic: The critic.
+    """
+    observations, actions = as_space(observation_space), as_space(action_space)
+    # A checkpoint keeps the spaces and the weights, not the code of the models.
+    recipe = {
+        "observation_space": plain_space(observations),
+        "action_space": plain_space(actions),
+    }
+    return ContractPolicy(
+        *(actor, critic, observations, actions), ("make_contract_policy", recipe)
+    )

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 9b3bbcf05de02d5c
+# Generated from chapters/actors.py (edit there); digest b91e575aaa306cf9
 """Actors that collect for one learner, in turns or in processes of their own."""
 
 from __future__ import annotations
@@ -324,35 +324,34 @@ def fill(pocket: Any, weights: Weights) -> None:
 class RemoteLearner:
     """Learns from what actors send, one slot at a time.
 
-    Use it as a context manager, or call ``close``, so that the actors end. What it
-    learns is said by the method ``learn``, which takes the result in a slot, adds its
-    steps to ``step`` and returns metrics; ``learner`` has what a checkpoint keeps.
+    Use it as a context manager, or call ``close``, so that the actors end.
 
     Args:
         policy: The policy to train, on any device.
-        make_actor: Function from a seed to an actor.
-        layout: The memory of one slot.
         config: The settings, with those of ``TransportConfig`` among them.
         transport: Makes the transport, or None for the one that the settings name. The
             one on Ray is ``RayActors`` in ``literate_rl.workshop.cluster``.
+
+    Attributes:
+        make_actor: Makes an actor, from a seed.
+        layout: The memory of one slot.
+        learner: Has what a checkpoint keeps.
+        learn: Takes the result in a slot, adds its steps to ``step`` and returns
+            metrics.
     """
 
+    make_actor: MakeActor
+    layout: np.dtype[np.void]
     learner: Any
     learn: Callable[[Any], dict[str, float]]
 
     def __init__(
-        self,
-        policy: Any,
-        make_actor: MakeActor,
-        layout: np.dtype[np.void],
-        config: Any,
-        transport: MakeTransport | None,
+        self, policy: Any, config: Any, transport: MakeTransport | None
     ) -> None:
         if config.actors is None:
             raise ValueError("config.actors must be at least 1, got None")
         self.make_transport = transport or transport_named(config.transport)
         self.policy, self.config, self.actors = policy, config, config.actors
-        self.make_actor, self.layout = make_actor, layout
         self.transport: Transport | None = None
         self.versions: dict[Slot, int] = {}
         self.step = self.version = 0
@@ -453,17 +452,17 @@ class ActorLearner(RemoteLearner):
         config: ActorsConfig,
         transport: MakeTransport | None = None,
     ) -> None:
+        super().__init__(policy, config, transport)
         # Environments are made once here, to see what they are like.
         envs = make_envs()
-        layout = slot_layout(policy, envs, config.unroll_len)
+        self.layout = slot_layout(policy, envs, config.unroll_len)
         if envs.num_envs != (wanted := config.n_sample):
             raise ValueError(
                 f"make_envs must make {wanted} copies, got {envs.num_envs}"
             )
         envs.close()
         # The recipe of an actor: what is missing is the seed.
-        make_actor = partial(Actor, make_envs, copy.deepcopy(policy).cpu())
-        super().__init__(policy, make_actor, layout, config, transport)
+        self.make_actor = partial(Actor, make_envs, copy.deepcopy(policy).cpu())
         self.learner = VTraceLearner(policy, config)
 
     def learn(self, record: Any) -> dict[str, float]:
