@@ -23,7 +23,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from torch import Tensor, nn
@@ -40,8 +41,10 @@ from literate_rl.a2c import (
     A3C,
     A2CConfig,
     A3CConfig,
+    ContractPolicy,
     a2c_settings,
     a3c_settings,
+    make_contract_policy,
 )
 from literate_rl.actors import (
     ActorLearner,
@@ -60,6 +63,7 @@ from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_set
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.probes import results_of
 from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.runs import Learner, Run, fit, flat_env
 
@@ -138,6 +142,25 @@ class Agent:
     def policy(self) -> Any:
         """The policy, for ``evaluate``, ``record_video`` and ``show``."""
         return self.learner.policy
+
+    @torch.no_grad()
+    def act(self, states: Mapping[str, Any]) -> Any:
+        """Act in a batch of states, given by name.
+
+        Returns:
+            What a model of your own returns, with greedy actions ``(B, 1)`` in front
+            instead of a Q network's values; a lone result is not wrapped. Of our
+            policies, whose only state is ``state``, the greedy actions.
+        """
+        policy = self.policy
+        if isinstance(policy, ContractPolicy):
+            results = results_of(policy.actor.model(**states))
+        elif isinstance(policy.network, FirstResult):
+            q, *rest = results_of(policy.network.by_name.model(**states))
+            results = (policy.actions.choose(q, 0.0).unsqueeze(-1), *rest)
+        else:
+            results = (policy.act(states["state"], 0.0),)
+        return results[0] if len(results) == 1 else results
 
     def save(self, directory: str | Path) -> Path:
         """Keep the run in a new directory; return its path."""
@@ -426,3 +449,65 @@ def import_model(where: str) -> Any:
             f"{where} must be module:name of a class or function that makes a model "
             f"without arguments: {type(error).__name__}: {error}"
         ) from error
+
+
+# %% [markdown]
+# ## See it
+#
+# A network of one's own, written in the words of its contract ({doc}`../contracts`):
+
+# %%
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from literate_rl import evaluate, load
+
+
+class MyQNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
+
+    def forward(self, state):
+        return self.layers(state)
+
+
+torch.manual_seed(1)
+agent = train("DQN", "CartPole-v1", qnet=MyQNet(), total_steps=5_000, progress=False)
+before = evaluate(agent.policy, "CartPole-v1", episodes=20).mean()
+with tempfile.TemporaryDirectory() as place:
+    agent.save(Path(place) / "my_agent")
+    again = load(Path(place) / "my_agent", qnet=MyQNet())
+after = evaluate(again, "CartPole-v1", episodes=20).mean()
+print(f"return of 20 episodes: {before:.0f}, and after saving and loading: {after:.0f}")
+print("actions in two states:", agent.act({"state": torch.zeros(2, 4)}).tolist())
+
+# %% tags=["claims"]
+assert before == after
+assert before > 50  # an untrained network balances for about ten steps
+
+# %% [markdown]
+# A network that breaks its contract is refused before the first step, and the message says what to
+# change.
+
+
+# %%
+class Squeezed(MyQNet):
+    def forward(self, state):
+        return self.layers(state).squeeze()
+
+
+try:
+    train("DQN", "CartPole-v1", qnet=Squeezed())
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# ## References
+#
+# The names of algorithms and models are those of
+# [Machin](https://machin.readthedocs.io/en/latest/tutorials/algorithm_model_requirements.html), whose
+# page on model requirements is the subject of {doc}`../contracts`.

@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest eab5c7ef9b2d8978
+# Generated from chapters/a2c.py (edit there); digest 1be76cc91519c679
 """A2C and A3C: one step on each rollout, and workers that send gradients."""
 
 from __future__ import annotations
@@ -543,10 +543,14 @@ def make_contract_policy(
         critic: The critic.
     """
     observations, actions = as_space(observation_space), as_space(action_space)
-    # A checkpoint keeps the spaces and the weights, not the code of the models.
+    # A checkpoint keeps the spaces and the weights. The models it knows by name only.
     recipe = {
         "observation_space": plain_space(observations),
         "action_space": plain_space(actions),
+        "models": {
+            "actor": type(actor).__qualname__,
+            "critic": type(critic).__qualname__,
+        },
     }
     return ContractPolicy(
         *(actor, critic, observations, actions), ("make_contract_policy", recipe)

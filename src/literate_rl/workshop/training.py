@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 06b44b076d68facd
+# Generated from chapters/workshop/training.py (edit there); digest 76c4c3342cf5be94
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from torch import Tensor, nn
@@ -23,8 +24,10 @@ from literate_rl.a2c import (
     A3C,
     A2CConfig,
     A3CConfig,
+    ContractPolicy,
     a2c_settings,
     a3c_settings,
+    make_contract_policy,
 )
 from literate_rl.actors import (
     ActorLearner,
@@ -43,6 +46,7 @@ from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_set
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.probes import results_of
 from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.runs import Learner, Run, fit, flat_env
 
@@ -108,6 +112,25 @@ class Agent:
     def policy(self) -> Any:
         """The policy, for ``evaluate``, ``record_video`` and ``show``."""
         return self.learner.policy
+
+    @torch.no_grad()
+    def act(self, states: Mapping[str, Any]) -> Any:
+        """Act in a batch of states, given by name.
+
+        Returns:
+            What a model of your own returns, with greedy actions ``(B, 1)`` in front
+            instead of a Q network's values; a lone result is not wrapped. Of our
+            policies, whose only state is ``state``, the greedy actions.
+        """
+        policy = self.policy
+        if isinstance(policy, ContractPolicy):
+            results = results_of(policy.actor.model(**states))
+        elif isinstance(policy.network, FirstResult):
+            q, *rest = results_of(policy.network.by_name.model(**states))
+            results = (policy.actions.choose(q, 0.0).unsqueeze(-1), *rest)
+        else:
+            results = (policy.act(states["state"], 0.0),)
+        return results[0] if len(results) == 1 else results
 
     def save(self, directory: str | Path) -> Path:
         """Keep the run in a new directory; return its path."""
