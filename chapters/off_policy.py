@@ -323,7 +323,7 @@ def check_clips(rho: float | None, c: float | None) -> None:
 #
 # Here $Q(a)$ is the mean reward plus the discounted mean value of what follows. Divide the
 # factors by their sum, and they are probabilities. Now the equation says that $V$ is the mean of
-# $Q$ under these probabilities. That is the Bellman equation ({doc}`agents`) of a policy between
+# $Q$ under these probabilities. That is the Bellman equation ({doc}`exact_values`) of a policy between
 # the two,
 #
 # $$
@@ -380,7 +380,7 @@ def clipped_policy(
 # %%
 import numpy as np
 
-from literate_rl.agents import tabular_values
+from literate_rl.exact_values import tabular_values
 
 # 1. The problem: where actions lead, what they pay, and the two policies.
 gamma, num_states, num_actions, num_steps = 0.9, 3, 2, 4

@@ -298,6 +298,7 @@ def categorical_log_prob(
 # $$ (def-whole-return)
 #
 # **The sum over $t$ matters.** Every decision of the episode has a share in its return.
+# ({doc}`exact_values` shows what happens without it.)
 #
 # **The past drops out.** In {eq}`def-whole-return` an action is praised for the whole return,
 # also for rewards that were paid before it was chosen. When $a_t$ is drawn, an earlier reward
@@ -434,8 +435,6 @@ def optimal_baseline(
 
 
 # %% [markdown]
-# ### One decision, one gradient, three clouds
-#
 # One state, three actions that pay 3, 4 and 6 on average, each with noise of standard deviation
 # 1. The logits are known, and so is the exact gradient: with {eq}`def-score`, $\sum_a p_a Q_a
 # (\mathbb 1[j = a] - p_j) = p_j \, (Q_j - V)$. We estimate it 2,000 times, each time from 32
@@ -498,116 +497,6 @@ assert spread["no baseline"] > 4 * spread["value"], "it shrinks the cloud"
 assert spread["best baseline"] < spread["value"] < 1.3 * spread["best baseline"]
 noise_alone = ((1 - 2 * prob + prob.square().sum()) * prob).sum().item() / 32
 assert 0.4 < noise_alone / spread["value"] < 0.6, "about half of it is noise"
-
-# %% [markdown]
-# ### Many decisions: the ring
-#
-# The robot of {doc}`agents` walks on its ring, which pays 1 in cell 0, and breaks down with
-# probability 0.1. Its policy is a table with two logits in each cell. Everything can be computed,
-# including the gradient. Collect the terms of {eq}`policy-gradient` by the state in which they
-# occur, and insert {eq}`def-score`:
-#
-# $$
-# \frac{\partial J}{\partial z_{s,j}} = \nu(s)\, \pi_\theta(j \mid s)\,
-#     \bigl( Q(s, j) - V(s) \bigr) , \qquad
-# \nu(s) = \sum_{t \ge 0} \gamma^t \Pr(s_t = s) .
-# $$ (def-exact-gradient)
-#
-# Here $\nu(s)$ counts the visits to a state, discounted. A cell matters as often as it is
-# visited, and an action as much as it is better than the cell's value.
-#
-# We compare 20,000 episodes with this. We weight their scores in four ways: with the whole return
-# $G_0$, with the return from $t$ on, with that return minus the value, and, as a [well-known
-# course](#trap-the-sum-over-t-left-out) has it, without the sum over $t$. How far is the mean of
-# $n$ episodes from the exact gradient?
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Error of the gradient over the number of episodes, both on logarithmic axes. Three parallel lines fall: highest for the whole return, lower for the return from t on, lowest with the value as a baseline. A fourth line, without the sum over t, stays level near 0.8."}}
-from literate_rl.agents import Ring, tabular_values
-
-gamma, ring = 0.9, Ring(num_cells=5, end_probability=0.1)
-generator = torch.Generator().manual_seed(0)
-table = torch.randn(5, 2, generator=generator, dtype=torch.float64)
-policy = table.softmax(1)
-successor = (torch.arange(5).unsqueeze(1) + torch.tensor([-1, 1])) % 5  # (cell, action)
-lasts = 1 - ring.end_probability
-
-identity = torch.eye(5, dtype=torch.float64)
-transition = torch.zeros_like(identity).scatter_add(1, successor, lasts * policy)
-reward_of_cell = identity[0]
-start = torch.full_like(reward_of_cell, 0.2)
-value = torch.as_tensor(tabular_values(transition, reward_of_cell, gamma))
-q_value = reward_of_cell.unsqueeze(1) + gamma * lasts * value[successor]
-visits = torch.linalg.solve(identity - gamma * transition.T, start)
-exact = visits.unsqueeze(1) * policy * (q_value - value.unsqueeze(1))
-
-num_episodes, num_steps = 20_000, 50  # after 50 discounted steps nothing is left
-cell = torch.randint(5, (num_episodes,), generator=generator)
-alive = torch.ones(num_episodes, dtype=torch.bool)
-rows = []
-for _ in range(num_steps):
-    action = torch.multinomial(policy[cell], 1, generator=generator).squeeze(1)
-    rows.append((cell, action, alive, (cell == 0) & alive))
-    cell = successor[cell, action]
-    alive = alive & (torch.rand(num_episodes, generator=generator) < lasts)
-cells, actions, alives, rewards = map(torch.stack, zip(*rows, strict=True))
-
-returns = torch.zeros(num_steps + 1, num_episodes, dtype=torch.float64)
-for t in reversed(range(num_steps)):
-    returns[t] = rewards[t] + gamma * returns[t + 1]
-returns = returns[:-1]
-
-
-def episode_gradients(adv, weight):
-    """Return minus the gradient of the loss of each episode, (episodes, 5, 2)."""
-    copies = table.repeat(num_episodes, 1, 1).requires_grad_()
-    logit = copies[torch.arange(num_episodes), cells].flatten(0, 1)
-    log_prob = categorical_log_prob(logit, actions.flatten())
-    loss = policy_gradient_error(log_prob, adv.flatten(), weight.flatten())
-    return -log_prob.numel() * torch.autograd.grad(loss, copies)[0]
-
-
-step = torch.arange(num_steps).unsqueeze(1)
-discount = gamma**step * alives  # zero after the end of an episode
-better = returns - value[cells]
-ways = {
-    "whole return": episode_gradients(returns[:1].expand_as(returns), 1.0 * alives),
-    "return from t on": episode_gradients(returns, discount),
-    "minus the value": episode_gradients(better, discount),
-    "no sum over t": episode_gradients(better, discount * (step == 0)),
-}
-
-fig, axis = plt.subplots(figsize=(7, 3))
-sizes = (10, 30, 100, 300, 1000, 2000)
-misses = {}
-for name, gradient in ways.items():
-    misses[name] = []
-    for size in sizes:
-        groups = gradient[: num_episodes // size * size].unflatten(0, (-1, size))
-        miss = (groups.mean(1) - exact).square().sum((1, 2)).mean().sqrt()
-        misses[name].append((miss / exact.norm()).item())
-    style = "--" if name.startswith("no") else "-"
-    axis.loglog(sizes, misses[name], style, marker="o", ms=4, label=name)
-axis.set_xlabel("episodes")
-axis.set_ylabel("error, relative")
-axis.legend(fontsize=8, loc="lower left")
-fig.tight_layout()
-
-# %% [markdown]
-# **Notice** the three solid lines. They are parallel: ten times as many episodes make the error
-# about three times smaller, as for all means, and all three will get there. But a lower line
-# needs fewer episodes for the same error. Leaving out the past saves most of them, and the
-# baseline about half of the rest. The dashed line is different. It has the smallest variance and
-# does not arrive at all, because it is the mean of something else.
-
-# %% tags=["claims"]
-noise = [gradient.var(0).sum().item() for gradient in ways.values()]
-for name in list(ways)[:3]:
-    assert 2.5 < misses[name][0] / misses[name][2] < 4, "about three times smaller"
-assert noise[1] < noise[0] / 2, "the past costs most"
-assert 0.35 < noise[2] / noise[1] < 0.65, "the baseline saves about half of the rest"
-assert noise[3] == min(noise), "the smallest variance"
-assert misses["no sum over t"][-1] > 0.5, "it does not arrive"
-assert misses["minus the value"][-1] < 0.2
 
 # %% [markdown]
 # ## Entropy
@@ -814,33 +703,6 @@ assert late["no baseline"] > 1.5 * losses["no baseline"][0], "it rises"
 # %% [markdown]
 # ## Traps
 #
-# ### Trap: the sum over t left out
-#
-# The policy gradient theorem, as
-# [Hugging Face's course](https://huggingface.co/learn/deep-rl-course/unit4/policy-gradient)
-# states it, is the mean of $\nabla \log \pi_\theta(a_t \mid s_t)$ times the return of the
-# episode. There is no sum over $t$, and nothing says which $t$ is meant (issues
-# [#285](https://github.com/huggingface/deep-rl-class/issues/285) and
-# [#527](https://github.com/huggingface/deep-rl-class/issues/527)). The course's proof, one page
-# on, has the sum. Take the statement at its word, with the first step for $t$. Here is what it
-# says to a robot that always starts in cell 2.
-
-# %%
-from_two = cells[0] == 2
-of_cell = {}
-for name in ("minus the value", "no sum over t"):
-    of_cell[name] = ways[name][from_two].mean(0)[:, 1].tolist()
-    print(f"{name:16s} cells 0 to 4:", *(f"{x + 0.0:6.3f}" for x in of_cell[name]))
-
-# %% [markdown]
-# It teaches a policy its first step and nothing else. The cells that come later get no gradient,
-# from however many episodes.
-
-# %% tags=["claims"]
-assert [x != 0 for x in of_cell["no sum over t"]] == [False, False, True, False, False]
-assert all(x != 0 for x in of_cell["minus the value"])
-
-# %% [markdown]
 # ### Trap: a baseline that knows the action
 #
 # A baseline must be fixed before the action is drawn. If it depends on the action,

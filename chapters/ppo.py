@@ -264,7 +264,7 @@ HTML(video_html(folder / "cartpole.mp4", "The cart drifts and keeps the pole upr
 # The old policy has 0.2, so it hardly ever sees the end of the pier.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two curves over the probability of a step to the right, from 0.2 to 1. The estimate from the old states rises in a straight line to more than 15. The true gain starts along it, bends, peaks near 0.42 and falls to minus 16. A narrow band at the start marks where all ratios are within 0.2 of one"}}
-from literate_rl.agents import tabular_values
+from literate_rl.exact_values import tabular_values
 
 discount, planks = 0.95, 6
 start = np.eye(planks)[0]

@@ -1,15 +1,13 @@
-# Generated from chapters/*.py (edit there); digest 20c82cd8400b9d11
+# Generated from chapters/*.py (edit there); digest 4b765ffd7c41f358
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
-    Ring as Ring,
     Rollout as Rollout,
     best_device as best_device,
     discounted_returns as discounted_returns,
     grade as grade,
     make_envs as make_envs,
     seed_everything as seed_everything,
-    tabular_values as tabular_values,
     true_successors as true_successors,
 )
 from .policy_gradient import (
@@ -17,6 +15,10 @@ from .policy_gradient import (
     categorical_log_prob as categorical_log_prob,
     optimal_baseline as optimal_baseline,
     policy_gradient_error as policy_gradient_error,
+)
+from .exact_values import (
+    Ring as Ring,
+    tabular_values as tabular_values,
 )
 from .evaluation import (
     Difference as Difference,
