@@ -11,8 +11,8 @@
 #
 # **How do we find out whether an estimate is right?** We try it in a world so small that the
 # right answer can be computed. After this chapter you can do that with a linear equation, and
-# know what the wrong flag costs a value and what a missing sum costs a gradient. It takes about
-# 25 minutes. You need {doc}`agents` and {doc}`policy_gradient`.
+# know what the wrong flag costs a value, what a missing sum costs a gradient, and what a large
+# step costs a policy. It takes about 35 minutes. You need {doc}`agents` and {doc}`policy_gradient`.
 
 # %% tags=["export", "hide-input"]
 """Exact values: a world whose values are known, and the equation that gives them."""
@@ -422,6 +422,100 @@ assert misses["no sum over t"][-1] > 0.5, "it does not arrive"
 assert misses["minus the value"][-1] < 0.2
 
 # %% [markdown]
+# ## What a large step costs
+#
+# A gradient is good for a small step. How far can one go with the data of one policy? Let
+# $J(\pi)$ be the expected return from the start. We have a policy $\pi$ and want a better one,
+# $\pi'$. By how much is it better? The exact answer {cite:p}`kakade2002` needs only the advantages
+# of the *old* policy, $A_\pi(s, a) = Q(s, a) - V(s)$:
+#
+# $$
+# J(\pi') - J(\pi)
+#     = \mathbb{E}_{\pi'} \Bigl[ \sum_{t \ge 0} \gamma^t A_\pi(s_t, a_t) \Bigr] .
+# $$ (def-performance-difference)
+#
+# Run the new policy, and add up how much better each of its actions is than what the old policy
+# does on average. This is the **performance-difference lemma**. Its proof is one line. Averaged
+# over what can follow an action, $r_t + \gamma V(s_{t+1}) - V(s_t)$ with the old policy's values
+# is its advantage. In the discounted sum of these terms all values but the first cancel in pairs. The rewards are left, whose mean is $J(\pi')$, and
+# $-V(s_0)$, whose mean is $-J(\pi)$.
+#
+# So why not maximise the right side? Because its states are those that the *new* policy
+# visits, and we have data of the old one only. So take the old states, and correct the actions
+# by the ratio of their probabilities:
+#
+# $$
+# J(\pi') - J(\pi) \;\approx\;
+#     \mathbb{E}_{\pi} \Bigl[ \sum_{t \ge 0} \gamma^t\,
+#     \frac{\pi'(a_t \mid s_t)}{\pi(a_t \mid s_t)}\, A_\pi(s_t, a_t) \Bigr] .
+# $$ (def-old-states)
+#
+# For $\pi' = \pi$ both sides are zero and have the same gradient with respect to the parameters
+# of $\pi'$. Further away the states differ, and the error grows at most with the square of the
+# distance between the two policies {cite:p}`schulman2015`.
+#
+# Here is a second small world. A pier has six planks, and the agent starts on
+# the first. A step to the right pays 1, because the view gets better. A step to the left pays
+# nothing. One more step to the right from the *last* plank ends in the water, costs 10, and
+# leads back to the start. The policy has a single parameter, the probability of a step to the right.
+# The old policy has 0.2, so it hardly ever sees the end of the pier.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two curves over the probability of a step to the right, from 0.2 to 1. The estimate from the old states rises in a straight line to more than 15. The true gain starts along it, bends, peaks near 0.42 and falls to minus 16. A narrow band at the start marks where all ratios are within 0.2 of one"}}
+discount, planks = 0.95, 6
+start = np.eye(planks)[0]
+transition = np.zeros((planks, 2, planks))  # state, action (left, right), next state
+paid = np.zeros((planks, 2))
+for plank in range(planks):
+    transition[plank, 0, max(plank - 1, 0)] = 1
+    transition[plank, 1, (plank + 1) % planks] = 1
+    paid[plank, 1] = 1 if plank < planks - 1 else -10
+
+
+def on_the_pier(right):
+    """Return the policy, its V (S,), Q (S, 2) and discounted visits (S,)."""
+    policy = np.tile([1 - right, right], (planks, 1))
+    chain = np.einsum("sa,saz->sz", policy, transition)
+    value = tabular_values(chain, (policy * paid).sum(1), discount)
+    visits = np.linalg.solve(np.eye(planks) - discount * chain.T, start)
+    return policy, value, paid + discount * transition @ value, visits
+
+
+old, old_value, old_q, old_visits = on_the_pier(0.2)
+advantage = old_q - old_value[:, None]
+chances = np.linspace(0.2, 1, 101)
+true, lemma, estimate, ratio = [], [], [], []
+for probability in chances:
+    new, new_value, _, new_visits = on_the_pier(probability)
+    true.append(start @ (new_value - old_value))
+    lemma.append(new_visits @ (new * advantage).sum(1))
+    estimate.append(old_visits @ (new * advantage).sum(1))
+    ratio.append(abs(new / old - 1).max())
+
+fig, axis = plt.subplots(figsize=(7, 2.8))
+axis.plot(chances, estimate, "--", label="estimate from the old states")
+axis.plot(chances, true, label="true gain")
+near = chances[np.array(ratio) <= 0.2 + 1e-9]
+axis.axvspan(near[0], near[-1], color="C2", alpha=0.3, linewidth=0)
+axis.axhline(0, color="#808080", linewidth=0.8)
+axis.set(xlabel="probability of a step to the right", ylabel="gain of $J$")
+axis.legend()
+fig.tight_layout()
+print(f"the lemma is off by at most {max(abs(np.subtract(true, lemma))):.0e}")
+
+# %% [markdown]
+# **Notice** that the curves touch at the start and have the same slope: a small step keeps its
+# promise. A large one breaks it. The estimate says "always to the right", because it weighs
+# the water with how often the *old* policy stood on the last plank. In the green band no ratio
+# is further from 1 than 0.2. {doc}`ppo_error` builds a loss that keeps to such a band.
+
+# %% tags=["claims"]
+assert max(abs(np.subtract(true, lemma))) < 1e-12, "the lemma is exact"
+assert abs(estimate[1] / true[1] - 1) < 0.05, "the same slope at the start"
+assert np.argmax(estimate) == 100, "the estimate says: always to the right"
+assert true[100] < -15, "a large step breaks its promise"
+assert 0.4 < chances[np.argmax(true)] < 0.44
+
+# %% [markdown]
 # ## Traps
 #
 # ### Trap: a step that never happened
@@ -533,8 +627,9 @@ print(f"solved on {device.type}, same values:", np.allclose(on_device, plain))
 # - An estimate can be right on average and noisy, or precise and wrong. Only an exact answer shows
 #   which: more data cure noise, not bias.
 # - One flag for both ends is a smaller discount, and makes every value depend on the time limit.
-# - Rewards of the past and a missing baseline only add noise to a gradient.
-# - A gradient without the sum over $t$ has the least noise and arrives somewhere else.
+# - Rewards of the past and a missing baseline only add noise to a gradient. Without the sum over
+#   $t$ it has the least noise and arrives somewhere else.
+# - What a better policy is worth can be estimated from the states of the old one, for a small step.
 #
 # ## Exercises
 #
@@ -630,7 +725,55 @@ assert shortest_limit(0.02) == 100, "for the robot of this chapter"
 assert answer() == shortest_limit() == 400
 
 # %% [markdown]
+# ### Exercise 4: experiment
+#
+# Back to the pier. One large step ends in the water. So take small ones: in each round make a
+# step to the right more likely by a factor of 1.2, the most that keeps the ratio in the green
+# band, then call `on_the_pier`, which returns the policy, $V$, $Q$ (columns left and right) and the
+# visits. Go on as long as $Q$ of the right step minus $Q$ of the left step, weighted by the
+# visits, is positive. Start at 0.2. How many rounds does that take, and at which probability does
+# it end? Guess first. Then return both as a tuple, rounds first.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def by_rounds():
+    probability, rounds = 0.2, 0
+    while True:
+        _, _, q, visits = on_the_pier(probability)
+        if visits @ (q[:, 1] - q[:, 0]) <= 0:
+            return rounds, probability
+        probability, rounds = 1.2 * probability, rounds + 1
+
+
+grade(answer, by_rounds, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # The value of a state is the same for both actions, so Q decides.
+    probability, rounds = 0.2, 0
+    _, _, q, visits = on_the_pier(probability)
+    while visits @ (q[:, 1] - q[:, 0]) > 0:
+        probability, rounds = 1.2 * probability, rounds + 1
+        _, _, q, visits = on_the_pier(probability)
+    return rounds, probability
+
+
+grade(answer, by_rounds, ())
+print(f"{answer()[0]} rounds, near {answer()[1]:.2f}")
+
+# %% tags=["claims"]
+best = chances[np.argmax(true)]
+assert best / 1.2 < answer()[1] < 1.2 * best, "within a step of the best policy"
+
+# %% [markdown]
 # ## References
 #
 # The Bellman equation: chapter 3 of {cite:t}`sutton2018`. Time limits: {cite:t}`pardo2018`. The
-# policy gradient theorem: {cite:t}`sutton1999`.
+# policy gradient theorem: {cite:t}`sutton1999`. The lemma is from {cite:t}`kakade2002`, the bound
+# on the error of a large step from {cite:t}`schulman2015`.
