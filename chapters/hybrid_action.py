@@ -14,7 +14,8 @@
 # do not count. After this chapter you can build a policy for such actions, sample from it, and
 # compute its log-probability, its entropy and its divergence without a NaN. It takes about 30
 # minutes. You need {doc}`policies`: rows of numbers, the race that draws an action, and Gaussian
-# actions. The next chapter, {doc}`hybrid_ppo`, trains this one's policy.
+# actions. {doc}`hybrid_policy` makes a policy of this one's distribution, and {doc}`hybrid_ppo`
+# trains it.
 
 # %% tags=["export", "hide-input"]
 """Hybrid actions: a type and its arguments, as one distribution."""
@@ -783,7 +784,7 @@ except ValueError as error:
 # argument of its own. Arguments do not depend on each other either. Where they must, a network
 # draws them one after the other and feeds each into the next, as AlphaStar does
 # {cite:p}`vinyals2019`. Here $\sigma$ does not depend on the state, and the normal distribution
-# has no bounds: {doc}`hybrid_ppo` clips on the way into the environment. Methods that learn
+# has no bounds: {doc}`hybrid_policy` clips on the way into the environment. Methods that learn
 # values instead of a policy, such as MP-DQN {cite:p}`bester2019`, give each type a value at the
 # best arguments that another network proposes.
 #

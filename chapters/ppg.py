@@ -43,7 +43,7 @@ from literate_rl.disjoint_network import (
     EncodingNetwork,
     linear,
 )
-from literate_rl.hybrid_ppo import HybridActions
+from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
@@ -456,7 +456,7 @@ class ConvolutionalEncodingNetwork(nn.Module):
 
 # %% [markdown]
 # Network and action distribution together are the policy. The action distributions are those
-# of {doc}`policies` and {doc}`hybrid_ppo`.
+# of {doc}`policies` and {doc}`hybrid_policy`.
 
 
 # %% tags=["export"]

@@ -40,7 +40,7 @@ from gymnasium import spaces
 from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_ppo import make_hybrid_policy  # and its environments
+from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.policies import Policy, make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings

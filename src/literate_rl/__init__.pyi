@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 4b765ffd7c41f358
+# Generated from chapters/*.py (edit there); digest ef0205bb2f8c8062
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -69,9 +69,11 @@ from .hybrid_action import (
     sample_hybrid_action as sample_hybrid_action,
     select_args as select_args,
 )
-from .hybrid_ppo import (
+from .hybrid_policy import (
     HybridActions as HybridActions,
     make_hybrid_policy as make_hybrid_policy,
+)
+from .hybrid_ppo import (
     ppo_policy_error_hybrid as ppo_policy_error_hybrid,
     ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
 )

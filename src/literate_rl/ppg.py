@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest e750d4db73e45182
+# Generated from chapters/ppg.py (edit there); digest e9a5f69a1df9de6d
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from literate_rl.disjoint_network import (
     EncodingNetwork,
     linear,
 )
-from literate_rl.hybrid_ppo import HybridActions
+from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 6a2f6c38dc87137c
+# Generated from chapters/workshop/cli.py (edit there); digest 0d5b2ad07e6a57de
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gymnasium import spaces
 from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_ppo import make_hybrid_policy  # and its environments
+from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.policies import Policy, make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
