@@ -762,6 +762,16 @@ print("starts in common, seeds 0 and 1:", len(starts[0] & starts[1]), "of 8")
 assert len(starts[0] & starts[1]) == 7
 
 # %% [markdown]
+# ## What well-known implementations do
+#
+# | implementation | how an episode ends |
+# |---|---|
+# | this book | two flags |
+# | DI-engine | [`gae` takes two flags](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/gae.py#L48-L64). The environment gives [one `done`](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/envs/env/ding_env_wrapper.py#L172), and time limits count as ends unless [`ignore_done`](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppo.py#L258) is set |
+# | TorchRL | [two flags, `terminated` and `done`](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/value/functional.py#L120-L184). Its V-trace read the value of the next episode at a truncation ([#4209](https://github.com/pytorch/rl/issues/4209)) |
+#
+# The code was read at the linked commits. {doc}`exact_values` has the loops of other libraries.
+#
 # ## On the best device
 #
 # Environments run on the CPU; a network may run on a GPU. One function picks the device.

@@ -229,7 +229,7 @@ HTML(video_html(folder / "cartpole.mp4", "The cart drifts and keeps the pole upr
 # away: on the pier of {doc}`exact_values` a large step ends in the water. The clip takes away what
 # could be gained by going further, and new data are collected where the policy is now.
 #
-# # The clip is not the only way to stay near. **TRPO**, trust region policy optimisation
+# The clip is not the only way to stay near. **TRPO**, trust region policy optimisation
 # {cite:p}`schulman2015`, is the method that PPO simplifies: it maximises the same estimate under
 # a hard bound on the KL divergence between old and new policy, which takes second derivatives.
 # The other PPO, in the same paper as the clip {cite:p}`schulman2017`, subtracts a **KL penalty**,
@@ -1059,6 +1059,6 @@ print({n: round(clip_fraction(n), 3) for n in (1, 2, 5, 10)})
 # %% [markdown]
 # ## References
 #
-# PPO is from {cite:t}`schulman2017`, TRPO from {cite:t}`schulman2015`. {cite:t}`huang2022` collect the details of
-# implementations, {cite:t}`engstrom2020` and {cite:t}`andrychowicz2021` measure what they
-# are worth.
+# PPO is from {cite:t}`schulman2017`, TRPO from {cite:t}`schulman2015`. {cite:t}`huang2022` collect
+# the details of implementations, {cite:t}`engstrom2020` and {cite:t}`andrychowicz2021` measure what
+# they are worth.
