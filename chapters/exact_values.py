@@ -315,6 +315,78 @@ assert np.allclose(means[:, 0], exact.mean(), rtol=0.1), "two flags do not depen
 # %% [markdown]
 # ## What a gradient estimate costs
 #
+# Begin with one decision: one state, three actions that pay 3, 4 and 6 on average, each with noise
+# of standard deviation 1. The logits are known, and so is the exact gradient: with the score of
+# softmax, $\sum_a p_a Q_a (\mathbb 1[j = a] - p_j) = p_j \, (Q_j - V)$. We estimate it 2,000 times,
+# each time from 32 actions, with three baselines.
+
+# %% mystnb={"image": {"alt": "Three scatter plots of gradient estimates around one cross, the exact gradient. Without a baseline the cloud is several times as wide as with the value or with the best baseline, whose clouds look alike. All three are centred on the cross."}}
+from literate_rl.policy_gradient import (
+    categorical_log_prob,
+    optimal_baseline,
+    policy_gradient_error,
+)
+
+generator = torch.Generator().manual_seed(0)
+logit = torch.tensor([0.6, 0.0, -0.6], dtype=torch.float64)
+payments = torch.tensor([3.0, 4.0, 6.0], dtype=torch.float64)
+prob = logit.softmax(0)
+value = prob @ payments
+exact_gradient = prob * (payments - value)
+
+
+def play(runs, size):
+    """Draw actions and what they pay, each of shape (runs, size)."""
+    action = torch.multinomial(prob.expand(runs, 3), size, True, generator=generator)
+    noise = torch.randn(runs, size, generator=generator, dtype=torch.float64)
+    return action, payments[action] + noise
+
+
+def estimates(action, adv):
+    """Return the gradient that each run's loss gives, (runs, 3)."""
+    runs, size = action.shape
+    # Each run gets its own copy of the logits, so one backward pass gives all gradients.
+    copies = logit.repeat(runs, 1).requires_grad_()
+    log_prob = categorical_log_prob(copies.repeat_interleave(size, 0), action.flatten())
+    loss = policy_gradient_error(log_prob, adv.flatten())
+    # The loss is a mean over all runs, but each copy wants the mean over its own.
+    return -runs * torch.autograd.grad(loss, copies)[0]
+
+
+action, payment = play(2000, 32)
+best = optimal_baseline(logit.unsqueeze(0), payments.unsqueeze(0))
+baselines = {"no baseline": 0.0, "value": value, "best baseline": best}
+clouds = {name: estimates(action, payment - b) for name, b in baselines.items()}
+
+fig, axes = plt.subplots(1, 3, figsize=(7, 2.7), sharex=True, sharey=True)
+for axis, (name, cloud) in zip(axes, clouds.items(), strict=True):
+    axis.scatter(*cloud[:500, :2].T, s=4, alpha=0.4, color="C0", linewidths=0)
+    axis.plot(*exact_gradient[:2], "+", color="C3", markersize=13, markeredgewidth=2)
+    axis.set_title(f"{name}\nvariance {cloud.var(0).sum():.3f}", fontsize=10)
+    axis.set_xlabel("derivative for $z_0$")
+axes[0].set_ylabel("derivative for $z_1$")
+fig.tight_layout()
+
+# %% [markdown]
+# Each dot is an estimate, the red cross is the exact gradient. **Notice** that all three clouds
+# have their centre on the cross, and that a baseline shrinks the cloud. About half of the
+# variance that is left is the noise of the payments, which no baseline removes. And see how
+# little the best baseline gains over the value. That is why everybody uses the value: it is
+# nearly as good, and we want to know it anyway.
+
+# %% tags=["claims"]
+spread = {name: cloud.var(0).sum().item() for name, cloud in clouds.items()}
+for name, cloud in clouds.items():
+    error = (cloud.mean(0) - exact_gradient).norm().item()
+    assert error < 4 * (spread[name] / 2000) ** 0.5, "the centre is on the cross"
+assert spread["no baseline"] > 4 * spread["value"], "it shrinks the cloud"
+assert spread["best baseline"] < spread["value"] < 1.3 * spread["best baseline"]
+noise_alone = ((1 - 2 * prob + prob.square().sum()) * prob).sum().item() / 32
+assert 0.4 < noise_alone / spread["value"] < 0.6, "about half of it is noise"
+
+# %% [markdown]
+# ### Many decisions
+#
 # On the ring the gradient can be computed as well. The robot now breaks down with probability
 # 0.1, and its policy is a table with two logits in each cell. Collect the terms of {eq}`policy-gradient` by the state in which they
 # occur, and insert {eq}`def-score`:
@@ -334,8 +406,6 @@ assert np.allclose(means[:, 0], exact.mean(), rtol=0.1), "two flags do not depen
 # $n$ episodes from the exact gradient?
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Error of the gradient over the number of episodes, both on logarithmic axes. Three parallel lines fall: highest for the whole return, lower for the return from t on, lowest with the value as a baseline. A fourth line, without the sum over t, stays level near 0.8."}}
-from literate_rl.policy_gradient import categorical_log_prob, policy_gradient_error
-
 discount, frail = 0.9, Ring(num_cells=5, end_probability=0.1)
 generator = torch.Generator().manual_seed(0)
 table = torch.randn(5, 2, generator=generator, dtype=torch.float64)
@@ -563,6 +633,49 @@ collector = Collector(SyncVectorEnv([three_steps]))
 collector.reset(seed=4)
 batch = collector.collect(lambda obs: torch.ones(1, dtype=torch.long), 8)
 assert batch.real.flatten().tolist() == [True, True, True, False] * 2, "it marks them"
+
+# %% [markdown]
+# ### Trap: a baseline that knows the action
+#
+# A baseline must be fixed before the action is drawn. If it depends on the action,
+# {eq}`def-score-mean` does not apply, and the mean moves.
+#
+# There is an everyday version. PyTorch's REINFORCE example and Hugging Face's course subtract
+# the mean of the very returns that they weight. That mean contains each sample's own return, so
+# it knows a bit about the action. For $B$ independent samples the gradient shrinks by the factor
+# $1 - 1/B$. The mean of the *others* is a true baseline {cite:p}`kool2019`. One state and three
+# actions again:
+
+# %%
+along_exact = prob * (payments - prob @ payments)
+
+print("length along the exact gradient, which is 1")
+print(" B   own mean   1 - 1/B   mean of the others")
+lengths_along = {}
+for size in (2, 4, 16):
+    action, payment = play(400_000 // size, size)
+    own = payment.mean(1, keepdim=True)
+    others = (payment.sum(1, keepdim=True) - payment) / (size - 1)
+    along = [
+        (
+            estimates(action, payment - b).mean(0)
+            @ along_exact
+            / along_exact.square().sum()
+        ).item()
+        for b in (own, others)
+    ]
+    lengths_along[size] = along
+    print(f"{size:2d}{along[0]:11.2f}{1 - 1 / size:10.2f}{along[1]:21.2f}")
+
+# %% [markdown]
+# With a batch of 1,000 independent samples the factor does not matter. With two it is one half,
+# and with one sample nothing is learned at all. The steps of a single episode are *not*
+# independent, so there even the direction is a little off.
+
+# %% tags=["claims"]
+for size, (own, others) in lengths_along.items():
+    assert abs(own - (1 - 1 / size)) < 0.04, "the factor"
+    assert abs(others - 1) < 0.04, "a true baseline"
 
 # %% [markdown]
 # ### Trap: the sum over t left out
