@@ -43,13 +43,10 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.policies import RunningMoments
-from literate_rl.workshop.fast import reverse_scan
+from literate_rl.policies import RewardScaler
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
-    Bool,
     Count,
-    Float,
     Fraction,
     Positive,
     check_finite,
@@ -59,7 +56,6 @@ from literate_rl.workshop.signatures import (
 __all__ = [
     "PPO",
     "PPOConfig",
-    "RewardScaler",
     "Samples",
     "ppo_settings",
 ]
@@ -321,7 +317,7 @@ class Samples(NamedTuple):
 # minibatch cannot undo an hour of training.
 #
 # The class below has three parts, `collect`, `look_back` and `learn`; `update` runs the epochs
-# around `learn`. Its settings, `PPOConfig`, and the optional `RewardScaler` follow further down.
+# around `learn`. Its settings, `PPOConfig`, follow further down; the `RewardScaler` is that of {doc}`policies`.
 # `act` and `policy_error` may be replaced: by a faster way to act, or by another loss. With
 # `target_kl` the epochs stop early.
 
@@ -545,62 +541,6 @@ def normalizer_of(policy: Any) -> Any:
 
 
 # %% [markdown]
-# ## Rewards of a convenient size
-#
-# Rewards are only *scaled*. Shifting them would change the task: where each step costs something,
-# the agent wants a short episode, and after the shift it might want a long one. The scale is the
-# standard deviation of the discounted sum of all rewards so far,
-#
-# $$
-# R_t = r_t + \gamma \, (1 - \mathrm{done}_{t-1}) \, R_{t-1} ,
-# \qquad \tilde r_t = r_t \,/ \operatorname{std}(R) ,
-# $$ (reward-scale)
-#
-# because it is about as large as a return, and that is what the critic has to learn.
-
-
-# %% tags=["export"]
-class RewardScaler(nn.Module):
-    """Divides rewards by the standard deviation of the discounted return.
-
-    The mean is not subtracted: that would pay for a longer or a shorter life.
-
-    Args:
-        num_envs: Number of environments B.
-        gamma: Discount.
-    """
-
-    carry: Tensor
-
-    def __init__(self, num_envs: int, gamma: float) -> None:
-        super().__init__()
-        self.gamma = gamma
-        self.moments = RunningMoments()
-        self.register_buffer("carry", torch.zeros(num_envs))
-
-    @checked
-    def forward(
-        self,
-        reward: Float[Tensor, "T B"],
-        done: Bool[Tensor, "T B"],
-        real: Bool[Tensor, "T B"],
-    ) -> Float[Tensor, "T B"]:
-        """Take in the rewards of a rollout's real steps; return all of them scaled."""
-        # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
-        # of {doc}`advantages`.
-        increment = reward.clone()
-        increment[0] += self.carry
-        factor = torch.full_like(reward, self.gamma)
-        factor[1:].masked_fill_(done[:-1], 0.0)
-        so_far = reverse_scan(increment.flip(0), factor.flip(0)).flip(0)
-
-        # What goes on in the next rollout, and what the scale is measured from.
-        self.carry.copy_(self.gamma * so_far[-1].masked_fill(done[-1], 0.0))
-        self.moments.update(so_far[real])
-        return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
-
-
-# %% [markdown]
 # ## Settings
 #
 # They are kept in one frozen dataclass, so that a run can print, store and repeat them. The
@@ -690,48 +630,24 @@ class PPOConfig:
 # the default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
-        "total_steps": 50_000,
-        "num_envs": 8,
-        "num_steps": 32,
-        "num_epochs": 10,
-        "num_minibatches": 1,
-        "learning_rate": 2e-3,
-        "gamma": 0.98,
-        "lambda_": 0.8,
+        "total_steps": 50_000, "num_envs": 8, "num_steps": 32, "num_epochs": 10,
+        "num_minibatches": 1, "learning_rate": 2e-3, "gamma": 0.98, "lambda_": 0.8,
         "entropy_weight": 0.0,
     },
-    "Acrobot-v1": {
-        "total_steps": 300_000,
-        "num_envs": 16,
-        "learning_rate": 1e-3,
-    },
+    "Acrobot-v1": {"total_steps": 300_000, "num_envs": 16, "learning_rate": 1e-3},
     "Pendulum-v1": {
-        "num_envs": 8,
-        "num_steps": 200,
-        "num_epochs": 10,
-        "num_minibatches": 8,
-        "learning_rate": 3e-3,
-        "gamma": 0.9,
-        "entropy_weight": 0.0,
+        "num_envs": 8, "num_steps": 200, "num_epochs": 10, "num_minibatches": 8,
+        "learning_rate": 3e-3, "gamma": 0.9, "entropy_weight": 0.0,
     },
     "literate_rl/Moving-v0": {
-        "total_steps": 60_000,
-        "num_envs": 32,
-        "num_steps": 64,
-        "num_epochs": 8,
-        "learning_rate": 3e-3,
-        "gamma": 0.98,
+        "total_steps": 60_000, "num_envs": 32, "num_steps": 64, "num_epochs": 8,
+        "learning_rate": 3e-3, "gamma": 0.98,
     },
     "literate_rl/HybridLander-v0": {
-        "total_steps": 400_000,
-        "num_envs": 16,
-        "num_epochs": 8,
-        "num_minibatches": 8,
-        "learning_rate": 2e-3,
-        "gamma": 0.995,
-        "scale_reward": True,
+        "total_steps": 400_000, "num_envs": 16, "num_epochs": 8, "num_minibatches": 8,
+        "learning_rate": 2e-3, "gamma": 0.995, "scale_reward": True,
     },
-}
+}  # fmt: skip
 
 
 def ppo_settings(env: str) -> PPOConfig:
@@ -764,18 +680,9 @@ class Drawn(CategoricalActions):
         return torch.multinomial(prob, 1, generator=self.generator).squeeze(-1)
 
 
-config = PPOConfig(
-    total_steps=total_steps,
-    num_envs=num_envs,
-    num_steps=num_steps,
-    num_epochs=num_epochs,
-    num_minibatches=num_minibatches,
-    learning_rate=learning_rate,
-    gamma=gamma,
-    lambda_=lambda_,
-    clip_ratio=clip_ratio,
-    entropy_weight=0.0,
-)
+names = "total_steps num_envs num_steps num_epochs num_minibatches learning_rate gamma"
+same = {name: globals()[name] for name in (*names.split(), "lambda_", "clip_ratio")}
+config = PPOConfig(**same, entropy_weight=0.0)
 torch.manual_seed(1)
 envs = make_envs("CartPole-v1", num_envs)
 built = make_policy(envs.single_observation_space, envs.single_action_space)

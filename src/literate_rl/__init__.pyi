@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest ef0205bb2f8c8062
+# Generated from chapters/*.py (edit there); digest 49dc0a073c47a75f
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -37,6 +37,7 @@ from .policies import (
     CategoricalActions as CategoricalActions,
     GaussianActions as GaussianActions,
     Policy as Policy,
+    RewardScaler as RewardScaler,
     RunningMoments as RunningMoments,
     make_actions as make_actions,
     make_policy as make_policy,
@@ -58,7 +59,6 @@ from .ppo_error import (
 from .ppo import (
     PPO as PPO,
     PPOConfig as PPOConfig,
-    RewardScaler as RewardScaler,
     Samples as Samples,
     ppo_settings as ppo_settings,
 )

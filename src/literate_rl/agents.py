@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 6868dedc640ce867
+# Generated from chapters/agents.py (edit there); digest f7e4e2580b1cecd5
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from textwrap import shorten
 from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
@@ -25,6 +24,7 @@ from literate_rl.workshop.signatures import (
     check_finite,
     checked,
 )
+from literate_rl.workshop.pictures import agree, one_line
 from literate_rl.workshop.episodes import (
     EpisodeCounter,
     check_copies,
@@ -248,16 +248,17 @@ def best_device() -> torch.device:
 
 
 def grade(
-    answer: Callable[..., Any], expected: Callable[..., Any], *cases: tuple[Any, ...]
+    answer: Callable[..., Any],
+    expected: Callable[..., Any],
+    first: tuple[Any, ...],
+    *others: tuple[Any, ...],
 ) -> None:
     """Compare an answer with a function that is right, and print one line.
 
     Each case is a tuple of positional arguments. An answer that is wrong, that raises
     or that is still empty is reported, never raised.
     """
-    if not cases:
-        raise ValueError("cases must hold at least one tuple of arguments, got none")
-    for case in cases:
+    for case in (first, *others):
         wanted = expected(*case)
         call = f"answer({', '.join(map(one_line, case))})"
         # Whatever a learner's code does wrong is an answer that is not right yet.
@@ -274,25 +275,4 @@ def grade(
             given, sought = one_line(got), one_line(wanted)
             print(f"Not yet: {call} gave {given}, expected {sought}.")
             return
-    print(f"Right: all {len(cases)} cases agree.")
-
-
-def agree(got: Any, wanted: Any) -> bool:
-    """Say whether two results have the same shape and nearly the same numbers."""
-    if isinstance(wanted, str):
-        return isinstance(got, str) and got == wanted
-    if isinstance(wanted, tuple | list):
-        same_length = isinstance(got, tuple | list) and len(got) == len(wanted)
-        return same_length and all(map(agree, got, wanted))
-    # The rest are numbers, arrays and tensors. An empty answer is none of these.
-    try:
-        left, right = (torch.as_tensor(x).cpu().double() for x in (got, wanted))
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    close = partial(torch.allclose, rtol=1e-4, atol=1e-6, equal_nan=True)
-    return left.shape == right.shape and close(left, right)
-
-
-def one_line(value: Any) -> str:
-    """Return how a value prints, on one short line."""
-    return shorten(repr(value), 60, placeholder=" …")
+    print(f"Right: all {1 + len(others)} cases agree.")

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest f939002b3b81df7d
+# Generated from chapters/ppo.py (edit there); digest 606748691866bee7
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -24,13 +24,10 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.policies import RunningMoments
-from literate_rl.workshop.fast import reverse_scan
+from literate_rl.policies import RewardScaler
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
-    Bool,
     Count,
-    Float,
     Fraction,
     Positive,
     check_finite,
@@ -40,7 +37,6 @@ from literate_rl.workshop.signatures import (
 __all__ = [
     "PPO",
     "PPOConfig",
-    "RewardScaler",
     "Samples",
     "ppo_settings",
 ]
@@ -283,46 +279,6 @@ def normalizer_of(policy: Any) -> Any:
     return normalizer if hasattr(normalizer, "update") else None
 
 
-class RewardScaler(nn.Module):
-    """Divides rewards by the standard deviation of the discounted return.
-
-    The mean is not subtracted: that would pay for a longer or a shorter life.
-
-    Args:
-        num_envs: Number of environments B.
-        gamma: Discount.
-    """
-
-    carry: Tensor
-
-    def __init__(self, num_envs: int, gamma: float) -> None:
-        super().__init__()
-        self.gamma = gamma
-        self.moments = RunningMoments()
-        self.register_buffer("carry", torch.zeros(num_envs))
-
-    @checked
-    def forward(
-        self,
-        reward: Float[Tensor, "T B"],
-        done: Bool[Tensor, "T B"],
-        real: Bool[Tensor, "T B"],
-    ) -> Float[Tensor, "T B"]:
-        """Take in the rewards of a rollout's real steps; return all of them scaled."""
-        # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
-        # of {doc}`advantages`.
-        increment = reward.clone()
-        increment[0] += self.carry
-        factor = torch.full_like(reward, self.gamma)
-        factor[1:].masked_fill_(done[:-1], 0.0)
-        so_far = reverse_scan(increment.flip(0), factor.flip(0)).flip(0)
-
-        # What goes on in the next rollout, and what the scale is measured from.
-        self.carry.copy_(self.gamma * so_far[-1].masked_fill(done[-1], 0.0))
-        self.moments.update(so_far[real])
-        return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
-
-
 @checked
 @dataclass(frozen=True)
 class PPOConfig:
@@ -391,48 +347,24 @@ class PPOConfig:
 # the default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
-        "total_steps": 50_000,
-        "num_envs": 8,
-        "num_steps": 32,
-        "num_epochs": 10,
-        "num_minibatches": 1,
-        "learning_rate": 2e-3,
-        "gamma": 0.98,
-        "lambda_": 0.8,
+        "total_steps": 50_000, "num_envs": 8, "num_steps": 32, "num_epochs": 10,
+        "num_minibatches": 1, "learning_rate": 2e-3, "gamma": 0.98, "lambda_": 0.8,
         "entropy_weight": 0.0,
     },
-    "Acrobot-v1": {
-        "total_steps": 300_000,
-        "num_envs": 16,
-        "learning_rate": 1e-3,
-    },
+    "Acrobot-v1": {"total_steps": 300_000, "num_envs": 16, "learning_rate": 1e-3},
     "Pendulum-v1": {
-        "num_envs": 8,
-        "num_steps": 200,
-        "num_epochs": 10,
-        "num_minibatches": 8,
-        "learning_rate": 3e-3,
-        "gamma": 0.9,
-        "entropy_weight": 0.0,
+        "num_envs": 8, "num_steps": 200, "num_epochs": 10, "num_minibatches": 8,
+        "learning_rate": 3e-3, "gamma": 0.9, "entropy_weight": 0.0,
     },
     "literate_rl/Moving-v0": {
-        "total_steps": 60_000,
-        "num_envs": 32,
-        "num_steps": 64,
-        "num_epochs": 8,
-        "learning_rate": 3e-3,
-        "gamma": 0.98,
+        "total_steps": 60_000, "num_envs": 32, "num_steps": 64, "num_epochs": 8,
+        "learning_rate": 3e-3, "gamma": 0.98,
     },
     "literate_rl/HybridLander-v0": {
-        "total_steps": 400_000,
-        "num_envs": 16,
-        "num_epochs": 8,
-        "num_minibatches": 8,
-        "learning_rate": 2e-3,
-        "gamma": 0.995,
-        "scale_reward": True,
+        "total_steps": 400_000, "num_envs": 16, "num_epochs": 8, "num_minibatches": 8,
+        "learning_rate": 2e-3, "gamma": 0.995, "scale_reward": True,
     },
-}
+}  # fmt: skip
 
 
 def ppo_settings(env: str) -> PPOConfig:
