@@ -363,6 +363,17 @@ with torch.no_grad():
 print("to the world   ", fresh.actions.to_single_env(action))
 
 # %% [markdown]
+# ## What this distribution cannot express
+#
+# The product $p_k \prod_j f(u_j)$ is a modest family. An argument that two types share has *one*
+# mean for both, though "forward" and "backward" may want different speeds: give each type an
+# argument of its own. Arguments do not depend on each other either. Where they must, a network
+# draws them one after the other and feeds each into the next, as AlphaStar does
+# {cite:p}`vinyals2019`. Here $\sigma$ does not depend on the state, and the normal distribution
+# has no bounds, so we clip on the way into the environment. Methods that learn
+# values instead of a policy, such as MP-DQN {cite:p}`bester2019`, give each type a value at the
+# best arguments that another network proposes.
+#
 # ## Traps
 #
 # ### Trap: an action that is judged where the environment sees it
@@ -393,6 +404,29 @@ print("ratio of the action as the environment saw it:", round(ratios[1], 1))
 assert abs(ratios[0] - 1) < 0.01
 assert ratios[1] > 100
 assert one.to_env(said)[1][0].item() == 540, "half of the box above its centre"
+
+# %% [markdown]
+# ### Trap: two meanings of "action mask"
+#
+# When somebody asks how to use an action mask, ask back which one. The
+# mask of these chapters is a fact about the *action space*: which type uses which
+# argument. The other kind is a fact about the *state*: which types are possible right
+# now. It belongs in the logits, as minus infinity, in the old and in the new policy
+# alike. Both work together:
+
+# %%
+row = torch.tensor([[0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 1.0]])  # a policy for Moving
+possible = torch.tensor([[True, True, False]])
+row[:, :3] = row[:, :3].masked_fill(~possible, -torch.inf)
+some = fresh.actions.distribution(row)
+print("probabilities", [round(p, 3) for p in some.prob[0].tolist()])
+print("greedy type  ", some.mode().action_type.item())
+print("entropy      ", round(some.entropy().item(), 3))
+
+# %% tags=["claims"]
+assert some.prob[0, 2] == 0, "taken away"
+assert some.mode().action_type.item() == 1, "the most likely of those that are left"
+assert some.entropy().isfinite().all()
 
 # %% [markdown]
 # ## What well-known implementations do

@@ -129,8 +129,8 @@ dial(
     "The clipped surrogate over the ratio",
     frame,
     {
-        "clip range ε": [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4],
-        "dual clip c": ["off", 3.4, 3.2, 3.0, 2.8, 2.6, 2.4, 2.2, 2.0, 1.8, 1.6],
+        "clip range ε": [k / 20 for k in range(1, 9)],
+        "dual clip c": ["off", *(k / 5 for k in range(17, 7, -1))],
     },
     start=(0.2, "off"),
 )
@@ -688,9 +688,10 @@ fig.tight_layout()
 print(f"true {truth:.4f}")
 for name, estimate in estimates.items():
     print(
-        f"{name}   {estimate.mean():.4f}, standard deviation {estimate.std():.4f}, "
-        f"negative in {(estimate < 0).double().mean():.0%} of the batches"
+        f"{name}   {estimate.mean():.4f}, standard deviation {estimate.std():.4f},",
+        end=" ",
     )
+    print(f"negative in {(estimate < 0).double().mean():.0%} of the batches")
 
 # %% [markdown]
 # **Notice** that all three are near the truth on average, that only $k_1$ is ever negative, and
@@ -856,10 +857,8 @@ for error in (ppo_policy_error, fused_ppo_policy_error):
     loss, info = error(data, dual_clip=3.0)
     total = loss.policy_loss - 0.01 * loss.entropy_loss
     gradients.append(torch.autograd.grad(total, logit_new)[0])
-    print(
-        f"{error.__name__:23s} loss {loss.policy_loss.item():.5f}, "
-        f"entropy {loss.entropy_loss.item():.5f}, clipfrac {info.clipfrac:.3f}"
-    )
+    loss_and_entropy = ", ".join(f"{x.item():.5f}" for x in loss)
+    print(f"{error.__name__:23s} loss and entropy {loss_and_entropy}")
 difference = (gradients[0] - gradients[1]).abs().max().item()
 print(f"ran on {device.type}; the gradients agree: {difference < 1e-6}")
 
