@@ -44,7 +44,13 @@ from literate_rl.workshop.nests import (
     plain_space,
     read_hybrid_space,
 )
-from literate_rl.workshop.signatures import Bool, Float, check_finite, checked
+from literate_rl.workshop.signatures import (
+    Bool,
+    Float,
+    check_finite,
+    check_that,
+    checked,
+)
 
 __all__ = ["HybridActions", "make_hybrid_policy"]
 
@@ -251,8 +257,7 @@ class HybridActions:
         """Turn a batch of one action into what one environment's ``step`` takes."""
         nest = self.to_env(action)
         batch = len(action if isinstance(action, Tensor) else action["action_type"])
-        if batch != 1:
-            raise ValueError(f"action must hold one action, got a batch of {batch}")
+        check_that(batch == 1, f"action must hold one action, got a batch of {batch}")
         return first_row(nest)
 
 

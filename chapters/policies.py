@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.nests import as_space, plain_space
-from literate_rl.workshop.signatures import Bool, Count, Float, Int, checked
+from literate_rl.workshop.signatures import Bool, Count, Float, Int, check_that, checked
 
 __all__ = [
     "ActorCritic",
@@ -603,9 +603,9 @@ def make_policy(
         normalize: Whether the policy normalises its observations.
     """
     box, actions = as_space(observation_space), make_actions(as_space(action_space))
-    if not isinstance(box, spaces.Box) or len(box.shape) != 1:
-        raise ValueError(f"observation_space must be a box of vectors, got {box}")
-    size, actor = box.shape[0], nn.Module()
+    fits = isinstance(box, spaces.Box) and len(box.shape) == 1
+    check_that(fits, f"observation_space must be a box of vectors, got {box}")
+    size, actor = spaces.flatdim(box), nn.Module()
     if isinstance(actions, CategoricalActions):
         actor = mlp(size, hidden, actions.num_actions, gain=0.01)
     else:

@@ -50,6 +50,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     Positive,
     check_finite,
+    check_that,
     checked,
 )
 
@@ -345,11 +346,9 @@ class PPO:
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
     ) -> None:
         given, wanted = envs.num_envs, config.num_envs
-        if given != wanted:
-            raise ValueError(f"envs must have {wanted} copies, got {given}")
-        wanted = config.normalize_obs
-        if wanted != (normalizer_of(policy) is not None):
-            raise ValueError(f"policy must normalise as normalize_obs says: {wanted}")
+        check_that(given == wanted, f"envs must have {wanted} copies, got {given}")
+        wanted, given = config.normalize_obs, normalizer_of(policy) is not None
+        check_that(wanted == given, f"policy must normalise as it is set: {wanted}")
         self.policy, self.config = policy, config
         self.act = act or policy.act
         self.policy_error = policy_error or policy_error_from_log_prob
@@ -471,9 +470,8 @@ class PPO:
         # The total. What is not finite would spoil all weights at once.
         loss = policy_loss + config.value_weight * value_loss
         loss = loss - config.entropy_weight * entropy_loss
-        check_finite(
-            loss, log_prob_old=part.log_prob, log_prob=log_prob, entropy=entropy
-        )
+        inputs = {"log_prob_old": part.log_prob, "log_prob": log_prob}
+        check_finite(loss, **inputs, entropy=entropy)
         # One step downhill, with gradient clipping.
         self.optimizer.zero_grad()
         loss.backward()
@@ -612,8 +610,8 @@ class PPOConfig:
         # Of a single advantage nothing is left when its mean is subtracted.
         least = 2 if self.normalize_advantage else 1
         most, parts = self.num_envs * self.num_steps // least, self.num_minibatches
-        if parts > most:
-            raise ValueError(f"num_minibatches must be at most {most}, got {parts}")
+        words = f"num_minibatches must be at most {most}, got {parts}"
+        check_that(parts <= most, words)
 
 
 # %% [markdown]

@@ -145,7 +145,7 @@ def test_ring_chain_is_what_the_ring_does(num_cells):
             lambda: Ring(end_probability=float("nan")),
             "end_probability must be at least 0 and at most 1",
         ),
-        (lambda: Ring().step(2), "action must be 0 or 1, got 2"),
+        (lambda: Ring().step(2), r"action must be an element of Discrete\(2\), got 2"),
     ],
 )
 def test_ring_refuses_nonsense(make, message):

@@ -1,4 +1,4 @@
-# Generated from chapters/exact_values.py (edit there); digest b1e52e8e66898809
+# Generated from chapters/exact_values.py (edit there); digest 5d76bfc22b250e26
 """Exact values: a world whose values are known, and the equation that gives them."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from literate_rl.workshop.episodes import check_chain
 from literate_rl.workshop.signatures import Fraction, checked
+from literate_rl.workshop.worlds import check_action
 
 __all__ = ["Ring", "tabular_values"]
 
@@ -48,8 +49,7 @@ class Ring(gym.Env[np.int64, np.int64]):
         self, action: np.int64
     ) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
         """Move by one cell; return observation, reward, two flags and an empty dict."""
-        if not self.action_space.contains(action):
-            raise ValueError(f"action must be 0 or 1, got {action!r}")
+        check_action(self.action_space, action)
         reward = float(self.cell == 0)
         self.cell = np.int64((self.cell + (1 if action == 1 else -1)) % self.num_cells)
         # The environment knows only one way to end. A time limit is not its business,

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_policy.py (edit there); digest c6050ce3fe5a47b1
+# Generated from chapters/hybrid_policy.py (edit there); digest ca90f08fe8c960d9
 """A hybrid policy: rows instead of trees, and the way into an environment and back."""
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ from literate_rl.workshop.nests import (
     plain_space,
     read_hybrid_space,
 )
-from literate_rl.workshop.signatures import Bool, Float, check_finite, checked
+from literate_rl.workshop.signatures import (
+    Bool,
+    Float,
+    check_finite,
+    check_that,
+    checked,
+)
 
 __all__ = ["HybridActions", "make_hybrid_policy"]
 
@@ -172,8 +178,7 @@ class HybridActions:
         """Turn a batch of one action into what one environment's ``step`` takes."""
         nest = self.to_env(action)
         batch = len(action if isinstance(action, Tensor) else action["action_type"])
-        if batch != 1:
-            raise ValueError(f"action must hold one action, got a batch of {batch}")
+        check_that(batch == 1, f"action must hold one action, got a batch of {batch}")
         return first_row(nest)
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest c1e43c84d355b7cd
+# Generated from chapters/policies.py (edit there); digest 3b3fd828f628f122
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.nests import as_space, plain_space
-from literate_rl.workshop.signatures import Bool, Count, Float, Int, checked
+from literate_rl.workshop.signatures import Bool, Count, Float, Int, check_that, checked
 
 __all__ = [
     "ActorCritic",
@@ -382,9 +382,9 @@ def make_policy(
         normalize: Whether the policy normalises its observations.
     """
     box, actions = as_space(observation_space), make_actions(as_space(action_space))
-    if not isinstance(box, spaces.Box) or len(box.shape) != 1:
-        raise ValueError(f"observation_space must be a box of vectors, got {box}")
-    size, actor = box.shape[0], nn.Module()
+    fits = isinstance(box, spaces.Box) and len(box.shape) == 1
+    check_that(fits, f"observation_space must be a box of vectors, got {box}")
+    size, actor = spaces.flatdim(box), nn.Module()
     if isinstance(actions, CategoricalActions):
         actor = mlp(size, hidden, actions.num_actions, gain=0.01)
     else:
