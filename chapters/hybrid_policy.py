@@ -52,6 +52,9 @@ from literate_rl.workshop.signatures import (
     checked,
 )
 
+# Importing the worlds registers the environments with hybrid actions.
+from literate_rl.workshop.worlds import HybridLander, Moving  # noqa: F401
+
 __all__ = ["HybridActions", "make_hybrid_policy"]
 
 # %% [markdown]

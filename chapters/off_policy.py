@@ -357,7 +357,8 @@ def clipped_policy(
     # Numerator and denominator of {eq}`clipped-policy`.
     part = np.minimum(rho_clip_ratio * old_policy, policy)
     total = part.sum(-1, keepdims=True)
-    check_that((total > 0).all(), "policy and old_policy must share an action")
+    common = bool((total > 0).all())
+    check_that(common, "policy and old_policy must have an action in common")
     result: NDArray[Any] = part / total
     return result
 

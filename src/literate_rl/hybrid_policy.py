@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_policy.py (edit there); digest ca90f08fe8c960d9
+# Generated from chapters/hybrid_policy.py (edit there); digest bf61e13194fdcc3d
 """A hybrid policy: rows instead of trees, and the way into an environment and back."""
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ from literate_rl.workshop.signatures import (
     check_that,
     checked,
 )
+
+# Importing the worlds registers the environments with hybrid actions.
+from literate_rl.workshop.worlds import HybridLander, Moving  # noqa: F401
 
 __all__ = ["HybridActions", "make_hybrid_policy"]
 

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 4fed7b58794cbe24
+# Generated from chapters/off_policy.py (edit there); digest a72c6b5a42f52519
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ def clipped_policy(
     # Numerator and denominator of {eq}`clipped-policy`.
     part = np.minimum(rho_clip_ratio * old_policy, policy)
     total = part.sum(-1, keepdims=True)
-    check_that((total > 0).all(), "policy and old_policy must share an action")
+    common = bool((total > 0).all())
+    check_that(common, "policy and old_policy must have an action in common")
     result: NDArray[Any] = part / total
     return result
 
