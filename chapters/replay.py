@@ -37,7 +37,7 @@ from literate_rl.workshop.signatures import (
     Int,
     NonNegative,
     check_finite,
-    check_index,
+    check_that,
     checked,
 )
 
@@ -329,7 +329,10 @@ class ReplayBuffer:
         """
         if self.tree is None:
             return
-        check_index(self.places, place=place)
+        inside = (place >= 0) & (place < self.places)
+        check_that(
+            inside.all(), f"place must be below {self.places}, got {place.tolist()}"
+        )
         check_finite(priority, priority=priority)
         # What is learned for now may surprise again, so no priority is zero.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()

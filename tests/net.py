@@ -30,7 +30,7 @@ from literate_rl.actors import (
     weights_of,
 )
 from literate_rl.agents import make_envs, seed_everything
-from literate_rl.hybrid_ppo import make_hybrid_policy
+from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.impala import IMPALA, IMPALAConfig
 from literate_rl.policies import make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from literate_rl.workshop.signatures import Float, check_finite, check_index, checked
+from literate_rl.workshop.signatures import Float, below, check_finite, checked
 
 __all__ = ["FusedPolicyError", "categorical_terms", "numpy_act", "reverse_scan"]
 
@@ -394,14 +394,14 @@ def turned(logit: Tensor) -> Tensor:
 
 @checked
 def categorical_terms(
-    logit: Float[Tensor, "B N"], action: Integer[Tensor, "B"]
+    logit: Float[Tensor, "B N"],
+    action: Annotated[Integer[Tensor, "B"], below("N")],
 ) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
     """Return log-probabilities of actions and entropies, with gradient, fast.
 
     They are the numbers of ``categorical_log_prob`` and ``categorical_entropy``, and
     can be differentiated once. A logit of minus infinity takes an action away.
     """
-    check_index(logit.shape[1], action=action)
     log_prob, entropy = CategoricalTerms.apply(logit, action)
     return log_prob, entropy
 

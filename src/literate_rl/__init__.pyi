@@ -1,15 +1,13 @@
-# Generated from chapters/*.py (edit there); digest 84bd359352dc35d4
+# Generated from chapters/*.py (edit there); digest 3b5a79f53b516634
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
-    Ring as Ring,
     Rollout as Rollout,
     best_device as best_device,
     discounted_returns as discounted_returns,
     grade as grade,
     make_envs as make_envs,
     seed_everything as seed_everything,
-    tabular_values as tabular_values,
     true_successors as true_successors,
 )
 from .policy_gradient import (
@@ -17,6 +15,10 @@ from .policy_gradient import (
     categorical_log_prob as categorical_log_prob,
     optimal_baseline as optimal_baseline,
     policy_gradient_error as policy_gradient_error,
+)
+from .exact_values import (
+    Ring as Ring,
+    tabular_values as tabular_values,
 )
 from .evaluation import (
     Difference as Difference,
@@ -35,6 +37,7 @@ from .policies import (
     CategoricalActions as CategoricalActions,
     GaussianActions as GaussianActions,
     Policy as Policy,
+    RewardScaler as RewardScaler,
     RunningMoments as RunningMoments,
     make_actions as make_actions,
     make_policy as make_policy,
@@ -56,7 +59,6 @@ from .ppo_error import (
 from .ppo import (
     PPO as PPO,
     PPOConfig as PPOConfig,
-    RewardScaler as RewardScaler,
     Samples as Samples,
     ppo_settings as ppo_settings,
 )
@@ -67,9 +69,11 @@ from .hybrid_action import (
     sample_hybrid_action as sample_hybrid_action,
     select_args as select_args,
 )
-from .hybrid_ppo import (
+from .hybrid_policy import (
     HybridActions as HybridActions,
     make_hybrid_policy as make_hybrid_policy,
+)
+from .hybrid_ppo import (
     ppo_policy_error_hybrid as ppo_policy_error_hybrid,
     ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest b03e3b7d2ef59bb8
+# Generated from chapters/replay.py (edit there); digest df2f97345931ebb6
 """Replay: a ring of transitions, windows of several steps, priorities in a tree."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from literate_rl.workshop.signatures import (
     Int,
     NonNegative,
     check_finite,
-    check_index,
+    check_that,
     checked,
 )
 
@@ -305,7 +305,10 @@ class ReplayBuffer:
         """
         if self.tree is None:
             return
-        check_index(self.places, place=place)
+        inside = (place >= 0) & (place < self.places)
+        check_that(
+            inside.all(), f"place must be below {self.places}, got {place.tolist()}"
+        )
         check_finite(priority, priority=priority)
         # What is learned for now may surprise again, so no priority is zero.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 4d0486c6633c2008
+# Generated from chapters/workshop/fast.py (edit there); digest 95bbdddcab66f86c
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from literate_rl.workshop.signatures import Float, check_finite, check_index, checked
+from literate_rl.workshop.signatures import Float, below, check_finite, checked
 
 __all__ = ["FusedPolicyError", "categorical_terms", "numpy_act", "reverse_scan"]
 
@@ -195,14 +195,14 @@ def turned(logit: Tensor) -> Tensor:
 
 @checked
 def categorical_terms(
-    logit: Float[Tensor, "B N"], action: Integer[Tensor, "B"]
+    logit: Float[Tensor, "B N"],
+    action: Annotated[Integer[Tensor, "B"], below("N")],
 ) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
     """Return log-probabilities of actions and entropies, with gradient, fast.
 
     They are the numbers of ``categorical_log_prob`` and ``categorical_entropy``, and
     can be differentiated once. A logit of minus infinity takes an action away.
     """
-    check_index(logit.shape[1], action=action)
     log_prob, entropy = CategoricalTerms.apply(logit, action)
     return log_prob, entropy
 

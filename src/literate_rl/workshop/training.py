@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 76c4c3342cf5be94
+# Generated from chapters/workshop/training.py (edit there); digest 83ea5eb65ce9eef2
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from literate_rl.actors import (
 from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.contracts import ByName, StateSpec, check_model, state_spec
 from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
-from literate_rl.hybrid_ppo import make_hybrid_policy  # and its environments
+from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.policies import Policy, make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
