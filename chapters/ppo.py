@@ -348,7 +348,8 @@ class PPO:
         given, wanted = envs.num_envs, config.num_envs
         check_that(given == wanted, f"envs must have {wanted} copies, got {given}")
         wanted, given = config.normalize_obs, normalizer_of(policy) is not None
-        check_that(wanted == given, f"policy must normalise as it is set: {wanted}")
+        words = f"policy must normalise as normalize_obs says: {wanted}"
+        check_that(wanted == given, words)
         self.policy, self.config = policy, config
         self.act = act or policy.act
         self.policy_error = policy_error or policy_error_from_log_prob
