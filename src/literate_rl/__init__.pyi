@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 1436827be5f43ff3
+# Generated from chapters/*.py (edit there); digest 6cabc63b560d9170
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -134,6 +134,7 @@ from .contracts import (
     DuelingQNetwork as DuelingQNetwork,
     ProbabilityActor as ProbabilityActor,
     QNetwork as QNetwork,
+    Role as Role,
     SquashedGaussianActor as SquashedGaussianActor,
     StateSpec as StateSpec,
     StateValue as StateValue,
@@ -196,15 +197,6 @@ from .workshop.runs import (
 )
 from .workshop.memory import (
     ReplayBuffer as ReplayBuffer,
-)
-from .workshop.probes import (
-    Probe as Probe,
-    device_of as device_of,
-    forward_parameters as forward_parameters,
-    randomness_kept as randomness_kept,
-    results_of as results_of,
-    unwrapped as unwrapped,
-    watch as watch,
 )
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
