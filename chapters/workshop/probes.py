@@ -281,11 +281,14 @@ class Probe:
         first, last = ends.to(self.device)
         return first, last
 
-    def draw(self, count: int, luck: int) -> tuple[Tensor, Tensor, Tensor]:
+    def draw(
+        self, count: int, luck: int, scale: float = 1.0
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Draw actions at the first state; return them, judged, and the entropies."""
+        how: Any = {"row": 0, "luck": luck, "scale": scale}
         with torch.no_grad():
-            action = self.call(count, row=0, luck=luck)[0]
-        _, log_prob, entropy, *_ = self.call(count, action, row=0, luck=luck)
+            action = self.call(count, **how)[0]
+        _, log_prob, entropy, *_ = self.call(count, action, **how)
         return action, log_prob, entropy
 
     def shape(self, dims: Sequence[str], batch: int) -> tuple[int | None, ...]:
