@@ -173,8 +173,8 @@ except ContractError as error:
 # 1)$, and PyTorch makes a table $(5, 5)$ of their product: every action is weighted with the
 # advantage of every state. The mean of that table is the mean log-probability times the mean
 # advantage, and that is zero. Machin's [own A2C
-# reshapes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L350-L365)
-# what the model returns, so that the example trains there and nobody notices. Its contract is
+# reshapes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L369)
+# what the model returns, so the example trains there, and nobody notices. Its contract is
 # right: it asks for $(B, 1)$.
 
 # %% tags=["claims"]
@@ -1594,9 +1594,9 @@ print("seven checks, no complaint")
 # %% [markdown]
 # ## Twelve examples
 #
-# Machin's page has twelve example classes. Here they are as it prints them, and the checker looks
-# at each. The page leaves out the imports, which we supply. (We read an older edition of the page.
-# [Today's](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/docs/source/advance/algorithm_model_requirements.rst)
+# Machin's page has twelve example classes. Here they are, word for word as [an edition of
+# 2020](https://github.com/iffiX/machin/blob/32a8b936d9d52d060c71f54a9e272ea529efcfa8/docs/source/advance/algorithm_model_requirements.rst) prints them, and the checker looks at each. The page leaves out the imports, which we
+# supply. ([Today's](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/docs/source/advance/algorithm_model_requirements.rst)
 # sums the entropy, allows log-probabilities of shape $(B,)$, and has dropped the discrete actor
 # of SAC.)
 

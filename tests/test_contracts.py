@@ -571,7 +571,7 @@ def test_the_error_is_printed_line_by_line() -> None:
     expected = (
         "  actor: the log-probability of the sampled action must be the same when "
     )
-    assert last.startswith(f"{expected}it is given, differs by 0.")
+    assert last.startswith(f"{expected}it is given, differs by ")
     assert [x.rule.row for x in error.broken] == ["M42", "M46", "M46"]
     assert error.family == "SAC"
 
@@ -1052,9 +1052,7 @@ def test_undo_is_the_inverse_as_far_as_the_digits_tell() -> None:
     double = contracts.Stretch([-2.0, 0.0], [2.0, 1.0]).double()
     torch.testing.assert_close(double.undo(double(u.double())), u.double())
     edge = squash.undo(torch.tensor([[2.0, 0.0]]))
-    assert edge.tolist() == [
-        [pytest.approx(9.01, abs=0.01), pytest.approx(-9.01, abs=0.01)]
-    ]
+    assert edge.flatten().tolist() == pytest.approx([8.66, -8.66], abs=0.01)
     (grad,) = torch.autograd.grad(squash(u.requires_grad_()).sum(), u)
     assert grad.isfinite().all()
 
