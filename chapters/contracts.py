@@ -52,12 +52,14 @@ from literate_rl.workshop.probes import (
     unwrapped,
     warning,
     watch,
+    write_out,
 )
 from literate_rl.workshop.signatures import Float, checked
 
 __all__ = [
     "CONTRACTS",
     "ActionValue",
+    "Broken",
     "ByName",
     "CategoricalActor",
     "CategoricalQNetwork",
@@ -67,6 +69,7 @@ __all__ = [
     "DuelingQNetwork",
     "ProbabilityActor",
     "QNetwork",
+    "Result",
     "Role",
     "SquashedGaussianActor",
     "StateSpec",
@@ -81,8 +84,8 @@ __all__ = [
 #
 # The documentation of [Machin](https://github.com/iffiX/machin), a library of algorithms, has a
 # page that says what each algorithm expects of a model, with an example for each. No other
-# library that we know has such a page. Here is its actor for A2C, word for word. It draws an
-# action, or judges one that is given to it.
+# library that we know has such a page. Here is its actor for A2C. It draws an action, or judges
+# one that is given to it.
 
 
 # %%
@@ -116,12 +119,8 @@ class Actor(nn.Module):
 # positive, action 0 if not. The policy gradient weights each log-probability with an advantage.
 # Beside it we train an actor that we write below, with the same algorithm.
 
-# %% mystnb={"image": {"alt": "Share of right actions over 300 updates. The actor of this chapter rises to more than 90 percent, the other one stays at 50"}}
-import matplotlib.pyplot as plt
-import numpy as np
 
-from literate_rl.contracts import CategoricalActor  # the package's own, defined below
-
+# %%
 torch.set_num_threads(1)  # the networks of this book are too small to be shared out
 
 
@@ -142,6 +141,12 @@ def train(actor, num_updates=300, batch=64):
         shares.append(reward.mean().item())
     return np.array(shares)
 
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Share of right actions over 300 updates. The actor of this chapter rises to more than 90 percent, the other one stays at 50"}}
+import matplotlib.pyplot as plt
+import numpy as np
+
+from literate_rl.contracts import CategoricalActor  # the package's own, defined below
 
 torch.manual_seed(1)
 trained = {
@@ -241,18 +246,19 @@ picture
 # work goes.
 #
 # `CONTRACTS` holds the text. Each rule has a number, which goes back to a table of 76 demands
-# that we read out of Machin's page; those that are missing here are no demands on a model.
+# that we read out of Machin's page; those that are missing here are no demands on a model. This
+# is one of the short ones.
 
 # %%
 from literate_rl.contracts import CONTRACTS
 
-print(CONTRACTS["A2C"])
+print(CONTRACTS["RAINBOW"])
 
 # %% [markdown]
 # The first lines are Machin's notation. `state_0[batch_size, ...]` is a tensor with a row for
 # each state and at least one dimension more. `<...>` means that more results may follow, or more
-# arguments if they have a default. In the notation of this book's signatures ({doc}`workshop/signatures`) `value[batch_size,
-# 1]` would be `Float[Tensor, "B 1"]`.
+# arguments if they have a default. In the notation of this book's signatures
+# ({doc}`workshop/signatures`), a result `q_value[batch_size, action_num]` is `Float[Tensor, "B N"]`.
 #
 # ## Rules about calling
 #
@@ -264,9 +270,20 @@ print(CONTRACTS["A2C"])
 #
 # Arguments are matched by name, and an algorithm passes the states that the environment has, no
 # more and no fewer. `*args` and `**kwargs` are refused, because nobody can see what they take.
+# Here is one such rule; the others about calling are folded.
 
 
 # %% tags=["export"]
+@rule("M39", "copies")
+def takes_optional_action(probe: Probe) -> Iterator[Finding]:
+    """Takes action, with the default None."""
+    given = probe.parameters.get("action")
+    if given is None or given.default is not None:
+        came = "there is none" if given is None else f"got {given}"
+        yield Finding("must take action=None", came)
+
+
+# %% tags=["export", "hide-input"]
 @rule("M28", "")
 def copies(probe: Probe) -> Iterator[Finding]:
     """Can be copied, for target networks."""
@@ -296,15 +313,6 @@ def takes_action(probe: Probe) -> Iterator[Finding]:
         yield Finding("must take an argument called action", "there is none")
 
 
-@rule("M39", "copies")
-def takes_optional_action(probe: Probe) -> Iterator[Finding]:
-    """Takes action, with the default None."""
-    given = probe.parameters.get("action")
-    if given is None or given.default is not None:
-        came = "there is none" if given is None else f"got {given}"
-        yield Finding("must take action=None", came)
-
-
 @rule("M03", "takes_states", "takes_action", "takes_optional_action")
 def runs(probe: Probe) -> Iterator[Finding]:
     """Runs on any number of rows, in training and in evaluation mode."""
@@ -316,6 +324,20 @@ def runs(probe: Probe) -> Iterator[Finding]:
             mode = " in training mode" if train else ""
             yield Finding(f"must run on a batch of {batch}{mode}", raised(error))
             return
+
+
+def returns_enough(number: int) -> Rule:
+    """Return the rule that the first results are tensors."""
+    words = "a tensor" if number == 1 else f"a tuple of {number} tensors"
+
+    def check(probe: Probe) -> Iterator[Finding]:
+        results = probe.call(5)
+        if sum(isinstance(x, Tensor) for x in results[:number]) < number:
+            came = ", ".join(type(x).__name__ for x in results)
+            yield Finding(f"must return {words}, or more", f"got {came}")
+
+    row = "M06" if number == 1 else "M40"
+    return Rule(row, "results", f"returns {words}, or more", check, ("runs",))
 
 
 # %% [markdown]
@@ -373,6 +395,7 @@ class Result(NamedTuple):
         )
 
 
+# %% tags=["export", "hide-input"]
 def find_no_gradient(probe: Probe, index: int, name: str) -> Iterator[Finding]:
     """Yield a finding if no gradient flows from a result to the parameters."""
     expected = f"a gradient must flow from {name} to the parameters"
@@ -401,7 +424,7 @@ def find_no_gradient(probe: Probe, index: int, name: str) -> Iterator[Finding]:
 @rule("M15")
 def numbers(probe: Probe) -> Iterator[Finding]:
     """Returns finite floating numbers, but for discrete actions."""
-    for result in judged(probe):
+    for result in probe.judge():
         if not result.is_floating_point():
             yield Finding("results must be floating numbers", f"got {result.dtype}")
         elif not result.isfinite().all():
@@ -412,11 +435,11 @@ def numbers(probe: Probe) -> Iterator[Finding]:
 @rule("M12", "shapes", "numbers")
 def rows_apart(probe: Probe) -> Iterator[Finding]:
     """No row depends on the other rows."""
-    action = given_actions(probe)
-    together, again = judged(probe, action), judged(probe, action, luck=1)
+    action = probe.drawn_or_given(5)
+    together, again = probe.judge(action), probe.judge(action, luck=1)
     for i in range(5):
         own = None if action is None else action[i : i + 1]
-        alone = judged(probe, own, row=i, batch=1)
+        alone = probe.judge(own, batch=1, row=i)
         for one, row, other in zip(alone, together, again, strict=True):
             off = (one[0] - row[i]).abs().max().item()
             # A result that is random even now, such as a sampled entropy, is left out.
@@ -428,23 +451,6 @@ def rows_apart(probe: Probe) -> Iterator[Finding]:
                 return
 
 
-def given_actions(probe: Probe) -> Tensor | None:
-    """Return five actions for a model that takes some."""
-    if probe.action == "action=None":
-        drawn: Tensor = probe.call(5)[0].detach()
-        return drawn
-    return probe.actions(5) if probe.action else None
-
-
-def judged(
-    probe: Probe, action: Tensor | None = None, batch: int = 5, **how: Any
-) -> tuple[Tensor, ...]:
-    """Return what a model says about states, and about actions if it takes some."""
-    draws = probe.action == "action=None"
-    results: tuple[Tensor, ...] = probe.call(batch, action, **how)
-    return results[1:3] if draws else results[:1]
-
-
 # %% [markdown]
 # ## Rules about probabilities, bounds and critics
 #
@@ -453,7 +459,7 @@ def judged(
 # came instead: logits, logarithms, or a softmax over the wrong dimension.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 def sums_to_one(row: str, name: str, text: str) -> Rule:
     """Return the rule that the first result holds probabilities."""
 
@@ -476,6 +482,12 @@ def sums_to_one(row: str, name: str, text: str) -> Rule:
     return Rule(row, "sums", text, check, (name, "numbers"))
 
 
+# %% [markdown]
+# A continuous action must stay in its box. Fresh networks return numbers near zero, so the rule
+# shows them wild states.
+
+
+# %% tags=["export"]
 @rule("M29", "shapes", "numbers")
 def in_bounds(probe: Probe) -> Iterator[Finding]:
     """Action lies in its box, however large the states are."""
@@ -483,9 +495,13 @@ def in_bounds(probe: Probe) -> Iterator[Finding]:
     for scale in (1.0, 100.0):
         action = probe.call(5, scale=scale)[0].detach().cpu().numpy()
         slack = 1e-5 * (1 + np.abs(action))
-        if not ((action >= space.low - slack) & (action <= space.high + slack)).all():
-            expected = f"action must lie in {space.low.min():g} to {space.high.max():g}"
-            came = f"got {action.min():.3g} to {action.max():.3g}"
+        outside = (action < space.low - slack) | (action > space.high + slack)
+        if outside.any():
+            # The first number of an action that leaves its own bounds.
+            at = tuple(np.argwhere(outside)[0][1:].tolist())
+            column, place = action[(slice(None), *at)], ", ".join(map(str, at))
+            expected = f"action[:, {place}] must lie in {space.low[at]:g} to {space.high[at]:g}"
+            came = f"got {column.min():.3g} to {column.max():.3g}"
             yield Finding(expected, came, "tanh, times the range of each dimension")
             return
 
@@ -520,22 +536,6 @@ def leads_through_action(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-@rule("M47", "action")
-def is_an_action(probe: Probe) -> Iterator[Finding]:
-    """Action is an integer below action_num, or finite numbers."""
-    drawn, count = probe.call(5)[0], probe.num_actions
-    if count is None:
-        if not drawn.is_floating_point() or not drawn.isfinite().all():
-            yield Finding(
-                "action must be finite floating numbers", f"got {drawn.dtype}"
-            )
-    elif drawn.dtype != torch.int64:
-        yield Finding("action must be int64", f"got {drawn.dtype}")
-    elif not ((drawn >= 0) & (drawn < count)).all():
-        came = f"got {drawn.min()} to {drawn.max()}"
-        yield Finding(f"action must lie in 0 to {count - 1}", came)
-
-
 @rule("M46")
 def as_it_is(probe: Probe) -> Iterator[Finding]:
     """A given action is returned as it is."""
@@ -632,6 +632,7 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
 def scores_cancel(probe: Probe) -> Iterator[Finding]:
     """The mean gradient of the log-probability is zero."""
     expected = "the mean gradient of the log-probability must be zero"
+    # {eq}`score-zero` for each parameter, from samples.
     hint = "drawn from one distribution, judged by another"
     for scale in (1.0, 10.0, 100.0) if probe.num_actions else (1.0,):
         draws = [probe.draw(200, luck, scale)[:2] for luck in range(20)]
@@ -658,7 +659,7 @@ def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
 
 
 # %% [markdown]
-# Three rules are left. The entropy must have a gradient, unless it is a constant, as it is for a
+# Four rules are left. A discrete action is an integer below $N$. The entropy must have a gradient, unless it is a constant, as it is for a
 # Gaussian of fixed width. For SAC the drawn action has one too: its actor learns through the
 # action, and `sample()` cuts that path where `rsample()` keeps it. And for **SAC with discrete
 # actions** Machin's page contradicts itself: it asks for `rsample`, and its example uses a
@@ -670,7 +671,23 @@ def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
 # it will be called once for each action.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
+@rule("M47", "action")
+def is_an_action(probe: Probe) -> Iterator[Finding]:
+    """Action is an integer below action_num, or finite numbers."""
+    drawn, count = probe.call(5)[0], probe.num_actions
+    if count is None:
+        if not drawn.is_floating_point() or not drawn.isfinite().all():
+            yield Finding(
+                "action must be finite floating numbers", f"got {drawn.dtype}"
+            )
+    elif drawn.dtype != torch.int64:
+        yield Finding("action must be int64", f"got {drawn.dtype}")
+    elif not ((drawn >= 0) & (drawn < count)).all():
+        came = f"got {drawn.min()} to {drawn.max()}"
+        yield Finding(f"action must lie in 0 to {count - 1}", came)
+
+
 @rule("M45", "distribution_entropy", "numbers")
 def entropy_learns(probe: Probe) -> Iterator[Finding]:
     """distribution_entropy has a gradient, unless it is a constant."""
@@ -812,7 +829,13 @@ class Role(NamedTuple):
         }
         shapes = [x.shape_rule(i) for i, x in enumerate(self.results)]
         learns = [x.gradient_rule(i) for i, x in enumerate(self.results) if x.learns]
-        calling = (copies, takes_states, *takes[self.action], runs, self.enough())
+        calling = (
+            copies,
+            takes_states,
+            *takes[self.action],
+            runs,
+            returns_enough(len(shapes)),
+        )
         judging = (
             numbers,
             *learns,
@@ -828,31 +851,9 @@ class Role(NamedTuple):
             for one in (*calling, *shapes, *judging)
         )
 
-    def enough(self) -> Rule:
-        """Return the rule that there are enough results."""
-        number = len(self.results)
-        words = "a tensor" if number == 1 else f"a tuple of {number} tensors"
-
-        def check(probe: Probe) -> Iterator[Finding]:
-            results = probe.call(5)
-            if sum(isinstance(x, Tensor) for x in results[:number]) < number:
-                came = ", ".join(type(x).__name__ for x in results)
-                yield Finding(f"must return {words}, or more", f"got {came}")
-
-        row = "M06" if number == 1 else "M40"
-        return Rule(row, "results", f"returns {words}, or more", check, ("runs",))
-
     def text(self, title: str) -> str:
         """Return the role as its contract prints it."""
-        takes = ["state_0[batch_size, ...]", "...", "state_n[batch_size, ...]"]
-        if self.action:
-            dims = ".../action_num" if self.action == "action" else "..."
-            takes.append(self.action.replace("action", f"action[batch_size, {dims}]"))
-        gap = ",\n" + " " * (len(title) + 1)
-        gives = ",\n   ".join([*(x.text for x in self.results), "<...>"])
-        kinds = {False: "", True: " (a warning)"}
-        lines = [f"   {x.row}  {x.text}{kinds[x.harmful]}" for x in self.rules]
-        return "\n".join([f"{title}({gap.join(takes)})", f"-> {gives}", *lines])
+        return write_out(title, self.action, [x.text for x in self.results], self.rules)
 
 
 # %% [markdown]
@@ -908,9 +909,6 @@ LISTING = Role(
 
 
 # %% tags=["export"]
-Parts = dict[str, tuple[Role, ...]]
-
-
 class Contract(NamedTuple):
     """What a family of algorithms demands of its networks.
 
@@ -922,27 +920,28 @@ class Contract(NamedTuple):
     """
 
     family: str
-    continuous: Parts
-    discrete: Parts
+    continuous: dict[str, tuple[Role, ...]]
+    discrete: dict[str, tuple[Role, ...]]
 
     def __str__(self) -> str:
-        blocks: dict[str, list[str]] = {}
-        for kind, parts in (
-            ("continuous", self.continuous),
-            ("discrete", self.discrete),
-        ):
-            for part, roles in parts.items():
-                for role in roles:
-                    title = "QNet" if part == "qnet" else part.capitalize()
-                    blocks.setdefault(role.text(title), []).append(kind)
-        # What holds for one kind of action only says so.
-        only = {
-            text: f"# {kinds[0]} actions\n" * (len(kinds) == 1)
-            for text, kinds in blocks.items()
-        }
-        if not self.continuous:
-            only = dict.fromkeys(only, "")
-        return "\n\n".join([self.family, *(only[text] + text for text in blocks)])
+        return "\n\n".join([self.family, *roles_in_words(self)])
+
+
+# %% tags=["export", "hide-input"]
+Parts = dict[str, tuple[Role, ...]]
+
+
+def roles_in_words(contract: Contract) -> list[str]:
+    """Return the text of each role; one for a single kind of action says so."""
+    kinds: dict[str, list[str]] = {}
+    for kind in ("continuous", "discrete"):
+        for part, roles in getattr(contract, kind).items():
+            title = "QNet" if part == "qnet" else part.capitalize()
+            for role in roles:
+                kinds.setdefault(role.text(title), []).append(kind)
+    if not contract.continuous:
+        return list(kinds)
+    return [f"# {k[0]} actions\n" * (len(k) == 1) + text for text, k in kinds.items()]
 
 
 def contracts(names: str, continuous: Parts, discrete: Parts) -> dict[str, Contract]:
@@ -950,7 +949,8 @@ def contracts(names: str, continuous: Parts, discrete: Parts) -> dict[str, Contr
     return {name: Contract(name, continuous, discrete) for name in names.split()}
 
 
-# The critics of Q-learning with an actor, and the two networks of the policy gradient.
+# %% tags=["export"]
+# The critic that an actor learns through, and the two networks of the policy gradient.
 THROUGH: Parts = {"critic": (ACTION_VALUE,)}
 BESIDE: Parts = {"actor": (DRAWING,), "critic": (STATE_VALUE,)}
 DDPG_LIKE = "DDPG DDPGPer DDPGApex HDDPG TD3"
@@ -978,7 +978,7 @@ CONTRACTS: dict[str, Contract] = {
 # a vector into them. The dimensions in front, such as $(T, B)$, stay.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 class StateSpec(NamedTuple):
     """What the states of an environment are called, and how large they are.
 
@@ -1016,7 +1016,6 @@ class StateSpec(NamedTuple):
         }
 
 
-# %% tags=["export", "hide-input"]
 @checked
 def state_spec(observation_space: spaces.Space[Any]) -> StateSpec:
     """Name the states of an observation space.
@@ -1046,8 +1045,32 @@ def state_spec(observation_space: spaces.Space[Any]) -> StateSpec:
 # %% [markdown]
 # `ByName` calls a model that way. The learners of the next chapters hold your model in one.
 
+# %%
+from gymnasium import spaces
 
-# %% tags=["export"]
+from literate_rl.contracts import ByName, state_spec
+
+
+class Pushing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(3, 2)
+
+    def forward(self, position, velocity):
+        return self.net(torch.cat([position, velocity], 1))
+
+
+parts = {"position": spaces.Box(-1, 1, (1,)), "velocity": spaces.Box(-1, 1, (2,))}
+spec = state_spec(spaces.Dict(parts))
+(q_value,) = ByName(Pushing(), spec)(torch.zeros(8, 4, 3))
+print(spec.names, "→", tuple(q_value.shape))
+
+# %% tags=["claims"]
+assert spec.names == ("position", "velocity")
+assert q_value.shape == (8, 4, 2), "the dimensions in front stay"
+
+
+# %% tags=["export", "hide-input"]
 class ByName(nn.Module):
     """A model of a user, called with its states by name.
 
@@ -1096,7 +1119,7 @@ class ByName(nn.Module):
 # the role of each model, tries its rules, and raises one error with all that are broken.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 class Broken(NamedTuple):
     """A rule that a model breaks.
 
@@ -1128,6 +1151,7 @@ class ContractError(ValueError):
         super().__init__("\n  ".join([f"{family}: {count}", *map(str, broken)]))
 
 
+# %% tags=["export"]
 def check_model(
     family: str,
     *,
@@ -1408,6 +1432,7 @@ class SquashedGaussianActor(nn.Module):
         return best
 
 
+# %% tags=["export", "hide-input"]
 class Stretch(nn.Module):
     """The squash to a box, and back.
 
@@ -1572,23 +1597,25 @@ class ActionValue(nn.Module):
 
 
 # %%
-from literate_rl import contracts as c
+from literate_rl.contracts import (
+    ActionValue,
+    CategoricalQNetwork,
+    DeterministicActor,
+    DuelingQNetwork,
+    QNetwork,
+    SquashedGaussianActor,
+    StateValue,
+)
 
-critics = [c.ActionValue(3, 1), c.ActionValue(3, 1)]
-check_model("DQN", qnet=c.QNetwork(4, 2), env="CartPole-v1")
-check_model("Dueling", qnet=c.DuelingQNetwork(4, 2), env="CartPole-v1")
-check_model("RAINBOW", qnet=c.CategoricalQNetwork(4, 2), env="CartPole-v1")
-check_model(
-    "TD3", actor=c.DeterministicActor(3, [-2], [2]), critic=critics, env="Pendulum-v1"
-)
-check_model(
-    "PPO", actor=CategoricalActor(4, 2), critic=c.StateValue(4), env="CartPole-v1"
-)
-actor = c.SquashedGaussianActor(3, [-2], [2])
-check_model("SAC", actor=actor, critic=critics, env="Pendulum-v1")
-check_model(
-    "SAC", actor=CategoricalActor(4, 2), critic=c.QNetwork(4, 2), env="CartPole-v1"
-)
+pole, pendulum = "CartPole-v1", "Pendulum-v1"
+push, critics = ([-2.0], [2.0]), [ActionValue(3, 1), ActionValue(3, 1)]
+check_model("DQN", qnet=QNetwork(4, 2), env=pole)
+check_model("Dueling", qnet=DuelingQNetwork(4, 2), env=pole)
+check_model("RAINBOW", qnet=CategoricalQNetwork(4, 2), env=pole)
+check_model("TD3", actor=DeterministicActor(3, *push), critic=critics, env=pendulum)
+check_model("PPO", actor=CategoricalActor(4, 2), critic=StateValue(4), env=pole)
+check_model("SAC", actor=SquashedGaussianActor(3, *push), critic=critics, env=pendulum)
+check_model("SAC", actor=CategoricalActor(4, 2), critic=QNetwork(4, 2), env=pole)
 print("seven checks, no complaint")
 
 # %% [markdown]
@@ -1605,7 +1632,6 @@ import re
 import textwrap
 import warnings
 
-from gymnasium import spaces
 from torch.distributions import Normal
 from torch.nn.functional import softplus
 
@@ -1990,7 +2016,7 @@ for name, text in plain.items():
 # %%
 mu, log_sigma, one = torch.tensor([[8.0]]), torch.tensor([[-1.0]]), torch.ones(1)
 cut_off = torch.atanh(torch.tensor([[1 - 1e-6]]))
-stretch = c.Stretch([-1.0], [1.0])
+stretch = SquashedGaussianActor(4, [-1.0], [1.0]).box
 for name, u in (("cut off", cut_off), ("this chapter's", stretch.undo(mu.tanh()))):
     log_prob = squashed_log_prob(u, mu, log_sigma, one).item()
     print(f"{name}: u = {u.item():.2f}, log-probability {log_prob:.2f}")
@@ -2019,7 +2045,35 @@ assert (
 # A clamp to `low[0], high[0]` is right for Pendulum and for every task whose actions have equal
 # bounds. CleanRL's [TD3](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L236-L238)
 # clamps its targets so. An actor that does it looks right in the same tasks. The checker tries
-# every number against its own bound, so give it the environment that you mean.
+# every number against its own bound, so show it the environment that you mean.
+
+
+# %%
+class FirstBounds(DeterministicActor):
+    def forward(self, state):
+        low, high = (
+            self.box.middle - self.box.half_width,
+            self.box.middle + self.box.half_width,
+        )
+        return low[0] + (high[0] - low[0]) * torch.sigmoid(self.net(state))
+
+
+said = []
+for low, high in (([-2, -2], [2, 2]), ([-2, 0], [2, 1])):
+    actor, space = (
+        FirstBounds(4, low, high),
+        spaces.Box(np.float32(low), np.float32(high)),
+    )
+    try:
+        check_model("TD3", actor=actor, states={"state": four}, action_space=space)
+        said.append("passes")
+    except ContractError as error:
+        said.append(str(error).split("\n")[1].strip())
+print("equal bounds:", said[0], "\nothers:", said[1])
+
+# %% tags=["claims"]
+assert said[0] == "passes"
+assert "action[:, 1] must lie in 0 to 1" in said[1]
 
 # %% [markdown]
 # ## What well-known implementations do

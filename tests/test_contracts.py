@@ -710,6 +710,18 @@ def test_bad_calls_say_what_is_missing() -> None:
         )
 
 
+def test_one_example_of_a_state_is_enough() -> None:
+    one_example = {"state": STATE[:1]}
+    check_model(
+        "A2C", actor=CategoricalActor(4, 3), states=one_example, action_space=DISCRETE
+    )
+    torch.manual_seed(1)
+    model = q_values(at(0, lambda x: x + x.mean() * (len(x) > 1)))
+    assert [x.rule.name for x in broken_by("DQN", one_example, qnet=model)] == [
+        "rows_apart"
+    ]
+
+
 def test_several_critics_are_checked_one_by_one() -> None:
     critics = [ActionValue(4, 2), ActionValue(4, 3)]
     for given in (critics, tuple(critics), nn.ModuleList(critics)):

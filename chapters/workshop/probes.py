@@ -57,6 +57,7 @@ __all__ = [
     "unwrapped",
     "warning",
     "watch",
+    "write_out",
 ]
 
 # %% [markdown]
@@ -89,7 +90,7 @@ def unwrapped(model: Any) -> tuple[nn.Module, dict[str, Any]]:
             )
 
 
-def forward_parameters(model: Any) -> Mapping[str, inspect.Parameter]:
+def forward_parameters(model: Any) -> Mapping[str, Any]:
     """Return the parameters of a model's ``forward``; what was fixed has a default."""
     module, fixed = unwrapped(model)
     return inspect.signature(partial(module.forward, **fixed)).parameters
@@ -102,7 +103,7 @@ def required_parameters(model: Any) -> list[str]:
     return [k for k, p in given.items() if p.default is p.empty and k not in open_ended]
 
 
-def open_parameters(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+def open_parameters(parameters: Mapping[str, Any]) -> list[str]:
     """Return the names of ``*args``, ``**kwargs`` and what has no name for a caller."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [k for k, p in parameters.items() if p.kind not in named]
@@ -214,8 +215,8 @@ class Probe:
         def pick(x: Any) -> Any:
             if not isinstance(x, Tensor):
                 return x
-            index = torch.arange(batch) % len(x) if row is None else [row] * batch
-            picked = x[index].to(self.device)
+            index = torch.arange(batch) if row is None else torch.full((batch,), row)
+            picked = x[index % len(x)].to(self.device)
             return picked * scale if x.is_floating_point() else picked
 
         return {name: pick(x) for name, x in self.states.items()}
@@ -280,6 +281,20 @@ class Probe:
         ends = torch.as_tensor(np.stack([low, high]), dtype=torch.float32)
         first, last = ends.to(self.device)
         return first, last
+
+    def drawn_or_given(self, batch: int) -> Tensor | None:
+        """Return actions for a model that takes some: its own, or the probe's."""
+        if self.action == "action=None":
+            action: Tensor = self.call(batch)[0].detach()
+            return action
+        return self.actions(batch) if self.action else None
+
+    def judge(
+        self, action: Tensor | None = None, batch: int = 5, **how: Any
+    ) -> tuple[Any, ...]:
+        """Return what a model says, less the action of an actor that draws."""
+        results = self.call(batch, action, **how)
+        return results[1:3] if self.action == "action=None" else results[:1]
 
     def draw(
         self, count: int, luck: int, scale: float = 1.0
@@ -422,6 +437,32 @@ def raised(error: Exception) -> str:
 
 
 # %% [markdown]
+# A contract prints a role and its rules in the notation of the page that it comes from.
+
+
+# %% tags=["export"]
+def write_out(
+    title: str, action: str, results: Sequence[str], rules: Iterable[Rule]
+) -> str:
+    """Return the signature of a role and its rules, one a line.
+
+    Args:
+        title: What the network is called, such as ``Actor``.
+        action: What it takes besides states.
+        results: What it returns.
+        rules: Its rules.
+    """
+    takes = ["state_0[batch_size, ...]", "...", "state_n[batch_size, ...]"]
+    if action:
+        dims = ".../action_num" if action == "action" else "..."
+        takes.append(action.replace("action", f"action[batch_size, {dims}]"))
+    gap = ",\n" + " " * (len(title) + 1)
+    gives = ",\n   ".join([*results, "<...>"])
+    lines = [f"   {x.row}  {x.text}" + " (a warning)" * x.harmful for x in rules]
+    return "\n".join([f"{title}({gap.join(takes)})", f"-> {gives}", *lines])
+
+
+# %% [markdown]
 # ## See it
 #
 # A compiled model whose argument `scale` is fixed, one rule, and a seed that nobody notices.
@@ -431,7 +472,15 @@ from functools import partial
 
 import torch
 
-from literate_rl.workshop import probes
+from gymnasium import spaces
+
+from literate_rl.workshop.probes import (
+    Finding,
+    Probe,
+    required_parameters,
+    rule,
+    try_rules,
+)
 
 
 class Scaled(torch.nn.Module):
@@ -443,21 +492,21 @@ class Scaled(torch.nn.Module):
         return scale * self.net(state)
 
 
-@probes.rule("M14")
+@rule("M14")
 def two_columns(probe):
     """Returns two columns."""
     if (got := probe.call(5)[0].shape[-1]) != 2:
-        yield probes.Finding("must have two columns", f"got {got}")
+        yield Finding("must have two columns", f"got {got}")
 
 
 model = partial(torch.compile(Scaled()), scale=2.0)
-print("asks for:", probes.required_parameters(model))
+print("asks for:", required_parameters(model))
 before = torch.get_rng_state()
-trial = probes.Probe(model, {"state": torch.randn(3, 4)}, probes.spaces.Discrete(2))
-print(two_columns.text, list(probes.try_rules(trial, [two_columns])))
+trial = Probe(model, {"state": torch.randn(3, 4)}, spaces.Discrete(2))
+print(two_columns.text, list(try_rules(trial, [two_columns])))
 
 # %% tags=["claims"]
-assert probes.required_parameters(model) == ["state"], "what was fixed is not asked for"
+assert required_parameters(model) == ["state"], "what was fixed is not asked for"
 
 # %% [markdown]
 # ## References

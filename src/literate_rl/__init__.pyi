@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 6cabc63b560d9170
+# Generated from chapters/*.py (edit there); digest 9aa8904060829e5a
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -125,6 +125,7 @@ from .actors import (
 from .contracts import (
     CONTRACTS as CONTRACTS,
     ActionValue as ActionValue,
+    Broken as Broken,
     ByName as ByName,
     CategoricalActor as CategoricalActor,
     CategoricalQNetwork as CategoricalQNetwork,
@@ -134,6 +135,7 @@ from .contracts import (
     DuelingQNetwork as DuelingQNetwork,
     ProbabilityActor as ProbabilityActor,
     QNetwork as QNetwork,
+    Result as Result,
     Role as Role,
     SquashedGaussianActor as SquashedGaussianActor,
     StateSpec as StateSpec,

@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest 962f1812d9fab7b3
+# Generated from chapters/contracts.py (edit there); digest 49d6ab2dbc7ed8e2
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ from literate_rl.workshop.probes import (
     unwrapped,
     warning,
     watch,
+    write_out,
 )
 from literate_rl.workshop.signatures import Float, checked
 
 __all__ = [
     "CONTRACTS",
     "ActionValue",
+    "Broken",
     "ByName",
     "CategoricalActor",
     "CategoricalQNetwork",
@@ -48,6 +50,7 @@ __all__ = [
     "DuelingQNetwork",
     "ProbabilityActor",
     "QNetwork",
+    "Result",
     "Role",
     "SquashedGaussianActor",
     "StateSpec",
@@ -56,6 +59,15 @@ __all__ = [
     "squashed_log_prob",
     "state_spec",
 ]
+
+
+@rule("M39", "copies")
+def takes_optional_action(probe: Probe) -> Iterator[Finding]:
+    """Takes action, with the default None."""
+    given = probe.parameters.get("action")
+    if given is None or given.default is not None:
+        came = "there is none" if given is None else f"got {given}"
+        yield Finding("must take action=None", came)
 
 
 @rule("M28", "")
@@ -87,15 +99,6 @@ def takes_action(probe: Probe) -> Iterator[Finding]:
         yield Finding("must take an argument called action", "there is none")
 
 
-@rule("M39", "copies")
-def takes_optional_action(probe: Probe) -> Iterator[Finding]:
-    """Takes action, with the default None."""
-    given = probe.parameters.get("action")
-    if given is None or given.default is not None:
-        came = "there is none" if given is None else f"got {given}"
-        yield Finding("must take action=None", came)
-
-
 @rule("M03", "takes_states", "takes_action", "takes_optional_action")
 def runs(probe: Probe) -> Iterator[Finding]:
     """Runs on any number of rows, in training and in evaluation mode."""
@@ -107,6 +110,20 @@ def runs(probe: Probe) -> Iterator[Finding]:
             mode = " in training mode" if train else ""
             yield Finding(f"must run on a batch of {batch}{mode}", raised(error))
             return
+
+
+def returns_enough(number: int) -> Rule:
+    """Return the rule that the first results are tensors."""
+    words = "a tensor" if number == 1 else f"a tuple of {number} tensors"
+
+    def check(probe: Probe) -> Iterator[Finding]:
+        results = probe.call(5)
+        if sum(isinstance(x, Tensor) for x in results[:number]) < number:
+            came = ", ".join(type(x).__name__ for x in results)
+            yield Finding(f"must return {words}, or more", f"got {came}")
+
+    row = "M06" if number == 1 else "M40"
+    return Rule(row, "results", f"returns {words}, or more", check, ("runs",))
 
 
 class Result(NamedTuple):
@@ -175,7 +192,7 @@ def find_no_gradient(probe: Probe, index: int, name: str) -> Iterator[Finding]:
 @rule("M15")
 def numbers(probe: Probe) -> Iterator[Finding]:
     """Returns finite floating numbers, but for discrete actions."""
-    for result in judged(probe):
+    for result in probe.judge():
         if not result.is_floating_point():
             yield Finding("results must be floating numbers", f"got {result.dtype}")
         elif not result.isfinite().all():
@@ -186,11 +203,11 @@ def numbers(probe: Probe) -> Iterator[Finding]:
 @rule("M12", "shapes", "numbers")
 def rows_apart(probe: Probe) -> Iterator[Finding]:
     """No row depends on the other rows."""
-    action = given_actions(probe)
-    together, again = judged(probe, action), judged(probe, action, luck=1)
+    action = probe.drawn_or_given(5)
+    together, again = probe.judge(action), probe.judge(action, luck=1)
     for i in range(5):
         own = None if action is None else action[i : i + 1]
-        alone = judged(probe, own, row=i, batch=1)
+        alone = probe.judge(own, batch=1, row=i)
         for one, row, other in zip(alone, together, again, strict=True):
             off = (one[0] - row[i]).abs().max().item()
             # A result that is random even now, such as a sampled entropy, is left out.
@@ -200,23 +217,6 @@ def rows_apart(probe: Probe) -> Iterator[Finding]:
                     expected, f"alone it differs by {off:.3g}", "which dimension?"
                 )
                 return
-
-
-def given_actions(probe: Probe) -> Tensor | None:
-    """Return five actions for a model that takes some."""
-    if probe.action == "action=None":
-        drawn: Tensor = probe.call(5)[0].detach()
-        return drawn
-    return probe.actions(5) if probe.action else None
-
-
-def judged(
-    probe: Probe, action: Tensor | None = None, batch: int = 5, **how: Any
-) -> tuple[Tensor, ...]:
-    """Return what a model says about states, and about actions if it takes some."""
-    draws = probe.action == "action=None"
-    results: tuple[Tensor, ...] = probe.call(batch, action, **how)
-    return results[1:3] if draws else results[:1]
 
 
 def sums_to_one(row: str, name: str, text: str) -> Rule:
@@ -248,9 +248,13 @@ def in_bounds(probe: Probe) -> Iterator[Finding]:
     for scale in (1.0, 100.0):
         action = probe.call(5, scale=scale)[0].detach().cpu().numpy()
         slack = 1e-5 * (1 + np.abs(action))
-        if not ((action >= space.low - slack) & (action <= space.high + slack)).all():
-            expected = f"action must lie in {space.low.min():g} to {space.high.max():g}"
-            came = f"got {action.min():.3g} to {action.max():.3g}"
+        outside = (action < space.low - slack) | (action > space.high + slack)
+        if outside.any():
+            # The first number of an action that leaves its own bounds.
+            at = tuple(np.argwhere(outside)[0][1:].tolist())
+            column, place = action[(slice(None), *at)], ", ".join(map(str, at))
+            expected = f"action[:, {place}] must lie in {space.low[at]:g} to {space.high[at]:g}"
+            came = f"got {column.min():.3g} to {column.max():.3g}"
             yield Finding(expected, came, "tanh, times the range of each dimension")
             return
 
@@ -263,22 +267,6 @@ def leads_through_action(probe: Probe) -> Iterator[Finding]:
     (grad,) = torch.autograd.grad(value.sum(), action, allow_unused=True)
     if grad is None or not grad.abs().max() > 0:
         yield Finding("a gradient must flow from q_value to the action", "none does")
-
-
-@rule("M47", "action")
-def is_an_action(probe: Probe) -> Iterator[Finding]:
-    """Action is an integer below action_num, or finite numbers."""
-    drawn, count = probe.call(5)[0], probe.num_actions
-    if count is None:
-        if not drawn.is_floating_point() or not drawn.isfinite().all():
-            yield Finding(
-                "action must be finite floating numbers", f"got {drawn.dtype}"
-            )
-    elif drawn.dtype != torch.int64:
-        yield Finding("action must be int64", f"got {drawn.dtype}")
-    elif not ((drawn >= 0) & (drawn < count)).all():
-        came = f"got {drawn.min()} to {drawn.max()}"
-        yield Finding(f"action must lie in 0 to {count - 1}", came)
 
 
 @rule("M46")
@@ -347,6 +335,7 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
 def scores_cancel(probe: Probe) -> Iterator[Finding]:
     """The mean gradient of the log-probability is zero."""
     expected = "the mean gradient of the log-probability must be zero"
+    # {eq}`score-zero` for each parameter, from samples.
     hint = "drawn from one distribution, judged by another"
     for scale in (1.0, 10.0, 100.0) if probe.num_actions else (1.0,):
         draws = [probe.draw(200, luck, scale)[:2] for luck in range(20)]
@@ -370,6 +359,22 @@ def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
     # The squared standard error of the mean, summed over the parameters.
     chance = (grad - mean).square().sum() / (count * (count - 1))
     return float((mean.square().sum() / chance.clamp(min=1e-30)).sqrt())
+
+
+@rule("M47", "action")
+def is_an_action(probe: Probe) -> Iterator[Finding]:
+    """Action is an integer below action_num, or finite numbers."""
+    drawn, count = probe.call(5)[0], probe.num_actions
+    if count is None:
+        if not drawn.is_floating_point() or not drawn.isfinite().all():
+            yield Finding(
+                "action must be finite floating numbers", f"got {drawn.dtype}"
+            )
+    elif drawn.dtype != torch.int64:
+        yield Finding("action must be int64", f"got {drawn.dtype}")
+    elif not ((drawn >= 0) & (drawn < count)).all():
+        came = f"got {drawn.min()} to {drawn.max()}"
+        yield Finding(f"action must lie in 0 to {count - 1}", came)
 
 
 @rule("M45", "distribution_entropy", "numbers")
@@ -493,7 +498,13 @@ class Role(NamedTuple):
         }
         shapes = [x.shape_rule(i) for i, x in enumerate(self.results)]
         learns = [x.gradient_rule(i) for i, x in enumerate(self.results) if x.learns]
-        calling = (copies, takes_states, *takes[self.action], runs, self.enough())
+        calling = (
+            copies,
+            takes_states,
+            *takes[self.action],
+            runs,
+            returns_enough(len(shapes)),
+        )
         judging = (
             numbers,
             *learns,
@@ -509,31 +520,9 @@ class Role(NamedTuple):
             for one in (*calling, *shapes, *judging)
         )
 
-    def enough(self) -> Rule:
-        """Return the rule that there are enough results."""
-        number = len(self.results)
-        words = "a tensor" if number == 1 else f"a tuple of {number} tensors"
-
-        def check(probe: Probe) -> Iterator[Finding]:
-            results = probe.call(5)
-            if sum(isinstance(x, Tensor) for x in results[:number]) < number:
-                came = ", ".join(type(x).__name__ for x in results)
-                yield Finding(f"must return {words}, or more", f"got {came}")
-
-        row = "M06" if number == 1 else "M40"
-        return Rule(row, "results", f"returns {words}, or more", check, ("runs",))
-
     def text(self, title: str) -> str:
         """Return the role as its contract prints it."""
-        takes = ["state_0[batch_size, ...]", "...", "state_n[batch_size, ...]"]
-        if self.action:
-            dims = ".../action_num" if self.action == "action" else "..."
-            takes.append(self.action.replace("action", f"action[batch_size, {dims}]"))
-        gap = ",\n" + " " * (len(title) + 1)
-        gives = ",\n   ".join([*(x.text for x in self.results), "<...>"])
-        kinds = {False: "", True: " (a warning)"}
-        lines = [f"   {x.row}  {x.text}{kinds[x.harmful]}" for x in self.rules]
-        return "\n".join([f"{title}({gap.join(takes)})", f"-> {gives}", *lines])
+        return write_out(title, self.action, [x.text for x in self.results], self.rules)
 
 
 Q_VALUES = Role("", (Result("M14", "q_value[batch_size, action_num]", "M15"),))
@@ -573,9 +562,6 @@ LISTING = Role(
 )
 
 
-Parts = dict[str, tuple[Role, ...]]
-
-
 class Contract(NamedTuple):
     """What a family of algorithms demands of its networks.
 
@@ -587,27 +573,27 @@ class Contract(NamedTuple):
     """
 
     family: str
-    continuous: Parts
-    discrete: Parts
+    continuous: dict[str, tuple[Role, ...]]
+    discrete: dict[str, tuple[Role, ...]]
 
     def __str__(self) -> str:
-        blocks: dict[str, list[str]] = {}
-        for kind, parts in (
-            ("continuous", self.continuous),
-            ("discrete", self.discrete),
-        ):
-            for part, roles in parts.items():
-                for role in roles:
-                    title = "QNet" if part == "qnet" else part.capitalize()
-                    blocks.setdefault(role.text(title), []).append(kind)
-        # What holds for one kind of action only says so.
-        only = {
-            text: f"# {kinds[0]} actions\n" * (len(kinds) == 1)
-            for text, kinds in blocks.items()
-        }
-        if not self.continuous:
-            only = dict.fromkeys(only, "")
-        return "\n\n".join([self.family, *(only[text] + text for text in blocks)])
+        return "\n\n".join([self.family, *roles_in_words(self)])
+
+
+Parts = dict[str, tuple[Role, ...]]
+
+
+def roles_in_words(contract: Contract) -> list[str]:
+    """Return the text of each role; one for a single kind of action says so."""
+    kinds: dict[str, list[str]] = {}
+    for kind in ("continuous", "discrete"):
+        for part, roles in getattr(contract, kind).items():
+            title = "QNet" if part == "qnet" else part.capitalize()
+            for role in roles:
+                kinds.setdefault(role.text(title), []).append(kind)
+    if not contract.continuous:
+        return list(kinds)
+    return [f"# {k[0]} actions\n" * (len(k) == 1) + text for text, k in kinds.items()]
 
 
 def contracts(names: str, continuous: Parts, discrete: Parts) -> dict[str, Contract]:
@@ -615,7 +601,7 @@ def contracts(names: str, continuous: Parts, discrete: Parts) -> dict[str, Contr
     return {name: Contract(name, continuous, discrete) for name in names.split()}
 
 
-# The critics of Q-learning with an actor, and the two networks of the policy gradient.
+# The critic that an actor learns through, and the two networks of the policy gradient.
 THROUGH: Parts = {"critic": (ACTION_VALUE,)}
 BESIDE: Parts = {"actor": (DRAWING,), "critic": (STATE_VALUE,)}
 DDPG_LIKE = "DDPG DDPGPer DDPGApex HDDPG TD3"

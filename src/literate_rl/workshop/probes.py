@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest 1c9190904e192c9d
+# Generated from chapters/workshop/probes.py (edit there); digest c5c59d4be654e7b3
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ __all__ = [
     "unwrapped",
     "warning",
     "watch",
+    "write_out",
 ]
 
 
@@ -61,7 +62,7 @@ def unwrapped(model: Any) -> tuple[nn.Module, dict[str, Any]]:
             )
 
 
-def forward_parameters(model: Any) -> Mapping[str, inspect.Parameter]:
+def forward_parameters(model: Any) -> Mapping[str, Any]:
     """Return the parameters of a model's ``forward``; what was fixed has a default."""
     module, fixed = unwrapped(model)
     return inspect.signature(partial(module.forward, **fixed)).parameters
@@ -74,7 +75,7 @@ def required_parameters(model: Any) -> list[str]:
     return [k for k, p in given.items() if p.default is p.empty and k not in open_ended]
 
 
-def open_parameters(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+def open_parameters(parameters: Mapping[str, Any]) -> list[str]:
     """Return the names of ``*args``, ``**kwargs`` and what has no name for a caller."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [k for k, p in parameters.items() if p.kind not in named]
@@ -159,8 +160,8 @@ class Probe:
         def pick(x: Any) -> Any:
             if not isinstance(x, Tensor):
                 return x
-            index = torch.arange(batch) % len(x) if row is None else [row] * batch
-            picked = x[index].to(self.device)
+            index = torch.arange(batch) if row is None else torch.full((batch,), row)
+            picked = x[index % len(x)].to(self.device)
             return picked * scale if x.is_floating_point() else picked
 
         return {name: pick(x) for name, x in self.states.items()}
@@ -225,6 +226,20 @@ class Probe:
         ends = torch.as_tensor(np.stack([low, high]), dtype=torch.float32)
         first, last = ends.to(self.device)
         return first, last
+
+    def drawn_or_given(self, batch: int) -> Tensor | None:
+        """Return actions for a model that takes some: its own, or the probe's."""
+        if self.action == "action=None":
+            action: Tensor = self.call(batch)[0].detach()
+            return action
+        return self.actions(batch) if self.action else None
+
+    def judge(
+        self, action: Tensor | None = None, batch: int = 5, **how: Any
+    ) -> tuple[Any, ...]:
+        """Return what a model says, less the action of an actor that draws."""
+        results = self.call(batch, action, **how)
+        return results[1:3] if self.action == "action=None" else results[:1]
 
     def draw(
         self, count: int, luck: int, scale: float = 1.0
@@ -342,3 +357,24 @@ def try_rules(probe: Probe, rules: Iterable[Rule]) -> Iterator[tuple[Rule, Findi
 def raised(error: Exception) -> str:
     """Say what was raised, in one line."""
     return f"raised {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def write_out(
+    title: str, action: str, results: Sequence[str], rules: Iterable[Rule]
+) -> str:
+    """Return the signature of a role and its rules, one a line.
+
+    Args:
+        title: What the network is called, such as ``Actor``.
+        action: What it takes besides states.
+        results: What it returns.
+        rules: Its rules.
+    """
+    takes = ["state_0[batch_size, ...]", "...", "state_n[batch_size, ...]"]
+    if action:
+        dims = ".../action_num" if action == "action" else "..."
+        takes.append(action.replace("action", f"action[batch_size, {dims}]"))
+    gap = ",\n" + " " * (len(title) + 1)
+    gives = ",\n   ".join([*results, "<...>"])
+    lines = [f"   {x.row}  {x.text}" + " (a warning)" * x.harmful for x in rules]
+    return "\n".join([f"{title}({gap.join(takes)})", f"-> {gives}", *lines])
