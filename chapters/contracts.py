@@ -500,7 +500,8 @@ def in_bounds(probe: Probe) -> Iterator[Finding]:
             # The first number of an action that leaves its own bounds.
             at = tuple(np.argwhere(outside)[0][1:].tolist())
             column, place = action[(slice(None), *at)], ", ".join(map(str, at))
-            expected = f"action[:, {place}] must lie in {space.low[at]:g} to {space.high[at]:g}"
+            low, high = space.low[at], space.high[at]
+            expected = f"action[:, {place}] must lie in {low:g} to {high:g}"
             came = f"got {column.min():.3g} to {column.max():.3g}"
             yield Finding(expected, came, "tanh, times the range of each dimension")
             return

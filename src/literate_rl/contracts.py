@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest 49d6ab2dbc7ed8e2
+# Generated from chapters/contracts.py (edit there); digest 7dd3da043ad2b3f0
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -253,7 +253,8 @@ def in_bounds(probe: Probe) -> Iterator[Finding]:
             # The first number of an action that leaves its own bounds.
             at = tuple(np.argwhere(outside)[0][1:].tolist())
             column, place = action[(slice(None), *at)], ", ".join(map(str, at))
-            expected = f"action[:, {place}] must lie in {space.low[at]:g} to {space.high[at]:g}"
+            low, high = space.low[at], space.high[at]
+            expected = f"action[:, {place}] must lie in {low:g} to {high:g}"
             came = f"got {column.min():.3g} to {column.max():.3g}"
             yield Finding(expected, came, "tanh, times the range of each dimension")
             return
