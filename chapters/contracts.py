@@ -528,8 +528,8 @@ def leads_through_action(probe: Probe) -> Iterator[Finding]:
 # ## Rules for actors that draw
 #
 # Such an actor says two things: it draws actions, and it tells how likely they are. Do the two
-# agree? We cannot look inside. But three facts hold for every probability distribution, and for
-# no pair of different ones that a model is likely to have.
+# agree? We cannot look inside. But if they do, three facts hold, and each of the mistakes that
+# people make breaks at least one of them.
 #
 # First, an action that was drawn and is then given back must get the log-probability that it got
 # when it was drawn, and must be **returned as it is**: the algorithm stores it and has it judged
@@ -660,16 +660,18 @@ def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
 
 
 # %% [markdown]
-# Four rules are left. A discrete action is an integer below $N$. The entropy must have a gradient, unless it is a constant, as it is for a
-# Gaussian of fixed width. For SAC the drawn action has one too: its actor learns through the
-# action, and `sample()` cuts that path where `rsample()` keeps it. And for **SAC with discrete
-# actions** Machin's page contradicts itself: it asks for `rsample`, and its example uses a
-# `Categorical`, which has none. But an actor of discrete actions can do better than sample. If it
-# returns the log-probabilities of *all* actions, the expectation over actions is a sum, and no
-# gradient needs to pass through a sample {cite:p}`christodoulou2019`. So we give discrete SAC a
-# contract of its own: a fourth result `action_log_probs`, and a critic that returns the values of
-# all actions at once. A critic that takes `action`, as Machin's text has it, is accepted as well;
-# it will be called once for each action.
+# Four rules are left. A discrete action is an integer below $N$. The entropy must have a gradient,
+# unless it is a constant, as it is for a Gaussian of fixed width. For SAC the drawn action has one
+# too: its actor learns through the action, and `sample()` cuts that path where `rsample()` keeps
+# it.
+#
+# And for **SAC with discrete actions** Machin's page contradicts itself: it asks for `rsample`, and
+# its example uses a `Categorical`, which has none. But an actor of discrete actions can do better
+# than sample. If it returns the log-probabilities of *all* actions, the expectation over actions is
+# a sum, and no gradient needs to pass through a sample {cite:p}`christodoulou2019`. So we give
+# discrete SAC a contract of its own: a fourth result, `action_log_probs`, and a critic that returns
+# the values of all actions at once. A critic that takes `action`, as Machin's text has it, is
+# accepted as well. It will be called once for each action.
 
 
 # %% tags=["export", "hide-input"]
@@ -858,9 +860,9 @@ class Role(NamedTuple):
 
 
 # %% [markdown]
-# Here they are, with the three for actors that draw last. (The action of DDPG's actor is a vector
-# of numbers or, for discrete actions, one of probabilities: seven lines for six roles, and a last
-# one for discrete SAC.)
+# Here they are, those of actors that draw last. Two of the six roles have variants: DDPG's actor
+# returns numbers or, for discrete actions, probabilities; and an actor that draws has a rule more
+# for SAC, one for continuous actions and another for discrete ones.
 
 
 # %% tags=["export"]
@@ -905,8 +907,8 @@ LISTING = Role(
 # ## Contracts
 #
 # A contract says for each kind of action which networks a family has, and in which roles. Where
-# two roles stand, a network may play either. Fifteen families, and dueling networks, come down to
-# six lines.
+# two roles stand, a network may play either. Fifteen families, with dueling networks counted as
+# one, come down to five lines.
 
 
 # %% tags=["export"]
@@ -1117,7 +1119,9 @@ class ByName(nn.Module):
 # ## The check
 #
 # Everything is there. `check_model` takes a few steps in the environment to have states, finds
-# the role of each model, tries its rules, and raises one error with all that are broken.
+# the role of each model, tries its rules, and raises one error with all that are broken. An actor
+# whose result is adapted before it is used can be checked together with its adaptor,
+# `action_transform`. And if you know better, do not call it: nothing in this book depends on it.
 
 
 # %% tags=["export", "hide-input"]
@@ -1303,8 +1307,14 @@ def densities(sigma, mean):
     return shares * 25 / 2, right, wrong
 
 
-def area(density):
-    return torch.trapezoid(density, points).item()
+def areas(sigma, mean):
+    """Return the areas below both densities, from points that come close to the edges."""
+    u = torch.linspace(-16, 16, 4001, dtype=torch.float64).unsqueeze(-1)
+    mu, log_sigma = torch.full_like(u, mean), torch.full_like(u, math.log(sigma))
+    right = squashed_log_prob(u, mu, log_sigma, torch.ones(1).double()).exp()
+    wrong = torch.distributions.Normal(mu, sigma).log_prob(u).exp().squeeze(-1)
+    action = u.tanh().squeeze(-1)
+    return [torch.trapezoid(density, action).item() for density in (right, wrong)]
 
 
 def frame(sigma, mean):
@@ -1320,15 +1330,15 @@ def frame(sigma, mean):
         Mark("line dashed", points.tolist(), wrong.clamp(max=3).tolist(), "second"),
         width=460,
     )
-    readout = f"area with the Jacobian {area(right):.2f}, without it {area(wrong):.2f}"
-    return [picture], readout
+    with_it, without = areas(sigma, mean)
+    return [picture], f"area with the Jacobian {with_it:.2f}, without it {without:.2f}"
 
 
 dial("A density and its squash", frame, {"σ": sigmas, "μ": means}, start=(0.7, 0.0))
 
 # %% [markdown]
-# **Notice** that the dashed curve, without the Jacobian, never has the area 1, and the wider the
-# policy the smaller its area. It is no density at all. What is missing is how much the squash
+# **Notice** that the area below the dashed curve, the one without the Jacobian, is never 1. With
+# μ = 0, the wider the policy the smaller it is. It is no density at all. What is missing is how much the squash
 # stretches or presses at each place: its derivative, or for a whole vector the determinant of the
 # *Jacobian*, here a product. In logarithms
 #
@@ -1349,12 +1359,11 @@ dial("A density and its squash", frame, {"σ": sigmas, "μ": means}, start=(0.7,
 # which is exact for every $u$. PyTorch calls $\log(1 + e^x)$ `softplus`.
 
 # %% tags=["claims"]
-for sigma in sigmas:
-    bars, right, wrong = densities(sigma, 0.0)
-    if sigma <= 1:
-        assert abs(area(right) - 1) < 0.02, "the area is 1"
-    assert area(wrong) < 0.97, "it never has the area 1"
-assert np.all(np.diff([area(densities(s, 0.0)[2]) for s in sigmas]) < 0), "the smaller"
+for mean in means:
+    right, wrong = np.array([areas(sigma, mean) for sigma in sigmas]).T
+    assert abs(right - 1).max() < 0.01, "with the Jacobian the area is 1"
+    assert wrong.max() < 0.97, "without it never"
+assert np.all(np.diff([areas(sigma, 0.0)[1] for sigma in sigmas]) < 0), "the smaller"
 assert torch.tensor(9.1).tanh() == 1 > torch.tensor(8.5).tanh()
 
 
@@ -1382,9 +1391,9 @@ def squashed_log_prob(
 
 # %% [markdown]
 # The actor around it has two more pitfalls. An action of its own is never turned back into $u$,
-# because $u$ is known. A *given* action must be, and $\operatorname{artanh}$ of a rounded number
-# near 1 is a rounded number times a thousand. So this is done in float64, and only the two
-# endpoints, where the answer would be infinite, are moved, by one step of float32.
+# because $u$ is known. A *given* action must be, and near the edges $\operatorname{artanh}$
+# magnifies every rounding error. So this is done in float64, and only the two endpoints, where the
+# answer would be infinite, are moved, by one step of float32.
 #
 # And no formula is known for the entropy of a squashed Gaussian. That of the Gaussian before the
 # squash is often returned instead. It grows without end as $\sigma$ grows, while the true one
@@ -1457,7 +1466,7 @@ class Stretch(nn.Module):
 
     def undo(self, action: Tensor) -> Tensor:
         """Return what was squashed, as far as the digits of an action tell."""
-        x = ((action - self.middle) / self.half_width).double()
+        x = (action.double() - self.middle) / self.half_width
         edge = 1 - torch.finfo(action.dtype).eps / 2
         x = x.clamp(-edge, edge)
         return (0.5 * (x.log1p() - (-x).log1p())).to(action)
@@ -1622,8 +1631,8 @@ print("seven checks, no complaint")
 # %% [markdown]
 # ## Twelve examples
 #
-# Machin's page has twelve example classes. Here they are, word for word as [an edition of
-# 2020](https://github.com/iffiX/machin/blob/32a8b936d9d52d060c71f54a9e272ea529efcfa8/docs/source/advance/algorithm_model_requirements.rst) prints them, and the checker looks at each. The page leaves out the imports, which we
+# Machin's page has twelve example classes. Here they are, word for word as [an older
+# edition](https://github.com/iffiX/machin/blob/32a8b936d9d52d060c71f54a9e272ea529efcfa8/docs/source/advance/algorithm_model_requirements.rst) prints them, and the checker looks at each. The page leaves out the imports, which we
 # supply. ([Today's](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/docs/source/advance/algorithm_model_requirements.rst)
 # sums the entropy, allows log-probabilities of shape $(B,)$, and has dropped the discrete actor
 # of SAC.)
@@ -1975,10 +1984,11 @@ for name, text in plain.items():
 # The first line is a missing sum: the entropy of a vector is the sum over its numbers, and this
 # is one entropy for each. The other two are one mistake, the most instructive of the page. The
 # actor returns $a = h \tanh u$. When $a$ comes back to be judged, `act = action` treats it as $u$
-# and squashes it once more. The log-probability is then that of another action. In PPO the
-# ratio still starts at 1, since both of its log-probabilities are wrong in the same way, so
-# nothing looks suspicious. But the mean score is not zero. `SquashedGaussianActor` above is this
-# actor with its defects removed.
+# and squashes it once more. The log-probability is then that of another action. Machin's PPO
+# [judges the stored action twice](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/ppo.py#L137-L156),
+# for the old policy and for the new one. Both log-probabilities are wrong in the same way, the
+# ratio starts at 1, and nothing looks suspicious. But the mean score is not zero.
+# `SquashedGaussianActor` above is this actor with its defects removed.
 
 # %% tags=["claims"]
 passing = [name for name, words in verdicts.items() if words == "passes"]
@@ -2001,6 +2011,8 @@ assert "tuple of 4" in verdicts["SAC Actor"]
 for name, text in plain.items():
     assert verdicts[name].startswith(("NameError", "TypeError"))
     assert "3 broken rules" in look_at(name, text)
+    probe = Probe(build(text, 4, 2, 2.0), one, box, "action=None")
+    assert list(scores_cancel.check(probe)), "the mean score is not zero"
 
 # %% [markdown]
 # ## Traps
@@ -2158,8 +2170,8 @@ assert found == ["scores_cancel"], "this one alone finds it"
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This dueling network has every shape right, and it even trains a little. The checker has one line
-# for it. Repair it.
+# This dueling network has every shape right, and nothing in it raises. The checker has one line for
+# it. Repair it.
 
 
 # %%

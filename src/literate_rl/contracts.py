@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest 7dd3da043ad2b3f0
+# Generated from chapters/contracts.py (edit there); digest cb77ed6f26808561
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -951,7 +951,7 @@ class Stretch(nn.Module):
 
     def undo(self, action: Tensor) -> Tensor:
         """Return what was squashed, as far as the digits of an action tell."""
-        x = ((action - self.middle) / self.half_width).double()
+        x = (action.double() - self.middle) / self.half_width
         edge = 1 - torch.finfo(action.dtype).eps / 2
         x = x.clamp(-edge, edge)
         return (0.5 * (x.log1p() - (-x).log1p())).to(action)
