@@ -201,7 +201,7 @@ picture = Picture(
     "values, Rainbow a distribution. The DDPG group needs an actor that returns an action and "
     "a critic of actions. The A2C group needs an actor that draws and a critic of states. SAC "
     "needs an actor that draws and a critic of actions.",
-    width=560,
+    width=600,
 )
 families = {
     "DQN": "DQN\nDQNPer, DQNApex, dueling",
@@ -219,11 +219,11 @@ roles = {
     "v": "critic of a state\n(B, 1)",
 }
 left = {
-    key: picture.box(112, 42 + 84 * i, words)
+    key: picture.box(130, 42 + 84 * i, words, width=256)
     for i, (key, words) in enumerate(families.items())
 }
 right = {
-    key: picture.box(460, 30 + 68 * i, words, "accent" if key == "d" else "", width=190)
+    key: picture.box(500, 30 + 68 * i, words, "accent" if key == "d" else "", width=190)
     for i, (key, words) in enumerate(roles.items())
 }
 needs = {
@@ -808,7 +808,7 @@ def never_cut_off(probe: Probe) -> Iterator[Finding]:
 # rules that only this role has.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 class Role(NamedTuple):
     """What one network of a contract does.
 
@@ -911,7 +911,7 @@ LISTING = Role(
 # one, come down to five lines.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 class Contract(NamedTuple):
     """What a family of algorithms demands of its networks.
 
@@ -930,7 +930,6 @@ class Contract(NamedTuple):
         return "\n\n".join([self.family, *roles_in_words(self)])
 
 
-# %% tags=["export", "hide-input"]
 Parts = dict[str, tuple[Role, ...]]
 
 
@@ -1048,30 +1047,6 @@ def state_spec(observation_space: spaces.Space[Any]) -> StateSpec:
 # %% [markdown]
 # `ByName` calls a model that way. The learners of the next chapters hold your model in one.
 
-# %%
-from gymnasium import spaces
-
-from literate_rl.contracts import ByName, state_spec
-
-
-class Pushing(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Linear(3, 2)
-
-    def forward(self, position, velocity):
-        return self.net(torch.cat([position, velocity], 1))
-
-
-parts = {"position": spaces.Box(-1, 1, (1,)), "velocity": spaces.Box(-1, 1, (2,))}
-spec = state_spec(spaces.Dict(parts))
-(q_value,) = ByName(Pushing(), spec)(torch.zeros(8, 4, 3))
-print(spec.names, "→", tuple(q_value.shape))
-
-# %% tags=["claims"]
-assert spec.names == ("position", "velocity")
-assert q_value.shape == (8, 4, 2), "the dimensions in front stay"
-
 
 # %% tags=["export", "hide-input"]
 class ByName(nn.Module):
@@ -1114,6 +1089,25 @@ class ByName(nn.Module):
         arguments = self.spec.split(flat(obs)) | {k: flat(x) for k, x in given.items()}
         return tuple(map(unflat, results_of(self.model(**arguments, **self.fixed))))
 
+
+# %%
+class Pushing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(3, 2)
+
+    def forward(self, position, velocity):
+        return self.net(torch.cat([position, velocity], 1))
+
+
+parts = {"position": spaces.Box(-1, 1, (1,)), "velocity": spaces.Box(-1, 1, (2,))}
+spec = state_spec(spaces.Dict(parts))
+(q_value,) = ByName(Pushing(), spec)(torch.zeros(8, 4, 3))
+print(spec.names, "→", tuple(q_value.shape))
+
+# %% tags=["claims"]
+assert spec.names == ("position", "velocity")
+assert q_value.shape == (8, 4, 2), "the dimensions in front stay"
 
 # %% [markdown]
 # ## The check
@@ -1607,16 +1601,6 @@ class ActionValue(nn.Module):
 
 
 # %%
-from literate_rl.contracts import (
-    ActionValue,
-    CategoricalQNetwork,
-    DeterministicActor,
-    DuelingQNetwork,
-    QNetwork,
-    SquashedGaussianActor,
-    StateValue,
-)
-
 pole, pendulum = "CartPole-v1", "Pendulum-v1"
 push, critics = ([-2.0], [2.0]), [ActionValue(3, 1), ActionValue(3, 1)]
 check_model("DQN", qnet=QNetwork(4, 2), env=pole)
@@ -2061,7 +2045,7 @@ assert (
 # every number against its own bound, so show it the environment that you mean.
 
 
-# %%
+# %% tags=["hide-input"]
 class FirstBounds(DeterministicActor):
     def forward(self, state):
         low, high = (
