@@ -201,12 +201,11 @@ picture = Picture(
     "values, Rainbow a distribution. The DDPG group needs an actor that returns an action and "
     "a critic of actions. The A2C group needs an actor that draws and a critic of states. SAC "
     "needs an actor that draws and a critic of actions.",
-    width=600,
 )
 families = {
-    "DQN": "DQN\nDQNPer, DQNApex, dueling",
+    "DQN": "DQN, dueling\nDQNPer, DQNApex",
     "RAINBOW": "RAINBOW",
-    "DDPG": "DDPG, TD3\nDDPGPer, DDPGApex, HDDPG",
+    "DDPG": "DDPG, TD3\nHDDPG, DDPGPer\nDDPGApex",
     "SAC": "SAC",
     "A2C": "A2C, PPO\nA3C, IMPALA",
 }
@@ -219,11 +218,11 @@ roles = {
     "v": "critic of a state\n(B, 1)",
 }
 left = {
-    key: picture.box(130, 42 + 84 * i, words, width=256)
+    key: picture.box(84, 42 + 84 * i, words, width=164)
     for i, (key, words) in enumerate(families.items())
 }
 right = {
-    key: picture.box(500, 30 + 68 * i, words, "accent" if key == "d" else "", width=190)
+    key: picture.box(342, 30 + 68 * i, words, "accent" if key == "d" else "", width=190)
     for i, (key, words) in enumerate(roles.items())
 }
 needs = {

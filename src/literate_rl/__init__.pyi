@@ -1,15 +1,13 @@
-# Generated from chapters/*.py (edit there); digest 9aa8904060829e5a
+# Generated from chapters/*.py (edit there); digest d23dff4309b567a1
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
-    Ring as Ring,
     Rollout as Rollout,
     best_device as best_device,
     discounted_returns as discounted_returns,
     grade as grade,
     make_envs as make_envs,
     seed_everything as seed_everything,
-    tabular_values as tabular_values,
     true_successors as true_successors,
 )
 from .policy_gradient import (
@@ -17,6 +15,10 @@ from .policy_gradient import (
     categorical_log_prob as categorical_log_prob,
     optimal_baseline as optimal_baseline,
     policy_gradient_error as policy_gradient_error,
+)
+from .exact_values import (
+    Ring as Ring,
+    tabular_values as tabular_values,
 )
 from .evaluation import (
     Difference as Difference,
@@ -35,6 +37,7 @@ from .policies import (
     CategoricalActions as CategoricalActions,
     GaussianActions as GaussianActions,
     Policy as Policy,
+    RewardScaler as RewardScaler,
     RunningMoments as RunningMoments,
     make_actions as make_actions,
     make_policy as make_policy,
@@ -56,7 +59,6 @@ from .ppo_error import (
 from .ppo import (
     PPO as PPO,
     PPOConfig as PPOConfig,
-    RewardScaler as RewardScaler,
     Samples as Samples,
     ppo_settings as ppo_settings,
 )
@@ -67,9 +69,11 @@ from .hybrid_action import (
     sample_hybrid_action as sample_hybrid_action,
     select_args as select_args,
 )
-from .hybrid_ppo import (
+from .hybrid_policy import (
     HybridActions as HybridActions,
     make_hybrid_policy as make_hybrid_policy,
+)
+from .hybrid_ppo import (
     ppo_policy_error_hybrid as ppo_policy_error_hybrid,
     ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
 )
@@ -117,8 +121,10 @@ from .actors import (
     ActorsConfig as ActorsConfig,
     Census as Census,
     InProcess as InProcess,
+    RemoteLearner as RemoteLearner,
     SharedMemory as SharedMemory,
     Transport as Transport,
+    TransportConfig as TransportConfig,
     actors_settings as actors_settings,
     slot_layout as slot_layout,
 )
@@ -145,13 +151,41 @@ from .contracts import (
     state_spec as state_spec,
 )
 from .a2c import (
-    a2c_mean as a2c_mean,
+    A2C as A2C,
+    A3C as A3C,
+    A2CConfig as A2CConfig,
+    A3CConfig as A3CConfig,
+    ContractPolicy as ContractPolicy,
+    GradientLearner as GradientLearner,
+    GradientWorker as GradientWorker,
+    a2c_error as a2c_error,
+    a2c_gradient as a2c_gradient,
+    a2c_loss as a2c_loss,
+    a2c_settings as a2c_settings,
+    a3c_settings as a3c_settings,
+    gradient_layout as gradient_layout,
+    make_contract_policy as make_contract_policy,
 )
 from .replay import (
-    replay_mean as replay_mean,
+    Batch as Batch,
+    ReplayBuffer as ReplayBuffer,
+    SumTree as SumTree,
+    importance_weights as importance_weights,
 )
 from .dqn import (
-    dqn_mean as dqn_mean,
+    DQN as DQN,
+    DQNConfig as DQNConfig,
+    EpsilonGreedy as EpsilonGreedy,
+    QError as QError,
+    QNetwork as QNetwork,
+    double_q_target as double_q_target,
+    dqn_settings as dqn_settings,
+    dueling_q as dueling_q,
+    linear_schedule as linear_schedule,
+    make_q_policy as make_q_policy,
+    polyak_update as polyak_update,
+    q_error as q_error,
+    q_target as q_target,
 )
 from .rainbow import (
     rainbow_mean as rainbow_mean,
@@ -198,7 +232,7 @@ from .workshop.runs import (
     video_html as video_html,
 )
 from .workshop.memory import (
-    ReplayBuffer as ReplayBuffer,
+    UnrollBuffer as UnrollBuffer,
 )
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
@@ -226,4 +260,9 @@ from .workshop.ding import (
 from .workshop.cluster import (
     RayActors as RayActors,
     import_ray as import_ray,
+)
+from .workshop.training import (
+    Agent as Agent,
+    make_qnet_policy as make_qnet_policy,
+    train as train,
 )
