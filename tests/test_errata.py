@@ -104,6 +104,7 @@ def test_minus_in_the_update_learns_minus_the_value() -> None:
 # --- Models of policies ---------------------------------------------------------------
 
 
+@pytest.mark.erratum("squashed-twice")
 @pytest.mark.parametrize("scale", [1.0, 2.0])
 def test_a_given_action_must_be_unsquashed_before_it_is_judged(scale: float) -> None:
     """The mean score of a policy under itself is zero; Machin's actor misses it."""
@@ -121,6 +122,7 @@ def test_a_given_action_must_be_unsquashed_before_it_is_judged(scale: float) -> 
     assert abs((density * as_if_not_squashed).sum().item()) > 0.3
 
 
+@pytest.mark.erratum("saturated-jacobian")
 def test_small_constant_saturates_the_jacobian() -> None:
     u = torch.tensor([10.0, 20.0])
     saturated = torch.log(1 - u.tanh().square() + 1e-6)
@@ -129,6 +131,7 @@ def test_small_constant_saturates_the_jacobian() -> None:
     assert stable.tolist() == pytest.approx([-18.6, -38.6], abs=0.05)
 
 
+@pytest.mark.erratum("entropy-before-the-squash")
 def test_entropy_of_the_unsquashed_normal_grows_for_ever() -> None:
     entropies = []
     for sigma in (1.0, 3.0, 10.0):
@@ -143,12 +146,14 @@ def test_entropy_of_the_unsquashed_normal_grows_for_ever() -> None:
     assert list(after) == sorted(after, reverse=True)
 
 
+@pytest.mark.erratum("categorical-without-rsample")
 def test_categorical_actions_cannot_be_reparameterised() -> None:
     dist = Categorical(logits=torch.zeros(3, requires_grad=True))
     assert not dist.has_rsample
     assert not dist.sample().requires_grad
 
 
+@pytest.mark.erratum("entropy-not-summed")
 def test_entropy_of_a_vector_is_the_sum_of_its_parts() -> None:
     entropy = Normal(torch.zeros(4, 3), torch.ones(4, 3)).entropy()
     assert entropy.shape == (4, 3)
@@ -156,6 +161,41 @@ def test_entropy_of_a_vector_is_the_sum_of_its_parts() -> None:
         Normal(torch.zeros(4, 3), torch.ones(4, 3)), 1
     ).entropy()
     torch.testing.assert_close(3 * entropy.mean(1), joint)
+
+
+@pytest.mark.erratum("inverse-cut-off")
+def test_a_clamped_inverse_spoils_what_a_saturated_policy_thinks() -> None:
+    mu, sigma = torch.tensor(9.0).double(), torch.tensor(0.3).double()
+    u = torch.linspace(8.0, 10.0, 21).double()
+    # In float64 there are digits enough, and only the clamp does harm.
+    cut_off = torch.atanh(u.tanh().clamp(-1 + 1e-6, 1 - 1e-6))
+    assert cut_off.tolist() == pytest.approx([7.25] * 21, abs=0.01)
+    exact = torch.atanh(u.tanh())
+    torch.testing.assert_close(exact, u, rtol=1e-4, atol=1e-4)
+    log_prob = Normal(mu, sigma).log_prob
+    assert (log_prob(u) - log_prob(cut_off)).min() > 10, "large and negative"
+
+
+@pytest.mark.erratum("width-left-out")
+def test_without_the_width_of_the_box_a_density_has_another_mass() -> None:
+    half_width, sigma = 3.0, 0.5
+    action, step = grid(-half_width + 1e-9, half_width - 1e-9)
+    u = torch.atanh(action / half_width)
+    stable = 2 * (math.log(2) - u - F.softplus(-2 * u))
+    log_density = Normal(0.0, sigma).log_prob(u) - stable
+    right = (log_density - math.log(half_width)).exp().sum().item() * step
+    assert right == pytest.approx(1.0, abs=1e-4)
+    assert log_density.exp().sum().item() * step == pytest.approx(half_width, abs=1e-3)
+
+
+@pytest.mark.erratum("first-bounds-for-all")
+def test_bounds_of_the_first_number_are_no_bounds_for_the_second() -> None:
+    low, high = torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 1.0])
+    target = torch.tensor([[0.5, 1.7], [0.5, -1.2]])
+    by_the_first = target.clamp(low[0].item(), high[0].item())
+    assert not ((by_the_first >= low) & (by_the_first <= high)).all()
+    each = torch.maximum(torch.minimum(target, high), low)
+    assert ((each >= low) & (each <= high)).all()
 
 
 # --- Python ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 3b5a79f53b516634
+# Generated from chapters/*.py (edit there); digest d23dff4309b567a1
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -131,6 +131,7 @@ from .actors import (
 from .contracts import (
     CONTRACTS as CONTRACTS,
     ActionValue as ActionValue,
+    Broken as Broken,
     ByName as ByName,
     CategoricalActor as CategoricalActor,
     CategoricalQNetwork as CategoricalQNetwork,
@@ -140,6 +141,8 @@ from .contracts import (
     DuelingQNetwork as DuelingQNetwork,
     ProbabilityActor as ProbabilityActor,
     QNetwork as QNetwork,
+    Result as Result,
+    Role as Role,
     SquashedGaussianActor as SquashedGaussianActor,
     StateSpec as StateSpec,
     StateValue as StateValue,
@@ -230,15 +233,6 @@ from .workshop.runs import (
 )
 from .workshop.memory import (
     UnrollBuffer as UnrollBuffer,
-)
-from .workshop.probes import (
-    Probe as Probe,
-    device_of as device_of,
-    forward_parameters as forward_parameters,
-    randomness_kept as randomness_kept,
-    results_of as results_of,
-    unwrapped as unwrapped,
-    watch as watch,
 )
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
