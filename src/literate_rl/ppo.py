@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest ab54e1921c20ef4d
+# Generated from chapters/ppo.py (edit there); digest 3b93b66e77983b18
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class PPO:
         given, wanted = envs.num_envs, config.num_envs
         check_that(given == wanted, f"envs must have {wanted} copies, got {given}")
         wanted, given = config.normalize_obs, normalizer_of(policy) is not None
-        check_that(wanted == given, f"policy must normalise as it is set: {wanted}")
+        words = f"policy must normalise as normalize_obs says: {wanted}"
+        check_that(wanted == given, words)
         self.policy, self.config = policy, config
         self.act = act or policy.act
         self.policy_error = policy_error or policy_error_from_log_prob
