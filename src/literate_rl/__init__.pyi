@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 8dceba1d44a219c8
+# Generated from chapters/*.py (edit there); digest 02d19b3a948f684e
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -131,6 +131,7 @@ from .a2c import (
 from .replay import (
     Batch as Batch,
     ReplayBuffer as ReplayBuffer,
+    Rings as Rings,
     SumTree as SumTree,
     importance_weights as importance_weights,
 )
