@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 8bba3f007ecaa652
+# Generated from chapters/replay.py (edit there); digest edc0b182a897e48a
 """Replay: rings of steps, windows in them, and priorities in a tree of sums."""
 
 from __future__ import annotations
@@ -192,13 +192,15 @@ class SumTree:
     @checked
     def update(self, index: Int[np.ndarray, "N"], mass: Float[np.ndarray, "N"]) -> None:
         """Change some masses; where an index comes twice, the last one counts."""
+        # From the masses up to the root, every group that has changed is added up anew
+        # {eq}`replay-sums`. (To add the difference instead would save little and let
+        # the sums drift.)
         sums: Any = mass
-        for level in reversed(self.levels):
+        for level in self.levels[:0:-1]:
             level.reshape(-1)[index] = sums
-            # Every group that has changed is added up anew {eq}`replay-sums`. (To add
-            # the difference instead would save little and let the sums drift.)
-            index = index // level.shape[1]
+            index = index // self.branching
             sums = level.take(index, 0).sum(1)
+        self.levels[0][0, index] = sums
 
     @checked
     def find(self, mark: Float[np.ndarray, "N"]) -> NDArray[Any]:
