@@ -1,5 +1,9 @@
 """Replay: windows, draws, weights and states, against slow references."""
 
+import subprocess
+import sys
+from collections import deque
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from literate_rl.replay import (
     SumTree,
     importance_weights,
 )
+from literate_rl.workshop.memory import UnrollBuffer
 
 SEEDS = st.integers(0, 2**31)
 
@@ -231,6 +236,25 @@ def test_weights_are_those_of_the_paper():
     assert importance_weights(probability, 3, 0.0).tolist() == [1, 1, 1]
 
 
+def test_weights_are_those_of_the_buffer_of_unrolls():
+    """Over all entries at once, divided by the largest weight of all."""
+    rng, count = np.random.default_rng(0), 40
+    priority = rng.random(count) + 0.1
+    unrolls = UnrollBuffer(max_use=10**9, alpha=0.6, beta=0.4)
+    unrolls.push(range(count))
+    unrolls.update(unrolls.entries, priority.tolist())
+    for _ in range(20):
+        unrolls.sample(count, generator())
+    tree = SumTree(count)
+    tree.update(np.arange(count), priority**0.6)
+    probability = torch.from_numpy(tree.mass / tree.total)
+    weight = importance_weights(probability, count, 0.4)
+    theirs = {e["sample"]: e["IS"] for e in unrolls.entries if "IS" in e}
+    assert len(theirs) > 20
+    for number, expected in theirs.items():
+        assert weight[number].item() == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_new_step_gets_the_largest_priority_ever():
     buffer = ReplayBuffer(4, alpha=0.5)
     rng = np.random.default_rng(0)
@@ -275,6 +299,45 @@ def test_a_state_comes_back_bit_for_bit(alpha, num_rollouts):
         memory.push(rollout)
     one, two = (memory.sample(64, generator(), 3) for memory in (buffer, other))
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+import torch
+from literate_rl.agents import Rollout
+from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.runs import load_checkpoint, save_checkpoint
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1024 if sys.platform == "linux" else 1
+    )
+
+path, shape = Path(sys.argv[1]), (50, 8)
+picture = torch.ones(*shape, 84, 84, dtype=torch.uint8)
+no, number = torch.zeros(shape).bool(), torch.ones(shape)
+buffer = ReplayBuffer(8000, alpha=0.5)
+steps = Rollout(picture, no, number, picture, no, no, ~no, number, number)
+for _ in range(20):
+    buffer.push(steps)
+save_checkpoint(path.with_name("small.pt"), {"step": 1})
+size, before = sum(x.nbytes for x in buffer.rings.fields.values()), peak()
+save_checkpoint(path, {"step": 1, "buffer": buffer.state_dict()})
+print(size, (peak() - before) / size)
+loaded = ReplayBuffer(8000, alpha=0.5)
+loaded.load_state_dict(load_checkpoint(path)["buffer"])
+assert len(loaded) == 8000 and loaded.rings.fields["obs"].min() == 1
+"""
+
+
+def test_saving_a_large_buffer_needs_a_fifth_more_memory_at_most(tmp_path):
+    """Its peak is 1.2 times the buffer, where three copies would be 4 times."""
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "c.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    size, grown = map(float, done.stdout.split())
+    assert size > 100e6
+    assert grown < 0.2
 
 
 def test_pictures_stay_bytes_and_actions_what_they_were():
