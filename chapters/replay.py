@@ -576,8 +576,8 @@ class SumTree:
         # Rounding may put a mark at the very end; it belongs before it.
         ends = self.levels[0][0].cumsum()
         mark = np.minimum(mark, np.nextafter(ends[-1], 0.0))
-        index = np.searchsorted(ends, mark, side="right")
-        mark = mark - np.where(index > 0, ends[index - 1], 0.0)
+        index: Any = ends.searchsorted(mark, side="right")
+        mark = mark - np.where(index > 0, ends.take(index - 1), 0.0)
 
         # One step of the walk {eq}`replay-walk` for each level below, now with a
         # group for each mark.
@@ -849,12 +849,11 @@ class ReplayBuffer:
         self.tree, self.largest = None, 1.0
         if not state:
             return
-        capacity, preference = state["capacity"], "mass" in state
-        if (capacity, preference) != (rings.capacity, self.alpha > 0):
+        wanted = {"capacity": rings.capacity, "preference": self.alpha > 0}
+        came = {"capacity": state["capacity"], "preference": "mass" in state}
+        if came != wanted:
             raise ValueError(
-                f"state must be that of a buffer with capacity {rings.capacity} and "
-                f"alpha {self.alpha:g}, got capacity {capacity} "
-                f"{'with' if preference else 'without'} a preference"
+                f"state must be that of a buffer with {wanted}, got {came}"
             )
         stored = {name: state[name].cpu().numpy() for name in STORED}
         num_envs = len(state["head"])
@@ -865,7 +864,7 @@ class ReplayBuffer:
             rings.fields[name][: len(x)] = x
         rings.head, rings.count = (np.array(state[name]) for name in ("head", "count"))
         self.largest = state["largest"]
-        if preference:
+        if came["preference"]:
             mass = state["mass"].cpu().numpy()
             self.tree = SumTree(rings.places)
             self.tree.update(np.arange(len(mass)), mass)
