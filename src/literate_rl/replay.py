@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 0dfcd5aa0abdba28
+# Generated from chapters/replay.py (edit there); digest 7386ffd7b53dc79c
 """Replay: rings of steps, windows in them, and priorities in a tree of sums."""
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class SumTree:
         # Rounding may put a mark at the very end; it belongs before it.
         ends = self.levels[0][0].cumsum()
         mark = np.minimum(mark, np.nextafter(ends[-1], 0.0))
-        index: Any = ends.searchsorted(mark, side="right")
+        index: NDArray[Any] = ends.searchsorted(mark, side="right")
         mark = mark - np.where(index > 0, ends.take(index - 1), 0.0)
 
         # One step of the walk {eq}`replay-walk` for each level below, now with a
