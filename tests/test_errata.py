@@ -73,12 +73,6 @@ def test_unpacking_a_tensor_takes_its_first_row() -> None:
     assert value.mean() == 1.0
 
 
-def test_weights_in_a_column_correct_nothing() -> None:
-    loss, weight = torch.tensor([1.0, 4.0]), torch.tensor([[1.0], [0.25]])
-    assert (loss * weight).mean() == loss.mean() * weight.mean()
-    assert (loss * weight.squeeze(1)).mean() != loss.mean() * weight.mean()
-
-
 def test_projection_onto_equal_floor_and_ceiling_loses_the_mass() -> None:
     """C51: a target that falls exactly on an atom gets weight zero from both sides."""
     atoms = np.linspace(-10, 10, 41)

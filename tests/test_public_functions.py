@@ -106,6 +106,11 @@ def auxiliary(random: Random) -> Call:
 # clip needs old values. These calls are built, all others are drawn.
 BUILT: dict[str, Callable[[Random], Call]] = {
     "ppo_policy_error_continuous": continuous,
+    "importance_weights": lambda r: {
+        "probability": normal(r, 5).softmax(0),
+        "count": 50,
+        "beta": 0.4,
+    },
     "ppo_value_error": values,
     "sample_hybrid_action": lambda r: {"logit": hybrid_logit(r, 5)},
     "select_args": selected,

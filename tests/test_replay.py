@@ -1,13 +1,27 @@
 """Replay: windows, draws, weights and states, against slow references."""
 
+import subprocess
+import sys
+from collections import deque
+
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from literate_rl.agents import Rollout
-from literate_rl.replay import STORED, ReplayBuffer, SumTree, importance_weights
+from literate_rl.agents import Collector, Rollout, make_envs
+from literate_rl.replay import (
+    STORED,
+    ReplayBuffer,
+    Rings,
+    SumTree,
+    importance_weights,
+)
+from literate_rl.workshop.memory import UnrollBuffer
+
+SEEDS = st.integers(0, 2**31)
 
 
 def generator(seed=0):
@@ -89,6 +103,8 @@ def drawn(batch):
     return {obs: rest for obs, *rest in rows}
 
 
+@pytest.mark.equation("replay-window")
+@pytest.mark.equation("replay-target")
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**31),
@@ -121,11 +137,12 @@ def test_windows_are_those_of_lists(seed, num_envs, length, num_steps, alpha, ph
         assert window == pytest.approx(expected[obs], rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.equation("replay-walk")
 @pytest.mark.parametrize("capacity", [1, 2, 3, 5, 6, 7, 16, 17, 257])
-@pytest.mark.parametrize("branching", [2, 3, 16])
-def test_the_tree_draws_each_leaf_by_its_mass(capacity, branching):
+@pytest.mark.parametrize(("branching", "root"), [(2, 1), (2, 2), (3, 4), (16, 4096)])
+def test_the_tree_draws_each_leaf_by_its_mass(capacity, branching, root):
     rng = np.random.default_rng(capacity)
-    tree = SumTree(capacity, branching)
+    tree = SumTree(capacity, branching, root)
     mass = rng.random(capacity) * (rng.random(capacity) < 0.8) + 1e-300
     tree.update(np.arange(capacity), mass)
     assert tree.total == pytest.approx(mass.sum(), rel=1e-14)
@@ -136,12 +153,15 @@ def test_the_tree_draws_each_leaf_by_its_mass(capacity, branching):
     assert np.abs(share - mass / mass.sum()).max() <= 1.01 / count
 
 
+@pytest.mark.equation("replay-sums")
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**31), st.integers(1, 300), st.integers(2, 20))
-def test_the_tree_finds_what_a_cumulative_sum_finds(seed, capacity, branching):
+@given(
+    st.integers(0, 2**31), st.integers(1, 300), st.integers(2, 20), st.integers(1, 30)
+)
+def test_the_tree_finds_what_a_cumulative_sum_finds(seed, capacity, branching, root):
     """Exactly, in fractions: whole masses leave no room for rounding."""
     rng = np.random.default_rng(seed)
-    tree, mass = SumTree(capacity, branching), np.zeros(capacity)
+    tree, mass = SumTree(capacity, branching, root), np.zeros(capacity)
     for _ in range(4):
         index = rng.integers(0, capacity, rng.integers(1, 40))
         value = rng.integers(0, 9, len(index)).astype(float)
@@ -156,10 +176,12 @@ def test_the_tree_finds_what_a_cumulative_sum_finds(seed, capacity, branching):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**31), st.integers(1, 300), st.integers(2, 20))
-def test_a_leaf_without_mass_is_never_found(seed, capacity, branching):
+@given(
+    st.integers(0, 2**31), st.integers(1, 300), st.integers(2, 20), st.integers(1, 30)
+)
+def test_a_leaf_without_mass_is_never_found(seed, capacity, branching, root):
     rng = np.random.default_rng(seed)
-    tree = SumTree(capacity, branching)
+    tree = SumTree(capacity, branching, root)
     mass = 10.0 ** rng.uniform(-30, 30, capacity) * (rng.random(capacity) < 0.3)
     mass[rng.integers(capacity)] = 1e-3
     tree.update(np.arange(capacity), mass)
@@ -176,15 +198,17 @@ def test_a_leaf_without_mass_is_never_found(seed, capacity, branching):
 
 def test_a_tree_does_not_drift():
     """A hundred thousand updates later its sums are those of its leaves."""
-    rng, tree = np.random.default_rng(0), SumTree(1000)
+    rng, tree = np.random.default_rng(0), SumTree(1000, root=8)
     for _ in range(2000):
         tree.update(rng.integers(0, 1000, 50), 10.0 ** rng.uniform(-6, 6, 50))
-    fresh = SumTree(1000)
+    fresh = SumTree(1000, root=8)
     fresh.update(np.arange(1000), tree.mass[:1000])
     for one, other in zip(tree.levels, fresh.levels, strict=True):
         assert np.array_equal(one, other)
 
 
+@pytest.mark.equation("replay-preference")
+@pytest.mark.equation("replay-weight")
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_draws_follow_the_priorities_and_weights_undo_them(alpha):
     rng = np.random.default_rng(1)
@@ -210,6 +234,25 @@ def test_weights_are_those_of_the_paper():
         weight = importance_weights(probability, 3, beta)
         assert torch.allclose(weight, raw / raw.max())
     assert importance_weights(probability, 3, 0.0).tolist() == [1, 1, 1]
+
+
+def test_weights_are_those_of_the_buffer_of_unrolls():
+    """Over all entries at once, divided by the largest weight of all."""
+    rng, count = np.random.default_rng(0), 40
+    priority = rng.random(count) + 0.1
+    unrolls = UnrollBuffer(max_use=10**9, alpha=0.6, beta=0.4)
+    unrolls.push(range(count))
+    unrolls.update(unrolls.entries, priority.tolist())
+    for _ in range(20):
+        unrolls.sample(count, generator())
+    tree = SumTree(count)
+    tree.update(np.arange(count), priority**0.6)
+    probability = torch.from_numpy(tree.mass / tree.total)
+    weight = importance_weights(probability, count, 0.4)
+    theirs = {e["sample"]: e["IS"] for e in unrolls.entries if "IS" in e}
+    assert len(theirs) > 20
+    for number, expected in theirs.items():
+        assert weight[number].item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_new_step_gets_the_largest_priority_ever():
@@ -258,6 +301,45 @@ def test_a_state_comes_back_bit_for_bit(alpha, num_rollouts):
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
+PEAK = """
+import resource, sys
+from pathlib import Path
+import torch
+from literate_rl.agents import Rollout
+from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.runs import load_checkpoint, save_checkpoint
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1024 if sys.platform == "linux" else 1
+    )
+
+path, shape = Path(sys.argv[1]), (50, 8)
+picture = torch.ones(*shape, 84, 84, dtype=torch.uint8)
+no, number = torch.zeros(shape).bool(), torch.ones(shape)
+buffer = ReplayBuffer(8000, alpha=0.5)
+steps = Rollout(picture, no, number, picture, no, no, ~no, number, number)
+for _ in range(20):
+    buffer.push(steps)
+save_checkpoint(path.with_name("small.pt"), {"step": 1})
+size, before = sum(x.nbytes for x in buffer.rings.fields.values()), peak()
+save_checkpoint(path, {"step": 1, "buffer": buffer.state_dict()})
+print(size, (peak() - before) / size)
+loaded = ReplayBuffer(8000, alpha=0.5)
+loaded.load_state_dict(load_checkpoint(path)["buffer"])
+assert len(loaded) == 8000 and loaded.rings.fields["obs"].min() == 1
+"""
+
+
+def test_saving_a_large_buffer_needs_a_fifth_more_memory_at_most(tmp_path):
+    """Its peak is 1.2 times the buffer, where three copies would be 4 times."""
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "c.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    size, grown = map(float, done.stdout.split())
+    assert size > 100e6
+    assert grown < 0.2
+
+
 def test_pictures_stay_bytes_and_actions_what_they_were():
     shape = (6, 2)
     picture = torch.randint(0, 256, (*shape, 3, 4, 4), dtype=torch.uint8)
@@ -272,7 +354,9 @@ def test_pictures_stay_bytes_and_actions_what_they_were():
     assert batch.obs.dtype == batch.next_obs.dtype == torch.uint8
     assert batch.obs.shape == (7, 3, 4, 4)
     assert batch.action.shape == (7, 5)
-    assert sum(x.nbytes for x in buffer.fields.values()) == 10 * (2 * 48 + 20 + 4 + 2)
+    assert sum(x.nbytes for x in buffer.rings.fields.values()) == 10 * (
+        2 * 48 + 20 + 4 + 2
+    )
 
 
 def rollout_of_three():
@@ -302,7 +386,7 @@ def rollout_of_three():
         ),
         (
             lambda b: b.load_state_dict(ReplayBuffer(9).state_dict() | {"capacity": 8}),
-            "settings",
+            "state must be that of a buffer with .*capacity",
         ),
     ],
 )
@@ -311,3 +395,206 @@ def test_what_is_refused_is_named(call, message):
     buffer.push(rollout_of_three())
     with pytest.raises(ValueError, match=message):
         call(buffer)
+
+
+# --- What others do -------------------------------------------------------------------
+
+
+def queue_windows(terminated, num_steps):
+    """Return first and last step of the windows of a queue, as CleanRL stores them."""
+    queue, stored = deque(maxlen=num_steps), []
+    for step, end in enumerate(terminated):
+        queue.append(step)
+        if len(queue) < num_steps:
+            continue
+        stored.append((queue[0], queue[-1]))
+        if end:
+            queue.clear()
+    return stored
+
+
+def rings_of(terminated, truncated, capacity):
+    """Return rings of one environment that was paid its step's number plus one."""
+    count = len(terminated)
+    rows = torch.arange(float(count))[:, None]
+    flags = (torch.tensor(x)[:, None] for x in (terminated, truncated))
+    nan = torch.full((count, 1), torch.nan)
+    steps = Rollout(rows, rows, rows + 1, rows, *flags, nan.isnan(), nan, nan)
+    rings = Rings(capacity)
+    rings.push(steps)
+    return rings
+
+
+@pytest.mark.erratum("steps-never-a-start")
+def test_a_queue_never_starts_at_the_last_steps() -> None:
+    ends = [step == 5 for step in range(12)]
+    for num_steps in (2, 3, 5):
+        starts = {start for start, _ in queue_windows(ends, num_steps)}
+        assert starts.isdisjoint(range(6 - num_steps + 1, 6))
+        rings = rings_of(ends, [False] * 12, 12)
+        _, last, discount = rings.window(np.arange(6), num_steps, 0.5)
+        assert last.tolist() == [min(k + num_steps - 1, 5) for k in range(6)]
+        assert (discount == 0).sum() == num_steps, "each of them leads to the end"
+
+
+@pytest.mark.erratum("window-in-two-episodes")
+def test_a_queue_mixes_episodes_at_a_time_limit() -> None:
+    cut = [step == 3 for step in range(8)]
+    mixed = [(a, b) for a, b in queue_windows([False] * 8, 3) if a <= 3 < b]
+    assert mixed == [(2, 4), (3, 5)]
+    reward, last, discount = rings_of([False] * 8, cut, 8).window(np.arange(8), 3, 0.5)
+    assert last.tolist() == [2, 3, 3, 3, 6, 7, 7, 7]
+    assert discount.tolist() == [0.125, 0.125, 0.25, 0.5, 0.125, 0.125, 0.25, 0.5]
+    assert reward[2] == 3 + 0.5 * 4
+
+
+@pytest.mark.erratum("power-of-a-shorter-window")
+def test_a_fixed_power_moves_the_value_of_a_shorter_window() -> None:
+    """Where each step pays 1 - gamma the value is 1 everywhere, from any window."""
+    gamma, pay = 0.9, 0.1
+    for steps, right in ((1, True), (2, True), (3, True), (2, False)):
+        rewards = sum(gamma**k * pay for k in range(steps))
+        power = steps if right else 3
+        assert (rewards + gamma**power * 1.0 == pytest.approx(1.0)) == right
+    # Machin: three rewards, then the value of the state after the first of them. On a
+    # chain that pays 1 at its end, three steps away, that counts the end twice.
+    values = [gamma**2, gamma, 1.0, 0.0]  # of the states 0 to 3
+    assert gamma**2 + gamma**3 * values[1] > 1.5 * values[0]
+
+
+@pytest.mark.erratum("n-steps-without-effect")
+def test_a_setting_that_only_one_branch_reads_has_no_effect() -> None:
+    def buffer_settings(buffer_class, n_steps, gamma, given):
+        if buffer_class is None and n_steps > 1:
+            given = given | {"n_steps": n_steps, "gamma": gamma}
+        return {"n_steps": 3, "gamma": 0.99} | given
+
+    assert buffer_settings(None, 5, 0.9, {}) == {"n_steps": 5, "gamma": 0.9}
+    assert buffer_settings("NStep", 5, 0.9, {}) == {"n_steps": 3, "gamma": 0.99}
+    # Here the length of a window is an argument of the draw, there is no other place.
+    rings = rings_of([False] * 9, [False] * 9, 9)
+    buffer = ReplayBuffer(9)
+    buffer.rings = rings
+    discounts = [buffer.sample(64, generator(), n, 0.5).discount.min() for n in (1, 3)]
+    assert discounts == [0.5, 0.125]
+
+
+@pytest.mark.erratum("next-row-of-another-episode")
+def test_the_next_row_is_no_successor_behind_an_end() -> None:
+    envs = make_envs(lambda: gym.make("CartPole-v1", max_episode_steps=15), 2)
+    collector = Collector(envs)
+    collector.reset(seed=0)
+    rollout = collector.collect(lambda obs: torch.randint(2, (2,)), 100)
+    other = (rollout.obs[1:] != rollout.next_obs[:-1]).any(-1)
+    assert torch.equal(other, (rollout.terminated | rollout.truncated)[:-1])
+    assert (other & ~rollout.terminated[:-1]).any(), "and a value is asked for there"
+    buffer = ReplayBuffer(200)
+    buffer.push(rollout)
+    batch = buffer.sample(500, generator())
+    assert torch.equal(batch.next_obs, rollout.next_obs.flatten(0, 1)[batch.place])
+
+
+@pytest.mark.erratum("weights-in-a-column")
+def test_weights_in_a_column_correct_nothing() -> None:
+    loss, weight = torch.tensor([1.0, 4.0]), torch.tensor([[1.0], [0.25]])
+    assert (loss * weight).mean() == loss.mean() * weight.mean()
+    assert (loss * weight.squeeze(1)).mean() != loss.mean() * weight.mean()
+
+
+@pytest.mark.erratum("exponent-compounds")
+def test_an_exponent_that_starts_from_itself_is_one_far_too_soon() -> None:
+    total, beta = 10_000, 0.6
+    for step in range(total // 10):
+        beta += step / total * (1 - beta)
+    assert beta > 0.999999
+    assert pytest.approx(0.64) == 0.6 + 0.1 * (1 - 0.6), "what a straight line gives"
+
+
+@pytest.mark.erratum("newest-never-drawn")
+def test_a_total_of_one_entry_too_few_never_draws_the_newest() -> None:
+    def total(masses, end):
+        end -= 1  # as `reduce` does, whose end is exclusive already
+        return sum(masses[: end + 1])
+
+    masses = [1.0, 1.0, 1.0]
+    mark = np.linspace(0, total(masses, len(masses) - 1), 1000, endpoint=False)
+    drawn = set(np.searchsorted(np.cumsum(masses), mark, side="right").tolist())
+    assert drawn == {0, 1}
+    buffer = ReplayBuffer(8, alpha=1.0)
+    buffer.push(make_rollout(np.random.default_rng(0), 3, 1))
+    assert set(buffer.sample(3, generator()).place.tolist()) == {0, 1, 2}
+
+
+@pytest.mark.erratum("leaves-in-another-order")
+@pytest.mark.parametrize("count", [3, 5, 6, 7, 8])
+def test_a_tree_of_any_number_of_leaves_draws_by_mass(count: int) -> None:
+    """CleanRL's tree: 2 N - 1 numbers, the leaves are the last N."""
+    mass = np.random.default_rng(count).integers(1, 9, count).astype(float)
+    tree = np.concatenate([np.zeros(count - 1), mass])
+    for node in reversed(range(count - 1)):
+        tree[node] = tree[2 * node + 1] + tree[2 * node + 2]
+
+    def retrieve(value):
+        node = 0
+        while 2 * node + 1 < len(tree):
+            left = 2 * node + 1
+            if value <= tree[left]:
+                node = left
+            else:
+                value -= tree[left]
+                node = left + 1
+        return node - (count - 1)
+
+    marks = np.arange(0.5, mass.sum())
+    drawn = np.array([retrieve(mark) for mark in marks])
+    assert np.array_equal(np.bincount(drawn, minlength=count), mass), "by mass"
+    in_order = np.searchsorted(mass.cumsum(), marks, side="right")
+    assert np.array_equal(drawn, in_order) == (count == 8), "in another order"
+
+
+@pytest.mark.erratum("exponent-too-few")
+def test_a_smallest_priority_without_its_exponent_bends_the_weights() -> None:
+    priority, alpha, beta = torch.tensor([0.1, 0.4, 0.9], dtype=torch.double), 0.6, 0.4
+    mass = priority**alpha
+    right = importance_weights(mass / mass.sum(), 3, beta)
+    published = (mass / priority.min()) ** -beta
+    assert published.tolist() == pytest.approx([0.6918, 0.4960, 0.4083], abs=1e-4)
+    assert right.tolist() == pytest.approx([1, 0.7170, 0.5902], abs=1e-4)
+    # Divided by the largest of the batch they are the same: that hides it.
+    assert torch.allclose(published / published.max(), right)
+
+
+@pytest.mark.erratum("exponent-too-many")
+def test_a_mass_raised_twice_is_not_the_largest() -> None:
+    alpha, small = 0.6, 1e-2
+
+    def mass_of(priority):
+        return (abs(priority) + small) ** alpha
+
+    largest = mass_of(10.0)
+    assert mass_of(largest) < 0.6 * largest, "a new entry, where errors are large"
+    buffer = ReplayBuffer(4, alpha)
+    buffer.push(make_rollout(np.random.default_rng(0), 2, 1))
+    buffer.update(torch.tensor([0]), torch.tensor([10.0]))
+    buffer.push(make_rollout(np.random.default_rng(0), 1, 1))
+    assert buffer.tree.mass[2] == buffer.tree.mass[0]
+
+
+@pytest.mark.erratum("sums-drift")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_sum_of_differences_drifts(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    mass, total, tree = np.zeros(64, dtype), dtype(0), SumTree(64, 4, 4)
+    for _ in range(3000):
+        place, value = rng.integers(64), dtype(rng.uniform(0.1, 5))
+        total += value - mass[place]
+        mass[place] = value
+        tree.update(np.array([place]), np.array([value], float))
+    drift = abs(float(total) - mass.sum(dtype=float))
+    assert drift > (1e-4 if dtype is np.float32 else 0)
+    # Once all is zero again the sum should be zero too.
+    for place in range(64):
+        total -= mass[place]
+    assert abs(total) > 0
+    tree.update(np.arange(64), np.zeros(64))
+    assert tree.total == 0

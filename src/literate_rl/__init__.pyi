@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest d23dff4309b567a1
+# Generated from chapters/*.py (edit there); digest ab198ba1bbeb3760
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -169,6 +169,7 @@ from .a2c import (
 from .replay import (
     Batch as Batch,
     ReplayBuffer as ReplayBuffer,
+    Rings as Rings,
     SumTree as SumTree,
     importance_weights as importance_weights,
 )
