@@ -27,11 +27,13 @@ from literate_rl.dqn import (
     DQN,
     DQNConfig,
     EpsilonGreedy,
+    FusedQError,
     QError,
     double_q_target,
     dqn_settings,
     dueling_layer,
     dueling_q,
+    fused_q_error,
     linear_schedule,
     make_q_policy,
     polyak_update,
@@ -41,7 +43,7 @@ from literate_rl.dqn import (
 from literate_rl.evaluation import evaluate
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast import clip_gradient, numpy_act
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 
 N, ACTIONS = 5, 3
@@ -308,9 +310,9 @@ def test_the_error_against_a_slow_form(double: bool) -> None:
             delta = aim - q
             huber = delta**2 / 2 if abs(delta) < 1 else abs(delta) - 0.5
             assert error.loss[i].item() == pytest.approx(huber, abs=1e-12)
-            assert error.priority[i].item() == pytest.approx(abs(delta), abs=1e-12)
+            assert error.td_error[i].item() == pytest.approx(delta, abs=1e-12)
             assert error.value[i].item() == pytest.approx(q, abs=1e-12)
-    assert error.priority.max() > 1 > error.priority.min()
+    assert error.td_error.abs().max() > 1 > error.td_error.abs().min()
 
     # The gradient with respect to a value is the TD error, held to -1..1.
     row = policy(batch.obs).detach().requires_grad_()
@@ -600,3 +602,55 @@ def test_it_learns_to_tell_left_from_right() -> None:
 def test_settings_by_environment() -> None:
     assert dqn_settings(ENV).num_steps == 20
     assert dqn_settings("Acrobot-v1") == DQNConfig()
+
+
+@pytest.mark.equation("chain-gradient")
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_the_fused_error_is_the_plain_one_gradients_included(
+    double: bool, dueling: bool
+) -> None:
+    torch.manual_seed(0)
+    policy, target = (policy_for(hidden=8, dueling=dueling).double() for _ in range(2))
+    batch = batch_of(1)
+    batch = Batch(*(x.double() if x.is_floating_point() else x for x in batch))
+    batch = batch._replace(reward=4 * batch.reward)
+    found = []
+    for function in (q_error, fused_q_error):
+        policy.zero_grad()
+        error = function(policy, target, batch, torch.Generator(), double)
+        error.backward(batch.weight)
+        gradients = [p.grad for p in policy.parameters() if p.requires_grad]
+        assert all(gradient.abs().sum() > 0 for gradient in gradients)
+        found.append((error.loss.detach(), error.td_error, error.value, gradients))
+    assert isinstance(error, FusedQError)
+    torch.testing.assert_close(*found)
+    assert all(p.grad is None for p in target.parameters())
+
+
+def test_the_fused_error_leaves_other_networks_to_autograd() -> None:
+    def build() -> Policy:
+        layers = nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 2)
+        return Policy(nn.Sequential(*layers), EpsilonGreedy(2))
+
+    policy, target = build(), build()
+    error = fused_q_error(policy, target, batch_of(0), torch.Generator())
+    assert isinstance(error, QError)
+    error.backward(torch.ones(N))
+    assert all(p.grad is not None for p in policy.parameters())
+
+
+@pytest.mark.parametrize("bound", [0.1, 1e9])
+def test_gradients_are_clipped_as_torch_does(bound: float) -> None:
+    torch.manual_seed(0)
+    parameters = [nn.Parameter(torch.randn(shape)) for shape in ((3, 4), (5,), (2,))]
+    for p in parameters[:2]:
+        p.grad = torch.randn_like(p)
+    wanted = copy.deepcopy(parameters)
+    for p, q in zip(wanted, parameters, strict=True):
+        p.grad = None if q.grad is None else q.grad.clone()
+    nn.utils.clip_grad_norm_(wanted, bound)
+    clip_gradient(parameters, bound)
+    for p, q in zip(parameters[:2], wanted, strict=False):
+        torch.testing.assert_close(p.grad, q.grad)
+    assert parameters[2].grad is None
