@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest b41204641adf88f5
+# Generated from chapters/*.py (edit there); digest 528c377d9a1e6541
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -131,6 +131,7 @@ from .a2c import (
 from .replay import (
     Batch as Batch,
     ReplayBuffer as ReplayBuffer,
+    Rings as Rings,
     SumTree as SumTree,
     importance_weights as importance_weights,
 )
