@@ -2,8 +2,9 @@ r"""DQN on CartPole-v1, against stable-baselines3: one update, and the training 
 
 Both train the same network with the same settings: one environment, one update on 64
 steps after every four, a Huber loss, Adam, a copy of the target network after every 250
-updates, no double and no dueling values, since the peer has neither. Both live in an
-environment of their own, as ``benchmarks/ppo_loop.py`` describes::
+updates, no double and no dueling values, since the peer has neither. Two layers of 64
+are the default of the peer, two of 128 are ours. They live in an environment of their
+own, as ``benchmarks/ppo_loop.py`` describes::
 
     peers/bin/python -m benchmarks dqn_loop
 
@@ -14,6 +15,7 @@ update draws its batch itself, from a buffer that both have filled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -132,35 +134,43 @@ def step_clock(build: Callable[[], Callable[[], object]], repeats: int) -> float
     return sum(cpu_seconds(build(), 1) for _ in range(repeats)) / (repeats * STEPS)
 
 
+def loop(config: DQNConfig, torch_acts: bool) -> Callable[[], object]:
+    """Return a whole training of ours."""
+    return partial(fit, own_learner(config, torch_acts), progress=False)
+
+
+def peer_loop(config: DQNConfig) -> Callable[[], object]:
+    """Return a whole training of the peer."""
+    return partial(peer_learner(config).learn, STEPS)
+
+
 def cases() -> Iterator[Case]:
-    """Yield both cases; before the first comes the check."""
-    own, peer = own_learner(CONFIG), peer_learner(CONFIG)
-    fit(own, progress=False)
-    peer.learn(STEPS)
-    check(own, peer)
-    yield Case(
-        name=f"one update, {CONFIG.batch_size} steps",
-        functions={
-            "stable-baselines3": partial(peer.train, 1, CONFIG.batch_size),
-            "DQN.learn": own.learn,
-        },
-        peer="stable-baselines3",
-        goals={"DQN.learn": Goal(at_least=1.5)},
-        shortest=0.2,
-    )
-
-    def loop(torch_acts: bool) -> Callable[[], object]:
-        return partial(fit, own_learner(CONFIG, torch_acts), progress=False)
-
-    yield Case(
-        name="one environment, an update after every four steps",
-        functions={
-            "stable-baselines3": lambda: partial(peer_learner(CONFIG).learn, STEPS),
-            "DQN, torch acts": lambda: loop(True),
-            "DQN": lambda: loop(False),
-        },
-        peer="stable-baselines3",
-        goals={"DQN": Goal(at_least=1.5)},
-        sample=step_clock,
-        shortest=0.0,
-    )
+    """Yield two cases for each width; before the first comes the check."""
+    for hidden in (64, 128):
+        config = replace(CONFIG, hidden=hidden)
+        own, peer = own_learner(config), peer_learner(config)
+        fit(own, progress=False)
+        peer.learn(STEPS)
+        check(own, peer)
+        yield Case(
+            name=f"one update, {config.batch_size} steps, layers of {hidden}",
+            functions={
+                "stable-baselines3": partial(peer.train, 1, config.batch_size),
+                "DQN.learn": own.learn,
+            },
+            peer="stable-baselines3",
+            goals={"DQN.learn": Goal(at_least=1.5)},
+            shortest=0.2,
+        )
+        yield Case(
+            name=f"one environment, layers of {hidden}",
+            functions={
+                "stable-baselines3": partial(peer_loop, config),
+                "DQN, torch acts": partial(loop, config, True),
+                "DQN": partial(loop, config, False),
+            },
+            peer="stable-baselines3",
+            goals={"DQN": Goal(at_least=1.5)},
+            sample=step_clock,
+            shortest=0.0,
+        )

@@ -626,15 +626,15 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 # %% tags=["export"]
+KNOWN = (nn.Linear, nn.ReLU)
+
+
 def chain_layers(module: nn.Module) -> list[nn.Module] | None:
-    """Return a chain's linear layers and ReLUs in order, or None if it has others."""
-    kind = type(module)
-    if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
-        parts = [chain_layers(part) for part in module]
-        known = [part for part in parts if part is not None]
-        chain = [layer for part in known for layer in part]
-        return chain if len(known) == len(parts) else None
-    return [module] if kind in (nn.Linear, nn.ReLU) else None
+    """Return a chain's layers in order, or None if one is no linear layer or ReLU."""
+    if type(module).forward is not nn.Sequential.forward:
+        return None
+    layers: list[nn.Module] = list(module.children())
+    return layers if all(type(layer) in KNOWN for layer in layers) else None
 
 
 def chain_outputs(layers: list[nn.Module], x: Tensor) -> list[Tensor]:

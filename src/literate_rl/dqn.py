@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest e49d32d60f786012
+# Generated from chapters/dqn.py (edit there); digest 146984d62a8fe7ee
 """DQN: values of actions, learned from their own guess."""
 
 from __future__ import annotations
@@ -328,12 +328,11 @@ def linear_schedule(
     return (1 - share) * start + share * end
 
 
-@torch.no_grad()
-@checked
-def polyak_update(target: list[Tensor], source: list[Tensor], tau: Fraction) -> None:
+def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> None:
     """Move the target's weights towards the source's, by a share ``tau`` of the way."""
-    # {eq}`polyak`, for all weights in one call.
-    torch._foreach_lerp_(target, source, tau)
+    with torch.no_grad():
+        # {eq}`polyak`, in place and for all weights in one call.
+        torch._foreach_lerp_(target, source, tau)
 
 
 def numbers_of(policy: nn.Module) -> list[Tensor]:
@@ -440,7 +439,8 @@ class DQN:
         # 2. How wrong are the values?
         error = self.error(self.policy, self.target_policy, batch, self.generator)
         # 3. One step downhill for the weighted mean loss, with gradient clipping.
-        self.optimizer.zero_grad()
+        for parameter in self.parameters:
+            parameter.grad = None
         error.backward(batch.weight)
         clip_gradient(self.parameters, config.max_grad_norm)
         self.optimizer.step()
@@ -457,13 +457,11 @@ class DQN:
 
     def sample(self) -> Batch:
         """Draw a batch with rewards as the loss wants them, on the policy's device."""
-        config = self.config
+        config, beta = self.config, 1.0
+        if config.alpha > 0:
+            beta = linear_schedule(config.beta, 1.0, config.total_steps, self.step)
         batch = self.buffer.sample(
-            config.batch_size,
-            self.generator,
-            num_steps=config.num_steps,
-            gamma=config.gamma,
-            beta=linear_schedule(config.beta, 1.0, config.total_steps, self.step),
+            config.batch_size, self.generator, config.num_steps, config.gamma, beta
         )
         batch = batch._replace(
             obs=batch.obs.float(),

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 43bdf8293994840d
+# Generated from chapters/workshop/fast.py (edit there); digest 8cd5920771d22e3a
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -335,15 +335,15 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     return act
 
 
+KNOWN = (nn.Linear, nn.ReLU)
+
+
 def chain_layers(module: nn.Module) -> list[nn.Module] | None:
-    """Return a chain's linear layers and ReLUs in order, or None if it has others."""
-    kind = type(module)
-    if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
-        parts = [chain_layers(part) for part in module]
-        known = [part for part in parts if part is not None]
-        chain = [layer for part in known for layer in part]
-        return chain if len(known) == len(parts) else None
-    return [module] if kind in (nn.Linear, nn.ReLU) else None
+    """Return a chain's layers in order, or None if one is no linear layer or ReLU."""
+    if type(module).forward is not nn.Sequential.forward:
+        return None
+    layers: list[nn.Module] = list(module.children())
+    return layers if all(type(layer) in KNOWN for layer in layers) else None
 
 
 def chain_outputs(layers: list[nn.Module], x: Tensor) -> list[Tensor]:
