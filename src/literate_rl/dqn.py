@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 146984d62a8fe7ee
+# Generated from chapters/dqn.py (edit there); digest 85cd20500f9ba147
 """DQN: values of actions, learned from their own guess."""
 
 from __future__ import annotations
@@ -303,7 +303,8 @@ def fused_q_error(
 
     Its loss has no graph: the gradient comes from ``backward`` alone.
     """
-    chain, target_chain = map(chain_layers, (policy.network, target_policy.network))
+    networks = (getattr(p, "network", None) for p in (policy, target_policy))
+    chain, target_chain = map(chain_layers, networks)
     if chain is None or target_chain is None:
         with torch.enable_grad():
             return q_error(policy, target_policy, batch, generator, double)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 8cd5920771d22e3a
+# Generated from chapters/workshop/fast.py (edit there); digest c5db583ffd3f2601
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -338,9 +338,10 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 KNOWN = (nn.Linear, nn.ReLU)
 
 
-def chain_layers(module: nn.Module) -> list[nn.Module] | None:
+def chain_layers(module: Any) -> list[nn.Module] | None:
     """Return a chain's layers in order, or None if one is no linear layer or ReLU."""
-    if type(module).forward is not nn.Sequential.forward:
+    # A subclass may add methods, but not compute something else.
+    if getattr(type(module), "forward", None) is not nn.Sequential.forward:
         return None
     layers: list[nn.Module] = list(module.children())
     return layers if all(type(layer) in KNOWN for layer in layers) else None
