@@ -49,7 +49,7 @@ def experiment(
 
 EXPERIMENTS = {
     "dqn_cartpole": experiment({"DQN": {}}, seeds=10, goal=475),
-    "dqn_switches": experiment(SWITCHES, seeds=3),
+    "dqn_switches": experiment(SWITCHES, seeds=2),
 }
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -547,7 +546,7 @@ def numpy_layers(module: nn.Module) -> list[Step] | None:
         return chain if len(known) == len(parts) else None
     if kind is nn.Linear:
         weight, *bias = (p.detach().numpy().T for p in module.parameters())
-        return [lambda x: x @ weight, *(partial(np.add, b) for b in bias)]
+        return [lambda x: x @ weight + bias[0] if bias else x @ weight]
     plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
     return [plain[kind]] if kind in plain else None
 
@@ -581,10 +580,10 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     if layers is None or not (gaussian or hasattr(actions, "num_actions")):
         plain: Any = policy.act
         return plain  # type: ignore[no-any-return]
-    normalizer: Any = getattr(network, "normalizer", nn.Identity())
+    normalizer: Any = getattr(network, "normalizer", None)
 
     def forward(obs: Tensor) -> NDArray[np.float32]:
-        x: NDArray[np.float32] = normalizer(obs).numpy()
+        x: NDArray[np.float32] = (normalizer(obs) if normalizer else obs).numpy()
         for layer in layers:
             x = layer(x)
         return x

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 85cd20500f9ba147
+# Generated from chapters/dqn.py (edit there); digest 8d6b12ab8a92bf0c
 """DQN: values of actions, learned from their own guess."""
 
 from __future__ import annotations
@@ -396,7 +396,7 @@ class DQN:
         rows = iter(noise.to(self.device))
 
         def act(obs: Tensor) -> Tensor:
-            return self.act(obs.float().to(self.device), next(rows))
+            return self.act(obs.to(self.device, torch.float32), next(rows))
 
         returns, losses = [], []
         for _ in range(config.rounds):
