@@ -27,11 +27,13 @@ from literate_rl.dqn import (
     DQN,
     DQNConfig,
     EpsilonGreedy,
+    FusedQError,
     QError,
     double_q_target,
     dqn_settings,
     dueling_layer,
     dueling_q,
+    fused_q_error,
     linear_schedule,
     make_q_policy,
     polyak_update,
@@ -41,7 +43,7 @@ from literate_rl.dqn import (
 from literate_rl.evaluation import evaluate
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast import clip_gradient, numpy_act
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 
 N, ACTIONS = 5, 3
@@ -308,9 +310,9 @@ def test_the_error_against_a_slow_form(double: bool) -> None:
             delta = aim - q
             huber = delta**2 / 2 if abs(delta) < 1 else abs(delta) - 0.5
             assert error.loss[i].item() == pytest.approx(huber, abs=1e-12)
-            assert error.priority[i].item() == pytest.approx(abs(delta), abs=1e-12)
+            assert error.td_error[i].item() == pytest.approx(delta, abs=1e-12)
             assert error.value[i].item() == pytest.approx(q, abs=1e-12)
-    assert error.priority.max() > 1 > error.priority.min()
+    assert error.td_error.abs().max() > 1 > error.td_error.abs().min()
 
     # The gradient with respect to a value is the TD error, held to -1..1.
     row = policy(batch.obs).detach().requires_grad_()
@@ -600,3 +602,127 @@ def test_it_learns_to_tell_left_from_right() -> None:
 def test_settings_by_environment() -> None:
     assert dqn_settings(ENV).num_steps == 20
     assert dqn_settings("Acrobot-v1") == DQNConfig()
+
+
+@pytest.mark.equation("chain-gradient")
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_the_fused_error_is_the_plain_one_gradients_included(
+    double: bool, dueling: bool
+) -> None:
+    torch.manual_seed(0)
+    policy, target = (policy_for(hidden=8, dueling=dueling).double() for _ in range(2))
+    batch = batch_of(1)
+    batch = Batch(*(x.double() if x.is_floating_point() else x for x in batch))
+    batch = batch._replace(reward=4 * batch.reward)
+    found = []
+    for function in (q_error, fused_q_error):
+        policy.zero_grad()
+        error = function(policy, target, batch, torch.Generator(), double)
+        error.backward(batch.weight)
+        gradients = [p.grad for p in policy.parameters() if p.requires_grad]
+        assert all(gradient.abs().sum() > 0 for gradient in gradients)
+        found.append((error.loss.detach(), error.td_error, error.value, gradients))
+    assert isinstance(error, FusedQError)
+    torch.testing.assert_close(*found)
+    assert all(p.grad is None for p in target.parameters())
+
+
+def test_the_fused_error_leaves_other_networks_to_autograd() -> None:
+    def build() -> Policy:
+        layers = nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 2)
+        return Policy(nn.Sequential(*layers), EpsilonGreedy(2))
+
+    policy, target = build(), build()
+    error = fused_q_error(policy, target, batch_of(0), torch.Generator())
+    assert isinstance(error, QError)
+    error.backward(torch.ones(N))
+    assert all(p.grad is not None for p in policy.parameters())
+
+
+@pytest.mark.parametrize("bound", [0.1, 1e9])
+def test_gradients_are_clipped_as_torch_does(bound: float) -> None:
+    torch.manual_seed(0)
+    parameters = [nn.Parameter(torch.randn(shape)) for shape in ((3, 4), (5,), (2,))]
+    for p in parameters[:2]:
+        p.grad = torch.randn_like(p)
+    wanted = copy.deepcopy(parameters)
+    for p, q in zip(wanted, parameters, strict=True):
+        p.grad = None if q.grad is None else q.grad.clone()
+    nn.utils.clip_grad_norm_(wanted, bound)
+    clip_gradient(parameters, bound)
+    for p, q in zip(parameters[:2], wanted, strict=False):
+        torch.testing.assert_close(p.grad, q.grad)
+    assert parameters[2].grad is None
+
+
+# --- Errata ---------------------------------------------------------------------------
+
+
+@pytest.mark.erratum("target-interval-shrinks")
+def test_an_interval_that_is_written_over_shrinks_with_every_load() -> None:
+    interval, seen = 10_000, []
+    for _ in range(5):
+        interval = max(interval // 4, 1)
+        seen.append(interval)
+    assert seen == [2500, 625, 156, 39, 9]
+    # Ours is a setting, and nobody writes over it.
+    learner = learner_for(replace(SMALL, target_interval=7))
+    other = learner_for(learner.config)
+    other.load_state_dict(learner.state_dict())
+    assert other.config.target_interval == 7
+
+
+@pytest.mark.erratum("target-interval-within")
+def test_two_conditions_must_not_hold_at_once() -> None:
+    renewed = [x for x in range(1, 20_000) if x % 10 == 0 and x % 501 == 0]
+    assert renewed == [5010, 10_020, 15_030]
+    assert 4 * 312 == 1248
+    # Ours counts updates, however many steps lie between them.
+    changes = {"train_interval": 4, "target_interval": 3, "tau": 1.0}
+    learner = learner_for(replace(SMALL, learning_starts=1, **changes))
+    learner.iterate()
+    weight, start, moves = learner.target_weights[0], learner.updates, 0
+    for _ in range(9):
+        before = weight.clone()
+        learner.learn()
+        moves += not torch.equal(weight, before)
+    assert learner.updates == start + 9
+    assert moves == 3
+
+
+@pytest.mark.erratum("one-coin")
+def test_one_coin_for_all_explores_with_all_or_none() -> None:
+    actions = EpsilonGreedy(4)
+    actions.epsilon = 0.05
+    coins = actions.noise(20_000, 8, torch.Generator().manual_seed(0)).isinf().any(-1)
+    one = coins[:, :1].expand(-1, 8)
+    shares = [x.double().mean().item() for x in (coins, one)]
+    assert shares == pytest.approx([0.05, 0.05], abs=0.005)
+    none = [(x.sum(1) == 0).double().mean().item() for x in (coins, one)]
+    assert none == pytest.approx([0.95**8, 0.95], abs=0.01)
+    assert set(one.sum(1).tolist()) == {0, 8}
+
+
+@pytest.mark.erratum("dueling-mean")
+def test_a_mean_over_the_batch_makes_states_depend_on_each_other() -> None:
+    value = torch.zeros(3, 1)
+    advantage = torch.tensor([[1.0, -1.0], [5.0, 3.0], [-2.0, 2.0]])
+    wrong = value + advantage - advantage.mean()
+    alone = value[:1] + advantage[:1] - advantage[:1].mean()
+    assert not torch.allclose(wrong[:1], alone)
+    assert wrong.mean(1).abs().max() > 1
+    whole = dueling_q(value, advantage)
+    assert torch.equal(whole[:1], dueling_q(value[:1], advantage[:1]))
+    assert whole.mean(1).abs().max() == 0
+
+
+@pytest.mark.erratum("bound-of-zero")
+def test_zero_is_not_none() -> None:
+    def lower(value_min: float | None, value_max: float) -> float:
+        return value_min if value_min else -value_max
+
+    assert lower(None, 10.0) == lower(0.0, 10.0) == -10.0
+    assert lower(-1.0, 10.0) == -1.0
+    atoms = np.linspace(lower(0.0, 10.0), 10.0, 51)
+    assert (atoms < 0).sum() == 25

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest ab198ba1bbeb3760
+# Generated from chapters/*.py (edit there); digest 59facea052515fbe
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -182,6 +182,7 @@ from .dqn import (
     double_q_target as double_q_target,
     dqn_settings as dqn_settings,
     dueling_q as dueling_q,
+    fused_q_error as fused_q_error,
     linear_schedule as linear_schedule,
     make_q_policy as make_q_policy,
     polyak_update as polyak_update,
@@ -238,6 +239,10 @@ from .workshop.memory import (
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
     categorical_terms as categorical_terms,
+    chain_backward as chain_backward,
+    chain_layers as chain_layers,
+    chain_outputs as chain_outputs,
+    clip_gradient as clip_gradient,
     numpy_act as numpy_act,
     reverse_scan as reverse_scan,
 )

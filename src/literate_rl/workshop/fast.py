@@ -1,11 +1,10 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 95bbdddcab66f86c
+# Generated from chapters/workshop/fast.py (edit there); digest 17956603198da8e4
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,7 +17,16 @@ from torch.nn.functional import pad
 
 from literate_rl.workshop.signatures import Float, below, check_finite, checked
 
-__all__ = ["FusedPolicyError", "categorical_terms", "numpy_act", "reverse_scan"]
+__all__ = [
+    "FusedPolicyError",
+    "categorical_terms",
+    "chain_backward",
+    "chain_layers",
+    "chain_outputs",
+    "clip_gradient",
+    "numpy_act",
+    "reverse_scan",
+]
 
 
 @checked
@@ -277,7 +285,7 @@ def numpy_layers(module: nn.Module) -> list[Step] | None:
         return chain if len(known) == len(parts) else None
     if kind is nn.Linear:
         weight, *bias = (p.detach().numpy().T for p in module.parameters())
-        return [lambda x: x @ weight, *(partial(np.add, b) for b in bias)]
+        return [lambda x: x @ weight + bias[0] if bias else x @ weight]
     plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
     return [plain[kind]] if kind in plain else None
 
@@ -305,10 +313,10 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     if layers is None or not (gaussian or hasattr(actions, "num_actions")):
         plain: Any = policy.act
         return plain  # type: ignore[no-any-return]
-    normalizer: Any = getattr(network, "normalizer", nn.Identity())
+    normalizer: Any = getattr(network, "normalizer", None)
 
     def forward(obs: Tensor) -> NDArray[np.float32]:
-        x: NDArray[np.float32] = normalizer(obs).numpy()
+        x: NDArray[np.float32] = (normalizer(obs) if normalizer else obs).numpy()
         for layer in layers:
             x = layer(x)
         return x
@@ -324,3 +332,66 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
             return torch.from_numpy((forward(obs) + noise.numpy()).argmax(-1))
 
     return act
+
+
+KNOWN = (nn.Linear, nn.ReLU)
+
+
+def chain_layers(module: Any) -> list[nn.Module] | None:
+    """Return a chain's layers in order, or None if one is no linear layer or ReLU."""
+    # A subclass may add methods, but not compute something else.
+    if getattr(type(module), "forward", None) is not nn.Sequential.forward:
+        return None
+    layers: list[nn.Module] = list(module.children())
+    return layers if all(type(layer) in KNOWN for layer in layers) else None
+
+
+def chain_outputs(layers: list[nn.Module], x: Tensor) -> list[Tensor]:
+    """Return what each layer of a chain puts out, without gradient.
+
+    A ReLU behind a linear layer writes over what that layer put out.
+    """
+    outputs = [x]
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            weight = layer.weight.t()
+            x = x @ weight if layer.bias is None else torch.addmm(layer.bias, x, weight)
+        elif x is outputs[0]:
+            x = x.relu()
+        else:
+            x = x.relu_()
+        outputs.append(x)
+    return outputs
+
+
+def chain_backward(
+    layers: list[nn.Module], outputs: list[Tensor], grad: Tensor
+) -> None:
+    """Give a chain's parameters their gradients, from that of its last output.
+
+    Args:
+        layers: The chain.
+        outputs: What ``chain_outputs`` returned.
+        grad: The gradient of the last of them, which is written to.
+    """
+    # From the last layer to the first, {eq}`chain-gradient`.
+    for layer, x, y in zip(layers[::-1], outputs[-2::-1], outputs[:0:-1], strict=True):
+        if not isinstance(layer, nn.Linear):
+            grad.mul_(y > 0)
+            continue
+        if layer.weight.requires_grad:
+            layer.weight.grad = grad.t() @ x
+        if layer.bias is not None and layer.bias.requires_grad:
+            layer.bias.grad = grad.sum(0)
+        if x is not outputs[0]:
+            grad = grad @ layer.weight
+
+
+@torch.no_grad()
+def clip_gradient(parameters: list[nn.Parameter], bound: float) -> None:
+    """Scale gradients so that their norm is at most ``bound``."""
+    grads = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.stack(torch._foreach_norm(grads)).square().sum().sqrt()
+    share = bound / (norm + 1e-6)
+    if share < 1:
+        torch._foreach_mul_(grads, share)
