@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 2e42ecbb56a05754
+# Generated from chapters/*.py (edit there); digest 8dceba1d44a219c8
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -129,7 +129,10 @@ from .a2c import (
     a2c_mean as a2c_mean,
 )
 from .replay import (
-    replay_mean as replay_mean,
+    Batch as Batch,
+    ReplayBuffer as ReplayBuffer,
+    SumTree as SumTree,
+    importance_weights as importance_weights,
 )
 from .dqn import (
     dqn_mean as dqn_mean,
@@ -179,7 +182,7 @@ from .workshop.runs import (
     video_html as video_html,
 )
 from .workshop.memory import (
-    ReplayBuffer as ReplayBuffer,
+    UnrollBuffer as UnrollBuffer,
 )
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
