@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 8dceba1d44a219c8
+# Generated from chapters/*.py (edit there); digest 5b17ec295b94973e
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -138,7 +138,17 @@ from .dqn import (
     dqn_mean as dqn_mean,
 )
 from .rainbow import (
-    rainbow_mean as rainbow_mean,
+    NoisyLinear as NoisyLinear,
+    Rainbow as Rainbow,
+    RainbowConfig as RainbowConfig,
+    RainbowNetwork as RainbowNetwork,
+    RainbowPolicy as RainbowPolicy,
+    categorical_error as categorical_error,
+    factorised_noise as factorised_noise,
+    make_rainbow_policy as make_rainbow_policy,
+    project_distribution as project_distribution,
+    project_distribution_loop as project_distribution_loop,
+    rainbow_error as rainbow_error,
 )
 from .workshop.nests import (
     as_space as as_space,
@@ -188,6 +198,7 @@ from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
     categorical_terms as categorical_terms,
     numpy_act as numpy_act,
+    project_atoms as project_atoms,
     reverse_scan as reverse_scan,
 )
 from .workshop.alf import (

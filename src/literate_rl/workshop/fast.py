@@ -1,10 +1,11 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 12c46a73162fc28f
+# Generated from chapters/workshop/fast.py (edit there); digest 1549b6e07cceddc2
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,13 @@ from torch.nn.functional import pad
 
 from literate_rl.workshop.signatures import Float, check_finite, check_index, checked
 
-__all__ = ["FusedPolicyError", "categorical_terms", "numpy_act", "reverse_scan"]
+__all__ = [
+    "FusedPolicyError",
+    "categorical_terms",
+    "numpy_act",
+    "project_atoms",
+    "reverse_scan",
+]
 
 
 @checked
@@ -260,6 +267,45 @@ def hybrid_terms(
     entropy = -(prob * level.clamp(min=LOG_OF_NOTHING)).sum(-1)
     check_finite(entropy, logits=prob, mu=mu, sigma=args_entropy)
     return log_prob, entropy
+
+
+@lru_cache(maxsize=16)
+def scaled_atoms(
+    num_atoms: int, low: float, high: float, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return evenly spaced atoms; they are made once, so nobody may write to them."""
+    return torch.linspace(low, high, num_atoms, dtype=dtype, device=device)
+
+
+def project_atoms(
+    prob: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    value_min: float,
+    value_max: float,
+) -> Tensor:
+    """Compute what ``project_distribution`` returns; it checks finiteness only."""
+    batch, num_atoms = prob.shape
+    scale = (num_atoms - 1) / (value_max - value_min)  # one over the spacing
+    atoms = scaled_atoms(
+        num_atoms, value_min * scale, value_max * scale, prob.dtype, prob.device
+    )
+
+    # Where each piece lands, {eq}`atom-position`.
+    start = reward.sub(value_min).mul_(scale)
+    place = torch.outer(discount, atoms).add_(start.unsqueeze(1))
+    place.clamp_(0, num_atoms - 1)
+    # The atom below it, and what goes to the atom above.
+    below = place.int().long()
+    above = place.frac_().mul_(prob)
+    check_finite(above, prob=prob, reward=reward, discount=discount)
+
+    # Both halves are added up, the upper one a column further on. The lower one is what
+    # is left, so no mass is lost.
+    result = prob.new_zeros(batch, num_atoms + 1)
+    result[:, 1:].scatter_add_(1, below, above)
+    result.scatter_add_(1, below, torch.sub(prob, above, out=above))
+    return result[:, :num_atoms]
 
 
 @checked
