@@ -1,12 +1,1 @@
-"""Dqn: say what these tests hold."""
-
-import pytest
-import torch
-
-from literate_rl.dqn import dqn_mean
-
-
-@pytest.mark.equation("dqn-mean")
-def test_the_mean_is_the_sum_over_the_number() -> None:
-    x = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)
-    assert dqn_mean(x).item() == 3.0
+"""DQN."""

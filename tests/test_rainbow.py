@@ -512,9 +512,7 @@ def test_signatures_hold() -> None:
         assert_held(form, Random(0), **ends)
 
     def log_prob_and_target(random):
-        assert_held(
-            lambda **arguments: categorical_error(**arguments), random
-        )
+        assert_held(lambda **arguments: categorical_error(**arguments), random)
 
     assert assert_held(factorised_noise, Random(0)) > 0
     assert assert_held(categorical_error, Random(0), target=lambda: None) >= 0

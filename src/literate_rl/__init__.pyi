@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 5b17ec295b94973e
+# Generated from chapters/*.py (edit there); digest 02c181fe6530b60a
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -135,7 +135,19 @@ from .replay import (
     importance_weights as importance_weights,
 )
 from .dqn import (
-    dqn_mean as dqn_mean,
+    DQN as DQN,
+    DQNConfig as DQNConfig,
+    EpsilonGreedy as EpsilonGreedy,
+    QError as QError,
+    QNetwork as QNetwork,
+    double_q_target as double_q_target,
+    dqn_settings as dqn_settings,
+    dueling_q as dueling_q,
+    linear_schedule as linear_schedule,
+    make_q_policy as make_q_policy,
+    polyak_update as polyak_update,
+    q_error as q_error,
+    q_target as q_target,
 )
 from .rainbow import (
     NoisyLinear as NoisyLinear,
