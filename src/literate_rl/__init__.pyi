@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 02c181fe6530b60a
+# Generated from chapters/*.py (edit there); digest 0d88508c794d9890
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -161,6 +161,7 @@ from .rainbow import (
     project_distribution as project_distribution,
     project_distribution_loop as project_distribution_loop,
     rainbow_error as rainbow_error,
+    rainbow_settings as rainbow_settings,
 )
 from .workshop.nests import (
     as_space as as_space,

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest d474357a3c2e52a8
+# Generated from chapters/rainbow.py (edit there); digest be3fce58ec1a0953
 """Rainbow: distributions of returns, noisy layers, and all six parts together."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
-from torch.nn.functional import relu, smooth_l1_loss
+from torch.nn.functional import linear, relu, smooth_l1_loss
 
 from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, QError, q_target
 from literate_rl.policies import Policy
@@ -41,6 +41,7 @@ __all__ = [
     "project_distribution",
     "project_distribution_loop",
     "rainbow_error",
+    "rainbow_settings",
 ]
 
 
@@ -155,16 +156,25 @@ class NoisyLinear(nn.Module):
 
     @checked
     def forward(
-        self, x: Float[Tensor, "*B inputs"], noise: Float[Tensor, "*B size"] | float
+        self,
+        x: Float[Tensor, "*B inputs"],
+        noise: Float[Tensor, "*B size"] | Float[Tensor, "size"] | float,
     ) -> Float[Tensor, "*B outputs"]:
-        """Return the outputs for inputs and noise, a row each; noise 0.0 for none."""
-        result = self.mean(x)
+        """Return the outputs of inputs, with one noise for all or one for each row.
+
+        Noise 0.0 leaves the means.
+        """
         if isinstance(noise, float):
-            return result
-        # The noise of a weight is a product, so that of a row comes out of the sum,
-        # {eq}`noisy-layer`.
+            return linear(x, self.mean.weight, self.mean.bias)
         into, out = noise.split([self.mean.in_features, self.mean.out_features], -1)
-        return torch.addcmul(result, out, self.deviation(into * x))
+        # One noise for all rows: the random weights and biases of {eq}`noisy-weights`.
+        if noise.dim() == 1:
+            factor = torch.outer(out, into)
+            weight = torch.addcmul(self.mean.weight, self.deviation.weight, factor)
+            bias = torch.addcmul(self.mean.bias, self.deviation.bias, out)
+            return linear(x, weight, bias)
+        # One for each row: a product comes out of the sum, {eq}`noisy-layer`.
+        return torch.addcmul(self.mean(x), out, self.deviation(into * x))
 
 
 class RainbowNetwork(nn.Module):
@@ -197,14 +207,12 @@ class RainbowNetwork(nn.Module):
         rows = num_actions + dueling  # one more for the value of the state
         self.first = nn.Linear(inputs, hidden)
         sizes = (hidden, hidden), (hidden, rows * num_atoms)
+        noisy_sizes = [a + b for a, b in sizes]
         self.layers = nn.ModuleList(
             NoisyLinear(*size, sigma) if noisy else nn.Linear(*size) for size in sizes
         )
-
-    @property
-    def noise_sizes(self) -> list[int]:
-        """How many random numbers each noisy layer needs."""
-        return [layer.noise_size for layer in self.layers] if self.noisy else []
+        # How many random numbers each noisy layer needs.
+        self.noise_sizes = noisy_sizes if noisy else []
 
     def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return logits ``(*B, N, K)`` for observations and the noise of the layers."""
@@ -262,7 +270,10 @@ class RainbowPolicy(Policy):
 
     def forward(self, obs: Tensor, noise: Tensor | float = 0.0) -> Tensor:
         """Return the values of all actions: the means of their distributions."""
-        logit: Tensor = self.network(obs, noise)
+        return self.mean(self.network(obs, noise))
+
+    def mean(self, logit: Tensor) -> Tensor:
+        """Return the means of distributions, given their logits."""
         if not self.distributional:
             return logit.squeeze(-1)
         return logit.softmax(-1) @ self.atoms
@@ -279,16 +290,20 @@ class RainbowPolicy(Policy):
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
-        """Draw the noise of a rollout: that of the layers, or that of ε-greedy."""
-        if self.noise_size:
-            return factorised_noise(num_steps, num_envs, self.noise_size, generator)
-        return super().noise(num_steps, num_envs, generator)
+        """Draw the noise of a rollout: that of the layers, then that of ε-greedy."""
+        blind = super().noise(num_steps, num_envs, generator)
+        if not self.noise_size:
+            return blind
+        noise = factorised_noise(num_steps, num_envs, self.noise_size, generator)
+        return torch.cat([noise, blind], -1)
 
     def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
-        if self.noise_size:
-            return self(obs, noise).argmax(-1)
-        return super().act(obs, noise)
+        if isinstance(noise, float) or not self.noise_size:
+            return super().act(obs, noise)
+        layers, blind = noise.split([self.noise_size, self.network.num_actions], -1)
+        action: Tensor = self.actions.choose(self(obs, layers), blind)
+        return action
 
 
 @checked
@@ -342,39 +357,43 @@ def rainbow_error(
         generator: Where the noise of the layers comes from.
         double: Whether the policy in training chooses the next action.
     """
-    rows = torch.arange(len(batch.action), device=batch.action.device)
-    # Each network and each sample has noise of its own.
-    own, choosing, judging = draw_noise(policy, 3, len(rows), generator)
+    # Each of the three passes has noise of its own.
+    own, choosing, judging = draw_noise(policy, 3, generator)
     with torch.no_grad():
-        # One network chooses the next action, by the means,
-        if double:
-            best = policy(batch.next_obs, choosing).argmax(-1)
-        else:
-            best = target_policy(batch.next_obs, judging).argmax(-1)
-        # and the older one says what returns follow it.
+        # The older network says what returns follow each action,
+        following = target_policy.network(batch.next_obs, judging)
+        next_q = target_policy.mean(following)
+        # and the newer one, or itself, which action that is.
+        chooser = policy(batch.next_obs, choosing) if double else next_q
+        best = chooser.argmax(-1)
+    taken = of_action(policy.network(batch.obs, own), batch.action)
     if not policy.distributional:
-        next_q = target_policy(batch.next_obs, judging)[rows, best]
-        aim = q_target(batch.reward, batch.discount, next_q.unsqueeze(-1))
-        q = policy(batch.obs, own)[rows, batch.action]
+        best_q = next_q.gather(-1, best.unsqueeze(-1))
+        aim = q_target(batch.reward, batch.discount, best_q)
+        q = taken.squeeze(-1)
         loss = smooth_l1_loss(q, aim, reduction="none")
         return QError(loss, (aim - q).detach().abs(), q.detach())
-    with torch.no_grad():
-        following = target_policy.log_prob(batch.next_obs, judging)[rows, best].exp()
-        bounds = policy.value_min, policy.value_max
-        aim = project_distribution(following, batch.reward, batch.discount, *bounds)
-    log_prob = policy.log_prob(batch.obs, own)[rows, batch.action]
-    error = categorical_error(log_prob, aim)
-    value = log_prob.detach().exp() @ policy.atoms
-    return QError(error, error.detach(), value)
+
+    # Their distribution is moved by reward and discount and shared out to the atoms:
+    # {eq}`rainbow-target`.
+    prob = of_action(following, best).softmax(-1)
+    bounds = policy.value_min, policy.value_max
+    aim = project_distribution(prob, batch.reward, batch.discount, *bounds)
+    error = categorical_error(taken.log_softmax(-1), aim)
+    return QError(error, error.detach(), policy.mean(taken.detach()))
 
 
-def draw_noise(
-    policy: Any, times: int, num_rows: int, generator: torch.Generator
-) -> list[Any]:
-    """Return noise for some passes of a batch, 0.0 each without noisy layers."""
+def of_action(logit: Tensor, action: Tensor) -> Tensor:
+    """Return the logits of one action for each row, ``(B, K)`` of ``(B, N, K)``."""
+    index = action.view(-1, 1, 1).expand(-1, 1, logit.shape[-1])
+    return logit.gather(1, index).squeeze(1)
+
+
+def draw_noise(policy: Any, passes: int, generator: torch.Generator) -> list[Any]:
+    """Return the noise of some passes, 0.0 each without noisy layers."""
     if not policy.noise_size:
-        return [0.0] * times
-    noise = factorised_noise(times, num_rows, policy.noise_size, generator)
+        return [0.0] * passes
+    noise = factorised_noise(1, passes, policy.noise_size, generator)[0]
     return list(noise.to(policy.atoms.device))
 
 
@@ -420,3 +439,20 @@ class RainbowConfig(DQNConfig):
     value_max: float = 100.0
     noisy: bool = True
     sigma: NonNegative = 0.1
+
+
+# Settings with which the agent has learned, by environment. What an entry leaves out is
+# the default.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {},
+    "MountainCar-v0": {"value_min": -100.0, "value_max": 0.0, "total_steps": 100_000},
+}
+
+
+def rainbow_settings(env: str) -> RainbowConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return RainbowConfig(**SETTINGS.get(env, {}))
