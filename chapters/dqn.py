@@ -34,7 +34,13 @@ from torch.nn.functional import smooth_l1_loss
 from literate_rl.agents import Collector
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch, ReplayBuffer
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast import (
+    chain_backward,
+    chain_layers,
+    chain_outputs,
+    clip_gradient,
+    numpy_act,
+)
 from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
@@ -57,6 +63,7 @@ __all__ = [
     "double_q_target",
     "dqn_settings",
     "dueling_q",
+    "fused_q_error",
     "linear_schedule",
     "make_q_policy",
     "polyak_update",
@@ -255,13 +262,18 @@ class QError(NamedTuple):
 
     Attributes:
         loss: What is minimised.
-        priority: Absolute TD errors, without gradient.
+        td_error: By how much the targets are higher, without gradient. The buffer takes
+            its size for a priority.
         value: The values themselves, without gradient.
     """
 
     loss: Float[Tensor, "N"]
-    priority: Float[Tensor, "N"]
+    td_error: Float[Tensor, "N"]
     value: Float[Tensor, "N"]
+
+    def backward(self, weight: Float[Tensor, "N"]) -> None:
+        """Add the gradient of the weighted mean loss to the parameters'."""
+        (self.loss * weight).mean().backward()
 
 
 def q_error(
@@ -292,7 +304,57 @@ def q_error(
     # Squared near zero, straight further out: {eq}`huber`.
     loss = smooth_l1_loss(q, aim, reduction="none")
     value = q.detach()
-    return QError(loss, (aim - value).abs(), value)
+    return QError(loss, aim - value, value)
+
+
+# %% tags=["export"]
+class FusedQError(NamedTuple):
+    """A ``QError`` that knows its gradient, and on the way to what it was computed."""
+
+    loss: Float[Tensor, "N"]
+    td_error: Float[Tensor, "N"]
+    value: Float[Tensor, "N"]
+    layers: list[nn.Module]
+    outputs: list[Tensor]
+    taken: Int[Tensor, "N 1"]
+
+    @torch.no_grad()
+    def backward(self, weight: Float[Tensor, "N"]) -> None:
+        """Set the gradient of the weighted mean loss."""
+        # The derivative of {eq}`huber` is the TD error, held to -1..1, at the actions
+        # that were taken, and zero at all others.
+        slope = self.td_error.clamp(-1.0, 1.0).mul_(weight).mul_(-1 / len(weight))
+        row = torch.zeros_like(self.outputs[-1])
+        row.scatter_(1, self.taken, slope.unsqueeze(1))
+        chain_backward(self.layers, self.outputs, row)
+
+
+@torch.no_grad()
+def fused_q_error(
+    policy: Any,
+    target_policy: Any,
+    batch: Batch,
+    generator: torch.Generator,
+    double: bool = True,
+) -> QError | FusedQError:
+    """Compute what ``q_error`` does, faster if the network is a chain of layers.
+
+    Its loss has no graph: the gradient comes from ``backward`` alone.
+    """
+    chain, target_chain = map(chain_layers, (policy.network, target_policy.network))
+    if chain is None or target_chain is None:
+        with torch.enable_grad():
+            return q_error(policy, target_policy, batch, generator, double)
+    next_q = chain_outputs(target_chain, batch.next_obs)[-1]
+    if double:
+        chooser = chain_outputs(chain, batch.next_obs)[-1]
+        aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
+    else:
+        aim = q_target(batch.reward, batch.discount, next_q)
+    outputs, taken = chain_outputs(chain, batch.obs), batch.action.unsqueeze(-1)
+    value = outputs[-1].gather(-1, taken).squeeze(-1)
+    loss = smooth_l1_loss(value, aim, reduction="none")
+    return FusedQError(loss, aim - value, value, chain, outputs, taken)
 
 
 # %% tags=["export"]
@@ -302,7 +364,7 @@ def linear_schedule(
 ) -> float:
     """Return where a straight line from ``start`` to ``end`` is at a step."""
     share = min(1.0, step / duration)
-    return start + share * (end - start)
+    return (1 - share) * start + share * end
 
 
 @torch.no_grad()
@@ -337,14 +399,14 @@ class DQN:
         policy: Any,
         envs: VectorEnv[Any, Any, Any],
         config: DQNConfig,
-        error: Callable[..., QError] | None = None,
+        error: Callable[..., QError | FusedQError] | None = None,
         act: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         given, wanted = envs.num_envs, config.num_envs
         if given != wanted:
             raise ValueError(f"envs must have {wanted} copies, got {given}")
         self.policy, self.config = policy, config
-        self.error = error or partial(q_error, double=config.double)
+        self.error = error or partial(fused_q_error, double=config.double)
         # The target network: an older copy that nobody trains.
         self.target_policy = copy.deepcopy(policy).requires_grad_(False)
         self.weights, self.target_weights = map(
@@ -415,24 +477,23 @@ class DQN:
         config = self.config
         # 1. Remember: steps of any age, each the start of a window of n.
         batch = self.sample()
-        # 2. How wrong are the values? The mean loss, in the units of the batch.
+        # 2. How wrong are the values?
         error = self.error(self.policy, self.target_policy, batch, self.generator)
-        loss = (error.loss * batch.weight).mean()
-        # 3. One step downhill, with gradient clipping.
+        # 3. One step downhill for the weighted mean loss, with gradient clipping.
         self.optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
+        error.backward(batch.weight)
+        clip_gradient(self.parameters, config.max_grad_norm)
         self.optimizer.step()
 
         # 4. The buffer learns what was surprising.
         if config.alpha > 0:
-            self.buffer.update(batch.place, error.priority)
+            self.buffer.update(batch.place, error.td_error)
         # 5. The target network follows: by a little each time, or all the way now and
         # then.
         self.updates += 1
         if self.updates % config.target_interval == 0:
             polyak_update(self.target_weights, self.weights, config.tau)
-        return error
+        return QError(error.loss.detach(), error.td_error, error.value)
 
     def sample(self) -> Batch:
         """Draw a batch with rewards as the loss wants them, on the policy's device."""
@@ -453,13 +514,13 @@ class DQN:
 
     def mean_losses(self, errors: list[QError]) -> dict[str, float]:
         """Return the means of an iteration; NaN before the first update."""
-        names = {"loss": "loss", "td_error": "priority", "q_value": "value"}
-        means = dict.fromkeys(names, float("nan"))
+        means = [float("nan")] * 3
         if errors:
-            columns = QError(*map(torch.stack, zip(*errors, strict=True)))
-            means = {k: getattr(columns, v).mean().item() for k, v in names.items()}
-            check_finite(means["loss"], values=columns.value)
-        return {f"losses/{name}": mean for name, mean in means.items()}
+            loss, td_error, value = map(torch.stack, zip(*errors, strict=True))
+            means = [x.mean().item() for x in (loss, td_error.abs(), value)]
+            check_finite(means[0], values=value)
+        names = ("losses/loss", "losses/td_error", "losses/q_value")
+        return dict(zip(names, means, strict=True))
 
     # What follows is for the loop around the learner, `fit`, and for checkpoints
     # ({doc}`workshop/runs`).

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 0d88508c794d9890
+# Generated from chapters/*.py (edit there); digest 23ecd25cad7c7174
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -143,6 +143,7 @@ from .dqn import (
     double_q_target as double_q_target,
     dqn_settings as dqn_settings,
     dueling_q as dueling_q,
+    fused_q_error as fused_q_error,
     linear_schedule as linear_schedule,
     make_q_policy as make_q_policy,
     polyak_update as polyak_update,
@@ -210,6 +211,10 @@ from .workshop.memory import (
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
     categorical_terms as categorical_terms,
+    chain_backward as chain_backward,
+    chain_layers as chain_layers,
+    chain_outputs as chain_outputs,
+    clip_gradient as clip_gradient,
     numpy_act as numpy_act,
     project_atoms as project_atoms,
     reverse_scan as reverse_scan,
