@@ -8,6 +8,11 @@
 
 # %% [markdown]
 # # Rainbow
+#
+# **Six improvements of DQN: which one carries, and on what?** Four of them you know. After this
+# chapter you can derive the other two, learning a whole distribution of returns and exploring
+# with random weights, put all six together, and take them away again one by one to see what each
+# is worth. It takes about 45 minutes. You need {doc}`dqn` and {doc}`replay`.
 
 # %% tags=["export", "hide-input"]
 """Rainbow: distributions of returns, noisy layers, and all six parts together."""
@@ -41,6 +46,7 @@ from literate_rl.workshop.signatures import (
 )
 
 __all__ = [
+    "LogitsOf",
     "NoisyLinear",
     "Rainbow",
     "RainbowConfig",
@@ -56,7 +62,196 @@ __all__ = [
 ]
 
 # %% [markdown]
-# projection
+# ## What a mean does not say
+#
+# A wanderer wants to get home, where 20 are paid. Each step costs 1. There is a path of eight
+# steps, on which every fifth step or so slips and has to be taken again. And there is a bridge of
+# three steps, with a chance of falling at each of them, which costs 20 and ends the trip. Move
+# the slider: it is that chance. Bars show how likely each return is, with $\gamma = 0.97$; the
+# dashed line is the mean, the value of the action as {doc}`dqn` knows it.
+
+# %% tags=["hide-input"]
+import torch
+
+from literate_rl.rainbow import (
+    project_distribution,
+)  # the package's own; this chapter defines it below
+from literate_rl.workshop.pictures import Axis, Mark, Picture, dial, plot
+
+torch.set_num_threads(1)  # the networks of this book are too small to be shared out
+low, high, num_atoms, discount = -40.0, 20.0, 61, 0.97
+atoms = torch.linspace(low, high, num_atoms, dtype=torch.float64)
+
+
+def returns_of(num_steps, advance, fall=0.0):
+    """Return how likely each return of a way is, by going back from its end."""
+    prob = torch.full((num_steps, num_atoms), 1 / num_atoms, dtype=torch.float64)
+    last = torch.arange(num_steps) == num_steps - 1
+    one = torch.ones(num_steps, dtype=torch.float64)
+    for _ in range(100):
+        # A step leads on, or home; or it ends in the river; or it slips.
+        home = 20.0 * last - one, discount * (~last).double()
+        on = project_distribution(prob.roll(-1, 0), *home, low, high)
+        river = project_distribution(prob, -20 * one, 0 * one, low, high)
+        slip = project_distribution(prob, -one, discount * one, low, high)
+        prob = advance * on + fall * river + (1 - advance - fall) * slip
+    return prob[0]
+
+
+falls = [0.0, 0.02, 0.05, 0.08, 0.1, 0.11, 0.12, 0.15, 0.2, 0.3]
+path = returns_of(8, advance=0.8)
+bridges = [returns_of(3, advance=1 - fall, fall=fall) for fall in falls]
+
+
+def panel(name, prob):
+    mean = (prob @ atoms).item()
+    return plot(
+        name,
+        f"{name}: a bar for each return, and the mean.",
+        Axis("return", -40, 20, ticks=(-40, -20, 0, 20)),
+        Axis("probability", 0, 1, ticks=(0, 0.5, 1)),
+        Mark("bars", atoms.tolist(), prob.tolist(), "accent"),
+        Mark("line dashed", [mean, mean], [0, 1], "quiet"),
+        width=330,
+    )
+
+
+def two_ways(fall):
+    bridge = bridges[falls.index(fall)]
+    means = (path @ atoms).item(), (bridge @ atoms).item()
+    readout = f"means: path {means[0]:.1f}, bridge {means[1]:.1f}".replace("-", "−")
+    return [panel("The path", path), panel("The bridge", bridge)], readout
+
+
+dial("Two ways home", two_ways, {"chance of falling": falls}, start=(0.1,))
+
+# %% [markdown]
+# **Notice** the setting 0.1. The two means are nearly the same, and Q-learning would toss a coin.
+# But nobody would mistake one way for the other: the path always ends with something around its
+# mean, the bridge with 16 or with less than −19, and its mean is a return that never happens. A
+# **distribution** of returns says all of this. It is also a richer thing to learn: where a value
+# tells the network one number about a state, a distribution tells it fifty.
+
+# %% tags=["claims"]
+bridge = bridges[falls.index(0.1)]
+assert abs((path - bridge) @ atoms) < 1.0, "nearly the same means"
+middle = (atoms > -19) & (atoms < 15)
+assert bridge[middle].sum() < 1e-6, "its mean never happens"
+assert path[(atoms > -6) & (atoms < 12)].sum() > 0.95, "around its mean"
+for prob in (path, *bridges):
+    assert abs(prob.sum() - 1) < 1e-9
+slow = torch.tensor(0.0)
+for _ in range(8):  # the value of the path, by the Bellman equation of each step
+    slow = (0.8 * (discount * slow + (20 if slow == 0 else 0) - 1) - 0.2) / (
+        1 - 0.2 * discount
+    )
+assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the value"
+
+# %% [markdown]
+# ## Learning a distribution
+#
+# Let $Z(s, a)$ be the return after an action, with all its randomness; so far we only asked for
+# its mean $Q(s, a)$. It obeys a Bellman equation too. After one step the return *is* the reward
+# plus $\gamma$ times the return that follows,
+#
+# $$
+# Z(s, a) \overset{D}{=} r + \gamma \, Z(s', a') , \qquad a' = \operatorname*{argmax}_{a}
+#     \mathbb{E}[Z(s', a)] ,
+# $$ (def-return-distribution)
+#
+# where the sign says that both sides have the same distribution
+# {cite:p}`bellemare2017`. The best action is still that of the best mean. How does a network
+# return a distribution? As in a bar chart: **atoms** $x_1 < \dots < x_K$, evenly spaced with
+# distance $\Delta$ from the smallest return we expect to the largest, and for each action $K$
+# logits whose softmax is the probability $q_k(s, a)$ of each atom. With 51 atoms it is called
+# C51. Its value of an action is the mean $Q(s, a) = \sum_k q_k(s, a)\, x_k$.
+#
+# Now {eq}`def-return-distribution` asks to move the distribution of the next state: each atom
+# shrinks by a discount and shifts by a reward, and stays between the ends,
+#
+# $$
+# \tilde x_k = \min\bigl( \max( r + \gamma' x_k ,\, x_1 ),\, x_K \bigr) .
+# $$ (shifted-atom)
+#
+# Here $\gamma'$ is $\gamma$, or $\gamma^n$ after $n$ steps, or 0 behind a termination: what
+# {doc}`replay` calls `discount`. The moved pieces hardly ever lie on atoms again. So each is
+# shared out to the two atoms around it, more to the nearer one. An atom $x_j$ gets
+#
+# $$
+# \hat q_j = \sum_{k=1}^{K} \max\!\Bigl( 0,\; 1 - \frac{|\tilde x_k - x_j|}{\Delta} \Bigr)\,
+#     q_k(s', a') ,
+# $$ (projection)
+#
+# which is called the **projection**. Move the sliders. The left picture has the pieces where they
+# land, the right one what the atoms get.
+
+# %% tags=["hide-input"]
+few = torch.linspace(0, 10, 11, dtype=torch.float64)
+before = torch.tensor([[1, 2, 4, 7, 9, 7, 4, 3, 5, 6, 2]], dtype=torch.float64)
+before /= before.sum()
+rewards, powers = [-3.0, -1.0, 0.0, 0.5, 1.0, 2.4, 4.0], [0.0, 0.5, 0.9, 1.0]
+
+
+def moved(reward, power):
+    """Return where the pieces land and what the atoms get."""
+    r, d = (torch.tensor([x], dtype=torch.float64) for x in (reward, power))
+    return (r + d * few).clamp(0, 10), project_distribution(before, r, d, 0.0, 10.0)[0]
+
+
+def atoms_plot(name, places, heights, tone):
+    pieces = zip(places, heights, strict=True)
+    rises = [Mark("line thick", [x, x], [0, y], tone) for x, y in pieces]
+    return plot(
+        name,
+        f"{name}: an upright line for each piece, as high as its probability.",
+        Axis("return", -0.4, 10.4, ticks=range(0, 11, 2)),
+        Axis("probability", 0, 1, ticks=(0, 0.5, 1)),
+        *rises,
+        width=330,
+    )
+
+
+def projected(reward, power):
+    places, after = moved(reward, power)
+    mean, exact = (after @ few).item(), (reward + power * (before @ few)).item()
+    readout = (
+        f"mass {after.sum():.3f}; mean {mean:.2f}, "
+        f"reward plus discount times the mean before: {exact:.2f}"
+    ).replace("-", "−")
+    pictures = [
+        atoms_plot("Where the pieces land", places.tolist(), before[0].tolist(), ""),
+        atoms_plot("What the atoms get", few.tolist(), after.tolist(), "accent"),
+    ]
+    return pictures, readout
+
+
+knobs = {"reward": rewards, "discount": powers}
+dial("Move, then share out", projected, knobs, start=(0.5, 0.9))
+
+# %% [markdown]
+# **Notice** three things. The mass is always 1: the two shares of a piece add up to all of it. The
+# mean is what the Bellman equation of values asks for, as long as no piece is pushed against an
+# end. (A piece at $\tilde x$ between $x_j$ and $x_{j+1}$ gives away shares that are as far apart as
+# the atoms and balance where it lies: $x_j (x_{j+1} - \tilde x) + x_{j+1} (\tilde x - x_j) = \Delta
+# \tilde x$.) At the ends the mean is wrong, with reward 4 and discount 1 for instance. So the
+# support has to be wide enough. And with discount 0 everything lands where the reward is.
+
+# %% tags=["claims"]
+for reward in rewards:
+    for power in powers:
+        places, after = moved(reward, power)
+        exact = reward + power * (before @ few).item()
+        inside = reward >= 0 and reward + 10 * power <= 10
+        assert abs(after.sum() - 1) < 1e-12, "the mass is always 1"
+        assert not inside or abs(after @ few - exact) < 1e-9, "the mean is kept"
+assert abs(moved(4.0, 1.0)[1] @ few - 4 - before @ few) > 1, "at the ends it is wrong"
+assert moved(1.0, 0.0)[1][1] == 1, "everything lands where the reward is"
+
+# %% [markdown]
+# ### Line by line
+#
+# The plain form is a loop over the batch and over atoms. Where a piece lands is measured in
+# spacings from the first atom, so its whole part is the atom below, counted from 0.
 
 
 # %% tags=["export"]
@@ -74,15 +269,21 @@ def project_distribution_loop(
     result = torch.zeros_like(prob)
     for b in range(batch):
         for k in range(num_atoms):
-            # Where atom $k$ lands, {eq}`shifted-atom`, and how many spacings that is
-            # from the first atom.
+            # Where atom $k$ lands, {eq}`shifted-atom`, in spacings from the first atom.
             value = reward[b] + discount[b] * (value_min + k * spacing)
             place = (value.clamp(value_min, value_max) - value_min) / spacing
-            # The nearer of its two neighbours gets more of its mass, {eq}`projection`.
+            # The nearer neighbour gets more of its mass, {eq}`projection`. The last
+            # atom counts as the upper end of the last gap.
             below = min(int(place), num_atoms - 2)
             result[b, below] += prob[b, k] * (below + 1 - place)
             result[b, below + 1] += prob[b, k] * (place - below)
     return result
+
+
+# %% [markdown]
+# The function that the agent calls does the same for all pieces at once; {doc}`workshop/fast`
+# derives it. For 51 atoms it takes less than half of the time of the fastest form that we found
+# elsewhere ({doc}`/docs/results`).
 
 
 # %% tags=["export"]
@@ -114,6 +315,21 @@ def project_distribution(
     return project_atoms(*rows, value_min, value_max)
 
 
+# %% [markdown]
+# The projected distribution $\hat q$ is the target, and the distribution at the state and action
+# of the step has to come closer to it. The distance is the KL divergence of {doc}`policies`,
+#
+# $$
+# \mathcal L(\hat q, q) = \sum_{k=1}^{K} \hat q_k \, (\log \hat q_k - \log q_k) , \qquad
+# \frac{\partial \mathcal L}{\partial z_k} = q_k - \hat q_k ,
+# $$ (categorical-error)
+#
+# with the logits $z$ of $q$. The gradient is as simple as can be: each logit rises if its atom has
+# too little. It is that of classification with $K$ classes, where the right answer is a
+# distribution. Since the target is a constant, many programs leave $\log \hat q_k$ away. We keep
+# it, because then the error is 0 when nothing is left to learn, which is what priorities need.
+
+
 # %% tags=["export"]
 @checked
 def categorical_error(
@@ -123,14 +339,60 @@ def categorical_error(
 
     Args:
         log_prob: Log-probabilities of the atoms, with gradient.
-        target: Probabilities that they shall have; a constant.
+        target: What the probabilities should be; a constant.
     """
     target = target.detach()
     # What the target finds impossible adds nothing, however unlikely it is.
     expected = (target * log_prob.masked_fill(target == 0, 0.0)).sum(-1)
-    error = torch.special.xlogy(target, target).sum(-1) - expected
+    # {eq}`categorical-error`; zero times the logarithm of zero is zero here.
+    error: Tensor = torch.special.xlogy(target, target).sum(-1) - expected
     check_finite(error, log_prob=log_prob, target=target)
     return error
+
+
+# %% [markdown]
+# ## Layers with noise
+#
+# DQN explores with blind actions: now and then any action, in a state that matters as in one that
+# does not. **Noisy layers** {cite:p}`fortunato2018` make the *weights* random and learn how
+# random. A weight has a mean and a deviation, and is drawn anew at each step:
+#
+# $$
+# W = \bar W + \sigma^W \odot \eta^W , \qquad b = \bar b + \sigma^b \odot \eta^b .
+# $$ (noisy-weights)
+#
+# Where the deviations matter, the network changes its mind from step to step. Where they do not,
+# it is decided. Both kinds of parameter are trained by the same loss. A layer with $m$ inputs and
+# $n$ outputs would need $m n$ random weights for each draw. **Factorised** noise needs only $m +
+# n$ of them, one for each input and one for each output, and multiplies them:
+#
+# $$
+# \eta^W_{ij} = \phi_i \, \phi_j , \qquad \eta^b_i = \phi_i , \qquad
+# \phi = \operatorname{sgn}(\eta) \sqrt{|\eta|} , \quad \eta \sim \mathcal N(0, 1) .
+# $$ (factorised-noise)
+#
+# The roots keep a product of two from being too wild: $\mathbb{E}[(\phi_i \phi_j)^2] =
+# \mathbb{E}|\eta|^2 = 2 / \pi$, near that of a normal number.
+#
+# Most programs store the noise in the layer and draw it anew by a call. Here it is an *argument*,
+# as for all policies of this book ({doc}`policies`): same noise, same action, nothing to forget,
+# and nothing to store in a checkpoint. There is one more thing in it. The noise of a weight is a
+# product, so it comes out of the sum over inputs. With $\phi^{\text{in}}$ for the inputs and
+# $\phi^{\text{out}}$ for the outputs,
+#
+# $$
+# W x + b = \bar W x + \bar b
+#     + \phi^{\text{out}} \odot \bigl( \sigma^W (\phi^{\text{in}} \odot x) + \sigma^b \bigr) .
+# $$ (noisy-layer)
+#
+# The right-hand side never makes a random matrix. So each row of a batch can have noise of its own,
+# at the price of a second layer: when four environments act at once, they explore
+# independently. At the start the means are uniform and all deviations alike,
+#
+# $$
+# \bar W, \bar b \sim \mathcal U\bigl( -\tfrac{1}{\sqrt m}, \tfrac{1}{\sqrt m} \bigr) ,
+# \qquad \sigma^W = \sigma^b = \frac{\sigma_0}{\sqrt m} .
+# $$ (noisy-start)
 
 
 # %% tags=["export"]
@@ -138,9 +400,11 @@ def categorical_error(
 def factorised_noise(
     num_steps: Count, num_rows: Count, size: Count, generator: torch.Generator
 ) -> Tensor:
-    """Draw the noise of noisy layers: signed roots of normal numbers, on the CPU."""
+    """Draw the noise of noisy layers, on the CPU."""
     normal = torch.randn(num_steps, num_rows, size, generator=generator)
-    return normal.sign() * normal.abs().sqrt()
+    # Signed roots, {eq}`factorised-noise`.
+    result: Tensor = normal.sign() * normal.abs().sqrt()
+    return result
 
 
 class NoisyLinear(nn.Module):
@@ -148,29 +412,24 @@ class NoisyLinear(nn.Module):
 
     The noise is an argument: the layer is a function of it and keeps none.
 
-    Source: Fortunato et al. 2018, section 3 (b), factorised noise.
+    Source: Fortunato et al. 2018, section 3, factorised noise.
 
     Args:
-        inputs: Number of inputs.
-        outputs: Number of outputs.
-        sigma: What the deviations start with, times the root of ``inputs``.
+        inputs: Number of inputs m.
+        outputs: Number of outputs n.
+        sigma: The deviations at the start, times the root of ``inputs``.
     """
 
     @checked
     def __init__(self, inputs: Count, outputs: Count, sigma: NonNegative = 0.5) -> None:
         super().__init__()
-        # Means start uniform within one over the root of the inputs. That is PyTorch's
-        # own start of a linear layer.
+        self.sizes = [inputs, outputs]
+        # The means: PyTorch's own start of a linear layer is that of {eq}`noisy-start`.
         self.mean = nn.Linear(inputs, outputs)
-        # Deviations are a second layer, with one number for all at the start.
+        # The deviations are a layer too, with one number for all.
         self.deviation = nn.Linear(inputs, outputs)
         for parameter in self.deviation.parameters():
             nn.init.constant_(parameter, sigma / math.sqrt(inputs))
-
-    @property
-    def noise_size(self) -> int:
-        """How many random numbers a row needs: one an input and one an output."""
-        return self.mean.in_features + self.mean.out_features
 
     @checked
     def forward(
@@ -184,15 +443,105 @@ class NoisyLinear(nn.Module):
         """
         if isinstance(noise, float):
             return linear(x, self.mean.weight, self.mean.bias)
-        into, out = noise.split([self.mean.in_features, self.mean.out_features], -1)
+        into, out = noise.split(self.sizes, -1)
         # One noise for all rows: the random weights and biases of {eq}`noisy-weights`.
         if noise.dim() == 1:
             factor = torch.outer(out, into)
             weight = torch.addcmul(self.mean.weight, self.deviation.weight, factor)
             bias = torch.addcmul(self.mean.bias, self.deviation.bias, out)
             return linear(x, weight, bias)
-        # One for each row: a product comes out of the sum, {eq}`noisy-layer`.
+        # One for each row: the product comes out of the sum, {eq}`noisy-layer`.
         return torch.addcmul(self.mean(x), out, self.deviation(into * x))
+
+
+# %% [markdown]
+# Here is a layer at one input, with 2000 draws of its weights. Each dot is what two of its outputs
+# say.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two clouds of dots around the same middle. The one with independent noise of each weight is round; that with factorised noise has the shape of a soft cross"}}
+import matplotlib.pyplot as plt
+
+torch.manual_seed(0)
+layer, x = NoisyLinear(16, 2), torch.ones(16)
+with torch.no_grad():
+    noise = factorised_noise(1, 2000, 18, torch.Generator().manual_seed(0))[0]
+    factorised = layer(x.expand(2000, -1), noise)
+    independent = torch.randn(2000, 2, 16) @ x + torch.randn(2000, 2)
+    independent = layer(x, 0.0) + independent * layer.deviation.weight[0, 0]
+fig, axes = plt.subplots(1, 2, figsize=(6, 2.8), sharex=True, sharey=True)
+clouds = {"independent noise": independent, "factorised noise": factorised}
+for axis, (name, cloud) in zip(axes, clouds.items(), strict=True):
+    axis.plot(*cloud.T, ".", markersize=2, alpha=0.4)
+    axis.plot(*layer(x, 0.0).detach(), "k+", markersize=12)
+    axis.set_title(name, fontsize=10)
+    axis.set_xlabel("first output")
+axes[0].set_ylabel("second output")
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** that both clouds lie around the cross, the output without noise, and are about equally
+# wide. Outputs share the noise of the inputs, so they are no longer independent: they tend to be
+# far out together, though with either sign. That is the price of factorising, and nobody has found
+# it to matter.
+
+# %% tags=["claims"]
+deviations = torch.stack([cloud.std(0) for cloud in clouds.values()])
+assert (deviations[0] / deviations[1] - 1).abs().max() < 0.35, "about equally wide"
+off = factorised - layer(x, 0.0).detach()
+assert torch.corrcoef(off.T)[0, 1].abs() < 0.1, "with either sign"
+assert torch.corrcoef(off.abs().T)[0, 1] > 0.1, "far out together"
+
+# %% [markdown]
+# ## Six parts on one drawing
+#
+# With these two, DQN has had six improvements. {cite:t}`hessel2018` put them together and called
+# the result Rainbow.
+
+# %% tags=["hide-input"]
+picture = Picture(
+    "The six parts of Rainbow",
+    "Environments send steps to a memory, which draws windows of n steps by priority. A "
+    "network with noisy layers, a dueling head and distributions acts. It chooses the next "
+    "action and an older network judges it. The moved distribution is the target, and the "
+    "error goes back to the memory as priority.",
+    width=640,
+)
+world = picture.box(90, 40, "environments", width=130)
+memory = picture.box(90, 190, "memory\n3 priorities\n4 n steps", width=130)
+network = picture.box(
+    330, 40, "network\n2 dueling\n5 distributions\n6 noisy layers", "accent", 150
+)
+older = picture.box(330, 190, "older network\njudges", width=150)
+error = picture.box(560, 115, "error\nof distributions", width=140)
+picture.arrow(world.at(0.5, 1), memory.at(0.5, 0), "steps", side=-1)
+picture.arrow(network.at(0, 0.4), world.at(1, 0.4), "actions", side=1)
+picture.arrow(memory.at(1, 0.15), network.at(0, 0.9), "states", side=1)
+picture.arrow(memory.at(1, 0.6), older.at(0, 0.6), "next states", side=-1)
+picture.arrow(network.at(0.5, 1), older.at(0.5, 0), "1 double:\nnext action", side=-1)
+picture.arrow(network.at(1, 0.5), error.at(0.3, 0), "q")
+picture.arrow(older.at(1, 0.5), error.at(0.3, 1), "moved and shared out", side=-1)
+picture.arrow(error.at(0.8, 1), memory.at(0.5, 1), "3 priorities", bend=75, side=-1)
+picture
+
+# %% [markdown]
+# | | part | what it changes | where |
+# |---|---|---|---|
+# | 1 | double Q-learning | who chooses the next action | {doc}`dqn` |
+# | 2 | dueling network | value and advantages apart | {doc}`dqn` |
+# | 3 | priorities | which steps are drawn | {doc}`replay` |
+# | 4 | $n$ steps | how far a target looks | {doc}`replay` |
+# | 5 | distributions | what is learned | above |
+# | 6 | noisy layers | how to explore | above |
+#
+# They hardly touch one another, and each can be taken away by a switch. Only two need a thought
+# when they meet. With distributions, dueling happens in the logits, atom by atom. If $z^V_k$ are
+# the logits of the state and $z^A_{a,k}$ those of the actions,
+#
+# $$
+# z_{a,k} = z^V_k + z^A_{a,k} - \frac1N \sum_{a'} z^A_{a',k} .
+# $$ (dueling-logits)
+#
+# And with distributions, the greedy action of a double target is that of the larger mean.
 
 
 # %% tags=["export"]
@@ -207,6 +556,9 @@ class RainbowNetwork(nn.Module):
         dueling: Whether a state's value and its actions' advantages are apart.
         noisy: Whether the last two layers are noisy.
         sigma: What the deviations of noisy layers start with.
+
+    Attributes:
+        noise_sizes: How many random numbers each noisy layer needs.
     """
 
     @checked
@@ -223,80 +575,115 @@ class RainbowNetwork(nn.Module):
         super().__init__()
         self.num_actions, self.num_atoms = num_actions, num_atoms
         self.dueling, self.noisy = dueling, noisy
-        rows = num_actions + dueling  # one more for the value of the state
         self.first = nn.Linear(inputs, hidden)
+        # The last layer has a row for each action, and one more for the value.
+        rows = num_actions + dueling
         sizes = (hidden, hidden), (hidden, rows * num_atoms)
-        noisy_sizes = [a + b for a, b in sizes]
-        self.layers = nn.ModuleList(
+        layers = [
             NoisyLinear(*size, sigma) if noisy else nn.Linear(*size) for size in sizes
-        )
-        # How many random numbers each noisy layer needs.
-        self.noise_sizes = noisy_sizes if noisy else []
+        ]
+        self.layers = nn.ModuleList(layers)
+        self.noise_sizes = [sum(size) for size in sizes] if noisy else []
 
     def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return logits ``(*B, N, K)`` for observations and the noise of the layers."""
+        # Each layer takes its part of the noise.
         parts: Any = [noise] * len(self.layers)
         if self.noisy and not isinstance(noise, float):
             parts = noise.split(self.noise_sizes, -1)
         x = self.first(obs)
         for layer, part in zip(self.layers, parts, strict=True):
             x = layer(relu(x), part) if self.noisy else layer(relu(x))
-        logit = x.unflatten(-1, (-1, self.num_atoms))
+        logit: Tensor = x.unflatten(-1, (-1, self.num_atoms))
         if not self.dueling:
             return logit
-        # The value of the state, and how much better than the others each action is:
-        # {eq}`dueling-logits`, atom by atom.
-        value, advantage = logit.split([1, self.num_actions], -2)
+        # The value, and how much better than the others each action is, atom by atom:
+        # {eq}`dueling-logits`.
+        value, advantage = logit[..., :1, :], logit[..., 1:, :]
         return value + advantage - advantage.mean(-2, keepdim=True)
+
+
+# %% [markdown]
+# A network of your own may return probabilities, as {doc}`contracts` demands of it. Their
+# logarithms are logits too, since a softmax undoes the logarithm. A small number keeps the
+# logarithm of zero away; it also takes away a little of the gradient there, so logits are better
+# where you have them.
+
+
+# %% tags=["export"]
+class LogitsOf(nn.Module):
+    """Makes a network that returns probabilities ``(B, N, K)`` one that returns logits.
+
+    Args:
+        model: The network, a function of observations.
+        num_actions: Number of actions N.
+        num_atoms: Number of atoms K.
+    """
+
+    noise_sizes: tuple[int, ...] = ()
+
+    def __init__(self, model: nn.Module, num_actions: int, num_atoms: int) -> None:
+        super().__init__()
+        self.model, self.num_actions, self.num_atoms = model, num_actions, num_atoms
+
+    def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return logits for observations; there is no noise."""
+        prob: Tensor = self.model(obs)
+        return (prob + 1e-8).log()
+
+
+# %% [markdown]
+# The policy acts by the means of its distributions. Its noise is that of the layers, followed by
+# that of ε-greedy ({doc}`dqn`), because a fresh network needs a start: [a
+# section below](#which-part-carries) tells why. One noise of the layers may last for several
+# steps, which will matter too.
 
 
 # %% tags=["export"]
 class RainbowPolicy(Policy):
-    """Acts by the mean of its distributions; what it explores with is noise.
+    """Acts by the means of distributions, with layers that are noisy or not.
 
     Args:
         network: Module from observations and noise to logits, ``RainbowNetwork`` or one
-            like it: it says ``num_actions``, ``num_atoms`` and ``noise_sizes``.
-        actions: Chance of a blind action, for a network without noise.
+            with its attributes.
+        actions: The chance of blind actions.
         value_min: First of the evenly spaced atoms.
         value_max: Last of them.
+        hold: Steps that one noise of the layers lasts.
         recipe: As ``Policy`` has it.
+
+    Attributes:
+        noise_size: How many random numbers the layers need for a row.
+        distributional: Whether there is more than one atom.
     """
 
     atoms: Tensor
 
     def __init__(
         self,
-        network: nn.Module,
+        network: Any,
         actions: Any,
         value_min: float,
         value_max: float,
+        hold: int = 1,
         recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
         super().__init__(network, actions, recipe)
-        self.value_min, self.value_max = value_min, value_max
+        self.value_min, self.value_max, self.hold = value_min, value_max, hold
         atoms = torch.linspace(value_min, value_max, network.num_atoms)
         self.register_buffer("atoms", atoms)
-
-    @property
-    def distributional(self) -> bool:
-        """Whether the network gives distributions, and not values alone."""
-        return len(self.atoms) > 1
-
-    @property
-    def noise_size(self) -> int:
-        """How many random numbers the network needs for a row."""
-        return sum(self.network.noise_sizes)
-
-    def forward(self, obs: Tensor, noise: Tensor | float = 0.0) -> Tensor:
-        """Return the values of all actions: the means of their distributions."""
-        return self.mean(self.network(obs, noise))
+        self.distributional = network.num_atoms > 1
+        self.noise_size = sum(network.noise_sizes)
+        self.num_actions = network.num_actions
 
     def mean(self, logit: Tensor) -> Tensor:
         """Return the means of distributions, given their logits."""
-        if not self.distributional:
-            return logit.squeeze(-1)
-        return logit.softmax(-1) @ self.atoms
+        # With a single atom a logit is the value itself.
+        return logit.softmax(-1) @ self.atoms if self.distributional else logit[..., 0]
+
+    def forward(self, obs: Tensor, noise: Tensor | float = 0.0) -> Tensor:
+        """Return the values of all actions."""
+        return self.mean(self.network(obs, noise))
 
     def log_prob(self, obs: Tensor, noise: Tensor | float = 0.0) -> Tensor:
         """Return the log-probabilities of the atoms, for all actions."""
@@ -305,7 +692,8 @@ class RainbowPolicy(Policy):
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of the best action."""
-        return self(obs).amax(-1)
+        best: Tensor = self(obs).amax(-1)
+        return best
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
@@ -314,19 +702,22 @@ class RainbowPolicy(Policy):
         blind = super().noise(num_steps, num_envs, generator)
         if not self.noise_size:
             return blind
-        noise = factorised_noise(num_steps, num_envs, self.noise_size, generator)
-        return torch.cat([noise, blind], -1)
+        # One draw for `hold` steps, rounded up.
+        draws = -(-num_steps // self.hold)
+        noise = factorised_noise(draws, num_envs, self.noise_size, generator)
+        held = noise.repeat_interleave(self.hold, 0)[:num_steps]
+        return torch.cat([held, blind], -1)
 
     def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
         if isinstance(noise, float) or not self.noise_size:
             return super().act(obs, noise)
-        layers, blind = noise.split([self.noise_size, self.network.num_actions], -1)
+        layers, blind = noise.split([self.noise_size, self.num_actions], -1)
         action: Tensor = self.actions.choose(self(obs, layers), blind)
         return action
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 @checked
 def make_rainbow_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
@@ -338,27 +729,64 @@ def make_rainbow_policy(
     dueling: bool = True,
     noisy: bool = True,
     sigma: NonNegative = 0.1,
+    hold: Count = 1,
 ) -> RainbowPolicy:
-    """Build the policy that fits the spaces of one environment."""
+    """Build the policy that fits the spaces of one environment.
+
+    Args:
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A Discrete space, likewise.
+        hidden: Width of the hidden layers.
+        num_atoms: Atoms of a distribution; 1 for values alone.
+        value_min: First of the atoms.
+        value_max: Last of them.
+        dueling: Whether a state's value and its actions' advantages are apart.
+        noisy: Whether the last two layers are noisy.
+        sigma: What the deviations of noisy layers start with.
+        hold: Steps that one noise of the layers lasts.
+    """
     box, discrete = as_space(observation_space), as_space(action_space)
     if not isinstance(box, spaces.Box) or len(box.shape) != 1:
         raise ValueError(f"observation_space must be a box of vectors, got {box}")
     if not isinstance(discrete, spaces.Discrete):
         raise ValueError(f"action_space must be Discrete, got {discrete}")
-    settings = {"hidden": hidden, "num_atoms": num_atoms, "dueling": dueling}
-    settings |= {"noisy": noisy, "sigma": sigma}
-    network = RainbowNetwork(box.shape[0], int(discrete.n), **settings)
-    actions = EpsilonGreedy(int(discrete.n), int(discrete.start))
+    num_actions = int(discrete.n)
+    network = RainbowNetwork(
+        box.shape[0], num_actions, num_atoms, hidden, dueling, noisy, sigma
+    )
+    # What a checkpoint needs in order to build the policy again.
     recipe = {
         "observation_space": plain_space(box),
         "action_space": plain_space(discrete),
+        "hidden": hidden,
+        "num_atoms": num_atoms,
         "value_min": value_min,
         "value_max": value_max,
-        **settings,
+        "dueling": dueling,
+        "noisy": noisy,
+        "sigma": sigma,
+        "hold": hold,
     }
-    return RainbowPolicy(
-        network, actions, value_min, value_max, ("make_rainbow_policy", recipe)
-    )
+    actions = EpsilonGreedy(num_actions, int(discrete.start))
+    built = "make_rainbow_policy", recipe
+    return RainbowPolicy(network, actions, value_min, value_max, hold, built)
+
+
+# %% [markdown]
+# ### The error of a batch
+#
+# Now everything meets in one function. For a window with reward $r$, discount $\gamma'$ and next
+# state $s'$, with the newer network $\theta$ and the older one $\bar\theta$,
+#
+# $$
+# a^* = \operatorname*{argmax}_a Q_\theta(s', a) , \qquad
+# \hat q = \text{projection of } q_{\bar\theta}(s', a^*) \text{ moved by } r, \gamma' , \qquad
+# \text{error} = \mathcal L\bigl( \hat q,\, q_\theta(s, a) \bigr) .
+# $$ (rainbow-target)
+#
+# There are three passes through noisy layers, and each draws a noise of its own. If choosing and
+# judging shared one, what the noise flatters would be chosen *and* overrated, which is what double
+# Q-learning is there to prevent.
 
 
 # %% tags=["export"]
@@ -379,25 +807,26 @@ def rainbow_error(
         generator: Where the noise of the layers comes from.
         double: Whether the policy in training chooses the next action.
     """
-    # Each of the three passes has noise of its own.
     own, choosing, judging = draw_noise(policy, 3, generator)
     with torch.no_grad():
-        # The older network says what returns follow each action,
+        # The older network says what returns follow each action, and the newer one, or
+        # itself, which action that is.
         following = target_policy.network(batch.next_obs, judging)
         next_q = target_policy.mean(following)
-        # and the newer one, or itself, which action that is.
         chooser = policy(batch.next_obs, choosing) if double else next_q
         best = chooser.argmax(-1)
     taken = of_action(policy.network(batch.obs, own), batch.action)
+
+    # Without distributions it is the error of DQN.
     if not policy.distributional:
         best_q = next_q.gather(-1, best.unsqueeze(-1))
         aim = q_target(batch.reward, batch.discount, best_q)
         q = taken.squeeze(-1)
         loss = smooth_l1_loss(q, aim, reduction="none")
-        return QError(loss, (aim - q).detach().abs(), q.detach())
+        return QError(loss, (aim - q).detach(), q.detach())
 
-    # Their distribution is moved by reward and discount and shared out to the atoms:
-    # {eq}`rainbow-target`.
+    # What follows is moved and shared out, {eq}`rainbow-target`. The error is also the
+    # priority: it is what there is to learn.
     prob = of_action(following, best).softmax(-1)
     bounds = policy.value_min, policy.value_max
     aim = project_distribution(prob, batch.reward, batch.discount, *bounds)
@@ -419,9 +848,14 @@ def draw_noise(policy: Any, passes: int, generator: torch.Generator) -> list[Any
     return list(noise.to(policy.atoms.device))
 
 
+# %% [markdown]
+# The agent is DQN with this error; its loop, its buffer and its target network stay as they are.
+# The rest is settings.
+
+
 # %% tags=["export"]
 class Rainbow(DQN):
-    """DQN with the error of distributions; the rest is settings.
+    """DQN with the error of distributions.
 
     Args:
         policy: What ``make_rainbow_policy`` returns, on any device.
@@ -436,7 +870,6 @@ class Rainbow(DQN):
         super().__init__(policy, envs, config, error, policy.act)
 
 
-# %% tags=["export"]
 @checked
 @dataclass(frozen=True)
 class RainbowConfig(DQNConfig):
@@ -446,8 +879,9 @@ class RainbowConfig(DQNConfig):
         num_atoms: Atoms of a distribution; 1 for values alone.
         value_min: First of the atoms.
         value_max: Last of them.
-        noisy: Whether noisy layers explore, and no ε.
+        noisy: Whether the last two layers are noisy.
         sigma: What the deviations of noisy layers start with.
+        hold: Steps that one noise of the layers lasts.
     """
 
     total_steps: Count = 30_000
@@ -457,19 +891,22 @@ class RainbowConfig(DQNConfig):
     anneal: bool = True
     batch_size: Count = 64
     tau: Fraction = 0.02
+    epsilon_end: Fraction = 0.0
+    epsilon_steps: Count = 2000
     alpha: NonNegative = 0.5
     num_atoms: Count = 51
     value_min: float = 0.0
     value_max: float = 100.0
     noisy: bool = True
     sigma: NonNegative = 0.1
+    hold: Count = 1
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out is
 # the default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
-    "MountainCar-v0": {"value_min": -100.0, "value_max": 0.0, "total_steps": 100_000},
+    "MountainCar-v0": {"value_min": -100.0, "value_max": 0.0, "sigma": 0.5, "hold": 20},
 }
 
 

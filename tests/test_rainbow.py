@@ -18,6 +18,7 @@ from literate_rl.agents import make_envs
 from literate_rl.dqn import EpsilonGreedy
 from literate_rl.evaluation import evaluate
 from literate_rl.rainbow import (
+    LogitsOf,
     NoisyLinear,
     Rainbow,
     RainbowConfig,
@@ -348,9 +349,44 @@ def test_dueling_logits_are_the_same_if_all_advantages_grow_alike() -> None:
     torch.testing.assert_close(network(obs, 0.0), before)
 
 
+def test_probabilities_of_a_foreign_network_become_logits() -> None:
+    torch.manual_seed(0)
+    own = RainbowNetwork(4, 2, 5, 16, dueling=True, noisy=False, sigma=0.5)
+
+    class Foreign(nn.Module):
+        def forward(self, obs):
+            return own(obs, 0.0).softmax(-1)
+
+    policies = [
+        RainbowPolicy(network, EpsilonGreedy(2), 0.0, 100.0)
+        for network in (own, LogitsOf(Foreign(), 2, 5))
+    ]
+    obs = torch.randn(7, 4)
+    for method in ("log_prob", "value"):
+        torch.testing.assert_close(*(getattr(p, method)(obs) for p in policies))
+    losses = [
+        rainbow_error(policy, policies[0], batch_of(), generator()).loss
+        for policy in policies
+    ]
+    torch.testing.assert_close(*losses)
+
+
+def test_a_noise_that_is_held_lasts_for_some_steps() -> None:
+    torch.manual_seed(0)
+    policy = make_rainbow_policy(*spaces_of(), hidden=8, hold=4)
+    noise = policy.noise(10, 3, generator())[..., : policy.noise_size]
+    assert noise.shape[:2] == (10, 3)
+    for start in (0, 4, 8):
+        held = noise[start : start + 4]
+        assert (held == held[0]).all()
+    assert not torch.equal(noise[3], noise[4])
+    assert not torch.equal(noise[0, 0], noise[0, 1]), "one for each environment"
+
+
 def test_noise_makes_a_noisy_policy_try_other_actions() -> None:
     torch.manual_seed(0)
     policy = make_rainbow_policy(*spaces_of(), sigma=0.5)
+    assert policy.actions.epsilon == 0
     obs = torch.randn(1, 4).expand(500, -1)
     share = policy.act(obs, policy.noise(1, 500, generator())[0]).float().mean()
     assert 0.005 < share < 0.995
@@ -388,7 +424,7 @@ def test_the_error_of_a_batch_is_computed_sample_by_sample(double, num_atoms) ->
     policy, older = (make_rainbow_policy(*spaces_of(), **kind) for _ in range(2))
     batch = batch_of()
     found = rainbow_error(policy, older, batch, generator(), double)
-    assert not found.priority.requires_grad
+    assert not found.td_error.requires_grad
     for i in range(len(batch.action)):
         obs, next_obs = batch.obs[i : i + 1], batch.next_obs[i : i + 1]
         action = batch.action[i]
@@ -407,7 +443,7 @@ def test_the_error_of_a_batch_is_computed_sample_by_sample(double, num_atoms) ->
                 t * (math.log(t) - p) for t, p in zip(aim, own, strict=True) if t > 0
             )
         assert found.loss[i].item() == pytest.approx(loss, abs=1e-5)
-        assert found.priority[i].item() == pytest.approx(gap, abs=1e-5)
+        assert abs(found.td_error[i].item()) == pytest.approx(gap, abs=1e-5)
         expected = policy(obs)[0, action].item()
         assert found.value[i].item() == pytest.approx(expected, abs=1e-5)
 
@@ -450,7 +486,7 @@ def agent(env="CartPole-v1", **changes):
     config = RainbowConfig(**{**SHORT, **changes})
     envs = make_envs(partial(flat_env, env), config.num_envs)
     torch.manual_seed(config.seed)
-    names = "hidden", "num_atoms", "value_min", "value_max", "dueling", "noisy", "sigma"
+    names = "hidden", "num_atoms", "value_min", "value_max", "dueling", "noisy", "hold"
     policy = make_rainbow_policy(
         envs.single_observation_space,
         envs.single_action_space,

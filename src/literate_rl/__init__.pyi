@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 23ecd25cad7c7174
+# Generated from chapters/*.py (edit there); digest 18c383b57ef264e4
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -151,6 +151,7 @@ from .dqn import (
     q_target as q_target,
 )
 from .rainbow import (
+    LogitsOf as LogitsOf,
     NoisyLinear as NoisyLinear,
     Rainbow as Rainbow,
     RainbowConfig as RainbowConfig,

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest be3fce58ec1a0953
+# Generated from chapters/rainbow.py (edit there); digest 0e2a761615da0ff3
 """Rainbow: distributions of returns, noisy layers, and all six parts together."""
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from literate_rl.workshop.signatures import (
 )
 
 __all__ = [
+    "LogitsOf",
     "NoisyLinear",
     "Rainbow",
     "RainbowConfig",
@@ -59,11 +60,11 @@ def project_distribution_loop(
     result = torch.zeros_like(prob)
     for b in range(batch):
         for k in range(num_atoms):
-            # Where atom $k$ lands, {eq}`shifted-atom`, and how many spacings that is
-            # from the first atom.
+            # Where atom $k$ lands, {eq}`shifted-atom`, in spacings from the first atom.
             value = reward[b] + discount[b] * (value_min + k * spacing)
             place = (value.clamp(value_min, value_max) - value_min) / spacing
-            # The nearer of its two neighbours gets more of its mass, {eq}`projection`.
+            # The nearer neighbour gets more of its mass, {eq}`projection`. The last
+            # atom counts as the upper end of the last gap.
             below = min(int(place), num_atoms - 2)
             result[b, below] += prob[b, k] * (below + 1 - place)
             result[b, below + 1] += prob[b, k] * (place - below)
@@ -106,12 +107,13 @@ def categorical_error(
 
     Args:
         log_prob: Log-probabilities of the atoms, with gradient.
-        target: Probabilities that they shall have; a constant.
+        target: What the probabilities should be; a constant.
     """
     target = target.detach()
     # What the target finds impossible adds nothing, however unlikely it is.
     expected = (target * log_prob.masked_fill(target == 0, 0.0)).sum(-1)
-    error = torch.special.xlogy(target, target).sum(-1) - expected
+    # {eq}`categorical-error`; zero times the logarithm of zero is zero here.
+    error: Tensor = torch.special.xlogy(target, target).sum(-1) - expected
     check_finite(error, log_prob=log_prob, target=target)
     return error
 
@@ -120,9 +122,11 @@ def categorical_error(
 def factorised_noise(
     num_steps: Count, num_rows: Count, size: Count, generator: torch.Generator
 ) -> Tensor:
-    """Draw the noise of noisy layers: signed roots of normal numbers, on the CPU."""
+    """Draw the noise of noisy layers, on the CPU."""
     normal = torch.randn(num_steps, num_rows, size, generator=generator)
-    return normal.sign() * normal.abs().sqrt()
+    # Signed roots, {eq}`factorised-noise`.
+    result: Tensor = normal.sign() * normal.abs().sqrt()
+    return result
 
 
 class NoisyLinear(nn.Module):
@@ -130,29 +134,24 @@ class NoisyLinear(nn.Module):
 
     The noise is an argument: the layer is a function of it and keeps none.
 
-    Source: Fortunato et al. 2018, section 3 (b), factorised noise.
+    Source: Fortunato et al. 2018, section 3, factorised noise.
 
     Args:
-        inputs: Number of inputs.
-        outputs: Number of outputs.
-        sigma: What the deviations start with, times the root of ``inputs``.
+        inputs: Number of inputs m.
+        outputs: Number of outputs n.
+        sigma: The deviations at the start, times the root of ``inputs``.
     """
 
     @checked
     def __init__(self, inputs: Count, outputs: Count, sigma: NonNegative = 0.5) -> None:
         super().__init__()
-        # Means start uniform within one over the root of the inputs. That is PyTorch's
-        # own start of a linear layer.
+        self.sizes = [inputs, outputs]
+        # The means: PyTorch's own start of a linear layer is that of {eq}`noisy-start`.
         self.mean = nn.Linear(inputs, outputs)
-        # Deviations are a second layer, with one number for all at the start.
+        # The deviations are a layer too, with one number for all.
         self.deviation = nn.Linear(inputs, outputs)
         for parameter in self.deviation.parameters():
             nn.init.constant_(parameter, sigma / math.sqrt(inputs))
-
-    @property
-    def noise_size(self) -> int:
-        """How many random numbers a row needs: one an input and one an output."""
-        return self.mean.in_features + self.mean.out_features
 
     @checked
     def forward(
@@ -166,14 +165,14 @@ class NoisyLinear(nn.Module):
         """
         if isinstance(noise, float):
             return linear(x, self.mean.weight, self.mean.bias)
-        into, out = noise.split([self.mean.in_features, self.mean.out_features], -1)
+        into, out = noise.split(self.sizes, -1)
         # One noise for all rows: the random weights and biases of {eq}`noisy-weights`.
         if noise.dim() == 1:
             factor = torch.outer(out, into)
             weight = torch.addcmul(self.mean.weight, self.deviation.weight, factor)
             bias = torch.addcmul(self.mean.bias, self.deviation.bias, out)
             return linear(x, weight, bias)
-        # One for each row: a product comes out of the sum, {eq}`noisy-layer`.
+        # One for each row: the product comes out of the sum, {eq}`noisy-layer`.
         return torch.addcmul(self.mean(x), out, self.deviation(into * x))
 
 
@@ -188,6 +187,9 @@ class RainbowNetwork(nn.Module):
         dueling: Whether a state's value and its actions' advantages are apart.
         noisy: Whether the last two layers are noisy.
         sigma: What the deviations of noisy layers start with.
+
+    Attributes:
+        noise_sizes: How many random numbers each noisy layer needs.
     """
 
     @checked
@@ -204,79 +206,99 @@ class RainbowNetwork(nn.Module):
         super().__init__()
         self.num_actions, self.num_atoms = num_actions, num_atoms
         self.dueling, self.noisy = dueling, noisy
-        rows = num_actions + dueling  # one more for the value of the state
         self.first = nn.Linear(inputs, hidden)
+        # The last layer has a row for each action, and one more for the value.
+        rows = num_actions + dueling
         sizes = (hidden, hidden), (hidden, rows * num_atoms)
-        noisy_sizes = [a + b for a, b in sizes]
-        self.layers = nn.ModuleList(
+        layers = [
             NoisyLinear(*size, sigma) if noisy else nn.Linear(*size) for size in sizes
-        )
-        # How many random numbers each noisy layer needs.
-        self.noise_sizes = noisy_sizes if noisy else []
+        ]
+        self.layers = nn.ModuleList(layers)
+        self.noise_sizes = [sum(size) for size in sizes] if noisy else []
 
     def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return logits ``(*B, N, K)`` for observations and the noise of the layers."""
+        # Each layer takes its part of the noise.
         parts: Any = [noise] * len(self.layers)
         if self.noisy and not isinstance(noise, float):
             parts = noise.split(self.noise_sizes, -1)
         x = self.first(obs)
         for layer, part in zip(self.layers, parts, strict=True):
             x = layer(relu(x), part) if self.noisy else layer(relu(x))
-        logit = x.unflatten(-1, (-1, self.num_atoms))
+        logit: Tensor = x.unflatten(-1, (-1, self.num_atoms))
         if not self.dueling:
             return logit
-        # The value of the state, and how much better than the others each action is:
-        # {eq}`dueling-logits`, atom by atom.
-        value, advantage = logit.split([1, self.num_actions], -2)
+        # The value, and how much better than the others each action is, atom by atom:
+        # {eq}`dueling-logits`.
+        value, advantage = logit[..., :1, :], logit[..., 1:, :]
         return value + advantage - advantage.mean(-2, keepdim=True)
 
 
+class LogitsOf(nn.Module):
+    """Makes a network that returns probabilities ``(B, N, K)`` one that returns logits.
+
+    Args:
+        model: The network, a function of observations.
+        num_actions: Number of actions N.
+        num_atoms: Number of atoms K.
+    """
+
+    noise_sizes: tuple[int, ...] = ()
+
+    def __init__(self, model: nn.Module, num_actions: int, num_atoms: int) -> None:
+        super().__init__()
+        self.model, self.num_actions, self.num_atoms = model, num_actions, num_atoms
+
+    def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return logits for observations; there is no noise."""
+        prob: Tensor = self.model(obs)
+        return (prob + 1e-8).log()
+
+
 class RainbowPolicy(Policy):
-    """Acts by the mean of its distributions; what it explores with is noise.
+    """Acts by the means of distributions, with layers that are noisy or not.
 
     Args:
         network: Module from observations and noise to logits, ``RainbowNetwork`` or one
-            like it: it says ``num_actions``, ``num_atoms`` and ``noise_sizes``.
-        actions: Chance of a blind action, for a network without noise.
+            with its attributes.
+        actions: The chance of blind actions.
         value_min: First of the evenly spaced atoms.
         value_max: Last of them.
+        hold: Steps that one noise of the layers lasts.
         recipe: As ``Policy`` has it.
+
+    Attributes:
+        noise_size: How many random numbers the layers need for a row.
+        distributional: Whether there is more than one atom.
     """
 
     atoms: Tensor
 
     def __init__(
         self,
-        network: nn.Module,
+        network: Any,
         actions: Any,
         value_min: float,
         value_max: float,
+        hold: int = 1,
         recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
         super().__init__(network, actions, recipe)
-        self.value_min, self.value_max = value_min, value_max
+        self.value_min, self.value_max, self.hold = value_min, value_max, hold
         atoms = torch.linspace(value_min, value_max, network.num_atoms)
         self.register_buffer("atoms", atoms)
-
-    @property
-    def distributional(self) -> bool:
-        """Whether the network gives distributions, and not values alone."""
-        return len(self.atoms) > 1
-
-    @property
-    def noise_size(self) -> int:
-        """How many random numbers the network needs for a row."""
-        return sum(self.network.noise_sizes)
-
-    def forward(self, obs: Tensor, noise: Tensor | float = 0.0) -> Tensor:
-        """Return the values of all actions: the means of their distributions."""
-        return self.mean(self.network(obs, noise))
+        self.distributional = network.num_atoms > 1
+        self.noise_size = sum(network.noise_sizes)
+        self.num_actions = network.num_actions
 
     def mean(self, logit: Tensor) -> Tensor:
         """Return the means of distributions, given their logits."""
-        if not self.distributional:
-            return logit.squeeze(-1)
-        return logit.softmax(-1) @ self.atoms
+        # With a single atom a logit is the value itself.
+        return logit.softmax(-1) @ self.atoms if self.distributional else logit[..., 0]
+
+    def forward(self, obs: Tensor, noise: Tensor | float = 0.0) -> Tensor:
+        """Return the values of all actions."""
+        return self.mean(self.network(obs, noise))
 
     def log_prob(self, obs: Tensor, noise: Tensor | float = 0.0) -> Tensor:
         """Return the log-probabilities of the atoms, for all actions."""
@@ -285,7 +307,8 @@ class RainbowPolicy(Policy):
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of the best action."""
-        return self(obs).amax(-1)
+        best: Tensor = self(obs).amax(-1)
+        return best
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
@@ -294,14 +317,17 @@ class RainbowPolicy(Policy):
         blind = super().noise(num_steps, num_envs, generator)
         if not self.noise_size:
             return blind
-        noise = factorised_noise(num_steps, num_envs, self.noise_size, generator)
-        return torch.cat([noise, blind], -1)
+        # One draw for `hold` steps, rounded up.
+        draws = -(-num_steps // self.hold)
+        noise = factorised_noise(draws, num_envs, self.noise_size, generator)
+        held = noise.repeat_interleave(self.hold, 0)[:num_steps]
+        return torch.cat([held, blind], -1)
 
     def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
         if isinstance(noise, float) or not self.noise_size:
             return super().act(obs, noise)
-        layers, blind = noise.split([self.noise_size, self.network.num_actions], -1)
+        layers, blind = noise.split([self.noise_size, self.num_actions], -1)
         action: Tensor = self.actions.choose(self(obs, layers), blind)
         return action
 
@@ -317,27 +343,47 @@ def make_rainbow_policy(
     dueling: bool = True,
     noisy: bool = True,
     sigma: NonNegative = 0.1,
+    hold: Count = 1,
 ) -> RainbowPolicy:
-    """Build the policy that fits the spaces of one environment."""
+    """Build the policy that fits the spaces of one environment.
+
+    Args:
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A Discrete space, likewise.
+        hidden: Width of the hidden layers.
+        num_atoms: Atoms of a distribution; 1 for values alone.
+        value_min: First of the atoms.
+        value_max: Last of them.
+        dueling: Whether a state's value and its actions' advantages are apart.
+        noisy: Whether the last two layers are noisy.
+        sigma: What the deviations of noisy layers start with.
+        hold: Steps that one noise of the layers lasts.
+    """
     box, discrete = as_space(observation_space), as_space(action_space)
     if not isinstance(box, spaces.Box) or len(box.shape) != 1:
         raise ValueError(f"observation_space must be a box of vectors, got {box}")
     if not isinstance(discrete, spaces.Discrete):
         raise ValueError(f"action_space must be Discrete, got {discrete}")
-    settings = {"hidden": hidden, "num_atoms": num_atoms, "dueling": dueling}
-    settings |= {"noisy": noisy, "sigma": sigma}
-    network = RainbowNetwork(box.shape[0], int(discrete.n), **settings)
-    actions = EpsilonGreedy(int(discrete.n), int(discrete.start))
+    num_actions = int(discrete.n)
+    network = RainbowNetwork(
+        box.shape[0], num_actions, num_atoms, hidden, dueling, noisy, sigma
+    )
+    # What a checkpoint needs in order to build the policy again.
     recipe = {
         "observation_space": plain_space(box),
         "action_space": plain_space(discrete),
+        "hidden": hidden,
+        "num_atoms": num_atoms,
         "value_min": value_min,
         "value_max": value_max,
-        **settings,
+        "dueling": dueling,
+        "noisy": noisy,
+        "sigma": sigma,
+        "hold": hold,
     }
-    return RainbowPolicy(
-        network, actions, value_min, value_max, ("make_rainbow_policy", recipe)
-    )
+    actions = EpsilonGreedy(num_actions, int(discrete.start))
+    built = "make_rainbow_policy", recipe
+    return RainbowPolicy(network, actions, value_min, value_max, hold, built)
 
 
 @checked
@@ -357,25 +403,26 @@ def rainbow_error(
         generator: Where the noise of the layers comes from.
         double: Whether the policy in training chooses the next action.
     """
-    # Each of the three passes has noise of its own.
     own, choosing, judging = draw_noise(policy, 3, generator)
     with torch.no_grad():
-        # The older network says what returns follow each action,
+        # The older network says what returns follow each action, and the newer one, or
+        # itself, which action that is.
         following = target_policy.network(batch.next_obs, judging)
         next_q = target_policy.mean(following)
-        # and the newer one, or itself, which action that is.
         chooser = policy(batch.next_obs, choosing) if double else next_q
         best = chooser.argmax(-1)
     taken = of_action(policy.network(batch.obs, own), batch.action)
+
+    # Without distributions it is the error of DQN.
     if not policy.distributional:
         best_q = next_q.gather(-1, best.unsqueeze(-1))
         aim = q_target(batch.reward, batch.discount, best_q)
         q = taken.squeeze(-1)
         loss = smooth_l1_loss(q, aim, reduction="none")
-        return QError(loss, (aim - q).detach().abs(), q.detach())
+        return QError(loss, (aim - q).detach(), q.detach())
 
-    # Their distribution is moved by reward and discount and shared out to the atoms:
-    # {eq}`rainbow-target`.
+    # What follows is moved and shared out, {eq}`rainbow-target`. The error is also the
+    # priority: it is what there is to learn.
     prob = of_action(following, best).softmax(-1)
     bounds = policy.value_min, policy.value_max
     aim = project_distribution(prob, batch.reward, batch.discount, *bounds)
@@ -398,7 +445,7 @@ def draw_noise(policy: Any, passes: int, generator: torch.Generator) -> list[Any
 
 
 class Rainbow(DQN):
-    """DQN with the error of distributions; the rest is settings.
+    """DQN with the error of distributions.
 
     Args:
         policy: What ``make_rainbow_policy`` returns, on any device.
@@ -422,8 +469,9 @@ class RainbowConfig(DQNConfig):
         num_atoms: Atoms of a distribution; 1 for values alone.
         value_min: First of the atoms.
         value_max: Last of them.
-        noisy: Whether noisy layers explore, and no ε.
+        noisy: Whether the last two layers are noisy.
         sigma: What the deviations of noisy layers start with.
+        hold: Steps that one noise of the layers lasts.
     """
 
     total_steps: Count = 30_000
@@ -433,19 +481,22 @@ class RainbowConfig(DQNConfig):
     anneal: bool = True
     batch_size: Count = 64
     tau: Fraction = 0.02
+    epsilon_end: Fraction = 0.0
+    epsilon_steps: Count = 2000
     alpha: NonNegative = 0.5
     num_atoms: Count = 51
     value_min: float = 0.0
     value_max: float = 100.0
     noisy: bool = True
     sigma: NonNegative = 0.1
+    hold: Count = 1
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out is
 # the default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
-    "MountainCar-v0": {"value_min": -100.0, "value_max": 0.0, "total_steps": 100_000},
+    "MountainCar-v0": {"value_min": -100.0, "value_max": 0.0, "sigma": 0.5, "hold": 20},
 }
 
 
