@@ -917,3 +917,385 @@ def rainbow_settings(env: str) -> RainbowConfig:
         env: Id of the environment.
     """
     return RainbowConfig(**SETTINGS.get(env, {}))
+
+
+# %% [markdown]
+# ## See it
+#
+# Rainbow on CartPole, with the settings above.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of Rainbow over 30,000 steps of CartPole, a thin line for each seed: they rise to several hundred within 15,000 steps and most end at 500"}}
+import numpy as np
+
+from literate_rl.workshop.runs import stored_runs
+
+(runs,) = stored_runs("rainbow_cartpole").values()
+fig, axis = plt.subplots(figsize=(7, 2.6))
+axis.plot(runs.steps, runs.curves.T, color="C0", alpha=0.4, linewidth=0.8)
+axis.plot(runs.steps, runs.curves.mean(0), color="C0", linewidth=2)
+axis.set(xlabel="steps", ylabel="return while training", ylim=(0, 510))
+fig.tight_layout()
+print(
+    "last policy, 100 greedy episodes, seed by seed:", *runs.final.round().astype(int)
+)
+
+# %% [markdown]
+# ## Which part carries?
+#
+# Take away one part at a time and train again. A dot is the last policy of one seed, the bar the
+# mean.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "For Rainbow and for Rainbow without each of its parts, the greedy returns of the last policies as dots, and their mean"}}
+
+ablation = {"all six parts": runs, **stored_runs("rainbow_ablation")}
+fig, axis = plt.subplots(figsize=(7, 3.2))
+for place, (name, kind) in enumerate(ablation.items()):
+    axis.plot(kind.final, np.full(len(kind.final), -place), "o", alpha=0.5, color="C0")
+    axis.plot(kind.final.mean(), -place, "|", markersize=18, color="C3")
+axis.set_yticks([-place for place in range(len(ablation))], list(ablation))
+axis.set_xlabel("greedy return of the last policy, CartPole, 30,000 steps")
+fig.tight_layout()
+
+# %% [markdown]
+# ABLATION TEXT
+
+# %% [markdown]
+# ## A noise that lasts
+#
+# CartPole pays for every step, so exploring is easy. In *MountainCar-v0* a car in a valley is too
+# weak for the hill and has to swing. Every step costs 1 until it reaches the flag, at most 200, so
+# an agent that never got there sees the same return for whatever it does. Do noisy layers explore
+# better than blind actions? Here are networks *before any training*, 256 episodes for each bar, with
+# noises that last for 1, 5, 20, … steps.
+
+# %%
+from literate_rl.agents import make_envs
+
+envs = make_envs("MountainCar-v0", num_envs=32)
+spaces_ = envs.single_observation_space, envs.single_action_space
+
+
+def share_at_flag(act):
+    """Return the share of 32 episodes that reach the flag; the first ones count."""
+    obs, _ = envs.reset(seed=0)
+    reached = np.zeros(32, dtype=bool)
+    for step in range(200):
+        obs, _, terminated, _, _ = envs.step(act(torch.from_numpy(obs), step))
+        reached |= terminated
+    return reached.mean()
+
+
+def untrained(hold, seed):
+    """Return a noisy policy as a function of observations and step."""
+    torch.manual_seed(seed)
+    kind = {"hidden": 64, "num_atoms": 1, "dueling": False, "sigma": 0.5, "hold": hold}
+    policy = make_rainbow_policy(*spaces_, **kind)
+    noise = policy.noise(200, 32, torch.Generator().manual_seed(seed))
+    return torch.no_grad()(lambda obs, step: policy.act(obs, noise[step]).numpy())
+
+
+generator = torch.Generator().manual_seed(0)
+blind = share_at_flag(lambda *_: torch.randint(3, (32,), generator=generator).numpy())
+holds = [1, 5, 20, 50, 200]
+shares = {
+    hold: np.mean([share_at_flag(untrained(hold, seed)) for seed in range(8)])
+    for hold in holds
+}
+
+# %% tags=["hide-input"]
+plot(
+    "Episodes that reach the flag before any training",
+    "Bars over how long a noise lasts: nothing at 1, the most around 20, little at 200.",
+    Axis(
+        "steps that one noise lasts", -0.6, 4.6, ticks=dict(enumerate(map(str, holds)))
+    ),
+    Axis("share of the episodes", 0, 0.2, ticks=(0, 0.1, 0.2)),
+    Mark("bars", list(range(5)), [shares[hold] for hold in holds], "accent"),
+)
+
+# %% [markdown]
+# **Notice** that a noise which is drawn anew at each step gets nowhere, just as blind actions (0
+# of 32 episodes): one push is undone by the next. A noise that lasts is a *plan*. For some twenty
+# steps, about half a swing, the car has a fixed opinion of where to push in which state, and
+# sometimes it is a good one. Too long a noise is one plan for the whole episode, and few are
+# good enough. The paper draws a noise once for each update in DQN and once for each rollout in
+# A3C {cite:p}`fortunato2018`; most programs draw one at each update or at each step. How long is a
+# setting that deserves more attention than it gets. Here it is one line, because noise is an
+# argument.
+
+# %% tags=["claims"]
+assert blind == 0, "0 of 32"
+assert shares[1] < 0.02, "gets nowhere"
+assert shares[20] > 0.05, "sometimes a good one"
+assert shares[20] > 5 * shares[200], "few are good enough"
+
+# %% [markdown]
+# And with training? Five kinds of DQN (one value for each action, no other parts) on MountainCar
+# for 60,000 steps:
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Greedy returns of the last policies on MountainCar for five kinds of DQN, as dots, and their means"}}
+kinds = stored_runs("rainbow_mountaincar")
+fig, axis = plt.subplots(figsize=(7, 2.6))
+for place, (name, kind) in enumerate(kinds.items()):
+    axis.plot(kind.final, np.full(len(kind.final), -place), "o", alpha=0.5, color="C0")
+    axis.plot(kind.final.mean(), -place, "|", markersize=18, color="C3")
+axis.set_yticks([-place for place in range(len(kinds))], list(kinds))
+axis.set_xlabel("greedy return of the last policy, MountainCar, 60,000 steps")
+fig.tight_layout()
+
+# %% [markdown]
+# MOUNTAIN TEXT
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: a network that cannot unlearn
+#
+# The error needs the logarithm of a probability, and the logarithm of zero is minus infinity. A
+# popular way out is to hold the probability above a small number, as
+# [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/c51.py#L230)
+# does: `pmf.clamp(1e-5, 1 - 1e-5).log()`. Where it is held, the gradient is zero. So a network
+# that is sure, and wrong, stays wrong. Here it has put nearly all of its mass on the last of three
+# atoms, and the first is right.
+
+# %%
+right = torch.tensor([[1.0, 0.0, 0.0]])
+for sure in (5.0, 10.0, 15.0):
+    line = f"logit {sure:4.0f}, gradient:"
+    for name, log in (
+        ("held", lambda z: z.softmax(-1).clamp(1e-5, 1 - 1e-5).log()),
+        ("plus 1e-6", lambda z: (z.softmax(-1) + 1e-6).log()),
+        ("log_softmax", lambda z: z.log_softmax(-1)),
+    ):
+        logit = torch.tensor([[0.0, 0.0, sure]], requires_grad=True)
+        error = -(right * log(logit)).sum()
+        line += f"  {name} {torch.autograd.grad(error, logit)[0][0, 2]:.3f}"
+    print(line)
+
+# %% [markdown]
+# The right gradient is almost 1. Adding a small number instead loses part of it. `log_softmax`
+# computes the logarithm from logits and loses nothing.
+
+# %% tags=["claims"]
+assert line == ("logit   15, gradient:  held 0.000  plus 1e-6 0.234  log_softmax 1.000")
+
+# %% [markdown]
+# ### Trap: a piece that lands on an atom
+#
+# The usual form of the projection rounds down and up, gives $u - y$ to the lower atom and $y - l$
+# to the upper one. On an atom both are the same number, both shares are zero, and the mass is
+# gone: the target of a terminated step with a round reward says nothing at all. It was found
+# and found again ({doc}`/docs/errata`). In the form of this page the upper neighbour is always
+# the *next* atom, so there is no such case.
+
+
+# %%
+def rounded(prob, place):
+    """Share out pieces between the rounded numbers, as many programs once did."""
+    lower, upper = place.floor().long(), place.ceil().long()
+    result = torch.zeros_like(prob)
+    result.scatter_add_(1, lower, prob * (upper - place))
+    return result.scatter_add_(1, upper, prob * (place - lower))
+
+
+place = torch.full((1, 11), 2.0, dtype=torch.float64)  # terminated, with reward 2
+one = torch.ones(1, dtype=torch.float64)
+print("mass that is left:", rounded(before, place).sum().item())
+print("here:", project_distribution(before, 2 * one, 0 * one, 0.0, 10.0).sum().item())
+
+# %% tags=["claims"]
+assert rounded(before, place).sum() == 0
+
+# %% [markdown]
+# ### Trap: noise that is factorised by name only
+#
+# [CleanRL's Rainbow](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L134-L148)
+# says "factorized" and draws each weight's noise by itself. Nothing breaks: it is the paper's
+# other kind of noise, with the deviations of this kind at the start, and the biases' divided by the
+# root of the *outputs*. The rank of the noise tells the two apart.
+
+# %%
+generator = torch.Generator().manual_seed(0)
+into, out = factorised_noise(1, 1, 16, generator)[0, 0].split(8)
+for name, noise in (
+    ("factorised", torch.outer(out, into)),
+    ("independent", torch.randn(8, 8, generator=generator)),
+):
+    print(f"{name}: rank {torch.linalg.matrix_rank(noise)}")
+
+# %% tags=["claims"]
+assert torch.linalg.matrix_rank(torch.outer(out, into)) == 1
+assert torch.linalg.matrix_rank(noise) == 8
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | choice | this chapter | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/rainbow.py) | [Dopamine, full Rainbow](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/full_rainbow/full_rainbow_agent.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py) | [rainbow-is-all-you-need](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py) |
+# |---|---|---|---|---|---|---|
+# | logarithm of the error | from logits | [held at $10^{-5}$](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L500) | [plus $10^{-8}$](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/c51.py#L154) | [from logits](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/full_rainbow/full_rainbow_agent.py#L161-L163) | [plus $10^{-6}$](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L301) | [from logits](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L976-L978) |
+# | a piece on an atom | next atom is the upper one | [repaired](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L488-L490) | [hats over all atoms](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/c51.py#L137-L141) | [hats](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L493) | [lost, except at the ends](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L256-L272) | [next atom](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L955-L956) |
+# | noise | factorised, an argument | [independent](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L134-L148), a buffer | [factorised](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/utils/net/discrete.py#L357-L364), parameters without gradient | [factorised](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/networks.py#L512-L518), a key | the user's network | [factorised](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L503-L510), a buffer |
+# | start of a bias's deviation | $\sigma_0$ over the root of the inputs | [of the outputs](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L144) | [inputs](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/utils/net/discrete.py#L355) | [inputs](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/networks.py#L502-L504), $\sigma_0 = 0.1$ | the user's network | [inputs](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L501) |
+# | chooser and judge | noise of their own | [their own](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L462-L463) | [their own](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/rainbow.py#L97-L100) | [one key for both](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/full_rainbow/full_rainbow_agent.py#L220-L223) | no noise | [their own](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L855-L856) |
+
+# %% [markdown]
+# The code was read at the linked commits.
+#
+# ## On the best device
+
+# %%
+from literate_rl.agents import best_device
+
+device = best_device()
+policy = make_rainbow_policy(*spaces_).to(device)
+noise = policy.noise(1, 5, torch.Generator().manual_seed(0))[0].to(device)
+print(f"on {device.type}:", policy.act(torch.zeros(5, 2, device=device), noise).cpu())
+
+# %% [markdown]
+# ## Summary
+#
+# - A distribution of returns obeys a Bellman equation: move it by reward and discount, share it
+#   out to the atoms. Mass and, inside the support, mean are kept.
+# - The error is a KL divergence, its gradient $q - \hat q$, as long as logarithms come from logits.
+# - Noisy layers learn where to explore. Their noise is an argument; factorised noise comes out of
+#   the sum, so that each row can have its own.
+# - How long a noise lasts decides whether it explores at all.
+# - Rainbow is DQN with six switches. Try what a part is worth on your task.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+predict(
+    "A step terminated with reward 3.25, and the atoms are 0, 1, …, 10. What does the target "
+    "say?",
+    ["all mass on 3", "three quarters on 3, one on 4", "it depends on the next state"],
+    right="three quarters on 3, one on 4",
+    because="With discount 0 every atom of the next state lands on 3.25, whatever its "
+    "probability. The nearer atom gets more, 1 − 0.25, and the mean is 3.25.",
+)
+
+# %% tags=["claims"]
+ended = project_distribution(before, 3.25 * one, 0 * one, 0.0, 10.0)[0]
+assert torch.allclose(ended[[3, 4]], torch.tensor([0.75, 0.25], dtype=torch.float64))
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This function projects. It runs, and for many batches it is right. Two lines are wrong: with one
+# of them mass disappears, with the other a mean is off. Repair it.
+
+
+# %%
+def answer(prob, reward, discount, value_min, value_max):
+    num_atoms = prob.shape[1]
+    spacing = (value_max - value_min) / num_atoms
+    atoms = torch.linspace(value_min, value_max, num_atoms, dtype=prob.dtype)
+    value = (reward[:, None] + discount[:, None] * atoms).clamp(value_min, value_max)
+    place = (value - value_min) / spacing
+    lower, upper = place.floor().long(), place.ceil().long()
+    result = torch.zeros_like(prob)
+    result.scatter_add_(1, lower, prob * (upper - place))
+    return result.scatter_add_(1, upper, prob * (place - lower))
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
+
+
+def targets(seed):
+    """Return three random targets, one of them behind a termination."""
+    generator = torch.Generator().manual_seed(seed)
+    prob = torch.rand(3, 6, generator=generator).softmax(-1)
+    reward = torch.tensor([seed % 3, 0.5, 1.3])
+    return prob, reward, torch.tensor([0.0, 0.9, 1.0]), -1.0, 4.0
+
+
+grade(answer, project_distribution, *map(targets, range(3)))
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(prob, reward, discount, value_min, value_max):
+    num_atoms = prob.shape[1]
+    # Six atoms have five gaps.
+    spacing = (value_max - value_min) / (num_atoms - 1)
+    atoms = torch.linspace(value_min, value_max, num_atoms, dtype=prob.dtype)
+    value = (reward[:, None] + discount[:, None] * atoms).clamp(value_min, value_max)
+    place = (value - value_min) / spacing
+    # The next atom, also for what lies on one; the last one has no next.
+    lower = place.floor().long().clamp(max=num_atoms - 2)
+    upper = lower + 1
+    result = torch.zeros_like(prob)
+    result.scatter_add_(1, lower, prob * (upper - place))
+    return result.scatter_add_(1, upper, prob * (place - lower))
+
+
+grade(answer, project_distribution, *map(targets, range(3)))
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# How many atoms are enough? Take the bridge of the first picture with a chance of falling of 0.1.
+# The mean of its distribution is right for any number of atoms, but the fewer there are, the
+# more the projection blurs. `bridge_with(number)` returns atoms and probabilities. Which of 6, 11,
+# 31, 61 and 121 is the smallest number for which the chance of a return between −15 and 10,
+# which never happens, comes out below 0.05? Guess first.
+
+
+# %%
+def bridge_with(number, fall=0.1):
+    """Return atoms and probabilities of the bridge's return."""
+    points = torch.linspace(low, high, number, dtype=torch.float64)
+    prob = torch.full((1, number), 1 / number, dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    river = project_distribution(prob, -20 * one, 0 * one, low, high)
+    home = project_distribution(prob, 19 * one, 0 * one, low, high)
+    prob = fall * river + (1 - fall) * home
+    for _ in range(2):
+        on = project_distribution(prob, -one, discount * one, low, high)
+        prob = fall * river + (1 - fall) * on
+    return points, prob[0]
+
+
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def enough():
+    """Return the smallest number of atoms for which little mass is where none belongs."""
+    for number in (6, 11, 31, 61, 121):
+        points, prob = bridge_with(number)
+        if prob[(points > -15) & (points < 10)].sum() < 0.05:
+            return number
+
+
+grade(answer, enough, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    def never(number):
+        points, prob = bridge_with(number)
+        return prob[(points > -15) & (points < 10)].sum()
+
+    # A piece is blurred at each step by up to a spacing to both sides, and with few atoms a
+    # spacing is wide.
+    return next(n for n in (6, 11, 31, 61, 121) if never(n) < 0.05)
+
+
+grade(answer, enough, ())
+
+# %% tags=["claims"]
+assert answer() == enough()
+means = [(x @ p).item() for x, p in map(bridge_with, (6, 11, 31, 61, 121))]
+assert np.ptp(means) < 1e-6, "the mean is right for any number of atoms"
+
+# %% [markdown]
+# ## References
+#
+# Distributions of returns: {cite:t}`bellemare2017`. Noisy layers: {cite:t}`fortunato2018`. All six
+# parts: {cite:t}`hessel2018`, and once more on small tasks {cite:t}`obando2021`. Double
+# Q-learning, dueling networks and priorities have their references in {doc}`dqn` and
+# {doc}`replay`.
