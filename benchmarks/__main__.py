@@ -21,6 +21,7 @@ NAMES = (
     "ppg_aux",
     "vtrace",
     "actors",
+    "replay",
     "container",
     "import_time",
     "signatures",

@@ -27,7 +27,7 @@ from literate_rl.dqn import DQN, DQNConfig, make_q_policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.runs import fit, flat_env
 
-ROUNDS = 15
+ROUNDS = 11
 PACKAGES = ("stable-baselines3", "gymnasium")
 ENV = "CartPole-v1"
 STEPS = 4096

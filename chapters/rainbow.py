@@ -947,14 +947,20 @@ print(
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "For Rainbow and for Rainbow without each of its parts, the greedy returns of the last policies as dots, and their mean"}}
 
+
+def last_policies(kinds, words):
+    """Draw the greedy returns of the last policies, a row for each kind of run."""
+    _, axis = plt.subplots(figsize=(7, 0.8 + 0.32 * len(kinds)), layout="tight")
+    for place, kind in enumerate(kinds.values()):
+        rows = np.full(len(kind.final), -place)
+        axis.plot(kind.final, rows, "o", alpha=0.5, color="C0")
+        axis.plot(kind.final.mean(), -place, "|", markersize=16, color="C3")
+    axis.set_yticks([-place for place in range(len(kinds))], list(kinds))
+    axis.set_xlabel(words)
+
+
 ablation = {"all six parts": runs, **stored_runs("rainbow_ablation")}
-fig, axis = plt.subplots(figsize=(7, 3.2))
-for place, (name, kind) in enumerate(ablation.items()):
-    axis.plot(kind.final, np.full(len(kind.final), -place), "o", alpha=0.5, color="C0")
-    axis.plot(kind.final.mean(), -place, "|", markersize=18, color="C3")
-axis.set_yticks([-place for place in range(len(ablation))], list(ablation))
-axis.set_xlabel("greedy return of the last policy, CartPole, 30,000 steps")
-fig.tight_layout()
+last_policies(ablation, "greedy return of the last policy, CartPole, 30,000 steps")
 
 # %% [markdown]
 # ABLATION TEXT
@@ -1035,13 +1041,7 @@ assert shares[20] > 5 * shares[200], "few are good enough"
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Greedy returns of the last policies on MountainCar for five kinds of DQN, as dots, and their means"}}
 kinds = stored_runs("rainbow_mountaincar")
-fig, axis = plt.subplots(figsize=(7, 2.6))
-for place, (name, kind) in enumerate(kinds.items()):
-    axis.plot(kind.final, np.full(len(kind.final), -place), "o", alpha=0.5, color="C0")
-    axis.plot(kind.final.mean(), -place, "|", markersize=18, color="C3")
-axis.set_yticks([-place for place in range(len(kinds))], list(kinds))
-axis.set_xlabel("greedy return of the last policy, MountainCar, 60,000 steps")
-fig.tight_layout()
+last_policies(kinds, "greedy return of the last policy, MountainCar, 60,000 steps")
 
 # %% [markdown]
 # MOUNTAIN TEXT
@@ -1264,11 +1264,13 @@ def answer():
 
 # %% tags=["hide-input"]
 def enough():
-    """Return the smallest number of atoms for which little mass is where none belongs."""
-    for number in (6, 11, 31, 61, 121):
+    """Return the smallest number of atoms with little mass where none belongs."""
+
+    def misplaced(number):
         points, prob = bridge_with(number)
-        if prob[(points > -15) & (points < 10)].sum() < 0.05:
-            return number
+        return prob[(points > -15) & (points < 10)].sum()
+
+    return next(n for n in (6, 11, 31, 61, 121) if misplaced(n) < 0.05)
 
 
 grade(answer, enough, ())

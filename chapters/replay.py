@@ -10,13 +10,12 @@
 # # Replay
 #
 # **What is worth remembering, and how often should it be seen again?** After this chapter you can
-# keep the last million transitions in a ring, cut windows of several steps out of it that never
-# cross the end of an episode, and draw those more often that still surprise. It takes about 35 minutes. You need
-# to know transitions and the flags `terminated` and `truncated` ({doc}`agents`) and $n$-step
-# returns ({doc}`advantages`).
+# keep the last million steps of many environments, cut windows of several steps out of them, and
+# draw those more often that still surprise. It takes about 35 minutes. You need to know steps and
+# the flags `terminated` and `truncated` ({doc}`agents`) and $n$-step returns ({doc}`advantages`).
 
 # %% tags=["export", "hide-input"]
-"""Replay: a ring of transitions, windows of several steps, priorities in a tree."""
+"""Replay: rings of steps, windows in them, and priorities in a tree of sums."""
 
 from __future__ import annotations
 
@@ -41,24 +40,660 @@ from literate_rl.workshop.signatures import (
     checked,
 )
 
-__all__ = ["Batch", "ReplayBuffer", "SumTree", "importance_weights"]
+__all__ = ["Batch", "ReplayBuffer", "Rings", "SumTree", "importance_weights"]
+
+# %% [markdown]
+# ## One good step among two thousand
+#
+# PPO and its relatives use a step a few times and throw it away. An agent that learns the value
+# $Q(s, a)$ of an action may learn from any step, however old and whichever policy took it
+# ({doc}`dqn`). So it can keep its steps and see them again: **experience replay**
+# {cite:p}`lin1992`. Then there is a choice to make, again and again: which of them?
+#
+# Think of a cliff with a narrow path of ten states. In each state one of two actions is right. The
+# other ends the episode, and nothing is paid. The tenth right action in a row pays 1. Somebody has
+# tried all $2^{10}$ sequences of actions, and the memory holds every step of them. Only one step of
+# 2046 has paid anything. Now we learn $Q$ from the memory, in batches of 32 steps. On the left all
+# steps are drawn alike; on the right those are preferred whose TD error was large when they were
+# last seen. Drag the slider to see what has been learned about the right action of each state.
+
+# %% tags=["hide-input"]
+from itertools import product
+
+import numpy as np
+import torch
+
+from literate_rl.agents import Rollout
+from literate_rl.replay import ReplayBuffer  # the package's own, defined below
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+num_states = 10
+gamma = 1 - 1 / num_states
+exact = gamma ** (num_states - 1 - np.arange(num_states))
+
+
+def rollout_of(obs, action, reward, next_obs, terminated, truncated=None):
+    """Return the steps of one environment, given as lists."""
+    columns = [torch.tensor(x).unsqueeze(1) for x in (obs, action)]
+    columns += [torch.tensor(reward, dtype=torch.float32).unsqueeze(1)]
+    columns += [torch.tensor(x).unsqueeze(1) for x in (next_obs, terminated)]
+    no = torch.zeros(len(obs), 1, dtype=torch.bool)
+    cut = no if truncated is None else torch.tensor(truncated).unsqueeze(1)
+    nan = torch.full((len(obs), 1), torch.nan)
+    return Rollout(*columns, cut, ~no, nan, nan)
+
+
+def cliff(seed):
+    """Return the steps of all sequences of actions, each up to its end."""
+    sequences = list(product((0, 1), repeat=num_states))
+    np.random.default_rng(seed).shuffle(sequences)
+    steps = []
+    for actions in sequences:
+        for state, right in enumerate(actions):
+            top = right and state == num_states - 1
+            steps.append((state, right, float(top), state + 1, bool(top or not right)))
+            if not right:
+                break
+    return rollout_of(*map(list, zip(*steps, strict=True)))
+
+
+def learn(alpha, seed, num_updates, beta=1.0):
+    """Learn Q from the memory of the cliff; return it after each batch."""
+    memory, table = cliff(seed), np.zeros((num_states + 1, 2))
+    buffer = ReplayBuffer(memory.reward.numel(), alpha)
+    buffer.push(memory)
+    generator = torch.Generator().manual_seed(seed)
+    history = [table.copy()]
+    for _ in range(num_updates // 32):
+        batch = buffer.sample(32, generator, gamma=gamma, beta=beta)
+        errors = []
+        columns = (batch.obs, batch.action, batch.reward, batch.next_obs)
+        for s, a, r, s_next, d in zip(
+            *(x.tolist() for x in (*columns, batch.discount)), strict=True
+        ):
+            errors.append(r + d * table[s_next].max() - table[s, a])
+            table[s, a] += errors[-1] / 4
+        buffer.update(batch.place, torch.tensor(errors))
+        history.append(table.copy())
+    return np.array(history)[:, :num_states]
+
+
+def error_of(history):
+    """Return the root mean squared error of Q after each batch."""
+    wanted = np.stack([np.zeros(num_states), exact], 1)
+    return np.sqrt(np.square(history - wanted).mean((1, 2)))
+
+
+runs = {"All alike": learn(0.0, 0, 32_000), "By surprise": learn(0.6, 0, 32_000)}
+states = list(range(1, num_states + 1))
+
+
+def frame(updates):
+    pictures, words = [], []
+    for name, history in runs.items():
+        at = history[updates // 32]
+        alt = (
+            f"{name}. The learned values rise to the exact ones, the last state first."
+        )
+        pictures.append(
+            plot(
+                name,
+                alt,
+                Axis("state", 0.5, 10.5, ticks=(1, 5, 10)),
+                Axis("value of the right action", 0, 1.1, ticks=(0, 0.5, 1)),
+                Mark("bars", states, at[:, 1].clip(0, 1.1).tolist(), "accent"),
+                Mark("line dashed", states, exact.tolist()),
+                width=360,
+            )
+        )
+        error = error_of(history)[updates // 32]
+        words.append(
+            f"{name}: {(at[:, 1] > exact / 2).sum()} of 10 states are half-way,"
+        )
+        words[-1] += f" error {error:.2f}"
+    return pictures, "\n".join(words)
+
+
+times = [0, 960, 1920, 2880, 4000, 6016, 8000, 12000, 16000, 24000, 32000]
+dial("What is learned from a memory", frame, {"updates": times}, start=(2880,))
+
+# %% [markdown]
+# The dashed line is the truth. **Notice** how the value creeps back along the path: a state can
+# learn only from a next state that has learned. Drawn alike, the one step that paid is seen once in
+# 2046 draws. By surprise, each step is looked at once, and after that nearly all draws go to
+# where there is still something to learn.
+
+# %%
+needed = {}
+for name, alpha, budget in (("alike", 0.0, 60_000), ("by surprise", 0.6, 12_000)):
+    below = [error_of(learn(alpha, seed, budget)) < 0.03 for seed in range(1, 11)]
+    needed[name] = [32 * int(flags.argmax()) for flags in below]
+    assert all(flags.any() for flags in below)
+    print(f"{name}: {sorted(needed[name])} updates")
+
+# %% [markdown]
+# Over ten shuffled memories, preference brings the error below 0.03 with a fifth of the updates
+# at most, comparing memory by memory. That is the best case for it: rewards are rare
+# and nothing is random. We come back to the price.
+
+# %% tags=["claims"]
+ratio = np.divide(needed["alike"], needed["by surprise"])
+assert ratio.min() >= 5, "a fifth of the updates at most"
+assert len(cliff(0).reward) == 2046, "2046 steps"
+assert cliff(0).reward.sum() == 1, "only one of them has paid"
+seen = {name: (history[:, :, 1] > exact / 2) for name, history in runs.items()}
+first = {name: flags.argmax(0) for name, flags in seen.items()}
+assert all((np.diff(place) <= 0).all() for place in first.values()), "it creeps back"
 
 # %% [markdown]
 # ## A ring for each environment
+#
+# A memory that is full forgets its oldest step. In an array this takes no copying: a *head* says
+# which row is written next, and from the last row it goes on to the first. Each environment
+# has such a ring of its own. So the step that came after another one stands in the next row, until
+# one of three ends comes: the episode ends, it is cut off, or no newer step is there yet.
+#
+# Why care about the next row? A target may look more than one step ahead. Start at step $t$ and
+# add up rewards, $n$ of them, fewer if an end comes first. Let $m$ be the number of steps that this
+# leaves:
+#
+# $$
+# m = \min \, \{ k \ge 1 : k = n \text{ or } \mathrm{done}_{t+k-1}
+#     \text{ or step } t + k - 1 \text{ is the newest} \} .
+# $$ (replay-window)
+#
+# From this **window** comes a target with the discounted sum of its rewards, and a value at its end:
+#
+# $$
+# \sum_{k=0}^{m-1} \gamma^k r_{t+k}
+#     + \gamma^m \, (1 - \mathrm{te}_{t+m-1}) \max_a Q(s'_{t+m-1}, a) .
+# $$ (replay-target)
+#
+# It is the $n$-step return {eq}`n-step-return` with the best action's value for a critic. (Its
+# rewards were earned by older policies, and nothing corrects for that; {doc}`dqn` says why it is done all
+# the same.) Three things are easy to get wrong here. The power of $\gamma$ is that of the steps which
+# are really there. A truncated window keeps its value. And the state at the end is the true
+# successor, which is why a step stores it: the next row belongs to another episode already.
+#
+# Below is a ring of ten rows. The head has been around, so the oldest step, 4, stands behind the newest, 13.
+
+# %% tags=["hide-input"]
+from literate_rl.replay import Rings
+from literate_rl.workshop.pictures import Picture
+
+numbers = list(range(14))
+flags = {name: [False] * 14 for name in ("terminated", "truncated")}
+flags["terminated"][7], flags["truncated"][10] = True, True
+ring = Rings(10)
+ring.push(rollout_of(numbers, [0] * 14, [1.0] * 14, [k + 1 for k in numbers], **flags))
+
+
+def window_of(step, num_steps):
+    """Return number of steps and discount of a window, from the ring."""
+    reward, _, discount = ring.window(np.array([step % 10]), num_steps, 0.5)
+    # The rewards are 1, 1/2, 1/4, …, so their sum tells how many there are.
+    return round(1 - np.log2(2 - reward[0])), discount[0]
+
+
+def draw(step, num_steps):
+    picture = Picture(
+        "A ring and a window in it",
+        "Ten cells with the steps 10 to 13 and 4 to 9. Step 7 is terminated, step 10 "
+        "truncated, step 13 the newest. A bracket below shows the steps of the window.",
+        width=500,
+    )
+    tones = {0: "second", 7: "second", 3: "accent"}
+    order = [10, 11, 12, 13, 4, 5, 6, 7, 8, 9]
+    boxes = picture.cells(28, 30, order, tones, width=44, gap=4)
+    for place, words in {7: "terminated", 0: "cut", 3: "newest"}.items():
+        picture.text(max(boxes[place].x, 28), 4, words, tones[place])
+    picture.arrow((boxes[4].x, 112), (boxes[4].x, 94), "head", "quiet", side=-1)
+    count, discount = window_of(step, num_steps)
+    places = [(step + k) % 10 for k in range(count)]
+    brackets = ""
+    # A window that goes on in the first row has two brackets.
+    for part in (
+        [p for p in places if p >= places[0]],
+        [p for p in places if p < places[0]],
+    ):
+        if part:
+            left, right = boxes[part[0]].x - 20, boxes[part[-1]].x + 20
+            brackets += f"M{left:.0f},54V64H{right:.0f}V54"
+    picture.path(brackets, "accent", "thick")
+    picture.path(f"M{boxes[places[0]].x:.0f},74h0", "accent", "dots")
+    picture.reach(-6, 125)
+    words = "nothing" if discount == 0 else f"γ{'' if count == 1 else '^' + str(count)}"
+    rewards = f"{count} reward{'s' * (count > 1)}, from step {step}"
+    rewards += f" to {step + count - 1}" * (count > 1)
+    value = f"the value of what step {step + count - 1} led to counts {words}"
+    return [picture], f"{rewards}; {value}"
+
+
+dial(
+    "Windows in a ring",
+    draw,
+    {"start": list(range(4, 14)), "n": [1, 2, 3, 4, 5]},
+    start=(9, 3),
+)
+
+# %% [markdown]
+# **Notice** that every step can be a start, those before an end too: their windows are shorter,
+# and that is all. And the window of step 9 runs on in the first row, as if there were no seam.
+#
+# ## Line by line: rings and windows
+#
+# All rings lie in one array for each field, row by row, and a row has one place for each environment.
+# So *one step later* is always the same distance further on, as many places as there are environments,
+# and the seam is a remainder. The arrays take the shape and the dtype of the first rollout. So a
+# picture stays bytes; as float32 it would need four times the memory.
+
+
+# %% tags=["export"]
+STORED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+
+
+class Rings:
+    """The last steps of some environments, one ring for each.
+
+    Args:
+        capacity: Steps that it holds at most, all environments together; what does not
+            divide among them is left out.
+
+    Attributes:
+        fields: An array for each of ``STORED``, with time first and then environments,
+            both as one dimension of ``places``.
+        head: The row that is written next, for each environment.
+        count: Steps that are stored, for each environment.
+    """
+
+    @checked
+    def __init__(self, capacity: Count) -> None:
+        self.capacity = capacity
+        self.form: dict[str, Any] = {}
+        self.fields: dict[str, NDArray[Any]] = {}
+        self.head = self.count = np.zeros(0, np.int64)
+
+    def reserve(self, form: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
+        """Make empty rings for rows of these shapes ``(B, *)`` and dtypes."""
+        self.form, self.num_envs = form, form["reward"][0][0]
+        self.length = self.capacity // self.num_envs
+        if self.length < 1:
+            raise ValueError(
+                f"capacity must be at least 1 for each of {self.num_envs} "
+                f"environments, got {self.capacity}"
+            )
+        self.places = self.length * self.num_envs
+        self.fields = {
+            name: np.zeros((self.places, *shape[1:]), dtype)
+            for name, (shape, dtype) in form.items()
+        }
+        self.head, self.count = np.zeros((2, self.num_envs), np.int64)
+
+    @checked
+    def push(self, rollout: Rollout) -> NDArray[Any]:
+        """Write steps over the oldest ones; return their places.
+
+        A rollout goes on where the last one ended; call ``cut`` first if it does not.
+        """
+        arrays = {name: getattr(rollout, name).cpu().numpy() for name in STORED}
+        form = {name: (x.shape[1:], x.dtype) for name, x in arrays.items()}
+        if not self.fields:
+            self.reserve(form)
+        elif form != self.form:
+            raise ValueError(f"rollout must be like the first, {self.form}, got {form}")
+
+        # Steps that did not happen are left out, so each ring counts its own. Of a
+        # rollout longer than the ring only the last steps stay.
+        real = rollout.real.cpu().numpy()
+        number = real.cumsum(0)
+        total = number[-1]
+        step, env = np.nonzero(real & (number > total - self.length))
+
+        # The first new step goes to the head's row, the others behind it.
+        row = (self.head[env] + number[step, env] - 1) % self.length
+        place: NDArray[np.int64] = row * self.num_envs + env
+        for name, x in arrays.items():
+            self.fields[name][place] = x[step, env]
+        self.head = (self.head + total) % self.length
+        self.count = np.minimum(self.count + total, self.length)
+        return place
+
+    def newest(self) -> NDArray[np.int64]:
+        """Return the place of each environment's newest step."""
+        row = (self.head - 1) % self.length
+        return row * self.num_envs + np.arange(self.num_envs)
+
+    def cut(self) -> None:
+        """Mark the newest steps as truncated, as a reset from outside does."""
+        if self.fields:
+            self.fields["truncated"][self.newest()[self.count > 0]] = True
+
+    def window(
+        self, place: NDArray[np.int64], num_steps: int, gamma: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+        """Look ahead from some places.
+
+        Returns:
+            The summed rewards, the place of the last step, and what the value behind it
+            counts.
+        """
+        # The places of n steps, one row for each; the seam is a remainder.
+        ahead = np.arange(num_steps)[:, None]
+        places = (place + self.num_envs * ahead) % self.places
+
+        # Where a window has to end: the three kinds of {eq}`replay-window`.
+        terminated = self.fields["terminated"][places]
+        last = terminated | self.fields["truncated"][places]
+        last |= places == self.newest()[place % self.num_envs]
+
+        # A step belongs to the window if none before it was the last.
+        inside = np.ones_like(last)
+        inside[1:] = ~np.logical_or.accumulate(last[:-1])
+        m = inside.sum(0)
+
+        # The two parts of the target {eq}`replay-target`. Behind the end anything may
+        # stand, even what is not a number, so it is not multiplied by zero.
+        reward = np.where(inside, self.fields["reward"][places], 0.0)
+        total = (float(gamma) ** ahead * reward).sum(0)
+        ending = m - 1, np.arange(len(place))
+        discount = np.where(terminated[ending], 0.0, float(gamma) ** m)
+        return total, places[ending], discount
+
+    def draw(self, number: int, generator: torch.Generator) -> NDArray[np.int64]:
+        """Draw places of steps, all alike and with replacement."""
+        stored = int(self.count.sum())
+        chosen = torch.randint(stored, (number,), generator=generator).numpy()
+        # Number the steps ring by ring: which ring holds the chosen one, in which row?
+        ends = self.count.cumsum()
+        env = np.searchsorted(ends, chosen, side="right")
+        row = chosen - (ends - self.count)[env]
+        place: NDArray[np.int64] = row * self.num_envs + env
+        return place
+
+
+# %% [markdown]
+# Two moments deserve a word. *Phantom rows*: an environment that resets in the next step makes one
+# row for each episode in which nothing happened ({doc}`agents`). It is not stored, so two rings may
+# hold different numbers of steps. *Cuts*: when a run is saved, its environments are reset, and so
+# the step behind the newest one will belong to another episode. `cut` says so. A run that goes on
+# and a run that is resumed do the same, and end with the same bits.
+
+# %% [markdown]
+# ## Draw by surprise
+#
+# **Prioritised replay** {cite:p}`schaul2016` gives each step a priority $u_i$: the size of its TD
+# error when it was last drawn. A new step has not been drawn yet, so it gets the largest priority
+# that was ever given, and is seen soon. A draw takes step $i$ with probability
+#
+# $$
+# P_i = \frac{u_i^{\alpha_u}}{\sum_k u_k^{\alpha_u}} .
+# $$ (replay-preference)
+#
+# With $\alpha_u = 0$ all steps are alike. With $\alpha_u = 1$ a step that surprises twice as much is
+# drawn twice as often. In between, 0.5 or 0.6 as a rule, an old priority that is no longer
+# right does less harm. We call $u_i^{\alpha_u}$ the **mass** of a step.
+#
+# How does one draw by mass? Lay the masses side by side in a row, put a mark somewhere on it by
+# chance, and take the step that it falls on. The ends of the masses in the row are cumulative sums, and
+# a binary search finds the place. But each batch changes some masses, and then all sums behind
+# them change. With a million steps that is a million additions for a batch of 32.
+#
+# A **sum tree** adds up groups, then groups of groups, and so on,
+#
+# $$
+# S^{(l)}_g = \sum_{j=0}^{b-1} S^{(l+1)}_{g b + j} ,
+# $$ (replay-sums)
+#
+# where $S^{(l)}_g$ is sum number $g$ of level $l$, the lowest level are the masses, and $b$ is the
+# size of a group. Changing a mass changes one sum in each level. And a mark $x$ finds its way from the top: in each
+# level it falls on one member $j$ of a group, and below it is counted from where that member begins:
+#
+# $$
+# S_0 + \dots + S_{j-1} \le x < S_0 + \dots + S_j , \qquad
+# x \leftarrow x - (S_0 + \dots + S_{j-1}) .
+# $$ (replay-walk)
+#
+# Touch a leaf. Its priority changes its own width and the sums above it, nothing else.
+# The dashed mark stays where it is. The numbers come from the code below.
+
+# %% tags=["hide-input"]
+from literate_rl.replay import SumTree
+
+masses = np.array([1, 2, 1, 3, 1, 1, 2, 1.0])
+point = 0.62  # where the mark is, as a share of the total
+
+
+def touch(leaf, priority):
+    tree = SumTree(8, branching=2, root=2)
+    tree.update(np.arange(8), masses)
+    tree.update(np.array([leaf - 1]), np.array([float(priority)]))
+    rows = [np.array([tree.total]), *(level.ravel() for level in tree.levels)]
+    found = int(tree.find(np.array([point * tree.total]))[0])
+    picture = Picture(
+        "A sum tree as rows of intervals",
+        "Four rows, each of the whole width: one sum, two, four, and eight leaves. The "
+        "leaf that is touched and the sums above it are filled; a mark goes down through "
+        "one interval of each row.",
+        width=500,
+    )
+
+    def interval(depth, number):
+        ends = 12 + 476 * np.concatenate([[0], rows[depth].cumsum()]) / tree.total
+        left, right = ends[number] + 1, ends[number + 1] - 1
+        top = 44 * depth
+        return f"M{left:.1f},{top}H{right:.1f}V{top + 34}H{left:.1f}Z"
+
+    for depth, row in enumerate(rows):
+        above, walked = (leaf - 1) >> (3 - depth), found >> (3 - depth)
+        picture.path(interval(depth, above), "accent", "band")
+        picture.path(interval(depth, walked), "second", "band")
+        for number in range(len(row)):
+            picture.path(interval(depth, number))
+    x = 12 + 476 * point
+    picture.path(f"M{x:.1f},-12V178", "second", "dashed")
+    picture.reach(-14, 180)
+    chain = [f"{rows[d][(leaf - 1) >> (3 - d)]:g}" for d in (3, 2, 1, 0)]
+    share = priority / tree.total
+    hits = f"The mark at {point * tree.total:.2f} falls on leaf {found + 1}."
+    words = f"Leaf {leaf} is {chain[0]}; the sums above it are {', '.join(chain[1:])}. "
+    return [picture], f"{words}P = {chain[0]}/{chain[3]} = {share:.2f}.\n{hits}"
+
+
+dial(
+    "Sums above a leaf",
+    touch,
+    {"leaf": list(range(1, 9)), "its priority": [0.5, 1, 2, 4, 8]},
+    start=(4, 4),
+)
+
+# %% [markdown]
+# ## Line by line: the tree
+#
+# Most code has pairs for groups, and walks for one mark after the other. Here the marks of a whole
+# batch walk together, one NumPy call for all. Then the number of levels is what costs, and
+# groups of 16 need a quarter of them. And why go up to a single sum? To add up a few thousand
+# numbers takes no longer than to walk down one more level. So our tree ends in a **root** of at
+# most 4096 sums, one large group that all marks share.
+
+
+# %% tags=["export"]
+class SumTree:
+    """Masses, the sums of their groups, the sums of those groups, and so on.
+
+    Args:
+        capacity: Number of masses, all zero at first.
+        branching: Members of a group.
+        root: Members that the last group, the root, may have.
+
+    Attributes:
+        levels: Groups ``(groups, members)``: the root, which is one group, and so on
+            down to the masses.
+    """
+
+    @checked
+    def __init__(
+        self,
+        capacity: Count,
+        branching: Annotated[int, Ge(2)] = 16,
+        root: Count = 4096,
+    ) -> None:
+        self.branching = branching
+        self.levels: list[NDArray[np.float64]] = []
+        # From the masses up, until what is left may be the root. The last group of a
+        # level is filled up with zeros.
+        size: int = capacity
+        while size > root:
+            size = -(-size // branching)
+            self.levels.insert(0, np.zeros((size, branching)))
+        self.levels.insert(0, np.zeros((1, size)))
+
+    @property
+    def mass(self) -> NDArray[np.float64]:
+        """The masses, as a view, with some zeros behind the last."""
+        return self.levels[-1].reshape(-1)
+
+    @property
+    def total(self) -> float:
+        """The sum of all masses."""
+        return float(self.levels[0].sum())
+
+    @checked
+    def update(self, index: Int[np.ndarray, "N"], mass: Float[np.ndarray, "N"]) -> None:
+        """Change some masses; where an index comes twice, the last one counts."""
+        sums: Any = mass
+        for level in reversed(self.levels):
+            level.reshape(-1)[index] = sums
+            # Every group that has changed is added up anew {eq}`replay-sums`. (To add
+            # the difference instead would save little and let the sums drift.)
+            index = index // level.shape[1]
+            sums = level.take(index, 0).sum(1)
+
+    @checked
+    def find(self, mark: Float[np.ndarray, "N"]) -> NDArray[Any]:
+        """Return which mass each mark falls on, from 0 to ``total``."""
+        # In the root all marks look at the same ends, so one binary search will do.
+        # Rounding may put a mark at the very end; it belongs before it.
+        ends = self.levels[0][0].cumsum()
+        mark = np.minimum(mark, np.nextafter(ends[-1], 0.0))
+        index = np.searchsorted(ends, mark, side="right")
+        mark = mark - np.where(index > 0, ends[index - 1], 0.0)
+
+        # One step of the walk {eq}`replay-walk` for each level below, now with a
+        # group for each mark.
+        first = np.arange(len(mark)) * self.branching
+        for level in self.levels[1:]:
+            ends = level.take(index, 0).cumsum(1)
+            mark = np.minimum(mark, np.nextafter(ends[:, -1], 0.0))
+            member = (ends > mark[:, None]).argmax(1)
+            begin = ends.take(first + member - 1)
+            mark = mark - np.where(member > 0, begin, 0.0)
+            index = index * self.branching + member
+        return index
+
+
+# %% [markdown]
+# A mass of zero has no width. So a place where no step is stored yet is never drawn, not even
+# when rounding pushes a mark over the end of a group.
+#
+# ## When is no tree needed?
+#
+# A tree whose root holds all masses is no tree but a plain cumulative sum. When is that enough? Here
+# is the time to draw a batch of 64 and give it new priorities, for memories of many sizes, as
+# `make bench` measured it ({doc}`/docs/results` has the table, with two other forms).
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two logarithmic axes. The time of a cumulative sum rises from about 40 to several thousand microseconds between a thousand and a million entries; that of a tree of pairs rises slowly from about 100 to 400; that of SumTree stays near 60"}}
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+from literate_rl.workshop.runs import read_rows
+
+above = (Path.cwd(), *Path.cwd().parents)
+folders = (place / "benchmarks" / "results" for place in above)
+rows = read_rows(next(filter(Path.is_dir, folders), Path.cwd()) / "replay.csv")
+times = {}
+for row in rows:
+    if row["case"].startswith("B = 64, "):
+        entries = int(row["case"].split()[3])
+        times.setdefault(row["method"], {})[entries] = float(row["microseconds"])
+fig, axis = plt.subplots(figsize=(5.5, 3))
+for (name, points), style in zip(times.items(), ("s--", "v:", "o-"), strict=True):
+    axis.loglog(list(points), list(points.values()), style, label=name)
+axis.set_xlabel("entries")
+axis.set_ylabel("µs for a batch of 64")
+axis.legend(fontsize=8)
+fig.tight_layout()
+
+# %% [markdown]
+# ## What a preference does to a mean
+#
+# A step with a large error is drawn often. Is that only faster, or also different? Take the
+# smallest task there is: one state, one action, and a lottery that pays 10 with probability 0.1
+# and else nothing. Its value is 1, the mean. A value $q$ that learns from draws comes to rest where
+# steps up and down cancel. With $\alpha_u = 1$ that is where
+# $0.1\, (10 - q) \cdot (10 - q) = 0.9\, q \cdot q$, because an error counts once as a step and once
+# more as a preference. So $q = 2.5$. The learner believes in a lottery that is two and a half times as
+# good as it is, however long it learns.
+#
+# **Importance weights** undo that. A step that is drawn $N P_i$ times as often as among $N$
+# equals counts that much less,
+#
+# $$
+# w_i = \frac{(N P_i)^{-\beta_w}}{\max_k \, (N P_k)^{-\beta_w}} ,
+# $$ (replay-weight)
+#
+# where the maximum is over the batch: weights only ever make steps smaller, never larger. With
+# $\beta_w = 1$ a weighted mean over draws is a mean over the memory, up to that common factor.
+
+
+# %% tags=["export"]
+@checked
+def importance_weights(
+    probability: Float[Tensor, "N"], count: Count, beta: Fraction = 1.0
+) -> Float[Tensor, "N"]:
+    """Return the weights that undo a preference, the largest of them 1.
+
+    Args:
+        probability: The chance that each of these entries had in one draw.
+        count: Number of entries in the memory.
+        beta: How far the preference is undone; 1 is fully.
+
+    Source: Schaul et al. 2016, section 3.4.
+    """
+    # Here is {eq}`replay-weight`. An entry without a chance cannot have been drawn, and
+    # its infinite weight shows here.
+    weight = (count * probability) ** -beta
+    weight = weight / weight.max()
+    check_finite(weight, probability=probability)
+    return weight
+
+
+# %% [markdown]
+# Then why not always 1? Because weights take back much of what the preference was for: the step that
+# surprised most makes the smallest step. Early on, everything is biased anyway: the targets are
+# guesses and the policy changes. The bias matters at the end, when the values are meant to settle. So
+# $\beta_w$ starts low, at 0.4 or so, and goes up to 1 in a straight line over the training.
+#
+# ## Line by line: the buffer
+#
+# `ReplayBuffer` puts the parts together: rings, windows, and a tree if there is a preference. One
+# detail is new. A batch of $B$ could have $B$ marks anywhere. Instead the row is cut into $B$ equal
+# pieces and each gets one mark. Every step keeps its expected number of draws, but the
+# batch varies less.
 
 
 # %% tags=["export"]
 class Batch(NamedTuple):
-    """Windows of a replay buffer: where each began, what it paid, where it led.
+    """Windows of a buffer: where each began, what it paid, where it led.
 
     Attributes:
         obs: What the agent saw, ``(N, *)``, in the dtype that was pushed.
         action: What it did, ``(N, *)``.
-        reward: Discounted sum of the rewards of the window.
+        reward: Discounted sum of the window's rewards.
         next_obs: Where its last step led, ``(N, *)``.
         discount: What the value of ``next_obs`` counts: a power of gamma, or 0 where
-            the window terminated.
-        weight: Importance weight, 1 without a preference.
+            the window ended in a termination.
+        weight: Importance weight; 1 without a preference.
         place: Where in the buffer it began, for ``ReplayBuffer.update``.
     """
 
@@ -75,171 +710,41 @@ class Batch(NamedTuple):
         return Batch(*(field.to(device) for field in self))
 
 
-# %% tags=["export"]
-class SumTree:
-    """Masses, and the sums of their groups, the sums of those groups, and so on.
-
-    Args:
-        capacity: Number of masses, zero at first.
-        branching: How many of them, or of sums, are one group.
-
-    Attributes:
-        levels: Groups ``(groups, branching)`` from the root, which is a single group,
-            to the masses themselves.
-    """
-
-    @checked
-    def __init__(self, capacity: Count, branching: Annotated[int, Ge(2)] = 16) -> None:
-        self.branching = branching
-        self.levels: list[NDArray[np.float64]] = []
-        groups: int = capacity
-        while groups > 1 or not self.levels:
-            groups = -(-groups // branching)
-            self.levels.insert(0, np.zeros((groups, branching)))
-
-    @property
-    def total(self) -> float:
-        """Sum of all masses."""
-        return float(self.levels[0].sum())
-
-    @property
-    def mass(self) -> NDArray[np.float64]:
-        """The masses, a view of the lowest level with a few zeros behind the last."""
-        return self.levels[-1].reshape(-1)
-
-    @checked
-    def update(self, index: Int[np.ndarray, "N"], mass: Float[np.ndarray, "N"]) -> None:
-        """Give some leaves a new mass; of equal indices the last counts."""
-        # From the masses to the root, every group that changed is added up anew.
-        sums: Any = mass
-        for level in reversed(self.levels):
-            level.reshape(-1)[index] = sums
-            index = index // self.branching
-            sums = level[index].sum(1)
-
-    @checked
-    def find(self, mark: Float[np.ndarray, "N"]) -> NDArray[np.int64]:
-        """Return the leaf at each mark, 0 to ``total``, with all masses in a row."""
-        index, row = np.zeros(len(mark), np.int64), np.arange(len(mark))
-        for level in self.levels:
-            # Where each member of the group ends.
-            ends = level[index].cumsum(1)
-            # Rounding may place a mark at or behind the last end. It belongs before it.
-            mark = np.minimum(mark, np.nextafter(ends[:, -1], 0.0))
-            # The mark lies in the first member that ends behind it.
-            member = (ends > mark[:, None]).argmax(1)
-            # Below, the mark is counted from where that member begins.
-            mark = mark - np.where(member > 0, ends[row, member - 1], 0.0)
-            index = index * self.branching + member
-        return index
-
-
-# %% tags=["export"]
-@checked
-def importance_weights(
-    probability: Float[Tensor, "N"], count: Count, beta: Fraction = 1.0
-) -> Float[Tensor, "N"]:
-    """Return the weights that undo a preference, the largest of them 1.
-
-    Args:
-        probability: The chance that each entry had in one draw.
-        count: Number of entries in the buffer.
-        beta: How far the preference is undone; 1 is fully.
-
-    Source: Schaul et al. 2016, section 3.4.
-    """
-    weight = (count * probability) ** -beta
-    weight = weight / weight.max()
-    check_finite(weight, probability=probability)
-    return weight
-
-
-# %% tags=["export"]
-STORED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-
-
 class ReplayBuffer:
     """The last steps of some environments, drawn alike or by priority.
 
-    Each environment has a ring of its own. The memory is reserved at the first push,
-    in the shapes and dtypes of what is pushed.
-
     Args:
-        capacity: Steps that it holds at most, all environments together; what does not
-            divide among them is left out.
+        capacity: Steps that it holds at most, all environments together.
         alpha: How strongly large priorities are preferred; 0 is not at all.
-        branching: Size of the groups of the ``SumTree``.
+
+    Attributes:
+        rings: The steps.
+        tree: Their masses, None without a preference.
+        largest: The largest priority ever given.
     """
 
     @checked
-    def __init__(
-        self,
-        capacity: Count,
-        alpha: NonNegative = 0.0,
-        branching: Annotated[int, Ge(2)] = 16,
-    ) -> None:
-        self.capacity, self.alpha, self.branching = capacity, alpha, branching
-        self.fields: dict[str, NDArray[Any]] = {}
+    def __init__(self, capacity: Count, alpha: NonNegative = 0.0) -> None:
+        self.rings, self.alpha = Rings(capacity), alpha
         self.tree: SumTree | None = None
-        self.count = self.head = np.zeros(0, np.int64)
+        self.largest = 1.0
 
     def __len__(self) -> int:
-        return int(self.count.sum())
+        return int(self.rings.count.sum())
 
-    def reserve(self, num_envs: int, examples: Mapping[str, NDArray[Any]]) -> None:
-        """Make empty rings for rows like the examples."""
-        self.num_envs, self.length = num_envs, self.capacity // num_envs
-        if self.length < 1:
-            raise ValueError(
-                f"capacity must be at least 1 for each of {num_envs} environments, "
-                f"got {self.capacity}"
-            )
-        self.places = self.length * num_envs
-        self.fields = {
-            name: np.zeros((self.places, *row.shape[1:]), row.dtype)
-            for name, row in examples.items()
-        }
-        self.count = np.zeros(num_envs, np.int64)
-        self.head = np.zeros(num_envs, np.int64)
-        self.largest = 1.0
-        if self.alpha > 0:
-            self.tree = SumTree(self.places, self.branching)
-
-    @property
-    def newest(self) -> NDArray[np.int64]:
-        """Place of the newest step of each environment that has one."""
-        place = (self.head - 1) % self.length * self.num_envs + np.arange(self.num_envs)
-        return place[self.count > 0]
-
-    @checked
     def push(self, rollout: Rollout) -> None:
         """Write steps over the oldest ones; a new one gets the largest priority so far.
 
-        A rollout goes on where the last one ended; call ``cut`` where it does not.
+        A rollout goes on where the last one ended; call ``cut`` first if it does not.
         """
-        arrays = {name: getattr(rollout, name).cpu().numpy() for name in STORED}
-        real = rollout.real.cpu().numpy()
-        num_envs = real.shape[1]
-        if not self.fields:
-            self.reserve(num_envs, {name: x[0] for name, x in arrays.items()})
-        # The how-manieth real step of its environment is each? Of a rollout longer than
-        # the ring only the end stays.
-        order = real.cumsum(0)
-        number = order[-1]
-        step, env = np.nonzero(real & (order > number - self.length))
-        row = (self.head[env] + order[step, env] - 1) % self.length
-        index = row * num_envs + env
-        for name, x in arrays.items():
-            self.fields[name][index] = x[step, env]
-        self.head = (self.head + number) % self.length
-        self.count = np.minimum(self.count + number, self.length)
-        if self.tree is not None:
-            self.tree.update(index, np.full(len(index), self.largest**self.alpha))
+        place = self.rings.push(rollout)
+        if self.alpha > 0:
+            self.tree = self.tree or SumTree(self.rings.places)
+            self.tree.update(place, np.full(len(place), self.largest**self.alpha))
 
     def cut(self) -> None:
-        """Mark the newest step of each environment as truncated, as a reset does."""
-        if self.fields:
-            self.fields["truncated"][self.newest] = True
+        """Mark the newest steps as truncated, as a reset from outside does."""
+        self.rings.cut()
 
     @checked
     def sample(
@@ -255,111 +760,142 @@ class ReplayBuffer:
         Args:
             batch_size: Number of windows.
             generator: Where the chance comes from.
-            num_steps: Steps in a window, fewer where an episode or the ring ends.
-            gamma: Discount of a step.
-            beta: How far importance weights undo the preference; 1 is fully.
+            num_steps: Steps of a window that meets no end.
+            gamma: Discount of each step.
+            beta: How far the weights undo the preference; 1 is fully.
         """
         if not len(self):
             raise ValueError("the buffer must hold a step, got an empty one")
+        weight: Any = np.ones(batch_size)
         if self.tree is None:
-            index, weight = self.draw_alike(batch_size, generator), np.ones(batch_size)
+            place = self.rings.draw(batch_size, generator)
         else:
-            index = self.draw_by_priority(self.tree, batch_size, generator)
-            probability = torch.from_numpy(self.tree.mass[index] / self.tree.total)
+            # One mark in each piece of the row of masses.
+            chance = torch.rand(batch_size, generator=generator, dtype=torch.float64)
+            mark = (np.arange(batch_size) + chance.numpy()) / batch_size
+            total = self.tree.total
+            place = self.tree.find(mark * total)
+            # The probabilities {eq}`replay-preference` of what was drawn.
+            probability = torch.from_numpy(self.tree.mass[place] / total)
             weight = importance_weights(probability, len(self), beta).numpy()
-        reward, last, discount = self.window(index, num_steps, gamma)
-        dtype = self.fields["reward"].dtype
-        columns = (
-            self.fields["obs"][index],
-            self.fields["action"][index],
-            reward.astype(dtype),
-            self.fields["next_obs"][last],
-            discount.astype(dtype),
-            weight.astype(dtype),
-            index,
+
+        # From each place look ahead; observation and action are those of the start.
+        reward, last, discount = self.rings.window(place, num_steps, gamma)
+        fields = self.rings.fields
+        numbers = [x.astype(fields["reward"].dtype) for x in (reward, discount, weight)]
+        arrays = (
+            fields["obs"].take(place, 0),
+            fields["action"].take(place, 0),
+            numbers[0],
+            fields["next_obs"].take(last, 0),
+            *numbers[1:],
+            place,
         )
-        return Batch(*map(torch.from_numpy, columns))
-
-    def draw_alike(
-        self, batch_size: int, generator: torch.Generator
-    ) -> NDArray[np.int64]:
-        """Draw places, all equally likely."""
-        draw = torch.randint(len(self), (batch_size,), generator=generator).numpy()
-        ends = self.count.cumsum()
-        env = np.searchsorted(ends, draw, side="right")
-        row = draw - (ends - self.count)[env]
-        index: NDArray[np.int64] = row * self.num_envs + env
-        return index
-
-    def draw_by_priority(
-        self, tree: SumTree, batch_size: int, generator: torch.Generator
-    ) -> NDArray[np.int64]:
-        """Draw places by their mass, one from each of N equal slices of the total."""
-        chance = torch.rand(batch_size, generator=generator, dtype=torch.float64)
-        slices = (np.arange(batch_size) + chance.numpy()) / batch_size
-        return tree.find(slices * tree.total)
-
-    def window(
-        self, index: NDArray[np.int64], num_steps: int, gamma: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-        """Follow steps; return their summed reward, their last place and a discount."""
-        # One step later is one row further down, in a ring.
-        offsets = np.arange(num_steps)[:, None] * self.num_envs
-        place = (index + offsets) % self.places
-        terminated = self.fields["terminated"][place]
-        ends = terminated | self.fields["truncated"][place]
-        newest = np.zeros(self.num_envs, np.int64)
-        newest[self.count > 0] = self.newest
-        ends |= place == newest[index % self.num_envs]
-        # A step is in the window if none before it was the last.
-        inside = np.ones_like(ends)
-        inside[1:] = ~np.logical_or.accumulate(ends[:-1], axis=0)
-        steps = inside.sum(0)
-        power = float(gamma) ** np.arange(num_steps)[:, None]
-        reward = np.where(inside, power * self.fields["reward"][place], 0.0).sum(0)
-        ending = steps - 1, np.arange(len(index))
-        discount = np.where(terminated[ending], 0.0, float(gamma) ** steps)
-        return reward, place[ending], discount
+        return Batch(*map(torch.from_numpy, arrays))
 
     @checked
     def update(self, place: Int[Tensor, "N"], priority: Float[Tensor, "N"]) -> None:
-        """Give entries that were drawn their new priorities; the sign does not count.
+        """Give steps new priorities, such as TD errors, whose sign does not count.
 
         Without a preference nothing happens.
         """
         if self.tree is None:
             return
-        check_index(self.places, place=place)
+        check_index(self.rings.places, place=place)
         check_finite(priority, priority=priority)
-        # What is learned for now may surprise again, so no priority is zero.
+        # What is right today may be wrong tomorrow, so no priority is quite zero.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()
         self.largest = max(self.largest, float(size.max()))
         self.tree.update(place.cpu().numpy(), size**self.alpha)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is stored; the tensors share the buffer's memory."""
-        if not self.fields:
+        """Return what is stored. The tensors share the buffer's memory."""
+        rings = self.rings
+        if not rings.fields:
             return {}
-        used = int(self.count.max()) * self.num_envs
-        fields = {name: torch.from_numpy(x[:used]) for name, x in self.fields.items()}
+        # Rows that nothing was written to need not be saved.
+        used = int(rings.count.max()) * rings.num_envs
+        state = {name: torch.from_numpy(x[:used]) for name, x in rings.fields.items()}
         if self.tree is not None:
-            fields["mass"] = torch.from_numpy(self.tree.mass[:used])
-        rings = {"head": self.head.tolist(), "count": self.count.tolist()}
-        return {"capacity": self.capacity, "largest": self.largest, **rings, **fields}
+            state["mass"] = torch.from_numpy(self.tree.mass[:used])
+        numbers = {"capacity": rings.capacity, "largest": self.largest}
+        marks = {"head": rings.head.tolist(), "count": rings.count.tolist()}
+        return {**state, **numbers, **marks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hold what ``state_dict`` returned, and nothing else."""
+        rings = self.rings = Rings(self.rings.capacity)
+        self.tree, self.largest = None, 1.0
         if not state:
-            self.__init__(self.capacity, self.alpha, self.branching)  # type: ignore[misc]
             return
-        if state["capacity"] != self.capacity or ("mass" in state) != (self.alpha > 0):
-            raise ValueError("the state must be that of a buffer with these settings")
-        arrays = {name: state[name].cpu().numpy() for name in STORED}
-        self.reserve(len(state["head"]), arrays)
-        for name, x in arrays.items():
-            self.fields[name][: len(x)] = x
-        self.head, self.count = (np.array(state[k]) for k in ("head", "count"))
+        capacity, preference = state["capacity"], "mass" in state
+        if (capacity, preference) != (rings.capacity, self.alpha > 0):
+            raise ValueError(
+                f"state must be that of a buffer with capacity {rings.capacity} and "
+                f"alpha {self.alpha:g}, got capacity {capacity} "
+                f"{'with' if preference else 'without'} a preference"
+            )
+        stored = {name: state[name].cpu().numpy() for name in STORED}
+        num_envs = len(state["head"])
+        rings.reserve(
+            {name: ((num_envs, *x.shape[1:]), x.dtype) for name, x in stored.items()}
+        )
+        for name, x in stored.items():
+            rings.fields[name][: len(x)] = x
+        rings.head, rings.count = (np.array(state[name]) for name in ("head", "count"))
         self.largest = state["largest"]
-        if self.tree is not None:
-            mass = state["mass"].numpy()
+        if preference:
+            mass = state["mass"].cpu().numpy()
+            self.tree = SumTree(rings.places)
             self.tree.update(np.arange(len(mass)), mass)
+
+
+# %% [markdown]
+# The tensors of `state_dict` are the buffer's own memory, not copies, and a checkpoint writes
+# them to the file piece by piece ({doc}`workshop/runs`). So saving a buffer of ten gigabytes needs no
+# ten gigabytes more.
+#
+# ## See it: a lottery
+#
+# Here is the lottery, drawn by priority with $\alpha_u = 0.6$, and what the value comes to for some
+# $\beta_w$. The same balance as above gives the lines: the preference's power is $\alpha_u$ and the
+# weights take $\alpha_u \beta_w$ of it away, so $q = 10 / (1 + 9^{1 / (1 + \alpha_u (1 - \beta_w))})$.
+
+# %%
+tickets = 1000
+pays = [10.0 * (k % 10 == 0) for k in range(tickets)]
+ends = [True] * tickets
+lottery = rollout_of([0] * tickets, [0] * tickets, pays, [0] * tickets, ends)
+
+
+def value_of_lottery(beta, alpha=0.6, num_batches=2000):
+    """Learn the lottery's value; return its mean over the second half."""
+    buffer = ReplayBuffer(tickets, alpha)
+    buffer.push(lottery)
+    generator, value, values = torch.Generator().manual_seed(0), 1.0, []
+    for _ in range(num_batches):
+        batch = buffer.sample(32, generator, beta=beta)
+        error = batch.reward - value
+        # Once all tickets have an honest priority, it follows the value.
+        value += 0.02 * (batch.weight * error).mean().item()
+        buffer.update(torch.arange(tickets), lottery.reward[:, 0] - value)
+        values.append(value)
+    return np.mean(values[num_batches // 2 :])
+
+
+betas = [0.0, 0.25, 0.5, 0.75, 1.0]
+found = [value_of_lottery(beta) for beta in betas]
+expected = [10 / (1 + 9 ** (1 / (1 + 0.6 * (1 - beta)))) for beta in betas]
+for beta, value, line in zip(betas, found, expected, strict=True):
+    print(f"β = {beta:.2f}: value {value:.2f}, by the balance {line:.2f}")
+
+# %% [markdown]
+# **Notice** that only $\beta_w = 1$ learns the truth, 1. Where a target is random, the steps with
+# large errors are those with luck, good or bad, and not those that can teach something: the noise
+# never becomes less. On the cliff nothing was random, and that is why the preference could shine.
+
+# %% tags=["claims"]
+assert np.allclose(found, expected, atol=0.06), "the balance is right"
+assert abs(found[-1] - 1) < 0.06, "with β = 1 it learns the truth"
+assert found[0] > 1.9, "without weights it is off by a factor of two"
+assert abs(10 / (1 + 9**0.5) - 2.5) < 1e-12, "two and a half times"

@@ -654,3 +654,75 @@ def test_gradients_are_clipped_as_torch_does(bound: float) -> None:
     for p, q in zip(parameters[:2], wanted, strict=False):
         torch.testing.assert_close(p.grad, q.grad)
     assert parameters[2].grad is None
+
+
+# --- Errata ---------------------------------------------------------------------------
+
+
+@pytest.mark.erratum("target-interval-shrinks")
+def test_an_interval_that_is_written_over_shrinks_with_every_load() -> None:
+    interval, seen = 10_000, []
+    for _ in range(5):
+        interval = max(interval // 4, 1)
+        seen.append(interval)
+    assert seen == [2500, 625, 156, 39, 9]
+    # Ours is a setting, and nobody writes over it.
+    learner = learner_for(replace(SMALL, target_interval=7))
+    other = learner_for(learner.config)
+    other.load_state_dict(learner.state_dict())
+    assert other.config.target_interval == 7
+
+
+@pytest.mark.erratum("target-interval-within")
+def test_two_conditions_must_not_hold_at_once() -> None:
+    renewed = [x for x in range(1, 20_000) if x % 10 == 0 and x % 501 == 0]
+    assert renewed == [5010, 10_020, 15_030]
+    assert 4 * 312 == 1248
+    # Ours counts updates, however many steps lie between them.
+    changes = {"train_interval": 4, "target_interval": 3, "tau": 1.0}
+    learner = learner_for(replace(SMALL, learning_starts=1, **changes))
+    learner.iterate()
+    weight, start, moves = learner.target_weights[0], learner.updates, 0
+    for _ in range(9):
+        before = weight.clone()
+        learner.learn()
+        moves += not torch.equal(weight, before)
+    assert learner.updates == start + 9
+    assert moves == 3
+
+
+@pytest.mark.erratum("one-coin")
+def test_one_coin_for_all_explores_with_all_or_none() -> None:
+    actions = EpsilonGreedy(4)
+    actions.epsilon = 0.05
+    coins = actions.noise(20_000, 8, torch.Generator().manual_seed(0)).isinf().any(-1)
+    one = coins[:, :1].expand(-1, 8)
+    shares = [x.double().mean().item() for x in (coins, one)]
+    assert shares == pytest.approx([0.05, 0.05], abs=0.005)
+    none = [(x.sum(1) == 0).double().mean().item() for x in (coins, one)]
+    assert none == pytest.approx([0.95**8, 0.95], abs=0.01)
+    assert set(one.sum(1).tolist()) == {0, 8}
+
+
+@pytest.mark.erratum("dueling-mean")
+def test_a_mean_over_the_batch_makes_states_depend_on_each_other() -> None:
+    value = torch.zeros(3, 1)
+    advantage = torch.tensor([[1.0, -1.0], [5.0, 3.0], [-2.0, 2.0]])
+    wrong = value + advantage - advantage.mean()
+    alone = value[:1] + advantage[:1] - advantage[:1].mean()
+    assert not torch.allclose(wrong[:1], alone)
+    assert wrong.mean(1).abs().max() > 1
+    whole = dueling_q(value, advantage)
+    assert torch.equal(whole[:1], dueling_q(value[:1], advantage[:1]))
+    assert whole.mean(1).abs().max() == 0
+
+
+@pytest.mark.erratum("bound-of-zero")
+def test_zero_is_not_none() -> None:
+    def lower(value_min: float | None, value_max: float) -> float:
+        return value_min if value_min else -value_max
+
+    assert lower(None, 10.0) == lower(0.0, 10.0) == -10.0
+    assert lower(-1.0, 10.0) == -1.0
+    atoms = np.linspace(lower(0.0, 10.0), 10.0, 51)
+    assert (atoms < 0).sum() == 25

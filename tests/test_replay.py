@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from literate_rl.agents import Rollout
 from literate_rl.replay import STORED, ReplayBuffer, SumTree, importance_weights
 
+SEEDS = st.integers(0, 2**31)
+
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
@@ -89,6 +91,8 @@ def drawn(batch):
     return {obs: rest for obs, *rest in rows}
 
 
+@pytest.mark.equation("replay-window")
+@pytest.mark.equation("replay-target")
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**31),
@@ -121,11 +125,12 @@ def test_windows_are_those_of_lists(seed, num_envs, length, num_steps, alpha, ph
         assert window == pytest.approx(expected[obs], rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.equation("replay-walk")
 @pytest.mark.parametrize("capacity", [1, 2, 3, 5, 6, 7, 16, 17, 257])
-@pytest.mark.parametrize("branching", [2, 3, 16])
-def test_the_tree_draws_each_leaf_by_its_mass(capacity, branching):
+@pytest.mark.parametrize(("branching", "root"), [(2, 1), (2, 2), (3, 4), (16, 4096)])
+def test_the_tree_draws_each_leaf_by_its_mass(capacity, branching, root):
     rng = np.random.default_rng(capacity)
-    tree = SumTree(capacity, branching)
+    tree = SumTree(capacity, branching, root)
     mass = rng.random(capacity) * (rng.random(capacity) < 0.8) + 1e-300
     tree.update(np.arange(capacity), mass)
     assert tree.total == pytest.approx(mass.sum(), rel=1e-14)
@@ -136,12 +141,15 @@ def test_the_tree_draws_each_leaf_by_its_mass(capacity, branching):
     assert np.abs(share - mass / mass.sum()).max() <= 1.01 / count
 
 
+@pytest.mark.equation("replay-sums")
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**31), st.integers(1, 300), st.integers(2, 20))
-def test_the_tree_finds_what_a_cumulative_sum_finds(seed, capacity, branching):
+@given(
+    st.integers(0, 2**31), st.integers(1, 300), st.integers(2, 20), st.integers(1, 30)
+)
+def test_the_tree_finds_what_a_cumulative_sum_finds(seed, capacity, branching, root):
     """Exactly, in fractions: whole masses leave no room for rounding."""
     rng = np.random.default_rng(seed)
-    tree, mass = SumTree(capacity, branching), np.zeros(capacity)
+    tree, mass = SumTree(capacity, branching, root), np.zeros(capacity)
     for _ in range(4):
         index = rng.integers(0, capacity, rng.integers(1, 40))
         value = rng.integers(0, 9, len(index)).astype(float)
@@ -156,10 +164,12 @@ def test_the_tree_finds_what_a_cumulative_sum_finds(seed, capacity, branching):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**31), st.integers(1, 300), st.integers(2, 20))
-def test_a_leaf_without_mass_is_never_found(seed, capacity, branching):
+@given(
+    st.integers(0, 2**31), st.integers(1, 300), st.integers(2, 20), st.integers(1, 30)
+)
+def test_a_leaf_without_mass_is_never_found(seed, capacity, branching, root):
     rng = np.random.default_rng(seed)
-    tree = SumTree(capacity, branching)
+    tree = SumTree(capacity, branching, root)
     mass = 10.0 ** rng.uniform(-30, 30, capacity) * (rng.random(capacity) < 0.3)
     mass[rng.integers(capacity)] = 1e-3
     tree.update(np.arange(capacity), mass)
@@ -176,15 +186,17 @@ def test_a_leaf_without_mass_is_never_found(seed, capacity, branching):
 
 def test_a_tree_does_not_drift():
     """A hundred thousand updates later its sums are those of its leaves."""
-    rng, tree = np.random.default_rng(0), SumTree(1000)
+    rng, tree = np.random.default_rng(0), SumTree(1000, root=8)
     for _ in range(2000):
         tree.update(rng.integers(0, 1000, 50), 10.0 ** rng.uniform(-6, 6, 50))
-    fresh = SumTree(1000)
+    fresh = SumTree(1000, root=8)
     fresh.update(np.arange(1000), tree.mass[:1000])
     for one, other in zip(tree.levels, fresh.levels, strict=True):
         assert np.array_equal(one, other)
 
 
+@pytest.mark.equation("replay-preference")
+@pytest.mark.equation("replay-weight")
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_draws_follow_the_priorities_and_weights_undo_them(alpha):
     rng = np.random.default_rng(1)
@@ -272,7 +284,9 @@ def test_pictures_stay_bytes_and_actions_what_they_were():
     assert batch.obs.dtype == batch.next_obs.dtype == torch.uint8
     assert batch.obs.shape == (7, 3, 4, 4)
     assert batch.action.shape == (7, 5)
-    assert sum(x.nbytes for x in buffer.fields.values()) == 10 * (2 * 48 + 20 + 4 + 2)
+    assert sum(x.nbytes for x in buffer.rings.fields.values()) == 10 * (
+        2 * 48 + 20 + 4 + 2
+    )
 
 
 def rollout_of_three():
@@ -302,7 +316,7 @@ def rollout_of_three():
         ),
         (
             lambda b: b.load_state_dict(ReplayBuffer(9).state_dict() | {"capacity": 8}),
-            "settings",
+            "state must be that of a buffer with capacity",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 18c383b57ef264e4
+# Generated from chapters/*.py (edit there); digest f57d4fef7fe3f307
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -131,6 +131,7 @@ from .a2c import (
 from .replay import (
     Batch as Batch,
     ReplayBuffer as ReplayBuffer,
+    Rings as Rings,
     SumTree as SumTree,
     importance_weights as importance_weights,
 )

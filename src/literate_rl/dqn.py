@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest ae0d35c19565bcf0
+# Generated from chapters/dqn.py (edit there); digest e49d32d60f786012
 """DQN: values of actions, learned from their own guess."""
 
 from __future__ import annotations
@@ -57,6 +57,61 @@ __all__ = [
     "q_error",
     "q_target",
 ]
+
+
+class EpsilonGreedy:
+    """The action of the largest value, and now and then any; a row holds the values.
+
+    Args:
+        num_actions: Number of actions N.
+        start: What the environment calls the first action.
+
+    Attributes:
+        epsilon: Chance of an action that is drawn blindly: one number, or one for each
+            environment.
+    """
+
+    def __init__(self, num_actions: int, start: int = 0) -> None:
+        self.num_actions, self.start = num_actions, start
+        self.epsilon: float | Tensor = 0.0
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        shape = num_steps, num_envs
+        # One coin for each environment and each step, and one action to go with it.
+        explore = torch.rand(shape, generator=generator) < self.epsilon
+        anything = torch.randint(self.num_actions, shape, generator=generator)
+        # What is infinitely better than it seems will be chosen, {eq}`epsilon-noise`.
+        noise = torch.zeros(*shape, self.num_actions)
+        bonus = torch.zeros(shape).masked_fill(explore, torch.inf)
+        return noise.scatter_(-1, anything.unsqueeze(-1), bonus.unsqueeze(-1))
+
+    @checked
+    def choose(
+        self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
+    ) -> Int[Tensor, "*B"]:
+        """Return the actions that follow from values and noise."""
+        return (row + noise).argmax(-1)
+
+    @checked
+    def evaluate(
+        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
+    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Return log-probabilities and entropies."""
+        # A blind draw may hit the best action too.
+        blind = torch.as_tensor(self.epsilon).to(row) / self.num_actions
+        best = 1 - (self.num_actions - 1) * blind
+        log_prob = torch.where(row.argmax(-1) == action, best, blind).log()
+        entropy = torch.xlogy(best, best)
+        entropy = -entropy - (self.num_actions - 1) * torch.xlogy(blind, blind)
+        return log_prob, entropy.expand_as(log_prob)
+
+    def to_env(self, action: Tensor) -> NDArray[np.int64]:
+        """Return the actions as vector environments take them."""
+        names: NDArray[np.int64] = action.numpy() + self.start
+        return names
 
 
 @checked
@@ -126,61 +181,6 @@ def dueling_layer(num_actions: int) -> nn.Linear:
     layer.weight[:, 0] = 1.0
     layer.weight[:, 1:] = torch.eye(num_actions) - 1 / num_actions
     return layer
-
-
-class EpsilonGreedy:
-    """The action of the largest value, and now and then any; a row holds the values.
-
-    Args:
-        num_actions: Number of actions N.
-        start: What the environment calls the first action.
-
-    Attributes:
-        epsilon: Chance of an action that is drawn blindly: one number, or one for each
-            environment.
-    """
-
-    def __init__(self, num_actions: int, start: int = 0) -> None:
-        self.num_actions, self.start = num_actions, start
-        self.epsilon: float | Tensor = 0.0
-
-    def noise(
-        self, num_steps: int, num_envs: int, generator: torch.Generator
-    ) -> Tensor:
-        """Draw the noise of a rollout, on the CPU."""
-        shape = num_steps, num_envs
-        # One coin for each environment and each step, and one action to go with it.
-        explore = torch.rand(shape, generator=generator) < self.epsilon
-        anything = torch.randint(self.num_actions, shape, generator=generator)
-        # What is infinitely better than it seems will be chosen, {eq}`epsilon-noise`.
-        noise = torch.zeros(*shape, self.num_actions)
-        bonus = torch.zeros(shape).masked_fill(explore, torch.inf)
-        return noise.scatter_(-1, anything.unsqueeze(-1), bonus.unsqueeze(-1))
-
-    @checked
-    def choose(
-        self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
-    ) -> Int[Tensor, "*B"]:
-        """Return the actions that follow from values and noise."""
-        return (row + noise).argmax(-1)
-
-    @checked
-    def evaluate(
-        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
-    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-probabilities and entropies."""
-        # A blind draw may hit the best action too.
-        blind = torch.as_tensor(self.epsilon).to(row) / self.num_actions
-        best = 1 - (self.num_actions - 1) * blind
-        log_prob = torch.where(row.argmax(-1) == action, best, blind).log()
-        entropy = torch.xlogy(best, best)
-        entropy = -entropy - (self.num_actions - 1) * torch.xlogy(blind, blind)
-        return log_prob, entropy.expand_as(log_prob)
-
-    def to_env(self, action: Tensor) -> NDArray[np.int64]:
-        """Return the actions as vector environments take them."""
-        names: NDArray[np.int64] = action.numpy() + self.start
-        return names
 
 
 @checked

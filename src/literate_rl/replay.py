@@ -1,5 +1,5 @@
-# Generated from chapters/replay.py (edit there); digest b03e3b7d2ef59bb8
-"""Replay: a ring of transitions, windows of several steps, priorities in a tree."""
+# Generated from chapters/replay.py (edit there); digest 8bba3f007ecaa652
+"""Replay: rings of steps, windows in them, and priorities in a tree of sums."""
 
 from __future__ import annotations
 
@@ -24,20 +24,237 @@ from literate_rl.workshop.signatures import (
     checked,
 )
 
-__all__ = ["Batch", "ReplayBuffer", "SumTree", "importance_weights"]
+__all__ = ["Batch", "ReplayBuffer", "Rings", "SumTree", "importance_weights"]
+
+
+STORED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+
+
+class Rings:
+    """The last steps of some environments, one ring for each.
+
+    Args:
+        capacity: Steps that it holds at most, all environments together; what does not
+            divide among them is left out.
+
+    Attributes:
+        fields: An array for each of ``STORED``, with time first and then environments,
+            both as one dimension of ``places``.
+        head: The row that is written next, for each environment.
+        count: Steps that are stored, for each environment.
+    """
+
+    @checked
+    def __init__(self, capacity: Count) -> None:
+        self.capacity = capacity
+        self.form: dict[str, Any] = {}
+        self.fields: dict[str, NDArray[Any]] = {}
+        self.head = self.count = np.zeros(0, np.int64)
+
+    def reserve(self, form: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
+        """Make empty rings for rows of these shapes ``(B, *)`` and dtypes."""
+        self.form, self.num_envs = form, form["reward"][0][0]
+        self.length = self.capacity // self.num_envs
+        if self.length < 1:
+            raise ValueError(
+                f"capacity must be at least 1 for each of {self.num_envs} "
+                f"environments, got {self.capacity}"
+            )
+        self.places = self.length * self.num_envs
+        self.fields = {
+            name: np.zeros((self.places, *shape[1:]), dtype)
+            for name, (shape, dtype) in form.items()
+        }
+        self.head, self.count = np.zeros((2, self.num_envs), np.int64)
+
+    @checked
+    def push(self, rollout: Rollout) -> NDArray[Any]:
+        """Write steps over the oldest ones; return their places.
+
+        A rollout goes on where the last one ended; call ``cut`` first if it does not.
+        """
+        arrays = {name: getattr(rollout, name).cpu().numpy() for name in STORED}
+        form = {name: (x.shape[1:], x.dtype) for name, x in arrays.items()}
+        if not self.fields:
+            self.reserve(form)
+        elif form != self.form:
+            raise ValueError(f"rollout must be like the first, {self.form}, got {form}")
+
+        # Steps that did not happen are left out, so each ring counts its own. Of a
+        # rollout longer than the ring only the last steps stay.
+        real = rollout.real.cpu().numpy()
+        number = real.cumsum(0)
+        total = number[-1]
+        step, env = np.nonzero(real & (number > total - self.length))
+
+        # The first new step goes to the head's row, the others behind it.
+        row = (self.head[env] + number[step, env] - 1) % self.length
+        place: NDArray[np.int64] = row * self.num_envs + env
+        for name, x in arrays.items():
+            self.fields[name][place] = x[step, env]
+        self.head = (self.head + total) % self.length
+        self.count = np.minimum(self.count + total, self.length)
+        return place
+
+    def newest(self) -> NDArray[np.int64]:
+        """Return the place of each environment's newest step."""
+        row = (self.head - 1) % self.length
+        return row * self.num_envs + np.arange(self.num_envs)
+
+    def cut(self) -> None:
+        """Mark the newest steps as truncated, as a reset from outside does."""
+        if self.fields:
+            self.fields["truncated"][self.newest()[self.count > 0]] = True
+
+    def window(
+        self, place: NDArray[np.int64], num_steps: int, gamma: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+        """Look ahead from some places.
+
+        Returns:
+            The summed rewards, the place of the last step, and what the value behind it
+            counts.
+        """
+        # The places of n steps, one row for each; the seam is a remainder.
+        ahead = np.arange(num_steps)[:, None]
+        places = (place + self.num_envs * ahead) % self.places
+
+        # Where a window has to end: the three kinds of {eq}`replay-window`.
+        terminated = self.fields["terminated"][places]
+        last = terminated | self.fields["truncated"][places]
+        last |= places == self.newest()[place % self.num_envs]
+
+        # A step belongs to the window if none before it was the last.
+        inside = np.ones_like(last)
+        inside[1:] = ~np.logical_or.accumulate(last[:-1])
+        m = inside.sum(0)
+
+        # The two parts of the target {eq}`replay-target`. Behind the end anything may
+        # stand, even what is not a number, so it is not multiplied by zero.
+        reward = np.where(inside, self.fields["reward"][places], 0.0)
+        total = (float(gamma) ** ahead * reward).sum(0)
+        ending = m - 1, np.arange(len(place))
+        discount = np.where(terminated[ending], 0.0, float(gamma) ** m)
+        return total, places[ending], discount
+
+    def draw(self, number: int, generator: torch.Generator) -> NDArray[np.int64]:
+        """Draw places of steps, all alike and with replacement."""
+        stored = int(self.count.sum())
+        chosen = torch.randint(stored, (number,), generator=generator).numpy()
+        # Number the steps ring by ring: which ring holds the chosen one, in which row?
+        ends = self.count.cumsum()
+        env = np.searchsorted(ends, chosen, side="right")
+        row = chosen - (ends - self.count)[env]
+        place: NDArray[np.int64] = row * self.num_envs + env
+        return place
+
+
+class SumTree:
+    """Masses, the sums of their groups, the sums of those groups, and so on.
+
+    Args:
+        capacity: Number of masses, all zero at first.
+        branching: Members of a group.
+        root: Members that the last group, the root, may have.
+
+    Attributes:
+        levels: Groups ``(groups, members)``: the root, which is one group, and so on
+            down to the masses.
+    """
+
+    @checked
+    def __init__(
+        self,
+        capacity: Count,
+        branching: Annotated[int, Ge(2)] = 16,
+        root: Count = 4096,
+    ) -> None:
+        self.branching = branching
+        self.levels: list[NDArray[np.float64]] = []
+        # From the masses up, until what is left may be the root. The last group of a
+        # level is filled up with zeros.
+        size: int = capacity
+        while size > root:
+            size = -(-size // branching)
+            self.levels.insert(0, np.zeros((size, branching)))
+        self.levels.insert(0, np.zeros((1, size)))
+
+    @property
+    def mass(self) -> NDArray[np.float64]:
+        """The masses, as a view, with some zeros behind the last."""
+        return self.levels[-1].reshape(-1)
+
+    @property
+    def total(self) -> float:
+        """The sum of all masses."""
+        return float(self.levels[0].sum())
+
+    @checked
+    def update(self, index: Int[np.ndarray, "N"], mass: Float[np.ndarray, "N"]) -> None:
+        """Change some masses; where an index comes twice, the last one counts."""
+        sums: Any = mass
+        for level in reversed(self.levels):
+            level.reshape(-1)[index] = sums
+            # Every group that has changed is added up anew {eq}`replay-sums`. (To add
+            # the difference instead would save little and let the sums drift.)
+            index = index // level.shape[1]
+            sums = level.take(index, 0).sum(1)
+
+    @checked
+    def find(self, mark: Float[np.ndarray, "N"]) -> NDArray[Any]:
+        """Return which mass each mark falls on, from 0 to ``total``."""
+        # In the root all marks look at the same ends, so one binary search will do.
+        # Rounding may put a mark at the very end; it belongs before it.
+        ends = self.levels[0][0].cumsum()
+        mark = np.minimum(mark, np.nextafter(ends[-1], 0.0))
+        index = np.searchsorted(ends, mark, side="right")
+        mark = mark - np.where(index > 0, ends[index - 1], 0.0)
+
+        # One step of the walk {eq}`replay-walk` for each level below, now with a
+        # group for each mark.
+        first = np.arange(len(mark)) * self.branching
+        for level in self.levels[1:]:
+            ends = level.take(index, 0).cumsum(1)
+            mark = np.minimum(mark, np.nextafter(ends[:, -1], 0.0))
+            member = (ends > mark[:, None]).argmax(1)
+            begin = ends.take(first + member - 1)
+            mark = mark - np.where(member > 0, begin, 0.0)
+            index = index * self.branching + member
+        return index
+
+
+@checked
+def importance_weights(
+    probability: Float[Tensor, "N"], count: Count, beta: Fraction = 1.0
+) -> Float[Tensor, "N"]:
+    """Return the weights that undo a preference, the largest of them 1.
+
+    Args:
+        probability: The chance that each of these entries had in one draw.
+        count: Number of entries in the memory.
+        beta: How far the preference is undone; 1 is fully.
+
+    Source: Schaul et al. 2016, section 3.4.
+    """
+    # Here is {eq}`replay-weight`. An entry without a chance cannot have been drawn, and
+    # its infinite weight shows here.
+    weight = (count * probability) ** -beta
+    weight = weight / weight.max()
+    check_finite(weight, probability=probability)
+    return weight
 
 
 class Batch(NamedTuple):
-    """Windows of a replay buffer: where each began, what it paid, where it led.
+    """Windows of a buffer: where each began, what it paid, where it led.
 
     Attributes:
         obs: What the agent saw, ``(N, *)``, in the dtype that was pushed.
         action: What it did, ``(N, *)``.
-        reward: Discounted sum of the rewards of the window.
+        reward: Discounted sum of the window's rewards.
         next_obs: Where its last step led, ``(N, *)``.
         discount: What the value of ``next_obs`` counts: a power of gamma, or 0 where
-            the window terminated.
-        weight: Importance weight, 1 without a preference.
+            the window ended in a termination.
+        weight: Importance weight; 1 without a preference.
         place: Where in the buffer it began, for ``ReplayBuffer.update``.
     """
 
@@ -54,168 +271,41 @@ class Batch(NamedTuple):
         return Batch(*(field.to(device) for field in self))
 
 
-class SumTree:
-    """Masses, and the sums of their groups, the sums of those groups, and so on.
-
-    Args:
-        capacity: Number of masses, zero at first.
-        branching: How many of them, or of sums, are one group.
-
-    Attributes:
-        levels: Groups ``(groups, branching)`` from the root, which is a single group,
-            to the masses themselves.
-    """
-
-    @checked
-    def __init__(self, capacity: Count, branching: Annotated[int, Ge(2)] = 16) -> None:
-        self.branching = branching
-        self.levels: list[NDArray[np.float64]] = []
-        groups: int = capacity
-        while groups > 1 or not self.levels:
-            groups = -(-groups // branching)
-            self.levels.insert(0, np.zeros((groups, branching)))
-
-    @property
-    def total(self) -> float:
-        """Sum of all masses."""
-        return float(self.levels[0].sum())
-
-    @property
-    def mass(self) -> NDArray[np.float64]:
-        """The masses, a view of the lowest level with a few zeros behind the last."""
-        return self.levels[-1].reshape(-1)
-
-    @checked
-    def update(self, index: Int[np.ndarray, "N"], mass: Float[np.ndarray, "N"]) -> None:
-        """Give some leaves a new mass; of equal indices the last counts."""
-        # From the masses to the root, every group that changed is added up anew.
-        sums: Any = mass
-        for level in reversed(self.levels):
-            level.reshape(-1)[index] = sums
-            index = index // self.branching
-            sums = level[index].sum(1)
-
-    @checked
-    def find(self, mark: Float[np.ndarray, "N"]) -> NDArray[np.int64]:
-        """Return the leaf at each mark, 0 to ``total``, with all masses in a row."""
-        index, row = np.zeros(len(mark), np.int64), np.arange(len(mark))
-        for level in self.levels:
-            # Where each member of the group ends.
-            ends = level[index].cumsum(1)
-            # Rounding may place a mark at or behind the last end. It belongs before it.
-            mark = np.minimum(mark, np.nextafter(ends[:, -1], 0.0))
-            # The mark lies in the first member that ends behind it.
-            member = (ends > mark[:, None]).argmax(1)
-            # Below, the mark is counted from where that member begins.
-            mark = mark - np.where(member > 0, ends[row, member - 1], 0.0)
-            index = index * self.branching + member
-        return index
-
-
-@checked
-def importance_weights(
-    probability: Float[Tensor, "N"], count: Count, beta: Fraction = 1.0
-) -> Float[Tensor, "N"]:
-    """Return the weights that undo a preference, the largest of them 1.
-
-    Args:
-        probability: The chance that each entry had in one draw.
-        count: Number of entries in the buffer.
-        beta: How far the preference is undone; 1 is fully.
-
-    Source: Schaul et al. 2016, section 3.4.
-    """
-    weight = (count * probability) ** -beta
-    weight = weight / weight.max()
-    check_finite(weight, probability=probability)
-    return weight
-
-
-STORED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-
-
 class ReplayBuffer:
     """The last steps of some environments, drawn alike or by priority.
 
-    Each environment has a ring of its own. The memory is reserved at the first push,
-    in the shapes and dtypes of what is pushed.
-
     Args:
-        capacity: Steps that it holds at most, all environments together; what does not
-            divide among them is left out.
+        capacity: Steps that it holds at most, all environments together.
         alpha: How strongly large priorities are preferred; 0 is not at all.
-        branching: Size of the groups of the ``SumTree``.
+
+    Attributes:
+        rings: The steps.
+        tree: Their masses, None without a preference.
+        largest: The largest priority ever given.
     """
 
     @checked
-    def __init__(
-        self,
-        capacity: Count,
-        alpha: NonNegative = 0.0,
-        branching: Annotated[int, Ge(2)] = 16,
-    ) -> None:
-        self.capacity, self.alpha, self.branching = capacity, alpha, branching
-        self.fields: dict[str, NDArray[Any]] = {}
+    def __init__(self, capacity: Count, alpha: NonNegative = 0.0) -> None:
+        self.rings, self.alpha = Rings(capacity), alpha
         self.tree: SumTree | None = None
-        self.count = self.head = np.zeros(0, np.int64)
+        self.largest = 1.0
 
     def __len__(self) -> int:
-        return int(self.count.sum())
+        return int(self.rings.count.sum())
 
-    def reserve(self, num_envs: int, examples: Mapping[str, NDArray[Any]]) -> None:
-        """Make empty rings for rows like the examples."""
-        self.num_envs, self.length = num_envs, self.capacity // num_envs
-        if self.length < 1:
-            raise ValueError(
-                f"capacity must be at least 1 for each of {num_envs} environments, "
-                f"got {self.capacity}"
-            )
-        self.places = self.length * num_envs
-        self.fields = {
-            name: np.zeros((self.places, *row.shape[1:]), row.dtype)
-            for name, row in examples.items()
-        }
-        self.count = np.zeros(num_envs, np.int64)
-        self.head = np.zeros(num_envs, np.int64)
-        self.largest = 1.0
-        if self.alpha > 0:
-            self.tree = SumTree(self.places, self.branching)
-
-    @property
-    def newest(self) -> NDArray[np.int64]:
-        """Place of the newest step of each environment that has one."""
-        place = (self.head - 1) % self.length * self.num_envs + np.arange(self.num_envs)
-        return place[self.count > 0]
-
-    @checked
     def push(self, rollout: Rollout) -> None:
         """Write steps over the oldest ones; a new one gets the largest priority so far.
 
-        A rollout goes on where the last one ended; call ``cut`` where it does not.
+        A rollout goes on where the last one ended; call ``cut`` first if it does not.
         """
-        arrays = {name: getattr(rollout, name).cpu().numpy() for name in STORED}
-        real = rollout.real.cpu().numpy()
-        num_envs = real.shape[1]
-        if not self.fields:
-            self.reserve(num_envs, {name: x[0] for name, x in arrays.items()})
-        # The how-manieth real step of its environment is each? Of a rollout longer than
-        # the ring only the end stays.
-        order = real.cumsum(0)
-        number = order[-1]
-        step, env = np.nonzero(real & (order > number - self.length))
-        row = (self.head[env] + order[step, env] - 1) % self.length
-        index = row * num_envs + env
-        for name, x in arrays.items():
-            self.fields[name][index] = x[step, env]
-        self.head = (self.head + number) % self.length
-        self.count = np.minimum(self.count + number, self.length)
-        if self.tree is not None:
-            self.tree.update(index, np.full(len(index), self.largest**self.alpha))
+        place = self.rings.push(rollout)
+        if self.alpha > 0:
+            self.tree = self.tree or SumTree(self.rings.places)
+            self.tree.update(place, np.full(len(place), self.largest**self.alpha))
 
     def cut(self) -> None:
-        """Mark the newest step of each environment as truncated, as a reset does."""
-        if self.fields:
-            self.fields["truncated"][self.newest] = True
+        """Mark the newest steps as truncated, as a reset from outside does."""
+        self.rings.cut()
 
     @checked
     def sample(
@@ -231,111 +321,91 @@ class ReplayBuffer:
         Args:
             batch_size: Number of windows.
             generator: Where the chance comes from.
-            num_steps: Steps in a window, fewer where an episode or the ring ends.
-            gamma: Discount of a step.
-            beta: How far importance weights undo the preference; 1 is fully.
+            num_steps: Steps of a window that meets no end.
+            gamma: Discount of each step.
+            beta: How far the weights undo the preference; 1 is fully.
         """
         if not len(self):
             raise ValueError("the buffer must hold a step, got an empty one")
+        weight: Any = np.ones(batch_size)
         if self.tree is None:
-            index, weight = self.draw_alike(batch_size, generator), np.ones(batch_size)
+            place = self.rings.draw(batch_size, generator)
         else:
-            index = self.draw_by_priority(self.tree, batch_size, generator)
-            probability = torch.from_numpy(self.tree.mass[index] / self.tree.total)
+            # One mark in each piece of the row of masses.
+            chance = torch.rand(batch_size, generator=generator, dtype=torch.float64)
+            mark = (np.arange(batch_size) + chance.numpy()) / batch_size
+            total = self.tree.total
+            place = self.tree.find(mark * total)
+            # The probabilities {eq}`replay-preference` of what was drawn.
+            probability = torch.from_numpy(self.tree.mass[place] / total)
             weight = importance_weights(probability, len(self), beta).numpy()
-        reward, last, discount = self.window(index, num_steps, gamma)
-        dtype = self.fields["reward"].dtype
-        columns = (
-            self.fields["obs"][index],
-            self.fields["action"][index],
-            reward.astype(dtype),
-            self.fields["next_obs"][last],
-            discount.astype(dtype),
-            weight.astype(dtype),
-            index,
+
+        # From each place look ahead; observation and action are those of the start.
+        reward, last, discount = self.rings.window(place, num_steps, gamma)
+        fields = self.rings.fields
+        numbers = [x.astype(fields["reward"].dtype) for x in (reward, discount, weight)]
+        arrays = (
+            fields["obs"].take(place, 0),
+            fields["action"].take(place, 0),
+            numbers[0],
+            fields["next_obs"].take(last, 0),
+            *numbers[1:],
+            place,
         )
-        return Batch(*map(torch.from_numpy, columns))
-
-    def draw_alike(
-        self, batch_size: int, generator: torch.Generator
-    ) -> NDArray[np.int64]:
-        """Draw places, all equally likely."""
-        draw = torch.randint(len(self), (batch_size,), generator=generator).numpy()
-        ends = self.count.cumsum()
-        env = np.searchsorted(ends, draw, side="right")
-        row = draw - (ends - self.count)[env]
-        index: NDArray[np.int64] = row * self.num_envs + env
-        return index
-
-    def draw_by_priority(
-        self, tree: SumTree, batch_size: int, generator: torch.Generator
-    ) -> NDArray[np.int64]:
-        """Draw places by their mass, one from each of N equal slices of the total."""
-        chance = torch.rand(batch_size, generator=generator, dtype=torch.float64)
-        slices = (np.arange(batch_size) + chance.numpy()) / batch_size
-        return tree.find(slices * tree.total)
-
-    def window(
-        self, index: NDArray[np.int64], num_steps: int, gamma: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-        """Follow steps; return their summed reward, their last place and a discount."""
-        # One step later is one row further down, in a ring.
-        offsets = np.arange(num_steps)[:, None] * self.num_envs
-        place = (index + offsets) % self.places
-        terminated = self.fields["terminated"][place]
-        ends = terminated | self.fields["truncated"][place]
-        newest = np.zeros(self.num_envs, np.int64)
-        newest[self.count > 0] = self.newest
-        ends |= place == newest[index % self.num_envs]
-        # A step is in the window if none before it was the last.
-        inside = np.ones_like(ends)
-        inside[1:] = ~np.logical_or.accumulate(ends[:-1], axis=0)
-        steps = inside.sum(0)
-        power = float(gamma) ** np.arange(num_steps)[:, None]
-        reward = np.where(inside, power * self.fields["reward"][place], 0.0).sum(0)
-        ending = steps - 1, np.arange(len(index))
-        discount = np.where(terminated[ending], 0.0, float(gamma) ** steps)
-        return reward, place[ending], discount
+        return Batch(*map(torch.from_numpy, arrays))
 
     @checked
     def update(self, place: Int[Tensor, "N"], priority: Float[Tensor, "N"]) -> None:
-        """Give entries that were drawn their new priorities; the sign does not count.
+        """Give steps new priorities, such as TD errors, whose sign does not count.
 
         Without a preference nothing happens.
         """
         if self.tree is None:
             return
-        check_index(self.places, place=place)
+        check_index(self.rings.places, place=place)
         check_finite(priority, priority=priority)
-        # What is learned for now may surprise again, so no priority is zero.
+        # What is right today may be wrong tomorrow, so no priority is quite zero.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()
         self.largest = max(self.largest, float(size.max()))
         self.tree.update(place.cpu().numpy(), size**self.alpha)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is stored; the tensors share the buffer's memory."""
-        if not self.fields:
+        """Return what is stored. The tensors share the buffer's memory."""
+        rings = self.rings
+        if not rings.fields:
             return {}
-        used = int(self.count.max()) * self.num_envs
-        fields = {name: torch.from_numpy(x[:used]) for name, x in self.fields.items()}
+        # Rows that nothing was written to need not be saved.
+        used = int(rings.count.max()) * rings.num_envs
+        state = {name: torch.from_numpy(x[:used]) for name, x in rings.fields.items()}
         if self.tree is not None:
-            fields["mass"] = torch.from_numpy(self.tree.mass[:used])
-        rings = {"head": self.head.tolist(), "count": self.count.tolist()}
-        return {"capacity": self.capacity, "largest": self.largest, **rings, **fields}
+            state["mass"] = torch.from_numpy(self.tree.mass[:used])
+        numbers = {"capacity": rings.capacity, "largest": self.largest}
+        marks = {"head": rings.head.tolist(), "count": rings.count.tolist()}
+        return {**state, **numbers, **marks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hold what ``state_dict`` returned, and nothing else."""
+        rings = self.rings = Rings(self.rings.capacity)
+        self.tree, self.largest = None, 1.0
         if not state:
-            self.__init__(self.capacity, self.alpha, self.branching)  # type: ignore[misc]
             return
-        if state["capacity"] != self.capacity or ("mass" in state) != (self.alpha > 0):
-            raise ValueError("the state must be that of a buffer with these settings")
-        arrays = {name: state[name].cpu().numpy() for name in STORED}
-        self.reserve(len(state["head"]), arrays)
-        for name, x in arrays.items():
-            self.fields[name][: len(x)] = x
-        self.head, self.count = (np.array(state[k]) for k in ("head", "count"))
+        capacity, preference = state["capacity"], "mass" in state
+        if (capacity, preference) != (rings.capacity, self.alpha > 0):
+            raise ValueError(
+                f"state must be that of a buffer with capacity {rings.capacity} and "
+                f"alpha {self.alpha:g}, got capacity {capacity} "
+                f"{'with' if preference else 'without'} a preference"
+            )
+        stored = {name: state[name].cpu().numpy() for name in STORED}
+        num_envs = len(state["head"])
+        rings.reserve(
+            {name: ((num_envs, *x.shape[1:]), x.dtype) for name, x in stored.items()}
+        )
+        for name, x in stored.items():
+            rings.fields[name][: len(x)] = x
+        rings.head, rings.count = (np.array(state[name]) for name in ("head", "count"))
         self.largest = state["largest"]
-        if self.tree is not None:
-            mass = state["mass"].numpy()
+        if preference:
+            mass = state["mass"].cpu().numpy()
+            self.tree = SumTree(rings.places)
             self.tree.update(np.arange(len(mass)), mass)
