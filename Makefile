@@ -66,6 +66,7 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.ppg_learning
 	$(BIN)/python -m benchmarks.impala_learning
 	$(BIN)/python -m benchmarks.dqn_learning
+	$(BIN)/python -m benchmarks.rainbow_learning
 
 clean:  ## Remove what was built; the environment stays
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis

@@ -25,6 +25,7 @@ NAMES = (
     "container",
     "import_time",
     "signatures",
+    "c51_projection",
 )
 # These need peers from an environment of their own, which ppo_loop.py describes.
 PEER_NAMES = (

@@ -12,7 +12,6 @@ import re
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -71,16 +70,6 @@ def test_unpacking_a_tensor_takes_its_first_row() -> None:
     """Machin's DDPG: ``value, *_ = critic(...)`` unpacks the batch, not a tuple."""
     value, *_ = torch.tensor([[1.0], [2.0], [6.0]])
     assert value.mean() == 1.0
-
-
-def test_projection_onto_equal_floor_and_ceiling_loses_the_mass() -> None:
-    """C51: a target that falls exactly on an atom gets weight zero from both sides."""
-    atoms = np.linspace(-10, 10, 41)
-    position = (0.0 - atoms[0]) / (atoms[1] - atoms[0])  # a terminal step, reward 0
-    low, high = math.floor(position), math.ceil(position)
-    assert (high - position) + (position - low) == 0.0
-    triangles = np.maximum(0, 1 - np.abs(0.0 - atoms) / (atoms[1] - atoms[0]))
-    assert triangles.sum() == pytest.approx(1.0)
 
 
 def test_minus_in_the_update_learns_minus_the_value() -> None:
@@ -204,3 +193,60 @@ def test_mathematics_in_a_plain_docstring_warns() -> None:
         warnings.simplefilter("always")
         compile('r"""The mean $\\mu$."""', "docstring", "exec")
     assert not caught
+
+
+# --- Rainbow --------------------------------------------------------------------------
+
+
+def gradient_of_wrong_atom(log) -> float:
+    """Return the gradient of a network that is sure of the last atom, wrongly."""
+    logit = torch.tensor([0.0, 0.0, 15.0], requires_grad=True)
+    return torch.autograd.grad(-log(logit)[0], logit)[0][2].item()
+
+
+@pytest.mark.erratum("c51-cannot-unlearn")
+def test_a_probability_that_is_held_has_no_gradient() -> None:
+    low, high = 1e-5, 1 - 1e-5
+    assert gradient_of_wrong_atom(lambda z: z.softmax(-1).clamp(low, high).log()) == 0
+    for small, left in ((1e-8, 0.968), (1e-6, 0.234)):
+        found = gradient_of_wrong_atom(lambda z, x=small: (z.softmax(-1) + x).log())
+        assert found == pytest.approx(left, abs=1e-3)
+    assert gradient_of_wrong_atom(lambda z: z.log_softmax(-1)) > 0.999
+
+
+@pytest.mark.erratum("c51-mass-lost")
+def test_a_piece_on_an_atom_gets_weight_zero_from_both_sides() -> None:
+    def mass(value: float, low: float, high: float) -> float:
+        atoms, margin = 51, 1e-6
+        held = torch.tensor(value).clamp(low + margin, high - margin)
+        place = (held - low) / ((high - low) / (atoms - 1))
+        lower, upper = place.floor(), place.ceil()
+        return ((upper - place) + (place - lower)).item()
+
+    assert mass(0.3, -10, 10) == pytest.approx(1)
+    assert mass(0.0, -10, 10) == 0, "on an atom in between"
+    # The margin helps at the lower end; at the upper one float32 does not see it.
+    assert mass(-10.0, -10, 10) == pytest.approx(1)
+    assert mass(10.0, -10, 10) == mass(100.0, 0, 100) == 0
+
+
+@pytest.mark.erratum("noise-of-full-rank")
+def test_factorised_noise_has_rank_one_and_another_deviation_of_biases() -> None:
+    generator = torch.Generator().manual_seed(0)
+    into, out, each = (
+        torch.randn(*size, generator=generator) for size in ((8,), (8,), (8, 8))
+    )
+    assert torch.linalg.matrix_rank(torch.outer(out, into)) == 1
+    assert torch.linalg.matrix_rank(each) == 8
+    assert 0.5 / math.sqrt(51) == pytest.approx(0.070, abs=1e-3)
+    assert 0.5 / math.sqrt(512) == pytest.approx(0.022, abs=1e-3)
+
+
+@pytest.mark.erratum("one-noise-for-two")
+def test_what_the_noise_flatters_is_chosen_and_overrated() -> None:
+    """Actions of equal worth, 0: the value of the best must be 0."""
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.randn(2, 10_000, 4, generator=generator)
+    best = one.argmax(-1, keepdim=True)
+    assert one.gather(-1, best).mean() > 0.9
+    assert other.gather(-1, best).mean().abs() < 0.05

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 59facea052515fbe
+# Generated from chapters/*.py (edit there); digest f0d33525fae0e4d7
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -190,7 +190,19 @@ from .dqn import (
     q_target as q_target,
 )
 from .rainbow import (
-    rainbow_mean as rainbow_mean,
+    LogitsOf as LogitsOf,
+    NoisyLinear as NoisyLinear,
+    Rainbow as Rainbow,
+    RainbowConfig as RainbowConfig,
+    RainbowNetwork as RainbowNetwork,
+    RainbowPolicy as RainbowPolicy,
+    categorical_error as categorical_error,
+    factorised_noise as factorised_noise,
+    make_rainbow_policy as make_rainbow_policy,
+    project_distribution as project_distribution,
+    project_distribution_loop as project_distribution_loop,
+    rainbow_error as rainbow_error,
+    rainbow_settings as rainbow_settings,
 )
 from .workshop.nests import (
     as_space as as_space,
@@ -244,6 +256,7 @@ from .workshop.fast import (
     chain_outputs as chain_outputs,
     clip_gradient as clip_gradient,
     numpy_act as numpy_act,
+    project_atoms as project_atoms,
     reverse_scan as reverse_scan,
 )
 from .workshop.alf import (

@@ -1,10 +1,11 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 17956603198da8e4
+# Generated from chapters/workshop/fast.py (edit there); digest 5e0fd5a98a4d6f33
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "chain_outputs",
     "clip_gradient",
     "numpy_act",
+    "project_atoms",
     "reverse_scan",
 ]
 
@@ -269,6 +271,48 @@ def hybrid_terms(
     entropy = -(prob * level.clamp(min=LOG_OF_NOTHING)).sum(-1)
     check_finite(entropy, logits=prob, mu=mu, sigma=args_entropy)
     return log_prob, entropy
+
+
+@lru_cache(maxsize=16)
+def scaled_atoms(
+    num_atoms: int, low: float, high: float, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return evenly spaced atoms, and minus the first one.
+
+    They are made once, so nobody may write to them.
+    """
+    atoms = torch.linspace(low, high, num_atoms, dtype=dtype, device=device)
+    return atoms, -atoms[0]
+
+
+def project_atoms(
+    prob: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    value_min: float,
+    value_max: float,
+) -> Tensor:
+    """Compute what ``project_distribution`` returns; it checks finiteness only."""
+    batch, num_atoms = prob.shape
+    scale = (num_atoms - 1) / (value_max - value_min)  # one over the spacing
+    low, high = value_min * scale, value_max * scale
+    atoms, minus_first = scaled_atoms(num_atoms, low, high, prob.dtype, prob.device)
+
+    # Where each piece lands, {eq}`atom-position`.
+    start = torch.add(minus_first, reward, alpha=scale)
+    place = torch.outer(discount, atoms).add_(start.unsqueeze(1))
+    place.clamp_(0, num_atoms - 1)
+    # The atom below it, and what goes to the atom above.
+    below = place.int().long()
+    above = place.frac_().mul_(prob)
+    check_finite(above, prob=prob, reward=reward, discount=discount)
+
+    # Both halves are added up, the upper one a column further on. The lower one is what
+    # is left, so no mass is lost.
+    result = prob.new_zeros(batch, num_atoms + 1)
+    result[:, 1:].scatter_add_(1, below, above)
+    result.scatter_add_(1, below, torch.sub(prob, above, out=above))
+    return result[:, :num_atoms]
 
 
 Step = Callable[[NDArray[Any]], NDArray[Any]]
