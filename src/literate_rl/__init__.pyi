@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest d23dff4309b567a1
+# Generated from chapters/*.py (edit there); digest 25596ad062ed417d
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -177,7 +177,6 @@ from .dqn import (
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
     QError as QError,
-    QNetwork as QNetwork,
     double_q_target as double_q_target,
     dqn_settings as dqn_settings,
     dueling_q as dueling_q,

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest f6448bed5293732c
+# Generated from chapters/dqn.py (edit there); digest fa15a5d51860155b
 """DQN: values of actions, learned from their own guess."""
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ __all__ = [
     "DQNConfig",
     "EpsilonGreedy",
     "QError",
-    "QNetwork",
     "double_q_target",
     "dqn_settings",
     "dueling_q",
