@@ -999,7 +999,7 @@ class StateSpec(NamedTuple):
         lone = len(self.names) == len(required) == 1
         return self._replace(names=tuple(required)) if lone else self
 
-    def leading(self, obs: Tensor) -> tuple[int, ...]:
+    def rows(self, obs: Tensor) -> tuple[int, ...]:
         """Return the dimensions in front of an observation, such as (T, B)."""
         # A lone picture may come as it is; everything else is a flat vector.
         first = self.shapes[0]
@@ -1008,7 +1008,7 @@ class StateSpec(NamedTuple):
 
     def split(self, obs: Tensor) -> dict[str, Tensor]:
         """Cut observations into their states, without a copy where no dtype changes."""
-        lead, sizes = self.leading(obs), [math.prod(shape) for shape in self.shapes]
+        lead, sizes = self.rows(obs), [math.prod(shape) for shape in self.shapes]
         pieces = obs.reshape(*lead, sum(sizes)).split(sizes, -1)
         columns = zip(self.names, pieces, self.shapes, self.dtypes, strict=True)
         return {
@@ -1074,7 +1074,7 @@ class ByName(nn.Module):
             given: Further arguments, such as ``action``, with the same ``*B`` in front.
         """
         # All leading dimensions become one batch, and come back with the results.
-        lead = self.spec.leading(obs)
+        lead = self.spec.rows(obs)
         batch, device = math.prod(lead), device_of(self.model)
 
         def flat(x: Any) -> Any:

@@ -62,7 +62,6 @@ __all__ = [
     "DQNConfig",
     "EpsilonGreedy",
     "QError",
-    "QNetwork",
     "double_q_target",
     "dqn_settings",
     "dueling_q",

@@ -361,8 +361,9 @@ def actor_critic(
 def spaces_of(env: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
     """Return an environment's spaces, as they are before anything is flattened."""
     with flat_env(env) as made:
-        space = getattr(made, "env", made).observation_space
-        return space, made.action_space
+        observations = getattr(made, "env", made).observation_space
+        actions = made.action_space
+    return observations, actions
 
 
 def fast_act(policy: Any) -> Callable[[Tensor, Tensor], Tensor] | None:

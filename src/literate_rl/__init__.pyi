@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest f0d33525fae0e4d7
+# Generated from chapters/*.py (edit there); digest cf28fd3ea6454e04
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -178,7 +178,6 @@ from .dqn import (
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
     QError as QError,
-    QNetwork as QNetwork,
     double_q_target as double_q_target,
     dqn_settings as dqn_settings,
     dueling_q as dueling_q,

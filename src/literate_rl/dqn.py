@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 8d6b12ab8a92bf0c
+# Generated from chapters/dqn.py (edit there); digest 000091ca41a78689
 """DQN: values of actions, learned from their own guess."""
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ __all__ = [
     "DQNConfig",
     "EpsilonGreedy",
     "QError",
-    "QNetwork",
     "double_q_target",
     "dqn_settings",
     "dueling_q",

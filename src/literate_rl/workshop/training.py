@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 83ea5eb65ce9eef2
+# Generated from chapters/workshop/training.py (edit there); digest b3780c8144c17fc2
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -305,8 +305,9 @@ def actor_critic(
 def spaces_of(env: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
     """Return an environment's spaces, as they are before anything is flattened."""
     with flat_env(env) as made:
-        space = getattr(made, "env", made).observation_space
-        return space, made.action_space
+        observations = getattr(made, "env", made).observation_space
+        actions = made.action_space
+    return observations, actions
 
 
 def fast_act(policy: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
