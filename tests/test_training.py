@@ -10,7 +10,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.contracts import CategoricalActor, ContractError, StateValue
+from literate_rl.contracts import (
+    CategoricalActor,
+    CategoricalQNetwork,
+    ContractError,
+    StateValue,
+)
 from literate_rl.evaluation import evaluate
 from literate_rl.workshop.runs import load
 from literate_rl.workshop.training import ALGORITHMS, Agent, make_qnet_policy, train
@@ -21,6 +26,7 @@ SHORT = {"total_steps": 1500, "progress": False}
 TINY: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32},
     "impala": {"n_sample": 4},
+    "rainbow": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
     "dqn": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
 }
 
@@ -73,6 +79,8 @@ class TwoNet(nn.Module):
 
 def models(algorithm: str) -> dict[str, Any]:
     torch.manual_seed(0)
+    if algorithm == "rainbow":
+        return {"qnet": CategoricalQNetwork(4, 2, atom_num=11)}
     if ALGORITHMS[algorithm].models == ("qnet",):
         return {"qnet": QNet()}
     return {"actor": CategoricalActor(4, 2), "critic": StateValue(4)}
@@ -127,6 +135,14 @@ def test_what_a_model_returns_beside_comes_back_from_act() -> None:
     action, hidden = agent.act({"some_state": state})
     assert action.shape == (3, 1)
     assert torch.equal(hidden, state.tanh())
+
+
+def test_a_distribution_acts_by_its_mean() -> None:
+    net = CategoricalQNetwork(4, 2, atom_num=11)
+    agent = train("RAINBOW", CARTPOLE, qnet=net, **SHORT)
+    state = torch.randn(3, 4)
+    mean = net(state) @ torch.linspace(0.0, 100.0, 11)
+    assert torch.equal(agent.act({"state": state}), mean.argmax(1, keepdim=True))
 
 
 def test_our_policies_act_in_states_as_well() -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest b3780c8144c17fc2
+# Generated from chapters/workshop/training.py (edit there); digest d8d95af75235121e
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -44,6 +44,14 @@ from literate_rl.impala import IMPALA
 from literate_rl.policies import Policy, make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.rainbow import (
+    LogitsOf,
+    Rainbow,
+    RainbowConfig,
+    RainbowPolicy,
+    make_rainbow_policy,
+    rainbow_settings,
+)
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import results_of
@@ -125,8 +133,10 @@ class Agent:
         policy = self.policy
         if isinstance(policy, ContractPolicy):
             results = results_of(policy.actor.model(**states))
-        elif isinstance(policy.network, FirstResult):
-            q, *rest = results_of(policy.network.by_name.model(**states))
+        elif model := own_model(policy.network):
+            q, *rest = results_of(model(**states))
+            if isinstance(policy, RainbowPolicy):
+                q = q @ policy.atoms
             results = (policy.actions.choose(q, 0.0).unsqueeze(-1), *rest)
         else:
             results = (policy.act(states["state"], 0.0),)
@@ -219,6 +229,24 @@ def make_dqn(env: str, config: DQNConfig, **models: Any) -> DQN:
     return DQN(policy.to(best_device()), envs, config)
 
 
+def make_rainbow(env: str, config: RainbowConfig, **models: Any) -> DQN:
+    """Build Rainbow."""
+    envs = environments(env, config.seed, config.num_envs)
+    size = ("hidden", "num_atoms", "value_min", "value_max")
+    parts = ("dueling", "noisy", "sigma", "hold")
+    with legible_refusal("Discrete"):
+        if models:
+            support = [config.value_min, config.value_max]
+            policy = make_qnet_policy(*spaces_of(env), **models, support=support)
+        else:
+            policy = make_rainbow_policy(
+                envs.single_observation_space,
+                envs.single_action_space,
+                **{name: getattr(config, name) for name in size + parts},
+            )
+    return Rainbow(policy.to(best_device()), envs, config)
+
+
 class Algorithm(NamedTuple):
     """What is known of an algorithm.
 
@@ -243,6 +271,7 @@ ALGORITHMS = {
     "a2c": Algorithm(A2CConfig, a2c_settings, make_a2c, TWO),
     "a3c": Algorithm(A3CConfig, a3c_settings, make_a3c, TWO),
     "dqn": Algorithm(DQNConfig, dqn_settings, make_dqn, ("qnet",)),
+    "rainbow": Algorithm(RainbowConfig, rainbow_settings, make_rainbow, ("qnet",)),
 }
 
 
@@ -259,17 +288,25 @@ class FirstResult(nn.Module):
         return result
 
 
+def own_model(network: Any) -> Any:
+    """Return the model of one's own inside the network of a policy, or None."""
+    network = getattr(network, "model", network)  # a distribution is wrapped once more
+    return network.by_name.model if isinstance(network, FirstResult) else None
+
+
 def make_qnet_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
     qnet: Any,
+    support: Sequence[float] | None = None,
 ) -> Policy:
-    """Build an ε-greedy policy around a Q network of one's own.
+    """Build a policy around a Q network of one's own.
 
     Args:
         observation_space: A space, or what ``plain_space`` made of it.
         action_space: A Discrete space, likewise.
         qnet: The network.
+        support: First and last atom, if the network returns distributions.
     """
     states, discrete = as_space(observation_space), as_space(action_space)
     if not isinstance(discrete, spaces.Discrete):
@@ -277,11 +314,21 @@ def make_qnet_policy(
     recipe = {
         "observation_space": plain_space(states),
         "action_space": plain_space(discrete),
+        "support": support,
         "models": {"qnet": type(qnet).__qualname__},
     }
-    actions = EpsilonGreedy(int(discrete.n), int(discrete.start))
+    built = "make_qnet_policy", recipe
+    num_actions = int(discrete.n)
+    actions = EpsilonGreedy(num_actions, int(discrete.start))
     network = FirstResult(qnet, state_spec(states))
-    return Policy(network, actions, ("make_qnet_policy", recipe))
+    if support is None:
+        return Policy(network, actions, built)
+    # How many atoms there are is best found out by asking once.
+    with torch.no_grad():
+        num_atoms = network(torch.zeros(2, spaces.flatdim(states))).shape[-1]
+    logits = LogitsOf(network, num_actions, num_atoms)
+    low, high = support
+    return RainbowPolicy(logits, actions, low, high, recipe=built)
 
 
 FITTING = "Discrete, a Box with one dimension or Tuple(Discrete(K), Tuple(K Boxes))"
