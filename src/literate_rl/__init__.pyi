@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 528c377d9a1e6541
+# Generated from chapters/*.py (edit there); digest 43b07146c97cb2f9
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -139,6 +139,7 @@ from .dqn import (
     DQN as DQN,
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
+    FusedQError as FusedQError,
     QError as QError,
     QNetwork as QNetwork,
     double_q_target as double_q_target,

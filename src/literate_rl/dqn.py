@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 8d6b12ab8a92bf0c
+# Generated from chapters/dqn.py (edit there); digest e37d4292a7592201
 """DQN: values of actions, learned from their own guess."""
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ __all__ = [
     "DQN",
     "DQNConfig",
     "EpsilonGreedy",
+    "FusedQError",
     "QError",
     "QNetwork",
     "double_q_target",
@@ -325,6 +326,7 @@ def linear_schedule(
     start: float, end: float, duration: Positive, step: NonNegative
 ) -> float:
     """Return where a straight line from ``start`` to ``end`` is at a step."""
+    # The line {eq}`epsilon-schedule`, written so that it ends exactly at its end.
     share = min(1.0, step / duration)
     return (1 - share) * start + share * end
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest f6cabcc575ff190c
+# Generated from chapters/workshop/fast.py (edit there); digest 87d1cc7b12c090c7
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -388,7 +388,7 @@ def chain_backward(
 
 
 @torch.no_grad()
-def clip_gradient(parameters: list[nn.Parameter], bound: float) -> None:
+def clip_gradient(parameters: list[Any], bound: float) -> None:
     """Scale gradients so that their norm is at most ``bound``."""
     grads = [p.grad for p in parameters if p.grad is not None]
     norm = torch.stack(torch._foreach_norm(grads)).square().sum().sqrt()
