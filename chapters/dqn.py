@@ -61,6 +61,7 @@ __all__ = [
     "DQN",
     "DQNConfig",
     "EpsilonGreedy",
+    "FusedQError",
     "QError",
     "double_q_target",
     "dqn_settings",
@@ -622,6 +623,7 @@ def linear_schedule(
     start: float, end: float, duration: Positive, step: NonNegative
 ) -> float:
     """Return where a straight line from ``start`` to ``end`` is at a step."""
+    # The line {eq}`epsilon-schedule`, written so that it ends exactly at its end.
     share = min(1.0, step / duration)
     return (1 - share) * start + share * end
 

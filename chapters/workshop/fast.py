@@ -764,7 +764,7 @@ def chain_backward(
 
 # %% tags=["export"]
 @torch.no_grad()
-def clip_gradient(parameters: list[nn.Parameter], bound: float) -> None:
+def clip_gradient(parameters: list[Any], bound: float) -> None:
     """Scale gradients so that their norm is at most ``bound``."""
     grads = [p.grad for p in parameters if p.grad is not None]
     norm = torch.stack(torch._foreach_norm(grads)).square().sum().sqrt()

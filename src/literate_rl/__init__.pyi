@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest cf28fd3ea6454e04
+# Generated from chapters/*.py (edit there); digest 2087a7f72f33a592
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -177,6 +177,7 @@ from .dqn import (
     DQN as DQN,
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
+    FusedQError as FusedQError,
     QError as QError,
     double_q_target as double_q_target,
     dqn_settings as dqn_settings,

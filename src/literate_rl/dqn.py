@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 000091ca41a78689
+# Generated from chapters/dqn.py (edit there); digest baac0597fd81afba
 """DQN: values of actions, learned from their own guess."""
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ __all__ = [
     "DQN",
     "DQNConfig",
     "EpsilonGreedy",
+    "FusedQError",
     "QError",
     "double_q_target",
     "dqn_settings",
@@ -324,6 +325,7 @@ def linear_schedule(
     start: float, end: float, duration: Positive, step: NonNegative
 ) -> float:
     """Return where a straight line from ``start`` to ``end`` is at a step."""
+    # The line {eq}`epsilon-schedule`, written so that it ends exactly at its end.
     share = min(1.0, step / duration)
     return (1 - share) * start + share * end
 

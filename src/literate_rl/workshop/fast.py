@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 5e0fd5a98a4d6f33
+# Generated from chapters/workshop/fast.py (edit there); digest 48f6608bedb5ef70
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -432,7 +432,7 @@ def chain_backward(
 
 
 @torch.no_grad()
-def clip_gradient(parameters: list[nn.Parameter], bound: float) -> None:
+def clip_gradient(parameters: list[Any], bound: float) -> None:
     """Scale gradients so that their norm is at most ``bound``."""
     grads = [p.grad for p in parameters if p.grad is not None]
     norm = torch.stack(torch._foreach_norm(grads)).square().sum().sqrt()
