@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest eab5c7ef9b2d8978
+# Generated from chapters/a2c.py (edit there); digest 8875ecf14c6513f5
 """A2C and A3C: one step on each rollout, and workers that send gradients."""
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from literate_rl.workshop.signatures import (
     Float,
     Fraction,
     Positive,
+    check_finite,
     checked,
 )
 
@@ -87,11 +88,13 @@ def a2c_error(
 
     Source: Mnih et al. 2016, section 4 and algorithm S3.
     """
-    return a2c_loss(
-        policy_loss=policy_gradient_error(log_prob, adv),
-        value_loss=(value - target.detach()).square().mean(),
-        entropy_loss=entropy.mean(),
-    )
+    # The actor: actions that went better than expected become more likely.
+    policy_loss = policy_gradient_error(log_prob, adv)
+    # The critic: half of nothing, just the mean squared error.
+    value_loss = (value - target.detach()).square().mean()
+    entropy_loss = entropy.mean()
+    check_finite(value_loss + entropy_loss, value=value, target=target, entropy=entropy)
+    return a2c_loss(policy_loss, value_loss, entropy_loss)
 
 
 @checked
