@@ -125,12 +125,14 @@ class A2CConfig:
         num_steps: Steps of one rollout in each environment.
         learning_rate: Learning rate of RMSProp at the start.
         anneal: Whether the learning rate falls to zero in a straight line.
+        decay: How much of RMSProp's mean square a step leaves.
         epsilon: What RMSProp adds to the root of the mean square.
         gamma: Discount.
         lambda_: Decay of the weights of longer returns in the advantage.
         entropy_weight: Weight of the entropy bonus.
         value_weight: Weight of the value loss.
         max_grad_norm: Norm above which a gradient is clipped.
+        reward_scale: Factor of the rewards that are learned from.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -141,18 +143,22 @@ class A2CConfig:
     num_steps: Count = 5
     learning_rate: Positive = 1e-3
     anneal: bool = True
+    decay: Fraction = 0.99
     epsilon: Positive = 1e-5
     gamma: Fraction = 0.99
     lambda_: Fraction = 1.0
     entropy_weight: float = 0.0
     value_weight: float = 0.5
     max_grad_norm: Positive = 0.5
+    reward_scale: Positive = 1.0
     checkpoint_interval: Count = 500
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out is
 # the default.
-SETTINGS: dict[str, dict[str, Any]] = {"CartPole-v1": {"total_steps": 200_000}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"total_steps": 200_000, "decay": 0.999, "reward_scale": 0.1},
+}
 
 
 def a2c_settings(env: str) -> A2CConfig:
@@ -176,7 +182,8 @@ def a2c_gradient(
 
     # Advantages and targets. With lambda 1 a target is {eq}`a2c-target`.
     ends = batch.terminated, batch.truncated
-    adv = gae(*(batch.reward, value, next_value, *ends), config.gamma, config.lambda_)
+    reward = batch.reward * config.reward_scale
+    adv = gae(reward, value, next_value, *ends, config.gamma, config.lambda_)
     # How likely the actions were, and how random the policy is.
     log_prob, entropy = policy.evaluate_actions(batch.obs, batch.action)
 
@@ -208,7 +215,7 @@ class GradientLearner:
         self.config = config
         self.parameters = list(policy.parameters())
         self.optimizer = torch.optim.RMSprop(
-            self.parameters, config.learning_rate, eps=config.epsilon
+            self.parameters, config.learning_rate, config.decay, config.epsilon
         )
 
     def learn(self, gradient: tuple[Tensor, ...], step: int) -> dict[str, float]:
