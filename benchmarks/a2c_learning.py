@@ -39,7 +39,7 @@ from literate_rl.workshop.runs import flat_env
 
 ENV = "CartPole-v1"
 HIDDEN = 64
-LAGS = (0, 15, 63, 127)
+LAGS = (0, 31, 127)
 
 
 def parts(config: A2CConfig) -> Any:
@@ -93,7 +93,7 @@ def with_models(family: str, config: A2CConfig) -> Any:
 
 def contracts() -> Experiment:
     """Return the experiment with one actor and one critic in four families."""
-    config = replace(a2c_settings(ENV), total_steps=100_000)
+    config = replace(a2c_settings(ENV), total_steps=60_000)
     variants = {
         family: Variant({}, partial(with_models, family))
         for family in ("A2C", "A3C", "PPO", "IMPALA")
@@ -106,7 +106,7 @@ def late() -> Experiment:
 
     One worker has one slot more than the lag, so each gradient is as old as it says.
     """
-    config = replace(a3c_settings(ENV), actors=1, total_steps=100_000)
+    config = replace(a3c_settings(ENV), actors=1, total_steps=50_000)
     variants = {f"lag {lag}": Variant({"slots": lag + 1}, with_workers) for lag in LAGS}
     return Experiment(ENV, config, 10, 100, variants)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest bbf586be2092b689
+# Generated from chapters/a2c.py (edit there); digest 894931c9630057ad
 """A2C and A3C: one step on each rollout, and workers that send gradients."""
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def a2c_error(
     """
     # The actor: actions that went better than expected become more likely.
     policy_loss = policy_gradient_error(log_prob, adv)
-    # The critic: half of nothing, just the mean squared error.
+    # The critic: the mean squared error, not half of it.
     value_loss = (value - target.detach()).square().mean()
     entropy_loss = entropy.mean()
     check_finite(value_loss + entropy_loss, value=value, target=target, entropy=entropy)
@@ -500,7 +500,7 @@ class ContractPolicy(nn.Module):
         return value.squeeze(-1)
 
     def to_env(self, action: Tensor) -> NDArray[Any]:
-        """Return the actions as vector environments take them; only these are clipped."""
+        """Return actions as vector environments take them; only these are clipped."""
         space: Any = self.action_space
         if isinstance(space, spaces.Discrete):
             names: NDArray[Any] = action.squeeze(-1).numpy() + space.start
