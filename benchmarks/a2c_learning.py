@@ -18,8 +18,6 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-
-from benchmarks.learning import Experiment, Variant, main
 from literate_rl.a2c import (
     A2C,
     A3C,
@@ -36,6 +34,8 @@ from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import flat_env
+
+from benchmarks.learning import Experiment, Variant, main
 
 ENV = "CartPole-v1"
 HIDDEN = 64

@@ -32,7 +32,13 @@ FOUNDATIONS = {
     "workshop.episodes",
     "workshop.worlds",
 }
-ADAPTERS = {"workshop.alf", "workshop.cli", "workshop.cluster", "workshop.ding"}
+ADAPTERS = {
+    "workshop.alf",
+    "workshop.cli",
+    "workshop.cluster",
+    "workshop.ding",
+    "workshop.training",
+}
 
 
 def each(*kinds: str) -> pytest.MarkDecorator:

@@ -9,15 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from literate_rl.workshop.memory import ReplayBuffer
+from literate_rl.workshop.memory import UnrollBuffer
 
 
 @pytest.mark.equation("replay-priority")
 @settings(max_examples=30)
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8), st.integers(1, 8))
 def test_priorities_decide_how_often_and_with_what_weight(priorities, count) -> None:
-    buffer = ReplayBuffer(max_use=10**9, alpha=0.6, beta=0.4)
+    buffer = UnrollBuffer(max_use=10**9, alpha=0.6, beta=0.4)
     buffer.push([{"number": i} for i in range(len(priorities))])
     buffer.update(list(buffer.entries), priorities)
     generator = torch.Generator().manual_seed(0)
@@ -35,7 +34,7 @@ def test_priorities_decide_how_often_and_with_what_weight(priorities, count) -> 
 @pytest.mark.parametrize("batch", [1, 4, 16])
 def test_frequencies_follow_the_priorities(batch) -> None:
     """Also where a batch is as large as the buffer."""
-    buffer = ReplayBuffer(max_use=10**9, alpha=0.5)
+    buffer = UnrollBuffer(max_use=10**9, alpha=0.5)
     buffer.push([{"number": i} for i in range(16)])
     priority = np.arange(1.0, 17.0) ** 2
     buffer.update(list(buffer.entries), priority.tolist())
@@ -58,7 +57,7 @@ def test_frequencies_follow_the_priorities(batch) -> None:
 @pytest.mark.parametrize(("size", "batch"), [(16, 16), (32, 16), (16, 1)])
 def test_full_weights_undo_the_preference(size, batch) -> None:
     """The weighted mean is the mean over the buffer, but for a common factor."""
-    buffer = ReplayBuffer(max_use=10**9, alpha=0.6, beta=1.0)
+    buffer = UnrollBuffer(max_use=10**9, alpha=0.6, beta=1.0)
     buffer.push([{"number": i} for i in range(size)])
     buffer.update(list(buffer.entries), [1.0 + i for i in range(size)])
     generator = torch.Generator().manual_seed(0)
@@ -78,7 +77,7 @@ def test_full_weights_undo_the_preference(size, batch) -> None:
 
 
 def test_without_preference_no_sample_is_drawn_twice() -> None:
-    buffer = ReplayBuffer(max_use=10**9)
+    buffer = UnrollBuffer(max_use=10**9)
     buffer.push([{"number": i} for i in range(16)])
     generator = torch.Generator().manual_seed(0)
     drawn = buffer.sample(16, generator)
@@ -87,7 +86,7 @@ def test_without_preference_no_sample_is_drawn_twice() -> None:
 
 
 def test_each_draw_of_a_batch_is_a_use() -> None:
-    buffer = ReplayBuffer(max_use=3, alpha=1.0)
+    buffer = UnrollBuffer(max_use=3, alpha=1.0)
     buffer.push([{"number": i} for i in range(2)])
     buffer.update(list(buffer.entries), [1e6, 1e-6])
     generator = torch.Generator().manual_seed(0)
@@ -99,7 +98,7 @@ def test_each_draw_of_a_batch_is_a_use() -> None:
 
 @pytest.mark.erratum("last-start-excluded")
 def test_every_sample_is_drawn_also_the_last() -> None:
-    buffer = ReplayBuffer(max_use=10**9)
+    buffer = UnrollBuffer(max_use=10**9)
     buffer.push([{"number": i} for i in range(5)])
     generator = torch.Generator().manual_seed(0)
     drawn = {buffer.sample(1, generator)[0]["sample"]["number"] for _ in range(200)}
@@ -111,7 +110,7 @@ def test_every_sample_is_drawn_also_the_last() -> None:
 
 
 def test_the_buffer_forgets_the_oldest_and_the_used() -> None:
-    buffer = ReplayBuffer(size=3, max_use=2)
+    buffer = UnrollBuffer(size=3, max_use=2)
     buffer.push([{"number": i} for i in range(5)])
     assert [entry["sample"]["number"] for entry in buffer.entries] == [2, 3, 4]
     generator = torch.Generator().manual_seed(0)
@@ -133,12 +132,12 @@ def test_the_buffer_forgets_the_oldest_and_the_used() -> None:
         with pytest.raises(
             (TypeError, ValueError), match=f"{next(iter(arguments))} must"
         ):
-            ReplayBuffer(**arguments)
+            UnrollBuffer(**arguments)
 
 
 @pytest.mark.parametrize("priorities", [[2.0], [2.0, math.nan], [2.0, math.inf]])
 def test_bad_priorities_leave_the_buffer_as_it_was(priorities) -> None:
-    buffer = ReplayBuffer()
+    buffer = UnrollBuffer()
     buffer.push([{"number": 0}, {"number": 1}])
     with pytest.raises(ValueError, match="priorities must be 2 finite numbers"):
         buffer.update(list(buffer.entries), priorities)
@@ -149,7 +148,7 @@ def test_bad_priorities_leave_the_buffer_as_it_was(priorities) -> None:
 
 
 def test_the_state_is_a_copy_and_comes_back() -> None:
-    buffer, other = ReplayBuffer(), ReplayBuffer()
+    buffer, other = UnrollBuffer(), UnrollBuffer()
     buffer.push([1, 2])
     state = buffer.state_dict()
     buffer.sample(2, torch.Generator())

@@ -1,6 +1,7 @@
 """Runs: what is kept, what is refused, and what a killed run comes back to."""
 
 import base64
+import errno
 import hashlib
 import io
 import json
@@ -28,11 +29,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from processes import Child
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from torch import nn
-
-import literate_rl
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_ppo import make_hybrid_policy
 from literate_rl.policies import make_policy
@@ -55,6 +51,11 @@ from literate_rl.workshop.runs import (
     video_html,
 )
 from literate_rl.workshop.worlds import Moving
+from processes import Child
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from torch import nn
+
+import literate_rl
 
 # --- Small things to run --------------------------------------------------------------
 
@@ -601,6 +602,67 @@ def test_a_crash_while_the_bytes_are_written_leaves_the_old_checkpoint(
     assert load_checkpoint(path) == {"step": 1}
 
 
+@pytest.mark.parametrize("good_writes", [0, 3, 8])
+def test_a_full_disk_is_called_by_its_name(tmp_path, monkeypatch, good_writes):
+    """Torch writes in pieces, and reports a failed one in words of its own."""
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, {"step": 1})
+
+    class Full(io.FileIO):
+        writes = 0
+
+        def write(self, content):
+            self.writes += 1
+            if self.writes > good_writes:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            return super().write(content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda self, mode: Full(self, mode))
+        with pytest.raises(OSError, match="no space left") as caught:
+            save_checkpoint(path, {"step": 2, "zeros": torch.zeros(1000)})
+    assert caught.value.errno == errno.ENOSPC
+    assert load_checkpoint(path) == {"step": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+import torch
+from literate_rl.workshop.runs import load_checkpoint, save_checkpoint
+
+def peak():
+    kilobytes = 1024 if sys.platform == "linux" else 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobytes
+
+path, call = Path(sys.argv[1]), sys.argv[2]
+# What the first calls load into memory is not meant.
+save_checkpoint(path.with_name("small.pt"), {"step": 1})
+load_checkpoint(path.with_name("small.pt"))
+size = 150 * 2**20
+if call == "save":
+    state = {"buffer": torch.ones(size, dtype=torch.uint8), "step": 2}
+    before = peak()
+    save_checkpoint(path, state)
+else:
+    before = peak()
+    state = load_checkpoint(path)
+    assert state["buffer"].numel() == size and state["buffer"].min() == 1
+print((peak() - before) / size)
+"""
+
+
+def test_a_large_state_is_held_in_memory_once(tmp_path):
+    def grown(call):
+        command = [sys.executable, "-c", PEAK, str(tmp_path / "c.pt"), call]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return float(done.stdout)
+
+    assert grown("save") < 0.2, "what is written is not copied first"
+    assert grown("load") < 1.2
+
+
 @pytest.mark.parametrize(
     "unsafe",
     [
@@ -670,7 +732,8 @@ def test_loading_a_foreign_pickle_runs_its_code_and_ours_refuses(tmp_path, monke
 def sealed(content):
     """Put the right digest behind some bytes, as the sender of a file can."""
     if content.startswith(b"PK"):
-        return seal(content)
+        seal(file := io.BytesIO(content))
+        return file.getvalue()
     return content + hashlib.sha256(content).digest()
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -518,6 +519,33 @@ def hybrid_terms(
 #
 # **Derive.** So here is a policy's `act` once more, in NumPy, on arrays that *are* the
 # parameters: they share the memory, and an optimiser that changes the weights changes both.
+# It works for chains of linear layers with tanh or ReLU between them. First, a chain becomes a
+# list of functions of arrays, or none if there is a layer that is not known here.
+
+
+# %% tags=["export"]
+Step = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+def numpy_layers(module: nn.Module) -> list[Step] | None:
+    """Return what a chain of layers computes, in NumPy, or None if one is unknown."""
+    kind = type(module)
+    # A subclass may add methods, but not compute something else.
+    if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
+        parts = [numpy_layers(part) for part in module]
+        known = [part for part in parts if part is not None]
+        chain = [step for part in known for step in part]
+        return chain if len(known) == len(parts) else None
+    if kind is nn.Linear:
+        weight, *bias = (p.detach().numpy().T for p in module.parameters())
+        return [lambda x: x @ weight, *(partial(np.add, b) for b in bias)]
+    plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
+    return [plain[kind]] if kind in plain else None
+
+
+# %% [markdown]
+# What comes out of the chain is a row, and the action is a function of row and noise that the
+# action distribution has.
 
 
 # %% tags=["export"]
@@ -526,31 +554,34 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
 
     The arrays share their memory with the parameters, so that the function always acts
-    with the current weights.
+    with the current weights. A policy whose network is no chain of linear layers with
+    tanh or ReLU gets its own ``act`` back.
 
     Args:
-        policy: A policy that ``make_policy`` has built, on the CPU.
+        policy: A policy on the CPU, for instance one that ``make_policy`` has built.
     """
-    network: Any = policy.network
+    network, actions = (getattr(policy, name, None) for name in ("network", "actions"))
+    rows: Any = getattr(network, "actor", network)
     # The means of a Gaussian policy come from a network of their own.
-    gaussian = hasattr(network.actor, "log_sigma")
-    parameters = list((network.actor.mean if gaussian else network.actor).parameters())
-    if parameters[0].device.type != "cpu":
-        raise ValueError(f"policy must be on the CPU, got {parameters[0].device}")
-    # Weights and biases in turn, those of the output layer last.
-    *hidden, weight, bias = (p.detach().numpy().T for p in parameters)
-    layers = list(zip(hidden[::2], hidden[1::2], strict=True))
+    gaussian = hasattr(rows, "log_sigma")
+    device = next(policy.parameters()).device
+    if device.type != "cpu":
+        raise ValueError(f"policy must be on the CPU, got {device}")
+    layers = numpy_layers(rows.mean if gaussian else rows)
+    # Without means a row must hold one number for each action.
+    if layers is None or not (gaussian or hasattr(actions, "num_actions")):
+        plain: Any = policy.act
+        return plain  # type: ignore[no-any-return]
+    normalizer: Any = getattr(network, "normalizer", nn.Identity())
 
     def forward(obs: Tensor) -> NDArray[np.float32]:
-        x: NDArray[np.float32] = network.normalizer(obs).numpy()
-        for w, b in layers:
-            x = np.tanh(x @ w + b)
-        out: NDArray[np.float32] = x @ weight + bias
-        return out
+        x: NDArray[np.float32] = normalizer(obs).numpy()
+        for layer in layers:
+            x = layer(x)
+        return x
 
-    # The action is the function of noise that the action distribution has.
     if gaussian:
-        log_sigma = network.actor.log_sigma.detach().numpy()
+        log_sigma = rows.log_sigma.detach().numpy()
 
         def act(obs: Tensor, noise: Tensor) -> Tensor:
             return torch.from_numpy(forward(obs) + np.exp(log_sigma) * noise.numpy())

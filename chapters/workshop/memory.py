@@ -30,7 +30,7 @@ from annotated_types import Ge, Lt
 
 from literate_rl.workshop.signatures import Count, checked
 
-__all__ = ["ReplayBuffer"]
+__all__ = ["UnrollBuffer"]
 
 # %% [markdown]
 # ## Priorities
@@ -57,7 +57,7 @@ __all__ = ["ReplayBuffer"]
 
 
 # %% tags=["export"]
-class ReplayBuffer:
+class UnrollBuffer:
     """The last samples, each to be used a limited number of times.
 
     Args:
@@ -157,7 +157,7 @@ class ReplayBuffer:
 import numpy as np
 import torch
 
-buffer = ReplayBuffer(max_use=10**9, alpha=0.6, beta=1.0)
+buffer = UnrollBuffer(max_use=10**9, alpha=0.6, beta=1.0)
 buffer.push(range(16))
 buffer.update(buffer.entries, [1.0 + i for i in range(16)])
 generator = torch.Generator().manual_seed(0)

@@ -26,7 +26,6 @@ import base64
 import csv
 import hashlib
 import html
-import io
 import json
 import math
 import os
@@ -44,7 +43,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 from uuid import uuid4
 
 import gymnasium as gym
@@ -688,7 +687,7 @@ def locked(directory: Path) -> Iterator[None]:
 # ## Checkpoints
 #
 # A checkpoint must be complete, it must never be half written, damage must not go
-# unnoticed, and it must not be able to do harm.
+# unnoticed, a large one must not fill the memory, and it must not be able to do harm.
 #
 # *Complete* is the learner's business: weights, optimiser, counters, and the states of all
 # random generators.
@@ -714,6 +713,11 @@ def locked(directory: Path) -> Iterator[None]:
 # to the same end a little later. The old file gets its second name by a *hard link*, which
 # copies nothing, and so there is no moment without a `checkpoint.pt`.
 #
+# *Large* states are a matter of memory. A learner that replays old steps ({doc}`/chapters/replay`)
+# keeps a million of them, and an hour's run should not stop because its checkpoint did not fit. So
+# nothing is copied: tensors go to the file as they are, the digest is computed a piece at a
+# time, and the trial that shows that the file can be loaded maps it into memory instead of reading it.
+#
 # *Harm* is a matter of the format. PyTorch's files are pickles, and a pickle can run any
 # code when it is loaded. With `weights_only=True` PyTorch loads nothing but tensors and
 # plain values. So a checkpoint names the function that builds the policy by a string. `load` looks that name
@@ -726,18 +730,18 @@ FORMAT = "literate_rl checkpoint, version 2"
 DIGEST = hashlib.sha256().digest_size
 
 
-def write_atomically(path: Path, content: bytes, previous: Path | None = None) -> None:
-    """Write a file so that a reader sees the old content or all of the new one.
+@contextmanager
+def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
+    """Open a file so that readers see the old content or all of the new one.
 
     Args:
-        path: The file.
-        content: What to write.
+        path: The file. It changes when all is written, and not if an error comes first.
         previous: Where to keep what it held before, or None to keep nothing.
     """
     new, old = beside(path), beside(path)
     try:
-        with new.open("wb") as file:
-            file.write(content)
+        with new.open("w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         if previous is not None and path.exists():
@@ -752,6 +756,12 @@ def write_atomically(path: Path, content: bytes, previous: Path | None = None) -
         new.unlink(missing_ok=True)
         old.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a small file so that readers see the old content or all of the new one."""
+    with replacing(path) as file:
+        file.write(content)
 
 
 def beside(path: Path) -> Path:
@@ -769,11 +779,24 @@ def sync(path: Path) -> None:
             os.close(descriptor)
 
 
-def seal(content: bytes) -> bytes:
+def seal(file: BinaryIO) -> None:
     """Append a digest to a zip file, as its comment."""
     # The last two bytes of a zip file are the length of its comment.
-    body = content[:-2] + DIGEST.to_bytes(2, "little")
-    return body + hashlib.sha256(body).digest()
+    end = file.seek(-2, os.SEEK_END) + 2
+    file.write(DIGEST.to_bytes(2, "little"))
+    digest = digest_of(file, end)
+    file.seek(end)
+    file.write(digest)
+
+
+def digest_of(file: BinaryIO, size: int) -> bytes:
+    """Compute the digest of the first bytes of a file, a mebibyte at a time."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while piece := file.read(min(size, 2**20)):
+        digest.update(piece)
+        size -= len(piece)
+    return digest.digest()
 
 
 def previous_of(path: Path) -> Path:
@@ -793,17 +816,24 @@ def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
         TypeError: If ``state`` holds something that could not be loaded safely. Nothing
             is written then.
     """
-    path, buffer = Path(path), io.BytesIO()
+    path = Path(path)
     try:
-        torch.save({"format": FORMAT, **state}, buffer)
-        # Better to learn now than when the run is gone that it cannot be loaded.
-        content = seal(buffer.getvalue())
-        torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        with replacing(path, previous_of(path)) as file:
+            torch.save({"format": FORMAT, **state}, file)
+            seal(file)
+            # Better to learn now than when the run is gone that it cannot be loaded.
+            # Mapped, the numbers are not read again.
+            file.flush()
+            torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.PickleError, AttributeError, TypeError) as error:
         raise TypeError(
             f"state must hold tensors and plain values only: {reason(error)}"
         ) from error
-    write_atomically(path, content, previous_of(path))
+    except RuntimeError as error:
+        # Torch has its own words for a full disk.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -838,15 +868,17 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read and check one file, as ``load_checkpoint`` does."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    content = path.read_bytes()
-    if hashlib.sha256(content[:-DIGEST]).digest() != content[-DIGEST:]:
-        raise ValueError(f"{path} is damaged or no checkpoint: its digest is wrong")
-    # There is no end to the ways in which somebody else's file fails.
-    try:
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:
-        message = f"{path} is damaged or no checkpoint: {reason(error)}"
-        raise ValueError(message) from error
+    with path.open("rb") as file:
+        size = max(0, file.seek(0, os.SEEK_END) - DIGEST)
+        if digest_of(file, size) != file.read():
+            raise ValueError(f"{path} is damaged or no checkpoint: its digest is wrong")
+        file.seek(0)
+        # There is no end to the ways in which somebody else's file fails.
+        try:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:
+            message = f"{path} is damaged or no checkpoint: {reason(error)}"
+            raise ValueError(message) from error
     if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
         raise ValueError(f"{path} is not a literate_rl checkpoint ({FORMAT})")
     return state
@@ -859,11 +891,13 @@ def reason(error: Exception) -> str:
     return f"{type(first).__name__}: {sentence}"
 
 
-def load(path: str | Path) -> Any:
+def load(path: str | Path, **models: Any) -> Any:
     """Return the policy that a checkpoint holds, ready to act.
 
     Args:
         path: A checkpoint, or the directory of a run.
+        models: Models of your own that the policy was trained with, by their names, for
+            instance ``qnet``. They get their weights back.
 
     Returns:
         The policy, an ``nn.Module`` in evaluation mode on the CPU.
@@ -871,21 +905,28 @@ def load(path: str | Path) -> Any:
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged or not a checkpoint of this package, or
-            holds no policy that it can build.
+            holds no policy that it can build, or not with these models.
     """
     path = Path(path)
     state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
     try:
         name, arguments = state["policy"]["recipe"]
         weights = state["policy"]["weights"]
-    except (LookupError, TypeError, ValueError) as error:
+        wanted = arguments.get("models", {})
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no policy") from error
     # Only functions that build policies may be called by a file.
     package = import_module("literate_rl")
     if name not in package.__all__ or not re.fullmatch(r"make_(\w+_)?policy", name):
         raise ValueError(f"{path} wants {name!r}, which builds no policy here")
+    # A class of the user's is no business of a file: he brings it himself.
+    if set(models) != set(wanted):
+        pass_ = ", ".join(f"{key}={wanted[key]}(...)" for key in wanted) or "no models"
+        given = ", ".join(models) or "none"
+        raise ValueError(f"{path} must be loaded with {pass_}, got {given}")
     try:
-        policy = getattr(package, name)(**arguments)
+        rest = {key: x for key, x in arguments.items() if key != "models"}
+        policy = getattr(package, name)(**rest, **models)
         policy.load_state_dict(weights)
     except Exception as error:
         message = f"{path} holds a policy that cannot be built: {reason(error)}"
@@ -1283,6 +1324,9 @@ print(type(policy).__name__, record_video(policy, "CartPole-v1", place / "ppo.mp
 
 
 # %%
+import io
+
+
 class Gift:
     def __reduce__(self):
         return print, ("this line was printed by the file, while it was loaded",)
@@ -1290,7 +1334,8 @@ class Gift:
 
 gift = io.BytesIO()
 torch.save({"weights": Gift()}, gift)
-(place / "gift.pt").write_bytes(seal(gift.getvalue()))  # the sender can do that too
+seal(gift)  # the sender can do that too
+(place / "gift.pt").write_bytes(gift.getvalue())
 torch.load(place / "gift.pt", weights_only=False)
 try:
     load_checkpoint(place / "gift.pt")

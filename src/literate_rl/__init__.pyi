@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 08ad7a2b8a59d660
+# Generated from chapters/*.py (edit there); digest 84bd359352dc35d4
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -160,10 +160,25 @@ from .a2c import (
     make_contract_policy as make_contract_policy,
 )
 from .replay import (
-    replay_mean as replay_mean,
+    Batch as Batch,
+    ReplayBuffer as ReplayBuffer,
+    SumTree as SumTree,
+    importance_weights as importance_weights,
 )
 from .dqn import (
-    dqn_mean as dqn_mean,
+    DQN as DQN,
+    DQNConfig as DQNConfig,
+    EpsilonGreedy as EpsilonGreedy,
+    QError as QError,
+    QNetwork as QNetwork,
+    double_q_target as double_q_target,
+    dqn_settings as dqn_settings,
+    dueling_q as dueling_q,
+    linear_schedule as linear_schedule,
+    make_q_policy as make_q_policy,
+    polyak_update as polyak_update,
+    q_error as q_error,
+    q_target as q_target,
 )
 from .rainbow import (
     rainbow_mean as rainbow_mean,
@@ -210,7 +225,7 @@ from .workshop.runs import (
     video_html as video_html,
 )
 from .workshop.memory import (
-    ReplayBuffer as ReplayBuffer,
+    UnrollBuffer as UnrollBuffer,
 )
 from .workshop.probes import (
     Probe as Probe,
@@ -247,4 +262,9 @@ from .workshop.ding import (
 from .workshop.cluster import (
     RayActors as RayActors,
     import_ray as import_ray,
+)
+from .workshop.training import (
+    Agent as Agent,
+    make_qnet_policy as make_qnet_policy,
+    train as train,
 )

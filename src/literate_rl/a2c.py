@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 894931c9630057ad
+# Generated from chapters/a2c.py (edit there); digest d2f965d8692d8a94
 """A2C and A3C: one step on each rollout, and workers that send gradients."""
 
 from __future__ import annotations
@@ -553,10 +553,14 @@ def make_contract_policy(
         critic: The critic.
     """
     observations, actions = as_space(observation_space), as_space(action_space)
-    # A checkpoint keeps the spaces and the weights, not the code of the models.
+    # A checkpoint keeps the spaces and the weights. The models it knows by name only.
     recipe = {
         "observation_space": plain_space(observations),
         "action_space": plain_space(actions),
+        "models": {
+            "actor": type(actor).__qualname__,
+            "critic": type(critic).__qualname__,
+        },
     }
     return ContractPolicy(
         *(actor, critic, observations, actions), ("make_contract_policy", recipe)

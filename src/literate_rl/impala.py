@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 88275ca3aebb07fb
+# Generated from chapters/impala.py (edit there); digest 6eeac1723c5d576e
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
-from literate_rl.workshop.memory import ReplayBuffer
+from literate_rl.workshop.memory import UnrollBuffer
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Bool,
@@ -235,7 +235,7 @@ class IMPALA:
         self.actor = copy.deepcopy(policy) if config.lag else policy
         self.collector = Collector(envs, policy.to_env, np.float32)
         preference = 0.6 if config.priority else 0.0
-        self.memory = ReplayBuffer(
+        self.memory = UnrollBuffer(
             config.replay_buffer_size, config.max_use, preference
         )
         self.generator = torch.Generator().manual_seed(config.seed)

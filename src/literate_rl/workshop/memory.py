@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/memory.py (edit there); digest f56430baaf66c5ec
+# Generated from chapters/workshop/memory.py (edit there); digest 44607525c7f1df68
 """Memory: the last samples, drawn alike or by priority, a limited number of times."""
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from annotated_types import Ge, Lt
 
 from literate_rl.workshop.signatures import Count, checked
 
-__all__ = ["ReplayBuffer"]
+__all__ = ["UnrollBuffer"]
 
 
-class ReplayBuffer:
+class UnrollBuffer:
     """The last samples, each to be used a limited number of times.
 
     Args:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest d532594f91d85a74
+# Generated from chapters/workshop/runs.py (edit there); digest acdb9276ea2a882c
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ import base64
 import csv
 import hashlib
 import html
-import io
 import json
 import math
 import os
@@ -25,7 +24,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 from uuid import uuid4
 
 import gymnasium as gym
@@ -469,18 +468,18 @@ FORMAT = "literate_rl checkpoint, version 2"
 DIGEST = hashlib.sha256().digest_size
 
 
-def write_atomically(path: Path, content: bytes, previous: Path | None = None) -> None:
-    """Write a file so that a reader sees the old content or all of the new one.
+@contextmanager
+def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
+    """Open a file so that readers see the old content or all of the new one.
 
     Args:
-        path: The file.
-        content: What to write.
+        path: The file. It changes when all is written, and not if an error comes first.
         previous: Where to keep what it held before, or None to keep nothing.
     """
     new, old = beside(path), beside(path)
     try:
-        with new.open("wb") as file:
-            file.write(content)
+        with new.open("w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         if previous is not None and path.exists():
@@ -495,6 +494,12 @@ def write_atomically(path: Path, content: bytes, previous: Path | None = None) -
         new.unlink(missing_ok=True)
         old.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a small file so that readers see the old content or all of the new one."""
+    with replacing(path) as file:
+        file.write(content)
 
 
 def beside(path: Path) -> Path:
@@ -512,11 +517,24 @@ def sync(path: Path) -> None:
             os.close(descriptor)
 
 
-def seal(content: bytes) -> bytes:
+def seal(file: BinaryIO) -> None:
     """Append a digest to a zip file, as its comment."""
     # The last two bytes of a zip file are the length of its comment.
-    body = content[:-2] + DIGEST.to_bytes(2, "little")
-    return body + hashlib.sha256(body).digest()
+    end = file.seek(-2, os.SEEK_END) + 2
+    file.write(DIGEST.to_bytes(2, "little"))
+    digest = digest_of(file, end)
+    file.seek(end)
+    file.write(digest)
+
+
+def digest_of(file: BinaryIO, size: int) -> bytes:
+    """Compute the digest of the first bytes of a file, a mebibyte at a time."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while piece := file.read(min(size, 2**20)):
+        digest.update(piece)
+        size -= len(piece)
+    return digest.digest()
 
 
 def previous_of(path: Path) -> Path:
@@ -536,17 +554,24 @@ def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
         TypeError: If ``state`` holds something that could not be loaded safely. Nothing
             is written then.
     """
-    path, buffer = Path(path), io.BytesIO()
+    path = Path(path)
     try:
-        torch.save({"format": FORMAT, **state}, buffer)
-        # Better to learn now than when the run is gone that it cannot be loaded.
-        content = seal(buffer.getvalue())
-        torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        with replacing(path, previous_of(path)) as file:
+            torch.save({"format": FORMAT, **state}, file)
+            seal(file)
+            # Better to learn now than when the run is gone that it cannot be loaded.
+            # Mapped, the numbers are not read again.
+            file.flush()
+            torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.PickleError, AttributeError, TypeError) as error:
         raise TypeError(
             f"state must hold tensors and plain values only: {reason(error)}"
         ) from error
-    write_atomically(path, content, previous_of(path))
+    except RuntimeError as error:
+        # Torch has its own words for a full disk.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -581,15 +606,17 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read and check one file, as ``load_checkpoint`` does."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    content = path.read_bytes()
-    if hashlib.sha256(content[:-DIGEST]).digest() != content[-DIGEST:]:
-        raise ValueError(f"{path} is damaged or no checkpoint: its digest is wrong")
-    # There is no end to the ways in which somebody else's file fails.
-    try:
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:
-        message = f"{path} is damaged or no checkpoint: {reason(error)}"
-        raise ValueError(message) from error
+    with path.open("rb") as file:
+        size = max(0, file.seek(0, os.SEEK_END) - DIGEST)
+        if digest_of(file, size) != file.read():
+            raise ValueError(f"{path} is damaged or no checkpoint: its digest is wrong")
+        file.seek(0)
+        # There is no end to the ways in which somebody else's file fails.
+        try:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:
+            message = f"{path} is damaged or no checkpoint: {reason(error)}"
+            raise ValueError(message) from error
     if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
         raise ValueError(f"{path} is not a literate_rl checkpoint ({FORMAT})")
     return state
@@ -602,11 +629,13 @@ def reason(error: Exception) -> str:
     return f"{type(first).__name__}: {sentence}"
 
 
-def load(path: str | Path) -> Any:
+def load(path: str | Path, **models: Any) -> Any:
     """Return the policy that a checkpoint holds, ready to act.
 
     Args:
         path: A checkpoint, or the directory of a run.
+        models: Models of your own that the policy was trained with, by their names, for
+            instance ``qnet``. They get their weights back.
 
     Returns:
         The policy, an ``nn.Module`` in evaluation mode on the CPU.
@@ -614,21 +643,28 @@ def load(path: str | Path) -> Any:
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged or not a checkpoint of this package, or
-            holds no policy that it can build.
+            holds no policy that it can build, or not with these models.
     """
     path = Path(path)
     state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
     try:
         name, arguments = state["policy"]["recipe"]
         weights = state["policy"]["weights"]
-    except (LookupError, TypeError, ValueError) as error:
+        wanted = arguments.get("models", {})
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no policy") from error
     # Only functions that build policies may be called by a file.
     package = import_module("literate_rl")
     if name not in package.__all__ or not re.fullmatch(r"make_(\w+_)?policy", name):
         raise ValueError(f"{path} wants {name!r}, which builds no policy here")
+    # A class of the user's is no business of a file: he brings it himself.
+    if set(models) != set(wanted):
+        pass_ = ", ".join(f"{key}={wanted[key]}(...)" for key in wanted) or "no models"
+        given = ", ".join(models) or "none"
+        raise ValueError(f"{path} must be loaded with {pass_}, got {given}")
     try:
-        policy = getattr(package, name)(**arguments)
+        rest = {key: x for key, x in arguments.items() if key != "models"}
+        policy = getattr(package, name)(**rest, **models)
         policy.load_state_dict(weights)
     except Exception as error:
         message = f"{path} holds a policy that cannot be built: {reason(error)}"
