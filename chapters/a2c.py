@@ -1111,25 +1111,6 @@ last = np.nanmean([row["charts/episodic_return"] for row in rows[-3:]])
 assert last > 1.5 * first, "it learns"
 
 # %% [markdown]
-# And here is one actor, `CategoricalActor` of {doc}`contracts`, with one critic in all four families, for
-# 60,000 steps with each family's own settings. It is one seed: a demonstration, not a comparison.
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four rising curves of the return over 60,000 steps"}}
-fig, axis = plt.subplots(figsize=(7, 2.6))
-families = stored_runs("a2c_contract")
-for name, run in families.items():
-    axis.plot(run.steps / 1000, run.curves[0], label=name)
-    print(f"{name}: return at the end {run.final[0]:.0f}")
-axis.set(xlabel="thousand steps", ylabel="return while training")
-axis.legend(fontsize=8)
-fig.tight_layout()
-
-# %% tags=["claims"]
-assert list(families) == ["A2C", "A3C", "PPO", "IMPALA"]
-for run in families.values():
-    assert run.curves[0, -5:].mean() > 3 * run.curves[0, 0], "it learns in each family"
-
-# %% [markdown]
 # ## Traps
 #
 # ### Trap: the gradient that nobody clears
