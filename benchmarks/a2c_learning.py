@@ -16,18 +16,30 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import torch
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.a2c import A2C, A3C, A2CConfig, A3CConfig, a2c_settings, a3c_settings
+from literate_rl.a2c import (
+    A2C,
+    A3C,
+    A2CConfig,
+    A3CConfig,
+    a2c_settings,
+    a3c_settings,
+    make_contract_policy,
+)
 from literate_rl.agents import make_envs
+from literate_rl.contracts import CategoricalActor, StateValue
+from literate_rl.impala import IMPALA, impala_settings
 from literate_rl.policies import make_policy
-from literate_rl.ppo import PPOConfig
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import flat_env
 
 ENV = "CartPole-v1"
-LAGS = (0, 15, 63, 127)
+HIDDEN = 64
+LAGS = (0, 31, 127)
 
 
 def parts(config: A2CConfig) -> Any:
@@ -57,12 +69,44 @@ def workers(**changes: Any) -> Experiment:
     return Experiment(ENV, config, 10, 100, variants, goal=475, by_clock=True)
 
 
+def with_models(family: str, config: A2CConfig) -> Any:
+    """Build an agent of a family around an actor and a critic of the contract."""
+    env = gym.make(ENV)
+    build_envs = partial(make_envs, partial(flat_env, ENV))
+    spaces = env.observation_space, env.action_space
+    torch.manual_seed(config.seed)
+    policy = make_contract_policy(
+        *spaces, CategoricalActor(4, 2, HIDDEN), StateValue(4, HIDDEN)
+    )
+    same: Any = {"seed": config.seed, "total_steps": config.total_steps}
+    if family == "PPO":
+        ppo = replace(ppo_settings(ENV), **same)
+        return PPO(policy, build_envs(ppo.num_envs), ppo)
+    if family == "IMPALA":
+        impala = replace(impala_settings(ENV), **same)
+        return IMPALA(policy, build_envs(impala.n_sample), impala)
+    if family == "A3C":
+        remote = replace(a3c_settings(ENV), **same)
+        return A3C(policy, partial(build_envs, remote.num_envs), remote)
+    return A2C(policy, build_envs(config.num_envs), config)
+
+
+def contracts() -> Experiment:
+    """Return the experiment with one actor and one critic in four families."""
+    config = replace(a2c_settings(ENV), total_steps=60_000)
+    variants = {
+        family: Variant({}, partial(with_models, family))
+        for family in ("A2C", "A3C", "PPO", "IMPALA")
+    }
+    return Experiment(ENV, config, 1, 100, variants)
+
+
 def late() -> Experiment:
     """Return the experiment with gradients of older and older weights.
 
     One worker has one slot more than the lag, so each gradient is as old as it says.
     """
-    config = replace(a3c_settings(ENV), actors=1, total_steps=100_000)
+    config = replace(a3c_settings(ENV), actors=1, total_steps=50_000)
     variants = {f"lag {lag}": Variant({"slots": lag + 1}, with_workers) for lag in LAGS}
     return Experiment(ENV, config, 10, 100, variants)
 
@@ -87,7 +131,16 @@ EXPERIMENTS = {
     "a2c_cartpole": Experiment(
         ENV, a2c_settings(ENV), 10, 100, {"A2C": Variant({}, build)}, goal=475
     ),
+    "a2c_plain": Experiment(
+        ENV,
+        replace(a2c_settings(ENV), decay=0.99, reward_scale=1.0),
+        10,
+        100,
+        {"A2C": Variant({}, build)},
+        goal=475,
+    ),
     "a3c_cartpole": workers(),
+    "a2c_contract": contracts(),
     "a3c_lag": late(),
 }
 

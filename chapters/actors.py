@@ -246,8 +246,9 @@ picture
 #
 # ## Line by line
 #
-# The settings are those of {doc}`impala` and four more. There is no replay: each unroll is
-# learned from as it arrives, `update_per_collect` times, and then its slot is free.
+# The settings are those of {doc}`impala` and four more, which any learner with actors has. There
+# is no replay: each unroll is learned from as it arrives, `update_per_collect` times, and then its
+# slot is free.
 
 
 # %% tags=["export"]
@@ -436,7 +437,8 @@ print("returns of episodes that ended:", ended[~np.isnan(ended)])
 # A **transport** carries slots to the actors and back, and replaces actors that die. In the code
 # a slot goes by two numbers, its actor's and its own: `Slot`. To the learner all transports look
 # alike: `submit` gives a slot to its actor, `receive` waits for a whole unroll, and a census
-# counts who is at work and who has died.
+# counts who is at work and who has died. (What an actor fills into a slot is called `result` in
+# the code. Here it is always an unroll.)
 
 
 # %% tags=["export", "hide-input"]
@@ -584,8 +586,9 @@ def fill(pocket: Any, weights: Weights) -> None:
 # %% [markdown]
 # ### The learner
 #
-# Everything on the learner's side of the protocol is in `iterate`. The other methods are what
-# `fit` asks of any learner ({doc}`workshop/runs`), so progress, checkpoints and the command
+# Everything on the learner's side of the protocol is in `iterate`. What the learner does with an
+# unroll is left to a method `learn`, because none of this depends on it: in {doc}`a2c` actors send
+# gradients, and the rest stays as it is here. The other methods are what `fit` asks of any learner ({doc}`workshop/runs`), so progress, checkpoints and the command
 # line work as they do elsewhere. The transport starts with the first iteration. Until then the
 # learner can be restored from a checkpoint, and the first weights that go out are the right
 # ones.

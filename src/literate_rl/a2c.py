@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 1be76cc91519c679
+# Generated from chapters/a2c.py (edit there); digest d2f965d8692d8a94
 """A2C and A3C: one step on each rollout, and workers that send gradients."""
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from literate_rl.workshop.signatures import (
     Float,
     Fraction,
     Positive,
+    check_finite,
     checked,
 )
 
@@ -87,11 +88,13 @@ def a2c_error(
 
     Source: Mnih et al. 2016, section 4 and algorithm S3.
     """
-    return a2c_loss(
-        policy_loss=policy_gradient_error(log_prob, adv),
-        value_loss=(value - target.detach()).square().mean(),
-        entropy_loss=entropy.mean(),
-    )
+    # The actor: actions that went better than expected become more likely.
+    policy_loss = policy_gradient_error(log_prob, adv)
+    # The critic: the mean squared error, not half of it.
+    value_loss = (value - target.detach()).square().mean()
+    entropy_loss = entropy.mean()
+    check_finite(value_loss + entropy_loss, value=value, target=target, entropy=entropy)
+    return a2c_loss(policy_loss, value_loss, entropy_loss)
 
 
 @checked
@@ -106,12 +109,14 @@ class A2CConfig:
         num_steps: Steps of one rollout in each environment.
         learning_rate: Learning rate of RMSProp at the start.
         anneal: Whether the learning rate falls to zero in a straight line.
+        decay: How much of RMSProp's mean square a step leaves.
         epsilon: What RMSProp adds to the root of the mean square.
         gamma: Discount.
         lambda_: Decay of the weights of longer returns in the advantage.
         entropy_weight: Weight of the entropy bonus.
         value_weight: Weight of the value loss.
         max_grad_norm: Norm above which a gradient is clipped.
+        reward_scale: Factor of the rewards that are learned from.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -122,18 +127,22 @@ class A2CConfig:
     num_steps: Count = 5
     learning_rate: Positive = 1e-3
     anneal: bool = True
+    decay: Fraction = 0.99
     epsilon: Positive = 1e-5
     gamma: Fraction = 0.99
     lambda_: Fraction = 1.0
     entropy_weight: float = 0.0
     value_weight: float = 0.5
     max_grad_norm: Positive = 0.5
+    reward_scale: Positive = 1.0
     checkpoint_interval: Count = 500
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out is
 # the default.
-SETTINGS: dict[str, dict[str, Any]] = {"CartPole-v1": {"total_steps": 200_000}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"total_steps": 200_000, "decay": 0.999, "reward_scale": 0.1},
+}
 
 
 def a2c_settings(env: str) -> A2CConfig:
@@ -156,7 +165,8 @@ def a2c_gradient(
 
     # Advantages and targets. With lambda 1 a target is {eq}`a2c-target`.
     ends = batch.terminated, batch.truncated
-    adv = gae(*(batch.reward, value, next_value, *ends), config.gamma, config.lambda_)
+    reward = batch.reward * config.reward_scale
+    adv = gae(reward, value, next_value, *ends, config.gamma, config.lambda_)
     # How likely the actions were, and how random the policy is.
     log_prob, entropy = policy.evaluate_actions(batch.obs, batch.action)
 
@@ -187,7 +197,7 @@ class GradientLearner:
         self.config = config
         self.parameters = list(policy.parameters())
         self.optimizer = torch.optim.RMSprop(
-            self.parameters, config.learning_rate, eps=config.epsilon
+            self.parameters, config.learning_rate, config.decay, config.epsilon
         )
 
     def learn(self, gradient: tuple[Tensor, ...], step: int) -> dict[str, float]:
@@ -490,7 +500,7 @@ class ContractPolicy(nn.Module):
         return value.squeeze(-1)
 
     def to_env(self, action: Tensor) -> NDArray[Any]:
-        """Return the actions as vector environments take them; only these are clipped."""
+        """Return actions as vector environments take them; only these are clipped."""
         space: Any = self.action_space
         if isinstance(space, spaces.Discrete):
             names: NDArray[Any] = action.squeeze(-1).numpy() + space.start
