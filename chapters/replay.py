@@ -239,13 +239,13 @@ def draw(step, num_steps):
         "A ring and a window in it",
         "Ten cells with the steps 10 to 13 and 4 to 9. Step 7 is terminated, step 10 "
         "truncated, step 13 the newest. A bracket below shows the steps of the window.",
-        width=500,
+        width=440,
     )
     tones = {0: "second", 7: "second", 3: "accent"}
     order = [10, 11, 12, 13, 4, 5, 6, 7, 8, 9]
-    boxes = picture.cells(28, 30, order, tones, width=44, gap=4)
+    boxes = picture.cells(24, 30, order, tones, width=38, gap=4)
     for place, words in {7: "terminated", 0: "cut", 3: "newest"}.items():
-        picture.text(max(boxes[place].x, 28), 4, words, tones[place])
+        picture.text(boxes[place].x, 4, words, tones[place])
     picture.arrow((boxes[4].x, 112), (boxes[4].x, 94), "head", "quiet", side=-1)
     count, discount = window_of(step, num_steps)
     places = [(step + k) % 10 for k in range(count)]
@@ -256,12 +256,12 @@ def draw(step, num_steps):
         [p for p in places if p < places[0]],
     ):
         if part:
-            left, right = boxes[part[0]].x - 20, boxes[part[-1]].x + 20
+            left, right = boxes[part[0]].x - 17, boxes[part[-1]].x + 17
             brackets += f"M{left:.0f},54V64H{right:.0f}V54"
     picture.path(brackets, "accent", "thick")
     picture.path(f"M{boxes[places[0]].x:.0f},74h0", "accent", "dots")
     picture.reach(-6, 125)
-    words = "nothing" if discount == 0 else f"γ{'' if count == 1 else '^' + str(count)}"
+    words = "nothing" if discount == 0 else "γ" + ("", "²", "³", "⁴", "⁵")[count - 1]
     rewards = f"{count} reward{'s' * (count > 1)}, from step {step}"
     rewards += f" to {step + count - 1}" * (count > 1)
     value = f"the value of what step {step + count - 1} led to counts {words}"
@@ -473,11 +473,11 @@ def touch(leaf, priority):
         "Four rows, each of the whole width: one sum, two, four, and eight leaves. The "
         "leaf that is touched and the sums above it are filled; a mark goes down through "
         "one interval of each row.",
-        width=500,
+        width=440,
     )
 
     def interval(depth, number):
-        ends = 12 + 476 * np.concatenate([[0], rows[depth].cumsum()]) / tree.total
+        ends = 12 + 416 * np.concatenate([[0], rows[depth].cumsum()]) / tree.total
         left, right = ends[number] + 1, ends[number + 1] - 1
         top = 44 * depth
         return f"M{left:.1f},{top}H{right:.1f}V{top + 34}H{left:.1f}Z"
@@ -488,7 +488,7 @@ def touch(leaf, priority):
         picture.path(interval(depth, walked), "second", "band")
         for number in range(len(row)):
             picture.path(interval(depth, number))
-    x = 12 + 476 * point
+    x = 12 + 416 * point
     picture.path(f"M{x:.1f},-12V178", "second", "dashed")
     picture.reach(-14, 180)
     chain = [f"{rows[d][(leaf - 1) >> (3 - d)]:g}" for d in (3, 2, 1, 0)]
@@ -1041,11 +1041,11 @@ assert (loss * weight).mean() != loss.mean() * weight.mean()
 # | weights divided by | largest of the batch | [of the batch](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L353-L354) | – | [of the batch](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/buffer/prio.py#L106), or not | [of the batch](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L434) | [of the batch](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L424) |
 # | tree | a batch at a time, groups of 16, float64 | a number at a time, pairs, [float32](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L211-L239) | – | compiled by [Numba](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/utils/segtree.py#L95-L140), pairs, float64 | a batch at a time, pairs, float64, [differences](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/replay_memory/sum_tree.py#L64-L79) | [a batch at a time](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L177-L186), pairs, float64 |
 #
-# Look at the first rows: code that makes windows when it stores loses some of them, and code that makes
-# them at the draw does not. We read the code at the linked commits. Dopamine chose its $\beta_w$ by
-# trying: a note beside it says that on four of five games a constant 0.5 did better than the line from 0.4 to
-# 1. {doc}`workshop/memory` is another memory of this book, for whole unrolls; it divides by the largest
-# weight of all, which a tree of sums does not know.
+# Look at the first rows: code that makes windows when it stores loses some of them, and code that
+# makes them at the draw does not. We read the code at the linked commits. Dopamine chose its
+# $\beta_w$ by trying: a note beside it says that a constant 0.5 did better on four of five games
+# than the usual straight line. {doc}`workshop/memory` is another memory of this book, for whole
+# unrolls; it divides by the largest weight of all, which a tree of sums does not know.
 #
 # ## Summary
 #
