@@ -103,7 +103,9 @@ nitpick_ignore_regex = [
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),
     ("py:class", r"torch\.autograd\.function\.Function|Detach"),
     ("py:class", r"(jaxtyping\..*|math\.inf|.*\.(AnyCallable|Plan|Config|Annotated))"),
-    ("py:class", "OmitArgPrefixes"),
+    ("py:class", r"(Spec|finite|below|at_least|one_each|OmitArgPrefixes)"),
+    ("py:class", r"(literate_rl\.actors\.Worker|literate_rl\..*\.Fault)"),
+    ("py:class", r"(torch\.dtype|tempfile\.TemporaryDirectory)"),
     ("py:obj", r".*\.cli\.Config"),
     ("py:class", r"(spaces|nn|ttorch)\..*"),
 ]

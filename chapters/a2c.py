@@ -249,7 +249,7 @@ picture
 # $$
 # \nabla \, \rho \hat A = \rho \, \hat A \, \nabla \log \pi_\theta(a \mid s)
 #   = \hat A \, \nabla \log \pi_\theta(a \mid s) .
-# $$ (a2c-is-ppo)
+# $$ (def-a2c-is-ppo)
 #
 # So A2C is PPO with one epoch and one minibatch {cite:p}`huang2022a2c`. Whatever else differs
 # between two programs of these names is detail: the optimiser, the length of the rollout, how
@@ -652,14 +652,14 @@ assert 0.5 < remote.judged["lag"].mean() < 1.5, "about one step late"
 #
 # $$
 # \theta_{k+1} = \theta_k - \alpha \, g(\theta_{k-d}) ,
-# $$ (stale-step)
+# $$ (def-stale-step)
 #
 # where $d$ is the lag {eq}`policy-lag`. (RMSProp and gradient clipping scale $g$ on top.) On a
 # parabola with curvature $u$ the gradient is $g(\theta) = u \, \theta$. Then this settles if, and only if,
 #
 # $$
 # \alpha \, u < 2 \sin \frac{\pi}{2 (2d + 1)} .
-# $$ (stale-limit)
+# $$ (def-stale-limit)
 #
 # That is the border in the picture above {cite:p}`levin1976`.
 #

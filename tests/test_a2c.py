@@ -176,7 +176,7 @@ def test_the_gradient_is_that_of_returns_added_up_by_hand(mode) -> None:
     assert said - 0.02 * losses["entropy_loss"] == pytest.approx(total.item())
 
 
-@pytest.mark.equation("a2c-is-ppo")
+@pytest.mark.equation("def-a2c-is-ppo")
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_where_the_ratio_is_one_the_gradient_of_ppo_is_that_of_a2c(env) -> None:
     envs = make_envs(partial(flat_env, env), 4)
@@ -314,7 +314,7 @@ def test_one_worker_with_one_slot_is_a2c_bit_for_bit(env) -> None:
         assert alone.step == remote.step == 300
 
 
-@pytest.mark.equation("stale-step")
+@pytest.mark.equation("def-stale-step")
 def test_each_gradient_is_that_of_the_weights_before_its_lag() -> None:
     """Keep all weights and go over the work of the only worker once more."""
     learner = make_a3c(actors=1, slots=4)
@@ -336,7 +336,7 @@ def test_each_gradient_is_that_of_the_weights_before_its_lag() -> None:
             assert torch.equal(got, torch.from_numpy(record["gradient"][name]))
 
 
-@pytest.mark.equation("stale-limit")
+@pytest.mark.equation("def-stale-limit")
 @pytest.mark.parametrize("lag", [0, 1, 2, 3, 7, 15])
 def test_a_stale_gradient_is_stable_up_to_the_limit(lag) -> None:
     """The roots of the recursion, on both sides of the limit."""

@@ -222,6 +222,7 @@ def materialised(layer, noise):
 
 
 @pytest.mark.equation("noisy-layer")
+@pytest.mark.equation("noisy-weights")
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(1, 6), seeds)
 def test_a_noisy_layer_is_a_layer_with_random_weights(batch, n, m, seed) -> None:
     torch.manual_seed(seed)
