@@ -512,7 +512,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from literate_rl import evaluate, load
+from literate_rl.evaluation import evaluate
+from literate_rl.workshop.runs import load
 
 
 class MyQNet(nn.Module):
