@@ -1046,7 +1046,25 @@ assert (loss * weight).mean() != loss.mean() * weight.mean()
 # $\beta_w$ by trying: a note beside it says that a constant 0.5 did better on four of five games
 # than the usual straight line. {doc}`workshop/memory` is another memory of this book, for whole
 # unrolls; it divides by the largest weight of all, which a tree of sums does not know.
+
+# %% [markdown]
+# ## On the best device
 #
+# The memory stays beside the environments that write to it. What is drawn goes to the device of the
+# learner, a batch at a time.
+
+# %%
+from literate_rl.agents import best_device
+
+memory = ReplayBuffer(tickets)
+memory.push(lottery)
+batch = memory.sample(32, torch.Generator().manual_seed(0)).to(best_device())
+print(f"{len(batch.reward)} steps on {batch.reward.device.type}")
+
+# %% tags=["claims"]
+assert all(field.device.type == best_device().type for field in batch)
+
+# %% [markdown]
 # ## Summary
 #
 # - A ring for each environment: what came next is in the next row, until an end or the newest step.

@@ -268,10 +268,8 @@ def test_actors_take_a_policy_of_values_as_it_is() -> None:
     build = partial(make_envs, partial(flat_env, ENV), 2)
     record = np.zeros((), slot_layout(policy, build(), 6))
     actor = Actor(build, policy, seed=3)
-    actor.unroll(
-        {k: x.numpy() for k, x in policy.state_dict().items()}, record["unroll"]
-    )
-    log_prob = record["unroll"]["log_prob"]
+    actor.work({k: x.numpy() for k, x in policy.state_dict().items()}, record["result"])
+    log_prob = record["result"]["log_prob"]
     known = [math.log(0.9), math.log(0.1)]
     assert all(min(abs(x - y) for y in known) < 1e-6 for x in log_prob.flatten())
 

@@ -111,6 +111,20 @@ BUILT: dict[str, Callable[[Random], Call]] = {
         "count": 50,
         "beta": 0.4,
     },
+    "categorical_error": lambda r: {
+        "log_prob": normal(r, 4, 5).log_softmax(-1),
+        "target": normal(r, 4, 5).softmax(-1),
+    },
+    **{
+        name: lambda r: {
+            "prob": normal(r, 3, 5).softmax(-1),
+            "reward": normal(r, 3),
+            "discount": normal(r, 3).sigmoid(),
+            "value_min": -2.0,
+            "value_max": 3.0,
+        }
+        for name in ("project_distribution", "project_distribution_loop")
+    },
     "ppo_value_error": values,
     "sample_hybrid_action": lambda r: {"logit": hybrid_logit(r, 5)},
     "select_args": selected,
