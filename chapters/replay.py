@@ -1045,6 +1045,26 @@ assert (loss * weight).mean() != loss.mean() * weight.mean()
 # than the usual straight line. {doc}`workshop/memory` is another memory of this book, for whole
 # unrolls; it divides by the largest weight of all, which a tree of sums does not know.
 #
+# ## On the best device
+#
+# A memory of pictures is often larger than a GPU's. So steps stay in the main memory, and a batch
+# goes to the device where the network is.
+
+# %%
+from literate_rl.agents import best_device
+
+device = best_device()
+buffer = ReplayBuffer(800)
+buffer.push(played)
+batch = buffer.sample(256, generator, num_steps=3).to(device)
+print(
+    f"{len(batch.reward)} windows on {batch.obs.device.type}, from {len(buffer)} steps"
+)
+
+# %% tags=["claims"]
+assert {column.device.type for column in batch} == {device.type}
+
+# %% [markdown]
 # ## Summary
 #
 # - A ring for each environment: what came next is in the next row, until an end or the newest step.
