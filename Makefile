@@ -65,6 +65,8 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	  moving lander moving_idle_2 moving_idle_4 moving_idle_16
 	$(BIN)/python -m benchmarks.ppg_learning
 	$(BIN)/python -m benchmarks.impala_learning
+	$(BIN)/python -m benchmarks.dqn_learning
+	$(BIN)/python -m benchmarks.rainbow_learning
 
 clean:  ## Remove what was built; the environment stays
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis

@@ -25,9 +25,16 @@ NAMES = (
     "container",
     "import_time",
     "signatures",
+    "c51_projection",
 )
 # These need peers from an environment of their own, which ppo_loop.py describes.
-PEER_NAMES = ("ppo_loop", "advantages_torchrl", "vtrace_torchrl", "actors_ray")
+PEER_NAMES = (
+    "ppo_loop",
+    "dqn_loop",
+    "advantages_torchrl",
+    "vtrace_torchrl",
+    "actors_ray",
+)
 
 
 def describe(row: Row) -> str:

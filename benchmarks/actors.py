@@ -57,10 +57,10 @@ def run_queue_actor(
     """Be an actor that sends its unrolls through a queue."""
     torch.set_num_threads(1)
     slots = np.frombuffer(memory, layout)
-    record = np.zeros(1, layout["unroll"])[0]
+    record = np.zeros(1, layout["result"])[0]
     actor = pickle.loads(recipe)(seed)
     for slot in iter(tasks.get, None):
-        actor.unroll(slots[slot[1]]["weights"], record)
+        actor.work(slots[slot[1]]["weights"], record)
         # The queue's own thread sends it later, so it needs arrays of its own.
         names = record.dtype.names
         unrolls.put((slot, {name: form(record[name].copy()) for name in names}))
@@ -142,7 +142,7 @@ class System:
         Before and after, all slots are full and all actors sleep. So just as many
         unrolls are made as are learned from.
         """
-        size = self.learner.layout["unroll"]["reward"].shape
+        size = self.learner.layout["result"]["reward"].shape
         iterations = FRAMES // int(np.prod(size))
         self.rest()
         start = self.cpu_seconds()

@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, read_table, write_table
-from literate_rl.actors import ActorLearner
+from literate_rl.actors import RemoteLearner
 from literate_rl.agents import make_envs
 from literate_rl.evaluation import evaluate
 from literate_rl.policies import make_policy
@@ -145,7 +145,7 @@ def clock(history: list[dict[str, float]]) -> dict[str, float]:
 
 def close(learner: Any) -> None:
     """Close a learner's environments, or end its actors."""
-    if isinstance(learner, ActorLearner):
+    if isinstance(learner, RemoteLearner):
         learner.close()
     else:
         getattr(learner, "ppo", learner).collector.envs.close()

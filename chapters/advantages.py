@@ -382,7 +382,7 @@ def n_step_returns(
 # %% [markdown]
 # ## Which λ is best?
 #
-# That depends on how good the critic is. On the ring of {doc}`agents` we can compute it, because
+# That depends on how good the critic is. On the ring of {doc}`exact_values` we can compute it, because
 # there the truth is known. The robot breaks down with probability $p = 0.02$ and goes right with
 # probability 0.8, and $\gamma = 0.99$. In cell $s$, action $a$ earns on average
 #
@@ -402,7 +402,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from gymnasium.wrappers import TimeLimit
 
-from literate_rl.agents import Collector, Ring, make_envs, tabular_values
+from literate_rl.agents import Collector, make_envs
+from literate_rl.exact_values import Ring, tabular_values
 
 discount, right = 0.99, 0.8
 ring = Ring()

@@ -25,15 +25,15 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
-from literate_rl.workshop.nests import check_spec, flat, leaves, pack
-from literate_rl.workshop.signatures import Count, Float, checked
+from literate_rl.workshop.nests import Spec, flat, leaves, pack
+from literate_rl.workshop.signatures import Count, Float, at_least, checked
 
 __all__ = [
     "CategoricalProjectionNetwork",
@@ -115,9 +115,8 @@ from literate_rl.disjoint_network import DisjointPolicyValueNetwork  # built bel
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 box, three = spaces.Box(-np.inf, np.inf, (4,)), spaces.Discrete(3)
-seen, fresh = (
-    4 * torch.rand(4352, 4, generator=torch.Generator().manual_seed(0)) - 2
-).split([256, 4096])
+states = 4 * torch.rand(4352, 4, generator=torch.Generator().manual_seed(0)) - 2
+seen, fresh = states.split([256, 4096])
 
 
 def return_of(state):
@@ -174,17 +173,14 @@ curves = {
     name: np.array([learn(network_of(seed, **options), *losses) for seed in range(5)])
     for name, (options, *losses) in cases.items()
 }
-titles = ("the return in the policy's features", "divergence of the policy (nats)")
-fig, axes = plt.subplots(1, 2, figsize=(7, 2.6))
-for column, (axis, title) in enumerate(zip(axes, titles, strict=True), start=1):
-    for number, (name, runs) in enumerate(curves.items()):
+fig, axes = plt.subplots(1, 2, figsize=(7, 2.6), layout="constrained")
+for number, (name, runs) in enumerate(curves.items()):
+    for axis, column in zip(axes, (1, 2), strict=True):
         lines = axis.plot(runs[0, :, 0], runs[:, :, column].T, f"C{number}", alpha=0.7)
         lines[0].set_label(name)
-    axis.set_xlabel("steps")
-    axis.set_title(title, size=10)
-axes[0].set_ylim(-0.1, 1.05)
+axes[0].set(xlabel="steps", ylabel="share of the return", ylim=(-0.1, 1.05))
+axes[1].set(xlabel="steps", ylabel="divergence (nats)")
 axes[1].legend()
-fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that with one encoder the features learn, but the policy drifts, although it is not
@@ -264,12 +260,11 @@ class EncodingNetwork(nn.Module):
 
     @checked
     def __init__(
-        self, observation_spec: spaces.Space[Any], hidden: Sequence[Count] = (64, 64)
+        self,
+        observation_spec: Spec,
+        hidden: Annotated[Sequence[Count], at_least(1, "one width")] = (64, 64),
     ) -> None:
         super().__init__()
-        check_spec(observation_spec=observation_spec)
-        if not hidden:
-            raise ValueError("hidden must hold at least one width, got none")
         self.spec, self.output_size = observation_spec, hidden[-1]
         # Each layer is as wide as the next one expects.
         sizes = [spaces.flatdim(observation_spec), *hidden]
@@ -449,8 +444,8 @@ class DisjointPolicyValueNetwork(nn.Module):
     @checked
     def __init__(
         self,
-        observation_spec: spaces.Space[Any],
-        action_spec: spaces.Space[Any],
+        observation_spec: Spec,
+        action_spec: Spec,
         encoding_network_ctor: Callable[..., Any] = EncodingNetwork,
         is_sharing_encoder: bool = False,
         discrete_projection_net_ctor: Callable[..., Any] = CategoricalProjectionNetwork,
@@ -460,7 +455,6 @@ class DisjointPolicyValueNetwork(nn.Module):
         detach: Detach = "always",
     ) -> None:
         super().__init__()
-        check_spec(observation_spec=observation_spec, action_spec=action_spec)
         self.observation_spec, self.action_spec = observation_spec, action_spec
         self.name = name
 
@@ -571,17 +565,13 @@ rules = {"two": {}} | {
     for rule in ("always", "policy_phase", "never")
 }
 names = ("policy", "auxiliary value", "value")
-lengths = {
-    (rule, phase): [
-        length(network_of(0, **options), name, phase == "auxiliary") for name in names
-    ]
-    for rule, options in rules.items()
-    for phase in ("policy", "auxiliary")
-}
+lengths = {}
 
 
 def frame(rule, phase):
-    found = lengths[rule, phase]
+    network, auxiliary = network_of(0, **rules[rule]), phase == "auxiliary"
+    found = [length(network, name, auxiliary) for name in names]
+    lengths[rule, phase] = found
     picture = plot(
         "What reaches the policy's encoder",
         "A bar for each loss: the length of its gradient in the policy's encoder.",
@@ -700,29 +690,21 @@ def phases(wrapped, require_aux, search, zero=False):
         return "fails: " + shorten(str(error), 52, placeholder=" …")
     return "works"
 
-for search, wrapped, require_aux in product((False, True), ("heads", "all"), (False, True)):
-    answer = phases(wrapped, require_aux, search)
+rows = list(product((False, True), ("heads", "all"), (False, True), (False,)))
+for search, wrapped, require_aux, zero in [*rows, *product((False,), ("heads", "all"), (True,), (True,))]:
+    answer = phases(wrapped, require_aux, search, zero) + ", with 0 times the auxiliary value" * zero
     if dist.get_rank() == 0:
         print(f"{search!s:8s}{wrapped:9s}{require_aux!s:13s}{answer}", flush=True)
-for wrapped in ("heads", "all"):
-    answer = phases(wrapped, True, False, zero=True)
-    if dist.get_rank() == 0:
-        print(f"False   {wrapped:9s}True         {answer}, with 0 times the auxiliary value")
 dist.destroy_process_group()
 '''
 launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "two_processes.py"
     path.write_text(program, "utf-8")
-    done = subprocess.run(
-        [*launch, "--nproc-per-node=2", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    command = [*launch, "--nproc-per-node=2", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
 assert done.returncode == 0, done.stderr
-print("search  wrapped  require_aux  what happens")
-print(done.stdout)
+print("search  wrapped  require_aux  what happens", done.stdout, sep="\n")
 
 # %% [markdown]
 # - **Without the search** it fails, with and without `require_aux`. The weights of the auxiliary

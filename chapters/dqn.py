@@ -9,81 +9,1221 @@
 # %% [markdown]
 # # DQN
 #
-# **How is a value learned from its own guess without running away?** Say in two sentences what the
-# reader will be able to do, how long it takes and what is needed.
+# **How is a value learned from its own guess without running away?** After this chapter you can
+# say when such a value runs away and what holds it back, and train an agent that acts by values
+# alone. It takes about 40 minutes. You need values and $n$-step returns ({doc}`advantages`) and
+# the buffer of {doc}`replay`.
 
 # %% tags=["export", "hide-input"]
 """DQN: values of actions, learned from their own guess."""
 
 from __future__ import annotations
 
-from torch import Tensor
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
-__all__ = ["dqn_mean"]
+import numpy as np
+import torch
+from annotated_types import Ge
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import smooth_l1_loss
+
+from literate_rl.agents import Collector
+from literate_rl.policies import Policy
+from literate_rl.replay import Batch, ReplayBuffer
+from literate_rl.workshop.fast import (
+    chain_backward,
+    chain_layers,
+    chain_outputs,
+    clip_gradient,
+    numpy_act,
+)
+from literate_rl.workshop.nests import as_space, plain_space
+from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.signatures import (
+    Count,
+    Float,
+    Fraction,
+    Int,
+    NonNegative,
+    Positive,
+    check_finite,
+    checked,
+)
+
+__all__ = [
+    "DQN",
+    "DQNConfig",
+    "EpsilonGreedy",
+    "FusedQError",
+    "QError",
+    "double_q_target",
+    "dqn_settings",
+    "dueling_q",
+    "fused_q_error",
+    "linear_schedule",
+    "make_q_policy",
+    "polyak_update",
+    "q_error",
+    "q_target",
+]
 
 # %% [markdown]
-# ## The idea
+# ## A value that feeds on itself
 #
-# First the picture, then the mathematics:
+# An agent that knows what each action is worth needs no other policy: it takes the best. But
+# nobody tells it what an action is worth. All it has is its own guess. If an action pays $r$ and
+# leads to a place that it *believes* to be worth $V$, then the action should be worth $r +
+# \gamma V$. So it moves its guess towards another guess of its own.
+#
+# Here is the smallest example in which that goes wrong {cite:p}`tsitsiklis1997`. There are two
+# places, and one weight $w$: the first place is worth $w$, the second $2 w$, because it looks
+# twice as large to the network. No step pays anything, so the truth is $w = 0$. The buffer
+# remembers a step from the first place to the second, after which the agent stays there. Each
+# update moves $w$ a tenth of the way towards its target, which after $n$ steps is $\gamma^n
+# \cdot 2 \bar w$. The target uses a copy $\bar w$ of the weight, and the copy is renewed now and
+# then. Begin with $w = 1$ and drag the sliders.
+
+# %% tags=["hide-input"]
+import math
+
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+num_updates, start_gamma, start_steps, start_copy = 200, 0.9, 1, 1
+
+
+def weights(gamma, n, renewed):
+    """Return w after each update, from 1 on; the copy is renewed every so often."""
+    w, found = 1.0, [1.0]
+    for update in range(num_updates):
+        if update % renewed == 0:
+            copied = w
+        w += 0.1 * (gamma**n * 2 * copied - w)
+        found.append(w)
+    return found
+
+
+def frame(gamma, n, renewed):
+    found = weights(gamma, n, renewed)
+    factor = 2 * gamma**n
+    verdict = "w runs away" if factor > 1 else "w goes to 0, as it should"
+    picture = plot(
+        "One weight that learns from itself",
+        "The weight over 200 updates, on a logarithmic scale. With a discount of 0.9 it "
+        "grows a millionfold if the target is one step away, and vanishes if it is ten.",
+        Axis("updates", 0, 1.03 * num_updates, ticks=(0, 50, 100, 150, 200)),
+        Axis("powers of ten in w", -9.5, 9.5, ticks=(-8, -4, 0, 4, 8)),
+        Mark("line dashed", [0, num_updates], [0, 0], "faint"),
+        Mark(
+            "line thick",
+            list(range(0, num_updates + 1, 2)),
+            [math.log10(w) for w in found[::2]],
+            "accent",
+        ),
+        width=440,
+    )
+    number = f"{found[-1]:.1e}" if not 1e-2 < found[-1] < 1e3 else f"{found[-1]:.3g}"
+    return [picture], (
+        f"The target is 2γⁿ = {factor:.2f} times the copy, so {verdict}.\n"
+        f"After {num_updates} updates w = {number.replace('-', '−')}."
+    )
+
+
+dial(
+    "A weight that learns from itself, over γ, n and how often the copy is renewed",
+    frame,
+    {
+        "γ": [0.5, 0.9, 0.99],
+        "n": [1, 3, 10, 20, 80],
+        "updates between copies": [1, 10, 50],
+    },
+    start=(start_gamma, start_steps, start_copy),
+)
+
+# %% [markdown]
+# **Notice** three things. With $\gamma = 0.9$ and a target one step away, $w$ grows a millionfold:
+# it chases a target that is always 1.8 times as large. If the copy is renewed every 50 updates, the
+# chase is slow, and each update until then solves an ordinary regression; that is what a **target
+# network** buys. But it does not change where the chase leads. What changes it is how much the guess
+# *counts*: $\gamma^n$. Ten steps ahead the second value counts so little that $w$ vanishes.
+#
+# Three things have to come together for this: values that share weights, targets made of values,
+# and steps that are learned from more often than the policy takes them. {cite:t}`sutton2018` call
+# it the **deadly triad**. Learn from the step that stays in the second place too, three times as
+# often as from the other, and the weight goes to zero even with $\gamma = 0.9$.
+
+# %% tags=["claims"]
+assert weights(0.9, 1, 1)[-1] > 1e6, "a millionfold"
+assert 1 < weights(0.9, 1, 50)[-1] < 20, "slower, but the same way"
+assert all(weights(0.9, 10, c)[-1] < 0.3 for c in (1, 10, 50)), "n = 10 vanishes"
+assert weights(0.99, 20, 1)[-1] > 100, "with 0.99 twenty steps are not enough"
+assert weights(0.99, 80, 1)[-1] < 1, "80 are"
+w = 1.0
+for _ in range(num_updates):
+    # One step from the first place, three that stay in the second, whose slope is 2.
+    w += 0.1 * (0.9 * 2 * w - w) + 3 * 0.1 * 2 * (0.9 * 2 * w - 2 * w)
+assert abs(w) < 1e-2, "with the other steps too, it goes to zero"
+
+# %% [markdown]
+# ## What it buys
+#
+# A network of values is no toy of two places, but the same levers hold it: a copy that follows
+# slowly, targets that reach many steps ahead, and a few more that this chapter adds. With all of
+# them ten agents learn CartPole from remembered steps:
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Ten thin curves and their mean over 50,000 steps of CartPole. They rise from 20, most of them reach returns above 400 between 10,000 and 20,000 steps"}}
+import matplotlib.pyplot as plt
+import numpy as np
+
+from literate_rl.workshop.runs import stored_runs
+
+runs = stored_runs("dqn_cartpole")["DQN"]
+fig, axis = plt.subplots(figsize=(7, 2.8))
+steps = runs.steps / 1000
+axis.plot(steps, runs.curves.T, color="C1", alpha=0.35, linewidth=0.8)
+axis.plot(steps, runs.curves.mean(0), color="C1", linewidth=2.5)
+axis.set(xlabel="thousand steps", ylabel="return while training", ylim=(0, 520))
+fig.tight_layout()
+final = np.sort(runs.final)
+print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in final))
+
+# %% [markdown]
+# A thin line is a run, the thick one the mean. **Notice** that nine of ten runs touch 500 in the first
+# half, and that one never gets beyond 400. What is printed are the *last* policies, not the best of
+# many: nine of ten end at 475 or more. What an agent needs for that stands in the rest of the
+# chapter.
+
+# %% tags=["claims"]
+assert len(final) == 10
+assert (final >= 475).sum() == 9, "nine of ten end at 475 or more"
+early = runs.curves[:, : len(steps) // 2 + 1].max(1)
+assert (early > 499).sum() == 9, "nine of ten touch 500 in the first half"
+assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
+
+# %% [markdown]
+# ## Values that choose
+#
+# The value $Q(s, a)$ of an action is what it earns, discounted, if the agent acts as well as
+# possible from then on. Acting well means taking the best action next time. So the true values
+# satisfy $Q(s, a) = \mathbb{E}\,[\, r + \gamma \max_{a'} Q(s', a') \,]$, and nothing in this
+# equation asks who took the action. That is what makes old steps useful: **Q-learning**
+# {cite:p}`watkins1989` is off-policy without any correction, as long as one step is enough.
+#
+# The agent takes the action of the largest value. But then it never finds out what the others are
+# worth. So with a small probability $\varepsilon$ it takes any action, **ε-greedy**. In the words
+# of {doc}`policies` this is a noise $\eta$ on the values. Let $c$ be a coin that is 1 with
+# probability $\varepsilon$, and $u$ an action drawn from all $N$ alike:
 #
 # $$
-# m = \frac{1}{B} \sum_b x_b
-# $$ (dqn-mean)
+# a = \operatorname*{argmax}_j \; (Q_j + \eta_j) , \qquad
+# \eta_j = \begin{cases} \infty & \text{if } c = 1 \text{ and } j = u \\ 0 & \text{else.}
+# \end{cases}
+# $$ (epsilon-noise)
+#
+# Noise zero is greedy, as for every policy of this book. So evaluation, video and actors work as
+# they are. There is one coin for each environment and each step.
 
 
 # %% tags=["export"]
-def dqn_mean(x: Tensor) -> Tensor:
-    """Say what it means, its unit, its defaults and its source."""
-    # A comment is the text beside the line below it. This one computes
-    # {eq}`dqn-mean`.
-    return x.mean()
+class EpsilonGreedy:
+    """The action of the largest value, and now and then any; a row holds the values.
+
+    Args:
+        num_actions: Number of actions N.
+        start: What the environment calls the first action.
+
+    Attributes:
+        epsilon: Chance of an action that is drawn blindly: one number, or one for each
+            environment.
+    """
+
+    def __init__(self, num_actions: int, start: int = 0) -> None:
+        self.num_actions, self.start = num_actions, start
+        self.epsilon: float | Tensor = 0.0
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        shape = num_steps, num_envs
+        # One coin for each environment and each step, and one action to go with it.
+        explore = torch.rand(shape, generator=generator) < self.epsilon
+        anything = torch.randint(self.num_actions, shape, generator=generator)
+        # What is infinitely better than it seems will be chosen, {eq}`epsilon-noise`.
+        noise = torch.zeros(*shape, self.num_actions)
+        bonus = torch.zeros(shape).masked_fill(explore, torch.inf)
+        return noise.scatter_(-1, anything.unsqueeze(-1), bonus.unsqueeze(-1))
+
+    @checked
+    def choose(
+        self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
+    ) -> Int[Tensor, "*B"]:
+        """Return the actions that follow from values and noise."""
+        return (row + noise).argmax(-1)
+
+    @checked
+    def evaluate(
+        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
+    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Return log-probabilities and entropies."""
+        # A blind draw may hit the best action too.
+        blind = torch.as_tensor(self.epsilon).to(row) / self.num_actions
+        best = 1 - (self.num_actions - 1) * blind
+        log_prob = torch.where(row.argmax(-1) == action, best, blind).log()
+        entropy = torch.xlogy(best, best)
+        entropy = -entropy - (self.num_actions - 1) * torch.xlogy(blind, blind)
+        return log_prob, entropy.expand_as(log_prob)
+
+    def to_env(self, action: Tensor) -> NDArray[np.int64]:
+        """Return the actions as vector environments take them."""
+        names: NDArray[np.int64] = action.numpy() + self.start
+        return names
 
 
 # %% [markdown]
-# ## See it
+# ## Targets
 #
-# Say what to notice.
+# The target of a remembered step is the reward plus what the next state is worth, by the weights
+# $\bar\theta$ of the target network,
+#
+# $$
+# y = r + \gamma \max_{a'} Q_{\bar\theta}(s', a') .
+# $$ (q-target)
+#
+# From the buffer come windows of $n$ steps ({doc}`replay`). Then $r$ is their discounted sum, $s'$
+# is where the last one led, and the factor is $\gamma^m$ with the true number $m \le n$ of steps.
+# It is 0 if the task ended there. The code calls the factor `discount`.
+
+
+# %% tags=["export"]
+@checked
+def q_target(
+    reward: Float[Tensor, "N"],
+    discount: Float[Tensor, "N"],
+    next_q: Float[Tensor, "N A"],
+) -> Float[Tensor, "N"]:
+    """Return the targets of Q-learning, without gradient.
+
+    ``discount`` is the factor of the next value: a power of gamma, 0 behind a
+    termination. There ``next_q`` may hold anything.
+
+    Source: Watkins 1989; Sutton and Barto, equation 6.8.
+    """
+    # The best action by the same network that judges it, {eq}`q-target`.
+    future = next_q.detach().amax(-1).masked_fill(discount == 0, 0.0)
+    target = torch.addcmul(reward, discount, future)
+    check_finite(target, reward=reward, discount=discount, next_q=future)
+    return target
+
+
+# %% [markdown]
+# A maximum has a flaw. Suppose that all actions are worth exactly the same, and that each guess is
+# off by some noise. Then the largest guess is not the best action but the luckiest one, and its
+# value is too high. **Double** Q-learning {cite:p}`vanhasselt2016` lets one network choose and
+# another one judge. The luck of the one is not that of the other:
+#
+# $$
+# y = r + \gamma \, Q_{\bar\theta}\bigl(s', \operatorname*{argmax}_{a'} Q_\theta(s', a')\bigr) .
+# $$ (double-q-target)
+
+
+# %% tags=["export"]
+@checked
+def double_q_target(
+    reward: Float[Tensor, "N"],
+    discount: Float[Tensor, "N"],
+    next_q: Float[Tensor, "N A"],
+    chooser: Float[Tensor, "N A"],
+) -> Float[Tensor, "N"]:
+    """Return the targets of double Q-learning, without gradient.
+
+    ``chooser`` holds the values by which the next action is chosen, ``next_q`` those by
+    which it is judged.
+
+    Source: van Hasselt et al. 2016, equation 4.
+    """
+    # One network chooses, the other one judges, {eq}`double-q-target`.
+    best = chooser.argmax(-1, keepdim=True)
+    return q_target(reward, discount, next_q.gather(-1, best))
+
+
+# %% [markdown]
+# How much is it? Every action is worth 0, every guess is off by a standard deviation of 1, and a
+# second network has errors of its own.
 
 # %%
 import torch
 
-from literate_rl.agents import best_device
+generator = torch.Generator().manual_seed(0)
+pays, counts = torch.zeros(100_000), torch.ones(100_000)
+overestimate = {}
+print("actions    max    double")
+for num_actions in (2, 4, 18):
+    guess, other = torch.randn(2, 100_000, num_actions, generator=generator)
+    by_max = q_target(pays, counts, guess).mean().item()
+    by_two = double_q_target(pays, counts, guess, other).mean().item()
+    overestimate[num_actions] = by_max, by_two
+    print(f"{num_actions:7d} {by_max:6.2f} {by_two:9.2f}")
 
-device = best_device()
-print(f"on {device.type}:", dqn_mean(torch.arange(4.0, device=device)).item())
+# %% [markdown]
+# **Notice** that the error grows with the number of actions. It then enters the next target, and the
+# next: with $\gamma = 0.99$ an error of 1 in every target makes values too high by up to 100. In
+# DQN the two networks are an old and a new copy of one, so their errors are related, and double
+# takes away only a part.
+
+# %% tags=["claims"]
+by_max = [pair[0] for pair in overestimate.values()]
+assert by_max == sorted(by_max), "it grows with the number of actions"
+assert 0.5 < by_max[0] < 0.6
+assert 1.7 < by_max[-1] < 1.9
+assert all(abs(pair[1]) < 0.02 for pair in overestimate.values()), "double has none"
+assert abs(1 / (1 - 0.99) - 100) < 1e-9
+
+# %% [markdown]
+# ## A network that knows where it stands
+#
+# In most states it hardly matters what one does. A **dueling** network {cite:p}`wang2016` says how
+# good the state is, $V(s)$, and apart from that how much better each action is than the others,
+# $A(s, a)$. Every step then teaches $V$, whatever action it took:
+#
+# $$
+# Q(s, a) = V(s) + A(s, a) - \frac{1}{N} \sum_{a'} A(s, a') .
+# $$ (dueling)
+#
+# Without the last term, a number could move from $V$ to all $A$ and nobody would notice. With it, the
+# mean of the values *is* $V$.
+
+
+# %% tags=["export"]
+@checked
+def dueling_q(
+    value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B N"]
+) -> Float[Tensor, "*B N"]:
+    """Put a state's value and its actions' advantages together.
+
+    Source: Wang et al. 2016, equation 9.
+    """
+    # The mean goes over the actions, the last dimension: {eq}`dueling`.
+    return value + advantage - advantage.mean(-1, keepdim=True)
+
+
+# %% [markdown]
+# Seen from the layer before, {eq}`dueling` is a multiplication by a matrix that never changes. So a
+# dueling network is an ordinary chain of layers with a fixed last one, and all that is fast for
+# chains is fast for it ({doc}`workshop/fast`).
+
+
+# %% tags=["export"]
+class QNetwork(nn.Sequential):
+    """Layers from observations to one value for each action."""
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the value of the best action."""
+        best: Tensor = self(obs).amax(-1)
+        return best
+
+
+def dueling_layer(num_actions: int) -> nn.Linear:
+    """Return ``dueling_q`` as a layer, of a value and N advantages; it never learns."""
+    layer = nn.Linear(num_actions + 1, num_actions, bias=False).requires_grad_(False)
+    # Row a of {eq}`dueling`: one for the value, and one minus the mean for advantages.
+    layer.weight[:, 0] = 1.0
+    layer.weight[:, 1:] = torch.eye(num_actions) - 1 / num_actions
+    return layer
+
+
+# %% [markdown]
+# Network and ε-greedy make a policy.
+
+
+# %% tags=["export"]
+@checked
+def make_q_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    hidden: Count = 128,
+    dueling: bool = False,
+) -> Policy:
+    """Build an ε-greedy policy for the spaces of one environment.
+
+    Args:
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A Discrete space, likewise.
+        hidden: Width of the hidden layers.
+        dueling: Whether the network sees a state's value and advantages apart.
+    """
+    box, discrete = as_space(observation_space), as_space(action_space)
+    if not isinstance(box, spaces.Box) or len(box.shape) != 1:
+        raise ValueError(f"observation_space must be a box of vectors, got {box}")
+    if not isinstance(discrete, spaces.Discrete):
+        raise ValueError(f"action_space must be Discrete, got {discrete}")
+    num_actions = int(discrete.n)
+    # Two hidden layers, and what they say: N values, or a value and N advantages.
+    layers = [nn.Linear(box.shape[0], hidden), nn.ReLU()]
+    layers += [nn.Linear(hidden, hidden), nn.ReLU()]
+    layers += [nn.Linear(hidden, num_actions + dueling)]
+    if dueling:
+        layers += [dueling_layer(num_actions)]
+    recipe = {
+        "observation_space": plain_space(box),
+        "action_space": plain_space(discrete),
+        "hidden": hidden,
+        "dueling": dueling,
+    }
+    actions = EpsilonGreedy(num_actions, int(discrete.start))
+    return Policy(QNetwork(*layers), actions, ("make_q_policy", recipe))
+
+
+# %% [markdown]
+# ## From targets to losses
+#
+# The **TD error** of a step is $\delta = y - Q_\theta(s, a)$. Its square is a loss, but a single
+# large error would outweigh a whole batch. **Huber's loss** is the square near zero and a straight
+# line further out, so that no sample pulls harder than 1:
+#
+# $$
+# \mathcal L(\delta) = \begin{cases}
+#   \tfrac12 \delta^2 & \text{if } |\delta| \le 1 \\
+#   |\delta| - \tfrac12 & \text{else.}
+# \end{cases}
+# $$ (huber)
+#
+# Where the straight part begins depends on the unit of the rewards. That is one reason to scale
+# them (`reward_scale`): in CartPole by 0.05, which keeps values near 5 and most errors below 1.
+
+
+# %% tags=["export"]
+class QError(NamedTuple):
+    """How wrong a batch of values is, sample by sample.
+
+    Attributes:
+        loss: What is minimised.
+        td_error: By how much the targets are higher, without gradient. The buffer takes
+            its size for a priority.
+        value: The values themselves, without gradient.
+    """
+
+    loss: Float[Tensor, "N"]
+    td_error: Float[Tensor, "N"]
+    value: Float[Tensor, "N"]
+
+    def backward(self, weight: Float[Tensor, "N"]) -> None:
+        """Add the gradient of the weighted mean loss to the parameters'."""
+        (self.loss * weight).mean().backward()
+
+
+# %% tags=["export"]
+def q_error(
+    policy: Any,
+    target_policy: Any,
+    batch: Batch,
+    generator: torch.Generator,
+    double: bool = True,
+) -> QError:
+    """Compare values with their targets.
+
+    Args:
+        policy: The policy in training; it returns values.
+        target_policy: Its older copy.
+        batch: Steps, as the buffer returned them.
+        generator: Not used here: these values have no noise.
+        double: Whether the policy in training chooses the next action.
+    """
+    with torch.no_grad():
+        next_q = target_policy(batch.next_obs)
+        if double:
+            chooser = policy(batch.next_obs)
+            aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
+        else:
+            aim = q_target(batch.reward, batch.discount, next_q)
+    # What the action that was taken is worth so far.
+    q = policy(batch.obs).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+    # Squared near zero, straight further out: {eq}`huber`.
+    loss = smooth_l1_loss(q, aim, reduction="none")
+    value = q.detach()
+    return QError(loss, aim - value, value)
+
+
+# %% [markdown]
+# Everything that sets Rainbow apart from DQN ({doc}`rainbow`) will enter through such a function.
+# The agent below uses a faster one, which knows its own gradient and gives the same numbers.
+
+
+# %% tags=["export", "hide-input"]
+class FusedQError(NamedTuple):
+    """A ``QError`` that knows its gradient, and on the way to what it was computed."""
+
+    loss: Float[Tensor, "N"]
+    td_error: Float[Tensor, "N"]
+    value: Float[Tensor, "N"]
+    layers: list[nn.Module]
+    outputs: list[Tensor]
+    taken: Int[Tensor, "N 1"]
+
+    @torch.no_grad()
+    def backward(self, weight: Float[Tensor, "N"]) -> None:
+        """Set the gradient of the weighted mean loss."""
+        # The derivative of {eq}`huber` is the TD error, held to -1..1, at the actions
+        # that were taken, and zero at all others.
+        slope = self.td_error.clamp(-1.0, 1.0).mul_(weight).mul_(-1 / len(weight))
+        row = torch.zeros_like(self.outputs[-1])
+        row.scatter_(1, self.taken, slope.unsqueeze(1))
+        chain_backward(self.layers, self.outputs, row)
+
+
+@torch.no_grad()
+def fused_q_error(
+    policy: Any,
+    target_policy: Any,
+    batch: Batch,
+    generator: torch.Generator,
+    double: bool = True,
+) -> QError | FusedQError:
+    """Compute what ``q_error`` does, faster if the network is a chain of layers.
+
+    Its loss has no graph: the gradient comes from ``backward`` alone.
+    """
+    networks = (getattr(p, "network", None) for p in (policy, target_policy))
+    chain, target_chain = map(chain_layers, networks)
+    if chain is None or target_chain is None:
+        with torch.enable_grad():
+            return q_error(policy, target_policy, batch, generator, double)
+    next_q = chain_outputs(target_chain, batch.next_obs)[-1]
+    if double:
+        chooser = chain_outputs(chain, batch.next_obs)[-1]
+        aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
+    else:
+        aim = q_target(batch.reward, batch.discount, next_q)
+    outputs, taken = chain_outputs(chain, batch.obs), batch.action.unsqueeze(-1)
+    value = outputs[-1].gather(-1, taken).squeeze(-1)
+    loss = smooth_l1_loss(value, aim, reduction="none")
+    return FusedQError(loss, aim - value, value, chain, outputs, taken)
+
+
+# %% [markdown]
+# ## What changes on the way
+#
+# Two things change slowly. The chance of a blind action falls in a straight line over the first $I$
+# steps and then stays,
+#
+# $$
+# \varepsilon_i = \varepsilon_0 + \min(1, i / I) \, (\varepsilon_1 - \varepsilon_0) .
+# $$ (epsilon-schedule)
+
+
+# %% tags=["export"]
+@checked
+def linear_schedule(
+    start: float, end: float, duration: Positive, step: NonNegative
+) -> float:
+    """Return where a straight line from ``start`` to ``end`` is at a step."""
+    # The line {eq}`epsilon-schedule`, written so that it ends exactly at its end.
+    share = min(1.0, step / duration)
+    return (1 - share) * start + share * end
+
+
+# %% [markdown]
+# And the target network follows the one in training by a share $\tau$ of the way, after each update
+# or after a number of them,
+#
+# $$
+# \bar\theta \;\leftarrow\; (1 - \tau)\, \bar\theta + \tau\, \theta .
+# $$ (polyak)
+#
+# With $\tau = 1$ it is a copy. With $\tau = 1$ after every update there is no target network any
+# more, since it is always the network itself.
+
+
+# %% tags=["export"]
+def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> None:
+    """Move the target's weights towards the source's, by a share ``tau`` of the way."""
+    with torch.no_grad():
+        # {eq}`polyak`, in place and for all weights in one call.
+        torch._foreach_lerp_(target, source, tau)
+
+
+def numbers_of(policy: nn.Module) -> list[Tensor]:
+    """Return a policy's parameters, and those of its buffers that can be averaged."""
+    tensors = [*policy.parameters(), *policy.buffers()]
+    return [x.detach() for x in tensors if x.is_floating_point()]
+
+
+# %% [markdown]
+# ## The loop
+#
+# Act a little, learn a little. `iterate` does so for `log_interval` steps, `learn` is one update.
+
+
+# %% tags=["export"]
+class DQN:
+    """Learns values of actions from remembered steps.
+
+    Args:
+        policy: The policy to train, on any device; its rows are values.
+        envs: A vector environment with ``config.num_envs`` copies.
+        config: The settings.
+        error: Function that compares values with targets, or None for ``q_error``.
+        act: Function of observations and noise, or None for ``policy.act`` or its form
+            in NumPy.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        envs: VectorEnv[Any, Any, Any],
+        config: DQNConfig,
+        error: Callable[..., QError | FusedQError] | None = None,
+        act: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        given, wanted = envs.num_envs, config.num_envs
+        if given != wanted:
+            raise ValueError(f"envs must have {wanted} copies, got {given}")
+        self.policy, self.config = policy, config
+        self.error = error or partial(fused_q_error, double=config.double)
+        # The target network: an older copy that nobody trains.
+        self.target_policy = copy.deepcopy(policy).requires_grad_(False)
+        self.weights, self.target_weights = map(
+            numbers_of, (self.policy, self.target_policy)
+        )
+        self.parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.device = self.parameters[0].device
+        self.optimizer = torch.optim.Adam(
+            self.parameters, config.learning_rate, fused=True
+        )
+        self.act = act or (
+            numpy_act(policy) if self.device.type == "cpu" else policy.act
+        )
+        self.collector = Collector(envs, policy.to_env)
+        self.buffer = ReplayBuffer(config.buffer_size, config.alpha)
+        self.generator = torch.Generator().manual_seed(config.seed)
+        self.iteration = self.updates = 0
+
+    def iterate(self) -> dict[str, float]:
+        """Act and learn in turns for a while, and return metrics."""
+        config = self.config
+        self.prepare()
+        # All random numbers of the actions are drawn at once.
+        noise = self.policy.noise(
+            config.rounds * config.rollout_len, config.num_envs, self.generator
+        )
+        rows = iter(noise.to(self.device))
+
+        def act(obs: Tensor) -> Tensor:
+            return self.act(obs.to(self.device, torch.float32), next(rows))
+
+        returns, losses = [], []
+        for _ in range(config.rounds):
+            # A few steps with the policy as it is now; the buffer keeps them.
+            batch = self.collector.collect(act, config.rollout_len)
+            self.buffer.push(batch)
+            returns.append(batch.episode_return)
+            # Then the updates that are due.
+            if self.step >= config.learning_starts:
+                losses += [self.learn() for _ in range(config.updates_per_rollout)]
+
+        self.iteration += 1
+        return {
+            "charts/episodic_return": torch.cat(returns).nanmean().item(),
+            "charts/epsilon": self.epsilon,
+            **self.mean_losses(losses),
+        }
+
+    def prepare(self) -> None:
+        """Set what changes from iteration to iteration."""
+        config, step = self.config, self.step
+        # A run that is resumed starts with fresh environments. So that it is the same
+        # run, they are fresh at each checkpoint anyway, and the buffer is told.
+        if self.collector.obs is None or self.checkpoint_due:
+            self.collector.reset(env_seed(config.seed, step))
+            self.buffer.cut()
+        # The chance of a blind action, and the learning rate.
+        self.epsilon = linear_schedule(
+            config.epsilon_start, config.epsilon_end, config.epsilon_steps, step
+        )
+        self.policy.actions.epsilon = self.epsilon
+        if config.anneal:
+            rate = linear_schedule(config.learning_rate, 0.0, config.total_steps, step)
+            self.optimizer.param_groups[0]["lr"] = rate
+
+    def learn(self) -> QError:
+        """Take one step of the optimiser on a batch from the buffer."""
+        config = self.config
+        # 1. Remember: steps of any age, each the start of a window of n.
+        batch = self.sample()
+        # 2. How wrong are the values?
+        error = self.error(self.policy, self.target_policy, batch, self.generator)
+        # 3. One step downhill for the weighted mean loss, with gradient clipping.
+        for parameter in self.parameters:
+            parameter.grad = None
+        error.backward(batch.weight)
+        clip_gradient(self.parameters, config.max_grad_norm)
+        self.optimizer.step()
+
+        # 4. The buffer learns what was surprising.
+        if config.alpha > 0:
+            self.buffer.update(batch.place, error.td_error)
+        # 5. The target network follows: by a little each time, or all the way now and
+        # then.
+        self.updates += 1
+        if self.updates % config.target_interval == 0:
+            polyak_update(self.target_weights, self.weights, config.tau)
+        return QError(error.loss.detach(), error.td_error, error.value)
+
+    def sample(self) -> Batch:
+        """Draw a batch with rewards as the loss wants them, on the policy's device."""
+        config, beta = self.config, 1.0
+        if config.alpha > 0:
+            beta = linear_schedule(config.beta, 1.0, config.total_steps, self.step)
+        batch = self.buffer.sample(
+            config.batch_size, self.generator, config.num_steps, config.gamma, beta
+        )
+        batch = batch._replace(
+            obs=batch.obs.float(),
+            next_obs=batch.next_obs.float(),
+            reward=batch.reward * config.reward_scale,
+        )
+        return batch if self.device.type == "cpu" else batch.to(self.device)
+
+    def mean_losses(self, errors: list[QError]) -> dict[str, float]:
+        """Return the means of an iteration; NaN before the first update."""
+        means = [float("nan")] * 3
+        if errors:
+            loss, td_error, value = map(torch.stack, zip(*errors, strict=True))
+            means = [x.mean().item() for x in (loss, td_error.abs(), value)]
+            check_finite(means[0], values=value)
+        names = ("losses/loss", "losses/td_error", "losses/q_value")
+        return dict(zip(names, means, strict=True))
+
+    # What follows is for the loop around the learner, `fit`, and for checkpoints
+    # ({doc}`workshop/runs`).
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.collector.step
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the next iteration starts with fresh environments."""
+        return self.iteration % self.config.checkpoint_interval == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        return {
+            "step": self.step,
+            "iteration": self.iteration,
+            "updates": self.updates,
+            "target": self.target_policy.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "buffer": self.buffer.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned; it is copied."""
+        # A state that lacks something is refused here, before anything has changed.
+        names = ("step", "iteration", "updates", "buffer", "generator", "target")
+        step, iteration, updates, buffer, generator, target = (state[n] for n in names)
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.target_policy.load_state_dict(target)
+        self.generator.set_state(generator)
+        self.buffer.load_state_dict(buffer)
+        self.collector.step, self.iteration, self.updates = step, iteration, updates
+        self.collector.obs = None
+
+
+# %% [markdown]
+# ## Settings
+
+
+# %% tags=["export"]
+@checked
+@dataclass(frozen=True)
+class DQNConfig:
+    """Settings of DQN.
+
+    Attributes:
+        seed: Decides all that is random in the run, once the policy has its weights.
+        total_steps: Steps in the environments, all of them together.
+        num_envs: Number of environments.
+        double: Whether the network in training chooses the next action.
+        dueling: Whether the network sees a state's value and advantages apart.
+        hidden: Width of the hidden layers.
+        num_steps: Rewards of a target before the value, n.
+        gamma: Discount.
+        learning_rate: Learning rate of Adam at the start.
+        anneal: Whether it falls to zero in a straight line.
+        batch_size: Steps that one update learns from.
+        train_interval: Steps in the environments between two updates.
+        learning_starts: Steps before the first update.
+        buffer_size: Steps that the buffer holds.
+        target_interval: Updates between two moves of the target network.
+        tau: How far it moves then; 1 is a copy.
+        epsilon_start: Chance of a blind action at first.
+        epsilon_end: That chance after ``epsilon_steps`` steps.
+        epsilon_steps: Steps in the environments until then.
+        alpha: How strongly the buffer prefers large TD errors; 0 is not at all.
+        beta: How far weights undo that at first; they do fully at the end.
+        reward_scale: Factor of the rewards that are learned from.
+        max_grad_norm: Bound of the gradient's norm.
+        log_interval: Steps in the environments from one row of metrics to the next.
+            Learning rate and chance of a blind action change then.
+        checkpoint_interval: Iterations between checkpoints. The environments are reset
+            at each of them.
+    """
+
+    seed: Annotated[int, Ge(0)] = 1
+    total_steps: Count = 100_000
+    num_envs: Count = 4
+    double: bool = True
+    dueling: bool = False
+    hidden: Count = 128
+    num_steps: Count = 1
+    gamma: Fraction = 0.99
+    learning_rate: Positive = 5e-4
+    anneal: bool = False
+    batch_size: Count = 128
+    train_interval: Count = 4
+    learning_starts: Count = 1000
+    buffer_size: Count = 100_000
+    target_interval: Count = 1
+    tau: Fraction = 0.01
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 10_000
+    alpha: NonNegative = 0.0
+    beta: Fraction = 0.4
+    reward_scale: Positive = 1.0
+    max_grad_norm: Positive = 10.0
+    log_interval: Count = 1000
+    checkpoint_interval: Count = 10
+
+    def __post_init__(self) -> None:
+        if self.rollout_len * self.num_envs % self.train_interval:
+            raise ValueError(
+                "train_interval must divide num_envs or be a multiple of it, got "
+                f"{self.train_interval} for {self.num_envs}"
+            )
+
+    @property
+    def rollout_len(self) -> int:
+        """Steps of each environment between two updates or more."""
+        return max(1, self.train_interval // self.num_envs)
+
+    @property
+    def updates_per_rollout(self) -> int:
+        """Updates that are due after them."""
+        return self.rollout_len * self.num_envs // self.train_interval
+
+    @property
+    def rounds(self) -> int:
+        """Rollouts of one iteration."""
+        return max(1, self.log_interval // (self.rollout_len * self.num_envs))
+
+
+# %% tags=["export"]
+# Settings with which the agent has learned, by environment. What an entry leaves out is
+# the default.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 50_000,
+        "dueling": True,
+        "num_steps": 20,
+        "learning_rate": 1e-3,
+        "anneal": True,
+        "train_interval": 2,
+        "tau": 0.02,
+        "reward_scale": 0.05,
+    },
+}
+
+
+def dqn_settings(env: str) -> DQNConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return DQNConfig(**SETTINGS.get(env, {}))
+
+
+# %% [markdown]
+# ## One switch at a time
+#
+# Here is each part taken away from the agent above, with everything else as it was. There are only
+# two seeds for each, so each run is drawn, and no interval.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 50,000 steps, each with the mean of ten whole agents in the back and the single runs of an agent without one part"}}
+switches = stored_runs("dqn_switches")
+fig, axes = plt.subplots(2, 3, figsize=(7, 3.8), sharex=True, sharey=True)
+for axis, (name, these) in zip(axes.flat, switches.items(), strict=False):
+    axis.plot(steps, runs.curves.mean(0), color="C1", alpha=0.45, linewidth=2)
+    axis.plot(these.steps / 1000, these.curves.T, color="C0", linewidth=0.9)
+    axis.set_title(name, fontsize=9)
+for axis in axes[:, 0]:
+    axis.set_ylabel("return", fontsize=8)
+for axis in (*axes[1, :2], axes[0, 2]):
+    axis.set_xlabel("thousand steps", fontsize=8)
+axes[0, 2].xaxis.set_tick_params(labelbottom=True)
+axes[1, 2].axis("off")
+lines = axes[0, 0].get_lines()[:2]
+axes[1, 2].legend(lines, ["as it is, mean of ten", "without, single runs"], fontsize=8)
+fig.tight_layout()
+for name, these in {"as it is": runs, **switches}.items():
+    finals = " ".join(f"{x:4.0f}" for x in np.sort(these.final))
+    print(f"{name:20s} last policy, greedy: {finals}")
+
+# %% [markdown]
+# **Notice** what two seeds can show and what they cannot. One step instead of twenty is slower by
+# far: news of the end of an episode travels back one step with each move of the target network.
+# Three steps are enough here for these two runs. Without a target network one run settles near 230
+# and the other swings until the end, the picture of the first section. Taking away double or
+# dueling shows no harm at all: with two actions a maximum overestimates little, and CartPole has
+# little to gain from a value of its own. None of this is a proof, but it says where to look first.
+
+# %% tags=["claims"]
+late = {name: these.curves[:, -10:].mean(1) for name, these in switches.items()}
+area = {name: these.area for name, these in switches.items()}
+assert all(len(these.final) == 2 for these in switches.values()), "two seeds"
+assert area["one step, n = 1"].max() < 280, "slower by far"
+assert area["three steps, n = 3"].min() > 380
+assert all(switches[name].final.min() == 500 for name in ("not double", "not dueling"))
+assert switches["three steps, n = 3"].final.min() == 500
+assert 190 < late["no target network"].min() < 250, "one settles near 230"
+assert switches["no target network"].curves[0, -5:].min() < 400, "the other swings"
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: the unit of an interval
+#
+# "Renew the copy every 500": of what? Steps of one environment, of all of them, calls of `step`, or
+# updates? CleanRL once [renewed it](https://github.com/vwxyzjn/cleanrl/issues/322) only at steps that
+# had an update as well, so that both conditions had to hold. And Stable-Baselines3 once
+# [divided](https://github.com/DLR-RM/stable-baselines3/issues/1373) its interval by the number of
+# environments and saved the quotient, so that each load divided again.
+
+# %%
+both = [step for step in range(1, 20_000) if step % 10 == 0 and step % 501 == 0]
+print("an update every 10 steps, a copy every 501: at", *both)
+interval, after_loads = 10_000, []
+for _ in range(4):
+    interval //= 4  # four environments
+    after_loads.append(interval)
+print("asked for 10000, four environments, after 0, 1, 2, 3 loads:", *after_loads)
+
+# %% [markdown]
+# The first copies every 5010 steps, not every 501. Both are repaired. Here each interval has its unit
+# in its description: `train_interval` counts steps of all environments, `target_interval` counts
+# updates.
+
+# %% tags=["claims"]
+assert both == [5010, 10_020, 15_030], "every 5010"
+assert after_loads == [2500, 625, 156, 39], "each load divides again"
+
+# %% [markdown]
+# ### Trap: one coin for all environments
+#
+# Stable-Baselines3 tosses
+# [one coin](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/dqn/dqn.py#L250)
+# for all environments of a step. The share of blind actions is the same, but they come all at once.
+
+# %%
+eight, chance = EpsilonGreedy(8), 0.05
+eight.epsilon = chance
+noise = eight.noise(20_000, 8, torch.Generator().manual_seed(0))
+own_coins = noise.isinf().any(-1)
+one_coin = own_coins[:, :1].expand(-1, 8)
+blind = {"a coin for each": own_coins, "one coin for all": one_coin}
+for name, coins in blind.items():
+    number = coins.sum(1)
+    print(
+        f"{name:17s} blind actions {coins.float().mean():.3f}, steps without any "
+        f"{(number == 0).float().mean():.2f}, steps with eight "
+        f"{(number == 8).float().mean():.2f}"
+    )
+
+# %% [markdown]
+# With one coin 95 % of the steps explore nothing at all, and in the others all eight environments
+# stumble together. With a coin for each, a third of the steps explore somewhere.
+
+# %% tags=["claims"]
+none = {
+    name: (coins.sum(1) == 0).double().mean().item() for name, coins in blind.items()
+}
+assert abs(none["one coin for all"] - 0.95) < 0.01
+assert abs(none["a coin for each"] - 0.95**8) < 0.01, "two thirds explore nothing"
+assert all(abs(coins.double().mean() - chance) < 0.005 for coins in blind.values())
+
+# %% [markdown]
+# ### Trap: the mean over the wrong dimension
+#
+# `advantage.mean()` averages over the whole batch. It runs, the loss falls, and what a state is worth
+# depends on which other states happen to be in the batch. The mean stood in
+# [keras-rl](https://github.com/keras-rl/keras-rl/pull/239), and in
+# [more than one book](https://github.com/PacktPublishing/Deep-Reinforcement-Learning-Hands-On/issues/52).
+
+# %%
+state_value = torch.zeros(3, 1)
+advantage = torch.tensor([[1.0, -1.0], [5.0, 3.0], [-2.0, 2.0]])
+for rows in (slice(0, 1), slice(0, 3)):
+    wrong = state_value[rows] + advantage[rows] - advantage[rows].mean()
+    right = dueling_q(state_value[rows], advantage[rows])
+    first = [" ".join(f"{x:5.2f}" for x in q[0]) for q in (wrong, right)]
+    print(f"batch of {len(wrong)}, first row: wrong {first[0]}, right {first[1]}")
+
+# %% tags=["claims"]
+assert right[0].tolist() == [1.0, -1.0], "the others do not matter"
+assert not torch.allclose(wrong[0], right[0])
 
 # %% [markdown]
 # ## What well-known implementations do
 #
-# | question | this chapter | somebody else, with a link |
-# |---|---|---|
-# | what is averaged | all numbers | |
+# | choice | this chapter | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/dqn.py#L160-L219) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/dqn/dqn.py#L170-L231) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/dqn.py#L290-L410) | [Dopamine](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/dqn/dqn_agent.py#L110-L200) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/dqn.py#L277-L470) |
+# |---|---|---|---|---|---|---|
+# | loss | Huber | [square](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/dqn.py#L201) | [Huber](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/dqn/dqn.py#L217) | [square, or Huber](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/dqn.py#L390-L399) | [square, or Huber](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/dqn/dqn_agent.py#L135-L137) | any criterion |
+# | double | by default | no | no | [by default](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/dqn.py#L308) | no | [by default](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/dqn.py#L50) |
+# | target network | each update, by $\tau$; or a copy | [a copy, each 500 steps](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/dqn.py#L215-L219) | [a copy, each 10,000 steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/dqn/dqn.py#L176-L180) | [a copy, counted in updates](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/dqn.py#L283) | [a copy, each 8000 steps](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/dqn/dqn_agent.py#L270) | [each update, by 0.005](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/dqn.py#L42) |
+# | coins | one each | one environment | [one for all](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/dqn/dqn.py#L250) | [one each](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/dqn.py#L163) | one environment | [one for the batch](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/dqn.py#L282-L283) |
+# | ε falls | in a straight line | [in a straight line](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/dqn.py#L106-L108) | in a straight line | as the user sets it | [in a straight line](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/dqn/dqn_agent.py#L171) | [by a factor at each action](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/dqn.py#L285-L286) |
+#
+# We read the code at the linked commits.
+
+# %% [markdown]
+# ## On the best device
+#
+# A learner is a policy, environments and settings; `fit` runs it ({doc}`workshop/runs`). Here it
+# trains for a moment, on a GPU if there is one.
+
+# %%
+from dataclasses import replace
+from functools import partial
+
+from literate_rl.agents import best_device, make_envs
+from literate_rl.workshop.runs import fit, flat_env
+
+
+def make_learner(config, env="CartPole-v1"):
+    """Build environments, policy and learner."""
+    envs = make_envs(partial(flat_env, env), config.num_envs)
+    torch.manual_seed(config.seed)
+    spaces = envs.single_observation_space, envs.single_action_space
+    policy = make_q_policy(*spaces, config.hidden, config.dueling)
+    return DQN(policy.to(best_device()), envs, config)
+
+
+short = replace(dqn_settings("CartPole-v1"), total_steps=3000)
+history = fit(make_learner(short), progress=False)
+print(f"{history[-1]['step']} steps on {best_device().type}")
+print(f"mean value {history[-1]['losses/q_value']:.2f}")
+
+# %% tags=["claims"]
+assert [row["charts/epsilon"] for row in history] == [1.0, 0.905, 0.81]
+assert np.isnan(history[0]["losses/loss"]) or history[0]["losses/loss"] >= 0
+assert np.isfinite(history[-1]["losses/q_value"])
+
+# %% [markdown]
+# ## Summary
+#
+# - A value learned from its own guess can run away when weights are shared and old steps are
+#   learned from. How far the guess counts decides, $\gamma^n$.
+# - A target network turns the chase into a series of regressions.
+# - A maximum of guesses is too high. Double lets one network choose and another judge.
+# - Dueling is a fixed last layer: the value of the state, and advantages that sum to zero.
+# - ε-greedy is noise on the values, with one coin for each environment.
 #
 # ## Exercises
 #
-# ### Exercise 1: by hand
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "An agent with two actions is ε-greedy with ε = 0.1. How often does it take the action that "
+    "it believes to be worse?",
+    ["in 5 % of the steps", "in 10 % of the steps", "in 20 % of the steps"],
+    right="in 5 % of the steps",
+    because="In one step of ten it draws blindly, and half of the blind draws hit the better "
+    "action all the same.",
+)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
 #
-# Return the mean of a list.
+# This function is meant to be `double_q_target`. It runs, and its targets are not even far off. Fix
+# it.
+
 
 # %%
+def answer(reward, discount, next_q, chooser):
+    best = next_q.argmax(-1, keepdim=True)
+    return reward + discount * chooser.gather(-1, best).squeeze(-1)
+
+
+# %% tags=["hide-input"]
 from literate_rl.agents import grade
 
 
-def answer(numbers):
-    return ...
+def remembered(seed):
+    """Return rewards, discounts and two tables of values."""
+    generator = torch.Generator().manual_seed(seed)
+    reward, discount = torch.rand(2, 6, generator=generator)
+    return reward, discount, *torch.randn(2, 6, 3, generator=generator)
 
 
-grade(answer, lambda numbers: dqn_mean(torch.tensor(numbers)).item(), [1.0, 3.0])
+grade(answer, double_q_target, *map(remembered, range(3)))
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer(numbers):
-    return sum(numbers) / len(numbers)
+def answer(reward, discount, next_q, chooser):
+    # The network in training chooses, the target network judges.
+    best = chooser.argmax(-1, keepdim=True)
+    return reward + discount * next_q.gather(-1, best).squeeze(-1)
 
 
-grade(answer, lambda numbers: dqn_mean(torch.tensor(numbers)).item(), [1.0, 3.0])
+grade(answer, double_q_target, *map(remembered, range(3)))
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# The two places once more, with $\gamma = 0.95$. What is the smallest $n$ with which the weight does not
+# run away? Guess first. Then find it with `weights(gamma, n, renewed)`, which returns the weight after
+# each update.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def smallest():
+    return next(n for n in range(1, 100) if weights(0.95, n, 1)[-1] < 1)
+
+
+grade(answer, smallest, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # The value counts twice $\gamma^n$, and $2 \gamma^n < 1$ from $\log 2 / \log(1/\gamma)$ on.
+    return math.ceil(math.log(2) / math.log(1 / 0.95))
+
+
+grade(answer, smallest, ())
+
+# %% tags=["claims"]
+assert answer() == smallest() == 14
 
 # %% [markdown]
 # ## References
 #
-# Where to read on, in one line.
+# DQN is from {cite:t}`mnih2015`, Q-learning from {cite:t}`watkins1989`. {cite:t}`sutton2018` treat the
+# deadly triad in chapter 11, {cite:t}`tsitsiklis1997` when it does no harm. Double
+# {cite:p}`vanhasselt2016`, dueling {cite:p}`wang2016` and $n$ steps meet again in {doc}`rainbow`.

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
 from literate_rl.workshop.runs import env_seed, flat_env
-from literate_rl.workshop.signatures import Count, Float, checked
+from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
 
 __all__ = ["Difference", "evaluate", "paired_difference", "t_interval"]
 
@@ -290,7 +290,10 @@ print(f"mean {without.mean():.0f}, standard deviation {without.std(ddof=1):.0f}"
 # %% tags=["export"]
 @checked
 def t_interval(
-    results: Float[np.ndarray, "seeds *points"], level: Level = 0.95
+    results: Annotated[
+        Float[np.ndarray, "seeds *points"], at_least(2, "2 seeds"), finite
+    ],
+    level: Level = 0.95,
 ) -> tuple[Float[np.ndarray, "*points"], Float[np.ndarray, "*points"]]:
     """Return a confidence interval of the mean over seeds, its low and its high end.
 
@@ -301,10 +304,6 @@ def t_interval(
 
     Source: Student 1908. It is exact if results have a normal distribution.
     """
-    if len(results) < 2:
-        raise ValueError("results must hold at least 2 seeds, got 1")
-    if not np.isfinite(results).all():
-        raise ValueError("results must be finite")
     # The interval {eq}`t-interval`: the mean, and so many standard errors on each side.
     mean = results.mean(0)
     error = results.std(0, ddof=1) / math.sqrt(len(results))

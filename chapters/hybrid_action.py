@@ -14,7 +14,8 @@
 # do not count. After this chapter you can build a policy for such actions, sample from it, and
 # compute its log-probability, its entropy and its divergence without a NaN. It takes about 30
 # minutes. You need {doc}`policies`: rows of numbers, the race that draws an action, and Gaussian
-# actions. The next chapter, {doc}`hybrid_ppo`, trains this one's policy.
+# actions. {doc}`hybrid_policy` makes a policy of this one's distribution, and {doc}`hybrid_ppo`
+# trains it.
 
 # %% tags=["export", "hide-input"]
 """Hybrid actions: a type and its arguments, as one distribution."""
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import torch
 from gymnasium import spaces
@@ -33,6 +34,8 @@ from torch import Tensor, nn
 from literate_rl.workshop.fast import LOG_OF_NOTHING, UNIT_ENTROPY, log_softmax
 from literate_rl.workshop.nests import (
     as_mask,
+    check_policy,
+    one_each,
     read_hybrid_space,
     rows_of,
     vector_size,
@@ -43,6 +46,7 @@ from literate_rl.workshop.signatures import (
     Float,
     Int,
     check_finite,
+    check_that,
     checked,
 )
 
@@ -118,10 +122,8 @@ def frame(name, table):
     numbers = torch.tensor([[0.2, 0.5, -0.4, 0.1, 0.4, 0.8, 0.6]], requires_grad=True)
     z, mu, sigma = numbers.split([3, 2, 2], -1)
     tree = {"action_type": z, "action_args": {"mu": mu, "sigma": sigma}}
-    drawn = {
-        "action_type": torch.tensor([k]),
-        "action_args": torch.tensor([[0.9, -0.3]]),
-    }
+    args = torch.tensor([[0.9, -0.3]])
+    drawn = {"action_type": torch.tensor([k]), "action_args": args}
     log_prob = HybridDistribution(tree, table).log_prob(drawn)
     gradient = torch.autograd.grad(log_prob, numbers)[0][0].tolist()
     picture = plot(
@@ -421,16 +423,6 @@ def draw(
     return ttorch.as_tensor({"action_type": action_type, "action_args": action_args})
 
 
-def check_policy(name: str, prob: Tensor, mu: Tensor, log_sigma: Tensor) -> None:
-    """Raise if numbers describe no policy. A logit of minus infinity is legal."""
-    numbers = {
-        f"the softmax of {name}.action_type": prob,
-        f"{name}.action_args.mu": mu,
-        f"the logarithm of {name}.action_args.sigma": log_sigma,
-    }
-    check_finite(torch.cat([*numbers.values()], -1), **numbers)
-
-
 # %% [markdown]
 # Both forms draw from the same distribution. The table compares 100,000 draws of each
 # for one state.
@@ -446,23 +438,20 @@ def make_logit(type_logit, mu, sigma, batch=1):
 
 torch.manual_seed(0)
 one_state = make_logit([0.0, 1.0, -1.0], [0.5, -1.0], [1.0, 0.2], batch=100_000)
-print(f"{'':24s}{'frequency of the types':27s}mean of u      deviation of u")
-found = []
-for name, sample in (
-    ("torch.distributions", plain_sample(one_state)),
-    ("sample_hybrid_action", sample_hybrid_action(one_state)),
-):
-    frequency = sample.action_type.bincount() / 100_000
-    columns = (frequency, sample.action_args.mean(0), sample.action_args.std(0))
-    found.append(torch.cat(columns))
-    numbers = ("  ".join(f"{x:6.3f}" for x in column.tolist()) for column in columns)
-    print(f"{name:24s}" + "   ".join(numbers))
-exact = torch.softmax(torch.tensor([0.0, 1.0, -1.0]), -1)
-print(f"{'exact':24s}" + "  ".join(f"{x:6.3f}" for x in exact.tolist()))
+truth = torch.cat(
+    [one_state.action_type[0].softmax(-1), torch.tensor([0.5, -1, 1, 0.2])]
+)
+rows = {"exact": truth}
+for form in (plain_sample, sample_hybrid_action):
+    sample = form(one_state)
+    often, args = sample.action_type.bincount() / 100_000, sample.action_args
+    rows[form.__name__] = torch.cat([often, args.mean(0), args.std(0)])
+print(f"{'':22s}frequency of the types   mean of u     deviation of u")
+for form, numbers in rows.items():
+    print(f"{form:22s}" + " ".join(f"{x:7.3f}" for x in numbers.tolist()))
 
 # %% tags=["claims"]
-truth = torch.cat([exact, torch.tensor([0.5, -1.0, 1.0, 0.2])])
-for numbers in found:
+for numbers in rows.values():
     assert (numbers - truth).abs().max() < 0.02, "the same distribution"
 
 # %% [markdown]
@@ -497,16 +486,10 @@ def mask_args(
 
 @checked
 def select_args(
-    action_args: Float[Tensor, "B A"], data_mask: Bool[Tensor, "B A"]
+    action_args: Float[Tensor, "B A"],
+    data_mask: Annotated[Bool[Tensor, "B A"], one_each],
 ) -> Float[Tensor, "B"]:
     """Take out the one argument that counts in each row."""
-    count = data_mask.sum(-1)
-    if (count != 1).any():
-        rows = (count != 1).nonzero().flatten().tolist()
-        raise ValueError(
-            "data_mask must have exactly one argument in each row, "
-            f"rows {rows[:8]} have {count[rows[:8]].tolist()}; use mask_args instead"
-        )
     return action_args[data_mask]
 
 
@@ -717,11 +700,10 @@ class HybridDistribution:
         Both have the same mask. The divergence is infinite where the other one has
         taken away a type that this one may choose.
         """
-        if not torch.equal(self.mask, other.mask):
-            raise ValueError(
-                f"other.mask must equal this mask {self.mask.tolist()}, "
-                f"got {other.mask.tolist()}"
-            )
+        here, there = self.mask.tolist(), other.mask.tolist()
+        check_that(
+            here == there, f"other.mask must equal this mask {here}, got {there}"
+        )
         # The two sums of {eq}`hybrid-kl`: over the arguments, and over the types.
         of_args = args_divergence(
             self.often, self.mu, self.sigma, other.mu, other.sigma
@@ -751,17 +733,11 @@ by_hand = type_dist.log_prob(action.action_type) + log_density.sum(-1)
 often = type_dist.probs @ mask.float()
 entropy_by_hand = type_dist.entropy() + (often * args_dist.entropy()).sum(-1)
 
-differences = {
-    "log-probability": policy.log_prob(action) - by_hand,
-    "entropy": policy.entropy() - entropy_by_hand,
-}
-for name, difference in differences.items():
-    print(
-        f"{name:16s} differs by less than 1e-5: {bool(difference.abs().max() < 1e-5)}"
-    )
+differences = policy.log_prob(action) - by_hand, policy.entropy() - entropy_by_hand
+print("largest differences:", *(f"{x.abs().max().item():.0e}" for x in differences))
 
 # %% tags=["claims"]
-assert all(difference.abs().max() < 1e-5 for difference in differences.values())
+assert all(difference.abs().max() < 1e-5 for difference in differences)
 
 # %% [markdown]
 # Inside the learner a kernel of {doc}`workshop/fast` computes the same two numbers in fewer
@@ -776,17 +752,6 @@ except ValueError as error:
     print("ValueError:", error)
 
 # %% [markdown]
-# ## What this distribution cannot express
-#
-# The product $p_k \prod_j f(u_j)$ is a modest family. An argument that two types share has *one*
-# mean for both, though "forward" and "backward" may want different speeds: give each type an
-# argument of its own. Arguments do not depend on each other either. Where they must, a network
-# draws them one after the other and feeds each into the next, as AlphaStar does
-# {cite:p}`vinyals2019`. Here $\sigma$ does not depend on the state, and the normal distribution
-# has no bounds: {doc}`hybrid_ppo` clips on the way into the environment. Methods that learn
-# values instead of a policy, such as MP-DQN {cite:p}`bester2019`, give each type a value at the
-# best arguments that another network proposes.
-#
 # ## Traps
 #
 # ### Trap: masked_select loses the rows
@@ -807,7 +772,7 @@ print("types      ", action.action_type.tolist())
 print("arguments  ", action.action_args.tolist())
 third = action[2:3]
 print(
-    "third row  ", third.action_type.item(), third.action_args.item(), "(31 is right)"
+    "third row  ", third.action_type.item(), third.action_args.item(), "instead of 31"
 )
 
 # %% [markdown]
@@ -862,29 +827,6 @@ assert math.isnan(results["where afterwards"][1][1]), "the gradient is not"
 assert all(map(math.isfinite, results["replace before"][1]))
 
 # %% [markdown]
-# ### Trap: two meanings of "action mask"
-#
-# When somebody asks how to use an action mask, ask back which one. The
-# mask of this chapter is a fact about the *action space*: which type uses which
-# argument. The other kind is a fact about the *state*: which types are possible right
-# now. It belongs in the logits, as minus infinity, in the old and in the new policy
-# alike. Both work together:
-
-# %%
-logit = make_logit([0.0, 1.0, 2.0], [0.0, 0.0], [1.0, 1.0])
-possible = torch.tensor([[True, True, False]])
-logit.action_type = logit.action_type.masked_fill(~possible, -torch.inf)
-policy = HybridDistribution(logit, mask)
-print("probabilities", [round(p, 3) for p in policy.prob[0].tolist()])
-print("greedy type  ", policy.mode().action_type.item())
-print("entropy      ", round(policy.entropy().item(), 3))
-
-# %% tags=["claims"]
-assert policy.prob[0, 2] == 0, "taken away"
-assert policy.mode().action_type.item() == 1, "the most likely of those that are left"
-assert policy.entropy().isfinite().all()
-
-# %% [markdown]
 # ## What well-known implementations do
 #
 # | choice | this chapter | [PPOxFamily's tutorial](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter2_action/hybrid_tutorial.py) | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppo.py#L327-L351) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ppo/ppo.py#L130-L135) |
@@ -902,14 +844,9 @@ assert policy.entropy().isfinite().all()
 from literate_rl.agents import best_device
 
 device = best_device()
-tree = {
-    "action_type": torch.zeros(8, 3, device=device),
-    "action_args": {
-        "mu": torch.zeros(8, 2, device=device),
-        "sigma": torch.ones(8, 2, device=device),
-    },
-}
-policy = HybridDistribution(tree, mask)
+policy = HybridDistribution(
+    make_logit([0.0] * 3, [0.0] * 2, [1.0] * 2, 8).to(device), mask
+)
 log_prob = policy.log_prob(policy.mode())
 print(f"{tuple(log_prob.shape)} log-probabilities computed on {log_prob.device.type}")
 

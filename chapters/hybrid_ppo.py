@@ -12,62 +12,37 @@
 # **How does PPO train a policy that chooses a type and its arguments, and what happens to a loss
 # that does not know which arguments count?** After this chapter you can train such a policy on
 # any Gymnasium environment whose actions have this form, and say what the mask is good for. It
-# takes about 30 minutes. You need the distribution of {doc}`hybrid_action`, the error of
-# {doc}`ppo_error`, the learner of {doc}`ppo` and the `Policy` of {doc}`policies`.
+# takes about 25 minutes. You need {doc}`hybrid_action`, {doc}`hybrid_policy`, the error of
+# {doc}`ppo_error` and the learner of {doc}`ppo`.
 
 # %% tags=["export", "hide-input"]
-"""Hybrid PPO: one ratio for a type and its arguments, and the policy that acts."""
+"""Hybrid PPO: one ratio for a type and its arguments."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from gymnasium import spaces
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 from literate_rl.hybrid_action import (
     HybridAction,
     HybridDistribution,
     HybridLogit,
-    HybridPolicyNetwork,
-    HybridSizes,
 )
-from literate_rl.policies import ActorCritic, Policy, RunningMoments, mlp
 from literate_rl.ppo_error import (
     AboveOne,
     policy_error_from_log_prob,
     ppo_info,
     ppo_policy_loss,
 )
-from literate_rl.workshop.fast import hybrid_terms
-from literate_rl.workshop.nests import (
-    as_space,
-    fill,
-    first_row,
-    plain_space,
-    read_hybrid_space,
-)
-from literate_rl.workshop.signatures import (
-    Bool,
-    Float,
-    Positive,
-    check_finite,
-    checked,
-)
+from literate_rl.workshop.signatures import Float, Positive, checked
 
 # Importing the worlds registers the environments of this chapter.
 from literate_rl.workshop.worlds import HybridLander, Moving  # noqa: F401
 
-__all__ = [
-    "HybridActions",
-    "make_hybrid_policy",
-    "ppo_policy_error_hybrid",
-    "ppo_policy_error_hybrid_per_head",
-]
+__all__ = ["ppo_policy_error_hybrid", "ppo_policy_error_hybrid_per_head"]
 
 # %% [markdown]
 # ## See it learn
@@ -93,7 +68,7 @@ import torch
 
 from literate_rl.agents import make_envs, seed_everything
 from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_ppo import make_hybrid_policy  # explained below
+from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.ppo import PPO, ppo_settings
 from literate_rl.workshop.runs import fit
 
@@ -189,7 +164,7 @@ assert found == [1.68, 1.78, 1.71], "five stored seeds"
 # %% [markdown]
 # In a terminal the same takes one line, `python -m literate_rl ppo --env
 # literate_rl/Moving-v0`, and `--watch` films it. Nothing in the learner knows about hybrid
-# actions. What it needs from this chapter is a loss and a policy.
+# actions. The policy is that of {doc}`hybrid_policy`; what is new is the loss.
 #
 # ## One ratio
 #
@@ -335,6 +310,7 @@ def ppo_policy_error_hybrid_per_head(
 # with respect to all parameters of the network.
 
 # %%
+from literate_rl.hybrid_action import HybridPolicyNetwork
 from literate_rl.ppo_error import ppo_policy_data
 
 mask = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool)
@@ -571,312 +547,6 @@ assert all(gap.low < 0 < gap.high for gap in per_head.values()), "no difference 
 assert len(stored_runs("lander")["per head"].final) == 2
 
 # %% [markdown]
-# ## From a Gymnasium space to a policy and back
-#
-# In Gymnasium a hybrid action is a nest of spaces, and one form of it tells the mask:
-# `Tuple(Discrete(K), Tuple(K boxes))`, one box of arguments for each type. A type without
-# arguments has an empty box, of shape `(0,)`. Any other nest with one `Discrete` and some boxes,
-# such as `Tuple(Discrete(3), Box(2))`, does not say which type uses what, so we must be told.
-#
-# The policy's arguments are normal: no bounds, and a standard deviation of 1 at the start. The
-# boxes of an environment are anything, from 0 to 720 say. So arguments live in $[-1, 1]$ on the
-# policy's side, and only on the way into the environment are they moved to the box $[l_j, h_j]$
-# and clipped,
-#
-# $$
-# \tilde u_j = \operatorname{clip}\Bigl(
-#     \frac{l_j + h_j}{2} + \frac{h_j - l_j}{2}\, u_j,\; l_j,\, h_j \Bigr) ,
-# $$ (hybrid-rescale)
-#
-# where an argument with an infinite bound is not moved. As in {doc}`policies`, the
-# log-probability is that of $u$ as drawn, not of the clipped $\tilde u$.
-
-
-# %% tags=["export"]
-@checked
-def rescale(
-    low: Float[np.ndarray, "A"],
-    high: Float[np.ndarray, "A"],
-    action_args: Float[np.ndarray, "B A"],
-) -> Float[np.ndarray, "B A"]:
-    """Move arguments from [-1, 1] to what the environment takes."""
-    # Half a box to each side of its centre {eq}`hybrid-rescale`. A box without bounds
-    # is taken for one from -1 to 1, which moves nothing.
-    bounded = np.isfinite(low) & np.isfinite(high)
-    left, right = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
-    args = (left + right) / 2 + (right - left) / 2 * action_args
-    inside: NDArray[np.float64] = np.clip(args, low, high)
-    return inside
-
-
-# %% [markdown]
-# The learner of {doc}`ppo` keeps what the policy did, shuffles it, and deals it out in
-# minibatches. For this, actions must be tensors with one row for each step, and so must be what
-# the network says. Our network returns trees, and our actions are trees. So each tree is written
-# in one line, with $K$ types and $A$ arguments:
-
-# %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture, predict
-
-picture = Picture(
-    "Trees as rows",
-    "Three rows of cells. What the policy says: three logits, two means, two standard "
-    "deviations. Its noise: one number for each type and one for each argument. What it "
-    "does: the type and two arguments.",
-)
-for height, words, cells, tone in (
-    (
-        40,
-        "what the policy says",
-        "z₀ z₁ z₂ μ₁ μ₂ σ₁ σ₂",
-        {3: "second", 4: "second", 5: "accent", 6: "accent"},
-    ),
-    (125, "its noise", "η₀ η₁ η₂ η₃ η₄", {3: "accent", 4: "accent"}),
-    (210, "what it does", "k u₁ u₂", {1: "accent", 2: "accent"}),
-):
-    picture.text(24, height - 20, words, "quiet", anchor="start")
-    picture.cells(24, height, cells.split(), tone, width=44)
-picture
-
-# %% [markdown]
-# An action is a function of the noise, as in {doc}`policies`. The types race, and the arguments
-# are $\mu_j + \sigma_j \eta_j$. Without noise we get the greedy action. The type becomes a
-# floating-point number in its row. That does no harm: all integers up to 16 million are exact
-# there. `HybridActions` knows all this.
-
-
-# %% tags=["export"]
-@dataclass(frozen=True, eq=False)
-class HybridActions:
-    """What a hybrid action space is to a policy: an action distribution with a mask.
-
-    Attributes:
-        space: Space of one action.
-        mask: Which type (row) uses which argument (column), (K, A) bool.
-        low: Lower bounds of the arguments in the environment, (A,).
-        high: Upper bounds, (A,).
-    """
-
-    space: spaces.Space[Any]
-    mask: Bool[Tensor, "K A"]
-    low: Float[np.ndarray, "A"]
-    high: Float[np.ndarray, "A"]
-
-    @classmethod
-    @checked
-    def from_space(
-        cls, space: spaces.Space[Any], mask: ArrayLike | Tensor | None = None
-    ) -> HybridActions:
-        """Read a Gymnasium space.
-
-        Args:
-            space: A nest of Tuple and Dict spaces with exactly one Discrete and with
-                Boxes of floating-point numbers. The order of the arguments is the order
-                of the boxes, each flattened.
-            mask: Which type (row) uses which argument (column), zeros and ones. May be
-                left out for ``Tuple(Discrete(K), Tuple(K boxes))``, whose k-th box
-                holds the arguments of type k, none if it is empty.
-        """
-        return cls(space, *read_hybrid_space(space, mask))
-
-    @property
-    def action_shape(self) -> HybridSizes:
-        """The sizes, as ``HybridPolicyNetwork`` takes them."""
-        num_types, num_args = self.mask.shape
-        return {"action_type_shape": num_types, "action_args_shape": num_args}
-
-    def noise(
-        self, num_steps: int, num_envs: int, generator: torch.Generator
-    ) -> Tensor:
-        """Draw the noise of a rollout, (T, B, K + A), on the CPU."""
-        # The race of {doc}`policies`: $-\log \tau_k$ is added to the logit, and the
-        # largest sum wins. The arguments get standard normal noise.
-        num_types, num_args = self.mask.shape
-        types = torch.empty(num_steps, num_envs, num_types)
-        types.exponential_(generator=generator).log_().neg_()
-        args = torch.randn(num_steps, num_envs, num_args, generator=generator)
-        return torch.cat([types, args], -1)
-
-    def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
-        """Return the actions (B, 1 + A) that a noise makes of rows (B, K + 2 A)."""
-        # Logits are moved by their noise as it is, means by $\sigma$ times theirs.
-        num_types, num_args = self.mask.shape
-        centre, sigma = row.split([num_types + num_args, num_args], -1)
-        scale = nn.functional.pad(sigma, (num_types, 0), value=1.0)
-        moved = centre + scale * noise
-        scores, args = moved.split([num_types, num_args], -1)
-        action_type = scores.argmax(-1, keepdim=True)
-        return torch.cat([action_type.to(args.dtype), args], -1)
-
-    def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
-        """Return the log-densities ``(*)`` of actions ``(*, 1 + A)``."""
-        log_prob = self.distribution(row).log_prob(self.action_of(action))
-        return log_prob.view(row.shape[:-1])
-
-    def entropy(self, row: Tensor) -> Tensor:
-        """Return the entropies ``(*)`` of rows, in nats."""
-        return self.distribution(row).entropy().view(row.shape[:-1])
-
-    def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-densities and entropies, each ``(*)``, in one pass."""
-        # The learner's busiest place: a kernel gives both numbers in fewer calls.
-        logit, taken = self.logit_of(row.flatten(0, -2)), self.action_of(action)
-        mu, sigma = logit["action_args"]["mu"], logit["action_args"]["sigma"]
-        log_prob, entropy = hybrid_terms(
-            logit["action_type"],
-            mu,
-            sigma,
-            self.mask.to(mu.device),
-            taken["action_type"],
-            taken["action_args"],
-        )
-        return log_prob.view(row.shape[:-1]), entropy.view(row.shape[:-1])
-
-    def kl(self, row: Tensor, other: Tensor) -> Tensor:
-        """Return the divergences ``(*)`` from rows to others, in nats."""
-        divergence = self.distribution(row).kl(self.distribution(other))
-        return divergence.view(row.shape[:-1])
-
-    def distribution(self, row: Tensor) -> HybridDistribution:
-        """Return what rows ``(*, K + 2 A)`` describe, all states in one batch."""
-        return HybridDistribution(self.logit_of(row.flatten(0, -2)), self.mask)
-
-    def logit_of(self, row: Tensor) -> HybridLogit:
-        """Take rows (B, K + 2 A) apart into trees as the network returns them."""
-        num_types, num_args = self.mask.shape
-        action_type, mu, sigma = row.split([num_types, num_args, num_args], -1)
-        return {"action_type": action_type, "action_args": {"mu": mu, "sigma": sigma}}
-
-    def action_of(self, action: Tensor) -> HybridAction:
-        """Take actions ``(*, 1 + A)`` apart into a tree of types and arguments."""
-        flat = action.flatten(0, -2)
-        return {"action_type": flat[:, 0].long(), "action_args": flat[:, 1:]}
-
-    @checked
-    def to_env(self, action: HybridAction | Float[Tensor, "B C"]) -> Any:
-        """Turn actions into the nest of arrays that ``envs.step`` takes.
-
-        ``action`` is a tree in which [-1, 1] is the whole range of an argument, or rows
-        of the type and its arguments.
-        """
-        tree = self.action_of(action) if isinstance(action, Tensor) else action
-        action_args = tree["action_args"].detach().cpu()
-        check_finite(action_args, **{"action.action_args": action_args})
-        args = rescale(self.low, self.high, action_args.numpy())
-        return fill(self.space, tree["action_type"].cpu().numpy(), iter(args.T))
-
-    def to_single_env(self, action: HybridAction | Tensor) -> Any:
-        """Turn a batch of one action into what one environment's ``step`` takes."""
-        nest = self.to_env(action)
-        batch = len(action if isinstance(action, Tensor) else action["action_type"])
-        if batch != 1:
-            raise ValueError(f"action must hold one action, got a batch of {batch}")
-        return first_row(nest)
-
-
-# %% [markdown]
-# A space that tells its mask, three actions on their way into the environment, and a space that
-# does not tell it:
-
-# %%
-box = spaces.Box(0.0, 10.0, (1,))
-empty = spaces.Box(0.0, 1.0, (0,))
-space = spaces.Tuple((spaces.Discrete(3), spaces.Tuple((box, box, empty))))
-actions = HybridActions.from_space(space)
-print("mask          ", actions.mask.int().tolist())
-action = {
-    "action_type": torch.tensor([0, 1, 2]),
-    "action_args": torch.tensor([[0.5, 0.0], [0.0, -3.0], [9.0, 9.0]]),
-}
-print("for the vector environment:\n", actions.to_env(action))
-print(
-    "for a single environment:\n", actions.to_single_env(torch.tensor([[1, 0.0, -3]]))
-)
-try:
-    HybridActions.from_space(spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 1, (2,)))))
-except ValueError as error:
-    print("ValueError:", error)
-
-# %% [markdown]
-# What is left is a network that writes its tree as a row, and a function that puts network
-# and action distribution together.
-
-
-# %% tags=["export"]
-class HybridRows(nn.Module):
-    """A hybrid network whose tree is written as one row.
-
-    Args:
-        network: The network.
-    """
-
-    def __init__(self, network: HybridPolicyNetwork) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return logits, means and deviations, ``(*, K + 2 A)``, at ``(*, D)``."""
-        # The network takes one dimension of states; a rollout comes with two.
-        logit = self.network(obs.reshape(-1, obs.shape[-1]))
-        args = logit.action_args
-        row = torch.cat([logit.action_type, args.mu, args.sigma], -1)
-        return row.reshape(*obs.shape[:-1], row.shape[-1])
-
-
-def make_hybrid_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
-    mask: ArrayLike | Tensor | None = None,
-    hidden: int = 64,
-    normalize: bool = False,
-) -> Policy:
-    """Build the policy that fits an environment with hybrid actions.
-
-    Args:
-        observation_space: A box with one dimension, or what ``plain_space`` made of it.
-        action_space: Space of one action, likewise.
-        mask: As in ``HybridActions.from_space``, and needed where it is there.
-        hidden: Width of the critic's two hidden layers.
-        normalize: Whether the policy normalises its observations.
-    """
-    observation_space = as_space(observation_space)
-    actions = HybridActions.from_space(as_space(action_space), mask)
-    network = HybridPolicyNetwork.from_space(
-        observation_space, actions.space, actions.mask
-    )
-    size = spaces.flatdim(observation_space)
-    critic = mlp(size, hidden, 1, gain=1.0)
-    normalizer = RunningMoments(size) if normalize else None
-    both = ActorCritic(HybridRows(network), critic, normalizer)
-
-    # The recipe is what a checkpoint needs to build this policy again.
-    recipe = {
-        "observation_space": plain_space(observation_space),
-        "action_space": plain_space(actions.space),
-        "mask": actions.mask.tolist(),
-        "hidden": hidden,
-        "normalize": normalize,
-    }
-    return Policy(both, actions, ("make_hybrid_policy", recipe))
-
-
-# %% [markdown]
-# A fresh policy for *Moving*: its row, an action with noise, one without, and the latter as the
-# environment gets it:
-
-# %%
-env = gym.make("literate_rl/Moving-v0")
-fresh = make_hybrid_policy(env.observation_space, env.action_space)
-obs = torch.as_tensor(env.reset(seed=0)[0]).unsqueeze(0)
-noise = fresh.noise(1, 1, torch.Generator().manual_seed(0))[0]
-with torch.no_grad():
-    print("says           ", [round(x, 2) for x in fresh(obs)[0].tolist()])
-    for name, eta in (("does", noise), ("without noise", 0.0)):
-        action = fresh.act(obs, eta)
-        print(f"{name:15s}", [round(x, 2) for x in action[0].tolist()])
-print("to the world   ", fresh.actions.to_single_env(action))
-
-# %% [markdown]
 # ## Somebody else's environment
 #
 # The benchmark that the papers on parameterised actions share is *Platform*
@@ -906,7 +576,7 @@ print("to the world   ", fresh.actions.to_single_env(action))
 # ```
 #
 # The action space is `Tuple(Discrete(3), Tuple(3 boxes))` with bounds of 30, 720 and 430, so the
-# mask comes out as the unit matrix, and `to_env` does the rest. Here are stored runs with these
+# mask comes out as the unit matrix, and `to_env` of {doc}`hybrid_policy` does the rest. Here are stored runs with these
 # settings, evaluated over 100 episodes without noise:
 
 # %%
@@ -998,13 +668,14 @@ print("equal to those of the CPU:", difference < 1e-5)
 # - Arguments that do not count widen the ratio and trip the clip: learning slows down, and with
 #   many of them the agent ends far lower.
 # - In the entropy they pay for noise that nobody sees. Alone that cost little here.
-# - Arguments are scaled and clipped on the way into the environment, and judged as drawn.
 #
 # ## Exercises
 #
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
 predict(
     "An action was bad. Since then its type's ratio fell to 0.75, and that of its arguments "
     "grew to 1.3. The clip range is 0.2. Which part does the loss per head still push?",

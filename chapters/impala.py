@@ -42,6 +42,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    check_that,
     checked,
 )
 from literate_rl.workshop.worlds import ForceCartPole  # noqa: F401 (registered)
@@ -95,13 +96,9 @@ import numpy as np
 
 from literate_rl.workshop.runs import stored_runs
 
-experiments = {
-    "1 update": "impala_updates_1",
-    "4 updates": "impala_updates_4",
-    "8 updates": "impala_updates_8",
-    "lag 5": "impala_lag_5",
-    "lag 15": "impala_lag_15",
-}
+titles = "1 update", "4 updates", "8 updates", "lag 5", "lag 15"
+names = "updates_1", "updates_4", "updates_8", "lag_5", "lag_15"
+experiments = {a: f"impala_{b}" for a, b in zip(titles, names, strict=True)}
 
 
 def share(fallen, z=1.96):
@@ -112,7 +109,9 @@ def share(fallen, z=1.96):
     return f"{k:2d} of {n} [{low:3.0%}, {high:3.0%}]"
 
 
-fig, axes = plt.subplots(2, 3, figsize=(7, 4), sharex=True, sharey=True)
+fig, axes = plt.subplots(
+    2, 3, figsize=(7, 4), sharex=True, sharey=True, layout="constrained"
+)
 print(f"{'':10s} {'':12s} last third   collapsed")
 for axis, (title, name) in zip(axes.flat, experiments.items(), strict=False):
     variants = stored_runs(name)
@@ -123,14 +122,11 @@ for axis, (title, name) in zip(axes.flat, experiments.items(), strict=False):
         late, fallen = curves[:, -len(steps) // 3 :].mean(), curves[:, -1] < 15
         print(f"{title:10s} {kind:12s} {late:10.0f}   {share(fallen)}")
     axis.set_title(title, fontsize=10)
-for axis in axes[:, 0]:
-    axis.set_ylabel("return while training")
-for axis in (*axes[1, :2], axes[0, 2]):
-    axis.set_xlabel("thousand steps")
+fig.supxlabel("thousand steps", fontsize=10)
+fig.supylabel("return while training", fontsize=10)
 axes[0, 2].xaxis.set_tick_params(labelbottom=True)
 axes[1, 2].axis("off")
 axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
-fig.tight_layout()
 
 # %% [markdown]
 # A thin line is a run, a thick one the mean. **Notice** what age does, and what it does not do.
@@ -417,8 +413,8 @@ class VTraceLearner:
         """Go back to a state that ``state_dict`` returned; it is copied."""
         norms, optimizer = state["norms"], copy.deepcopy(state["optimizer"])
         groups = self.optimizer.param_groups[0], optimizer["param_groups"][0]
-        if groups[0].keys() != groups[1].keys():
-            raise ValueError(f"state must come from an optimiser {self.config.optim}")
+        same = groups[0].keys() == groups[1].keys()
+        check_that(same, f"state must come from an optimiser {self.config.optim}")
         self.optimizer.load_state_dict(optimizer)
         self.norms = norms
 
@@ -462,8 +458,7 @@ class IMPALA:
         self, policy: Any, envs: VectorEnv[Any, Any, Any], config: IMPALAConfig
     ) -> None:
         given, wanted = envs.num_envs, config.n_sample
-        if given != wanted:
-            raise ValueError(f"envs must have {wanted} copies, got {given}")
+        check_that(given == wanted, f"envs must have {wanted} copies, got {given}")
         self.policy, self.config = policy, config
         self.learner = VTraceLearner(policy, config)
         self.device = self.learner.parameters[0].device
@@ -645,8 +640,8 @@ class IMPALAConfig:
     checkpoint_interval: Count = 50
 
     def __post_init__(self) -> None:
-        if self.priority_IS_weight and not self.priority:
-            raise ValueError("priority must be True if priority_IS_weight is True")
+        fits = self.priority or not self.priority_IS_weight
+        check_that(fits, "priority must be True if priority_IS_weight is True")
         check_clips(self.rho_clip_ratio, self.c_clip_ratio)
 
 
@@ -721,9 +716,8 @@ def make_learner(env, config):
 
 
 # No checkpoint falls into a run as short as this one, so no episode is broken off.
-config = replace(
-    impala_settings("CartPole-v1"), total_steps=30_000, checkpoint_interval=1000
-)
+short = {"total_steps": 30_000, "checkpoint_interval": 1000}
+config = replace(impala_settings("CartPole-v1"), **short)
 cartpole = make_learner("CartPole-v1", config)
 history = fit(cartpole, progress=False)
 rows = np.array([(h["step"], h["charts/episodic_return"]) for h in history])
@@ -953,13 +947,9 @@ def answer(k, n_sample, batch_size):
 # %% tags=["hide-input"]
 def uses(updates, n_sample, batch_size):
     """Run ten iterations and return how often a sample was drawn on average."""
-    config = IMPALAConfig(
-        n_sample=n_sample,
-        batch_size=batch_size,
-        update_per_collect=updates,
-        unroll_len=2,
-        replay_buffer_size=n_sample,
-    )
+    sizes = {"n_sample": n_sample, "batch_size": batch_size, "unroll_len": 2}
+    repeats = {"update_per_collect": updates, "replay_buffer_size": n_sample}
+    config = IMPALAConfig(**sizes, **repeats)
     learner, drawn = make_learner("CartPole-v1", config), []
     batch = learner.batch
     learner.batch = lambda entries: (drawn.append(len(entries)), batch(entries))[1]

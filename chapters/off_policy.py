@@ -37,6 +37,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     Positive,
     check_finite,
+    check_that,
     checked,
 )
 
@@ -297,10 +298,8 @@ def vtrace(
 
 def check_clips(rho: float | None, c: float | None) -> None:
     """Raise unless the bound of c is not above that of rho."""
-    if rho is not None and (c is None or c > rho):
-        raise ValueError(
-            f"c_clip_ratio must be at most rho_clip_ratio, got {c} and {rho}"
-        )
+    fits = rho is None or (c is not None and c <= rho)
+    check_that(fits, f"c_clip_ratio must be at most rho_clip_ratio, got {c} and {rho}")
 
 
 # %% [markdown]
@@ -323,7 +322,7 @@ def check_clips(rho: float | None, c: float | None) -> None:
 #
 # Here $Q(a)$ is the mean reward plus the discounted mean value of what follows. Divide the
 # factors by their sum, and they are probabilities. Now the equation says that $V$ is the mean of
-# $Q$ under these probabilities. That is the Bellman equation ({doc}`agents`) of a policy between
+# $Q$ under these probabilities. That is the Bellman equation ({doc}`exact_values`) of a policy between
 # the two,
 #
 # $$
@@ -358,8 +357,8 @@ def clipped_policy(
     # Numerator and denominator of {eq}`clipped-policy`.
     part = np.minimum(rho_clip_ratio * old_policy, policy)
     total = part.sum(-1, keepdims=True)
-    if not (total > 0).all():
-        raise ValueError("policy and old_policy must have an action in common")
+    common = bool((total > 0).all())
+    check_that(common, "policy and old_policy must have an action in common")
     result: NDArray[Any] = part / total
     return result
 
@@ -380,7 +379,7 @@ def clipped_policy(
 # %%
 import numpy as np
 
-from literate_rl.agents import tabular_values
+from literate_rl.exact_values import tabular_values
 
 # 1. The problem: where actions lead, what they pay, and the two policies.
 gamma, num_states, num_actions, num_steps = 0.9, 3, 2, 4
@@ -620,8 +619,8 @@ def vtrace_error_from_log_prob(
     terminated = never if terminated is None else terminated
     truncated = never if truncated is None else truncated
     # The row after a cut belongs to the next episode.
-    if next_value is None and truncated[:-1].any():
-        raise ValueError("next_value must be given where a step is truncated")
+    known = next_value is not None or not truncated[:-1].any()
+    check_that(known, "next_value must be given where a step is truncated")
 
     target, adv = vtrace(
         log_prob.detach() - log_prob_old.detach(),

@@ -19,11 +19,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from literate_rl.workshop.signatures import Float, check_finite, check_index, checked
+from literate_rl.workshop.signatures import Float, below, check_finite, checked
 
 __all__ = [
     "categorical_entropy",
@@ -257,7 +259,8 @@ assert length_of_score(5.0, 0) < 0.05, "nearly certain: almost none"
 # %% tags=["export"]
 @checked
 def categorical_log_prob(
-    logit: Float[Tensor, "B N"], action: Integer[Tensor, "B"]
+    logit: Float[Tensor, "B N"],
+    action: Annotated[Integer[Tensor, "B"], below("N")],
 ) -> Float[Tensor, "B"]:
     """Compute the log-probability of each action, with gradient.
 
@@ -266,7 +269,6 @@ def categorical_log_prob(
 
     Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 13.2.
     """
-    check_index(logit.shape[1], action=action)
     # All of {eq}`categorical-log-prob`. `log_softmax` subtracts the largest logit
     # first, so no exponential overflows.
     log_prob = logit.log_softmax(1)
@@ -298,6 +300,7 @@ def categorical_log_prob(
 # $$ (def-whole-return)
 #
 # **The sum over $t$ matters.** Every decision of the episode has a share in its return.
+# ({doc}`exact_values` shows what happens without it.)
 #
 # **The past drops out.** In {eq}`def-whole-return` an action is praised for the whole return,
 # also for rewards that were paid before it was chosen. When $a_t$ is drawn, an earlier reward
@@ -434,182 +437,10 @@ def optimal_baseline(
 
 
 # %% [markdown]
-# ### One decision, one gradient, three clouds
+# How little the best baseline gains over the value, and how much both gain over none, is measured
+# in {doc}`exact_values`. That is why everybody uses the value: it is nearly as good, and we want
+# to know it anyway.
 #
-# One state, three actions that pay 3, 4 and 6 on average, each with noise of standard deviation
-# 1. The logits are known, and so is the exact gradient: with {eq}`def-score`, $\sum_a p_a Q_a
-# (\mathbb 1[j = a] - p_j) = p_j \, (Q_j - V)$. We estimate it 2,000 times, each time from 32
-# actions, with three baselines.
-
-# %% mystnb={"image": {"alt": "Three scatter plots of gradient estimates around one cross, the exact gradient. Without a baseline the cloud is several times as wide as with the value or with the best baseline, whose clouds look alike. All three are centred on the cross."}}
-generator = torch.Generator().manual_seed(0)
-logit = torch.tensor([0.6, 0.0, -0.6], dtype=torch.float64)
-q_value = torch.tensor([3.0, 4.0, 6.0], dtype=torch.float64)
-prob = logit.softmax(0)
-value = prob @ q_value
-exact = prob * (q_value - value)
-
-
-def play(runs, size):
-    """Draw actions and what they pay, each of shape (runs, size)."""
-    action = torch.multinomial(prob.expand(runs, 3), size, True, generator=generator)
-    noise = torch.randn(runs, size, generator=generator, dtype=torch.float64)
-    return action, q_value[action] + noise
-
-
-def estimates(action, adv):
-    """Return the gradient that each run's loss gives, (runs, 3)."""
-    runs, size = action.shape
-    # Each run gets its own copy of the logits, so one backward pass gives all gradients.
-    copies = logit.repeat(runs, 1).requires_grad_()
-    log_prob = categorical_log_prob(copies.repeat_interleave(size, 0), action.flatten())
-    loss = policy_gradient_error(log_prob, adv.flatten())
-    # The loss is a mean over all runs, but each copy wants the mean over its own.
-    return -runs * torch.autograd.grad(loss, copies)[0]
-
-
-action, payment = play(2000, 32)
-best = optimal_baseline(logit.unsqueeze(0), q_value.unsqueeze(0))
-baselines = {"no baseline": 0.0, "value": value, "best baseline": best}
-clouds = {name: estimates(action, payment - b) for name, b in baselines.items()}
-
-fig, axes = plt.subplots(1, 3, figsize=(7, 2.7), sharex=True, sharey=True)
-for axis, (name, cloud) in zip(axes, clouds.items(), strict=True):
-    axis.scatter(*cloud[:500, :2].T, s=4, alpha=0.4, color="C0", linewidths=0)
-    axis.plot(*exact[:2], "+", color="C3", markersize=13, markeredgewidth=2)
-    axis.set_title(f"{name}\nvariance {cloud.var(0).sum():.3f}", fontsize=10)
-    axis.set_xlabel("derivative for $z_0$")
-axes[0].set_ylabel("derivative for $z_1$")
-fig.tight_layout()
-
-# %% [markdown]
-# Each dot is an estimate, the red cross is the exact gradient. **Notice** that all three clouds
-# have their centre on the cross, and that a baseline shrinks the cloud. About half of the
-# variance that is left is the noise of the payments, which no baseline removes. And see how
-# little the best baseline gains over the value. That is why everybody uses the value: it is
-# nearly as good, and we want to know it anyway.
-
-# %% tags=["claims"]
-spread = {name: cloud.var(0).sum().item() for name, cloud in clouds.items()}
-for name, cloud in clouds.items():
-    error = (cloud.mean(0) - exact).norm().item()
-    assert error < 4 * (spread[name] / 2000) ** 0.5, "the centre is on the cross"
-assert spread["no baseline"] > 4 * spread["value"], "it shrinks the cloud"
-assert spread["best baseline"] < spread["value"] < 1.3 * spread["best baseline"]
-noise_alone = ((1 - 2 * prob + prob.square().sum()) * prob).sum().item() / 32
-assert 0.4 < noise_alone / spread["value"] < 0.6, "about half of it is noise"
-
-# %% [markdown]
-# ### Many decisions: the ring
-#
-# The robot of {doc}`agents` walks on its ring, which pays 1 in cell 0, and breaks down with
-# probability 0.1. Its policy is a table with two logits in each cell. Everything can be computed,
-# including the gradient. Collect the terms of {eq}`policy-gradient` by the state in which they
-# occur, and insert {eq}`def-score`:
-#
-# $$
-# \frac{\partial J}{\partial z_{s,j}} = \nu(s)\, \pi_\theta(j \mid s)\,
-#     \bigl( Q(s, j) - V(s) \bigr) , \qquad
-# \nu(s) = \sum_{t \ge 0} \gamma^t \Pr(s_t = s) .
-# $$ (def-exact-gradient)
-#
-# Here $\nu(s)$ counts the visits to a state, discounted. A cell matters as often as it is
-# visited, and an action as much as it is better than the cell's value.
-#
-# We compare 20,000 episodes with this. We weight their scores in four ways: with the whole return
-# $G_0$, with the return from $t$ on, with that return minus the value, and, as a [well-known
-# course](#trap-the-sum-over-t-left-out) has it, without the sum over $t$. How far is the mean of
-# $n$ episodes from the exact gradient?
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Error of the gradient over the number of episodes, both on logarithmic axes. Three parallel lines fall: highest for the whole return, lower for the return from t on, lowest with the value as a baseline. A fourth line, without the sum over t, stays level near 0.8."}}
-from literate_rl.agents import Ring, tabular_values
-
-gamma, ring = 0.9, Ring(num_cells=5, end_probability=0.1)
-generator = torch.Generator().manual_seed(0)
-table = torch.randn(5, 2, generator=generator, dtype=torch.float64)
-policy = table.softmax(1)
-successor = (torch.arange(5).unsqueeze(1) + torch.tensor([-1, 1])) % 5  # (cell, action)
-lasts = 1 - ring.end_probability
-
-identity = torch.eye(5, dtype=torch.float64)
-transition = torch.zeros_like(identity).scatter_add(1, successor, lasts * policy)
-reward_of_cell = identity[0]
-start = torch.full_like(reward_of_cell, 0.2)
-value = torch.as_tensor(tabular_values(transition, reward_of_cell, gamma))
-q_value = reward_of_cell.unsqueeze(1) + gamma * lasts * value[successor]
-visits = torch.linalg.solve(identity - gamma * transition.T, start)
-exact = visits.unsqueeze(1) * policy * (q_value - value.unsqueeze(1))
-
-num_episodes, num_steps = 20_000, 50  # after 50 discounted steps nothing is left
-cell = torch.randint(5, (num_episodes,), generator=generator)
-alive = torch.ones(num_episodes, dtype=torch.bool)
-rows = []
-for _ in range(num_steps):
-    action = torch.multinomial(policy[cell], 1, generator=generator).squeeze(1)
-    rows.append((cell, action, alive, (cell == 0) & alive))
-    cell = successor[cell, action]
-    alive = alive & (torch.rand(num_episodes, generator=generator) < lasts)
-cells, actions, alives, rewards = map(torch.stack, zip(*rows, strict=True))
-
-returns = torch.zeros(num_steps + 1, num_episodes, dtype=torch.float64)
-for t in reversed(range(num_steps)):
-    returns[t] = rewards[t] + gamma * returns[t + 1]
-returns = returns[:-1]
-
-
-def episode_gradients(adv, weight):
-    """Return minus the gradient of the loss of each episode, (episodes, 5, 2)."""
-    copies = table.repeat(num_episodes, 1, 1).requires_grad_()
-    logit = copies[torch.arange(num_episodes), cells].flatten(0, 1)
-    log_prob = categorical_log_prob(logit, actions.flatten())
-    loss = policy_gradient_error(log_prob, adv.flatten(), weight.flatten())
-    return -log_prob.numel() * torch.autograd.grad(loss, copies)[0]
-
-
-step = torch.arange(num_steps).unsqueeze(1)
-discount = gamma**step * alives  # zero after the end of an episode
-better = returns - value[cells]
-ways = {
-    "whole return": episode_gradients(returns[:1].expand_as(returns), 1.0 * alives),
-    "return from t on": episode_gradients(returns, discount),
-    "minus the value": episode_gradients(better, discount),
-    "no sum over t": episode_gradients(better, discount * (step == 0)),
-}
-
-fig, axis = plt.subplots(figsize=(7, 3))
-sizes = (10, 30, 100, 300, 1000, 2000)
-misses = {}
-for name, gradient in ways.items():
-    misses[name] = []
-    for size in sizes:
-        groups = gradient[: num_episodes // size * size].unflatten(0, (-1, size))
-        miss = (groups.mean(1) - exact).square().sum((1, 2)).mean().sqrt()
-        misses[name].append((miss / exact.norm()).item())
-    style = "--" if name.startswith("no") else "-"
-    axis.loglog(sizes, misses[name], style, marker="o", ms=4, label=name)
-axis.set_xlabel("episodes")
-axis.set_ylabel("error, relative")
-axis.legend(fontsize=8, loc="lower left")
-fig.tight_layout()
-
-# %% [markdown]
-# **Notice** the three solid lines. They are parallel: ten times as many episodes make the error
-# about three times smaller, as for all means, and all three will get there. But a lower line
-# needs fewer episodes for the same error. Leaving out the past saves most of them, and the
-# baseline about half of the rest. The dashed line is different. It has the smallest variance and
-# does not arrive at all, because it is the mean of something else.
-
-# %% tags=["claims"]
-noise = [gradient.var(0).sum().item() for gradient in ways.values()]
-for name in list(ways)[:3]:
-    assert 2.5 < misses[name][0] / misses[name][2] < 4, "about three times smaller"
-assert noise[1] < noise[0] / 2, "the past costs most"
-assert 0.35 < noise[2] / noise[1] < 0.65, "the baseline saves about half of the rest"
-assert noise[3] == min(noise), "the smallest variance"
-assert misses["no sum over t"][-1] > 0.5, "it does not arrive"
-assert misses["minus the value"][-1] < 0.2
-
-# %% [markdown]
 # ## Entropy
 #
 # A policy that is certain of an action learns nothing more from it, whether it is good or bad,
@@ -814,75 +645,6 @@ assert late["no baseline"] > 1.5 * losses["no baseline"][0], "it rises"
 # %% [markdown]
 # ## Traps
 #
-# ### Trap: the sum over t left out
-#
-# The policy gradient theorem, as
-# [Hugging Face's course](https://huggingface.co/learn/deep-rl-course/unit4/policy-gradient)
-# states it, is the mean of $\nabla \log \pi_\theta(a_t \mid s_t)$ times the return of the
-# episode. There is no sum over $t$, and nothing says which $t$ is meant (issues
-# [#285](https://github.com/huggingface/deep-rl-class/issues/285) and
-# [#527](https://github.com/huggingface/deep-rl-class/issues/527)). The course's proof, one page
-# on, has the sum. Take the statement at its word, with the first step for $t$. Here is what it
-# says to a robot that always starts in cell 2.
-
-# %%
-from_two = cells[0] == 2
-of_cell = {}
-for name in ("minus the value", "no sum over t"):
-    of_cell[name] = ways[name][from_two].mean(0)[:, 1].tolist()
-    print(f"{name:16s} cells 0 to 4:", *(f"{x + 0.0:6.3f}" for x in of_cell[name]))
-
-# %% [markdown]
-# It teaches a policy its first step and nothing else. The cells that come later get no gradient,
-# from however many episodes.
-
-# %% tags=["claims"]
-assert [x != 0 for x in of_cell["no sum over t"]] == [False, False, True, False, False]
-assert all(x != 0 for x in of_cell["minus the value"])
-
-# %% [markdown]
-# ### Trap: a baseline that knows the action
-#
-# A baseline must be fixed before the action is drawn. If it depends on the action,
-# {eq}`def-score-mean` does not apply, and the mean moves.
-#
-# There is an everyday version. PyTorch's REINFORCE example and Hugging Face's course subtract
-# the mean of the very returns that they weight. That mean contains each sample's own return, so
-# it knows a bit about the action. For $B$ independent samples the gradient shrinks by the factor
-# $1 - 1/B$. The mean of the *others* is a true baseline {cite:p}`kool2019`. One state and three
-# actions again:
-
-# %%
-logit = torch.tensor([0.6, 0.0, -0.6], dtype=torch.float64)
-q_value = torch.tensor([3.0, 4.0, 6.0], dtype=torch.float64)
-prob = logit.softmax(0)
-exact = prob * (q_value - prob @ q_value)
-
-print("length along the exact gradient, which is 1")
-print(" B   own mean   1 - 1/B   mean of the others")
-lengths_along = {}
-for size in (2, 4, 16):
-    action, payment = play(400_000 // size, size)
-    own = payment.mean(1, keepdim=True)
-    others = (payment.sum(1, keepdim=True) - payment) / (size - 1)
-    along = [
-        (estimates(action, payment - b).mean(0) @ exact / exact.square().sum()).item()
-        for b in (own, others)
-    ]
-    lengths_along[size] = along
-    print(f"{size:2d}{along[0]:11.2f}{1 - 1 / size:10.2f}{along[1]:21.2f}")
-
-# %% [markdown]
-# With a batch of 1,000 independent samples the factor does not matter. With two it is one half,
-# and with one sample nothing is learned at all. The steps of a single episode are *not*
-# independent, so there even the direction is a little off.
-
-# %% tags=["claims"]
-for size, (own, others) in lengths_along.items():
-    assert abs(own - (1 - 1 / size)) < 0.04, "the factor"
-    assert abs(others - 1) < 0.04, "a true baseline"
-
-# %% [markdown]
 # ### Trap: a gradient through the advantage
 #
 # The value in $G - V_\theta(s)$ comes out of a network. If it is not detached, the loss has a
@@ -891,10 +653,13 @@ for size, (own, others) in lengths_along.items():
 # of an actor and a critic does this, in the line `diff = ret - value`
 # ([#194](https://github.com/keras-team/keras-io/issues/194)). Together with a squared
 # error $\frac12 (G - V_\theta)^2$ the value then settles where $\mathbb{E}[\log \pi - (G -
-# V_\theta)] = 0$, that is at $V + H$: too high by the entropy.
+# V_\theta)] = 0$, that is at $V + H$: too high by the entropy. Here are three actions that pay 3, 4
+# and 6.
 
 # %%
-surprise = -logit.log_softmax(0)
+logit = torch.tensor([0.6, 0.0, -0.6], dtype=torch.float64)
+q_value = torch.tensor([3.0, 4.0, 6.0], dtype=torch.float64)
+prob, surprise = logit.softmax(0), -logit.log_softmax(0)
 settled = {}
 for name in ("attached", "detached"):
     guess = torch.zeros(1, dtype=torch.float64, requires_grad=True)

@@ -43,7 +43,7 @@ from literate_rl.disjoint_network import (
     EncodingNetwork,
     linear,
 )
-from literate_rl.hybrid_ppo import HybridActions
+from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
@@ -54,6 +54,7 @@ from literate_rl.workshop.signatures import (
     NonNegative,
     Positive,
     check_finite,
+    check_that,
     checked,
 )
 
@@ -419,11 +420,9 @@ class ConvolutionalEncodingNetwork(nn.Module):
     @checked
     def __init__(self, observation_spec: spaces.Box, hidden: Count = 64) -> None:
         super().__init__()
-        shape = observation_spec.shape
-        if len(shape) != 3:
-            raise ValueError(
-                f"observation_spec must have channels, height and width, got {shape}"
-            )
+        shape = observation_spec.shape or ()
+        words = f"observation_spec must have channels, height and width, got {shape}"
+        check_that(len(shape) == 3, words)
         self.output_size = hidden
         self.scale = 1 / 255 if observation_spec.dtype == np.uint8 else 1.0
         self.channels = -1 if shape[-1] < shape[0] else -3
@@ -456,7 +455,7 @@ class ConvolutionalEncodingNetwork(nn.Module):
 
 # %% [markdown]
 # Network and action distribution together are the policy. The action distributions are those
-# of {doc}`policies` and {doc}`hybrid_ppo`.
+# of {doc}`policies` and {doc}`hybrid_policy`.
 
 
 # %% tags=["export"]
@@ -481,17 +480,16 @@ def make_phasic_policy(
         normalize: Whether the policy normalises its observations.
     """
     box, action_space = as_space(observation_space), as_space(action_space)
-    if not isinstance(box, spaces.Box) or len(box.shape) not in (1, 3):
-        raise ValueError(
-            f"observation_space must be a box of vectors or of pictures, got {box}"
-        )
+    shape = (isinstance(box, spaces.Box) and box.shape) or ()
+    fits = len(shape) in (1, 3)
+    check_that(fits, f"observation_space must be a box of vectors or pictures: {box}")
     encoder: Callable[..., Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
-    if len(box.shape) == 3:
+    if len(shape) == 3:
         encoder = partial(ConvolutionalEncodingNetwork, hidden=hidden)
     network = DisjointPolicyValueNetwork(
         box, action_space, encoder, share_encoder, detach=detach
     )
-    normalizer = RunningMoments(*box.shape) if normalize else None
+    normalizer = RunningMoments(*shape) if normalize else None
 
     hybrid = isinstance(action_space, spaces.Tuple | spaces.Dict)
     actions = (HybridActions.from_space if hybrid else make_actions)(action_space)
@@ -557,8 +555,8 @@ class PPGConfig(PPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         steps, length = self.num_steps, self.aux_batch_length or self.num_steps
-        if steps % length:
-            raise ValueError(f"aux_batch_length must divide {steps}, got {length}")
+        words = f"aux_batch_length must divide {steps}, got {length}"
+        check_that(steps % length == 0, words)
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out
@@ -785,8 +783,8 @@ class PPGAlgorithm:
         self.policy, self.config = policy, config
         self.ppo = PPO(policy, envs, config, policy_error=policy_error)
         # A step that did not happen has no place among consecutive steps.
-        if self.ppo.collector.resets_later:
-            raise ValueError("envs must have autoreset mode SAME_STEP, got NEXT_STEP")
+        same = not self.ppo.collector.resets_later
+        check_that(same, "envs must have autoreset mode SAME_STEP, got NEXT_STEP")
         self.aux = AuxiliaryPhase(policy, config)
 
     def iterate(self) -> dict[str, float]:
@@ -895,127 +893,11 @@ assert small.max() < 0.2 * plain.max(), "much less with scaled rewards"
 # %% [markdown]
 # In a terminal the same takes one line, `python -m literate_rl ppg --env CartPole-v1`. A run
 # that is stopped between two auxiliary phases keeps its buffer in the checkpoint
-# ({doc}`workshop/runs`).
+# ({doc}`workshop/runs`). What a single phase does to values and policy is measured in
+# {doc}`ppg_evidence`.
 #
-# ## See it: an auxiliary phase
-#
-# What does one auxiliary phase do? We let PPO balance a pole for a while and collect the data of
-# 16 policy phases. From this point we run the auxiliary phase several times: for one, three and
-# six epochs, and with the clone weights 0 and 1. Then we measure, on all of the data, both errors
-# and how far the policy has moved. Rewards are a twentieth again, so that errors of values and
-# nats are of about the same size. Errors are divided by the variance of the targets, so a
-# constant value would have an error of 1 at best.
-
-
-# %%
-def balanced(seed):
-    """Return a learner after 20 policy phases, with the data of the last 16."""
-    settings = replace(ppg_settings("CartPole-v1"), seed=seed, aux_interval=1_000)
-    learner = make_learner(partial(paid, 0.05), settings)
-    for _ in range(20):
-        learner.iterate()
-    del learner.aux.buffer[:-16]
-    return learner
-
-
-def phase(learner, **changes):
-    """Run an auxiliary phase from the same start; return it and its metrics."""
-    aux = copy.deepcopy(learner.aux)
-    aux.config = replace(aux.config, **changes)
-    aux.loss = partial(auxiliary_loss, clone_weight=aux.config.clone_weight)
-    return aux, aux.run()
-
-
-def after(learner, epochs, weight):
-    """Return both errors, as parts of the targets' variance, and the drift in nats."""
-    data, aux = side_by_side(*learner.aux.buffer), learner.aux
-    old = aux.snapshot(data)
-    if epochs:
-        aux, _ = phase(learner, aux_epochs=epochs, clone_weight=weight)
-    with torch.no_grad():
-        row, value, aux_value = aux.network.three_heads(data.obs)
-        kl = aux.policy.actions.kl(old, row)
-        _, parts = auxiliary_loss(value, aux_value, data.target, kl)
-    of_value, of_aux_value, drift = (part.mean().item() for part in parts)
-    variance = data.target.var().item()
-    return of_value / variance, of_aux_value / variance, drift
-
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over auxiliary epochs 0 to 6, three seeds each. Left, on a logarithmic scale: the errors of the value and of the auxiliary value, as a part of the targets' variance, fall with each epoch, and that of the auxiliary value starts far above 1. Right: the divergence from the old policy grows with the epochs, less with the clone term than without it"}}
-epochs, learners = (0, 1, 3, 6), [balanced(seed) for seed in (1, 2, 3)]
-table = np.array(
-    [
-        [[after(learner, n, weight) for n in epochs] for learner in learners]
-        for weight in (0.0, 1.0)
-    ]
-)  # clone weight, seed, epochs, number
-fig, axes = plt.subplots(1, 2, figsize=(7, 2.6))
-for index, label in enumerate(("value", "auxiliary value")):
-    curves = table[1, :, :, index].T
-    axes[0].semilogy(epochs, curves, "o-", color=f"C{index}", alpha=0.6)
-    axes[0].plot([], [], color=f"C{index}", label=label)
-axes[0].axhline(1, color="#808080", linewidth=0.8)
-axes[0].set(xlabel="auxiliary epochs", ylabel="error / variance")
-for index, style in enumerate(("o--", "o-")):
-    curves, color = table[index, :, :, 2].T, f"C{index + 2}"
-    axes[1].plot(epochs, curves, style, color=color, alpha=0.6)
-    axes[1].plot([], [], style, color=color, label=f"$\\beta = {index}$")
-axes[1].set(xlabel="auxiliary epochs", ylabel="divergence in nats", ylim=(0, None))
-for axis in axes:
-    axis.legend()
-fig.tight_layout()
-print("by seed, before the phase and after six epochs with the clone term:")
-for index, name in enumerate(("value", "auxiliary value")):
-    before, at_end = np.round(table[1, :, [0, 3], index], 2)
-    print(f"{name:16s}", before, at_end)
-print("divergence after six epochs, by seed:")
-for index, name in enumerate(("without", "with")):
-    print(f"{name:16s}", np.round(table[index, :, 3, 2], 4))
-
-# %% [markdown]
-# **Notice** on the left that both values fit better with each epoch. Before the phase they are
-# worse than a constant, the grey line. The auxiliary value starts from much further away,
-# because nothing has trained it in the policy phases. After six epochs both are below the line,
-# on average. **Notice** on the right that without the clone term
-# the policy drifts, although no loss asks it to. With it the drift is several times smaller, for
-# each of the three seeds.
-
-# %% tags=["claims"]
-fits, drift = table[1, :, :, :2], table[:, :, -1, 2]
-assert (np.diff(fits.mean(0), axis=0) < 0).all(), "both fit better with each epoch"
-assert (fits[:, 0] > 1).all(), "worse than the grey line before"
-assert (fits[:, -1].mean(0) < 1).all(), "below it after six epochs, on average"
-assert (fits[:, 0, 1] > 2 * fits[:, 0, 0]).all(), "from much further away"
-assert (drift[1] < 0.4 * drift[0]).all(), "several times smaller, for each seed"
-
-# %% [markdown]
 # ## Traps
 #
-# ### Trap: the clone of a policy that is gone
-#
-# What is "the old policy" of the clone term? The paper means the one at the start of the
-# auxiliary phase. ALF stores the distribution of the rollout and clones that one. In the meantime
-# up to $N_\pi$ policy phases have improved the policy, and the clone term pulls it back to where
-# it came from. `kl_reference="rollout"` does the same. How far away is that policy?
-
-# %%
-starts = {}
-for reference in ("snapshot", "rollout"):
-    runs = [phase(x, aux_epochs=1, kl_reference=reference)[1] for x in learners]
-    starts[reference] = [run["aux/kl_at_start"] for run in runs]
-    print(f"{reference:10s}divergence at the start, by seed:", end=" ")
-    print(np.round(starts[reference], 4))
-
-# %% [markdown]
-# From the snapshot it is zero, and so is its gradient: at first the term does nothing, and it
-# grows only as the policy moves. From the rollouts it is a few tenths of a nat before the first
-# step. So from the first step on, the clone term undoes what PPO has learned.
-
-# %% tags=["claims"]
-assert max(map(abs, starts["snapshot"])) < 1e-6, "zero"
-assert min(starts["rollout"]) > 0.05, "far from zero"
-
-# %% [markdown]
 # ### Trap: log-probabilities instead of probabilities
 #
 # [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/ppg.py#L63-L67)
@@ -1183,47 +1065,9 @@ grade(on(answer), on(right), (0,), (1,), (2,))
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# A clone weight of 1 held the policy well. How much smaller may it be? Guess first. Then let
-# `answer` return the smallest of `weights` with which the policy drifts less than half as far in
-# six epochs as without the clone term. `drift_with(weight)` runs the phase for the three seeds
-# and returns the mean of their drifts.
-
-# %%
-from functools import cache
-
-weights = (0.001, 0.01, 0.1, 1.0)
-
-
-@cache
-def drift_with(weight):
-    return float(np.mean([after(learner, 6, weight)[2] for learner in learners]))
-
-
-def answer():
-    return ...
-
-
-# %% tags=["hide-input"]
-def smallest_weight():
-    return next(w for w in weights if drift_with(w) < 0.5 * drift_with(0.0))
-
-
-grade(answer, smallest_weight, ())
-
-
-# %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer():
-    # Far less than 1 is enough, because the term can pull back in each of many steps.
-    return min(w for w in weights if drift_with(w) < 0.5 * drift_with(0.0))
-
-
-grade(answer, smallest_weight, ())
-print({weight: round(drift_with(weight), 4) for weight in (0.0, *weights)})
-
-# %% tags=["claims"]
-assert answer() < 1, "far less than 1 is enough"
-
-# %% [markdown]
+# How small may the clone weight be? {doc}`ppg_evidence` has the phases to try it with, and grades
+# your answer.
+#
 # ## References
 #
 # PPG is from {cite:t}`cobbe2021`. Its loss and its phases are also those of the library ALF,

@@ -33,8 +33,8 @@ from literate_rl.workshop.signatures import (
     Float,
     Int,
     Positive,
+    below,
     check_finite,
-    check_index,
     checked,
 )
 
@@ -129,8 +129,8 @@ dial(
     "The clipped surrogate over the ratio",
     frame,
     {
-        "clip range ε": [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4],
-        "dual clip c": ["off", 3.4, 3.2, 3.0, 2.8, 2.6, 2.4, 2.2, 2.0, 1.8, 1.6],
+        "clip range ε": [k / 20 for k in range(1, 9)],
+        "dual clip c": ["off", *(k / 5 for k in range(17, 7, -1))],
     },
     start=(0.2, "off"),
 )
@@ -440,7 +440,7 @@ class ppo_policy_data(NamedTuple):
 
     logit_new: Float[Tensor, "B N"]
     logit_old: Float[Tensor, "B N"]
-    action: Int[Tensor, "B"]
+    action: Annotated[Int[Tensor, "B"], below("N")]
     adv: Float[Tensor, "B"]
     weight: Float[Tensor, "B"] | None
 
@@ -455,7 +455,6 @@ def ppo_policy_error(
 
     Source: Schulman et al. 2017, equations 7 and 9.
     """
-    check_index(data.logit_new.shape[1], **{"data.action": data.action})
     # A softmax gives the log-probabilities of all actions. The old ones are constants:
     # where both come from one network, their gradient would cancel the new ones'.
     log_prob_new = data.logit_new.log_softmax(1)
@@ -688,9 +687,10 @@ fig.tight_layout()
 print(f"true {truth:.4f}")
 for name, estimate in estimates.items():
     print(
-        f"{name}   {estimate.mean():.4f}, standard deviation {estimate.std():.4f}, "
-        f"negative in {(estimate < 0).double().mean():.0%} of the batches"
+        f"{name}   {estimate.mean():.4f}, standard deviation {estimate.std():.4f},",
+        end=" ",
     )
+    print(f"negative in {(estimate < 0).double().mean():.0%} of the batches")
 
 # %% [markdown]
 # **Notice** that all three are near the truth on average, that only $k_1$ is ever negative, and
@@ -729,7 +729,6 @@ def fused_ppo_policy_error(
 
     Values and gradients agree with the plain form. Gradients of gradients do not exist.
     """
-    check_index(data.logit_new.shape[1], **{"data.action": data.action})
     policy_loss, entropy_loss, *info = FusedPolicyError.apply(
         *data, clip_ratio, dual_clip
     )
@@ -856,10 +855,8 @@ for error in (ppo_policy_error, fused_ppo_policy_error):
     loss, info = error(data, dual_clip=3.0)
     total = loss.policy_loss - 0.01 * loss.entropy_loss
     gradients.append(torch.autograd.grad(total, logit_new)[0])
-    print(
-        f"{error.__name__:23s} loss {loss.policy_loss.item():.5f}, "
-        f"entropy {loss.entropy_loss.item():.5f}, clipfrac {info.clipfrac:.3f}"
-    )
+    loss_and_entropy = ", ".join(f"{x.item():.5f}" for x in loss)
+    print(f"{error.__name__:23s} loss and entropy {loss_and_entropy}")
 difference = (gradients[0] - gradients[1]).abs().max().item()
 print(f"ran on {device.type}; the gradients agree: {difference < 1e-6}")
 

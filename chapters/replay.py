@@ -36,7 +36,7 @@ from literate_rl.workshop.signatures import (
     Int,
     NonNegative,
     check_finite,
-    check_index,
+    check_that,
     checked,
 )
 
@@ -822,7 +822,9 @@ class ReplayBuffer:
         """
         if self.tree is None:
             return
-        check_index(self.rings.places, place=place)
+        inside = (place >= 0) & (place < self.rings.places)
+        words = f"place must be below {self.rings.places}, got {place.tolist()}"
+        check_that(inside.all(), words)
         check_finite(priority, priority=priority)
         # What is right today may be wrong tomorrow, so no priority is quite zero.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()

@@ -99,8 +99,16 @@ def hints_of(function: Any) -> dict[str, Any]:
     return {name: hints[name] for name in names if name in hints}
 
 
+def bare(hint: Any) -> Any:
+    """Return ``X`` of ``Annotated[X, rule]``, unless it is a number with its bounds."""
+    parts = get_args(hint)
+    ruled = get_origin(hint) is Annotated and parts[0] not in (int, float)
+    return parts[0] if ruled else hint
+
+
 def legal(hint: Any, scale: Scale, random: Random) -> Any:
     """Draw one legal argument."""
+    hint = bare(hint)
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return legal(random.choice(parts), scale, random)
@@ -247,10 +255,11 @@ def parts_inside(hint: Any, x: Any) -> Iterator[tuple[Any, Any, str, Any]]:
 
 def without_none(hint: Any) -> Any:
     """Return ``X`` of ``X | None``, and everything else as it is."""
+    hint = bare(hint)
     if get_origin(hint) not in (Union, types.UnionType):
         return hint
     parts = [part for part in get_args(hint) if part is not types.NoneType]
-    return parts[0] if len(parts) == 1 else hint
+    return bare(parts[0]) if len(parts) == 1 else hint
 
 
 def wrong(hint: Any, x: Any, shared: set[str]) -> Iterator[tuple[str, str, Any]]:

@@ -30,7 +30,7 @@ from literate_rl.actors import (
     weights_of,
 )
 from literate_rl.agents import make_envs, seed_everything
-from literate_rl.hybrid_ppo import make_hybrid_policy
+from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.impala import IMPALA, IMPALAConfig
 from literate_rl.policies import make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy
@@ -124,9 +124,9 @@ def one_actor(env: str) -> dict[str, list[list[float]]]:
     slot = np.zeros((), slot_layout(policy, envs, 16))
     actor = Actor(build, policy, seed=3)
     for _ in range(UPDATES):
-        actor.unroll(weights_of(policy), slot["unroll"])
-    names = slot["unroll"].dtype.names or ()
-    arrays = {name: np.nan_to_num(slot["unroll"][name]) for name in names}
+        actor.work(weights_of(policy), slot["result"])
+    names = slot["result"].dtype.names or ()
+    arrays = {name: np.nan_to_num(slot["result"][name]) for name in names}
     return {name: boil_down([torch.from_numpy(x)]) for name, x in arrays.items()}
 
 

@@ -42,7 +42,7 @@ from literate_rl.actors import (
     weights_of,
 )
 from literate_rl.agents import make_envs
-from literate_rl.hybrid_ppo import make_hybrid_policy
+from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.impala import Unroll, VTraceLearner, impala_settings
 from literate_rl.policies import make_policy
 from literate_rl.workshop.cli import main
@@ -148,9 +148,9 @@ def one_unroll(
     envs = build()
     policy = policy_for(envs)
     layout = slot_layout(policy, envs, steps)
-    actor, record = Actor(build, policy, seed), np.zeros(1, layout)[0]["unroll"]
+    actor, record = Actor(build, policy, seed), np.zeros(1, layout)[0]["result"]
     for _ in range(unrolls):
-        actor.unroll(weights_of(policy), record)
+        actor.work(weights_of(policy), record)
     return record, policy
 
 
@@ -223,10 +223,10 @@ def late_resets() -> SyncVectorEnv:
 
 def test_rows_that_never_happened_weigh_nothing_and_teach_nothing() -> None:
     policy = policy_for(late_resets())
-    record = np.zeros(1, slot_layout(policy, late_resets(), 9))[0]["unroll"]
+    record = np.zeros(1, slot_layout(policy, late_resets(), 9))[0]["result"]
     actor, rows = Actor(late_resets, policy, 0), []
     for _ in range(6):
-        actor.unroll(weights_of(policy), record)
+        actor.work(weights_of(policy), record)
         done = record["terminated"] | record["truncated"]
         rows.append((record["weight"].copy(), done))
     weight, done = (np.concatenate(column) for column in zip(*rows, strict=True))
@@ -251,10 +251,10 @@ def test_returns_are_what_was_paid_since_the_start() -> None:
     """Add up by hand, over unrolls that cut the episodes anywhere."""
     build = partial(counting, 2)
     policy = policy_for(build())
-    record = np.zeros(1, slot_layout(policy, build(), 5))[0]["unroll"]
+    record = np.zeros(1, slot_layout(policy, build(), 5))[0]["result"]
     actor, paid, found = Actor(build, policy, 3), np.zeros(2), 0
     for _ in range(12):
-        actor.unroll(weights_of(policy), record)
+        actor.work(weights_of(policy), record)
         for t in range(5):
             paid += record["reward"][t]
             for b in np.flatnonzero(record["terminated"][t] | record["truncated"][t]):
@@ -278,10 +278,10 @@ def test_an_environment_that_gives_no_number_is_named() -> None:
 
 def test_environments_that_the_unroll_has_no_room_for_are_named() -> None:
     policy = policy_for(counting())
-    record = np.zeros(1, slot_layout(policy, counting(3), 4))[0]["unroll"]
+    record = np.zeros(1, slot_layout(policy, counting(3), 4))[0]["result"]
     message = r"make_envs must make observations \(3, 2\), got \(2, 2\)"
     with pytest.raises(ValueError, match=message):
-        Actor(counting, policy, 0).unroll(weights_of(policy), record)
+        Actor(counting, policy, 0).work(weights_of(policy), record)
     assert not record["reward"].any()
 
 
@@ -338,9 +338,9 @@ def test_the_lag_is_that_of_the_weights_that_acted() -> None:
         slot, unroll = learner.transport.receive()
         unroll = unroll.copy()
         learner.transport.tasks.appendleft(slot)
-        learner.transport.actors[slot[0]].unroll = lambda *_: None  # as it was
+        learner.transport.actors[slot[0]].work = lambda *_: None  # as it was
         lag = int(learner.iterate()["charts/lag"])
-        del learner.transport.actors[slot[0]].unroll
+        del learner.transport.actors[slot[0]].work
         policy = policy_for(cartpoles())
         policy.load_state_dict(
             {name: torch.from_numpy(x) for name, x in kept[-1 - lag].items()}
@@ -518,7 +518,7 @@ def test_memory_is_bounded_by_the_slots_and_actors_sleep_while_they_wait() -> No
     """A learner that does not come: the queue fills up, and then nothing happens."""
     transport, policy = shared(counting, actors=2, slots=3)
     layout = transport.layout
-    pockets = layout["weights"].itemsize + layout["unroll"].itemsize
+    pockets = layout["weights"].itemsize + layout["result"].itemsize
     assert 0 <= layout.itemsize - pockets < 16  # what alignment costs
     assert sum(map(len, transport.memory)) == 2 * 3 * layout.itemsize
     witness = Witness(transport, policy, actors=2, slots=3)

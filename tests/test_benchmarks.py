@@ -162,7 +162,7 @@ def test_bins_average_what_ended_in_them() -> None:
 
 
 EXPERIMENTS = (
-    a2c_learning.EXPERIMENTS
+    {"a2c": a2c_learning.EXPERIMENTS["a2c"]}
     | ablation.EXPERIMENTS
     | hybrid_learning.EXPERIMENTS
     | ppg_learning.EXPERIMENTS
@@ -229,6 +229,16 @@ def test_every_variant_of_impala_trains(name: str) -> None:
     tiny = {"n_sample": 2, "unroll_len": 4, "batch_size": 2}
     for variant in experiment.variants.values():
         changes = variant.changes | tiny
+        learner = variant.build(replace(experiment.config, **changes))
+        assert math.isfinite(learner.iterate()["losses/policy_loss"])
+        learning.close(learner)
+
+
+@pytest.mark.parametrize("name", [k for k in a2c_learning.EXPERIMENTS if k != "a2c"])
+def test_every_variant_of_a2c_trains(name: str) -> None:
+    experiment = a2c_learning.EXPERIMENTS[name]
+    for variant in experiment.variants.values():
+        changes = variant.changes | {"num_envs": 2}
         learner = variant.build(replace(experiment.config, **changes))
         assert math.isfinite(learner.iterate()["losses/policy_loss"])
         learning.close(learner)

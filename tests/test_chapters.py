@@ -26,12 +26,19 @@ FOUNDATIONS = {
     "workshop.memory",
     "workshop.nests",
     "workshop.pictures",
+    "workshop.probes",
     "workshop.runs",
     "workshop.signatures",
     "workshop.episodes",
     "workshop.worlds",
 }
-ADAPTERS = {"workshop.alf", "workshop.cli", "workshop.cluster", "workshop.ding"}
+ADAPTERS = {
+    "workshop.alf",
+    "workshop.cli",
+    "workshop.cluster",
+    "workshop.ding",
+    "workshop.training",
+}
 
 
 def each(*kinds: str) -> pytest.MarkDecorator:

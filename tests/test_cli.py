@@ -121,7 +121,7 @@ def assert_same_to_the_bit(one: Path, other: Path) -> None:
         dict(flat(load_checkpoint(d / "checkpoint.pt"))) for d in (one, other)
     )
     assert left.keys() == right.keys()
-    assert any("exp_avg_sq" in name for name in left)
+    assert any("square_avg" in name or "exp_avg_sq" in name for name in left)
     assert any("generator" in name for name in left)
     for name, value in left.items():
         same = torch.equal if isinstance(value, Tensor) else lambda a, b: a == b
@@ -304,7 +304,7 @@ def test_help_shows_the_defaults_that_suit_the_environment(capsys):
 
 
 def test_help_without_an_algorithm_names_the_algorithms(capsys):
-    assert "{ppo,ppg,impala}" in help_of(["--help"], capsys)
+    assert "{ppo,ppg,impala,a2c,a3c,dqn,rainbow}" in help_of(["--help"], capsys)
 
 
 def test_an_error_is_one_line_and_no_traceback(tmp_path):
@@ -643,3 +643,99 @@ def test_impala_trains_and_resumes(tmp_path, monkeypatch, capsys):
     assert "return of 20 episodes" in capsys.readouterr().out
     policy = load(tmp_path / "runs/a")
     assert policy.network.actor.mean[0].in_features == 3
+
+
+# --- A model of one's own -------------------------------------------------------------
+
+MODULE = """
+from torch import nn
+
+class MyQNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, ACTIONS)
+
+    def forward(self, state):
+        return self.layer(state)
+"""
+TINY_DQN = ["--total-steps=600", "--log-interval=200", "--learning-starts=100"]
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch) -> Path:
+    """A directory with a module of the user's, which can be imported from there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("mynets", None)
+    (tmp_path / "mynets.py").write_text(MODULE.replace("ACTIONS", "2"))
+    return tmp_path
+
+
+def test_a_network_of_ones_own_trains_and_resumes(mine, capsys):
+    named = ["--qnet", "mynets:MyQNet"]
+    main(["dqn", *named, "--name", "a", *TINY_DQN])
+    settings = json.loads((mine / "runs/a/settings.json").read_text())
+    assert settings["models"] == {"qnet": "mynets:MyQNet"}
+    assert "return of 20 episodes" in capsys.readouterr().out
+    edit_config(mine / "runs/a", total_steps=1000)
+    main(["dqn", "--resume", "runs/a", *named])
+    assert int(table(mine / "runs/a")[-1][0]) == 1000
+
+
+def test_a_folder_imports_no_network_that_was_not_named(mine):
+    main(["dqn", "--qnet", "mynets:MyQNet", "--name", "a", *TINY_DQN])
+    before = (mine / "runs/a/metrics.csv").read_bytes()
+    (mine / "mynets.py").write_text("raise SystemExit('imported')")
+    sys.modules.pop("mynets", None)
+    with pytest.raises(SystemExit, match="add --qnet mynets:MyQNet"):
+        main(["dqn", "--resume", "runs/a"])
+    assert (mine / "runs/a/metrics.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--qnet", "mynets:Missing"], "mynets:Missing must be module:name"),
+        (["--qnet", "nowhere:MyQNet"], "nowhere:MyQNet must be module:name"),
+        (["--qnet", "mynets"], "mynets must be module:name"),
+        (["--actor", "mynets:MyQNet"], "must be qnet, got actor"),
+    ],
+)
+def test_a_network_that_cannot_be_made_is_said_in_one_line(mine, options, message):
+    with pytest.raises(SystemExit, match=message) as end:
+        main(["dqn", *options, "--name", "a", *TINY_DQN])
+    assert "\n" not in str(end.value)
+    assert not (mine / "runs").exists()
+
+
+def test_a_network_that_breaks_its_contract_leaves_no_run(mine):
+    (mine / "mynets.py").write_text(MODULE.replace("ACTIONS", "3"))
+    with pytest.raises(SystemExit, match="q_value must have shape"):
+        main(["dqn", "--qnet", "mynets:MyQNet", "--name", "a", *TINY_DQN])
+    assert not (mine / "runs").exists()
+
+
+LONG = [f"--total-steps={STEPS}", "--seed=3"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("a2c", ["--num-envs=2", "--num-steps=16", "--checkpoint-interval=2"]),
+        ("dqn", ["--log-interval=32", "--learning-starts=64", "--batch-size=8"]),
+    ],
+)
+def test_a_killed_run_of_the_others_comes_to_the_same_end(algorithm, options, tmp_path):
+    whole, killed = (tmp_path / "runs" / name for name in ("whole", "killed"))
+    done = run(tmp_path, "--name", "whole", *LONG, *options, algorithm=algorithm)
+    assert done.returncode == 0, done.stderr
+    given = ("--name", "killed", *LONG, *options)
+    code, _, _ = signal_after(
+        signal.SIGKILL, killed, 25, 0.0, *given, algorithm=algorithm
+    )
+    assert code == -signal.SIGKILL
+    saved = load_checkpoint(killed / "checkpoint.pt")
+    assert 0 < saved["step"] < STEPS
+    done = run(tmp_path, "--resume", "runs/killed", algorithm=algorithm)
+    assert done.returncode == 0, done.stderr
+    assert_same_to_the_bit(killed, whole)

@@ -330,7 +330,7 @@ def test_a_state_is_a_triple(state: Any) -> None:
 @pytest.mark.parametrize(
     ("hidden", "message"),
     [
-        ((), "hidden must hold at least one width, got none"),
+        ((), "hidden must hold at least one width, got 0"),
         ((0,), r"hidden\[0\] must be at least 1, got 0"),
         ((8, -1), r"hidden\[1\] must be at least 1, got -1"),
     ],

@@ -1,12 +1,728 @@
-"""Dqn: say what these tests hold."""
+"""DQN: targets, values, chance, the target network, the loop and its checkpoints."""
 
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
+from fuzz import assert_held
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from literate_rl.dqn import dqn_mean
+from literate_rl.actors import Actor, slot_layout
+from literate_rl.agents import make_envs
+from literate_rl.dqn import (
+    DQN,
+    DQNConfig,
+    EpsilonGreedy,
+    FusedQError,
+    QError,
+    double_q_target,
+    dqn_settings,
+    dueling_layer,
+    dueling_q,
+    fused_q_error,
+    linear_schedule,
+    make_q_policy,
+    polyak_update,
+    q_error,
+    q_target,
+)
+from literate_rl.evaluation import evaluate
+from literate_rl.policies import Policy
+from literate_rl.replay import Batch
+from literate_rl.workshop.fast import clip_gradient, numpy_act
+from literate_rl.workshop.runs import Run, fit, flat_env, load
+
+N, ACTIONS = 5, 3
+ENV = "CartPole-v1"
 
 
-@pytest.mark.equation("dqn-mean")
-def test_the_mean_is_the_sum_over_the_number() -> None:
-    x = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)
-    assert dqn_mean(x).item() == 3.0
+def random_parts(seed: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    """Return rewards, discounts, and two tables of values."""
+    generator = torch.Generator().manual_seed(seed)
+    reward, discount = torch.rand(2, N, generator=generator, dtype=dtype)
+    discount[0] = 0.0
+    q = torch.randn(2, N, ACTIONS, generator=generator, dtype=dtype)
+    return reward, discount, *q
+
+
+# --- Targets --------------------------------------------------------------------------
+
+
+@pytest.mark.equation("q-target")
+@pytest.mark.parametrize("seed", range(5))
+def test_the_target_is_the_best_of_the_next_values(seed: int) -> None:
+    reward, discount, next_q, _ = random_parts(seed)
+    wanted = [
+        float(r) + float(d) * max(map(float, row))
+        for r, d, row in zip(reward, discount, next_q, strict=True)
+    ]
+    got = q_target(reward, discount, next_q)
+    torch.testing.assert_close(got, torch.tensor(wanted, dtype=torch.float64))
+
+
+@pytest.mark.equation("double-q-target")
+@pytest.mark.parametrize("seed", range(5))
+def test_one_network_chooses_and_the_other_judges(seed: int) -> None:
+    reward, discount, next_q, chooser = random_parts(seed)
+    wanted = []
+    for i in range(N):
+        best = max(range(ACTIONS), key=lambda a: float(chooser[i, a]))
+        wanted.append(float(reward[i]) + float(discount[i]) * float(next_q[i, best]))
+    got = double_q_target(reward, discount, next_q, chooser)
+    torch.testing.assert_close(got, torch.tensor(wanted, dtype=torch.float64))
+
+
+@given(st.integers(0, 10_000))
+def test_double_never_promises_more_than_the_maximum(seed: int) -> None:
+    reward, discount, next_q, chooser = random_parts(seed)
+    single = q_target(reward, discount, next_q)
+    assert (double_q_target(reward, discount, next_q, chooser) <= single).all()
+    same = double_q_target(reward, discount, next_q, next_q)
+    assert torch.equal(same, single)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_follows_a_termination_may_hold_anything(bad: float) -> None:
+    reward, discount, next_q, chooser = random_parts(0)
+    wanted = q_target(reward, discount, next_q)
+    next_q[0] = bad
+    assert torch.equal(q_target(reward, discount, next_q), wanted)
+    assert torch.isfinite(double_q_target(reward, discount, next_q, chooser)).all()
+    next_q[1] = math.nan
+    with pytest.raises(ValueError, match="next_q must be finite"):
+        q_target(reward, discount, next_q)
+    with pytest.raises(ValueError, match="reward must be finite"):
+        q_target(reward * math.nan, discount, chooser)
+
+
+def test_targets_carry_no_gradient() -> None:
+    reward, discount, next_q, chooser = random_parts(0)
+    next_q.requires_grad_(), chooser.requires_grad_()
+    assert not q_target(reward, discount, next_q).requires_grad
+    assert not double_q_target(reward, discount, next_q, chooser).requires_grad
+
+
+@pytest.mark.parametrize("function", [q_target, double_q_target, dueling_q])
+def test_signatures_hold(function: Any) -> None:
+    assert assert_held(function, Random(0)) > 0
+
+
+# --- Dueling --------------------------------------------------------------------------
+
+
+@pytest.mark.equation("dueling")
+def test_the_mean_of_the_values_is_the_state_value() -> None:
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(N, 1, generator=generator, dtype=torch.float64)
+    advantage = torch.randn(N, ACTIONS, generator=generator, dtype=torch.float64)
+    q = dueling_q(value, advantage)
+    for i in range(N):
+        mean = sum(map(float, advantage[i])) / ACTIONS
+        for a in range(ACTIONS):
+            wanted = float(value[i, 0]) + float(advantage[i, a]) - mean
+            assert q[i, a].item() == pytest.approx(wanted, abs=1e-12)
+    torch.testing.assert_close(q.mean(-1), value[:, 0])
+    # A constant on all advantages changes nothing: the mean is that of the actions.
+    torch.testing.assert_close(dueling_q(value, advantage + 7), q)
+
+
+def test_the_layer_computes_what_the_formula_says_gradients_included() -> None:
+    both = torch.randn(N, 1 + ACTIONS, dtype=torch.float64, requires_grad=True)
+    layer = dueling_layer(ACTIONS).double()
+    plain = dueling_q(both[:, :1], both[:, 1:])
+    torch.testing.assert_close(layer(both), plain, rtol=0, atol=1e-6)
+    weight = torch.randn(N, ACTIONS, dtype=torch.float64)
+    (wanted,) = torch.autograd.grad((plain * weight).sum(), both)
+    (got,) = torch.autograd.grad((layer(both) * weight).sum(), both)
+    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-6)
+    assert not any(p.requires_grad for p in layer.parameters())
+
+
+# --- The policy -----------------------------------------------------------------------
+
+
+@pytest.mark.equation("epsilon-noise")
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_each_environment_tosses_its_own_coin(epsilon: float) -> None:
+    actions = EpsilonGreedy(4)
+    actions.epsilon = epsilon
+    noise = actions.noise(500, 20, torch.Generator().manual_seed(0))
+    assert set(noise.unique().tolist()) <= {0.0, math.inf}
+    blind = noise.isinf().sum(-1)
+    assert blind.max() <= 1
+    share = blind.double().mean().item()
+    assert abs(share - epsilon) < 4 * math.sqrt(epsilon * (1 - epsilon) / 10_000) + 1e-9
+    # With one coin for all of them, a step would have none or all: the variance over
+    # the steps of how many explore would be 20 times that of 20 coins.
+    counts = blind.sum(1).double()
+    assert counts.var().item() < 1.5 * 20 * epsilon * (1 - epsilon) + 1e-9
+    # Whatever the values, the action is the greedy one or the one that was drawn.
+    row = torch.randn(500, 20, 4)
+    chosen = actions.choose(row, noise)
+    wanted = torch.where(blind.bool(), noise.argmax(-1), row.argmax(-1))
+    assert torch.equal(chosen, wanted)
+    assert torch.equal(actions.choose(row, 0.0), row.argmax(-1))
+
+
+def test_each_environment_may_have_its_own_chance() -> None:
+    actions = EpsilonGreedy(2)
+    actions.epsilon = torch.tensor([0.0, 0.5, 1.0])
+    noise = actions.noise(2000, 3, torch.Generator().manual_seed(0))
+    share = noise.isinf().any(-1).double().mean(0)
+    torch.testing.assert_close(
+        share, torch.tensor([0.0, 0.5, 1.0]).double(), rtol=0, atol=0.05
+    )
+
+
+def test_probabilities_are_the_frequencies() -> None:
+    actions = EpsilonGreedy(3)
+    actions.epsilon = 0.4
+    row = torch.tensor([[0.0, 2.0, 1.0]]).expand(60_000, 3)
+    noise = actions.noise(1, 60_000, torch.Generator().manual_seed(0))[0]
+    share = actions.choose(row, noise).bincount(minlength=3) / 60_000
+    log_prob, entropy = actions.evaluate(row[:3], torch.arange(3))
+    torch.testing.assert_close(log_prob.exp(), share, rtol=0, atol=0.01)
+    assert log_prob.exp().sum().item() == pytest.approx(1.0)
+    wanted = -(log_prob * log_prob.exp()).sum()
+    torch.testing.assert_close(entropy, wanted.expand(3))
+    actions.epsilon = 0.0
+    log_prob, entropy = actions.evaluate(row[:3], torch.arange(3))
+    assert log_prob.tolist() == [-math.inf, 0.0, -math.inf]
+    assert entropy.tolist() == [0.0] * 3
+
+
+def policy_for(env: str = ENV, **arguments: Any) -> Policy:
+    """Build a policy for an environment."""
+    made = flat_env(env)
+    return make_q_policy(made.observation_space, made.action_space, **arguments)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_numpy_acts_as_torch_does(dueling: bool) -> None:
+    torch.manual_seed(0)
+    policy = policy_for(hidden=16, dueling=dueling)
+    policy.actions.epsilon = 0.5
+    act = numpy_act(policy)
+    assert act != policy.act
+    obs = torch.randn(200, 4)
+    for _ in range(2):
+        noise = policy.noise(1, 200, torch.Generator().manual_seed(1))[0]
+        with torch.no_grad():
+            assert torch.equal(act(obs, noise), policy.act(obs, noise))
+            for p in policy.parameters():
+                p.add_(0.1 * torch.randn_like(p) * p.requires_grad)
+
+
+def test_numpy_leaves_networks_that_it_does_not_know_to_torch() -> None:
+    class Own(nn.Sequential):
+        def forward(self, obs: Tensor) -> Tensor:
+            return -super().forward(obs)
+
+    strange = nn.Sequential(nn.Linear(4, 2), nn.GELU())
+    for network in (Own(nn.Linear(4, 2)), strange, nn.Bilinear(1, 2, 3)):
+        policy = Policy(network, EpsilonGreedy(2))
+        assert numpy_act(policy) == policy.act
+
+
+def test_a_policy_survives_the_way_through_json_and_acts_greedily() -> None:
+    policy = policy_for(hidden=8, dueling=True)
+    name, arguments = policy.recipe
+    assert name == "make_q_policy"
+    again = make_q_policy(**json.loads(json.dumps(arguments)))
+    again.load_state_dict(policy.state_dict())
+    obs = torch.randn(6, 4)
+    assert torch.equal(again(obs), policy(obs))
+    assert torch.equal(policy.value(obs), policy(obs).amax(-1))
+    assert policy.to_env(policy.act(obs, 0.0)).dtype == np.int64
+    returns = evaluate(policy, ENV, 3)
+    assert returns.shape == (3,)
+
+
+def test_policies_refuse_other_spaces() -> None:
+    box, discrete = spaces.Box(-1, 1, (3,)), spaces.Discrete(2, start=5)
+    policy = make_q_policy(box, discrete)
+    assert policy.to_env(torch.tensor([0, 1])).tolist() == [5, 6]
+    with pytest.raises(ValueError, match="action_space must be Discrete"):
+        make_q_policy(box, box)
+    with pytest.raises(ValueError, match="observation_space must be a box of vectors"):
+        make_q_policy(discrete, discrete)
+
+
+def test_actors_take_a_policy_of_values_as_it_is() -> None:
+    policy = policy_for(hidden=8)
+    policy.actions.epsilon = 0.2
+    build = partial(make_envs, partial(flat_env, ENV), 2)
+    record = np.zeros((), slot_layout(policy, build(), 6))
+    actor = Actor(build, policy, seed=3)
+    actor.unroll(
+        {k: x.numpy() for k, x in policy.state_dict().items()}, record["unroll"]
+    )
+    log_prob = record["unroll"]["log_prob"]
+    known = [math.log(0.9), math.log(0.1)]
+    assert all(min(abs(x - y) for y in known) < 1e-6 for x in log_prob.flatten())
+
+
+# --- Losses, schedules and the target network -----------------------------------------
+
+
+def batch_of(seed: int) -> Batch:
+    """Return a random batch of CartPole's shapes."""
+    generator = torch.Generator().manual_seed(seed)
+    obs, next_obs = torch.randn(2, N, 4, generator=generator)
+    reward, discount, weight = torch.rand(3, N, generator=generator)
+    discount[1] = 0.0
+    action = torch.randint(2, (N,), generator=generator)
+    return Batch(obs, action, reward, next_obs, discount, weight, torch.arange(N))
+
+
+@pytest.mark.equation("huber")
+@pytest.mark.parametrize("double", [False, True])
+def test_the_error_against_a_slow_form(double: bool) -> None:
+    torch.manual_seed(0)
+    policy, target = (policy_for(hidden=8).double() for _ in range(2))
+    # Large values, so that both parts of the loss are met.
+    batch = batch_of(0)
+    batch = Batch(*(x.double() if x.is_floating_point() else x for x in batch))
+    batch = batch._replace(reward=4 * batch.reward)
+    error = q_error(policy, target, batch, torch.Generator(), double)
+    with torch.no_grad():
+        for i in range(N):
+            row = policy(batch.obs[i])
+            q = row[batch.action[i]].item()
+            judged = target(batch.next_obs[i]).tolist()
+            chosen = policy(batch.next_obs[i]).tolist() if double else judged
+            best = max(range(2), key=chosen.__getitem__)
+            aim = batch.reward[i].item() + batch.discount[i].item() * judged[best]
+            delta = aim - q
+            huber = delta**2 / 2 if abs(delta) < 1 else abs(delta) - 0.5
+            assert error.loss[i].item() == pytest.approx(huber, abs=1e-12)
+            assert error.td_error[i].item() == pytest.approx(delta, abs=1e-12)
+            assert error.value[i].item() == pytest.approx(q, abs=1e-12)
+    assert error.td_error.abs().max() > 1 > error.td_error.abs().min()
+
+    # The gradient with respect to a value is the TD error, held to -1..1.
+    row = policy(batch.obs).detach().requires_grad_()
+    fixed = Policy(nn.Identity(), EpsilonGreedy(2))
+    signed = row.detach()[range(N), batch.action]
+    error = q_error(
+        fixed, fixed, batch._replace(obs=row, next_obs=row.detach()), torch.Generator()
+    )
+    (grad,) = torch.autograd.grad(error.loss.sum(), row)
+    aim = batch.reward + batch.discount * row.detach().amax(-1)
+    wanted = torch.zeros_like(row)
+    wanted[range(N), batch.action] = (signed - aim).clamp(-1, 1)
+    torch.testing.assert_close(grad, wanted)
+
+
+def test_only_the_policy_in_training_gets_a_gradient() -> None:
+    policy, target = policy_for(hidden=8), policy_for(hidden=8)
+    q_error(policy, target, batch_of(0), torch.Generator()).loss.mean().backward()
+    assert all(p.grad is not None for p in policy.parameters())
+    assert all(p.grad is None for p in target.parameters())
+
+
+@pytest.mark.equation("epsilon-schedule")
+def test_a_schedule_is_a_straight_line_that_stays_at_its_end() -> None:
+    line = partial(linear_schedule, 1.0, 0.2, 100)
+    assert [line(x) for x in (0, 100, 1000)] == [1.0, 0.2, 0.2]
+    assert [line(x) for x in (25, 50)] == pytest.approx([0.8, 0.6])
+    assert linear_schedule(0.4, 1.0, 10, 5) == pytest.approx(0.7)
+
+
+@pytest.mark.equation("polyak")
+def test_the_target_moves_by_a_share() -> None:
+    target, source = ([torch.randn(3), torch.randn(2, 2)] for _ in range(2))
+    before = [x.clone() for x in target]
+    wanted = [0.9 * x + 0.1 * y for x, y in zip(target, source, strict=True)]
+    polyak_update(target, source, 0.1)
+    torch.testing.assert_close(target, wanted)
+    polyak_update(target, source, 1.0)
+    assert all(map(torch.equal, target, source))
+    polyak_update(target, before, 0.0)
+    assert all(map(torch.equal, target, source))
+
+
+# --- The loop -------------------------------------------------------------------------
+
+SMALL = DQNConfig(
+    total_steps=400,
+    num_envs=2,
+    dueling=True,
+    hidden=8,
+    num_steps=3,
+    batch_size=8,
+    train_interval=2,
+    learning_starts=40,
+    epsilon_steps=200,
+    buffer_size=150,  # smaller than the run: the ring goes round
+    log_interval=50,
+    checkpoint_interval=2,
+    anneal=True,
+)
+
+
+def learner_for(config: DQNConfig, **arguments: Any) -> DQN:
+    """Build a learner on CartPole."""
+    envs = make_envs(partial(flat_env, ENV), config.num_envs)
+    torch.manual_seed(config.seed)
+    policy = policy_for(hidden=config.hidden, dueling=config.dueling)
+    return DQN(policy, envs, config, **arguments)
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "soft": {},
+    "copied now and then": {"tau": 1.0, "target_interval": 7},
+    "with priorities": {"alpha": 0.6},
+    "one environment": {"num_envs": 1, "train_interval": 4, "double": False},
+}
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES.keys())
+def test_a_resumed_run_is_the_same_bit_for_bit(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    config = replace(SMALL, **changes)
+    whole = learner_for(config)
+    fit(whole, progress=False)
+    half, resumed = learner_for(config), learner_for(config)
+    with Run(tmp_path / "run", {}) as run:
+        for _ in range(4):
+            half.iterate()
+        run.save(half)
+    with Run(tmp_path / "run", resume=True) as run:
+        run.restore(resumed)
+        assert resumed.step == half.step
+        fit(resumed, run, progress=False)
+    assert resumed.step == whole.step >= 400
+    assert len(whole.buffer) == 150 - 150 % config.num_envs
+    for part in ("policy", "target_policy"):
+        weights = (getattr(x, part).state_dict() for x in (whole, resumed))
+        torch.testing.assert_close(*weights, rtol=0, atol=0)
+    states = whole.state_dict(), resumed.state_dict()
+    torch.testing.assert_close(*states, rtol=0, atol=0)
+    policy = load(tmp_path / "run")
+    assert torch.equal(policy(torch.ones(1, 4)), whole.policy(torch.ones(1, 4)))
+
+
+def test_updates_are_counted_in_steps_of_all_environments() -> None:
+    for num_envs, train_interval in ((1, 4), (2, 4), (4, 4), (4, 2), (4, 1)):
+        config = replace(
+            SMALL,
+            num_envs=num_envs,
+            train_interval=train_interval,
+            learning_starts=1,
+            log_interval=40,
+        )
+        learner = learner_for(config)
+        learner.iterate()
+        assert learner.step == 40
+        assert learner.updates == 40 // train_interval
+    with pytest.raises(ValueError, match="train_interval must divide num_envs"):
+        DQNConfig(num_envs=4, train_interval=3)
+    with pytest.raises(ValueError, match="envs must have 3 copies, got 2"):
+        DQN(
+            policy_for(),
+            make_envs(ENV, 2),
+            replace(SMALL, num_envs=3, train_interval=3),
+        )
+
+
+def test_nothing_is_learned_before_the_start() -> None:
+    learner = learner_for(replace(SMALL, learning_starts=51))
+    before = copy.deepcopy(learner.policy.state_dict())
+    metrics = learner.iterate()
+    torch.testing.assert_close(learner.policy.state_dict(), before, rtol=0, atol=0)
+    assert all(math.isnan(x) for name, x in metrics.items() if "loss" in name)
+    metrics = learner.iterate()
+    assert all(math.isfinite(x) for name, x in metrics.items() if "loss" in name)
+
+
+@pytest.mark.parametrize("interval", [1, 6])
+def test_the_target_is_copied_when_its_time_has_come(interval: int) -> None:
+    learner = learner_for(
+        replace(SMALL, tau=1.0, target_interval=interval, learning_starts=10)
+    )
+    start = copy.deepcopy(learner.target_policy.state_dict())
+    seen = []
+
+    def watch(*arguments: Any) -> QError:
+        seen.append(copy.deepcopy(arguments[1].state_dict()))
+        return q_error(*arguments)
+
+    learner.error = watch
+    learner.iterate()
+    for number, state in enumerate(seen):
+        # Between copies it stays as it is.
+        before = seen[number - number % interval] if number else start
+        torch.testing.assert_close(state, before, rtol=0, atol=0)
+    assert len(seen) > 2 * interval
+    weights = [state["network.0.weight"] for state in seen]
+    assert not torch.equal(weights[0], weights[interval])
+
+
+def test_a_checkpoint_cuts_the_buffer() -> None:
+    learner = learner_for(replace(SMALL, checkpoint_interval=1))
+    for _ in range(2):
+        learner.iterate()
+    assert learner.collector.episodes.carried.sum() > 0
+    cuts = learner.buffer.state_dict()["truncated"].sum()
+    learner.prepare()
+    assert learner.buffer.state_dict()["truncated"].sum() == cuts + 2
+
+
+def test_weights_and_priorities_reach_loss_and_buffer() -> None:
+    learner = learner_for(replace(SMALL, alpha=0.6, learning_starts=10))
+    learner.iterate()
+    mass = learner.buffer.state_dict()["mass"]
+    assert len(mass.unique()) > 10
+    # The gradient is that of the weighted mean.
+    batch = learner.sample()
+    assert batch.weight.min() < 1 == batch.weight.max()
+    learner.sample = lambda: batch  # type: ignore[method-assign]
+    learner.config = replace(learner.config, max_grad_norm=1e9)
+    learner.optimizer.zero_grad()
+    error = q_error(learner.policy, learner.target_policy, batch, learner.generator)
+    (error.loss * batch.weight).mean().backward()
+    wanted = [p.grad.clone() for p in learner.parameters]
+    learner.learn()
+    torch.testing.assert_close([p.grad for p in learner.parameters], wanted)
+
+
+def test_another_error_takes_its_place() -> None:
+    called = []
+
+    def error(
+        policy: Any, target: Any, batch: Batch, generator: torch.Generator
+    ) -> QError:
+        called.append(batch)
+        return q_error(policy, target, batch, generator, double=False)
+
+    plain, own = (
+        learner_for(replace(SMALL, double=False)),
+        learner_for(SMALL, error=error),
+    )
+    for learner in (plain, own):
+        learner.iterate()
+    torch.testing.assert_close(
+        own.policy.state_dict(), plain.policy.state_dict(), rtol=0, atol=0
+    )
+    assert len(called) == own.updates
+
+
+def test_the_reward_scale_scales_the_values_of_a_run() -> None:
+    learner = learner_for(replace(SMALL, reward_scale=0.05, num_steps=1))
+    learner.iterate()
+    batch = learner.sample()
+    assert batch.reward.unique().tolist() == [pytest.approx(0.05)]
+
+
+def test_pictures_stay_bytes_in_the_buffer_and_losses_that_break_raise() -> None:
+    class Bytes(gym.ObservationWrapper[Any, Any, Any]):
+        def __init__(self) -> None:
+            super().__init__(flat_env(ENV))
+            self.observation_space = spaces.Box(0, 255, (4,), np.uint8)
+
+        def observation(self, observation: Any) -> Any:
+            return (40 * np.clip(observation, -3, 3) + 125).astype(np.uint8)
+
+    envs = make_envs(Bytes, 2)
+    policy = make_q_policy(envs.single_observation_space, envs.single_action_space, 8)
+    learner = DQN(policy, envs, replace(SMALL, dueling=False))
+    learner.iterate()
+    assert learner.buffer.state_dict()["obs"].dtype == torch.uint8
+    with torch.no_grad():
+        next(learner.target_policy.parameters()).fill_(math.nan)
+    with pytest.raises(ValueError, match="must be finite"):
+        learner.iterate()
+
+
+def test_it_learns_to_tell_left_from_right() -> None:
+    class Signs(gym.Env[Any, Any]):
+        """The sign that is seen is the action that pays; six steps in a row."""
+
+        observation_space = spaces.Box(-1, 1, (1,))
+        action_space = spaces.Discrete(2)
+
+        def look(self) -> Any:
+            self.sign = int(self.np_random.integers(2))
+            return np.array([2 * self.sign - 1], np.float32)
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.time = 0
+            return self.look(), {}
+
+        def step(self, action: Any) -> Any:
+            reward = float(action == self.sign)
+            self.time += 1
+            return self.look(), reward, self.time == 6, False, {}
+
+    config = DQNConfig(
+        total_steps=3000,
+        num_envs=2,
+        hidden=16,
+        gamma=0.5,
+        learning_rate=3e-3,
+        batch_size=32,
+        learning_starts=100,
+        epsilon_steps=1000,
+        tau=0.05,
+    )
+    envs = make_envs(Signs, 2)
+    torch.manual_seed(0)
+    policy = make_q_policy(envs.single_observation_space, envs.single_action_space, 16)
+    learner = DQN(policy, envs, config)
+    fit(learner, progress=False)
+    assert evaluate(policy, Signs, 10).tolist() == [6.0] * 10
+    # Each later step pays 1 and counts half; the time left is not seen, so a value is
+    # between 1 (nothing follows) and 2 (for ever).
+    row = policy(torch.tensor([[-1.0], [1.0]]))
+    right = row[[0, 1], [0, 1]]
+    assert (right > 1.2).all()
+    assert (right < 2.0).all()
+    torch.testing.assert_close(
+        right - row[[0, 1], [1, 0]], torch.ones(2), rtol=0, atol=0.2
+    )
+
+
+def test_settings_by_environment() -> None:
+    assert dqn_settings(ENV).num_steps == 20
+    assert dqn_settings("Acrobot-v1") == DQNConfig()
+
+
+@pytest.mark.equation("chain-gradient")
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_the_fused_error_is_the_plain_one_gradients_included(
+    double: bool, dueling: bool
+) -> None:
+    torch.manual_seed(0)
+    policy, target = (policy_for(hidden=8, dueling=dueling).double() for _ in range(2))
+    batch = batch_of(1)
+    batch = Batch(*(x.double() if x.is_floating_point() else x for x in batch))
+    batch = batch._replace(reward=4 * batch.reward)
+    found = []
+    for function in (q_error, fused_q_error):
+        policy.zero_grad()
+        error = function(policy, target, batch, torch.Generator(), double)
+        error.backward(batch.weight)
+        gradients = [p.grad for p in policy.parameters() if p.requires_grad]
+        assert all(gradient.abs().sum() > 0 for gradient in gradients)
+        found.append((error.loss.detach(), error.td_error, error.value, gradients))
+    assert isinstance(error, FusedQError)
+    torch.testing.assert_close(*found)
+    assert all(p.grad is None for p in target.parameters())
+
+
+def test_the_fused_error_leaves_other_networks_to_autograd() -> None:
+    def build() -> Policy:
+        layers = nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 2)
+        return Policy(nn.Sequential(*layers), EpsilonGreedy(2))
+
+    policy, target = build(), build()
+    error = fused_q_error(policy, target, batch_of(0), torch.Generator())
+    assert isinstance(error, QError)
+    error.backward(torch.ones(N))
+    assert all(p.grad is not None for p in policy.parameters())
+
+
+@pytest.mark.parametrize("bound", [0.1, 1e9])
+def test_gradients_are_clipped_as_torch_does(bound: float) -> None:
+    torch.manual_seed(0)
+    parameters = [nn.Parameter(torch.randn(shape)) for shape in ((3, 4), (5,), (2,))]
+    for p in parameters[:2]:
+        p.grad = torch.randn_like(p)
+    wanted = copy.deepcopy(parameters)
+    for p, q in zip(wanted, parameters, strict=True):
+        p.grad = None if q.grad is None else q.grad.clone()
+    nn.utils.clip_grad_norm_(wanted, bound)
+    clip_gradient(parameters, bound)
+    for p, q in zip(parameters[:2], wanted, strict=False):
+        torch.testing.assert_close(p.grad, q.grad)
+    assert parameters[2].grad is None
+
+
+# --- Errata ---------------------------------------------------------------------------
+
+
+@pytest.mark.erratum("target-interval-shrinks")
+def test_an_interval_that_is_written_over_shrinks_with_every_load() -> None:
+    interval, seen = 10_000, []
+    for _ in range(5):
+        interval = max(interval // 4, 1)
+        seen.append(interval)
+    assert seen == [2500, 625, 156, 39, 9]
+    # Ours is a setting, and nobody writes over it.
+    learner = learner_for(replace(SMALL, target_interval=7))
+    other = learner_for(learner.config)
+    other.load_state_dict(learner.state_dict())
+    assert other.config.target_interval == 7
+
+
+@pytest.mark.erratum("target-interval-within")
+def test_two_conditions_must_not_hold_at_once() -> None:
+    renewed = [x for x in range(1, 20_000) if x % 10 == 0 and x % 501 == 0]
+    assert renewed == [5010, 10_020, 15_030]
+    assert 4 * 312 == 1248
+    # Ours counts updates, however many steps lie between them.
+    changes = {"train_interval": 4, "target_interval": 3, "tau": 1.0}
+    learner = learner_for(replace(SMALL, learning_starts=1, **changes))
+    learner.iterate()
+    weight, start, moves = learner.target_weights[0], learner.updates, 0
+    for _ in range(9):
+        before = weight.clone()
+        learner.learn()
+        moves += not torch.equal(weight, before)
+    assert learner.updates == start + 9
+    assert moves == 3
+
+
+@pytest.mark.erratum("one-coin")
+def test_one_coin_for_all_explores_with_all_or_none() -> None:
+    actions = EpsilonGreedy(4)
+    actions.epsilon = 0.05
+    coins = actions.noise(20_000, 8, torch.Generator().manual_seed(0)).isinf().any(-1)
+    one = coins[:, :1].expand(-1, 8)
+    shares = [x.double().mean().item() for x in (coins, one)]
+    assert shares == pytest.approx([0.05, 0.05], abs=0.005)
+    none = [(x.sum(1) == 0).double().mean().item() for x in (coins, one)]
+    assert none == pytest.approx([0.95**8, 0.95], abs=0.01)
+    assert set(one.sum(1).tolist()) == {0, 8}
+
+
+@pytest.mark.erratum("dueling-mean")
+def test_a_mean_over_the_batch_makes_states_depend_on_each_other() -> None:
+    value = torch.zeros(3, 1)
+    advantage = torch.tensor([[1.0, -1.0], [5.0, 3.0], [-2.0, 2.0]])
+    wrong = value + advantage - advantage.mean()
+    alone = value[:1] + advantage[:1] - advantage[:1].mean()
+    assert not torch.allclose(wrong[:1], alone)
+    assert wrong.mean(1).abs().max() > 1
+    whole = dueling_q(value, advantage)
+    assert torch.equal(whole[:1], dueling_q(value[:1], advantage[:1]))
+    assert whole.mean(1).abs().max() == 0
+
+
+@pytest.mark.erratum("bound-of-zero")
+def test_zero_is_not_none() -> None:
+    def lower(value_min: float | None, value_max: float) -> float:
+        return value_min if value_min else -value_max
+
+    assert lower(None, 10.0) == lower(0.0, 10.0) == -10.0
+    assert lower(-1.0, 10.0) == -1.0
+    atoms = np.linspace(lower(0.0, 10.0), 10.0, 51)
+    assert (atoms < 0).sum() == 25

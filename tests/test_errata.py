@@ -12,7 +12,6 @@ import re
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -73,16 +72,6 @@ def test_unpacking_a_tensor_takes_its_first_row() -> None:
     assert value.mean() == 1.0
 
 
-def test_projection_onto_equal_floor_and_ceiling_loses_the_mass() -> None:
-    """C51: a target that falls exactly on an atom gets weight zero from both sides."""
-    atoms = np.linspace(-10, 10, 41)
-    position = (0.0 - atoms[0]) / (atoms[1] - atoms[0])  # a terminal step, reward 0
-    low, high = math.floor(position), math.ceil(position)
-    assert (high - position) + (position - low) == 0.0
-    triangles = np.maximum(0, 1 - np.abs(0.0 - atoms) / (atoms[1] - atoms[0]))
-    assert triangles.sum() == pytest.approx(1.0)
-
-
 def test_minus_in_the_update_learns_minus_the_value() -> None:
     """One state, reward 1, discount 0.5: the value is 2."""
     learned = {}
@@ -98,6 +87,7 @@ def test_minus_in_the_update_learns_minus_the_value() -> None:
 # --- Models of policies ---------------------------------------------------------------
 
 
+@pytest.mark.erratum("squashed-twice")
 @pytest.mark.parametrize("scale", [1.0, 2.0])
 def test_a_given_action_must_be_unsquashed_before_it_is_judged(scale: float) -> None:
     """The mean score of a policy under itself is zero; Machin's actor misses it."""
@@ -115,6 +105,7 @@ def test_a_given_action_must_be_unsquashed_before_it_is_judged(scale: float) -> 
     assert abs((density * as_if_not_squashed).sum().item()) > 0.3
 
 
+@pytest.mark.erratum("saturated-jacobian")
 def test_small_constant_saturates_the_jacobian() -> None:
     u = torch.tensor([10.0, 20.0])
     saturated = torch.log(1 - u.tanh().square() + 1e-6)
@@ -123,6 +114,7 @@ def test_small_constant_saturates_the_jacobian() -> None:
     assert stable.tolist() == pytest.approx([-18.6, -38.6], abs=0.05)
 
 
+@pytest.mark.erratum("entropy-before-the-squash")
 def test_entropy_of_the_unsquashed_normal_grows_for_ever() -> None:
     entropies = []
     for sigma in (1.0, 3.0, 10.0):
@@ -137,12 +129,14 @@ def test_entropy_of_the_unsquashed_normal_grows_for_ever() -> None:
     assert list(after) == sorted(after, reverse=True)
 
 
+@pytest.mark.erratum("categorical-without-rsample")
 def test_categorical_actions_cannot_be_reparameterised() -> None:
     dist = Categorical(logits=torch.zeros(3, requires_grad=True))
     assert not dist.has_rsample
     assert not dist.sample().requires_grad
 
 
+@pytest.mark.erratum("entropy-not-summed")
 def test_entropy_of_a_vector_is_the_sum_of_its_parts() -> None:
     entropy = Normal(torch.zeros(4, 3), torch.ones(4, 3)).entropy()
     assert entropy.shape == (4, 3)
@@ -150,6 +144,41 @@ def test_entropy_of_a_vector_is_the_sum_of_its_parts() -> None:
         Normal(torch.zeros(4, 3), torch.ones(4, 3)), 1
     ).entropy()
     torch.testing.assert_close(3 * entropy.mean(1), joint)
+
+
+@pytest.mark.erratum("inverse-cut-off")
+def test_a_clamped_inverse_spoils_what_a_saturated_policy_thinks() -> None:
+    mu, sigma = torch.tensor(9.0).double(), torch.tensor(0.3).double()
+    u = torch.linspace(8.0, 10.0, 21).double()
+    # In float64 there are digits enough, and only the clamp does harm.
+    cut_off = torch.atanh(u.tanh().clamp(-1 + 1e-6, 1 - 1e-6))
+    assert cut_off.tolist() == pytest.approx([7.25] * 21, abs=0.01)
+    exact = torch.atanh(u.tanh())
+    torch.testing.assert_close(exact, u, rtol=1e-4, atol=1e-4)
+    log_prob = Normal(mu, sigma).log_prob
+    assert (log_prob(u) - log_prob(cut_off)).min() > 10, "large and negative"
+
+
+@pytest.mark.erratum("width-left-out")
+def test_without_the_width_of_the_box_a_density_has_another_mass() -> None:
+    half_width, sigma = 3.0, 0.5
+    action, step = grid(-half_width + 1e-9, half_width - 1e-9)
+    u = torch.atanh(action / half_width)
+    stable = 2 * (math.log(2) - u - F.softplus(-2 * u))
+    log_density = Normal(0.0, sigma).log_prob(u) - stable
+    right = (log_density - math.log(half_width)).exp().sum().item() * step
+    assert right == pytest.approx(1.0, abs=1e-4)
+    assert log_density.exp().sum().item() * step == pytest.approx(half_width, abs=1e-3)
+
+
+@pytest.mark.erratum("first-bounds-for-all")
+def test_bounds_of_the_first_number_are_no_bounds_for_the_second() -> None:
+    low, high = torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 1.0])
+    target = torch.tensor([[0.5, 1.7], [0.5, -1.2]])
+    by_the_first = target.clamp(low[0].item(), high[0].item())
+    assert not ((by_the_first >= low) & (by_the_first <= high)).all()
+    each = torch.maximum(torch.minimum(target, high), low)
+    assert ((each >= low) & (each <= high)).all()
 
 
 # --- Python ---------------------------------------------------------------------------
@@ -164,3 +193,60 @@ def test_mathematics_in_a_plain_docstring_warns() -> None:
         warnings.simplefilter("always")
         compile('r"""The mean $\\mu$."""', "docstring", "exec")
     assert not caught
+
+
+# --- Rainbow --------------------------------------------------------------------------
+
+
+def gradient_of_wrong_atom(log) -> float:
+    """Return the gradient of a network that is sure of the last atom, wrongly."""
+    logit = torch.tensor([0.0, 0.0, 15.0], requires_grad=True)
+    return torch.autograd.grad(-log(logit)[0], logit)[0][2].item()
+
+
+@pytest.mark.erratum("c51-cannot-unlearn")
+def test_a_probability_that_is_held_has_no_gradient() -> None:
+    low, high = 1e-5, 1 - 1e-5
+    assert gradient_of_wrong_atom(lambda z: z.softmax(-1).clamp(low, high).log()) == 0
+    for small, left in ((1e-8, 0.968), (1e-6, 0.234)):
+        found = gradient_of_wrong_atom(lambda z, x=small: (z.softmax(-1) + x).log())
+        assert found == pytest.approx(left, abs=1e-3)
+    assert gradient_of_wrong_atom(lambda z: z.log_softmax(-1)) > 0.999
+
+
+@pytest.mark.erratum("c51-mass-lost")
+def test_a_piece_on_an_atom_gets_weight_zero_from_both_sides() -> None:
+    def mass(value: float, low: float, high: float) -> float:
+        atoms, margin = 51, 1e-6
+        held = torch.tensor(value).clamp(low + margin, high - margin)
+        place = (held - low) / ((high - low) / (atoms - 1))
+        lower, upper = place.floor(), place.ceil()
+        return ((upper - place) + (place - lower)).item()
+
+    assert mass(0.3, -10, 10) == pytest.approx(1)
+    assert mass(0.0, -10, 10) == 0, "on an atom in between"
+    # The margin helps at the lower end; at the upper one float32 does not see it.
+    assert mass(-10.0, -10, 10) == pytest.approx(1)
+    assert mass(10.0, -10, 10) == mass(100.0, 0, 100) == 0
+
+
+@pytest.mark.erratum("noise-of-full-rank")
+def test_factorised_noise_has_rank_one_and_another_deviation_of_biases() -> None:
+    generator = torch.Generator().manual_seed(0)
+    into, out, each = (
+        torch.randn(*size, generator=generator) for size in ((8,), (8,), (8, 8))
+    )
+    assert torch.linalg.matrix_rank(torch.outer(out, into)) == 1
+    assert torch.linalg.matrix_rank(each) == 8
+    assert 0.5 / math.sqrt(51) == pytest.approx(0.070, abs=1e-3)
+    assert 0.5 / math.sqrt(512) == pytest.approx(0.022, abs=1e-3)
+
+
+@pytest.mark.erratum("one-noise-for-two")
+def test_what_the_noise_flatters_is_chosen_and_overrated() -> None:
+    """Actions of equal worth, 0: the value of the best must be 0."""
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.randn(2, 10_000, 4, generator=generator)
+    best = one.argmax(-1, keepdim=True)
+    assert one.gather(-1, best).mean() > 0.9
+    assert other.gather(-1, best).mean().abs() < 0.05

@@ -284,7 +284,7 @@ def test_select_is_a_lookup_when_each_row_has_one(batch, num_args, seed):
 
 def test_select_names_the_rows():
     data_mask = torch.tensor([[True, False], [False, False], [True, True]])
-    with pytest.raises(ValueError, match=r"rows \[1, 2\] have \[0, 2\]"):
+    with pytest.raises(ValueError, match=r"got \[0, 2\] in rows \[1, 2\]"):
         select_args(torch.zeros(3, 2), data_mask)
 
 

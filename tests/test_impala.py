@@ -21,7 +21,7 @@ from learning import median_of_seeds
 from torch import Tensor, nn
 
 from literate_rl.agents import Rollout, make_envs
-from literate_rl.hybrid_ppo import make_hybrid_policy
+from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.impala import (
     IMPALA,
     SETTINGS,

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from literate_rl.workshop.nests import (
+    Spec,
     as_space,
-    check_spec,
     ends,
     fill,
     first_row,
@@ -29,6 +29,7 @@ from literate_rl.workshop.nests import (
     read_hybrid_space,
     unpack,
 )
+from literate_rl.workshop.signatures import checked
 
 DISCRETE = st.builds(spaces.Discrete, st.integers(1, 4), start=st.integers(-3, 3))
 BOX = st.builds(
@@ -190,24 +191,29 @@ def test_a_discrete_observation_out_of_range_is_named(value: list[int]) -> None:
         flat(space, torch.zeros(2))
 
 
+@checked
+def takes(spec: Spec) -> None:
+    """A function whose signature asks for a specification."""
+
+
 @given(nests_of(st.sampled_from([spaces.MultiBinary(2), spaces.Text(3)])))
 def test_other_spaces_are_named(space: spaces.Space) -> None:
     with pytest.raises(TypeError, match=r"spec must be a nest .*, got .*(Multi|Text)"):
-        check_spec(spec=space)
+        takes(spec=space)
     mixed = spaces.Tuple((spaces.Discrete(2), space))
     with pytest.raises(TypeError, match=r"spec must be a nest"):
-        check_spec(spec=mixed)
+        takes(spec=mixed)
 
 
 @given(NEST)
 def test_nests_of_boxes_and_discrete_spaces_pass(space: spaces.Space) -> None:
-    check_spec(spec=space)
+    takes(spec=space)
 
 
 @pytest.mark.parametrize("empty", [spaces.Tuple(()), spaces.Dict({})])
 def test_a_nest_without_leaves_is_named(empty: spaces.Space) -> None:
     with pytest.raises(TypeError, match=r"spec must be .* at least one leaf"):
-        check_spec(spec=empty)
+        takes(spec=empty)
 
 
 # --- Spaces in files ------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal
 
 from literate_rl.advantages import gae
-from literate_rl.agents import tabular_values
+from literate_rl.exact_values import tabular_values
 from literate_rl.off_policy import (
     clipped_policy,
     vtrace,

@@ -21,13 +21,13 @@ from literate_rl.agents import check_experience, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
 from literate_rl.policies import (
     Policy,
+    RewardScaler,
     make_policy,
 )
 from literate_rl.ppo import (
     PPO,
     SETTINGS,
     PPOConfig,
-    RewardScaler,
     Samples,
     ppo_settings,
 )

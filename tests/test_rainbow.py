@@ -1,12 +1,569 @@
-"""Rainbow: say what these tests hold."""
+"""Rainbow: projections, errors, noisy layers and the agent, against slow references."""
 
+import math
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from random import Random
+
+import numpy as np
 import pytest
 import torch
+from fuzz import assert_held
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
-from literate_rl.rainbow import rainbow_mean
+from literate_rl.agents import make_envs
+from literate_rl.dqn import EpsilonGreedy
+from literate_rl.evaluation import evaluate
+from literate_rl.rainbow import (
+    LogitsOf,
+    NoisyLinear,
+    Rainbow,
+    RainbowConfig,
+    RainbowNetwork,
+    RainbowPolicy,
+    categorical_error,
+    factorised_noise,
+    make_rainbow_policy,
+    project_distribution,
+    project_distribution_loop,
+    rainbow_error,
+    rainbow_settings,
+)
+from literate_rl.replay import Batch
+from literate_rl.workshop.runs import Run, fit, flat_env, load
+
+seeds = st.integers(0, 9999)
 
 
-@pytest.mark.equation("rainbow-mean")
-def test_the_mean_is_the_sum_over_the_number() -> None:
-    x = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)
-    assert rainbow_mean(x).item() == 3.0
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+# --- The projection ------------------------------------------------------------------
+
+
+def exact_projection(prob, reward, discount, low, high):
+    """Share out mass with fractions of integers: nothing is rounded."""
+    low, high = Fraction(low), Fraction(high)
+    atoms = len(prob)
+    spacing = (high - low) / (atoms - 1)
+    result = [Fraction(0)] * atoms
+    for k, mass in enumerate(prob):
+        value = Fraction(reward) + Fraction(discount) * (low + k * spacing)
+        place = (min(max(value, low), high) - low) / spacing
+        for j in range(atoms):
+            # A hat over each atom: 1 at the atom, 0 one spacing away.
+            result[j] += Fraction(mass) * max(Fraction(0), 1 - abs(place - j))
+    return [float(x) for x in result]
+
+
+def distributions(size, seed, dtype=torch.float64):
+    g = generator(seed)
+    batch, atoms = size
+    prob = (3 * torch.randn(batch, atoms, generator=g, dtype=dtype)).softmax(-1)
+    reward = 4 * torch.randn(batch, generator=g, dtype=dtype)
+    discount = torch.rand(batch, generator=g, dtype=dtype)
+    # Some have ended, some keep their place, some are moved by whole spacings.
+    kind = torch.randint(4, (batch,), generator=g)
+    discount = discount.masked_fill(kind == 0, 0.0).masked_fill(kind == 1, 1.0)
+    reward = torch.where(kind == 1, reward.round(), reward)
+    return prob, reward, discount
+
+
+sizes = st.tuples(st.integers(1, 6), st.integers(2, 21))
+
+
+@pytest.mark.equation("shifted-atom")
+@pytest.mark.equation("projection")
+@given(sizes, seeds)
+def test_the_projection_is_that_of_exact_fractions(size, seed) -> None:
+    data = distributions(size, seed)
+    expected = [
+        exact_projection(p, r, d, -3, 5)
+        for p, r, d in zip(*(x.tolist() for x in data), strict=True)
+    ]
+    expected = torch.tensor(expected, dtype=torch.float64)
+    for form in (project_distribution, project_distribution_loop):
+        torch.testing.assert_close(form(*data, -3.0, 5.0), expected)
+
+
+@pytest.mark.equation("atom-position")
+@given(sizes, seeds, st.floats(-5, 5), st.floats(0.1, 20))
+def test_the_kernel_is_the_loop(size, seed, low, width) -> None:
+    data = distributions(size, seed)
+    torch.testing.assert_close(
+        project_distribution(*data, low, low + width),
+        project_distribution_loop(*data, low, low + width),
+    )
+
+
+@given(sizes, seeds)
+def test_no_mass_is_lost_and_none_is_negative(size, seed) -> None:
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        result = project_distribution(*distributions(size, seed, dtype), -3.0, 5.0)
+        assert result.dtype == dtype
+        assert (result >= 0).all()
+        assert (result.sum(-1) - 1).abs().max() < tolerance
+
+
+@given(sizes, seeds)
+def test_the_mean_is_kept_as_long_as_nothing_leaves_the_support(size, seed) -> None:
+    prob, _, discount = distributions(size, seed)
+    low, high = -3.0, 5.0
+    # What is paid keeps every atom inside the support.
+    room = (1 - discount) * torch.rand(len(discount), dtype=torch.float64)
+    reward = (1 - discount) * low + room * (high - low)
+    atoms = torch.linspace(low, high, prob.shape[1], dtype=torch.float64)
+    result = project_distribution(prob, reward, discount, low, high)
+    torch.testing.assert_close(result @ atoms, reward + discount * (prob @ atoms))
+
+
+def test_a_distribution_that_is_moved_by_whole_spacings_keeps_its_shape() -> None:
+    # Here rounding down and rounding up agree, and mass vanishes in many programs.
+    prob = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.0]])
+    one = torch.ones(1)
+    moved = project_distribution(prob, one, one, 0.0, 4.0)
+    torch.testing.assert_close(moved, torch.tensor([[0.0, 0.1, 0.2, 0.3, 0.4]]))
+    # At the upper end the support is over, and what would leave it stays there.
+    moved = project_distribution(prob, 2 * one, one, 0.0, 4.0)
+    torch.testing.assert_close(moved, torch.tensor([[0.0, 0.0, 0.1, 0.2, 0.7]]))
+
+
+def test_after_a_termination_all_mass_is_at_the_reward() -> None:
+    prob = torch.full((3, 11), 1 / 11)
+    reward = torch.tensor([2.0, 2.5, 99.0])
+    result = project_distribution(prob, reward, torch.zeros(3), 0.0, 10.0)
+    expected = torch.zeros(3, 11)
+    expected[0, 2], expected[1, 2], expected[1, 3], expected[2, 10] = 1, 0.5, 0.5, 1
+    torch.testing.assert_close(result, expected)
+
+
+def test_a_projection_has_no_gradient_and_changes_no_argument() -> None:
+    prob, reward, discount = distributions((4, 7), 1)
+    prob.requires_grad_()
+    kept = [x.clone() for x in (prob, reward, discount)]
+    result = project_distribution(prob, reward, discount, -3.0, 5.0)
+    assert not result.requires_grad
+    result.zero_()
+    assert all(map(torch.equal, (prob, reward, discount), kept))
+
+
+@pytest.mark.parametrize("name", ["prob", "reward", "discount"])
+def test_what_is_not_a_number_is_named(name) -> None:
+    data = dict(
+        zip(("prob", "reward", "discount"), distributions((3, 5), 0), strict=True)
+    )
+    data[name] = data[name].clone()
+    data[name].view(-1)[1] = math.nan
+    with pytest.raises(ValueError, match=name):
+        project_distribution(**data, value_min=0.0, value_max=1.0)
+
+
+def test_atoms_that_do_not_rise_or_are_alone_are_refused() -> None:
+    one = torch.ones(1)
+    with pytest.raises(ValueError, match="value_min"):
+        project_distribution(torch.ones(1, 3) / 3, one, one, 1.0, 1.0)
+    with pytest.raises(ValueError, match="two atoms"):
+        project_distribution(torch.ones(1, 1), one, one, 0.0, 1.0)
+
+
+# --- The error -----------------------------------------------------------------------
+
+
+@pytest.mark.equation("categorical-error")
+@given(sizes, seeds)
+def test_the_error_is_the_kl_divergence_and_its_gradient_the_difference(
+    size, seed
+) -> None:
+    target = distributions(size, seed)[0]
+    target[0, 0] = 0
+    target = target / target.sum(-1, keepdim=True)
+    logit = torch.randn(size, generator=generator(seed), dtype=torch.float64)
+    logit.requires_grad_()
+    error = categorical_error(logit.log_softmax(-1), target)
+    slow = [
+        sum(t * math.log(t / p) for t, p in zip(ts, ps, strict=True) if t > 0)
+        for ts, ps in zip(target.tolist(), logit.softmax(-1).tolist(), strict=True)
+    ]
+    torch.testing.assert_close(error.tolist(), slow)
+    (grad,) = torch.autograd.grad(error.sum(), logit)
+    torch.testing.assert_close(grad, logit.detach().softmax(-1) - target)
+
+
+def test_a_network_that_is_sure_of_the_wrong_atom_can_unlearn() -> None:
+    target = torch.tensor([[1.0, 0.0, 0.0]])
+    for sure in (15.0, 50.0, 1000.0):
+        logit = torch.tensor([[0.0, 0.0, sure]], requires_grad=True)
+        error = categorical_error(logit.log_softmax(-1), target)
+        (grad,) = torch.autograd.grad(error.sum(), logit)
+        assert grad[0, 2] > 0.99
+        assert grad[0, 0] < -0.99
+
+
+def test_what_the_target_finds_impossible_may_be_impossible() -> None:
+    log_prob = torch.tensor([[0.0, -math.inf]])
+    assert categorical_error(log_prob, torch.tensor([[1.0, 0.0]])).item() == 0
+    with pytest.raises(ValueError, match="log_prob"):
+        categorical_error(log_prob, torch.tensor([[0.5, 0.5]]))
+
+
+# --- Noisy layers --------------------------------------------------------------------
+
+
+def materialised(layer, noise):
+    """Return the weights and biases of one row of noise."""
+    inputs = layer.mean.in_features
+    into, out = noise[:inputs], noise[inputs:]
+    weight = layer.mean.weight + layer.deviation.weight * torch.outer(out, into)
+    return weight, layer.mean.bias + layer.deviation.bias * out
+
+
+@pytest.mark.equation("noisy-layer")
+@given(st.integers(1, 5), st.integers(1, 6), st.integers(1, 6), seeds)
+def test_a_noisy_layer_is_a_layer_with_random_weights(batch, n, m, seed) -> None:
+    torch.manual_seed(seed)
+    layer = NoisyLinear(n, m).double()
+    for parameter in layer.deviation.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(batch, n, dtype=torch.float64)
+    noise = factorised_noise(1, batch, n + m, generator(seed))[0].double()
+    slow = [
+        weight @ row + bias
+        for row, (weight, bias) in zip(
+            x, (materialised(layer, eta) for eta in noise), strict=True
+        )
+    ]
+    torch.testing.assert_close(layer(x, noise), torch.stack(slow))
+    # One noise for all rows makes the same weights for all.
+    same = factorised_noise(1, 1, n + m, generator(seed))[0].double()
+    torch.testing.assert_close(layer(x, same[0]), layer(x, same.expand(batch, -1)))
+    # Without noise the mean weights are left.
+    plain = nn.functional.linear(x, layer.mean.weight, layer.mean.bias)
+    assert torch.equal(layer(x, 0.0), plain)
+    assert torch.equal(layer(x, 0 * noise), plain)
+
+
+@pytest.mark.equation("factorised-noise")
+def test_the_noise_of_the_weights_has_rank_one() -> None:
+    torch.manual_seed(0)
+    layer = NoisyLinear(8, 8)
+    noise = factorised_noise(1, 1, 16, generator())[0, 0]
+    weight, _ = materialised(layer, noise)
+    noise_of_weights = (weight - layer.mean.weight) / layer.deviation.weight
+    assert torch.linalg.matrix_rank(noise_of_weights) == 1
+    # Each is a signed root of a normal number.
+    normal = torch.randn(1, 1, 16, generator=generator())[0, 0]
+    expected = [math.copysign(math.sqrt(abs(x)), x) for x in normal.tolist()]
+    torch.testing.assert_close(noise, torch.tensor(expected))
+
+
+@pytest.mark.equation("noisy-start")
+def test_the_deviations_start_as_in_the_paper() -> None:
+    torch.manual_seed(0)
+    layer = NoisyLinear(512, 51)
+    for parameter in layer.deviation.parameters():
+        assert torch.equal(parameter, torch.full_like(parameter, 0.5 / 512**0.5))
+    for parameter in layer.mean.parameters():
+        assert parameter.abs().max() <= 512**-0.5
+        assert parameter.abs().max() > 0.9 * 512**-0.5
+        assert abs(parameter.mean()) < 0.3 * 512**-0.5
+
+
+def test_the_outputs_are_spread_as_the_deviations_say() -> None:
+    torch.manual_seed(0)
+    layer = NoisyLinear(4, 3)
+    for parameter in layer.deviation.parameters():
+        nn.init.uniform_(parameter, 0.1, 1.0)
+    x = torch.randn(4)
+    noise = factorised_noise(1, 200_000, 7, generator())[0]
+    with torch.no_grad():
+        out = layer(x.expand(len(noise), -1), noise)
+    weight, bias = layer.deviation.weight, layer.deviation.bias
+    # E f(η)² = E|η| = √(2/π); the noise of different inputs is independent.
+    unit = math.sqrt(2 / math.pi)
+    variance = unit * (unit * (weight * x).square().sum(1) + bias.square())
+    torch.testing.assert_close(out.mean(0), layer(x, 0.0), atol=0.02, rtol=0)
+    torch.testing.assert_close(out.var(0), variance, rtol=0.03, atol=0)
+
+
+def test_rows_of_a_batch_have_noise_of_their_own_and_the_layer_keeps_none() -> None:
+    torch.manual_seed(0)
+    layer = NoisyLinear(4, 3)
+    assert not list(layer.buffers())
+    x = torch.ones(5, 4)
+    out = layer(x, factorised_noise(1, 5, 7, generator())[0])
+    assert len({tuple(row) for row in out.tolist()}) == 5
+
+
+# --- Networks and policies -----------------------------------------------------------
+
+
+def spaces_of(env="CartPole-v1"):
+    envs = make_envs(env, 1)
+    return envs.single_observation_space, envs.single_action_space
+
+
+KINDS = [
+    {"num_atoms": k, "dueling": d, "noisy": n}
+    for k in (1, 5)
+    for d in (False, True)
+    for n in (False, True)
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_are_means_and_greedy_actions_the_best_of_them(kind) -> None:
+    torch.manual_seed(0)
+    policy = make_rainbow_policy(*spaces_of(), hidden=16, **kind)
+    obs = torch.randn(3, 6, 4)
+    value = policy(obs)
+    assert value.shape == (3, 6, 2)
+    if policy.distributional:
+        prob = policy.log_prob(obs).exp()
+        torch.testing.assert_close(prob.sum(-1), torch.ones(3, 6, 2))
+        atoms = [0.0, 25.0, 50.0, 75.0, 100.0]
+        slow = sum(prob[..., k] * x for k, x in enumerate(atoms))
+        torch.testing.assert_close(value, slow)
+    assert torch.equal(policy.act(obs, 0.0), value.argmax(-1))
+    torch.testing.assert_close(policy.value(obs), value.amax(-1))
+    noise = policy.noise(3, 6, generator())
+    assert policy.act(obs, noise).shape == (3, 6)
+
+
+@pytest.mark.equation("dueling-logits")
+def test_dueling_logits_are_the_same_if_all_advantages_grow_alike() -> None:
+    torch.manual_seed(0)
+    network = RainbowNetwork(4, 3, 5, 16, dueling=True, noisy=False, sigma=0.5)
+    obs = torch.randn(7, 4)
+    before = network(obs, 0.0)
+    row = network.layers[-1](
+        torch.relu(network.layers[0](torch.relu(network.first(obs))))
+    ).view(7, 4, 5)
+    # The mean over the actions is the value's logit, for each atom.
+    torch.testing.assert_close(before.mean(1), row[:, 0])
+    with torch.no_grad():
+        network.layers[-1].bias.view(4, 5)[1:] += torch.randn(5)
+    torch.testing.assert_close(network(obs, 0.0), before)
+
+
+def test_probabilities_of_a_foreign_network_become_logits() -> None:
+    torch.manual_seed(0)
+    own = RainbowNetwork(4, 2, 5, 16, dueling=True, noisy=False, sigma=0.5)
+
+    class Foreign(nn.Module):
+        def forward(self, obs):
+            return own(obs, 0.0).softmax(-1)
+
+    policies = [
+        RainbowPolicy(network, EpsilonGreedy(2), 0.0, 100.0)
+        for network in (own, LogitsOf(Foreign(), 2, 5))
+    ]
+    obs = torch.randn(7, 4)
+    for method in ("log_prob", "value"):
+        torch.testing.assert_close(*(getattr(p, method)(obs) for p in policies))
+    losses = [
+        rainbow_error(policy, policies[0], batch_of(), generator()).loss
+        for policy in policies
+    ]
+    torch.testing.assert_close(*losses)
+
+
+def test_a_noise_that_is_held_lasts_for_some_steps() -> None:
+    torch.manual_seed(0)
+    policy = make_rainbow_policy(*spaces_of(), hidden=8, hold=4)
+    noise = policy.noise(10, 3, generator())[..., : policy.noise_size]
+    assert noise.shape[:2] == (10, 3)
+    for start in (0, 4, 8):
+        held = noise[start : start + 4]
+        assert (held == held[0]).all()
+    assert not torch.equal(noise[3], noise[4])
+    assert not torch.equal(noise[0, 0], noise[0, 1]), "one for each environment"
+
+
+def test_noise_makes_a_noisy_policy_try_other_actions() -> None:
+    torch.manual_seed(0)
+    policy = make_rainbow_policy(*spaces_of(), sigma=0.5)
+    assert policy.actions.epsilon == 0
+    obs = torch.randn(1, 4).expand(500, -1)
+    share = policy.act(obs, policy.noise(1, 500, generator())[0]).float().mean()
+    assert 0.005 < share < 0.995
+    # Without noisy layers it is the chance of a blind action.
+    policy = make_rainbow_policy(*spaces_of(), noisy=False)
+    assert isinstance(policy.actions, EpsilonGreedy)
+    policy.actions.epsilon = 0.0
+    assert len(set(policy.act(obs, policy.noise(1, 500, generator())[0]).tolist())) == 1
+    policy.actions.epsilon = 1.0
+    assert len(set(policy.act(obs, policy.noise(1, 500, generator())[0]).tolist())) == 2
+
+
+# --- The error of a batch ------------------------------------------------------------
+
+
+def batch_of(size=8, seed=0):
+    g = generator(seed)
+    return Batch(
+        torch.randn(size, 4, generator=g),
+        torch.randint(2, (size,), generator=g),
+        torch.rand(size, generator=g),
+        torch.randn(size, 4, generator=g),
+        0.9 * (torch.rand(size, generator=g) > 0.3).float(),
+        torch.ones(size),
+        torch.arange(size),
+    )
+
+
+@pytest.mark.equation("rainbow-target")
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("num_atoms", [1, 5])
+def test_the_error_of_a_batch_is_computed_sample_by_sample(double, num_atoms) -> None:
+    kind = {"hidden": 16, "num_atoms": num_atoms, "value_max": 4.0, "noisy": False}
+    torch.manual_seed(0)
+    policy, older = (make_rainbow_policy(*spaces_of(), **kind) for _ in range(2))
+    batch = batch_of()
+    found = rainbow_error(policy, older, batch, generator(), double)
+    assert not found.td_error.requires_grad
+    for i in range(len(batch.action)):
+        obs, next_obs = batch.obs[i : i + 1], batch.next_obs[i : i + 1]
+        action = batch.action[i]
+        best = (policy if double else older)(next_obs)[0].argmax()
+        if num_atoms == 1:
+            aim = batch.reward[i] + batch.discount[i] * older(next_obs)[0, best]
+            gap = abs((policy(obs)[0, action] - aim).item())
+            loss = 0.5 * gap**2 if gap < 1 else gap - 0.5
+        else:
+            prob = older.log_prob(next_obs)[0, best].exp().tolist()
+            aim = exact_projection(
+                prob, batch.reward[i].item(), batch.discount[i].item(), 0, 4
+            )
+            own = policy.log_prob(obs)[0, action].tolist()
+            loss = gap = sum(
+                t * (math.log(t) - p) for t, p in zip(aim, own, strict=True) if t > 0
+            )
+        assert found.loss[i].item() == pytest.approx(loss, abs=1e-5)
+        assert abs(found.td_error[i].item()) == pytest.approx(gap, abs=1e-5)
+        expected = policy(obs)[0, action].item()
+        assert found.value[i].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_target_network_has_noise_of_its_own() -> None:
+    seen = []
+
+    class Spy(nn.Module):
+        num_actions, num_atoms, noise_sizes = 2, 1, (3,)
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(()))
+
+        def forward(self, obs, noise):
+            seen.append(noise)
+            return self.weight + obs.new_zeros(len(obs), 2, 1)
+
+    policies = [RainbowPolicy(Spy(), EpsilonGreedy(2), 0.0, 1.0) for _ in range(2)]
+    rainbow_error(*policies, batch_of(), generator())
+    assert len(seen) == 3
+    assert all(noise.shape == (3,) for noise in seen)
+    for i in range(3):
+        assert not torch.equal(seen[i], seen[i - 1])
+
+
+# --- The agent -----------------------------------------------------------------------
+
+SHORT = {
+    "total_steps": 600,
+    "learning_starts": 100,
+    "hidden": 16,
+    "num_atoms": 11,
+    "log_interval": 100,
+    "checkpoint_interval": 2,
+}
+
+
+def agent(env="CartPole-v1", **changes):
+    config = RainbowConfig(**{**SHORT, **changes})
+    envs = make_envs(partial(flat_env, env), config.num_envs)
+    torch.manual_seed(config.seed)
+    names = "hidden", "num_atoms", "value_min", "value_max", "dueling", "noisy", "hold"
+    policy = make_rainbow_policy(
+        envs.single_observation_space,
+        envs.single_action_space,
+        **{name: getattr(config, name) for name in names},
+    )
+    return Rainbow(policy, envs, config)
+
+
+PARTS = [
+    {},
+    {"num_atoms": 1},
+    {"noisy": False},
+    {"dueling": False},
+    {"double": False},
+    {"num_steps": 1},
+    {"alpha": 0.0},
+]
+
+
+@pytest.mark.parametrize("without", PARTS)
+def test_each_part_can_be_taken_away(without) -> None:
+    learner = agent(**without)
+    before = [x.clone() for x in learner.policy.parameters()]
+    history = fit(learner, progress=False)
+    assert math.isfinite(history[-1]["losses/loss"])
+    changed = [
+        not torch.equal(a, b)
+        for a, b in zip(before, learner.policy.parameters(), strict=True)
+    ]
+    assert all(changed)
+
+
+def test_a_resumed_run_is_the_same_run(tmp_path) -> None:
+    whole = agent()
+    fit(whole, progress=False)
+
+    with Run(tmp_path / "run") as run:
+        stopped = agent()
+        for _ in range(4):
+            stopped.iterate()
+        run.save(stopped)
+    resumed = agent()
+    with Run(tmp_path / "run", resume=True) as run:
+        run.restore(resumed)
+        assert resumed.step == 400
+        fit(resumed, run, progress=False)
+    pairs = zip(whole.policy.parameters(), resumed.policy.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
+    # And what is loaded from the directory acts like it.
+    loaded = load(tmp_path / "run")
+    assert np.array_equal(
+        evaluate(loaded, "CartPole-v1", 3), evaluate(whole.policy, "CartPole-v1", 3)
+    )
+
+
+def test_settings_are_known_for_some_environments() -> None:
+    assert rainbow_settings("CartPole-v1").total_steps == 30_000
+    assert rainbow_settings("something/else") == RainbowConfig()
+    assert replace(rainbow_settings("CartPole-v1"), noisy=False).noisy is False
+
+
+def test_signatures_hold() -> None:
+    # The two ends must rise, which a signature cannot say.
+    ends = {"value_min": lambda: -1.0, "value_max": lambda: 2.0}
+    for form in (project_distribution, project_distribution_loop):
+        assert assert_held(form, Random(0), **ends) > 50
+    assert assert_held(factorised_noise, Random(0)) > 50
+    layer = NoisyLinear(2, 3)
+    x = {"x": lambda: torch.ones(4, 2), "noise": lambda: torch.ones(4, 5)}
+    for name in x:
+        others = {key: value for key, value in x.items() if key != name}
+        for wrong in (torch.ones(4, 2).int(), None, "noise", [1.0]):
+            arguments = {key: value() for key, value in others.items()}
+            with pytest.raises((TypeError, ValueError), match=name):
+                layer(**arguments, **{name: wrong})
+    log_prob = torch.zeros(4, 3).log_softmax(-1)
+    assert torch.equal(categorical_error(log_prob, log_prob.exp()), torch.zeros(4))
+    for wrong in (torch.ones(4, 2), torch.ones(4), torch.ones(4, 3).int(), None):
+        with pytest.raises((TypeError, ValueError), match="target"):
+            categorical_error(log_prob, wrong)

@@ -35,7 +35,7 @@ from torch import nn
 
 import literate_rl
 from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_ppo import make_hybrid_policy
+from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.policies import make_policy
 from literate_rl.ppg import make_phasic_policy
 from literate_rl.workshop.runs import (

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
+import textwrap
+import warnings
 from collections import namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import treetensor.torch as ttorch
 from gymnasium import spaces
+from torch.distributions import Categorical, Normal
 
 import literate_rl
 from literate_rl import (
@@ -49,6 +54,10 @@ PLACES = {
     "off_policy": "vtrace_data vtrace_error_continuous_action "
     "vtrace_error_discrete_action",
     "impala": "IMPALAConfig VTraceLearner",
+    # The page of contracts has no names but those of its families and of its examples.
+    "contracts": "CONTRACTS check_model QNetwork DuelingQNetwork CategoricalQNetwork "
+    "DeterministicActor ProbabilityActor CategoricalActor SquashedGaussianActor "
+    "StateValue ActionValue",
     "workshop.ding": "IMPALAPolicy",
 }
 
@@ -238,3 +247,79 @@ def test_impala_as_documented() -> None:
     assert documented <= set(policy.monitor_vars_learn())
     assert all(np.isscalar(number) for number in info.values())
     assert policy.forward_eval(obs)[1]["action"].shape == ()
+
+
+# --- Contracts ------------------------------------------------------------------------
+
+FAMILIES = (
+    "DQN DQNPer DQNApex RAINBOW DDPG DDPGPer DDPGApex HDDPG TD3 A2C PPO A3C IMPALA SAC"
+)
+# What the contract page's twelve examples come to: they pass, they pass after the
+# change in words, or the checker refuses them for these rows.
+EXAMPLES = {
+    "DQN QNet": "sizes",
+    "dueling QNet": "",
+    "RAINBOW QNet": "sizes",
+    "DDPG Actor": "indented",
+    "DDPG ActorDiscrete": "",
+    "DDPG Critic": "",
+    "A2C Actor": "M47 M41 M42",
+    "A2C ActorContiguous": "M42 M46 M46",
+    "A2C Critic": "",
+    "SAC Actor": "M40",
+    "SAC ActorContiguous": "M42 M46 M46",
+    "SAC Critic": "",
+}
+
+
+def examples_of_the_contract_page() -> dict[str, str]:
+    """Return the twelve classes as their page prints them, by family and name."""
+    chapter = Path(__file__).parents[1] / "chapters" / "contracts.py"
+    text = chapter.read_text("utf-8").partition('MACHIN = """\n')[2].partition('"""')[0]
+    return dict(re.findall(r"^### ([^\n]+)\n(.+?)(?=^###|\Z)", text, re.M | re.S))
+
+
+def test_every_family_of_the_contract_page_has_its_contract() -> None:
+    assert set(FAMILIES.split()) | {"Dueling"} == set(literate_rl.CONTRACTS)
+
+
+def test_all_twelve_examples_are_on_the_page() -> None:
+    assert list(examples_of_the_contract_page()) == list(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_of_the_contract_page(name: str) -> None:
+    text, outcome = examples_of_the_contract_page()[name], EXAMPLES[name]
+    if outcome == "indented":
+        first, _, methods = text.partition("\n")
+        text = f"{first}\n{textwrap.indent(methods, '    ')}"
+    names = {"t": torch, "nn": torch.nn, "softplus": torch.nn.functional.softplus}
+    names |= {"Categorical": Categorical, "Normal": Normal}
+    exec(text.replace("super(Actor, self)", "super()"), names)
+
+    family, title = name.replace("dueling", "Dueling").split()
+    box = spaces.Box(-2.0, 2.0, (2,))
+    discrete = title in ("QNet", "ActorDiscrete") or name in ("A2C Actor", "SAC Actor")
+    state = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    states = {"state": state}
+    if family == "Dueling":
+        states = {"some_state": state}
+    sizes = (8 if outcome == "sizes" else 4, 2, 2.0)
+    if outcome == "sizes":
+        states["state2"] = state.flip(0)
+    built = names[title]
+    wanted = len(inspect.signature(built).parameters)
+    part = {"Q": "qnet", "A": "actor", "C": "critic"}[title[0]]
+    torch.manual_seed(0)
+    model = built(*sizes[: 2 if title == "QNet" else wanted])
+    space = spaces.Discrete(2) if discrete else box
+    rows: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            literate_rl.check_model(
+                family, **{part: model}, states=states, action_space=space
+            )
+        except literate_rl.ContractError as error:
+            rows = [x.rule.row for x in error.broken]
+    assert rows == (outcome.split() if outcome.startswith("M") else [])

@@ -53,9 +53,12 @@ from literate_rl.workshop.signatures import (
     Int,
     NonNegative,
     Positive,
+    at_least,
+    below,
     check_finite,
-    check_index,
+    check_that,
     checked,
+    finite,
     plan_for,
 )
 
@@ -1055,7 +1058,36 @@ def test_what_is_changed_in_an_illegal_call():
     ("index", "came"), [([0, 3], "0..3"), ([-1, 2], "-1..2"), ([7, 7], "7..7")]
 )
 def test_an_index_out_of_range_is_named(index, came):
+    @checked
+    def choose(
+        logit: Float[Tensor, "B N"], action: Annotated[Int[Tensor, "B"], below("N")]
+    ) -> None: ...
+
     message = f"action must lie in 0..2, got {came}"
     with pytest.raises(ValueError, match=re.escape(message)):
-        check_index(3, action=torch.tensor(index))
-    check_index(3, action=torch.tensor([0, 2]), other=torch.tensor([[1]]))
+        choose(torch.zeros(2, 3), torch.tensor(index))
+    choose(torch.zeros(2, 3), torch.tensor([0, 2]))
+    with pytest.raises(ValueError, match=r"action must have shape \(B,\)"):
+        choose(torch.zeros(2, 3), torch.tensor([7]))  # the shape is looked at first
+
+
+def test_rules_follow_what_they_are_rules_for():
+    @checked
+    def mean(x: Annotated[Float[np.ndarray, "n"], at_least(2, "2 seeds"), finite]): ...
+
+    mean(np.ones(2))
+    for x, message in (
+        (np.ones(1), "x must hold at least 2 seeds, got 1"),
+        (np.array([1.0, np.nan]), "x must be finite"),
+        (np.ones((2, 2)), "x must have shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mean(x)
+    with pytest.raises(TypeError, match="x must be a"):
+        mean([1.0, 2.0])
+
+
+def test_what_must_hold_is_said_in_words():
+    check_that(True, "never said")
+    with pytest.raises(ValueError, match="a must be b"):
+        check_that(torch.tensor(False), "a must be b")

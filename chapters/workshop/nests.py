@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import itemgetter
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.workshop.signatures import check_index, checked
+from literate_rl.workshop.signatures import Fault, below, check_finite, checked
 
 __all__ = [
     "as_space",
@@ -148,17 +148,16 @@ def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
 
 # %% tags=["export"]
 @checked
-def check_spec(**specs: spaces.Space[Any]) -> None:
-    """Raise ``TypeError`` unless specifications are nests of Box and Discrete."""
-    for name, spec in specs.items():
-        found = list(leaves(spec))
-        if not found or not all(
-            isinstance(x, spaces.Box | spaces.Discrete) for x in found
-        ):
-            raise TypeError(
-                f"{name} must be a nest (Tuple, Dict) of Box and Discrete spaces of "
-                f"Gymnasium with at least one leaf, got {spec}"
-            )
+def is_spec(name: str, spec: Any, sizes: Any) -> Fault | None:
+    """Find a fault in what is no nest of Box and Discrete."""
+    found = list(leaves(spec))
+    if found and all(isinstance(x, spaces.Box | spaces.Discrete) for x in found):
+        return None
+    expected = "be a nest (Tuple, Dict) of Box and Discrete with at least one leaf"
+    return Fault(TypeError, name, expected, spec)
+
+
+Spec = Annotated[spaces.Space[Any], is_spec]
 
 
 def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
@@ -304,8 +303,28 @@ def vector_size(space: Any) -> int:
 
 def rows_of(table: Tensor, index: Tensor, name: str) -> Tensor:
     """Return a table's rows at an index; name the index if one is out of range."""
-    check_index(len(table), **{name: index})
+    if fault := below(len(table))(name, index, {}):
+        raise fault.error()
     return table[index]
+
+
+def one_each(name: str, mask: Tensor, sizes: Any) -> Fault | None:
+    """Find a fault in a mask that has not exactly one argument in each row."""
+    count = mask.sum(-1)
+    rows = (count != 1).nonzero().flatten().tolist()[:8]
+    came = f"{count[rows].tolist()} in rows {rows}; use mask_args instead"
+    expected = "have exactly one argument in each row"
+    return Fault(ValueError, name, expected, came) if rows else None
+
+
+def check_policy(name: str, prob: Tensor, mu: Tensor, log_sigma: Tensor) -> None:
+    """Raise if numbers describe no policy. A logit of minus infinity is legal."""
+    numbers = {
+        f"the softmax of {name}.action_type": prob,
+        f"{name}.action_args.mu": mu,
+        f"the logarithm of {name}.action_args.sigma": log_sigma,
+    }
+    check_finite(torch.cat([*numbers.values()], -1), **numbers)
 
 
 # %% [markdown]

@@ -891,11 +891,13 @@ def reason(error: Exception) -> str:
     return f"{type(first).__name__}: {sentence}"
 
 
-def load(path: str | Path) -> Any:
+def load(path: str | Path, **models: Any) -> Any:
     """Return the policy that a checkpoint holds, ready to act.
 
     Args:
         path: A checkpoint, or the directory of a run.
+        models: Models of your own that the policy was trained with, by their names, for
+            instance ``qnet``. They get their weights back.
 
     Returns:
         The policy, an ``nn.Module`` in evaluation mode on the CPU.
@@ -903,21 +905,28 @@ def load(path: str | Path) -> Any:
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged or not a checkpoint of this package, or
-            holds no policy that it can build.
+            holds no policy that it can build, or not with these models.
     """
     path = Path(path)
     state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
     try:
         name, arguments = state["policy"]["recipe"]
         weights = state["policy"]["weights"]
-    except (LookupError, TypeError, ValueError) as error:
+        wanted = arguments.get("models", {})
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no policy") from error
     # Only functions that build policies may be called by a file.
     package = import_module("literate_rl")
     if name not in package.__all__ or not re.fullmatch(r"make_(\w+_)?policy", name):
         raise ValueError(f"{path} wants {name!r}, which builds no policy here")
+    # A class of the user's is no business of a file: he brings it himself.
+    if set(models) != set(wanted):
+        pass_ = ", ".join(f"{key}={wanted[key]}(...)" for key in wanted) or "no models"
+        given = ", ".join(models) or "none"
+        raise ValueError(f"{path} must be loaded with {pass_}, got {given}")
     try:
-        policy = getattr(package, name)(**arguments)
+        rest = {key: x for key, x in arguments.items() if key != "models"}
+        policy = getattr(package, name)(**rest, **models)
         policy.load_state_dict(weights)
     except Exception as error:
         message = f"{path} holds a policy that cannot be built: {reason(error)}"

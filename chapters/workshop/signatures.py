@@ -64,9 +64,12 @@ __all__ = [
     "Int",
     "NonNegative",
     "Positive",
+    "at_least",
+    "below",
     "check_finite",
-    "check_index",
+    "check_that",
     "checked",
+    "finite",
     "plan_for",
 ]
 
@@ -376,6 +379,8 @@ def check_for(hint: Any) -> Check:
         return anything
     if origin in (Union, types.UnionType):
         return union_check(parts)
+    if origin is Annotated and all(map(callable, parts[1:])):
+        return ruled_check(check_for(parts[0]), parts[1:])
     if hasattr(hint, "dim_str"):
         return tensor_check(hint)
     if hint in (int, float):
@@ -779,6 +784,56 @@ assert len(messages) == 3, "three calls are refused"
 assert "(of reward)" in messages[2], "the third tells who fixed the size"
 
 # %% [markdown]
+# ## Rules of your own
+#
+# `Annotated[X, rule]` takes whatever `X` takes, if the rule finds no fault in it. A rule is a
+# check like all others. Three are needed often: indices lie below a size, an array is finite, and
+# a list is not too short. The numbers inside a tensor are read then, so keep rules to arguments
+# that are small or must be looked at anyway: an index that is too large would, on a GPU, end the
+# program with a message about a kernel.
+
+
+# %% tags=["export"]
+def ruled_check(whole: Check, rules: tuple[Check, ...]) -> Check:
+    """Return the check of ``Annotated[X, rule, ...]``."""
+
+    def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
+        faults = (one(name, x, sizes) for one in (whole, *rules))
+        return next((fault for fault in faults if fault), None)
+
+    return check
+
+
+def below(size: str | int) -> Check:
+    """Return the rule that integers lie below a size, a number or a dimension."""
+
+    def rule(name: str, x: Any, sizes: Sizes) -> Fault | None:
+        end = size if isinstance(size, int) else sizes[size][0]
+        low, high = (bound.item() for bound in x.aminmax())
+        inside = low >= 0 and high < end
+        expected, came = f"lie in 0..{end - 1}", f"{low}..{high}"
+        return None if inside else Fault(ValueError, name, expected, came)
+
+    return rule
+
+
+def finite(name: str, x: Any, sizes: Sizes) -> Fault | None:
+    """Find a fault in an array with NaN or infinity."""
+    fine = np.isfinite(x).all()
+    return None if fine else Fault(ValueError, name, "be finite", "NaN or infinity")
+
+
+def at_least(number: int, things: str = "one") -> Check:
+    """Return the rule that a list or an array holds so many things."""
+
+    def rule(name: str, x: Any, sizes: Sizes) -> Fault | None:
+        expected = f"hold at least {things}"
+        return Fault(ValueError, name, expected, len(x)) if len(x) < number else None
+
+    return rule
+
+
+# %% [markdown]
 # ## What a signature cannot say
 #
 # The numbers inside a tensor are not looked at. That would cost as much as many a loss, and
@@ -809,25 +864,14 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
 
 
 # %% [markdown]
-# Where numbers are indices, one that is too large is worth the look: on a GPU it would end
-# the program with a message about a kernel.
+# And what two arguments must be to each other stands in one line at the top of the function.
 
 
 # %% tags=["export"]
-def check_index(size: int, **indices: Tensor) -> None:
-    """Raise unless indices lie in 0 to ``size - 1``.
-
-    Args:
-        size: How many there are to choose from.
-        indices: Integers, by the name that a message should give them.
-
-    Raises:
-        ValueError: If an index is out of range.
-    """
-    for name, x in indices.items():
-        low, high = (bound.item() for bound in x.aminmax())
-        if low < 0 or high >= size:
-            raise ValueError(f"{name} must lie in 0..{size - 1}, got {low}..{high}")
+def check_that(holds: bool | np.bool_ | Tensor, words: str) -> None:
+    """Raise ``ValueError`` with these words unless something holds."""
+    if not holds:
+        raise ValueError(words)
 
 
 # %% [markdown]

@@ -109,7 +109,12 @@ def module_text(chapter: Path, notebook: NotebookNode, root: Path = ROOT) -> str
 
 # What these export, such as `Box` and `main`, serves those who write a chapter, or the
 # command line. In the package's own name space it would only be in the way.
-NOT_AT_THE_TOP = {"workshop.cli", "workshop.pictures", "workshop.signatures"}
+NOT_AT_THE_TOP = {
+    "workshop.cli",
+    "workshop.pictures",
+    "workshop.probes",
+    "workshop.signatures",
+}
 
 
 def names_text(modules: dict[str, str]) -> str:

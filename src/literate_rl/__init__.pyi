@@ -1,15 +1,13 @@
-# Generated from chapters/*.py (edit there); digest 02d19b3a948f684e
+# Generated from chapters/*.py (edit there); digest 2087a7f72f33a592
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
-    Ring as Ring,
     Rollout as Rollout,
     best_device as best_device,
     discounted_returns as discounted_returns,
     grade as grade,
     make_envs as make_envs,
     seed_everything as seed_everything,
-    tabular_values as tabular_values,
     true_successors as true_successors,
 )
 from .policy_gradient import (
@@ -17,6 +15,10 @@ from .policy_gradient import (
     categorical_log_prob as categorical_log_prob,
     optimal_baseline as optimal_baseline,
     policy_gradient_error as policy_gradient_error,
+)
+from .exact_values import (
+    Ring as Ring,
+    tabular_values as tabular_values,
 )
 from .evaluation import (
     Difference as Difference,
@@ -35,6 +37,7 @@ from .policies import (
     CategoricalActions as CategoricalActions,
     GaussianActions as GaussianActions,
     Policy as Policy,
+    RewardScaler as RewardScaler,
     RunningMoments as RunningMoments,
     make_actions as make_actions,
     make_policy as make_policy,
@@ -56,7 +59,6 @@ from .ppo_error import (
 from .ppo import (
     PPO as PPO,
     PPOConfig as PPOConfig,
-    RewardScaler as RewardScaler,
     Samples as Samples,
     ppo_settings as ppo_settings,
 )
@@ -67,9 +69,11 @@ from .hybrid_action import (
     sample_hybrid_action as sample_hybrid_action,
     select_args as select_args,
 )
-from .hybrid_ppo import (
+from .hybrid_policy import (
     HybridActions as HybridActions,
     make_hybrid_policy as make_hybrid_policy,
+)
+from .hybrid_ppo import (
     ppo_policy_error_hybrid as ppo_policy_error_hybrid,
     ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
 )
@@ -117,16 +121,50 @@ from .actors import (
     ActorsConfig as ActorsConfig,
     Census as Census,
     InProcess as InProcess,
+    RemoteLearner as RemoteLearner,
     SharedMemory as SharedMemory,
     Transport as Transport,
+    TransportConfig as TransportConfig,
     actors_settings as actors_settings,
     slot_layout as slot_layout,
 )
 from .contracts import (
-    contracts_mean as contracts_mean,
+    CONTRACTS as CONTRACTS,
+    ActionValue as ActionValue,
+    Broken as Broken,
+    ByName as ByName,
+    CategoricalActor as CategoricalActor,
+    CategoricalQNetwork as CategoricalQNetwork,
+    Contract as Contract,
+    ContractError as ContractError,
+    DeterministicActor as DeterministicActor,
+    DuelingQNetwork as DuelingQNetwork,
+    ProbabilityActor as ProbabilityActor,
+    QNetwork as QNetwork,
+    Result as Result,
+    Role as Role,
+    SquashedGaussianActor as SquashedGaussianActor,
+    StateSpec as StateSpec,
+    StateValue as StateValue,
+    check_model as check_model,
+    squashed_log_prob as squashed_log_prob,
+    state_spec as state_spec,
 )
 from .a2c import (
-    a2c_mean as a2c_mean,
+    A2C as A2C,
+    A3C as A3C,
+    A2CConfig as A2CConfig,
+    A3CConfig as A3CConfig,
+    ContractPolicy as ContractPolicy,
+    GradientLearner as GradientLearner,
+    GradientWorker as GradientWorker,
+    a2c_error as a2c_error,
+    a2c_gradient as a2c_gradient,
+    a2c_loss as a2c_loss,
+    a2c_settings as a2c_settings,
+    a3c_settings as a3c_settings,
+    gradient_layout as gradient_layout,
+    make_contract_policy as make_contract_policy,
 )
 from .replay import (
     Batch as Batch,
@@ -136,10 +174,35 @@ from .replay import (
     importance_weights as importance_weights,
 )
 from .dqn import (
-    dqn_mean as dqn_mean,
+    DQN as DQN,
+    DQNConfig as DQNConfig,
+    EpsilonGreedy as EpsilonGreedy,
+    FusedQError as FusedQError,
+    QError as QError,
+    double_q_target as double_q_target,
+    dqn_settings as dqn_settings,
+    dueling_q as dueling_q,
+    fused_q_error as fused_q_error,
+    linear_schedule as linear_schedule,
+    make_q_policy as make_q_policy,
+    polyak_update as polyak_update,
+    q_error as q_error,
+    q_target as q_target,
 )
 from .rainbow import (
-    rainbow_mean as rainbow_mean,
+    LogitsOf as LogitsOf,
+    NoisyLinear as NoisyLinear,
+    Rainbow as Rainbow,
+    RainbowConfig as RainbowConfig,
+    RainbowNetwork as RainbowNetwork,
+    RainbowPolicy as RainbowPolicy,
+    categorical_error as categorical_error,
+    factorised_noise as factorised_noise,
+    make_rainbow_policy as make_rainbow_policy,
+    project_distribution as project_distribution,
+    project_distribution_loop as project_distribution_loop,
+    rainbow_error as rainbow_error,
+    rainbow_settings as rainbow_settings,
 )
 from .workshop.nests import (
     as_space as as_space,
@@ -188,7 +251,12 @@ from .workshop.memory import (
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
     categorical_terms as categorical_terms,
+    chain_backward as chain_backward,
+    chain_layers as chain_layers,
+    chain_outputs as chain_outputs,
+    clip_gradient as clip_gradient,
     numpy_act as numpy_act,
+    project_atoms as project_atoms,
     reverse_scan as reverse_scan,
 )
 from .workshop.alf import (
@@ -211,4 +279,9 @@ from .workshop.ding import (
 from .workshop.cluster import (
     RayActors as RayActors,
     import_ray as import_ray,
+)
+from .workshop.training import (
+    Agent as Agent,
+    make_qnet_policy as make_qnet_policy,
+    train as train,
 )

@@ -1,15 +1,567 @@
-# Generated from chapters/a2c.py (edit there); digest 1c1e8336727506b8
+# Generated from chapters/a2c.py (edit there); digest d2f965d8692d8a94
 """A2C and A3C: one step on each rollout, and workers that send gradients."""
 
 from __future__ import annotations
 
-from torch import Tensor
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+from zlib import crc32
 
-__all__ = ["a2c_mean"]
+import numpy as np
+import torch
+from annotated_types import Ge
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from literate_rl.actors import (
+    Actor,
+    MakeTransport,
+    RemoteLearner,
+    TransportConfig,
+    Weights,
+    weights_of,
+)
+from literate_rl.advantages import gae
+from literate_rl.agents import Collector, Rollout
+from literate_rl.contracts import ByName, state_spec
+from literate_rl.policy_gradient import policy_gradient_error
+from literate_rl.workshop.nests import as_space, plain_space
+from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.signatures import (
+    Count,
+    Float,
+    Fraction,
+    Positive,
+    check_finite,
+    checked,
+)
+
+__all__ = [
+    "A2C",
+    "A3C",
+    "A2CConfig",
+    "A3CConfig",
+    "ContractPolicy",
+    "GradientLearner",
+    "GradientWorker",
+    "a2c_error",
+    "a2c_gradient",
+    "a2c_loss",
+    "a2c_settings",
+    "a3c_settings",
+    "gradient_layout",
+    "make_contract_policy",
+]
 
 
-def a2c_mean(x: Tensor) -> Tensor:
-    """Say what it means, its unit, its defaults and its source."""
-    # A comment is the text beside the line below it. This one computes
-    # {eq}`a2c-mean`.
-    return x.mean()
+class a2c_loss(NamedTuple):  # noqa: N801 (a name of the field, as ppo_loss)
+    """The three terms of A2C's loss."""
+
+    policy_loss: Tensor
+    value_loss: Tensor
+    entropy_loss: Tensor
+
+
+@checked
+def a2c_error(
+    log_prob: Float[Tensor, "*B"],
+    entropy: Float[Tensor, "*B"],
+    value: Float[Tensor, "*B"],
+    adv: Float[Tensor, "*B"],
+    target: Float[Tensor, "*B"],
+) -> a2c_loss:
+    """Compute the three terms of the loss, each a mean over all steps.
+
+    Args:
+        log_prob: Log-probabilities of the actions under the policy in training.
+        entropy: Its entropies.
+        value: Values of the critic in training.
+        adv: How much better than expected each action was. No gradient flows here.
+        target: Where the values are to go; no gradient either.
+
+    Source: Mnih et al. 2016, section 4 and algorithm S3.
+    """
+    # The actor: actions that went better than expected become more likely.
+    policy_loss = policy_gradient_error(log_prob, adv)
+    # The critic: the mean squared error, not half of it.
+    value_loss = (value - target.detach()).square().mean()
+    entropy_loss = entropy.mean()
+    check_finite(value_loss + entropy_loss, value=value, target=target, entropy=entropy)
+    return a2c_loss(policy_loss, value_loss, entropy_loss)
+
+
+@checked
+@dataclass(frozen=True)
+class A2CConfig:
+    """Settings of A2C. The defaults suit small tasks such as CartPole.
+
+    Attributes:
+        seed: Decides all that is random in the run, once the policy has its weights.
+        total_steps: Steps in the environments, all of them together.
+        num_envs: Environments that are stepped together.
+        num_steps: Steps of one rollout in each environment.
+        learning_rate: Learning rate of RMSProp at the start.
+        anneal: Whether the learning rate falls to zero in a straight line.
+        decay: How much of RMSProp's mean square a step leaves.
+        epsilon: What RMSProp adds to the root of the mean square.
+        gamma: Discount.
+        lambda_: Decay of the weights of longer returns in the advantage.
+        entropy_weight: Weight of the entropy bonus.
+        value_weight: Weight of the value loss.
+        max_grad_norm: Norm above which a gradient is clipped.
+        reward_scale: Factor of the rewards that are learned from.
+        checkpoint_interval: Iterations between checkpoints. The environments are reset
+            at each of them.
+    """
+
+    seed: Annotated[int, Ge(0)] = 1
+    total_steps: Count = 100_000
+    num_envs: Count = 8
+    num_steps: Count = 5
+    learning_rate: Positive = 1e-3
+    anneal: bool = True
+    decay: Fraction = 0.99
+    epsilon: Positive = 1e-5
+    gamma: Fraction = 0.99
+    lambda_: Fraction = 1.0
+    entropy_weight: float = 0.0
+    value_weight: float = 0.5
+    max_grad_norm: Positive = 0.5
+    reward_scale: Positive = 1.0
+    checkpoint_interval: Count = 500
+
+
+# Settings with which the agent has learned, by environment. What an entry leaves out is
+# the default.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"total_steps": 200_000, "decay": 0.999, "reward_scale": 0.1},
+}
+
+
+def a2c_settings(env: str) -> A2CConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return A2CConfig(**SETTINGS.get(env, {}))
+
+
+def a2c_gradient(
+    policy: Any, batch: Rollout, config: A2CConfig
+) -> tuple[tuple[Tensor, ...], dict[str, float]]:
+    """Return the gradient of a policy's loss on a rollout, and the three terms."""
+    # What the critic says about the states, and about where the steps led.
+    value = policy.value(batch.obs)
+    with torch.no_grad():
+        next_value = policy.value(batch.next_obs)
+
+    # Advantages and targets. With lambda 1 a target is {eq}`a2c-target`.
+    ends = batch.terminated, batch.truncated
+    reward = batch.reward * config.reward_scale
+    adv = gae(reward, value, next_value, *ends, config.gamma, config.lambda_)
+    # How likely the actions were, and how random the policy is.
+    log_prob, entropy = policy.evaluate_actions(batch.obs, batch.action)
+
+    # Phantom rows, which some environments put behind each episode, teach nothing.
+    columns = (log_prob, entropy, value, adv, adv + value)
+    loss = a2c_error(*(column[batch.real] for column in columns))
+    # The total {eq}`a2c-loss`.
+    total = loss.policy_loss + config.value_weight * loss.value_loss
+    total = total - config.entropy_weight * loss.entropy_loss
+
+    # The gradient is returned. It is added to nothing.
+    parameters = list(policy.parameters())
+    gradient = torch.autograd.grad(
+        total, parameters, allow_unused=True, materialize_grads=True
+    )
+    return gradient, {name: x.item() for name, x in loss._asdict().items()}
+
+
+class GradientLearner:
+    """Takes steps on gradients, wherever they were computed.
+
+    Args:
+        policy: The policy to train, on any device.
+        config: The settings.
+    """
+
+    def __init__(self, policy: Any, config: A2CConfig) -> None:
+        self.config = config
+        self.parameters = list(policy.parameters())
+        self.optimizer = torch.optim.RMSprop(
+            self.parameters, config.learning_rate, config.decay, config.epsilon
+        )
+
+    def learn(self, gradient: tuple[Tensor, ...], step: int) -> dict[str, float]:
+        """Take one step downhill; ``step`` is that of the run."""
+        # The learning rate falls in a straight line.
+        rate = self.config.learning_rate
+        if self.config.anneal:
+            rate *= max(0.0, 1 - step / self.config.total_steps)
+        self.optimizer.param_groups[0]["lr"] = rate
+
+        # Assigned, not added. Then gradient clipping, and the step.
+        for parameter, part in zip(self.parameters, gradient, strict=True):
+            parameter.grad = part
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        self.optimizer.step()
+        return {"charts/learning_rate": rate, "losses/grad_norm": norm.item()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimiser's state, the policy's weights aside."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned; it is copied."""
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+
+
+class A2C:
+    """Advantage actor-critic: one step of the optimiser on each rollout.
+
+    Args:
+        policy: The policy to train, on any device.
+        envs: A vector environment with ``config.num_envs`` copies.
+        config: The settings.
+        act: Function from observations and noise to actions, instead of
+            ``policy.act``.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        envs: VectorEnv[Any, Any, Any],
+        config: A2CConfig,
+        act: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        check_copies(envs, config)
+        self.policy, self.config = policy, config
+        self.act = act or policy.act
+        self.learner = GradientLearner(policy, config)
+        self.device = self.learner.parameters[0].device
+        # All noise comes from one generator, so that a run can be repeated.
+        self.generator = torch.Generator().manual_seed(config.seed)
+        self.collector = Collector(envs, policy.to_env, np.float32)
+        self.iteration = 0
+
+    def iterate(self) -> dict[str, float]:
+        """Collect a rollout, take one step on it, and return metrics."""
+        before = self.step
+        batch = self.collect()
+        gradient, losses = a2c_gradient(self.policy, batch, self.config)
+        taken = self.learner.learn(gradient, before)
+        return {**returned(batch.episode_return), **taken, **named(losses)}
+
+    def collect(self) -> Rollout:
+        """Act for T steps with the policy as it is."""
+        # A run that is resumed starts with fresh environments. So that it is the same
+        # run, they are fresh at each checkpoint anyway.
+        if self.collector.obs is None or self.checkpoint_due:
+            self.collector.reset(env_seed(self.config.seed, self.step))
+        # The noise of all steps is drawn at once, and each step takes its part.
+        num_steps, num_envs = self.config.num_steps, self.config.num_envs
+        noise = self.policy.noise(num_steps, num_envs, self.generator)
+        draws = iter(noise.to(self.device))
+        self.iteration += 1
+        return self.collector.collect(
+            lambda obs: self.act(obs.to(self.device), next(draws)), num_steps
+        ).to(self.device)
+
+    # What follows is for the loop around the learner, `fit`, and for checkpoints
+    # ({doc}`workshop/runs`).
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.collector.step
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the next iteration starts with fresh environments."""
+        return self.iteration % self.config.checkpoint_interval == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        return {
+            "step": self.step,
+            "iteration": self.iteration,
+            "learner": self.learner.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        names = ("step", "iteration", "generator")
+        step, iteration, generator = (state[name] for name in names)
+        self.learner.load_state_dict(state["learner"])
+        self.generator.set_state(generator)
+        self.collector.step, self.iteration = step, iteration
+        self.collector.obs = None
+
+
+def check_copies(envs: VectorEnv[Any, Any, Any], config: A2CConfig) -> None:
+    """Raise unless there are as many environments as the settings say."""
+    given, wanted = envs.num_envs, config.num_envs
+    if given != wanted:
+        raise ValueError(f"envs must have {wanted} copies, got {given}")
+
+
+def returned(episode_return: Tensor) -> dict[str, float]:
+    """Return the mean return of the episodes that ended; that of none is NaN."""
+    return {"charts/episodic_return": episode_return.nanmean().item()}
+
+
+def named(losses: dict[str, float]) -> dict[str, float]:
+    """Return losses by the names under which they are reported."""
+    return {f"losses/{name}": number for name, number in losses.items()}
+
+
+@checked
+@dataclass(frozen=True)
+class A3CConfig(TransportConfig, A2CConfig):
+    """Settings of A3C: those of A2C, and where the workers are.
+
+    Each worker has ``num_envs`` environments. The default is two workers that take
+    turns, with one gradient under way each.
+    """
+
+    actors: Count = 2
+    slots: Count = 1
+
+
+def a3c_settings(env: str) -> A3CConfig:
+    """Return A2C's settings for the id of an environment, with two workers."""
+    return A3CConfig(**asdict(a2c_settings(env)))
+
+
+def gradient_layout(policy: Any, config: A2CConfig) -> np.dtype[np.void]:
+    """Describe the memory of a slot that a gradient comes back in.
+
+    Its ``result`` has the ``gradient`` by the names of the parameters, the returns of
+    the episodes that ended (NaN where none did), the number of steps and the losses.
+    """
+    weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
+    parts = dict(policy.named_parameters())
+    result: list[Any] = [
+        ("gradient", [entry for entry in weights if entry[0] in parts]),
+        ("episode_return", np.float32, (config.num_steps, config.num_envs)),
+        ("num_steps", np.int64),
+        ("losses", [(name, np.float64) for name in a2c_loss._fields]),
+    ]
+    return np.dtype([("weights", weights), ("result", result)], align=True)
+
+
+class GradientWorker:
+    """Acts for one rollout at a time and computes the gradient where it stands.
+
+    Args:
+        make_envs: Function that makes its vector environment.
+        policy: A policy on the CPU, which is copied.
+        config: The settings.
+        seed: Decides the noise and the environments' random numbers.
+    """
+
+    def __init__(
+        self,
+        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        policy: Any,
+        config: A2CConfig,
+        seed: int,
+    ) -> None:
+        self.actor, self.config = Actor(make_envs, policy, seed), config
+
+    def work(self, weights: Weights, out: Any) -> None:
+        """Act with these weights, and write the gradient to ``out``."""
+        # As an actor of IMPALA collects, so does this one.
+        batch = self.actor.collect(weights, self.config.num_steps)
+        # What it sends is the gradient, and with it what the learner reports.
+        policy = self.actor.policy
+        gradient, losses = a2c_gradient(policy, batch, self.config)
+        for (name, _), part in zip(policy.named_parameters(), gradient, strict=True):
+            out["gradient"][name] = part
+        out["episode_return"] = batch.episode_return
+        out["num_steps"] = batch.reward.numel()
+        for name, number in losses.items():
+            out["losses"][name] = number
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.actor.close()
+
+
+class A3C(RemoteLearner):
+    """Takes a step on each gradient that a worker sends.
+
+    Use it as a context manager, or call ``close``, so that the workers end.
+
+    Args:
+        policy: The policy to train, on any device.
+        make_envs: Function that makes the vector environment of one worker, with
+            ``config.num_envs`` copies.
+        config: The settings.
+        transport: Makes the transport, or None for the one that the settings name.
+    """
+
+    @checked
+    def __init__(
+        self,
+        policy: Any,
+        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        config: A3CConfig,
+        transport: MakeTransport | None = None,
+    ) -> None:
+        super().__init__(policy, config, transport)
+        # Environments are made once here, to see how many there are.
+        envs = make_envs()
+        check_copies(envs, config)
+        envs.close()
+        self.layout = gradient_layout(policy, config)
+        # The recipe of a worker: what is missing is the seed.
+        self.make_actor = partial(
+            GradientWorker, make_envs, copy.deepcopy(policy).cpu(), config
+        )
+        self.learner = GradientLearner(policy, config)
+
+    def learn(self, record: Any) -> dict[str, float]:
+        """Take a step on a gradient; return metrics."""
+        parts, device = record["gradient"], self.learner.parameters[0].device
+        gradient = [
+            torch.tensor(parts[name], device=device) for name in parts.dtype.names
+        ]
+        taken = self.learner.learn(gradient, self.step)
+        self.step += int(record["num_steps"])
+        losses = {name: float(record["losses"][name]) for name in a2c_loss._fields}
+        ended = torch.from_numpy(record["episode_return"])
+        return {**returned(ended), **taken, **named(losses)}
+
+
+class ContractPolicy(nn.Module):
+    """A policy made of an actor and a critic that keep their contract.
+
+    It has the methods of ``Policy`` that learners, actors and evaluation use, but no
+    rows: the actor draws and judges its actions itself. Whatever the models draw, they
+    draw from a seed, so the results depend on nothing but the arguments.
+
+    Args:
+        actor: Called with its states by name, and with ``action`` to judge one. It
+            returns actions, log-probabilities, entropies and whatever else it likes. An
+            optional method ``mode`` returns greedy actions.
+        critic: Called with its states by name; its first result is the values.
+        observation_space: Where the names of the states come from; not flattened.
+        action_space: A ``Discrete`` space or a ``Box``.
+        recipe: As in ``Policy``.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        critic: Any,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__()
+        spec = state_spec(observation_space)
+        self.actor, self.critic = ByName(actor, spec), ByName(critic, spec)
+        self.action_space, self.recipe = action_space, recipe
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw a seed for each step of a rollout."""
+        return torch.randint(2**62, (num_steps,), generator=generator)
+
+    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return actions drawn from a seed; 0.0 is greedy where there is a ``mode``."""
+        if not isinstance(noise, Tensor):
+            return greedy(self.actor, obs)
+        with drawn_from(int(noise), obs.device):
+            action: Tensor = self.actor(obs)[0]
+        return action
+
+    def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of actions and the entropies."""
+        # An entropy may be estimated from a sample. Its seed is a checksum.
+        with drawn_from(checksum(obs, action), obs.device):
+            _, log_prob, entropy, *_ = self.actor(obs, action=action)
+        return log_prob.squeeze(-1), entropy.squeeze(-1)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations."""
+        with drawn_from(checksum(obs), obs.device):
+            value: Tensor = self.critic(obs)[0]
+        return value.squeeze(-1)
+
+    def to_env(self, action: Tensor) -> NDArray[Any]:
+        """Return actions as vector environments take them; only these are clipped."""
+        space: Any = self.action_space
+        if isinstance(space, spaces.Discrete):
+            names: NDArray[Any] = action.squeeze(-1).numpy() + space.start
+            return names
+        inside: NDArray[Any] = action.numpy().clip(space.low, space.high)
+        return inside.astype(space.dtype)
+
+
+def greedy(actor: ByName, obs: Tensor) -> Tensor:
+    """Return what the method ``mode`` of an actor says, or else draw."""
+    if not hasattr(actor.model, "mode"):
+        action: Tensor = actor(obs)[0]
+        return action
+    lead = actor.spec.rows(obs)
+    states = actor.spec.split(obs.reshape(math.prod(lead), *obs.shape[len(lead) :]))
+    action = actor.model.mode(**states, **actor.fixed)
+    return action.reshape(*lead, *action.shape[1:])
+
+
+@contextmanager
+def drawn_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed PyTorch's global generators for a while; then they go on as before."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def checksum(*tensors: Tensor) -> int:
+    """Return a number that other tensors hardly ever have."""
+    number = 0
+    for tensor in tensors:
+        number = crc32(tensor.numpy(force=True).tobytes(), number)
+    return number
+
+
+@checked
+def make_contract_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    actor: Any,
+    critic: Any,
+) -> ContractPolicy:
+    """Build a policy from models that keep their contract.
+
+    Args:
+        observation_space: The environment's own, not flattened, or what
+            ``plain_space`` made of it.
+        action_space: A ``Discrete`` space or a ``Box``, likewise.
+        actor: The actor, as in ``ContractPolicy``.
+        critic: The critic.
+    """
+    observations, actions = as_space(observation_space), as_space(action_space)
+    # A checkpoint keeps the spaces and the weights. The models it knows by name only.
+    recipe = {
+        "observation_space": plain_space(observations),
+        "action_space": plain_space(actions),
+        "models": {
+            "actor": type(actor).__qualname__,
+            "critic": type(critic).__qualname__,
+        },
+    }
+    return ContractPolicy(
+        *(actor, critic, observations, actions), ("make_contract_policy", recipe)
+    )

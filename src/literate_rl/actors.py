@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest aad4d53470253937
+# Generated from chapters/actors.py (edit there); digest b91e575aaa306cf9
 """Actors that collect for one learner, in turns or in processes of their own."""
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from literate_rl.agents import Collector
+from literate_rl.agents import Collector, Rollout
 from literate_rl.impala import (
     IMPALAConfig,
     Unroll,
@@ -43,8 +42,10 @@ __all__ = [
     "ActorsConfig",
     "Census",
     "InProcess",
+    "RemoteLearner",
     "SharedMemory",
     "Transport",
+    "TransportConfig",
     "actors_settings",
     "slot_layout",
 ]
@@ -52,14 +53,11 @@ __all__ = [
 
 @checked
 @dataclass(frozen=True)
-class ActorsConfig(IMPALAConfig):
-    """Settings of IMPALA with actors.
-
-    ``update_per_collect`` updates are taken on each unroll of each actor. There is no
-    replay, so ``batch_size`` and the settings of the buffer play no role.
+class TransportConfig:
+    """Settings of the actors of any learner.
 
     Attributes:
-        actors: Number of actors, each with ``n_sample`` environments, or none for the
+        actors: Number of actors, each with environments of its own, or none for the
             loop without actors.
         transport: Where the actors are: in_process, one after the other; shared, in
             processes of their own; or ray, on a cluster.
@@ -74,11 +72,24 @@ class ActorsConfig(IMPALAConfig):
     address: str | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.address is not None and self.transport != "ray":
             raise ValueError(f"transport must be ray for address {self.address}")
         if self.actors is None and self.transport != "in_process":
             raise ValueError(f"actors must be given for transport {self.transport}")
+
+
+@checked
+@dataclass(frozen=True)
+class ActorsConfig(TransportConfig, IMPALAConfig):
+    """Settings of IMPALA with actors.
+
+    ``update_per_collect`` updates are taken on each unroll of each actor. There is no
+    replay, so ``batch_size`` and the settings of the buffer play no role.
+    """
+
+    def __post_init__(self) -> None:
+        IMPALAConfig.__post_init__(self)
+        TransportConfig.__post_init__(self)
         if self.actors is not None and (self.priority or self.lag or self.on_policy):
             raise ValueError("priority, lag and on_policy must be off with actors")
 
@@ -100,10 +111,11 @@ def weights_of(policy: Any) -> dict[str, NDArray[Any]]:
 def slot_layout(
     policy: Any, envs: VectorEnv[Any, Any, Any], unroll_len: Count
 ) -> np.dtype[np.void]:
-    """Describe the memory of one slot, a record with ``weights`` and ``unroll``.
+    """Describe the memory of one slot, a record with ``weights`` and ``result``.
 
-    ``unroll`` has a field for each of ``Unroll``, and ``episode_return``, which is NaN
-    where no episode ended. ``envs`` are those of one actor.
+    The result is an unroll: it has a field for each of ``Unroll``, and
+    ``episode_return``, which is NaN where no episode ended. ``envs`` are those of one
+    actor.
     """
     steps, device = (unroll_len, envs.num_envs), next(policy.parameters()).device
     shape = envs.single_observation_space.shape or ()
@@ -120,7 +132,7 @@ def slot_layout(
     numbers = ("log_prob", "reward", "weight", "episode_return")
     unroll += [(name, np.float32, steps) for name in numbers]
     weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
-    return np.dtype([("weights", weights), ("unroll", unroll)], align=True)
+    return np.dtype([("weights", weights), ("result", unroll)], align=True)
 
 
 class Actor:
@@ -141,34 +153,39 @@ class Actor:
     ) -> None:
         self.policy, envs = copy.deepcopy(policy).eval(), make_envs()
         self.weights = weights_of(self.policy)
-        # Hybrid actions have no fast form.
-        hybrid = isinstance(envs.single_action_space, spaces.Tuple | spaces.Dict)
-        self.act = self.policy.act if hybrid else numpy_act(self.policy)
+        # Only the policies of `make_policy` have a fast form.
+        plain = self.policy.recipe[0] == "make_policy"
+        self.act = numpy_act(self.policy) if plain else self.policy.act
         self.generator = torch.Generator().manual_seed(seed)
         self.collector = Collector(envs, self.policy.to_env, np.float32)
         self.collector.reset(env_seed(seed, 0))
 
-    @torch.no_grad()
-    def unroll(self, weights: Weights, out: Any) -> None:
+    def work(self, weights: Weights, out: Any) -> None:
         """Act for one unroll with these weights, and write it to ``out``."""
-        (num_steps, num_envs), room = out["reward"].shape, out["next_obs"].shape[1:]
+        num_steps, room = len(out["reward"]), out["next_obs"].shape[1:]
         if (seen := np.shape(self.collector.obs)) != room:
             raise ValueError(f"make_envs must make observations {room}, got {seen}")
-
-        # One version of the weights for all steps. The arrays are the policy's memory.
-        for name, array in self.weights.items():
-            array[...] = weights[name]
-        # The noise of all steps is drawn at once; each step takes the next.
-        noise = iter(self.policy.noise(num_steps, num_envs, self.generator))
-        batch = self.collector.collect(
-            lambda obs: self.act(obs, next(noise)), num_steps
-        )
+        batch = self.collect(weights, num_steps)
 
         # The log-probabilities are computed now, for all steps at once. Environments
         # that reset a step late add rows that never happened; their weight is 0.
         for name, x in to_unroll(batch, self.policy)._asdict().items():
             out[name] = x
         out["episode_return"] = batch.episode_return
+
+    def collect(self, weights: Weights, num_steps: int) -> Rollout:
+        """Act for some steps with these weights; return what happened."""
+        # One version of the weights for all steps. The arrays are the policy's memory.
+        for name, array in self.weights.items():
+            array[...] = weights[name]
+        # The noise of all steps is drawn at once; each step takes the next.
+        num_envs = self.collector.envs.num_envs
+        noise = iter(self.policy.noise(num_steps, num_envs, self.generator))
+        return self.collector.collect(lambda obs: self.act(obs, next(noise)), num_steps)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.collector.envs.close()
 
 
 Slot = tuple[int, int]  # number of the actor, and of the slot among its slots
@@ -235,7 +252,19 @@ class Transport(Protocol):
         ...
 
 
-MakeActor = Callable[[int], Actor]  # from a seed
+class Worker(Protocol):
+    """What a transport asks of an actor."""
+
+    def work(self, weights: Weights, out: Any) -> None:
+        """Work with these weights, and write the result to ``out``."""
+        ...
+
+    def close(self) -> None:
+        """Close the environments."""
+        ...
+
+
+MakeActor = Callable[[int], Worker]  # from a seed
 # From a way to make actors, a slot's layout, a seed, and how many actors and slots.
 MakeTransport = Callable[[MakeActor, "np.dtype[np.void]", int, int, int], Transport]
 
@@ -276,14 +305,14 @@ class InProcess:
         # First come, first served: this gives {eq}`lag-of-turns`.
         slot = self.tasks.popleft()
         record = self.memory[slot]
-        self.actors[slot[0]].unroll(record["weights"], record["unroll"])
+        self.actors[slot[0]].work(record["weights"], record["result"])
         self.census.unrolls[slot[0]] += 1
-        return slot, record["unroll"]
+        return slot, record["result"]
 
     def close(self) -> None:
         """Close the environments."""
         for actor in self.actors:
-            actor.collector.envs.close()
+            actor.close()
 
 
 def fill(pocket: Any, weights: Weights) -> None:
@@ -292,43 +321,37 @@ def fill(pocket: Any, weights: Weights) -> None:
         pocket[name] = array
 
 
-class ActorLearner:
-    """Learns from what actors collect, one unroll at a time.
+class RemoteLearner:
+    """Learns from what actors send, one slot at a time.
 
     Use it as a context manager, or call ``close``, so that the actors end.
 
     Args:
         policy: The policy to train, on any device.
-        make_envs: Function that makes the vector environment of one actor, with
-            ``config.n_sample`` copies.
-        config: The settings.
+        config: The settings, with those of ``TransportConfig`` among them.
         transport: Makes the transport, or None for the one that the settings name. The
             one on Ray is ``RayActors`` in ``literate_rl.workshop.cluster``.
+
+    Attributes:
+        make_actor: Makes an actor, from a seed.
+        layout: The memory of one slot.
+        learner: Has what a checkpoint keeps.
+        learn: Takes the result in a slot, adds its steps to ``step`` and returns
+            metrics.
     """
 
-    @checked
+    make_actor: MakeActor
+    layout: np.dtype[np.void]
+    learner: Any
+    learn: Callable[[Any], dict[str, float]]
+
     def __init__(
-        self,
-        policy: Any,
-        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
-        config: ActorsConfig,
-        transport: MakeTransport | None = None,
+        self, policy: Any, config: Any, transport: MakeTransport | None
     ) -> None:
         if config.actors is None:
             raise ValueError("config.actors must be at least 1, got None")
         self.make_transport = transport or transport_named(config.transport)
-        # Environments are made once here, to see what they are like.
-        envs = make_envs()
-        self.layout = slot_layout(policy, envs, config.unroll_len)
-        if envs.num_envs != (wanted := config.n_sample):
-            raise ValueError(
-                f"make_envs must make {wanted} copies, got {envs.num_envs}"
-            )
-        envs.close()
         self.policy, self.config, self.actors = policy, config, config.actors
-        self.learner = VTraceLearner(policy, config)
-        # The recipe of an actor: what is missing is the seed.
-        self.make_actor = partial(Actor, make_envs, copy.deepcopy(policy).cpu())
         self.transport: Transport | None = None
         self.versions: dict[Slot, int] = {}
         self.step = self.version = 0
@@ -353,7 +376,7 @@ class ActorLearner:
         transport.submit(slot, weights_of(self.policy))
 
     def iterate(self) -> dict[str, float]:
-        """Wait for an unroll, learn from it, and return metrics.
+        """Wait for a result, learn from it, and return metrics.
 
         Whatever goes wrong, the actors are ended; the next call starts new ones.
         """
@@ -364,7 +387,7 @@ class ActorLearner:
             # The lag {eq}`policy-lag`: versions since the slot was given away.
             lag = self.version - self.versions[slot]
             self.version += 1
-            # From here on the unroll belongs to its actor, who may write to it.
+            # From here on the slot belongs to its actor, who may write to it.
             # Everything that is read of it has been read by now.
             self.submit(transport, slot)
         except BaseException:
@@ -378,6 +401,69 @@ class ActorLearner:
             "charts/actors": transport.census.at_work,
             "charts/replaced": transport.census.replaced,
         }
+
+    def close(self) -> None:
+        """End the actors; the next iteration would start new ones."""
+        if self.transport is not None:
+            self.transport.close()
+            self.transport = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # What follows is for the loop around the learner, `fit`, and for checkpoints.
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the run is to be saved before the next iteration."""
+        return self.version % int(self.config.checkpoint_interval) == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        learner = self.learner.state_dict()
+        return {"step": self.step, "version": self.version, "learner": learner}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned, with fresh actors."""
+        step, version = state["step"], state["version"]
+        self.learner.load_state_dict(state["learner"])
+        self.close()
+        self.step, self.version = step, version
+
+
+class ActorLearner(RemoteLearner):
+    """Learns from the unrolls of actors, with V-trace.
+
+    Args:
+        policy: The policy to train, on any device.
+        make_envs: Function that makes the vector environment of one actor, with
+            ``config.n_sample`` copies.
+        config: The settings.
+        transport: Makes the transport, or None for the one that the settings name.
+    """
+
+    @checked
+    def __init__(
+        self,
+        policy: Any,
+        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        config: ActorsConfig,
+        transport: MakeTransport | None = None,
+    ) -> None:
+        super().__init__(policy, config, transport)
+        # Environments are made once here, to see what they are like.
+        envs = make_envs()
+        self.layout = slot_layout(policy, envs, config.unroll_len)
+        if envs.num_envs != (wanted := config.n_sample):
+            raise ValueError(
+                f"make_envs must make {wanted} copies, got {envs.num_envs}"
+            )
+        envs.close()
+        # The recipe of an actor: what is missing is the seed.
+        self.make_actor = partial(Actor, make_envs, copy.deepcopy(policy).cpu())
+        self.learner = VTraceLearner(policy, config)
 
     def learn(self, record: Any) -> dict[str, float]:
         """Take the updates on an unroll; return metrics."""
@@ -395,36 +481,6 @@ class ActorLearner:
         named = {f"losses/{name}": number for name, number in losses.items()}
         return {"charts/episodic_return": mean, **named}
 
-    def close(self) -> None:
-        """End the actors; the next iteration would start new ones."""
-        if self.transport is not None:
-            self.transport.close()
-            self.transport = None
-
-    def __enter__(self) -> ActorLearner:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    # What follows is for the loop around the learner, `fit`, and for checkpoints.
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether the run is to be saved before the next iteration."""
-        return self.version % self.config.checkpoint_interval == 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
-        learner = self.learner.state_dict()
-        return {"step": self.step, "version": self.version, "learner": learner}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned, with fresh actors."""
-        step, version = state["step"], state["version"]
-        self.learner.load_state_dict(state["learner"])
-        self.close()
-        self.step, self.version = step, version
-
 
 def run_actor(
     recipe: bytes,
@@ -440,7 +496,7 @@ def run_actor(
     try:
         actor = pickle.loads(recipe)(seed)
         for index in tokens(tasks):
-            actor.unroll(slots[index]["weights"], slots[index]["unroll"])
+            actor.work(slots[index]["weights"], slots[index]["result"])
             whole.send(index)
     except BaseException:
         # An environment that calls `sys.exit` is an error too. If the learner is gone,
@@ -571,7 +627,7 @@ class SharedMemory:
             for pipe in pipes:
                 self.hear(pipe)
         actor, index = self.whole.popleft()
-        return (actor, index), self.slots[actor][index]["unroll"]
+        return (actor, index), self.slots[actor][index]["result"]
 
     def hear(self, pipe: Any) -> None:
         """Read a message: a token, the text of an error, or the end of the pipe."""

@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 64a4ec3e8bfa89fb
+# Generated from chapters/agents.py (edit there); digest f7e4e2580b1cecd5
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from textwrap import shorten
 from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, Lt
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from literate_rl.workshop.signatures import (
@@ -25,9 +24,9 @@ from literate_rl.workshop.signatures import (
     check_finite,
     checked,
 )
+from literate_rl.workshop.pictures import agree, one_line
 from literate_rl.workshop.episodes import (
     EpisodeCounter,
-    check_chain,
     check_copies,
     check_experience,
     env_maker,
@@ -37,14 +36,12 @@ from literate_rl.workshop.episodes import (
 
 __all__ = [
     "Collector",
-    "Ring",
     "Rollout",
     "best_device",
     "discounted_returns",
     "grade",
     "make_envs",
     "seed_everything",
-    "tabular_values",
     "true_successors",
 ]
 
@@ -234,78 +231,6 @@ class Collector:
         return obs, action.numpy(), reward, next_obs, *flags
 
 
-class Ring(gym.Env[np.int64, np.int64]):
-    """A ring of cells with a reward in cell 0 and a chance to break down.
-
-    The observation is the number of the cell. Action 0 goes left (to the cell before),
-    action 1 goes right (to the cell after). An episode starts in a random cell. Each
-    step terminates it with ``end_probability``.
-    """
-
-    metadata = {"render_modes": []}
-
-    @checked
-    def __init__(
-        self, num_cells: Annotated[int, Ge(2)] = 5, end_probability: Fraction = 0.02
-    ) -> None:
-        self.num_cells = num_cells
-        self.end_probability = end_probability
-        self.observation_space = gym.spaces.Discrete(num_cells)
-        self.action_space = gym.spaces.Discrete(2)
-        self.cell = np.int64(0)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.int64, dict[str, Any]]:
-        """Put the robot into a random cell."""
-        super().reset(seed=seed)
-        self.cell = self.np_random.integers(self.num_cells)
-        return self.cell, {}
-
-    def step(
-        self, action: np.int64
-    ) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
-        """Move by one cell; return observation, reward, two flags and an empty dict."""
-        if not self.action_space.contains(action):
-            raise ValueError(f"action must be 0 or 1, got {action!r}")
-        reward = float(self.cell == 0)
-        self.cell = np.int64((self.cell + (1 if action == 1 else -1)) % self.num_cells)
-        # The environment knows only one way to end. A time limit is not its business,
-        # so its own `truncated` is always false.
-        terminated = bool(self.np_random.random() < self.end_probability)
-        return self.cell, reward, terminated, False, {}
-
-    @checked
-    def chain(self, right: Fraction) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return what ``tabular_values`` reads; ``right`` is the chance of action 1."""
-        stay = np.eye(self.num_cells)
-        # Rolling the identity's columns by one sends each cell to its neighbour.
-        left, ahead = np.roll(stay, -1, axis=1), np.roll(stay, 1, axis=1)
-        walk = right * ahead + (1 - right) * left
-        return (1 - self.end_probability) * walk, stay[0]
-
-
-@checked
-def tabular_values(
-    transition: ArrayLike, reward: ArrayLike, gamma: Fraction
-) -> NDArray[Any]:
-    """Solve the Bellman equation of a policy exactly, in float64.
-
-    Args:
-        transition: Probabilities (S, S) from row to column, averaged over the policy.
-            What a row lacks to 1 is the probability of termination.
-        reward: Mean reward of a step from each state, (S,).
-        gamma: Discount; below 1 if some state never terminates.
-
-    Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.14.
-    """
-    chain = np.asarray(transition, dtype=np.float64)
-    pay = np.asarray(reward, dtype=np.float64)
-    check_chain(transition=chain, reward=pay, gamma=gamma)
-    # Here is {eq}`tabular-value`. Solving is faster and more exact than inverting.
-    return np.linalg.solve(np.eye(len(pay)) - gamma * chain, pay)
-
-
 @checked
 def seed_everything(seed: Annotated[int, Ge(0), Lt(2**32)]) -> None:
     """Seed the global generators of Python, NumPy and PyTorch (on all devices).
@@ -323,16 +248,17 @@ def best_device() -> torch.device:
 
 
 def grade(
-    answer: Callable[..., Any], expected: Callable[..., Any], *cases: tuple[Any, ...]
+    answer: Callable[..., Any],
+    expected: Callable[..., Any],
+    first: tuple[Any, ...],
+    *others: tuple[Any, ...],
 ) -> None:
     """Compare an answer with a function that is right, and print one line.
 
     Each case is a tuple of positional arguments. An answer that is wrong, that raises
     or that is still empty is reported, never raised.
     """
-    if not cases:
-        raise ValueError("cases must hold at least one tuple of arguments, got none")
-    for case in cases:
+    for case in (first, *others):
         wanted = expected(*case)
         call = f"answer({', '.join(map(one_line, case))})"
         # Whatever a learner's code does wrong is an answer that is not right yet.
@@ -349,25 +275,4 @@ def grade(
             given, sought = one_line(got), one_line(wanted)
             print(f"Not yet: {call} gave {given}, expected {sought}.")
             return
-    print(f"Right: all {len(cases)} cases agree.")
-
-
-def agree(got: Any, wanted: Any) -> bool:
-    """Say whether two results have the same shape and nearly the same numbers."""
-    if isinstance(wanted, str):
-        return isinstance(got, str) and got == wanted
-    if isinstance(wanted, tuple | list):
-        same_length = isinstance(got, tuple | list) and len(got) == len(wanted)
-        return same_length and all(map(agree, got, wanted))
-    # The rest are numbers, arrays and tensors. An empty answer is none of these.
-    try:
-        left, right = (torch.as_tensor(x).cpu().double() for x in (got, wanted))
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    close = partial(torch.allclose, rtol=1e-4, atol=1e-6, equal_nan=True)
-    return left.shape == right.shape and close(left, right)
-
-
-def one_line(value: Any) -> str:
-    """Return how a value prints, on one short line."""
-    return shorten(repr(value), 60, placeholder=" …")
+    print(f"Right: all {1 + len(others)} cases agree.")

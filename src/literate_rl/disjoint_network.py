@@ -1,4 +1,4 @@
-# Generated from chapters/disjoint_network.py (edit there); digest 6626449b7588e4eb
+# Generated from chapters/disjoint_network.py (edit there); digest e810ccf56fe8593f
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -7,15 +7,15 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
-from literate_rl.workshop.nests import check_spec, flat, leaves, pack
-from literate_rl.workshop.signatures import Count, Float, checked
+from literate_rl.workshop.nests import Spec, flat, leaves, pack
+from literate_rl.workshop.signatures import Count, Float, at_least, checked
 
 __all__ = [
     "CategoricalProjectionNetwork",
@@ -44,12 +44,11 @@ class EncodingNetwork(nn.Module):
 
     @checked
     def __init__(
-        self, observation_spec: spaces.Space[Any], hidden: Sequence[Count] = (64, 64)
+        self,
+        observation_spec: Spec,
+        hidden: Annotated[Sequence[Count], at_least(1, "one width")] = (64, 64),
     ) -> None:
         super().__init__()
-        check_spec(observation_spec=observation_spec)
-        if not hidden:
-            raise ValueError("hidden must hold at least one width, got none")
         self.spec, self.output_size = observation_spec, hidden[-1]
         # Each layer is as wide as the next one expects.
         sizes = [spaces.flatdim(observation_spec), *hidden]
@@ -199,8 +198,8 @@ class DisjointPolicyValueNetwork(nn.Module):
     @checked
     def __init__(
         self,
-        observation_spec: spaces.Space[Any],
-        action_spec: spaces.Space[Any],
+        observation_spec: Spec,
+        action_spec: Spec,
         encoding_network_ctor: Callable[..., Any] = EncodingNetwork,
         is_sharing_encoder: bool = False,
         discrete_projection_net_ctor: Callable[..., Any] = CategoricalProjectionNetwork,
@@ -210,7 +209,6 @@ class DisjointPolicyValueNetwork(nn.Module):
         detach: Detach = "always",
     ) -> None:
         super().__init__()
-        check_spec(observation_spec=observation_spec, action_spec=action_spec)
         self.observation_spec, self.action_spec = observation_spec, action_spec
         self.name = name
 

@@ -1,15 +1,628 @@
-# Generated from chapters/dqn.py (edit there); digest 85c6d57c018bb8ac
+# Generated from chapters/dqn.py (edit there); digest baac0597fd81afba
 """DQN: values of actions, learned from their own guess."""
 
 from __future__ import annotations
 
-from torch import Tensor
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
-__all__ = ["dqn_mean"]
+import numpy as np
+import torch
+from annotated_types import Ge
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import smooth_l1_loss
+
+from literate_rl.agents import Collector
+from literate_rl.policies import Policy
+from literate_rl.replay import Batch, ReplayBuffer
+from literate_rl.workshop.fast import (
+    chain_backward,
+    chain_layers,
+    chain_outputs,
+    clip_gradient,
+    numpy_act,
+)
+from literate_rl.workshop.nests import as_space, plain_space
+from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.signatures import (
+    Count,
+    Float,
+    Fraction,
+    Int,
+    NonNegative,
+    Positive,
+    check_finite,
+    checked,
+)
+
+__all__ = [
+    "DQN",
+    "DQNConfig",
+    "EpsilonGreedy",
+    "FusedQError",
+    "QError",
+    "double_q_target",
+    "dqn_settings",
+    "dueling_q",
+    "fused_q_error",
+    "linear_schedule",
+    "make_q_policy",
+    "polyak_update",
+    "q_error",
+    "q_target",
+]
 
 
-def dqn_mean(x: Tensor) -> Tensor:
-    """Say what it means, its unit, its defaults and its source."""
-    # A comment is the text beside the line below it. This one computes
-    # {eq}`dqn-mean`.
-    return x.mean()
+class EpsilonGreedy:
+    """The action of the largest value, and now and then any; a row holds the values.
+
+    Args:
+        num_actions: Number of actions N.
+        start: What the environment calls the first action.
+
+    Attributes:
+        epsilon: Chance of an action that is drawn blindly: one number, or one for each
+            environment.
+    """
+
+    def __init__(self, num_actions: int, start: int = 0) -> None:
+        self.num_actions, self.start = num_actions, start
+        self.epsilon: float | Tensor = 0.0
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        shape = num_steps, num_envs
+        # One coin for each environment and each step, and one action to go with it.
+        explore = torch.rand(shape, generator=generator) < self.epsilon
+        anything = torch.randint(self.num_actions, shape, generator=generator)
+        # What is infinitely better than it seems will be chosen, {eq}`epsilon-noise`.
+        noise = torch.zeros(*shape, self.num_actions)
+        bonus = torch.zeros(shape).masked_fill(explore, torch.inf)
+        return noise.scatter_(-1, anything.unsqueeze(-1), bonus.unsqueeze(-1))
+
+    @checked
+    def choose(
+        self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
+    ) -> Int[Tensor, "*B"]:
+        """Return the actions that follow from values and noise."""
+        return (row + noise).argmax(-1)
+
+    @checked
+    def evaluate(
+        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
+    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Return log-probabilities and entropies."""
+        # A blind draw may hit the best action too.
+        blind = torch.as_tensor(self.epsilon).to(row) / self.num_actions
+        best = 1 - (self.num_actions - 1) * blind
+        log_prob = torch.where(row.argmax(-1) == action, best, blind).log()
+        entropy = torch.xlogy(best, best)
+        entropy = -entropy - (self.num_actions - 1) * torch.xlogy(blind, blind)
+        return log_prob, entropy.expand_as(log_prob)
+
+    def to_env(self, action: Tensor) -> NDArray[np.int64]:
+        """Return the actions as vector environments take them."""
+        names: NDArray[np.int64] = action.numpy() + self.start
+        return names
+
+
+@checked
+def q_target(
+    reward: Float[Tensor, "N"],
+    discount: Float[Tensor, "N"],
+    next_q: Float[Tensor, "N A"],
+) -> Float[Tensor, "N"]:
+    """Return the targets of Q-learning, without gradient.
+
+    ``discount`` is the factor of the next value: a power of gamma, 0 behind a
+    termination. There ``next_q`` may hold anything.
+
+    Source: Watkins 1989; Sutton and Barto, equation 6.8.
+    """
+    # The best action by the same network that judges it, {eq}`q-target`.
+    future = next_q.detach().amax(-1).masked_fill(discount == 0, 0.0)
+    target = torch.addcmul(reward, discount, future)
+    check_finite(target, reward=reward, discount=discount, next_q=future)
+    return target
+
+
+@checked
+def double_q_target(
+    reward: Float[Tensor, "N"],
+    discount: Float[Tensor, "N"],
+    next_q: Float[Tensor, "N A"],
+    chooser: Float[Tensor, "N A"],
+) -> Float[Tensor, "N"]:
+    """Return the targets of double Q-learning, without gradient.
+
+    ``chooser`` holds the values by which the next action is chosen, ``next_q`` those by
+    which it is judged.
+
+    Source: van Hasselt et al. 2016, equation 4.
+    """
+    # One network chooses, the other one judges, {eq}`double-q-target`.
+    best = chooser.argmax(-1, keepdim=True)
+    return q_target(reward, discount, next_q.gather(-1, best))
+
+
+@checked
+def dueling_q(
+    value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B N"]
+) -> Float[Tensor, "*B N"]:
+    """Put a state's value and its actions' advantages together.
+
+    Source: Wang et al. 2016, equation 9.
+    """
+    # The mean goes over the actions, the last dimension: {eq}`dueling`.
+    return value + advantage - advantage.mean(-1, keepdim=True)
+
+
+class QNetwork(nn.Sequential):
+    """Layers from observations to one value for each action."""
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the value of the best action."""
+        best: Tensor = self(obs).amax(-1)
+        return best
+
+
+def dueling_layer(num_actions: int) -> nn.Linear:
+    """Return ``dueling_q`` as a layer, of a value and N advantages; it never learns."""
+    layer = nn.Linear(num_actions + 1, num_actions, bias=False).requires_grad_(False)
+    # Row a of {eq}`dueling`: one for the value, and one minus the mean for advantages.
+    layer.weight[:, 0] = 1.0
+    layer.weight[:, 1:] = torch.eye(num_actions) - 1 / num_actions
+    return layer
+
+
+@checked
+def make_q_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    hidden: Count = 128,
+    dueling: bool = False,
+) -> Policy:
+    """Build an ε-greedy policy for the spaces of one environment.
+
+    Args:
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A Discrete space, likewise.
+        hidden: Width of the hidden layers.
+        dueling: Whether the network sees a state's value and advantages apart.
+    """
+    box, discrete = as_space(observation_space), as_space(action_space)
+    if not isinstance(box, spaces.Box) or len(box.shape) != 1:
+        raise ValueError(f"observation_space must be a box of vectors, got {box}")
+    if not isinstance(discrete, spaces.Discrete):
+        raise ValueError(f"action_space must be Discrete, got {discrete}")
+    num_actions = int(discrete.n)
+    # Two hidden layers, and what they say: N values, or a value and N advantages.
+    layers = [nn.Linear(box.shape[0], hidden), nn.ReLU()]
+    layers += [nn.Linear(hidden, hidden), nn.ReLU()]
+    layers += [nn.Linear(hidden, num_actions + dueling)]
+    if dueling:
+        layers += [dueling_layer(num_actions)]
+    recipe = {
+        "observation_space": plain_space(box),
+        "action_space": plain_space(discrete),
+        "hidden": hidden,
+        "dueling": dueling,
+    }
+    actions = EpsilonGreedy(num_actions, int(discrete.start))
+    return Policy(QNetwork(*layers), actions, ("make_q_policy", recipe))
+
+
+class QError(NamedTuple):
+    """How wrong a batch of values is, sample by sample.
+
+    Attributes:
+        loss: What is minimised.
+        td_error: By how much the targets are higher, without gradient. The buffer takes
+            its size for a priority.
+        value: The values themselves, without gradient.
+    """
+
+    loss: Float[Tensor, "N"]
+    td_error: Float[Tensor, "N"]
+    value: Float[Tensor, "N"]
+
+    def backward(self, weight: Float[Tensor, "N"]) -> None:
+        """Add the gradient of the weighted mean loss to the parameters'."""
+        (self.loss * weight).mean().backward()
+
+
+def q_error(
+    policy: Any,
+    target_policy: Any,
+    batch: Batch,
+    generator: torch.Generator,
+    double: bool = True,
+) -> QError:
+    """Compare values with their targets.
+
+    Args:
+        policy: The policy in training; it returns values.
+        target_policy: Its older copy.
+        batch: Steps, as the buffer returned them.
+        generator: Not used here: these values have no noise.
+        double: Whether the policy in training chooses the next action.
+    """
+    with torch.no_grad():
+        next_q = target_policy(batch.next_obs)
+        if double:
+            chooser = policy(batch.next_obs)
+            aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
+        else:
+            aim = q_target(batch.reward, batch.discount, next_q)
+    # What the action that was taken is worth so far.
+    q = policy(batch.obs).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+    # Squared near zero, straight further out: {eq}`huber`.
+    loss = smooth_l1_loss(q, aim, reduction="none")
+    value = q.detach()
+    return QError(loss, aim - value, value)
+
+
+class FusedQError(NamedTuple):
+    """A ``QError`` that knows its gradient, and on the way to what it was computed."""
+
+    loss: Float[Tensor, "N"]
+    td_error: Float[Tensor, "N"]
+    value: Float[Tensor, "N"]
+    layers: list[nn.Module]
+    outputs: list[Tensor]
+    taken: Int[Tensor, "N 1"]
+
+    @torch.no_grad()
+    def backward(self, weight: Float[Tensor, "N"]) -> None:
+        """Set the gradient of the weighted mean loss."""
+        # The derivative of {eq}`huber` is the TD error, held to -1..1, at the actions
+        # that were taken, and zero at all others.
+        slope = self.td_error.clamp(-1.0, 1.0).mul_(weight).mul_(-1 / len(weight))
+        row = torch.zeros_like(self.outputs[-1])
+        row.scatter_(1, self.taken, slope.unsqueeze(1))
+        chain_backward(self.layers, self.outputs, row)
+
+
+@torch.no_grad()
+def fused_q_error(
+    policy: Any,
+    target_policy: Any,
+    batch: Batch,
+    generator: torch.Generator,
+    double: bool = True,
+) -> QError | FusedQError:
+    """Compute what ``q_error`` does, faster if the network is a chain of layers.
+
+    Its loss has no graph: the gradient comes from ``backward`` alone.
+    """
+    networks = (getattr(p, "network", None) for p in (policy, target_policy))
+    chain, target_chain = map(chain_layers, networks)
+    if chain is None or target_chain is None:
+        with torch.enable_grad():
+            return q_error(policy, target_policy, batch, generator, double)
+    next_q = chain_outputs(target_chain, batch.next_obs)[-1]
+    if double:
+        chooser = chain_outputs(chain, batch.next_obs)[-1]
+        aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
+    else:
+        aim = q_target(batch.reward, batch.discount, next_q)
+    outputs, taken = chain_outputs(chain, batch.obs), batch.action.unsqueeze(-1)
+    value = outputs[-1].gather(-1, taken).squeeze(-1)
+    loss = smooth_l1_loss(value, aim, reduction="none")
+    return FusedQError(loss, aim - value, value, chain, outputs, taken)
+
+
+@checked
+def linear_schedule(
+    start: float, end: float, duration: Positive, step: NonNegative
+) -> float:
+    """Return where a straight line from ``start`` to ``end`` is at a step."""
+    # The line {eq}`epsilon-schedule`, written so that it ends exactly at its end.
+    share = min(1.0, step / duration)
+    return (1 - share) * start + share * end
+
+
+def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> None:
+    """Move the target's weights towards the source's, by a share ``tau`` of the way."""
+    with torch.no_grad():
+        # {eq}`polyak`, in place and for all weights in one call.
+        torch._foreach_lerp_(target, source, tau)
+
+
+def numbers_of(policy: nn.Module) -> list[Tensor]:
+    """Return a policy's parameters, and those of its buffers that can be averaged."""
+    tensors = [*policy.parameters(), *policy.buffers()]
+    return [x.detach() for x in tensors if x.is_floating_point()]
+
+
+class DQN:
+    """Learns values of actions from remembered steps.
+
+    Args:
+        policy: The policy to train, on any device; its rows are values.
+        envs: A vector environment with ``config.num_envs`` copies.
+        config: The settings.
+        error: Function that compares values with targets, or None for ``q_error``.
+        act: Function of observations and noise, or None for ``policy.act`` or its form
+            in NumPy.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        envs: VectorEnv[Any, Any, Any],
+        config: DQNConfig,
+        error: Callable[..., QError | FusedQError] | None = None,
+        act: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        given, wanted = envs.num_envs, config.num_envs
+        if given != wanted:
+            raise ValueError(f"envs must have {wanted} copies, got {given}")
+        self.policy, self.config = policy, config
+        self.error = error or partial(fused_q_error, double=config.double)
+        # The target network: an older copy that nobody trains.
+        self.target_policy = copy.deepcopy(policy).requires_grad_(False)
+        self.weights, self.target_weights = map(
+            numbers_of, (self.policy, self.target_policy)
+        )
+        self.parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.device = self.parameters[0].device
+        self.optimizer = torch.optim.Adam(
+            self.parameters, config.learning_rate, fused=True
+        )
+        self.act = act or (
+            numpy_act(policy) if self.device.type == "cpu" else policy.act
+        )
+        self.collector = Collector(envs, policy.to_env)
+        self.buffer = ReplayBuffer(config.buffer_size, config.alpha)
+        self.generator = torch.Generator().manual_seed(config.seed)
+        self.iteration = self.updates = 0
+
+    def iterate(self) -> dict[str, float]:
+        """Act and learn in turns for a while, and return metrics."""
+        config = self.config
+        self.prepare()
+        # All random numbers of the actions are drawn at once.
+        noise = self.policy.noise(
+            config.rounds * config.rollout_len, config.num_envs, self.generator
+        )
+        rows = iter(noise.to(self.device))
+
+        def act(obs: Tensor) -> Tensor:
+            return self.act(obs.to(self.device, torch.float32), next(rows))
+
+        returns, losses = [], []
+        for _ in range(config.rounds):
+            # A few steps with the policy as it is now; the buffer keeps them.
+            batch = self.collector.collect(act, config.rollout_len)
+            self.buffer.push(batch)
+            returns.append(batch.episode_return)
+            # Then the updates that are due.
+            if self.step >= config.learning_starts:
+                losses += [self.learn() for _ in range(config.updates_per_rollout)]
+
+        self.iteration += 1
+        return {
+            "charts/episodic_return": torch.cat(returns).nanmean().item(),
+            "charts/epsilon": self.epsilon,
+            **self.mean_losses(losses),
+        }
+
+    def prepare(self) -> None:
+        """Set what changes from iteration to iteration."""
+        config, step = self.config, self.step
+        # A run that is resumed starts with fresh environments. So that it is the same
+        # run, they are fresh at each checkpoint anyway, and the buffer is told.
+        if self.collector.obs is None or self.checkpoint_due:
+            self.collector.reset(env_seed(config.seed, step))
+            self.buffer.cut()
+        # The chance of a blind action, and the learning rate.
+        self.epsilon = linear_schedule(
+            config.epsilon_start, config.epsilon_end, config.epsilon_steps, step
+        )
+        self.policy.actions.epsilon = self.epsilon
+        if config.anneal:
+            rate = linear_schedule(config.learning_rate, 0.0, config.total_steps, step)
+            self.optimizer.param_groups[0]["lr"] = rate
+
+    def learn(self) -> QError:
+        """Take one step of the optimiser on a batch from the buffer."""
+        config = self.config
+        # 1. Remember: steps of any age, each the start of a window of n.
+        batch = self.sample()
+        # 2. How wrong are the values?
+        error = self.error(self.policy, self.target_policy, batch, self.generator)
+        # 3. One step downhill for the weighted mean loss, with gradient clipping.
+        for parameter in self.parameters:
+            parameter.grad = None
+        error.backward(batch.weight)
+        clip_gradient(self.parameters, config.max_grad_norm)
+        self.optimizer.step()
+
+        # 4. The buffer learns what was surprising.
+        if config.alpha > 0:
+            self.buffer.update(batch.place, error.td_error)
+        # 5. The target network follows: by a little each time, or all the way now and
+        # then.
+        self.updates += 1
+        if self.updates % config.target_interval == 0:
+            polyak_update(self.target_weights, self.weights, config.tau)
+        return QError(error.loss.detach(), error.td_error, error.value)
+
+    def sample(self) -> Batch:
+        """Draw a batch with rewards as the loss wants them, on the policy's device."""
+        config, beta = self.config, 1.0
+        if config.alpha > 0:
+            beta = linear_schedule(config.beta, 1.0, config.total_steps, self.step)
+        batch = self.buffer.sample(
+            config.batch_size, self.generator, config.num_steps, config.gamma, beta
+        )
+        batch = batch._replace(
+            obs=batch.obs.float(),
+            next_obs=batch.next_obs.float(),
+            reward=batch.reward * config.reward_scale,
+        )
+        return batch if self.device.type == "cpu" else batch.to(self.device)
+
+    def mean_losses(self, errors: list[QError]) -> dict[str, float]:
+        """Return the means of an iteration; NaN before the first update."""
+        means = [float("nan")] * 3
+        if errors:
+            loss, td_error, value = map(torch.stack, zip(*errors, strict=True))
+            means = [x.mean().item() for x in (loss, td_error.abs(), value)]
+            check_finite(means[0], values=value)
+        names = ("losses/loss", "losses/td_error", "losses/q_value")
+        return dict(zip(names, means, strict=True))
+
+    # What follows is for the loop around the learner, `fit`, and for checkpoints
+    # ({doc}`workshop/runs`).
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.collector.step
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the next iteration starts with fresh environments."""
+        return self.iteration % self.config.checkpoint_interval == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        return {
+            "step": self.step,
+            "iteration": self.iteration,
+            "updates": self.updates,
+            "target": self.target_policy.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "buffer": self.buffer.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned; it is copied."""
+        # A state that lacks something is refused here, before anything has changed.
+        names = ("step", "iteration", "updates", "buffer", "generator", "target")
+        step, iteration, updates, buffer, generator, target = (state[n] for n in names)
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.target_policy.load_state_dict(target)
+        self.generator.set_state(generator)
+        self.buffer.load_state_dict(buffer)
+        self.collector.step, self.iteration, self.updates = step, iteration, updates
+        self.collector.obs = None
+
+
+@checked
+@dataclass(frozen=True)
+class DQNConfig:
+    """Settings of DQN.
+
+    Attributes:
+        seed: Decides all that is random in the run, once the policy has its weights.
+        total_steps: Steps in the environments, all of them together.
+        num_envs: Number of environments.
+        double: Whether the network in training chooses the next action.
+        dueling: Whether the network sees a state's value and advantages apart.
+        hidden: Width of the hidden layers.
+        num_steps: Rewards of a target before the value, n.
+        gamma: Discount.
+        learning_rate: Learning rate of Adam at the start.
+        anneal: Whether it falls to zero in a straight line.
+        batch_size: Steps that one update learns from.
+        train_interval: Steps in the environments between two updates.
+        learning_starts: Steps before the first update.
+        buffer_size: Steps that the buffer holds.
+        target_interval: Updates between two moves of the target network.
+        tau: How far it moves then; 1 is a copy.
+        epsilon_start: Chance of a blind action at first.
+        epsilon_end: That chance after ``epsilon_steps`` steps.
+        epsilon_steps: Steps in the environments until then.
+        alpha: How strongly the buffer prefers large TD errors; 0 is not at all.
+        beta: How far weights undo that at first; they do fully at the end.
+        reward_scale: Factor of the rewards that are learned from.
+        max_grad_norm: Bound of the gradient's norm.
+        log_interval: Steps in the environments from one row of metrics to the next.
+            Learning rate and chance of a blind action change then.
+        checkpoint_interval: Iterations between checkpoints. The environments are reset
+            at each of them.
+    """
+
+    seed: Annotated[int, Ge(0)] = 1
+    total_steps: Count = 100_000
+    num_envs: Count = 4
+    double: bool = True
+    dueling: bool = False
+    hidden: Count = 128
+    num_steps: Count = 1
+    gamma: Fraction = 0.99
+    learning_rate: Positive = 5e-4
+    anneal: bool = False
+    batch_size: Count = 128
+    train_interval: Count = 4
+    learning_starts: Count = 1000
+    buffer_size: Count = 100_000
+    target_interval: Count = 1
+    tau: Fraction = 0.01
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 10_000
+    alpha: NonNegative = 0.0
+    beta: Fraction = 0.4
+    reward_scale: Positive = 1.0
+    max_grad_norm: Positive = 10.0
+    log_interval: Count = 1000
+    checkpoint_interval: Count = 10
+
+    def __post_init__(self) -> None:
+        if self.rollout_len * self.num_envs % self.train_interval:
+            raise ValueError(
+                "train_interval must divide num_envs or be a multiple of it, got "
+                f"{self.train_interval} for {self.num_envs}"
+            )
+
+    @property
+    def rollout_len(self) -> int:
+        """Steps of each environment between two updates or more."""
+        return max(1, self.train_interval // self.num_envs)
+
+    @property
+    def updates_per_rollout(self) -> int:
+        """Updates that are due after them."""
+        return self.rollout_len * self.num_envs // self.train_interval
+
+    @property
+    def rounds(self) -> int:
+        """Rollouts of one iteration."""
+        return max(1, self.log_interval // (self.rollout_len * self.num_envs))
+
+
+# Settings with which the agent has learned, by environment. What an entry leaves out is
+# the default.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 50_000,
+        "dueling": True,
+        "num_steps": 20,
+        "learning_rate": 1e-3,
+        "anneal": True,
+        "train_interval": 2,
+        "tau": 0.02,
+        "reward_scale": 0.05,
+    },
+}
+
+
+def dqn_settings(env: str) -> DQNConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return DQNConfig(**SETTINGS.get(env, {}))

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 77cc258778f10974
+# Generated from chapters/evaluation.py (edit there); digest 24bfcd0fdb8140d1
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
 from literate_rl.workshop.runs import env_seed, flat_env
-from literate_rl.workshop.signatures import Count, Float, checked
+from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
 
 __all__ = ["Difference", "evaluate", "paired_difference", "t_interval"]
 
@@ -68,7 +68,10 @@ def evaluate(
 
 @checked
 def t_interval(
-    results: Float[np.ndarray, "seeds *points"], level: Level = 0.95
+    results: Annotated[
+        Float[np.ndarray, "seeds *points"], at_least(2, "2 seeds"), finite
+    ],
+    level: Level = 0.95,
 ) -> tuple[Float[np.ndarray, "*points"], Float[np.ndarray, "*points"]]:
     """Return a confidence interval of the mean over seeds, its low and its high end.
 
@@ -79,10 +82,6 @@ def t_interval(
 
     Source: Student 1908. It is exact if results have a normal distribution.
     """
-    if len(results) < 2:
-        raise ValueError("results must hold at least 2 seeds, got 1")
-    if not np.isfinite(results).all():
-        raise ValueError("results must be finite")
     # The interval {eq}`t-interval`: the mean, and so many standard errors on each side.
     mean = results.mean(0)
     error = results.std(0, ddof=1) / math.sqrt(len(results))

@@ -1,11 +1,11 @@
-# Generated from chapters/hybrid_action.py (edit there); digest d92bab834fcdb85a
+# Generated from chapters/hybrid_action.py (edit there); digest b572ef03b6fad858
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import torch
 from gymnasium import spaces
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from literate_rl.workshop.fast import LOG_OF_NOTHING, UNIT_ENTROPY, log_softmax
 from literate_rl.workshop.nests import (
     as_mask,
+    check_policy,
+    one_each,
     read_hybrid_space,
     rows_of,
     vector_size,
@@ -25,6 +27,7 @@ from literate_rl.workshop.signatures import (
     Float,
     Int,
     check_finite,
+    check_that,
     checked,
 )
 
@@ -193,16 +196,6 @@ def draw(
     return ttorch.as_tensor({"action_type": action_type, "action_args": action_args})
 
 
-def check_policy(name: str, prob: Tensor, mu: Tensor, log_sigma: Tensor) -> None:
-    """Raise if numbers describe no policy. A logit of minus infinity is legal."""
-    numbers = {
-        f"the softmax of {name}.action_type": prob,
-        f"{name}.action_args.mu": mu,
-        f"the logarithm of {name}.action_args.sigma": log_sigma,
-    }
-    check_finite(torch.cat([*numbers.values()], -1), **numbers)
-
-
 @checked
 def mask_args(
     action_args: Float[Tensor, "B A"], data_mask: Bool[Tensor, "B A"]
@@ -216,16 +209,10 @@ def mask_args(
 
 @checked
 def select_args(
-    action_args: Float[Tensor, "B A"], data_mask: Bool[Tensor, "B A"]
+    action_args: Float[Tensor, "B A"],
+    data_mask: Annotated[Bool[Tensor, "B A"], one_each],
 ) -> Float[Tensor, "B"]:
     """Take out the one argument that counts in each row."""
-    count = data_mask.sum(-1)
-    if (count != 1).any():
-        rows = (count != 1).nonzero().flatten().tolist()
-        raise ValueError(
-            "data_mask must have exactly one argument in each row, "
-            f"rows {rows[:8]} have {count[rows[:8]].tolist()}; use mask_args instead"
-        )
     return action_args[data_mask]
 
 
@@ -367,11 +354,10 @@ class HybridDistribution:
         Both have the same mask. The divergence is infinite where the other one has
         taken away a type that this one may choose.
         """
-        if not torch.equal(self.mask, other.mask):
-            raise ValueError(
-                f"other.mask must equal this mask {self.mask.tolist()}, "
-                f"got {other.mask.tolist()}"
-            )
+        here, there = self.mask.tolist(), other.mask.tolist()
+        check_that(
+            here == there, f"other.mask must equal this mask {here}, got {there}"
+        )
         # The two sums of {eq}`hybrid-kl`: over the arguments, and over the types.
         of_args = args_divergence(
             self.often, self.mu, self.sigma, other.mu, other.sigma

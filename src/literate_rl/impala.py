@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 6eeac1723c5d576e
+# Generated from chapters/impala.py (edit there); digest 79dd8ca618e2a509
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    check_that,
     checked,
 )
 from literate_rl.workshop.worlds import ForceCartPole  # noqa: F401 (registered)
@@ -196,8 +197,8 @@ class VTraceLearner:
         """Go back to a state that ``state_dict`` returned; it is copied."""
         norms, optimizer = state["norms"], copy.deepcopy(state["optimizer"])
         groups = self.optimizer.param_groups[0], optimizer["param_groups"][0]
-        if groups[0].keys() != groups[1].keys():
-            raise ValueError(f"state must come from an optimiser {self.config.optim}")
+        same = groups[0].keys() == groups[1].keys()
+        check_that(same, f"state must come from an optimiser {self.config.optim}")
         self.optimizer.load_state_dict(optimizer)
         self.norms = norms
 
@@ -226,8 +227,7 @@ class IMPALA:
         self, policy: Any, envs: VectorEnv[Any, Any, Any], config: IMPALAConfig
     ) -> None:
         given, wanted = envs.num_envs, config.n_sample
-        if given != wanted:
-            raise ValueError(f"envs must have {wanted} copies, got {given}")
+        check_that(given == wanted, f"envs must have {wanted} copies, got {given}")
         self.policy, self.config = policy, config
         self.learner = VTraceLearner(policy, config)
         self.device = self.learner.parameters[0].device
@@ -403,8 +403,8 @@ class IMPALAConfig:
     checkpoint_interval: Count = 50
 
     def __post_init__(self) -> None:
-        if self.priority_IS_weight and not self.priority:
-            raise ValueError("priority must be True if priority_IS_weight is True")
+        fits = self.priority or not self.priority_IS_weight
+        check_that(fits, "priority must be True if priority_IS_weight is True")
         check_clips(self.rho_clip_ratio, self.c_clip_ratio)
 
 

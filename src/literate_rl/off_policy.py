@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest d40a0c7c9dc91456
+# Generated from chapters/off_policy.py (edit there); digest a72c6b5a42f52519
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     Positive,
     check_finite,
+    check_that,
     checked,
 )
 
@@ -106,10 +107,8 @@ def vtrace(
 
 def check_clips(rho: float | None, c: float | None) -> None:
     """Raise unless the bound of c is not above that of rho."""
-    if rho is not None and (c is None or c > rho):
-        raise ValueError(
-            f"c_clip_ratio must be at most rho_clip_ratio, got {c} and {rho}"
-        )
+    fits = rho is None or (c is not None and c <= rho)
+    check_that(fits, f"c_clip_ratio must be at most rho_clip_ratio, got {c} and {rho}")
 
 
 @checked
@@ -132,8 +131,8 @@ def clipped_policy(
     # Numerator and denominator of {eq}`clipped-policy`.
     part = np.minimum(rho_clip_ratio * old_policy, policy)
     total = part.sum(-1, keepdims=True)
-    if not (total > 0).all():
-        raise ValueError("policy and old_policy must have an action in common")
+    common = bool((total > 0).all())
+    check_that(common, "policy and old_policy must have an action in common")
     result: NDArray[Any] = part / total
     return result
 
@@ -217,8 +216,8 @@ def vtrace_error_from_log_prob(
     terminated = never if terminated is None else terminated
     truncated = never if truncated is None else truncated
     # The row after a cut belongs to the next episode.
-    if next_value is None and truncated[:-1].any():
-        raise ValueError("next_value must be given where a step is truncated")
+    known = next_value is not None or not truncated[:-1].any()
+    check_that(known, "next_value must be given where a step is truncated")
 
     target, adv = vtrace(
         log_prob.detach() - log_prob_old.detach(),

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 8d3adb2382ea1b19
+# Generated from chapters/policies.py (edit there); digest 3b3fd828f628f122
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.nests import as_space, plain_space
-from literate_rl.workshop.signatures import Count, Float, Int, checked
+from literate_rl.workshop.signatures import Bool, Count, Float, Int, check_that, checked
 
 __all__ = [
     "ActorCritic",
     "CategoricalActions",
     "GaussianActions",
     "Policy",
+    "RewardScaler",
     "RunningMoments",
     "make_actions",
     "make_policy",
@@ -313,6 +315,46 @@ class RunningMoments(nn.Module):
         return ((items - self.mean) * scale).to(items.dtype).clamp(-10.0, 10.0)
 
 
+class RewardScaler(nn.Module):
+    """Divides rewards by the standard deviation of the discounted return.
+
+    The mean is not subtracted: that would pay for a longer or a shorter life.
+
+    Args:
+        num_envs: Number of environments B.
+        gamma: Discount.
+    """
+
+    carry: Tensor
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        super().__init__()
+        self.gamma = gamma
+        self.moments = RunningMoments()
+        self.register_buffer("carry", torch.zeros(num_envs))
+
+    @checked
+    def forward(
+        self,
+        reward: Float[Tensor, "T B"],
+        done: Bool[Tensor, "T B"],
+        real: Bool[Tensor, "T B"],
+    ) -> Float[Tensor, "T B"]:
+        """Take in the rewards of a rollout's real steps; return all of them scaled."""
+        # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
+        # of {doc}`advantages`.
+        increment = reward.clone()
+        increment[0] += self.carry
+        factor = torch.full_like(reward, self.gamma)
+        factor[1:].masked_fill_(done[:-1], 0.0)
+        so_far = reverse_scan(increment.flip(0), factor.flip(0)).flip(0)
+
+        # What goes on in the next rollout, and what the scale is measured from.
+        self.carry.copy_(self.gamma * so_far[-1].masked_fill(done[-1], 0.0))
+        self.moments.update(so_far[real])
+        return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
+
+
 def make_actions(
     action_space: spaces.Space[Any],
 ) -> CategoricalActions | GaussianActions:
@@ -340,9 +382,9 @@ def make_policy(
         normalize: Whether the policy normalises its observations.
     """
     box, actions = as_space(observation_space), make_actions(as_space(action_space))
-    if not isinstance(box, spaces.Box) or len(box.shape) != 1:
-        raise ValueError(f"observation_space must be a box of vectors, got {box}")
-    size, actor = box.shape[0], nn.Module()
+    fits = isinstance(box, spaces.Box) and len(box.shape) == 1
+    check_that(fits, f"observation_space must be a box of vectors, got {box}")
+    size, actor = spaces.flatdim(box), nn.Module()
     if isinstance(actions, CategoricalActions):
         actor = mlp(size, hidden, actions.num_actions, gain=0.01)
     else:

@@ -1,13 +1,15 @@
-# Generated from chapters/policy_gradient.py (edit there); digest 1a1ec8035be74a1b
+# Generated from chapters/policy_gradient.py (edit there); digest fbfe6a1d055e4930
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from literate_rl.workshop.signatures import Float, check_finite, check_index, checked
+from literate_rl.workshop.signatures import Float, below, check_finite, checked
 
 __all__ = [
     "categorical_entropy",
@@ -19,7 +21,8 @@ __all__ = [
 
 @checked
 def categorical_log_prob(
-    logit: Float[Tensor, "B N"], action: Integer[Tensor, "B"]
+    logit: Float[Tensor, "B N"],
+    action: Annotated[Integer[Tensor, "B"], below("N")],
 ) -> Float[Tensor, "B"]:
     """Compute the log-probability of each action, with gradient.
 
@@ -28,7 +31,6 @@ def categorical_log_prob(
 
     Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 13.2.
     """
-    check_index(logit.shape[1], action=action)
     # All of {eq}`categorical-log-prob`. `log_softmax` subtracts the largest logit
     # first, so no exponential overflows.
     log_prob = logit.log_softmax(1)

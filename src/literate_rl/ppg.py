@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest e750d4db73e45182
+# Generated from chapters/ppg.py (edit there); digest 8f2bd9954f8e718a
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from literate_rl.disjoint_network import (
     EncodingNetwork,
     linear,
 )
-from literate_rl.hybrid_ppo import HybridActions
+from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
@@ -36,6 +36,7 @@ from literate_rl.workshop.signatures import (
     NonNegative,
     Positive,
     check_finite,
+    check_that,
     checked,
 )
 
@@ -177,11 +178,9 @@ class ConvolutionalEncodingNetwork(nn.Module):
     @checked
     def __init__(self, observation_spec: spaces.Box, hidden: Count = 64) -> None:
         super().__init__()
-        shape = observation_spec.shape
-        if len(shape) != 3:
-            raise ValueError(
-                f"observation_spec must have channels, height and width, got {shape}"
-            )
+        shape = observation_spec.shape or ()
+        words = f"observation_spec must have channels, height and width, got {shape}"
+        check_that(len(shape) == 3, words)
         self.output_size = hidden
         self.scale = 1 / 255 if observation_spec.dtype == np.uint8 else 1.0
         self.channels = -1 if shape[-1] < shape[0] else -3
@@ -233,17 +232,16 @@ def make_phasic_policy(
         normalize: Whether the policy normalises its observations.
     """
     box, action_space = as_space(observation_space), as_space(action_space)
-    if not isinstance(box, spaces.Box) or len(box.shape) not in (1, 3):
-        raise ValueError(
-            f"observation_space must be a box of vectors or of pictures, got {box}"
-        )
+    shape = (isinstance(box, spaces.Box) and box.shape) or ()
+    fits = len(shape) in (1, 3)
+    check_that(fits, f"observation_space must be a box of vectors or pictures: {box}")
     encoder: Callable[..., Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
-    if len(box.shape) == 3:
+    if len(shape) == 3:
         encoder = partial(ConvolutionalEncodingNetwork, hidden=hidden)
     network = DisjointPolicyValueNetwork(
         box, action_space, encoder, share_encoder, detach=detach
     )
-    normalizer = RunningMoments(*box.shape) if normalize else None
+    normalizer = RunningMoments(*shape) if normalize else None
 
     hybrid = isinstance(action_space, spaces.Tuple | spaces.Dict)
     actions = (HybridActions.from_space if hybrid else make_actions)(action_space)
@@ -295,8 +293,8 @@ class PPGConfig(PPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         steps, length = self.num_steps, self.aux_batch_length or self.num_steps
-        if steps % length:
-            raise ValueError(f"aux_batch_length must divide {steps}, got {length}")
+        words = f"aux_batch_length must divide {steps}, got {length}"
+        check_that(steps % length == 0, words)
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out
@@ -504,8 +502,8 @@ class PPGAlgorithm:
         self.policy, self.config = policy, config
         self.ppo = PPO(policy, envs, config, policy_error=policy_error)
         # A step that did not happen has no place among consecutive steps.
-        if self.ppo.collector.resets_later:
-            raise ValueError("envs must have autoreset mode SAME_STEP, got NEXT_STEP")
+        same = not self.ppo.collector.resets_later
+        check_that(same, "envs must have autoreset mode SAME_STEP, got NEXT_STEP")
         self.aux = AuxiliaryPhase(policy, config)
 
     def iterate(self) -> dict[str, float]:

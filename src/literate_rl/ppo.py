@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest f939002b3b81df7d
+# Generated from chapters/ppo.py (edit there); digest 3b93b66e77983b18
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -24,23 +24,20 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.policies import RunningMoments
-from literate_rl.workshop.fast import reverse_scan
+from literate_rl.policies import RewardScaler
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
-    Bool,
     Count,
-    Float,
     Fraction,
     Positive,
     check_finite,
+    check_that,
     checked,
 )
 
 __all__ = [
     "PPO",
     "PPOConfig",
-    "RewardScaler",
     "Samples",
     "ppo_settings",
 ]
@@ -88,11 +85,10 @@ class PPO:
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
     ) -> None:
         given, wanted = envs.num_envs, config.num_envs
-        if given != wanted:
-            raise ValueError(f"envs must have {wanted} copies, got {given}")
-        wanted = config.normalize_obs
-        if wanted != (normalizer_of(policy) is not None):
-            raise ValueError(f"policy must normalise as normalize_obs says: {wanted}")
+        check_that(given == wanted, f"envs must have {wanted} copies, got {given}")
+        wanted, given = config.normalize_obs, normalizer_of(policy) is not None
+        words = f"policy must normalise as normalize_obs says: {wanted}"
+        check_that(wanted == given, words)
         self.policy, self.config = policy, config
         self.act = act or policy.act
         self.policy_error = policy_error or policy_error_from_log_prob
@@ -214,9 +210,8 @@ class PPO:
         # The total. What is not finite would spoil all weights at once.
         loss = policy_loss + config.value_weight * value_loss
         loss = loss - config.entropy_weight * entropy_loss
-        check_finite(
-            loss, log_prob_old=part.log_prob, log_prob=log_prob, entropy=entropy
-        )
+        inputs = {"log_prob_old": part.log_prob, "log_prob": log_prob}
+        check_finite(loss, **inputs, entropy=entropy)
         # One step downhill, with gradient clipping.
         self.optimizer.zero_grad()
         loss.backward()
@@ -283,46 +278,6 @@ def normalizer_of(policy: Any) -> Any:
     return normalizer if hasattr(normalizer, "update") else None
 
 
-class RewardScaler(nn.Module):
-    """Divides rewards by the standard deviation of the discounted return.
-
-    The mean is not subtracted: that would pay for a longer or a shorter life.
-
-    Args:
-        num_envs: Number of environments B.
-        gamma: Discount.
-    """
-
-    carry: Tensor
-
-    def __init__(self, num_envs: int, gamma: float) -> None:
-        super().__init__()
-        self.gamma = gamma
-        self.moments = RunningMoments()
-        self.register_buffer("carry", torch.zeros(num_envs))
-
-    @checked
-    def forward(
-        self,
-        reward: Float[Tensor, "T B"],
-        done: Bool[Tensor, "T B"],
-        real: Bool[Tensor, "T B"],
-    ) -> Float[Tensor, "T B"]:
-        """Take in the rewards of a rollout's real steps; return all of them scaled."""
-        # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
-        # of {doc}`advantages`.
-        increment = reward.clone()
-        increment[0] += self.carry
-        factor = torch.full_like(reward, self.gamma)
-        factor[1:].masked_fill_(done[:-1], 0.0)
-        so_far = reverse_scan(increment.flip(0), factor.flip(0)).flip(0)
-
-        # What goes on in the next rollout, and what the scale is measured from.
-        self.carry.copy_(self.gamma * so_far[-1].masked_fill(done[-1], 0.0))
-        self.moments.update(so_far[real])
-        return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
-
-
 @checked
 @dataclass(frozen=True)
 class PPOConfig:
@@ -383,56 +338,32 @@ class PPOConfig:
         # Of a single advantage nothing is left when its mean is subtracted.
         least = 2 if self.normalize_advantage else 1
         most, parts = self.num_envs * self.num_steps // least, self.num_minibatches
-        if parts > most:
-            raise ValueError(f"num_minibatches must be at most {most}, got {parts}")
+        words = f"num_minibatches must be at most {most}, got {parts}"
+        check_that(parts <= most, words)
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out is
 # the default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
-        "total_steps": 50_000,
-        "num_envs": 8,
-        "num_steps": 32,
-        "num_epochs": 10,
-        "num_minibatches": 1,
-        "learning_rate": 2e-3,
-        "gamma": 0.98,
-        "lambda_": 0.8,
+        "total_steps": 50_000, "num_envs": 8, "num_steps": 32, "num_epochs": 10,
+        "num_minibatches": 1, "learning_rate": 2e-3, "gamma": 0.98, "lambda_": 0.8,
         "entropy_weight": 0.0,
     },
-    "Acrobot-v1": {
-        "total_steps": 300_000,
-        "num_envs": 16,
-        "learning_rate": 1e-3,
-    },
+    "Acrobot-v1": {"total_steps": 300_000, "num_envs": 16, "learning_rate": 1e-3},
     "Pendulum-v1": {
-        "num_envs": 8,
-        "num_steps": 200,
-        "num_epochs": 10,
-        "num_minibatches": 8,
-        "learning_rate": 3e-3,
-        "gamma": 0.9,
-        "entropy_weight": 0.0,
+        "num_envs": 8, "num_steps": 200, "num_epochs": 10, "num_minibatches": 8,
+        "learning_rate": 3e-3, "gamma": 0.9, "entropy_weight": 0.0,
     },
     "literate_rl/Moving-v0": {
-        "total_steps": 60_000,
-        "num_envs": 32,
-        "num_steps": 64,
-        "num_epochs": 8,
-        "learning_rate": 3e-3,
-        "gamma": 0.98,
+        "total_steps": 60_000, "num_envs": 32, "num_steps": 64, "num_epochs": 8,
+        "learning_rate": 3e-3, "gamma": 0.98,
     },
     "literate_rl/HybridLander-v0": {
-        "total_steps": 400_000,
-        "num_envs": 16,
-        "num_epochs": 8,
-        "num_minibatches": 8,
-        "learning_rate": 2e-3,
-        "gamma": 0.995,
-        "scale_reward": True,
+        "total_steps": 400_000, "num_envs": 16, "num_epochs": 8, "num_minibatches": 8,
+        "learning_rate": 2e-3, "gamma": 0.995, "scale_reward": True,
     },
-}
+}  # fmt: skip
 
 
 def ppo_settings(env: str) -> PPOConfig:

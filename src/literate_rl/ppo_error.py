@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_error.py (edit there); digest d7ac6baaa0e5679b
+# Generated from chapters/ppo_error.py (edit there); digest d999053bd1be4cc6
 """The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from literate_rl.workshop.signatures import (
     Float,
     Int,
     Positive,
+    below,
     check_finite,
-    check_index,
     checked,
 )
 
@@ -173,7 +173,7 @@ class ppo_policy_data(NamedTuple):
 
     logit_new: Float[Tensor, "B N"]
     logit_old: Float[Tensor, "B N"]
-    action: Int[Tensor, "B"]
+    action: Annotated[Int[Tensor, "B"], below("N")]
     adv: Float[Tensor, "B"]
     weight: Float[Tensor, "B"] | None
 
@@ -188,7 +188,6 @@ def ppo_policy_error(
 
     Source: Schulman et al. 2017, equations 7 and 9.
     """
-    check_index(data.logit_new.shape[1], **{"data.action": data.action})
     # A softmax gives the log-probabilities of all actions. The old ones are constants:
     # where both come from one network, their gradient would cancel the new ones'.
     log_prob_new = data.logit_new.log_softmax(1)
@@ -340,7 +339,6 @@ def fused_ppo_policy_error(
 
     Values and gradients agree with the plain form. Gradients of gradients do not exist.
     """
-    check_index(data.logit_new.shape[1], **{"data.action": data.action})
     policy_loss, entropy_loss, *info = FusedPolicyError.apply(
         *data, clip_ratio, dual_clip
     )

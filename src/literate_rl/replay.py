@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 7386ffd7b53dc79c
+# Generated from chapters/replay.py (edit there); digest 54b10a50acc86637
 """Replay: rings of steps, windows in them, and priorities in a tree of sums."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from literate_rl.workshop.signatures import (
     Int,
     NonNegative,
     check_finite,
-    check_index,
+    check_that,
     checked,
 )
 
@@ -364,7 +364,9 @@ class ReplayBuffer:
         """
         if self.tree is None:
             return
-        check_index(self.rings.places, place=place)
+        inside = (place >= 0) & (place < self.rings.places)
+        words = f"place must be below {self.rings.places}, got {place.tolist()}"
+        check_that(inside.all(), words)
         check_finite(priority, priority=priority)
         # What is right today may be wrong tomorrow, so no priority is quite zero.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 6a2f6c38dc87137c
+# Generated from chapters/workshop/cli.py (edit there); digest c7124ba728754857
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -6,41 +6,34 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
-from functools import partial
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import (
     Any,
     Generic,
-    NamedTuple,
     TypeVar,
 )
 
 import torch
 import tyro
-from gymnasium import spaces
 
-from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
-from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_ppo import make_hybrid_policy  # and its environments
-from literate_rl.impala import IMPALA
-from literate_rl.policies import Policy, make_policy
-from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
-from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.workshop.cluster import RayActors
-from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import (
     Learner,
     Run,
     check_named,
     fit,
-    flat_env,
     has_screen,
     record_video,
     show,
+)
+from literate_rl.workshop.training import (
+    ALGORITHMS,
+    MODELS,
+    ended,
+    import_model,
+    make_learner,
+    settings_of_run,
 )
 
 __all__ = ["Command", "main"]
@@ -62,6 +55,11 @@ class Command(Generic[Config]):
             algorithm, the seed and the time.
         resume: Directory of a run to go on with. The run keeps its own settings.
         watch: Whether to show the trained agent, or film it where there is no screen.
+        qnet: A Q network of your own, module:name of a class or function that makes it
+            without arguments. It is held against the contract of the algorithm first,
+            and has to be named again to resume.
+        actor: An actor of your own, likewise.
+        critic: A critic of your own, likewise.
         config: Settings of the algorithm.
     """
 
@@ -70,6 +68,15 @@ class Command(Generic[Config]):
     name: str | None = None
     resume: Path | None = None
     watch: bool = False
+    qnet: str | None = None
+    actor: str | None = None
+    critic: str | None = None
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The models of your own, by their names in the contract."""
+        given = {name: getattr(self, name) for name in MODELS}
+        return {name: where for name, where in given.items() if where is not None}
 
 
 def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
@@ -77,7 +84,7 @@ def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--env")
     env = first.parse_known_args(arguments)[0].env
-    config_class, settings, _ = ALGORITHMS[algorithm]
+    config_class, settings = ALGORITHMS[algorithm][:2]
     command: Any = Command[config_class]  # type: ignore[valid-type]
     parsed: Command[Any] = tyro.cli(
         command,
@@ -86,98 +93,6 @@ def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
         default=Command(env=env, config=settings(env or DEFAULT_ENV)),
     )
     return parsed
-
-
-def make_ppo(env: str, config: PPOConfig) -> PPO:
-    """Build the environments, the policy that fits them and the learner."""
-    seed_everything(config.seed)
-    envs = make_envs(partial(flat_env, env), config.num_envs)
-    observations, actions = envs.single_observation_space, envs.single_action_space
-    device = best_device()
-    policy = pick_policy(observations, actions, config.normalize_obs).to(device)
-    # The fast form gives the same numbers, where it exists.
-    plain = not isinstance(actions, spaces.Tuple | spaces.Dict)
-    act = numpy_act(policy) if device.type == "cpu" and plain else None
-    return PPO(policy, envs, config, act)
-
-
-def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
-    """Build the environments, the policy with two values and the learner."""
-    seed_everything(config.seed)
-    envs = make_envs(partial(flat_env, env), config.num_envs)
-    observations = picture_space(env) or envs.single_observation_space
-    with legible_refusal():
-        policy = make_phasic_policy(
-            observations,
-            envs.single_action_space,
-            config.share_encoder,
-            config.detach,
-            normalize=config.normalize_obs,
-        )
-    return PPGAlgorithm(policy.to(best_device()), envs, config)
-
-
-def picture_space(env: str) -> spaces.Space[Any] | None:
-    """Return the space of an environment's observations if they are pictures."""
-    with flat_env(env) as made:
-        space = getattr(made, "env", made).observation_space
-    return space if len(space.shape or ()) == 3 else None
-
-
-def make_impala(env: str, config: ActorsConfig) -> IMPALA | ActorLearner:
-    """Build the environments, the policy that fits them and the learner."""
-    seed_everything(config.seed)
-    build = partial(make_envs, partial(flat_env, env), config.n_sample)
-    envs = build()
-    observations, actions = envs.single_observation_space, envs.single_action_space
-    policy = pick_policy(observations, actions, normalize=False).to(best_device())
-    if config.actors is None:
-        return IMPALA(policy, envs, config)
-    envs.close()
-    cluster = partial(RayActors, address=config.address)
-    on_ray = cluster if config.transport == "ray" else None
-    return ActorLearner(policy, build, config, on_ray)
-
-
-class Algorithm(NamedTuple):
-    """What the command line knows of an algorithm."""
-
-    config: type[Any]
-    settings: Callable[[str], Any]
-    make: Callable[[str, Any], Learner]
-
-
-ALGORITHMS = {
-    "ppo": Algorithm(PPOConfig, ppo_settings, make_ppo),
-    "ppg": Algorithm(PPGConfig, ppg_settings, make_ppg),
-    "impala": Algorithm(ActorsConfig, actors_settings, make_impala),
-}
-
-
-def pick_policy(
-    observation_space: spaces.Space[Any],
-    action_space: spaces.Space[Any],
-    normalize: bool,
-) -> Policy:
-    """Build the policy that fits the spaces of one environment."""
-    with legible_refusal():
-        if isinstance(action_space, spaces.Tuple | spaces.Dict):
-            return make_hybrid_policy(
-                observation_space, action_space, normalize=normalize
-            )
-        return make_policy(observation_space, action_space, normalize=normalize)
-
-
-@contextmanager
-def legible_refusal() -> Iterator[None]:
-    """Say in the words of the command line which actions a policy can take."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            "the environment's actions must be Discrete, a Box with one dimension or "
-            f"Tuple(Discrete(K), Tuple(K Boxes)): {error}"
-        ) from error
 
 
 def run_directory(name: str) -> Path:
@@ -193,9 +108,9 @@ def start(algorithm: str, command: Command[Any]) -> tuple[Run, Learner]:
     env, config = command.env or DEFAULT_ENV, command.config
     name = command.name or f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
     directory = run_directory(name)
-    learner = ALGORITHMS[algorithm].make(env, config)
-    settings = {"algorithm": algorithm, "env": env, "config": asdict(config)}
-    return Run(directory, settings), learner
+    models = {name: import_model(where) for name, where in command.models.items()}
+    learner = make_learner(algorithm, env, config, models)
+    return Run(directory, settings_of_run(algorithm, env, config, models)), learner
 
 
 def resume(
@@ -218,7 +133,11 @@ def resume(
         options_that_run_code(env, config), named, strict=True
     ):
         check_named(option, value, typed, runs_code)
-    learner = known.make(env, config)
+    for name, model in (stored.get("models") or {}).items():
+        if name not in command.models:
+            raise ValueError(f"the run has a model of your own: add --{name} {model}")
+    models = {name: import_model(where) for name, where in command.models.items()}
+    learner = make_learner(algorithm, env, config, models)
     run.restore(learner)
     return run, learner
 
@@ -245,16 +164,14 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
         raise ValueError(f"{source}: {error}") from error
 
 
-def train(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]:
+def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]:
     """Run or resume a training; return environment, run and learner."""
     if command.resume is None:
         run, learner = start(algorithm, command)
     else:
         run, learner = resume(command.resume, algorithm, command)
-    with run, ExitStack() as stack:
+    with run, ended(learner):
         print(f"run directory: {run.directory}")
-        if isinstance(learner, ActorLearner):
-            stack.enter_context(learner)  # no actor outlives the training
         fit(learner, run)
     return run.settings["env"], run, learner
 
@@ -266,6 +183,8 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
         again = f"--resume {run.directory}"
         for option, value, runs_code in options_that_run_code(env, learner.config):
             again += f" {option} {value}" if runs_code else ""
+        for name, model in run.settings["models"].items():
+            again += f" --{name} {model}"
         print(f"interrupted at step {learner.step}, go on with {again}")
         return
     returns = evaluate(learner.policy, env, episodes=20, seed=learner.config.seed + 1)
@@ -288,6 +207,6 @@ def main(arguments: list[str] | None = None) -> None:
     command = parse(algorithm, arguments[1:])
     torch.set_num_threads(1)  # the networks are too small to be shared out
     try:
-        report(*train(algorithm, command), command.watch)
+        report(*carry_out(algorithm, command), command.watch)
     except (ValueError, OSError) as error:
         sys.exit("error: " + " ".join(str(error).splitlines()))

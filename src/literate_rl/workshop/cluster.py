@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cluster.py (edit there); digest 0ae76f5b11d42c66
+# Generated from chapters/workshop/cluster.py (edit there); digest de167f761802cda3
 """Actors on a cluster: a transport that is made of Ray's calls and references."""
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class RemoteActor:
         torch.set_num_threads(1)
         self.actor, self.layout = make_actor(seed), layout
 
-    def unroll(self, weights: Weights) -> NDArray[np.void]:
-        """Act for one unroll and return it, an array of one record."""
-        record = np.zeros(1, self.layout["unroll"])
-        self.actor.unroll(weights, record[0])
+    def work(self, weights: Weights) -> NDArray[np.void]:
+        """Do the actor's work and return the result, an array of one record."""
+        record = np.zeros(1, self.layout["result"])
+        self.actor.work(weights, record[0])
         return record
 
 
@@ -116,7 +116,7 @@ class RayActors:
 
     def call(self, slot: Slot) -> None:
         """Ask a slot's actor for an unroll with the slot's weights."""
-        reference = self.actors[slot[0]].unroll.remote(self.weights[slot])
+        reference = self.actors[slot[0]].work.remote(self.weights[slot])
         self.pending[reference] = slot
 
     def receive(self) -> tuple[Slot, Any]:

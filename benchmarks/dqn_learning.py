@@ -1,0 +1,56 @@
+"""Training runs of DQN: how well it learns, and what each of its parts does.
+
+``python -m benchmarks.dqn_learning [NAME …]`` works as ``benchmarks.learning`` does.
+The settings of CartPole come from a study of some ten others, on seeds above 100; see
+``docs/results.md``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.learning import Experiment, Variant, main
+from literate_rl.agents import make_envs
+from literate_rl.dqn import DQN, DQNConfig, dqn_settings, make_q_policy
+from literate_rl.workshop.runs import flat_env
+
+ENV = "CartPole-v1"
+# Each differs from the chapter's agent in one thing.
+SWITCHES: dict[str, dict[str, Any]] = {
+    "one step, n = 1": {"num_steps": 1},
+    "three steps, n = 3": {"num_steps": 3},
+    "no target network": {"tau": 1.0},
+    "not double": {"double": False},
+    "not dueling": {"dueling": False},
+}
+
+
+def build(config: DQNConfig, env: str) -> DQN:
+    """Build the agent of the chapter."""
+    envs = make_envs(partial(flat_env, env), config.num_envs)
+    torch.manual_seed(config.seed)
+    spaces = envs.single_observation_space, envs.single_action_space
+    return DQN(make_q_policy(*spaces, config.hidden, config.dueling), envs, config)
+
+
+def experiment(
+    variants: dict[str, dict[str, Any]], seeds: int, goal: float | None = None
+) -> Experiment:
+    """Return the experiment that trains variants of the chapter's agent."""
+    made = {
+        name: Variant(changes, partial(build, env=ENV))
+        for name, changes in variants.items()
+    }
+    return Experiment(ENV, dqn_settings(ENV), seeds, 100, made, goal)
+
+
+EXPERIMENTS = {
+    "dqn_cartpole": experiment({"DQN": {}}, seeds=10, goal=475),
+    "dqn_switches": experiment(SWITCHES, seeds=2),
+}
+
+if __name__ == "__main__":
+    main("python -m benchmarks.dqn_learning", EXPERIMENTS)

@@ -1,0 +1,890 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Exact values
+#
+# **How do we find out whether an estimate is right?** We try it in a world so small that the
+# right answer can be computed. After this chapter you can do that with a linear equation, and
+# know what the wrong flag costs a value, what a missing sum costs a gradient, and what a large
+# step costs a policy. It takes about 35 minutes. You need {doc}`agents` and {doc}`policy_gradient`.
+
+# %% tags=["export", "hide-input"]
+"""Exact values: a world whose values are known, and the equation that gives them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import gymnasium as gym
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import ArrayLike, NDArray
+
+from literate_rl.workshop.episodes import check_chain
+from literate_rl.workshop.signatures import Fraction, checked
+from literate_rl.workshop.worlds import check_action
+
+__all__ = ["Ring", "tabular_values"]
+
+# %% [markdown]
+# ## The ring
+#
+# A robot walks on a ring of five cells, at each step one cell to the left or to the right. Cell 0
+# has a charger: a step that starts there pays 1, all others pay nothing. After each step the robot
+# breaks down for good with a small probability $p$, here 0.02, which is a termination. A time
+# limit can be put around the ring from outside, and that is a truncation.
+
+# %% tags=["hide-input"]
+from math import cos, pi, sin
+
+import matplotlib.pyplot as plt
+import torch
+
+from literate_rl.workshop.pictures import Picture, predict
+
+picture = Picture(
+    "The ring",
+    "Five cells in a circle, numbered 0 to 4, with an arrow from each to the next. Cell 0 "
+    "holds the charger and pays 1.",
+)
+cells = []
+for number in range(5):
+    angle = 2 * pi * number / 5
+    x, y = 220 + 130 * sin(angle), 95 - 80 * cos(angle)
+    words, tone = ("0 · pays 1", "accent") if number == 0 else (str(number), "")
+    cells.append(picture.box(x, y, words, tone, height=34))
+for number in range(5):
+    picture.arrow(cells[number], cells[(number + 1) % 5])
+picture.text(220, 95, "right: from 0 to 1 to 2 …", "quiet")
+picture
+
+
+# %% tags=["export"]
+class Ring(gym.Env[np.int64, np.int64]):
+    """A ring of cells with a reward in cell 0 and a chance to break down.
+
+    The observation is the number of the cell. Action 0 goes left (to the cell before),
+    action 1 goes right (to the cell after). An episode starts in a random cell. Each
+    step terminates it with ``end_probability``.
+    """
+
+    metadata = {"render_modes": []}
+
+    @checked
+    def __init__(
+        self, num_cells: Annotated[int, Ge(2)] = 5, end_probability: Fraction = 0.02
+    ) -> None:
+        self.num_cells = num_cells
+        self.end_probability = end_probability
+        self.observation_space = gym.spaces.Discrete(num_cells)
+        self.action_space = gym.spaces.Discrete(2)
+        self.cell = np.int64(0)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.int64, dict[str, Any]]:
+        """Put the robot into a random cell."""
+        super().reset(seed=seed)
+        self.cell = self.np_random.integers(self.num_cells)
+        return self.cell, {}
+
+    def step(
+        self, action: np.int64
+    ) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
+        """Move by one cell; return observation, reward, two flags and an empty dict."""
+        check_action(self.action_space, action)
+        reward = float(self.cell == 0)
+        self.cell = np.int64((self.cell + (1 if action == 1 else -1)) % self.num_cells)
+        # The environment knows only one way to end. A time limit is not its business,
+        # so its own `truncated` is always false.
+        terminated = bool(self.np_random.random() < self.end_probability)
+        return self.cell, reward, terminated, False, {}
+
+    @checked
+    def chain(self, right: Fraction) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return what ``tabular_values`` reads; ``right`` is the chance of action 1."""
+        stay = np.eye(self.num_cells)
+        # Rolling the identity's columns by one sends each cell to its neighbour.
+        left, ahead = np.roll(stay, -1, axis=1), np.roll(stay, 1, axis=1)
+        walk = right * ahead + (1 - right) * left
+        return (1 - self.end_probability) * walk, stay[0]
+
+
+# %% [markdown]
+# The class follows Gymnasium's interface {cite:p}`towers2024`: two spaces, `reset` and
+# `step`. Any code for Gymnasium runs with it. `chain` returns the table of the ring's
+# probabilities, which the next section needs.
+#
+# ## Values without sampling
+#
+# Number the states $1, \dots, S$ and fix the policy. Let $P_{ss'}$ be the probability
+# that a step from $s$ leads to $s'$, averaged over the policy's actions, and let $r_s$ be
+# the mean reward of that step. The value of a state is the reward of one step plus the
+# discounted value of where it leads. For all states at once, as vectors and a matrix, that
+# is the **Bellman equation**. It is linear, so we can solve it:
+#
+# $$
+# V = r + \gamma P V \quad \Longrightarrow \quad V = (I - \gamma P)^{-1} r
+# $$ (tabular-value)
+#
+# A row of $P$ may sum to less than 1. The missing probability is that of termination: what
+# does not arrive anywhere has no future value. Discount and missing probability enter the
+# equation as a product. This is a sentence of {doc}`agents` again: a discount is a small
+# chance of the end.
+
+
+# %% tags=["export"]
+@checked
+def tabular_values(
+    transition: ArrayLike, reward: ArrayLike, gamma: Fraction
+) -> NDArray[Any]:
+    """Solve the Bellman equation of a policy exactly, in float64.
+
+    Args:
+        transition: Probabilities (S, S) from row to column, averaged over the policy.
+            What a row lacks to 1 is the probability of termination.
+        reward: Mean reward of a step from each state, (S,).
+        gamma: Discount; below 1 if some state never terminates.
+
+    Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.14.
+    """
+    chain = np.asarray(transition, dtype=np.float64)
+    pay = np.asarray(reward, dtype=np.float64)
+    check_chain(transition=chain, reward=pay, gamma=gamma)
+    # Here is {eq}`tabular-value`. Solving is faster and more exact than inverting.
+    return np.linalg.solve(np.eye(len(pay)) - gamma * chain, pay)
+
+
+# %% [markdown]
+# The robot goes right in four steps of five, and $\gamma = 0.99$. **Notice** that the values rise
+# from cell 1 to cell 4 and on to the charger, and that the second line, with the breakdown moved
+# into the discount, is the same.
+
+# %% tags=["hide-input"]
+gamma, right, ring = 0.99, 0.8, Ring(num_cells=5, end_probability=0.02)
+transition, reward_of_cell = ring.chain(right)
+exact = tabular_values(transition, reward_of_cell, gamma)
+forever, _ = Ring(num_cells=5, end_probability=0.0).chain(right)
+moved = tabular_values(forever, reward_of_cell, gamma * 0.98)
+
+print("cell                           ", *(f"{cell:7d}" for cell in range(5)))
+print("discount 0.99, breakdown 0.02  ", *(f"{value:7.4f}" for value in exact))
+print("discount 0.99 * 0.98, no end   ", *(f"{value:7.4f}" for value in moved))
+
+# %% tags=["claims"]
+assert np.allclose(exact, moved), "the second line is the same"
+assert (np.diff([*exact[1:], exact[0]]) > 0).all(), "they rise"
+
+# %% [markdown]
+# ## What the wrong flag costs
+#
+# Much code has one flag for both ends of an episode. How large is the mistake? The robot walks under a time limit of 20 steps, with ten seeds. We count in the data how often a
+# step leads from each cell to each other one, and solve {eq}`tabular-value` for these shares. A
+# step that counts as an end arrives nowhere, so its row sums to less than 1. The three rules
+# below differ only in which steps count as ends. (Temporal-difference learning, which moves
+# $V(s_t)$ towards $r_t + \gamma V(s'_t)$ again and again, arrives at the same values
+# {cite:p}`sutton2018`.)
+
+
+# %% tags=["hide-input"]
+from gymnasium.wrappers import TimeLimit
+
+from literate_rl.agents import Collector, make_envs
+
+
+def walk(limit, seed, num_envs=32, num_steps=300):
+    """Return a batch of the robot's steps under a time limit."""
+    collector = Collector(make_envs(lambda: TimeLimit(Ring(), limit), num_envs))
+    collector.reset(seed=1000 * seed)  # a trap of the first chapter says why 1000
+    generator = torch.Generator().manual_seed(seed)
+
+    def mostly_right(obs):
+        return (torch.rand(len(obs), generator=generator) < right).long()
+
+    return collector.collect(mostly_right, num_steps)
+
+
+def estimated(batch, ends):
+    """Return the values of the chain that was counted in a batch."""
+    state, successor = batch.obs.flatten().numpy(), batch.next_obs.flatten().numpy()
+    visits = np.bincount(state, minlength=5)
+    counts = np.zeros((5, 5))
+    np.add.at(counts, (state, successor), ~ends.flatten().numpy())
+    paid = np.bincount(state, weights=batch.reward.flatten().numpy(), minlength=5)
+    return tabular_values(counts / visits[:, None], paid / visits, gamma)
+
+
+# %%
+def three_ways(limit, seed):
+    """Return the mean value by each of the three rules."""
+    batch = walk(limit, seed)
+    done = batch.terminated | batch.truncated
+    rules = batch.terminated, done, torch.zeros_like(done)
+    return [estimated(batch, ends).mean() for ends in rules]
+
+
+names = (
+    "two flags: terminated steps end",
+    "one flag: all done steps end",
+    "no flag: no step ends",
+)
+runs = np.array([three_ways(20, seed) for seed in range(10)])  # (seeds, rules)
+print(f"mean of the five values             error\n{'exact':32s}{exact.mean():6.2f}")
+for name, rule in zip(names, runs.T, strict=True):
+    error = rule.mean() / exact.mean() - 1
+    print(f"{name:32s}{rule.mean():6.2f}{error:8.0%}")
+
+# %% [markdown]
+# The right rule finds the right values. With one flag they are less than half of the truth.
+# Without flags the robot believes that it is immortal, and they are about three times too large.
+# More data do not help: with all ten seeds the error is of the same size, so it is not noise but
+# **bias**.
+
+# %% tags=["claims"]
+two, one, none = runs.T / exact.mean()
+assert (abs(two - 1) < 0.1).all(), "right"
+assert (one < 0.5).all(), "less than half"
+assert (abs(none - 3) < 0.6).all(), "about three times"
+
+# %% [markdown]
+# How large is the bias? Let $h_{\max}$ be the time limit and $\kappa$ the share of all steps
+# that are the last ones before it. One flag makes each of these an end, so every step
+# carries an additional chance $\kappa$ of the end. And a chance of the end is a discount. The values
+# that come out are those of a more short-sighted agent:
+#
+# $$
+# \begin{aligned}
+# V_{\text{one flag}} &= \bigl(I - \gamma (1 - \kappa) P\bigr)^{-1} r, \\
+# \kappa &= \frac{(1 - p)^{h_{\max}-1}}{\sum_{h=0}^{h_{\max}-1} (1 - p)^h}
+# \end{aligned}
+# $$ (def-time-limit-bias)
+#
+# Here $(1-p)^h$ is the probability that an episode lives to see step $h$. In the long run the
+# formula is exact, because the chance of the last step is the same in every cell.
+
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Mean value over time limits from 5 to 200 steps, with five dots at each limit. With two flags the dots lie on the exact value. With one flag they follow a predicted curve from below, and come near the exact value only for the longest limits."}}
+def predicted(limit, end_probability=0.02):
+    """Return the mean value that one flag leads to."""
+    alive = (1 - end_probability) ** np.arange(limit)
+    last = alive[-1] / alive.sum()
+    chain, pay = Ring(5, end_probability).chain(right)
+    return tabular_values(chain, pay, gamma * (1 - last)).mean()
+
+
+limits = (5, 10, 20, 50, 100, 200)
+dots = np.array([[three_ways(h, seed)[:2] for seed in range(5)] for h in limits])
+
+fig, axis = plt.subplots(figsize=(7, 2.8))
+axis.axhline(exact.mean(), color="C0", lw=1, label="exact")
+curve = np.arange(5, 201)
+axis.plot(curve, [predicted(h) for h in curve], "--", color="C1", label="predicted")
+for rule, name in enumerate(("two flags", "one flag")):
+    for h, values in zip(limits, dots[:, :, rule], strict=True):
+        axis.plot([h] * 5, values, ".", color=f"C{rule}", label=name if h == 5 else "")
+axis.set_xscale("log")
+axis.set_xticks(limits, limits)
+axis.minorticks_off()
+axis.set_xlabel(r"time limit $h_{\max}$ in steps")
+axis.set_ylabel("mean value")
+axis.legend(fontsize=8)
+fig.tight_layout()
+
+# %% [markdown]
+# Each dot is one run. **Notice** that the value with one flag depends on the time limit: it grows
+# from below 1 to above 6. But a value belongs to the task, and a limit that we chose for our
+# convenience does not. The dashed line is the formula, and the dots follow it.
+#
+# There is one exception. If the limit is a rule of the game, and the agent is meant to
+# hurry, then the end at the limit *is* a termination. The time that is left is then a part
+# of the state, and has to stand in the observation {cite:p}`pardo2018`.
+
+# %% tags=["claims"]
+means = dots.mean(1)  # (limits, rules)
+assert means[0, 1] < 1, "from below 1"
+assert means[-1, 1] > 6, "to above 6"
+assert np.allclose(means[:, 1], [predicted(h) for h in limits], rtol=0.1)
+assert np.allclose(means[:, 0], exact.mean(), rtol=0.1), "two flags do not depend on it"
+
+# %% [markdown]
+# ## What a gradient estimate costs
+#
+# Begin with one decision: one state, three actions that pay 3, 4 and 6 on average, each with noise
+# of standard deviation 1. The logits are known, and so is the exact gradient: with the score of
+# softmax, $\sum_a p_a Q_a (\mathbb 1[j = a] - p_j) = p_j \, (Q_j - V)$. We estimate it 2,000 times,
+# each time from 32 actions, with three baselines.
+
+# %% mystnb={"image": {"alt": "Three scatter plots of gradient estimates around one cross, the exact gradient. Without a baseline the cloud is several times as wide as with the value or with the best baseline, whose clouds look alike. All three are centred on the cross."}}
+from literate_rl.policy_gradient import (
+    categorical_log_prob,
+    optimal_baseline,
+    policy_gradient_error,
+)
+
+generator = torch.Generator().manual_seed(0)
+logit = torch.tensor([0.6, 0.0, -0.6], dtype=torch.float64)
+payments = torch.tensor([3.0, 4.0, 6.0], dtype=torch.float64)
+prob = logit.softmax(0)
+value = prob @ payments
+exact_gradient = prob * (payments - value)
+
+
+def play(runs, size):
+    """Draw actions and what they pay, each of shape (runs, size)."""
+    action = torch.multinomial(prob.expand(runs, 3), size, True, generator=generator)
+    noise = torch.randn(runs, size, generator=generator, dtype=torch.float64)
+    return action, payments[action] + noise
+
+
+def estimates(action, adv):
+    """Return the gradient that each run's loss gives, (runs, 3)."""
+    runs, size = action.shape
+    # Each run gets its own copy of the logits, so one backward pass gives all gradients.
+    copies = logit.repeat(runs, 1).requires_grad_()
+    log_prob = categorical_log_prob(copies.repeat_interleave(size, 0), action.flatten())
+    loss = policy_gradient_error(log_prob, adv.flatten())
+    # The loss is a mean over all runs, but each copy wants the mean over its own.
+    return -runs * torch.autograd.grad(loss, copies)[0]
+
+
+action, payment = play(2000, 32)
+best = optimal_baseline(logit.unsqueeze(0), payments.unsqueeze(0))
+baselines = {"no baseline": 0.0, "value": value, "best baseline": best}
+clouds = {name: estimates(action, payment - b) for name, b in baselines.items()}
+
+fig, axes = plt.subplots(1, 3, figsize=(7, 2.7), sharex=True, sharey=True)
+for axis, (name, cloud) in zip(axes, clouds.items(), strict=True):
+    axis.scatter(*cloud[:500, :2].T, s=4, alpha=0.4, color="C0", linewidths=0)
+    axis.plot(*exact_gradient[:2], "+", color="C3", markersize=13, markeredgewidth=2)
+    axis.set_title(f"{name}\nvariance {cloud.var(0).sum():.3f}", fontsize=10)
+    axis.set_xlabel("derivative for $z_0$")
+axes[0].set_ylabel("derivative for $z_1$")
+fig.tight_layout()
+
+# %% [markdown]
+# Each dot is an estimate, the red cross is the exact gradient. **Notice** that all three clouds
+# have their centre on the cross, and that a baseline shrinks the cloud. About half of the
+# variance that is left is the noise of the payments, which no baseline removes. And see how
+# little the best baseline gains over the value. That is why everybody uses the value: it is
+# nearly as good, and we want to know it anyway.
+
+# %% tags=["claims"]
+spread = {name: cloud.var(0).sum().item() for name, cloud in clouds.items()}
+for name, cloud in clouds.items():
+    error = (cloud.mean(0) - exact_gradient).norm().item()
+    assert error < 4 * (spread[name] / 2000) ** 0.5, "the centre is on the cross"
+assert spread["no baseline"] > 4 * spread["value"], "it shrinks the cloud"
+assert spread["best baseline"] < spread["value"] < 1.3 * spread["best baseline"]
+noise_alone = ((1 - 2 * prob + prob.square().sum()) * prob).sum().item() / 32
+assert 0.4 < noise_alone / spread["value"] < 0.6, "about half of it is noise"
+
+# %% [markdown]
+# ### Many decisions
+#
+# On the ring the gradient can be computed as well. The robot now breaks down with probability
+# 0.1, and its policy is a table with two logits in each cell. Collect the terms of {eq}`policy-gradient` by the state in which they
+# occur, and insert {eq}`def-score`:
+#
+# $$
+# \frac{\partial J}{\partial z_{s,j}} = \nu(s)\, \pi_\theta(j \mid s)\,
+#     \bigl( Q(s, j) - V(s) \bigr) , \qquad
+# \nu(s) = \sum_{t \ge 0} \gamma^t \Pr(s_t = s) .
+# $$ (def-exact-gradient)
+#
+# Here $\nu(s)$ counts the visits to a state, discounted. A cell matters as often as it is
+# visited, and an action as much as it is better than the cell's value.
+#
+# We compare 20,000 episodes with this. We weight their scores in four ways: with the whole return
+# $G_0$, with the return from $t$ on, with that return minus the value, and, as a [well-known
+# course](#trap-the-sum-over-t-left-out) has it, without the sum over $t$. How far is the mean of
+# $n$ episodes from the exact gradient?
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Error of the gradient over the number of episodes, both on logarithmic axes. Three parallel lines fall: highest for the whole return, lower for the return from t on, lowest with the value as a baseline. A fourth line, without the sum over t, stays level near 0.8."}}
+discount, frail = 0.9, Ring(num_cells=5, end_probability=0.1)
+generator = torch.Generator().manual_seed(0)
+table = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+policy = table.softmax(1)
+successor = (torch.arange(5).unsqueeze(1) + torch.tensor([-1, 1])) % 5  # (cell, action)
+lasts = 1 - frail.end_probability
+
+identity = torch.eye(5, dtype=torch.float64)
+transition = torch.zeros_like(identity).scatter_add(1, successor, lasts * policy)
+reward_of_cell = identity[0]
+start = torch.full_like(reward_of_cell, 0.2)
+value = torch.as_tensor(tabular_values(transition, reward_of_cell, discount))
+q_value = reward_of_cell.unsqueeze(1) + discount * lasts * value[successor]
+visits = torch.linalg.solve(identity - discount * transition.T, start)
+exact_gradient = visits.unsqueeze(1) * policy * (q_value - value.unsqueeze(1))
+
+num_episodes, num_steps = 20_000, 50  # after 50 discounted steps nothing is left
+cell = torch.randint(5, (num_episodes,), generator=generator)
+alive = torch.ones(num_episodes, dtype=torch.bool)
+rows = []
+for _ in range(num_steps):
+    action = torch.multinomial(policy[cell], 1, generator=generator).squeeze(1)
+    rows.append((cell, action, alive, (cell == 0) & alive))
+    cell = successor[cell, action]
+    alive = alive & (torch.rand(num_episodes, generator=generator) < lasts)
+cells, actions, alives, rewards = map(torch.stack, zip(*rows, strict=True))
+
+returns = torch.zeros(num_steps + 1, num_episodes, dtype=torch.float64)
+for t in reversed(range(num_steps)):
+    returns[t] = rewards[t] + discount * returns[t + 1]
+returns = returns[:-1]
+
+
+def episode_gradients(adv, weight):
+    """Return minus the gradient of the loss of each episode, (episodes, 5, 2)."""
+    copies = table.repeat(num_episodes, 1, 1).requires_grad_()
+    logit = copies[torch.arange(num_episodes), cells].flatten(0, 1)
+    log_prob = categorical_log_prob(logit, actions.flatten())
+    loss = policy_gradient_error(log_prob, adv.flatten(), weight.flatten())
+    return -log_prob.numel() * torch.autograd.grad(loss, copies)[0]
+
+
+step = torch.arange(num_steps).unsqueeze(1)
+fading = discount**step * alives  # zero after the end of an episode
+better = returns - value[cells]
+ways = {
+    "whole return": episode_gradients(returns[:1].expand_as(returns), 1.0 * alives),
+    "return from t on": episode_gradients(returns, fading),
+    "minus the value": episode_gradients(better, fading),
+    "no sum over t": episode_gradients(better, fading * (step == 0)),
+}
+
+fig, axis = plt.subplots(figsize=(7, 3))
+sizes = (10, 30, 100, 300, 1000, 2000)
+misses = {}
+for name, gradient in ways.items():
+    misses[name] = []
+    for size in sizes:
+        groups = gradient[: num_episodes // size * size].unflatten(0, (-1, size))
+        miss = (groups.mean(1) - exact_gradient).square().sum((1, 2)).mean().sqrt()
+        misses[name].append((miss / exact_gradient.norm()).item())
+    style = "--" if name.startswith("no") else "-"
+    axis.loglog(sizes, misses[name], style, marker="o", ms=4, label=name)
+axis.set_xlabel("episodes")
+axis.set_ylabel("error, relative")
+axis.legend(fontsize=8, loc="lower left")
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** the three solid lines. They are parallel: ten times as many episodes make the error
+# about three times smaller, as for all means, and all three will get there. But a lower line
+# needs fewer episodes for the same error. Leaving out the past saves most of them, and the
+# baseline about half of the rest. The dashed line is different. It has the smallest variance and
+# does not arrive at all, because it is the mean of something else.
+
+# %% tags=["claims"]
+noise = [gradient.var(0).sum().item() for gradient in ways.values()]
+for name in list(ways)[:3]:
+    assert 2.5 < misses[name][0] / misses[name][2] < 4, "about three times smaller"
+assert noise[1] < noise[0] / 2, "the past costs most"
+assert 0.35 < noise[2] / noise[1] < 0.65, "the baseline saves about half of the rest"
+assert noise[3] == min(noise), "the smallest variance"
+assert misses["no sum over t"][-1] > 0.5, "it does not arrive"
+assert misses["minus the value"][-1] < 0.2
+
+# %% [markdown]
+# ## What a large step costs
+#
+# A gradient is good for a small step. How far can one go with the data of one policy? Let
+# $J(\pi)$ be the expected return from the start. We have a policy $\pi$ and want a better one,
+# $\pi'$. By how much is it better? The exact answer {cite:p}`kakade2002` needs only the advantages
+# of the *old* policy, $A_\pi(s, a) = Q(s, a) - V(s)$:
+#
+# $$
+# J(\pi') - J(\pi)
+#     = \mathbb{E}_{\pi'} \Bigl[ \sum_{t \ge 0} \gamma^t A_\pi(s_t, a_t) \Bigr] .
+# $$ (def-performance-difference)
+#
+# Run the new policy, and add up how much better each of its actions is than what the old policy
+# does on average. This is the **performance-difference lemma**. Its proof is one line. Averaged
+# over what can follow an action, $r_t + \gamma V(s_{t+1}) - V(s_t)$ with the old policy's values
+# is its advantage. In the discounted sum of these terms all values but the first cancel in pairs. The rewards are left, whose mean is $J(\pi')$, and
+# $-V(s_0)$, whose mean is $-J(\pi)$.
+#
+# So why not maximise the right side? Because its states are those that the *new* policy
+# visits, and we have data of the old one only. So take the old states, and correct the actions
+# by the ratio of their probabilities:
+#
+# $$
+# J(\pi') - J(\pi) \;\approx\;
+#     \mathbb{E}_{\pi} \Bigl[ \sum_{t \ge 0} \gamma^t\,
+#     \frac{\pi'(a_t \mid s_t)}{\pi(a_t \mid s_t)}\, A_\pi(s_t, a_t) \Bigr] .
+# $$ (def-old-states)
+#
+# For $\pi' = \pi$ both sides are zero and have the same gradient with respect to the parameters
+# of $\pi'$. Further away the states differ, and the error grows at most with the square of the
+# distance between the two policies {cite:p}`schulman2015`.
+#
+# Here is a second small world. A pier has six planks, and the agent starts on
+# the first. A step to the right pays 1, because the view gets better. A step to the left pays
+# nothing. One more step to the right from the *last* plank ends in the water, costs 10, and
+# leads back to the start. The policy has a single parameter, the probability of a step to the right.
+# The old policy has 0.2, so it hardly ever sees the end of the pier.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two curves over the probability of a step to the right, from 0.2 to 1. The estimate from the old states rises in a straight line to more than 15. The true gain starts along it, bends, peaks near 0.42 and falls to minus 16. A narrow band at the start marks where all ratios are within 0.2 of one"}}
+discount, planks = 0.95, 6
+start = np.eye(planks)[0]
+transition = np.zeros((planks, 2, planks))  # state, action (left, right), next state
+paid = np.zeros((planks, 2))
+for plank in range(planks):
+    transition[plank, 0, max(plank - 1, 0)] = 1
+    transition[plank, 1, (plank + 1) % planks] = 1
+    paid[plank, 1] = 1 if plank < planks - 1 else -10
+
+
+def on_the_pier(right):
+    """Return the policy, its V (S,), Q (S, 2) and discounted visits (S,)."""
+    policy = np.tile([1 - right, right], (planks, 1))
+    chain = np.einsum("sa,saz->sz", policy, transition)
+    value = tabular_values(chain, (policy * paid).sum(1), discount)
+    visits = np.linalg.solve(np.eye(planks) - discount * chain.T, start)
+    return policy, value, paid + discount * transition @ value, visits
+
+
+old, old_value, old_q, old_visits = on_the_pier(0.2)
+advantage = old_q - old_value[:, None]
+chances = np.linspace(0.2, 1, 101)
+true, lemma, estimate, ratio = [], [], [], []
+for probability in chances:
+    new, new_value, _, new_visits = on_the_pier(probability)
+    true.append(start @ (new_value - old_value))
+    lemma.append(new_visits @ (new * advantage).sum(1))
+    estimate.append(old_visits @ (new * advantage).sum(1))
+    ratio.append(abs(new / old - 1).max())
+
+fig, axis = plt.subplots(figsize=(7, 2.8))
+axis.plot(chances, estimate, "--", label="estimate from the old states")
+axis.plot(chances, true, label="true gain")
+near = chances[np.array(ratio) <= 0.2 + 1e-9]
+axis.axvspan(near[0], near[-1], color="C2", alpha=0.3, linewidth=0)
+axis.axhline(0, color="#808080", linewidth=0.8)
+axis.set(xlabel="probability of a step to the right", ylabel="gain of $J$")
+axis.legend()
+fig.tight_layout()
+print(f"the lemma is off by at most {max(abs(np.subtract(true, lemma))):.0e}")
+
+# %% [markdown]
+# **Notice** that the curves touch at the start and have the same slope: a small step keeps its
+# promise. A large one breaks it. The estimate says "always to the right", because it weighs
+# the water with how often the *old* policy stood on the last plank. In the green band no ratio
+# is further from 1 than 0.2. {doc}`ppo_error` builds a loss that keeps to such a band.
+
+# %% tags=["claims"]
+assert max(abs(np.subtract(true, lemma))) < 1e-12, "the lemma is exact"
+assert abs(estimate[1] / true[1] - 1) < 0.05, "the same slope at the start"
+assert np.argmax(estimate) == 100, "the estimate says: always to the right"
+assert true[100] < -15, "a large step breaks its promise"
+assert 0.4 < chances[np.argmax(true)] < 0.44
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: a step that never happened
+#
+# In `NEXT_STEP`, Gymnasium's default mode, the step after a done ignores the action and
+# resets. A loop that does not know this stores a transition from the end of one episode to
+# the start of the next, with reward 0 and with no flag set. Here the robot always goes
+# right, one cell at a time, and the limit is three steps.
+
+
+# %% tags=["hide-input"]
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from literate_rl.agents import true_successors
+
+
+def three_steps():
+    return TimeLimit(Ring(5, end_probability=0.0), 3)
+
+
+phantoms = {}
+for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
+    envs = SyncVectorEnv([three_steps], autoreset_mode=mode)
+    obs, _ = envs.reset(seed=4)
+    phantoms[mode.name] = []
+    print(f"{mode.name}\n  from  to  reward  truncated")
+    for _ in range(8):
+        next_obs, reward, _, truncated, infos = envs.step(np.array([1]))
+        successor = true_successors(next_obs, infos)
+        phantoms[mode.name].append(successor[0] != (obs[0] + 1) % 5)
+        note = "   <- never happened" if phantoms[mode.name][-1] else ""
+        row = f"{obs[0]:6d}{successor[0]:4d}{reward[0]:8.0f}{truncated[0]!s:>11s}"
+        print(row + note)
+        obs = next_obs
+
+# %% [markdown]
+# Every fourth row is such a phantom. It teaches that the end of an episode leads, without
+# pay, to its start, whatever the agent does. `Collector` works in this mode too, and marks
+# the phantoms in `real`, so that a loss can leave them out.
+
+# %% tags=["claims"]
+assert phantoms["NEXT_STEP"] == [False, False, False, True] * 2
+assert not any(phantoms["SAME_STEP"])
+collector = Collector(SyncVectorEnv([three_steps]))
+collector.reset(seed=4)
+batch = collector.collect(lambda obs: torch.ones(1, dtype=torch.long), 8)
+assert batch.real.flatten().tolist() == [True, True, True, False] * 2, "it marks them"
+
+# %% [markdown]
+# ### Trap: a baseline that knows the action
+#
+# A baseline must be fixed before the action is drawn. If it depends on the action,
+# {eq}`def-score-mean` does not apply, and the mean moves.
+#
+# There is an everyday version. PyTorch's REINFORCE example and Hugging Face's course subtract
+# the mean of the very returns that they weight. That mean contains each sample's own return, so
+# it knows a bit about the action. For $B$ independent samples the gradient shrinks by the factor
+# $1 - 1/B$. The mean of the *others* is a true baseline {cite:p}`kool2019`. One state and three
+# actions again:
+
+# %%
+along_exact = prob * (payments - prob @ payments)
+
+print("length along the exact gradient, which is 1")
+print(" B   own mean   1 - 1/B   mean of the others")
+lengths_along = {}
+for size in (2, 4, 16):
+    action, payment = play(400_000 // size, size)
+    own = payment.mean(1, keepdim=True)
+    others = (payment.sum(1, keepdim=True) - payment) / (size - 1)
+    along = [
+        (
+            estimates(action, payment - b).mean(0)
+            @ along_exact
+            / along_exact.square().sum()
+        ).item()
+        for b in (own, others)
+    ]
+    lengths_along[size] = along
+    print(f"{size:2d}{along[0]:11.2f}{1 - 1 / size:10.2f}{along[1]:21.2f}")
+
+# %% [markdown]
+# With a batch of 1,000 independent samples the factor does not matter. With two it is one half,
+# and with one sample nothing is learned at all. The steps of a single episode are *not*
+# independent, so there even the direction is a little off.
+
+# %% tags=["claims"]
+for size, (own, others) in lengths_along.items():
+    assert abs(own - (1 - 1 / size)) < 0.04, "the factor"
+    assert abs(others - 1) < 0.04, "a true baseline"
+
+# %% [markdown]
+# ### Trap: the sum over t left out
+#
+# The policy gradient theorem, as
+# [Hugging Face's course](https://huggingface.co/learn/deep-rl-course/unit4/policy-gradient)
+# states it, is the mean of $\nabla \log \pi_\theta(a_t \mid s_t)$ times the return of the
+# episode. There is no sum over $t$, and nothing says which $t$ is meant (issues
+# [#285](https://github.com/huggingface/deep-rl-class/issues/285) and
+# [#527](https://github.com/huggingface/deep-rl-class/issues/527)). The course's proof, one page
+# on, has the sum. Take the statement at its word, with the first step for $t$. Here is what it
+# says to a robot that always starts in cell 2.
+
+# %%
+from_two = cells[0] == 2
+of_cell = {}
+for name in ("minus the value", "no sum over t"):
+    of_cell[name] = ways[name][from_two].mean(0)[:, 1].tolist()
+    print(f"{name:16s} cells 0 to 4:", *(f"{x + 0.0:6.3f}" for x in of_cell[name]))
+
+# %% [markdown]
+# It teaches a policy its first step and nothing else. The cells that come later get no gradient,
+# from however many episodes.
+
+# %% tags=["claims"]
+assert [x != 0 for x in of_cell["no sum over t"]] == [False, False, True, False, False]
+assert all(x != 0 for x in of_cell["minus the value"])
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | implementation | at a time limit |
+# |---|---|
+# | this book | two flags and the true successor, except in the first agent of {doc}`policy_gradient` |
+# | CleanRL, PPO | [joins the flags](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppo.py#L206), so a truncation counts as a termination (issues [#198](https://github.com/vwxyzjn/cleanrl/issues/198) and [#457](https://github.com/vwxyzjn/cleanrl/issues/457)). It is written for [Gymnasium 0.29](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/pyproject.toml#L18); with 1.x it also trains on the phantom rows ([#499](https://github.com/vwxyzjn/cleanrl/issues/499)) |
+# | Stable-Baselines3, PPO | bootstraps: [adds $\gamma V$ of the true last observation to the last reward](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/on_policy_algorithm.py#L235-L245), then cuts |
+# | Spinning Up, PPO | bootstraps [at its own `max_ep_len`](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ppo/ppo.py#L313-L325). A limit inside the environment counts as termination; a termination in an epoch's last step is bootstrapped as well |
+#
+# The code was read at the linked commits.
+#
+# ## On the best device
+#
+# A table may be solved on a GPU as well. For five cells that is a long way to go; for a thousand
+# it is not.
+
+# %%
+from literate_rl.agents import best_device
+
+device = best_device()
+forward = torch.as_tensor(ring.chain(0.8)[0], device=device)
+matrix = torch.eye(5, dtype=torch.float64, device=device) - gamma * forward
+on_device = torch.linalg.solve(matrix, reward_of_cell.to(device)).cpu().numpy()
+plain = tabular_values(*ring.chain(0.8), gamma)
+print(f"solved on {device.type}, same values:", np.allclose(on_device, plain))
+
+# %% [markdown]
+# ## Summary
+#
+# - In a small world the values solve a linear equation, and the gradient follows from them.
+# - An estimate can be right on average and noisy, or precise and wrong. Only an exact answer shows
+#   which: more data cure noise, not bias.
+# - One flag for both ends is a smaller discount, and makes every value depend on the time limit.
+# - Rewards of the past and a missing baseline only add noise to a gradient. Without the sum over
+#   $t$ it has the least noise and arrives somewhere else.
+# - What a better policy is worth can be estimated from the states of the old one, for a small step.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+#
+# No code yet, only a thought.
+
+# %% tags=["hide-input"]
+predict(
+    "The robot goes to the left as often as to the right, instead of mostly to the right. How do "
+    "the values of cell 1 and cell 4, the two neighbours of the charger, compare?",
+    ["cell 1 is worth more", "both are worth the same", "cell 4 is worth more"],
+    right="both are worth the same",
+    because="Seen in a mirror the ring is the same, with cells 1 and 4 exchanged. Only a robot "
+    "that prefers one direction has a nearer neighbour.",
+)
+
+# %% tags=["claims"]
+even = tabular_values(*Ring().chain(right=0.5), 0.99)
+assert np.isclose(even[1], even[4])
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# The Bellman equation can also be solved by applying it again and again until nothing moves. This
+# loop does so, and returns numbers that look fine. It has one mistake.
+
+
+# %%
+def answer(transition, reward, gamma):
+    values = np.zeros(len(reward))
+    for _ in range(5000):
+        values = reward + gamma * transition.T @ values
+    return values
+
+
+from literate_rl.agents import grade
+
+solved = [(*Ring().chain(right=0.8), 0.99), (*Ring(4, 0.1).chain(right=1.0), 0.9)]
+grade(answer, tabular_values, *solved)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(transition, reward, gamma):
+    values = np.zeros(len(reward))
+    for _ in range(5000):
+        # A row of the table says where a step leads. The transpose says where it came from.
+        values = reward + gamma * transition @ values
+    return values
+
+
+grade(answer, tabular_values, *solved)
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# A sturdier robot breaks down with probability 0.005 instead of 0.02. Which of the limits 50,
+# 100, 200, 400 and 800 is the shortest for which one flag loses less than a tenth of the value?
+# For the robot of this chapter it is 100 (with $\gamma = 0.99$). Guess first. Then use `predicted(limit,
+# end_probability)`, compare it with the true mean, `tabular_values(*Ring(5, 0.005).chain(0.8),
+# 0.99).mean()`, and return the limit.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def shortest_limit(end_probability=0.005):
+    """Return the first limit that loses less than a tenth."""
+    chain, pay = Ring(5, end_probability).chain(0.8)
+    truth = tabular_values(chain, pay, 0.99).mean()
+    limits = (50, 100, 200, 400, 800)
+    return next(h for h in limits if predicted(h, end_probability) > 0.9 * truth)
+
+
+grade(answer, shortest_limit, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # It lives longer and looks further ahead, so a cut takes more away.
+    truth = np.mean(tabular_values(*Ring(5, 0.005).chain(0.8), 0.99))
+    lost = {h: 1 - predicted(h, 0.005) / truth for h in (50, 100, 200, 400, 800)}
+    return min(h for h, share in lost.items() if share < 0.1)
+
+
+grade(answer, shortest_limit, ())
+
+# %% tags=["claims"]
+assert shortest_limit(0.02) == 100, "for the robot of this chapter"
+assert answer() == shortest_limit() == 400
+
+# %% [markdown]
+# ### Exercise 4: experiment
+#
+# Back to the pier. One large step ends in the water. So take small ones: in each round make a
+# step to the right more likely by a factor of 1.2, the most that keeps the ratio in the green
+# band, then call `on_the_pier`, which returns the policy, $V$, $Q$ (columns left and right) and the
+# visits. Go on as long as $Q$ of the right step minus $Q$ of the left step, weighted by the
+# visits, is positive. Start at 0.2. How many rounds does that take, and at which probability does
+# it end? Guess first. Then return both as a tuple, rounds first.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def by_rounds():
+    probability, rounds = 0.2, 0
+    while True:
+        _, _, q, visits = on_the_pier(probability)
+        if visits @ (q[:, 1] - q[:, 0]) <= 0:
+            return rounds, probability
+        probability, rounds = 1.2 * probability, rounds + 1
+
+
+grade(answer, by_rounds, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # The value of a state is the same for both actions, so Q decides.
+    probability, rounds = 0.2, 0
+    _, _, q, visits = on_the_pier(probability)
+    while visits @ (q[:, 1] - q[:, 0]) > 0:
+        probability, rounds = 1.2 * probability, rounds + 1
+        _, _, q, visits = on_the_pier(probability)
+    return rounds, probability
+
+
+grade(answer, by_rounds, ())
+print(f"{answer()[0]} rounds, near {answer()[1]:.2f}")
+
+# %% tags=["claims"]
+best = chances[np.argmax(true)]
+assert best / 1.2 < answer()[1] < 1.2 * best, "within a step of the best policy"
+
+# %% [markdown]
+# ## References
+#
+# The Bellman equation: chapter 3 of {cite:t}`sutton2018`. Time limits: {cite:t}`pardo2018`. The
+# policy gradient theorem: {cite:t}`sutton1999`. The lemma is from {cite:t}`kakade2002`, the bound
+# on the error of a large step from {cite:t}`schulman2015`.

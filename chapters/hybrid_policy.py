@@ -1,0 +1,570 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A hybrid policy
+#
+# **How does the distribution over hybrid actions become a policy that acts in an environment?**
+# After this chapter you can turn any Gymnasium space with one type and its arguments into a
+# policy, and know where actions are scaled and where they are judged. It takes about 20 minutes.
+# You need {doc}`hybrid_action` and the `Policy` of {doc}`policies`.
+
+# %% tags=["export", "hide-input"]
+"""A hybrid policy: rows instead of trees, and the way into an environment and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from literate_rl.hybrid_action import (
+    HybridAction,
+    HybridDistribution,
+    HybridLogit,
+    HybridPolicyNetwork,
+    HybridSizes,
+)
+from literate_rl.policies import ActorCritic, Policy, RunningMoments, mlp
+from literate_rl.workshop.fast import hybrid_terms
+from literate_rl.workshop.nests import (
+    as_space,
+    fill,
+    first_row,
+    plain_space,
+    read_hybrid_space,
+)
+from literate_rl.workshop.signatures import (
+    Bool,
+    Float,
+    check_finite,
+    check_that,
+    checked,
+)
+
+# Importing the worlds registers the environments with hybrid actions.
+from literate_rl.workshop.worlds import HybridLander, Moving  # noqa: F401
+
+__all__ = ["HybridActions", "make_hybrid_policy"]
+
+# %% [markdown]
+# ## Trees as rows
+#
+# The learner of {doc}`ppo` keeps what the policy did, shuffles it, and deals it out in
+# minibatches. For this, actions must be tensors with one row for each step, and so must be what
+# the network says. Our network returns trees, and our actions are trees. So each tree is written
+# in one line, with $K$ types and $A$ arguments:
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import Picture, predict
+
+picture = Picture(
+    "Trees as rows",
+    "Three rows of cells. What the policy says: three logits, two means, two standard "
+    "deviations. Its noise: one number for each type and one for each argument. What it "
+    "does: the type and two arguments.",
+)
+for height, words, cells, tone in (
+    (
+        40,
+        "what the policy says",
+        "z₀ z₁ z₂ μ₁ μ₂ σ₁ σ₂",
+        {3: "second", 4: "second", 5: "accent", 6: "accent"},
+    ),
+    (125, "its noise", "η₀ η₁ η₂ η₃ η₄", {3: "accent", 4: "accent"}),
+    (210, "what it does", "k u₁ u₂", {1: "accent", 2: "accent"}),
+):
+    picture.text(24, height - 20, words, "quiet", anchor="start")
+    picture.cells(24, height, cells.split(), tone, width=44)
+picture
+
+# %% [markdown]
+# ## From a Gymnasium space to a mask
+#
+# In Gymnasium a hybrid action is a nest of spaces, and one form of it tells the mask:
+# `Tuple(Discrete(K), Tuple(K boxes))`, one box of arguments for each type. A type without
+# arguments has an empty box, of shape `(0,)`. Any other nest with one `Discrete` and some boxes,
+# such as `Tuple(Discrete(3), Box(2))`, does not say which type uses what, so we must be told.
+#
+# The policy's arguments are normal: no bounds, and a standard deviation of 1 at the start. The
+# boxes of an environment are anything, from 0 to 720 say. So arguments live in $[-1, 1]$ on the
+# policy's side, and only on the way into the environment are they moved to the box $[l_j, h_j]$
+# and clipped,
+#
+# $$
+# \tilde u_j = \operatorname{clip}\Bigl(
+#     \frac{l_j + h_j}{2} + \frac{h_j - l_j}{2}\, u_j,\; l_j,\, h_j \Bigr) ,
+# $$ (hybrid-rescale)
+#
+# where an argument with an infinite bound is not moved. As in {doc}`policies`, the
+# log-probability is that of $u$ as drawn, not of the clipped $\tilde u$.
+
+
+# %% tags=["export"]
+@checked
+def rescale(
+    low: Float[np.ndarray, "A"],
+    high: Float[np.ndarray, "A"],
+    action_args: Float[np.ndarray, "B A"],
+) -> Float[np.ndarray, "B A"]:
+    """Move arguments from [-1, 1] to what the environment takes."""
+    # Half a box to each side of its centre {eq}`hybrid-rescale`. A box without bounds
+    # is taken for one from -1 to 1, which moves nothing.
+    bounded = np.isfinite(low) & np.isfinite(high)
+    left, right = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+    args = (left + right) / 2 + (right - left) / 2 * action_args
+    inside: NDArray[np.float64] = np.clip(args, low, high)
+    return inside
+
+
+# %% [markdown]
+# ## The action distribution
+#
+# An action is a function of the noise, as in {doc}`policies`. The types race, and the arguments
+# are $\mu_j + \sigma_j \eta_j$. Without noise we get the greedy action. The type becomes a
+# floating-point number in its row. That does no harm: all integers up to 16 million are exact
+# there. `HybridActions` knows all this.
+
+
+# %% tags=["export"]
+@dataclass(frozen=True, eq=False)
+class HybridActions:
+    """What a hybrid action space is to a policy: an action distribution with a mask.
+
+    Attributes:
+        space: Space of one action.
+        mask: Which type (row) uses which argument (column), (K, A) bool.
+        low: Lower bounds of the arguments in the environment, (A,).
+        high: Upper bounds, (A,).
+    """
+
+    space: spaces.Space[Any]
+    mask: Bool[Tensor, "K A"]
+    low: Float[np.ndarray, "A"]
+    high: Float[np.ndarray, "A"]
+
+    @classmethod
+    @checked
+    def from_space(
+        cls, space: spaces.Space[Any], mask: ArrayLike | Tensor | None = None
+    ) -> HybridActions:
+        """Read a Gymnasium space.
+
+        Args:
+            space: A nest of Tuple and Dict spaces with exactly one Discrete and with
+                Boxes of floating-point numbers. The order of the arguments is the order
+                of the boxes, each flattened.
+            mask: Which type (row) uses which argument (column), zeros and ones. May be
+                left out for ``Tuple(Discrete(K), Tuple(K boxes))``, whose k-th box
+                holds the arguments of type k, none if it is empty.
+        """
+        return cls(space, *read_hybrid_space(space, mask))
+
+    @property
+    def action_shape(self) -> HybridSizes:
+        """The sizes, as ``HybridPolicyNetwork`` takes them."""
+        num_types, num_args = self.mask.shape
+        return {"action_type_shape": num_types, "action_args_shape": num_args}
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, (T, B, K + A), on the CPU."""
+        # The race of {doc}`policies`: $-\log \tau_k$ is added to the logit, and the
+        # largest sum wins. The arguments get standard normal noise.
+        num_types, num_args = self.mask.shape
+        types = torch.empty(num_steps, num_envs, num_types)
+        types.exponential_(generator=generator).log_().neg_()
+        args = torch.randn(num_steps, num_envs, num_args, generator=generator)
+        return torch.cat([types, args], -1)
+
+    def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions (B, 1 + A) that a noise makes of rows (B, K + 2 A)."""
+        # Logits are moved by their noise as it is, means by $\sigma$ times theirs.
+        num_types, num_args = self.mask.shape
+        centre, sigma = row.split([num_types + num_args, num_args], -1)
+        scale = nn.functional.pad(sigma, (num_types, 0), value=1.0)
+        moved = centre + scale * noise
+        scores, args = moved.split([num_types, num_args], -1)
+        action_type = scores.argmax(-1, keepdim=True)
+        return torch.cat([action_type.to(args.dtype), args], -1)
+
+    def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
+        """Return the log-densities ``(*)`` of actions ``(*, 1 + A)``."""
+        log_prob = self.distribution(row).log_prob(self.action_of(action))
+        return log_prob.view(row.shape[:-1])
+
+    def entropy(self, row: Tensor) -> Tensor:
+        """Return the entropies ``(*)`` of rows, in nats."""
+        return self.distribution(row).entropy().view(row.shape[:-1])
+
+    def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-densities and entropies, each ``(*)``, in one pass."""
+        # The learner's busiest place: a kernel gives both numbers in fewer calls.
+        logit, taken = self.logit_of(row.flatten(0, -2)), self.action_of(action)
+        mu, sigma = logit["action_args"]["mu"], logit["action_args"]["sigma"]
+        log_prob, entropy = hybrid_terms(
+            logit["action_type"],
+            mu,
+            sigma,
+            self.mask.to(mu.device),
+            taken["action_type"],
+            taken["action_args"],
+        )
+        return log_prob.view(row.shape[:-1]), entropy.view(row.shape[:-1])
+
+    def kl(self, row: Tensor, other: Tensor) -> Tensor:
+        """Return the divergences ``(*)`` from rows to others, in nats."""
+        divergence = self.distribution(row).kl(self.distribution(other))
+        return divergence.view(row.shape[:-1])
+
+    def distribution(self, row: Tensor) -> HybridDistribution:
+        """Return what rows ``(*, K + 2 A)`` describe, all states in one batch."""
+        return HybridDistribution(self.logit_of(row.flatten(0, -2)), self.mask)
+
+    def logit_of(self, row: Tensor) -> HybridLogit:
+        """Take rows (B, K + 2 A) apart into trees as the network returns them."""
+        num_types, num_args = self.mask.shape
+        action_type, mu, sigma = row.split([num_types, num_args, num_args], -1)
+        return {"action_type": action_type, "action_args": {"mu": mu, "sigma": sigma}}
+
+    def action_of(self, action: Tensor) -> HybridAction:
+        """Take actions ``(*, 1 + A)`` apart into a tree of types and arguments."""
+        flat = action.flatten(0, -2)
+        return {"action_type": flat[:, 0].long(), "action_args": flat[:, 1:]}
+
+    @checked
+    def to_env(self, action: HybridAction | Float[Tensor, "B C"]) -> Any:
+        """Turn actions into the nest of arrays that ``envs.step`` takes.
+
+        ``action`` is a tree in which [-1, 1] is the whole range of an argument, or rows
+        of the type and its arguments.
+        """
+        tree = self.action_of(action) if isinstance(action, Tensor) else action
+        action_args = tree["action_args"].detach().cpu()
+        check_finite(action_args, **{"action.action_args": action_args})
+        args = rescale(self.low, self.high, action_args.numpy())
+        return fill(self.space, tree["action_type"].cpu().numpy(), iter(args.T))
+
+    def to_single_env(self, action: HybridAction | Tensor) -> Any:
+        """Turn a batch of one action into what one environment's ``step`` takes."""
+        nest = self.to_env(action)
+        batch = len(action if isinstance(action, Tensor) else action["action_type"])
+        check_that(batch == 1, f"action must hold one action, got a batch of {batch}")
+        return first_row(nest)
+
+
+# %% [markdown]
+# A space that tells its mask, three actions on their way into the environment, and a space that
+# does not tell it:
+
+# %%
+box = spaces.Box(0.0, 10.0, (1,))
+empty = spaces.Box(0.0, 1.0, (0,))
+space = spaces.Tuple((spaces.Discrete(3), spaces.Tuple((box, box, empty))))
+actions = HybridActions.from_space(space)
+print("mask          ", actions.mask.int().tolist())
+action = {
+    "action_type": torch.tensor([0, 1, 2]),
+    "action_args": torch.tensor([[0.5, 0.0], [0.0, -3.0], [9.0, 9.0]]),
+}
+print("for the vector environment:\n", actions.to_env(action))
+print(
+    "for a single environment:\n", actions.to_single_env(torch.tensor([[1, 0.0, -3]]))
+)
+try:
+    HybridActions.from_space(spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 1, (2,)))))
+except ValueError as error:
+    print("ValueError:", error)
+
+# %% [markdown]
+# ## The policy
+#
+# What is left is a network that writes its tree as a row, and a function that puts network
+# and action distribution together.
+
+
+# %% tags=["export"]
+class HybridRows(nn.Module):
+    """A hybrid network whose tree is written as one row.
+
+    Args:
+        network: The network.
+    """
+
+    def __init__(self, network: HybridPolicyNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return logits, means and deviations, ``(*, K + 2 A)``, at ``(*, D)``."""
+        # The network takes one dimension of states; a rollout comes with two.
+        logit = self.network(obs.reshape(-1, obs.shape[-1]))
+        args = logit.action_args
+        row = torch.cat([logit.action_type, args.mu, args.sigma], -1)
+        return row.reshape(*obs.shape[:-1], row.shape[-1])
+
+
+def make_hybrid_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    mask: ArrayLike | Tensor | None = None,
+    hidden: int = 64,
+    normalize: bool = False,
+) -> Policy:
+    """Build the policy that fits an environment with hybrid actions.
+
+    Args:
+        observation_space: A box with one dimension, or what ``plain_space`` made of it.
+        action_space: Space of one action, likewise.
+        mask: As in ``HybridActions.from_space``, and needed where it is there.
+        hidden: Width of the critic's two hidden layers.
+        normalize: Whether the policy normalises its observations.
+    """
+    observation_space = as_space(observation_space)
+    actions = HybridActions.from_space(as_space(action_space), mask)
+    network = HybridPolicyNetwork.from_space(
+        observation_space, actions.space, actions.mask
+    )
+    size = spaces.flatdim(observation_space)
+    critic = mlp(size, hidden, 1, gain=1.0)
+    normalizer = RunningMoments(size) if normalize else None
+    both = ActorCritic(HybridRows(network), critic, normalizer)
+
+    # The recipe is what a checkpoint needs to build this policy again.
+    recipe = {
+        "observation_space": plain_space(observation_space),
+        "action_space": plain_space(actions.space),
+        "mask": actions.mask.tolist(),
+        "hidden": hidden,
+        "normalize": normalize,
+    }
+    return Policy(both, actions, ("make_hybrid_policy", recipe))
+
+
+# %% [markdown]
+# A fresh policy for *Moving*: its row, an action with noise, one without, and the latter as the
+# environment gets it:
+
+# %%
+from literate_rl.workshop.worlds import Moving
+
+env = Moving()
+fresh = make_hybrid_policy(env.observation_space, env.action_space)
+obs = torch.as_tensor(env.reset(seed=0)[0]).unsqueeze(0)
+noise = fresh.noise(1, 1, torch.Generator().manual_seed(0))[0]
+with torch.no_grad():
+    print("says           ", [round(x, 2) for x in fresh(obs)[0].tolist()])
+    for name, eta in (("does", noise), ("without noise", 0.0)):
+        action = fresh.act(obs, eta)
+        print(f"{name:15s}", [round(x, 2) for x in action[0].tolist()])
+print("to the world   ", fresh.actions.to_single_env(action))
+
+# %% [markdown]
+# ## What this distribution cannot express
+#
+# The product $p_k \prod_j f(u_j)$ is a modest family. An argument that two types share has *one*
+# mean for both, though "forward" and "backward" may want different speeds: give each type an
+# argument of its own. Arguments do not depend on each other either. Where they must, a network
+# draws them one after the other and feeds each into the next, as AlphaStar does
+# {cite:p}`vinyals2019`. Here $\sigma$ does not depend on the state, and the normal distribution
+# has no bounds, so we clip on the way into the environment. Methods that learn
+# values instead of a policy, such as MP-DQN {cite:p}`bester2019`, give each type a value at the
+# best arguments that another network proposes.
+#
+# ## Traps
+#
+# ### Trap: an action that is judged where the environment sees it
+#
+# The box of an argument is $[0, 720]$, the policy said 0.5, and the environment got 540. If the
+# 540 is what is stored, every later log-probability is that of an action which the policy would
+# never draw. Take a mean that an update moves from 0 to 0.01:
+
+# %%
+said = torch.tensor([[0.0, 0.5]])  # the only type, and its argument
+mapped = torch.tensor([[0.0, 540.0]])
+one = HybridActions.from_space(
+    spaces.Tuple((spaces.Discrete(1), spaces.Tuple((spaces.Box(0.0, 720.0, (1,)),))))
+)
+before, after = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.0, 0.01, 1.0]])
+ratios = [
+    (one.log_prob(after, action) - one.log_prob(before, action)).exp().item()
+    for action in (said, mapped)
+]
+print("ratio of the action as the policy said it:    ", round(ratios[0], 3))
+print("ratio of the action as the environment saw it:", round(ratios[1], 1))
+
+# %% [markdown]
+# A step of a hundredth looks like a ratio of more than a hundred, and the clip throws the sample
+# away. `act` returns what the policy said, and `to_env` makes a copy for the environment.
+
+# %% tags=["claims"]
+assert abs(ratios[0] - 1) < 0.01
+assert ratios[1] > 100
+assert one.to_env(said)[1][0].item() == 540, "half of the box above its centre"
+
+# %% [markdown]
+# ### Trap: two meanings of "action mask"
+#
+# When somebody asks how to use an action mask, ask back which one. The
+# mask of these chapters is a fact about the *action space*: which type uses which
+# argument. The other kind is a fact about the *state*: which types are possible right
+# now. It belongs in the logits, as minus infinity, in the old and in the new policy
+# alike. Both work together:
+
+# %%
+row = torch.tensor([[0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 1.0]])  # a policy for Moving
+possible = torch.tensor([[True, True, False]])
+row[:, :3] = row[:, :3].masked_fill(~possible, -torch.inf)
+some = fresh.actions.distribution(row)
+print("probabilities", [round(p, 3) for p in some.prob[0].tolist()])
+print("greedy type  ", some.mode().action_type.item())
+print("entropy      ", round(some.entropy().item(), 3))
+
+# %% tags=["claims"]
+assert some.prob[0, 2] == 0, "taken away"
+assert some.mode().action_type.item() == 1, "the most likely of those that are left"
+assert some.entropy().isfinite().all()
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | choice | this chapter | [DI-engine, environment](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/dizoo/gym_hybrid/envs/gym_hybrid_env.py#L76-L87) |
+# |---|---|---|
+# | what a policy says | $[-1, 1]$ is the whole box | [the same, clipped first](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/envs/common/common_function.py#L265-L273) |
+# | bounds | read from the space | written into each environment |
+# | mask | read from the space, or given | [given out by the environment](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/dizoo/gym_hybrid/envs/gym_hybrid_env.py#L117) |
+#
+# The code was read at the linked commit.
+#
+# ## On the best device
+
+# %%
+from literate_rl.agents import best_device
+
+device = best_device()
+moved = fresh.to(device)
+row = moved(obs.to(device)).detach()
+print(f"a row on {row.device.type}, its action on", end=" ")
+print(moved.act(obs, noise).device.type, "for the environment")
+
+# %% [markdown]
+# ## Summary
+#
+# - A learner wants tensors with one row for each step, so trees of actions are written as rows.
+# - `Tuple(Discrete(K), Tuple(K boxes))` tells its mask. Of any other space we must be told.
+# - The action is a function of the policy's row and of noise: the types race, and the arguments
+#   are $\mu_j + \sigma_j \eta_j$.
+# - Arguments are scaled and clipped on the way into the environment, and judged as drawn.
+# - With an action distribution of its own, everything else about a policy stays as it was.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+predict(
+    "A space has four types and three arguments. How many numbers does the policy say in a "
+    "state, and how many are in an action?",
+    ["7 and 4", "10 and 4", "10 and 7"],
+    right="10 and 4",
+    because="Four logits, three means and three standard deviations; the type and three "
+    "arguments. Which of the three count is the mask's business, not that of the row.",
+)
+
+# %% tags=["claims"]
+three = spaces.Tuple((spaces.Discrete(4), spaces.Box(-1, 1, (3,))))
+wide = make_hybrid_policy(spaces.Box(-1, 1, (2,)), three, mask=torch.ones(4, 3))
+says = wide(torch.zeros(1, 2))
+assert says.shape == (1, 10)
+assert wide.actions.choose(says, 0.0).shape == (1, 4)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This function is meant to move arguments from $[-1, 1]$ into their boxes, as {eq}`hybrid-rescale`
+# does for bounds that are finite. An agent that uses it can never choose the lower half of a box
+# on purpose. Fix it.
+
+
+# %%
+def answer(low, high, action_args):
+    return np.clip(low + (high - low) * action_args, low, high)
+
+
+from literate_rl.agents import grade
+
+bounds = np.array([0.0, -2.0]), np.array([10.0, 2.0])
+moves = [
+    (*bounds, np.array([[0.0, 0.0], [1.0, -1.0]])),
+    (*bounds, np.array([[-0.5, 0.25], [3.0, -9.0]])),
+]
+grade(answer, rescale, *moves)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(low, high, action_args):
+    # Zero is the centre of the box, and one is half of it away.
+    args = (low + high) / 2 + (high - low) / 2 * action_args
+    return np.clip(args, low, high)
+
+
+grade(answer, rescale, *moves)
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# A policy starts with means near 0 and a standard deviation of 1, so some of its arguments land
+# on the bounds of their box. With which of the standard deviations 0.3, 0.5, 0.7 and 1 are less
+# than a tenth of them there? Guess first. Then use `on_the_bounds(sigma)` and return the largest.
+
+
+# %%
+def on_the_bounds(sigma):
+    """Return the share of 10,000 arguments that end on a bound of their box."""
+    drawn = np.random.default_rng(0).normal(0.0, sigma, (10_000, 1))
+    low, high = np.array([0.0]), np.array([720.0])
+    moved = rescale(low, high, drawn)
+    return ((moved == low) | (moved == high)).mean()
+
+
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def largest():
+    return max(sigma for sigma in (0.3, 0.5, 0.7, 1.0) if on_the_bounds(sigma) < 0.1)
+
+
+grade(answer, largest, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # The bounds are one away, so with 0.5 they are two standard deviations away.
+    shares = {sigma: on_the_bounds(sigma) for sigma in (0.3, 0.5, 0.7, 1.0)}
+    return max(sigma for sigma, share in shares.items() if share < 0.1)
+
+
+grade(answer, largest, ())
+
+# %% tags=["claims"]
+assert answer() == 0.5
+assert on_the_bounds(1.0) > 0.25, "some of them, at the start"
+
+# %% [markdown]
+# ## References
+#
+# Spaces are those of Gymnasium {cite:p}`towers2024`; actions with arguments were made known by
+# {cite:t}`masson2016`.

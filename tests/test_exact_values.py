@@ -1,0 +1,197 @@
+"""Exact values against iteration and by hand; the ring against its own table."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from fuzz import assert_held
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given
+from hypothesis import strategies as st
+
+from literate_rl.exact_values import Ring, tabular_values
+
+# tabular_values
+
+
+@st.composite
+def chains(draw):
+    """Draw a chain (S, S) in which every state may terminate, and its rewards."""
+    size = draw(st.integers(1, 6))
+    random = np.random.default_rng(draw(st.integers(0, 2**31)))
+    transition = random.dirichlet(np.ones(size + 1), size)[:, :size]
+    return transition, random.normal(size=size)
+
+
+def slow_values(transition, reward, gamma):
+    """Apply the Bellman equation until nothing moves."""
+    values = np.zeros(len(reward))
+    while True:
+        moved = reward + gamma * transition @ values
+        if np.abs(moved - values).max() < 1e-13:
+            return moved
+        values = moved
+
+
+@pytest.mark.equation("tabular-value")
+@given(chains(), st.floats(0.0, 0.95))
+def test_values_equal_iterated_bellman_updates(chain, gamma):
+    wanted = slow_values(*chain, gamma)
+    np.testing.assert_allclose(tabular_values(*chain, gamma), wanted, atol=1e-10)
+
+
+@given(chains(), st.floats(0.0, 1.0))
+def test_a_discount_is_a_chance_of_the_end(chain, gamma):
+    transition, reward = chain
+    moved = tabular_values(gamma * transition, reward, 1.0)
+    np.testing.assert_allclose(tabular_values(*chain, gamma), moved, rtol=1e-9)
+
+
+def test_values_of_a_corridor_by_hand():
+    corridor = [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    values = tabular_values(corridor, [0.0, 0.0, 1.0], 0.5)
+    np.testing.assert_allclose(values, [0.25, 0.5, 1.0])
+    assert values.dtype == np.float64
+    np.testing.assert_allclose(tabular_values(corridor, [0, 0, 1], 1), [1, 1, 1])
+
+
+def test_values_do_not_write_to_their_arguments():
+    transition, reward = np.full((2, 2), 0.4), np.ones(2)
+    tabular_values(transition, reward, 0.9)
+    assert (transition == 0.4).all()
+    assert (reward == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("transition", "reward", "gamma", "error", "message"),
+    [
+        ([[1.0, 0.0]], [1.0], 0.9, ValueError, r"transition must have shape \(S, S\)"),
+        ([0.5, 0.5], [1.0], 0.9, ValueError, r"transition .* got \(2,\)"),
+        (np.zeros((0, 0)), [], 0.9, ValueError, r"transition .* got \(0, 0\)"),
+        (
+            [[0.5]],
+            [1.0, 2.0],
+            0.9,
+            ValueError,
+            r"reward must have shape \(S,\) with S = 1",
+        ),
+        ([[0.5]], [[1.0]], 0.9, ValueError, r"reward must have shape .* \(1, 1\)"),
+        ([[0.5]], [np.nan], 0.9, ValueError, "reward must be finite"),
+        ([[-0.5]], [1.0], 0.9, ValueError, "transition must have rows of prob"),
+        ([[1.1]], [1.0], 0.9, ValueError, "transition must have rows of prob"),
+        ([[np.nan]], [1.0], 0.9, ValueError, "transition must have rows of prob"),
+        ([[0.5]], [1.0], 1.5, ValueError, "gamma must be .* at most 1, got 1.5"),
+        ([[0.5]], [1.0], None, TypeError, "gamma must be a number"),
+        ([[1.0]], [1.0], 1.0, ValueError, "gamma must be below 1"),
+        # The first state may end, the other two go round for ever.
+        ([[0.5, 0, 0], [0, 0, 1], [0, 1, 0]], [1, 1, 1], 1.0, ValueError, "gamma must"),
+    ],
+)
+def test_values_name_the_bad_argument(transition, reward, gamma, error, message):
+    with pytest.raises(error, match=message):
+        tabular_values(transition, reward, gamma)
+
+
+# Ring
+
+
+def test_ring_conforms_to_gymnasium():
+    check_env(Ring(), skip_render_check=True)
+    check_env(Ring(num_cells=2, end_probability=1.0), skip_render_check=True)
+
+
+@pytest.mark.parametrize("num_cells", [2, 3, 5])
+def test_ring_moves_pays_and_ends(num_cells):
+    env = Ring(num_cells, end_probability=0.0)
+    cell, _ = env.reset(seed=0)
+    for action in (0, 0, 1, 1, 1, 0, 1) * 3:
+        successor, reward, terminated, truncated, _ = env.step(action)
+        assert successor == (cell + 2 * action - 1) % num_cells
+        assert reward == (cell == 0)
+        assert not terminated
+        assert not truncated
+        cell = successor
+    env = Ring(num_cells, end_probability=1.0)
+    env.reset(seed=0)
+    assert env.step(1)[2:4] == (True, False)
+
+
+def test_ring_starts_in_every_cell():
+    env = Ring()
+    assert {int(env.reset(seed=seed)[0]) for seed in range(40)} == set(range(5))
+
+
+@pytest.mark.parametrize("num_cells", [2, 5])
+def test_ring_chain_is_what_the_ring_does(num_cells):
+    ring = Ring(num_cells, end_probability=0.3)
+    transition, reward = ring.chain(right=0.8)
+    wanted = np.zeros((num_cells, num_cells))
+    for cell in range(num_cells):
+        wanted[cell, (cell + 1) % num_cells] += 0.7 * 0.8
+        wanted[cell, (cell - 1) % num_cells] += 0.7 * 0.2
+    np.testing.assert_allclose(transition, wanted)
+    np.testing.assert_array_equal(reward, np.arange(num_cells) == 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Ring(num_cells=1), "num_cells must be at least 2, got 1"),
+        (
+            lambda: Ring(end_probability=1.5),
+            "end_probability must be at least 0 and at most 1",
+        ),
+        (
+            lambda: Ring(end_probability=float("nan")),
+            "end_probability must be at least 0 and at most 1",
+        ),
+        (lambda: Ring().step(2), r"action must be an element of Discrete\(2\), got 2"),
+    ],
+)
+def test_ring_refuses_nonsense(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("function", [Ring().__init__, Ring().chain])
+def test_signatures_are_held(function):
+    assert assert_held(function, Random(0)) > 0
+
+
+# errata
+
+
+def one_flag_values(transition, reward, gamma, limit):
+    """Return where TD(0) with one flag arrives, from the exact chain with a clock.
+
+    An episode starts in a state drawn uniformly and is cut after ``limit`` steps. State
+    and clock together form a chain, whose exact visits weigh the TD(0) targets.
+    """
+    size = len(reward)
+    at_clock = np.full(size, 1 / size)
+    visits, moves = np.zeros(size), np.zeros((size, size))
+    for clock in range(limit):
+        visits += at_clock
+        if clock < limit - 1:
+            moves += at_clock[:, None] * transition
+        at_clock = at_clock @ transition
+    return slow_values(moves / visits[:, None], reward, gamma)
+
+
+@pytest.mark.erratum("cleanrl-time-limit")
+@pytest.mark.parametrize("limit", [1, 5, 20, 200])
+@pytest.mark.parametrize("end_probability", [0.0, 0.02])
+def test_one_flag_shortens_the_horizon_by_a_known_factor(limit, end_probability):
+    gamma = 0.99
+    transition, reward = Ring(5, end_probability).chain(right=0.8)
+    alive = (1 - end_probability) ** np.arange(limit)
+    kappa = alive[-1] / alive.sum()
+    biased = one_flag_values(transition, reward, gamma, limit)
+    predicted = tabular_values(transition, reward, gamma * (1 - kappa))
+    np.testing.assert_allclose(biased, predicted, rtol=1e-9)
+    # The rewards sum to 1 over the five cells, so the mean value is a geometric series.
+    survival = gamma * (1 - end_probability)
+    exact = tabular_values(transition, reward, gamma)
+    assert exact.mean() == pytest.approx(0.2 / (1 - survival))
+    assert biased.mean() == pytest.approx(0.2 / (1 - survival * (1 - kappa)))
+    assert biased.mean() < 0.99 * exact.mean()

@@ -1,0 +1,247 @@
+"""Training in one call: models of one's own are checked, trained, saved, loaded."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from literate_rl.contracts import (
+    CategoricalActor,
+    CategoricalQNetwork,
+    ContractError,
+    StateValue,
+)
+from literate_rl.evaluation import evaluate
+from literate_rl.workshop.runs import load
+from literate_rl.workshop.training import ALGORITHMS, Agent, make_qnet_policy, train
+
+CARTPOLE = "CartPole-v1"
+SHORT = {"total_steps": 1500, "progress": False}
+# Settings with which a short run reaches updates.
+TINY: dict[str, dict[str, Any]] = {
+    "ppo": {"num_steps": 32},
+    "impala": {"n_sample": 4},
+    "rainbow": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
+    "dqn": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
+}
+
+
+class QNet(nn.Module):
+    """A Q network whose only state has a name of its own, with a second result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, some_state: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = some_state.tanh()
+        return self.layer(hidden), hidden
+
+
+class TwoStates(gym.Env[Any, Any]):
+    """CartPole whose observation comes in two parts."""
+
+    def __init__(self) -> None:
+        self.env = gym.make(CARTPOLE)
+        part = spaces.Box(-np.inf, np.inf, (2,))
+        # The order of the names is not that of the alphabet on purpose.
+        self.observation_space = spaces.Dict({"place": part, "angle": part})
+        self.action_space = self.env.action_space
+
+    def parts(self, obs: Any) -> dict[str, Any]:
+        return {"place": obs[:2], "angle": obs[2:]}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self.parts(obs), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = self.env.step(action)
+        return self.parts(obs), *rest
+
+
+gym.register("TwoStates-v0", entry_point=TwoStates)
+
+
+class TwoNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, place: Tensor, angle: Tensor) -> Tensor:
+        return self.layer(torch.cat([place, angle], 1))
+
+
+def models(algorithm: str) -> dict[str, Any]:
+    torch.manual_seed(0)
+    if algorithm == "rainbow":
+        return {"qnet": CategoricalQNetwork(4, 2, atom_num=11)}
+    if ALGORITHMS[algorithm].models == ("qnet",):
+        return {"qnet": QNet()}
+    return {"actor": CategoricalActor(4, 2), "critic": StateValue(4)}
+
+
+WITH_MODELS = [name for name, known in ALGORITHMS.items() if known.models]
+
+
+@pytest.mark.parametrize("algorithm", WITH_MODELS)
+def test_a_model_of_ones_own_trains_is_saved_and_gets_its_weights_back(
+    algorithm: str, tmp_path: Path
+) -> None:
+    given = models(algorithm)
+    first = {
+        name: {key: x.clone() for key, x in model.state_dict().items()}
+        for name, model in given.items()
+    }
+    options = SHORT | TINY.get(algorithm, {})
+    agent = train(algorithm.upper(), CARTPOLE, **given, **options)
+    for name, model in given.items():
+        after = model.state_dict()
+        assert any(not torch.equal(after[key], x) for key, x in first[name].items())
+    assert agent.history[-1]["step"] >= 1500
+    saved = agent.save(tmp_path / "deep/my_agent")
+    names = {path.name for path in saved.iterdir()}
+    assert {"settings.json", "checkpoint.pt", "metrics.csv"} <= names
+    loaded = load(saved, **models(algorithm))
+    one, other = (
+        evaluate(policy, CARTPOLE, episodes=3) for policy in (agent.policy, loaded)
+    )
+    assert one.tolist() == other.tolist()
+
+
+def test_two_states_reach_the_model_by_their_names() -> None:
+    net = TwoNet()
+    agent = train("DQN", "TwoStates-v0", qnet=net, **SHORT)
+    place, angle = torch.randn(5, 2), torch.randn(5, 2)
+    action = agent.act({"place": place, "angle": angle})
+    assert torch.equal(action, net(place, angle).argmax(1, keepdim=True))
+    # From a flat observation the parts come in the order in which Gymnasium lays them.
+    space = agent.learner.collector.envs.envs[0].env.observation_space
+    flat = gym.spaces.flatten(
+        space, {"place": place[0].numpy(), "angle": angle[0].numpy()}
+    )
+    row = agent.policy(torch.as_tensor(flat)[None])
+    assert torch.allclose(row, net(place[:1], angle[:1]))
+
+
+def test_what_a_model_returns_beside_comes_back_from_act() -> None:
+    agent = train("DQN", CARTPOLE, qnet=QNet(), **SHORT)
+    state = torch.randn(3, 4)
+    action, hidden = agent.act({"some_state": state})
+    assert action.shape == (3, 1)
+    assert torch.equal(hidden, state.tanh())
+
+
+def test_a_distribution_acts_by_its_mean() -> None:
+    net = CategoricalQNetwork(4, 2, atom_num=11)
+    agent = train("RAINBOW", CARTPOLE, qnet=net, **SHORT)
+    state = torch.randn(3, 4)
+    mean = net(state) @ torch.linspace(0.0, 100.0, 11)
+    assert torch.equal(agent.act({"state": state}), mean.argmax(1, keepdim=True))
+
+
+def test_our_policies_act_in_states_as_well() -> None:
+    agent = train("a2c", CARTPOLE, **SHORT)
+    state = torch.randn(3, 4)
+    assert torch.equal(agent.act({"state": state}), agent.policy.act(state, 0.0))
+
+
+class ThreeValues(QNet):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+
+def test_a_model_that_breaks_its_contract_is_not_trained() -> None:
+    net = ThreeValues()
+    before = net.layer.weight.clone()
+    with pytest.raises(ContractError, match=r"q_value must have shape \(5, 2\)"):
+        train("DQN", CARTPOLE, qnet=net, **SHORT)
+    assert torch.equal(net.layer.weight, before)
+
+
+def test_the_check_may_be_skipped() -> None:
+    # A third value for a CartPole with two actions: the environment complains.
+    with pytest.raises((AssertionError, IndexError, ValueError)):
+        train("DQN", CARTPOLE, qnet=ThreeValues(), check=False, **SHORT)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: train("SARSA", CARTPOLE), "algorithm must be one of ppo.*'SARSA'"),
+        (lambda: train("DQN", CARTPOLE, steps=3), "no setting 'steps', but seed"),
+        (lambda: train("DQN", CARTPOLE, actor=QNet()), "for dqn must be qnet, got act"),
+        (lambda: train("PPO", CARTPOLE, actor=QNet()), "must be actor and critic, got"),
+        (lambda: train("ppg", CARTPOLE, qnet=QNet()), "for ppg must be none, got qnet"),
+        (lambda: train("DQN", "Pendulum-v1"), "actions must be Discrete"),
+        (lambda: train("DQN", "NoSuch-v0"), "NoSuch-v0"),
+        (lambda: train("DQN", CARTPOLE, total_steps=0), "total_steps"),
+    ],
+)
+def test_what_cannot_be_trained_is_said(call: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+def test_a_saved_agent_is_never_written_over(tmp_path: Path) -> None:
+    agent = train("a2c", CARTPOLE, **SHORT)
+    agent.save(tmp_path / "a")
+    before = {path: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    with pytest.raises(FileExistsError, match="another name"):
+        agent.save(tmp_path / "a")
+    assert {path: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]  # and nothing half-done
+
+
+def test_a_copy_that_fails_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = train("a2c", CARTPOLE, **SHORT)
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("shutil.copytree", full)
+    with pytest.raises(OSError, match="no space"):
+        agent.save(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    agent: Agent = train("DQN", CARTPOLE, qnet=QNet(), **SHORT)
+    return agent.save(tmp_path_factory.mktemp("saved") / "agent")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"qnet=QNet\(\.\.\.\), got none"),
+        ({"actor": QNet()}, "got actor"),
+        ({"qnet": ThreeValues()}, "cannot be built"),
+    ],
+)
+def test_a_foreign_model_must_be_brought_along(
+    saved: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(saved, **given)
+
+
+def test_our_own_models_need_no_other(tmp_path: Path) -> None:
+    saved = train("dqn", CARTPOLE, **SHORT).save(tmp_path / "a")
+    assert load(saved) is not None
+    with pytest.raises(ValueError, match="with no models, got qnet"):
+        load(saved, qnet=QNet())
+
+
+def test_a_q_network_is_for_one_of_n_actions() -> None:
+    box = spaces.Box(-1.0, 1.0, (2,))
+    with pytest.raises(ValueError, match="action_space must be Discrete, got Box"):
+        make_qnet_policy(box, box, QNet())
