@@ -1050,28 +1050,12 @@ assert (loss * weight).mean() != loss.mean() * weight.mean()
 # %% [markdown]
 # ## On the best device
 #
-<<<<<<< HEAD
-# The memory stays beside the environments that write to it. What is drawn goes to the device of the
-# learner, a batch at a time.
-=======
-# ## On the best device
-#
 # A memory of pictures is often larger than a GPU's. So steps stay in the main memory, and a batch
 # goes to the device where the network is.
->>>>>>> replay
 
 # %%
 from literate_rl.agents import best_device
 
-<<<<<<< HEAD
-memory = ReplayBuffer(tickets)
-memory.push(lottery)
-batch = memory.sample(32, torch.Generator().manual_seed(0)).to(best_device())
-print(f"{len(batch.reward)} steps on {batch.reward.device.type}")
-
-# %% tags=["claims"]
-assert all(field.device.type == best_device().type for field in batch)
-=======
 device = best_device()
 buffer = ReplayBuffer(800)
 buffer.push(played)
@@ -1082,7 +1066,6 @@ print(
 
 # %% tags=["claims"]
 assert {column.device.type for column in batch} == {device.type}
->>>>>>> replay
 
 # %% [markdown]
 # ## Summary

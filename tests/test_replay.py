@@ -378,11 +378,7 @@ def rollout_of_three():
         (lambda b: b.sample(0, generator()), "batch_size must be at least 1"),
         (
             lambda b: b.update(torch.tensor([9]), torch.ones(1)),
-<<<<<<< HEAD
-            r"place must be below 9",
-=======
             "place must be below 9, got",
->>>>>>> replay
         ),
         (
             lambda b: b.update(torch.tensor([0]), torch.tensor([torch.nan])),
