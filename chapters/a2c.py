@@ -180,8 +180,8 @@ fig.tight_layout()
 # **Notice** that the learner without lag ends above 490 in each run. With gradients 31 updates
 # late, and the same settings, it learns very little. With 127 most runs end worse than they
 # began: the first 128 gradients all belong to the untrained policy, and they push it in one
-# direction until it always chooses the same action. (The lags were chosen after trials with two other
-# seeds. `python -m benchmarks.a2c_learning a3c_lag` trained the runs.)
+# direction until it always chooses the same action. (The lags were chosen after trials with two
+# other seeds. `python -m benchmarks.a2c_learning a3c_lag` trained the runs.)
 
 # %% tags=["claims"]
 fresh, old, oldest = late.values()
@@ -639,11 +639,12 @@ fig.tight_layout()
 # divides by the root of a running mean of their squares, which soon becomes just as small. Then
 # the next gradient that is a little larger causes a very large step.
 #
-# The two settings of CartPole help against that. With a decay of 0.999 the mean changes ten times
-# more slowly. With rewards of a tenth the critic's errors are smaller, so they no longer dominate
-# the gradient, whose norm is clipped to 0.5. We chose this pair among 15 settings, most of them
-# in a fast simulation of CartPole with 8 or 16 seeds each, none of which is shown here. The plain
-# settings had done well there, and showed their weakness only on the ten seeds of this figure.
+# The two settings of CartPole are meant to prevent that. With a decay of 0.999 the mean changes
+# ten times more slowly. With rewards of a tenth the critic's errors are smaller, so they no
+# longer fill the whole gradient, whose norm is clipped to 0.5. We chose this pair among 15
+# settings, most of them in a fast simulation of CartPole with 8 or 16 seeds each, none of which
+# is shown here. The plain settings had done well there, and showed their weakness only on the
+# ten seeds of this figure.
 #
 # The gradients of two workers, each in a process of its own, are about one update late. We see no
 # harm from that in these runs. `python -m benchmarks.a2c_learning` trained all runs.

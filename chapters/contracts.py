@@ -516,7 +516,7 @@ def in_bounds(probe: Probe) -> Iterator[Finding]:
 # %% [markdown]
 # The actor of DDPG or SAC learns *through* its critic: the gradient of the critic's value with
 # respect to the action points to a better action. If a critic ignores or detaches the action,
-# its own loss may still fall, but the actor learns nothing.
+# the critic's loss may still fall, but the actor learns nothing.
 
 
 # %% tags=["export"]
@@ -539,8 +539,8 @@ def leads_through_action(probe: Probe) -> Iterator[Finding]:
 #
 # First, an action that was drawn and is then given back must get **the same log-probability** as
 # when it was drawn. It must also be returned unchanged, because the algorithm stores it and has
-# it judged again. The third rule below makes sure that the log-probability looks at the action
-# at all.
+# it judged again. The third rule below checks that the log-probability depends on the action at
+# all.
 
 
 # %% tags=["export"]
