@@ -10,10 +10,12 @@
 # # A2C and A3C
 #
 # **What is left of PPO without its clip, and what if workers send gradients instead of
-# experience?** After this chapter you can train with the simplest actor-critic there is, say how
-# old a gradient may be before it does harm, and train a network of your own in four algorithms.
+# experience?** After this chapter you can train with the simplest actor-critic algorithm, say how
+# old a gradient may be before it does harm, and train a network of your own with four algorithms.
+#
 # It takes about 35 minutes. You need advantages ({doc}`advantages`), PPO's loss
-# ({doc}`ppo_error`) and slots, tokens and the lag of {doc}`actors`.
+# ({doc}`ppo_error`), the slots, tokens and lag of {doc}`actors`, and, for the part about your own
+# network, {doc}`contracts`.
 
 # %% tags=["export", "hide-input"]
 """A2C and A3C: one step on each rollout, and workers that send gradients."""
@@ -80,14 +82,15 @@ __all__ = [
 # %% [markdown]
 # ## A gradient that comes late
 #
-# In {doc}`actors` workers sent what they had experienced, and the learner computed gradients. It
-# can be the other way round: each worker computes the gradient itself and sends that. By the
-# time it arrives, the learner has taken other steps. Its weights have moved, but the gradient
-# still points where it pointed before. How bad is that?
+# In {doc}`actors` workers sent their experience, and the learner computed gradients. It can be
+# the other way round: each worker computes the gradient itself and sends that. By the time it
+# arrives, the learner has taken other steps. Its weights have moved, but the gradient is still
+# that of the old weights. How bad is that?
 #
-# Take the simplest loss there is, a parabola with its lowest point at 0. Its gradient is the
-# distance from there. Plain descent goes a share of the distance with each step, the
-# **step size**. Here each gradient is that of some steps ago, the **lag**. Drag the two sliders.
+# Take a very simple loss, the parabola $x^2 / 2$ with its lowest point at 0. Its gradient is $x$,
+# the distance from there. Gradient descent moves by the gradient times the **step size**. Here
+# each step uses the gradient of an earlier point. The number of steps between is the **lag**.
+# Drag the two sliders.
 
 # %% tags=["hide-input"]
 import math
@@ -136,12 +139,12 @@ def frame(lag, step_size):
 dial("Step size and lag", frame, {"lag": lags, "step size": step_sizes}, start=(3, 0.3))
 
 # %% [markdown]
-# **Notice** that a late gradient is no worse than another one as long as the steps are small: at
-# a step size of 0.05 every lag settles. (A line that leaves the picture is drawn at its edge.)
-# With each step of lag the border comes down. At lag 0 it is 2, at lag 1 it is 1, and then it
-# falls like $\pi / (2d + 1)$. What counts is the *product*: twice as late means half as far. So
-# everything that follows has a simple remedy, a smaller learning rate, and a price, a slower
-# start.
+# **Notice** that late gradients do no lasting harm as long as the steps are small: at a step size
+# of 0.05 the descent settles for every lag. (A line that leaves the picture is drawn at its
+# edge.) The largest stable step size falls as the lag $d$ grows. It is 2 at lag 0 and 1 at lag 1,
+# and then it falls like $\pi / (2d + 1)$. What counts is roughly the *product*: with twice the
+# lag, steps may be about half as large. So the remedy for lag is a smaller learning rate, and its
+# price is slower learning at the start.
 
 # %% tags=["claims"]
 for lag in lags:
@@ -154,9 +157,9 @@ assert abs(limit(1) - 1) < 1e-12
 assert abs(limit(10) * 21 / math.pi - 1) < 0.01
 
 # %% [markdown]
-# Does a real learner behave like that? Here one worker has 1, 32 or 128 slots, so each of
-# its gradients is 0, 31 or 127 steps late. All else is the same: CartPole, 50,000 steps, 1,250
-# updates. Each seed has a line of its own.
+# Does a real learner behave like that? Here one worker has 1, 32 or 128 slots, so each of its
+# gradients is 0, 31 or 127 updates late. All else is the same: CartPole, 50,000 steps, 1,250
+# updates. Each line is one seed.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Curves of the return over 50,000 steps. Without lag they climb to nearly 500; with a lag of 31 and of 127 they stay near the bottom"}}
 import matplotlib.pyplot as plt
@@ -174,11 +177,11 @@ axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that the learner without lag ends above 490 in each run. With gradients 31 steps late, and
-# the very same settings, it hardly gets off the ground. With 127 it forgets what it could do by
-# chance: the first 128 gradients are all of the untrained policy, and they push it in one direction until
-# nothing is left to choose. (The lags were chosen after trials with two other seeds. `python -m
-# benchmarks.a2c_learning a3c_lag` trained the runs.)
+# **Notice** that the learner without lag ends above 490 in each run. With gradients 31 updates
+# late, and the same settings, it learns very little. With 127 most runs end worse than they
+# began: the first 128 gradients all belong to the untrained policy, and they push it in one
+# direction until it always chooses the same action. (The lags were chosen after trials with two
+# other seeds. `python -m benchmarks.a2c_learning a3c_lag` trained the runs.)
 
 # %% tags=["claims"]
 fresh, old, oldest = late.values()
@@ -189,8 +192,7 @@ assert oldest.final.max() < 100, "nothing is left"
 # %% [markdown]
 # ## Two ways to share the work
 #
-# Whoever sends gradients moves the learning to the workers. All that the learner still does is
-# to add.
+# If workers send gradients, they do most of the computing. The learner only takes the steps.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture
@@ -217,43 +219,49 @@ picture.text(362, 200, "learner", "quiet")
 picture
 
 # %% [markdown]
-# **A3C**, the asynchronous advantage actor-critic {cite:p}`mnih2016`, does it the second way.
+# **A3C**, the asynchronous advantage actor-critic {cite:p}`mnih2016`, works the second way.
 # **A2C** is what is left when nothing is asynchronous any more: one rollout, one gradient, one
-# step. Asynchrony is a way to use many processors, not a way to learn better. V-trace can correct
-# old *experience*, because it knows how likely the actions were. Nobody can correct an old
-# *gradient*. That is why {doc}`impala` came after A3C.
+# step. In this chapter asynchrony is a way to use many processors, not a way to learn better.
+#
+# V-trace ({doc}`off_policy`) can correct old *experience*, because it knows how likely the
+# actions were. No such correction is known for an old *gradient*. {doc}`impala`, which came after
+# A3C, sends experience.
 #
 # ## A2C, or PPO without its clip
 #
-# A rollout has few steps, usually five, in some environments. From each step on the rewards are
-# added up to the rollout's end, and what comes then is left to the critic. With $n$ steps to go,
+# A rollout has few steps, usually five, in each of several environments. From each step the
+# rewards are added up to the end of the rollout, and the critic estimates what comes after it.
+# With $n$ steps to go,
 #
 # $$
 # G^{(n)}_t = \sum_{k=0}^{n-1} \gamma^k \, r_{t+k} + \gamma^n \, V(s_{t+n}) ,
 # $$ (a2c-target)
 #
-# where an episode that ends earlier ends the sum, and no value follows a termination. This
-# is the $\lambda$-return of {doc}`advantages` at $\lambda = 1$, so `gae` computes it. The advantage is
-# $\hat A_t = G^{(n)}_t - V(s_t)$. The loss has three terms that we know. With a bar for the mean over
-# all steps it is
+# where an episode that ends earlier ends the sum, and no value follows a termination. This is the
+# $\lambda$-return of {doc}`advantages` at $\lambda = 1$. So `gae` computes the advantage,
+# $\hat A_t = G^{(n)}_t - V(s_t)$.
+#
+# The loss has the three terms that we know from PPO: the policy's, the critic's with weight $c_V$
+# and the entropy bonus with weight $c_H$. With a bar for the mean over all steps it is
 #
 # $$
 # \mathcal L = - \overline{\hat A \log \pi_\theta(a \mid s)}
 #   + c_V \, \overline{\bigl(V_\theta(s) - G^{(n)}\bigr)^2} - c_H \, \overline{H(\pi_\theta)} .
 # $$ (a2c-loss)
 #
-# Where is the difference to PPO? PPO takes many steps on one rollout and holds the ratio
-# $\rho = \pi_\theta / \pi_{\text{old}}$ with its clip. Take one step only, on the whole rollout. Then
-# $\theta$ is still where the rollout was collected, every ratio is 1, no clip holds anything, and
+# How does this differ from PPO? PPO takes many steps on one rollout, and its clip limits the
+# ratio $\rho = \pi_\theta / \pi_{\text{old}}$. Suppose that it takes only one step, on the whole
+# rollout. Then $\theta$ is still what it was when the rollout was collected. Every ratio is 1,
+# nothing is clipped, and
 #
 # $$
 # \nabla \, \rho \hat A = \rho \, \hat A \, \nabla \log \pi_\theta(a \mid s)
 #   = \hat A \, \nabla \log \pi_\theta(a \mid s) .
 # $$ (def-a2c-is-ppo)
 #
-# So A2C is PPO with one epoch and one minibatch {cite:p}`huang2022a2c`. Whatever else differs
-# between two programs of these names is detail: the optimiser, the length of the rollout, how
-# advantages are scaled. Both gradients, for the same rollout:
+# So A2C is PPO with one epoch and one minibatch {cite:p}`huang2022a2c`. What else differs between
+# programs of these names is a matter of settings: the optimiser, the length of the rollout, how
+# advantages are scaled. Here are both gradients, for the same rollout:
 
 # %%
 from functools import partial
@@ -264,7 +272,7 @@ from literate_rl.policies import make_policy
 from literate_rl.ppo_error import policy_error_from_log_prob
 from literate_rl.workshop.runs import flat_env
 
-torch.set_num_threads(1)  # the networks are too small to be shared out
+torch.set_num_threads(1)  # networks as small as these gain nothing from more
 torch.manual_seed(1)
 build_envs = partial(make_envs, partial(flat_env, "CartPole-v1"), 8)
 envs = build_envs()
@@ -288,8 +296,9 @@ for name, terms in (("A2C", a2c_terms), ("PPO", ppo_terms)):
     )
 
 # %% [markdown]
-# The losses differ and the gradients agree. PPO's loss is the mean of $-\rho \hat A$ and A2C's that of
-# $-\hat A \log \pi$: two functions with the same slope at this point, and at no other.
+# The losses differ and the gradients agree. PPO's loss is the mean of $-\rho \hat A$ and A2C's is
+# that of $-\hat A \log \pi$. The two functions have the same gradient at this point, but in
+# general nowhere else.
 
 # %% tags=["claims"]
 grads = [
@@ -329,7 +338,7 @@ def a2c_error(
         entropy: Its entropies.
         value: Values of the critic in training.
         adv: How much better than expected each action was. No gradient flows here.
-        target: Where the values are to go; no gradient either.
+        target: What the values should become; no gradient flows here either.
 
     Source: Mnih et al. 2016, section 4 and algorithm S3.
     """
@@ -345,9 +354,9 @@ def a2c_error(
 # %% [markdown]
 # ### Settings
 #
-# RMSProp divides each gradient by the root of a running mean of its square. CartPole has two
-# settings of its own: its rewards are learned from at a tenth of their size, and that mean changes
-# ten times more slowly than usual. The section on learning says why.
+# The optimiser is RMSProp, which divides each gradient by the root of a running mean of its
+# square. CartPole has two settings of its own: rewards are multiplied by 0.1 before learning, and
+# the running mean changes ten times more slowly than usual. The section on learning says why.
 
 
 # %% tags=["export", "hide-input"]
@@ -357,20 +366,20 @@ class A2CConfig:
     """Settings of A2C. The defaults suit small tasks such as CartPole.
 
     Attributes:
-        seed: Decides all that is random in the run, once the policy has its weights.
+        seed: Seed of everything random in the run, except the policy's first weights.
         total_steps: Steps in the environments, all of them together.
         num_envs: Environments that are stepped together.
         num_steps: Steps of one rollout in each environment.
         learning_rate: Learning rate of RMSProp at the start.
-        anneal: Whether the learning rate falls to zero in a straight line.
-        decay: How much of RMSProp's mean square a step leaves.
+        anneal: Whether the learning rate falls linearly to zero.
+        decay: Share of RMSProp's mean square that is kept at each step.
         epsilon: What RMSProp adds to the root of the mean square.
         gamma: Discount.
         lambda_: Decay of the weights of longer returns in the advantage.
         entropy_weight: Weight of the entropy bonus.
         value_weight: Weight of the value loss.
         max_grad_norm: Norm above which a gradient is clipped.
-        reward_scale: Factor of the rewards that are learned from.
+        reward_scale: Factor by which rewards are multiplied before learning.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -392,15 +401,15 @@ class A2CConfig:
     checkpoint_interval: Count = 500
 
 
-# Settings with which the agent has learned, by environment. What an entry leaves out is
-# the default.
+# Settings with which the agent has learned, by environment. What an entry leaves out
+# has its default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"total_steps": 200_000, "decay": 0.999, "reward_scale": 0.1},
 }
 
 
 def a2c_settings(env: str) -> A2CConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
+    """Return the settings of an environment, or the defaults if it has none.
 
     Args:
         env: Id of the environment.
@@ -411,9 +420,9 @@ def a2c_settings(env: str) -> A2CConfig:
 # %% [markdown]
 # ### The gradient
 #
-# One function turns a rollout into a gradient. A2C and the workers of A3C both call it. It asks
-# `torch.autograd.grad`, which returns the gradient and leaves nothing behind. (The usual
-# `backward` *adds* it to a tensor that lives on. The first trap is about that.)
+# One function turns a rollout into a gradient. A2C and the workers of A3C both call it. It uses
+# `torch.autograd.grad`, which returns the gradient and stores nothing. (The usual `backward`
+# *adds* it to `parameter.grad`, which must be cleared. The first trap is about that.)
 
 
 # %% tags=["export"]
@@ -421,7 +430,7 @@ def a2c_gradient(
     policy: Any, batch: Rollout, config: A2CConfig
 ) -> tuple[tuple[Tensor, ...], dict[str, float]]:
     """Return the gradient of a policy's loss on a rollout, and the three terms."""
-    # What the critic says about the states, and about where the steps led.
+    # The critic's values of the states, and of the states that the steps led to.
     value = policy.value(batch.obs)
     with torch.no_grad():
         next_value = policy.value(batch.next_obs)
@@ -433,14 +442,14 @@ def a2c_gradient(
     # How likely the actions were, and how random the policy is.
     log_prob, entropy = policy.evaluate_actions(batch.obs, batch.action)
 
-    # Phantom rows, which some environments put behind each episode, teach nothing.
+    # Leave out rows that some environments add after an episode and that are no step.
     columns = (log_prob, entropy, value, adv, adv + value)
     loss = a2c_error(*(column[batch.real] for column in columns))
     # The total {eq}`a2c-loss`.
     total = loss.policy_loss + config.value_weight * loss.value_loss
     total = total - config.entropy_weight * loss.entropy_loss
 
-    # The gradient is returned. It is added to nothing.
+    # Return the gradient, without adding it to `parameter.grad`.
     parameters = list(policy.parameters())
     gradient = torch.autograd.grad(
         total, parameters, allow_unused=True, materialize_grads=True
@@ -451,7 +460,7 @@ def a2c_gradient(
 # %% [markdown]
 # ### The step
 #
-# What takes the step does not know where a gradient comes from.
+# `GradientLearner` takes the step. It does not need to know where a gradient was computed.
 
 
 # %% tags=["export"]
@@ -471,14 +480,14 @@ class GradientLearner:
         )
 
     def learn(self, gradient: tuple[Tensor, ...], step: int) -> dict[str, float]:
-        """Take one step downhill; ``step`` is that of the run."""
-        # The learning rate falls in a straight line.
+        """Take one step downhill; ``step`` counts the steps of the run so far."""
+        # The learning rate falls linearly to zero.
         rate = self.config.learning_rate
         if self.config.anneal:
             rate *= max(0.0, 1 - step / self.config.total_steps)
         self.optimizer.param_groups[0]["lr"] = rate
 
-        # Assigned, not added. Then gradient clipping, and the step.
+        # Assign the gradient (adding would be wrong), clip it, and take the step.
         for parameter, part in zip(self.parameters, gradient, strict=True):
             parameter.grad = part
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
@@ -486,7 +495,7 @@ class GradientLearner:
         return {"charts/learning_rate": rate, "losses/grad_norm": norm.item()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimiser's state, the policy's weights aside."""
+        """Return the optimiser's state, without the policy's weights."""
         return {"optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -498,8 +507,8 @@ class GradientLearner:
 # ### The loop
 #
 # {doc}`policies` ends with a loop of some thirty lines that is A2C already. It borrows Adam,
-# $\lambda = 0.9$ and scaled advantages from PPO, because it is about policies, not about A2C. Here is the
-# algorithm as it is known, and as `fit` wants a learner to be.
+# $\lambda = 0.9$ and scaled advantages from PPO, because it is about policies, not about A2C.
+# Here is the algorithm in its usual form, with the interface that `fit` needs.
 
 
 # %% tags=["export"]
@@ -541,11 +550,11 @@ class A2C:
 
     def collect(self) -> Rollout:
         """Act for T steps with the policy as it is."""
-        # A run that is resumed starts with fresh environments. So that it is the same
-        # run, they are fresh at each checkpoint anyway.
+        # A resumed run starts with fresh environments. An uninterrupted run gets fresh
+        # ones at each checkpoint too, so that both runs are the same.
         if self.collector.obs is None or self.checkpoint_due:
             self.collector.reset(env_seed(self.config.seed, self.step))
-        # The noise of all steps is drawn at once, and each step takes its part.
+        # The noise of all steps is drawn at once; each step takes its share.
         num_steps, num_envs = self.config.num_steps, self.config.num_envs
         noise = self.policy.noise(num_steps, num_envs, self.generator)
         draws = iter(noise.to(self.device))
@@ -567,7 +576,7 @@ class A2C:
         return self.iteration % self.config.checkpoint_interval == 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
+        """Return what a resumed run needs, without the policy's weights."""
         return {
             "step": self.step,
             "iteration": self.iteration,
@@ -593,7 +602,7 @@ def check_copies(envs: VectorEnv[Any, Any, Any], config: A2CConfig) -> None:
 
 
 def returned(episode_return: Tensor) -> dict[str, float]:
-    """Return the mean return of the episodes that ended; that of none is NaN."""
+    """Return the mean return of the episodes that ended, NaN if none did."""
     return {"charts/episodic_return": episode_return.nanmean().item()}
 
 
@@ -605,8 +614,9 @@ def named(losses: dict[str, float]) -> dict[str, float]:
 # %% [markdown]
 # ### Does it learn?
 #
-# CartPole, 200,000 steps, the *last* policy, 100 fresh greedy episodes for each number. The third curve is
-# A2C with the settings that are usual elsewhere: rewards as they are, and a decay of 0.99.
+# The task is CartPole, with 200,000 steps. Each number of the output belongs to one seed: the
+# mean over 100 fresh greedy episodes of its *last* policy. The third curve is A2C with settings
+# that are usual elsewhere: unscaled rewards, and a decay of 0.99.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Three rising curves of the mean return over 200,000 steps"}}
 fig, axis = plt.subplots(figsize=(7, 2.8))
@@ -624,16 +634,20 @@ axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** what happened to the third. Two of its ten runs had learned the task and forgot it
-# again. Where every episode goes well, gradients almost vanish. RMSProp divides by a mean of
-# their squares that soon forgets what they were, and the next gradient of some size becomes a step
-# of full length. With a decay of 0.999 it forgets ten times more slowly. With rewards of a tenth the critic's
-# errors do not fill the whole gradient, which is clipped to 0.5. This pair was chosen among 15 settings,
-# most of them in a fast simulation of CartPole with 8 or 16 seeds each, and none of them seeds that are shown
-# here. The plain settings had done well there, and showed their weakness only on the ten seeds of this figure.
+# **Notice** the third line of the output. Two of the ten runs learned the task and forgot it
+# again. The likely reason is this. When every episode goes well, gradients almost vanish. RMSProp
+# divides by the root of a running mean of their squares, which soon becomes just as small. Then
+# the next gradient that is a little larger causes a very large step.
 #
-# Gradients of two workers in processes of their own are about one step late. In the runs that are
-# shown here they do no harm. `python -m benchmarks.a2c_learning` trained all runs.
+# The two settings of CartPole are meant to prevent that. With a decay of 0.999 the mean changes
+# ten times more slowly. With rewards of a tenth the critic's errors are smaller, so they no
+# longer fill the whole gradient, whose norm is clipped to 0.5. We chose this pair among 15
+# settings, most of them in a fast simulation of CartPole with 8 or 16 seeds each, none of which
+# is shown here. The plain settings had done well there, and showed their weakness only on the
+# ten seeds of this figure.
+#
+# The gradients of two workers, each in a process of its own, are about one update late. We see no
+# harm from that in these runs. `python -m benchmarks.a2c_learning` trained all runs.
 
 # %% tags=["claims"]
 scaled, remote, plain = kinds.values()
@@ -646,26 +660,28 @@ assert 0.5 < remote.judged["lag"].mean() < 1.5, "about one step late"
 # %% [markdown]
 # ## Workers that send gradients
 #
-# Nothing about slots, tokens and transports in {doc}`actors` depends on what is sent. `RemoteLearner`
-# hands out slots, waits for a result, lets `learn` use it and gives the slot back. For A3C the
-# result is a gradient. If $g$ is the gradient of the loss and $\alpha$ the learning rate, a step is
+# Nothing about slots, tokens and transports in {doc}`actors` depends on what is sent.
+# `RemoteLearner` hands out slots, waits for a result, lets `learn` use it and gives the slot
+# back. For A3C the result is a gradient. If $g$ is the gradient of the loss and $\alpha$ the
+# learning rate, a step is
 #
 # $$
 # \theta_{k+1} = \theta_k - \alpha \, g(\theta_{k-d}) ,
 # $$ (def-stale-step)
 #
-# where $d$ is the lag {eq}`policy-lag`. (RMSProp and gradient clipping scale $g$ on top.) On a
-# parabola with curvature $u$ the gradient is $g(\theta) = u \, \theta$. Then this settles if, and only if,
+# where $d$ is the lag {eq}`policy-lag`. (RMSProp and gradient clipping also rescale $g$.) On a
+# parabola with curvature $u$ the gradient is $g(\theta) = u \, \theta$. There the steps settle at
+# the lowest point if, and only if,
 #
 # $$
 # \alpha \, u < 2 \sin \frac{\pi}{2 (2d + 1)} .
 # $$ (def-stale-limit)
 #
-# That is the border in the picture above {cite:p}`levin1976`.
+# With $u = 1$ this is the curve in the second picture above {cite:p}`levin1976`.
 #
 # ### Settings
 #
-# Half of them are A2C's, the others are those of any learner with workers.
+# A3C has the settings of A2C and those of any learner with workers.
 
 
 # %% tags=["export", "hide-input"]
@@ -674,8 +690,8 @@ assert 0.5 < remote.judged["lag"].mean() < 1.5, "about one step late"
 class A3CConfig(TransportConfig, A2CConfig):
     """Settings of A3C: those of A2C, and where the workers are.
 
-    Each worker has ``num_envs`` environments. The default is two workers that take
-    turns, with one gradient under way each.
+    Each worker has ``num_envs`` environments. The default is two workers with one slot
+    each, so each has one gradient under way.
     """
 
     actors: Count = 2
@@ -690,13 +706,14 @@ def a3c_settings(env: str) -> A3CConfig:
 # %% [markdown]
 # ### The worker
 #
-# A slot's result is a gradient, as large as the weights, and what the learner wants to report. A
-# worker collects exactly as an actor of IMPALA does, because an `Actor` does it for it.
+# A slot's result is a gradient, which is as large as the weights, and the numbers that the
+# learner reports. A worker collects exactly as in IMPALA, because it contains an `Actor`, which
+# does the collecting.
 
 
 # %% tags=["export"]
 def gradient_layout(policy: Any, config: A2CConfig) -> np.dtype[np.void]:
-    """Describe the memory of a slot that a gradient comes back in.
+    """Describe the memory of a slot whose result is a gradient.
 
     Its ``result`` has the ``gradient`` by the names of the parameters, the returns of
     the episodes that ended (NaN where none did), the number of steps and the losses.
@@ -713,13 +730,13 @@ def gradient_layout(policy: Any, config: A2CConfig) -> np.dtype[np.void]:
 
 
 class GradientWorker:
-    """Acts for one rollout at a time and computes the gradient where it stands.
+    """Acts for one rollout at a time and computes the gradient itself.
 
     Args:
         make_envs: Function that makes its vector environment.
         policy: A policy on the CPU, which is copied.
         config: The settings.
-        seed: Decides the noise and the environments' random numbers.
+        seed: Seed of the noise and of the environments.
     """
 
     def __init__(
@@ -733,9 +750,9 @@ class GradientWorker:
 
     def work(self, weights: Weights, out: Any) -> None:
         """Act with these weights, and write the gradient to ``out``."""
-        # As an actor of IMPALA collects, so does this one.
+        # Collect a rollout, as an actor of IMPALA does.
         batch = self.actor.collect(weights, self.config.num_steps)
-        # What it sends is the gradient, and with it what the learner reports.
+        # Send the gradient, and with it what the learner reports.
         policy = self.actor.policy
         gradient, losses = a2c_gradient(policy, batch, self.config)
         for (name, _), part in zip(policy.named_parameters(), gradient, strict=True):
@@ -751,8 +768,8 @@ class GradientWorker:
 
 
 # %% [markdown]
-# How much travels? For CartPole a gradient is much larger than the experience that it was
-# computed from:
+# How much data is sent? For CartPole a gradient is much larger than the experience that it was
+# computed from. Here are both sizes in bytes:
 
 # %%
 from literate_rl.a2c import A3CConfig, gradient_layout
@@ -765,8 +782,8 @@ sizes = {
 print(sizes)
 
 # %% [markdown]
-# With pictures and small networks it would be the other way round. Gradients are worth sending
-# where the *computing* is too much for one learner.
+# With image observations and a small network it would be the other way round. Gradients are worth
+# sending where the *computation* is too much for one learner.
 
 # %% tags=["claims"]
 assert sizes["gradient"] > 10 * sizes["unroll"], "much larger"
@@ -774,10 +791,11 @@ assert sizes["gradient"] > 10 * sizes["unroll"], "much larger"
 # %% [markdown]
 # ### The learner
 #
-# It copies the gradient, because its slot goes back to the worker, and takes the step. How long
-# the run is, when the learning rate is zero and when to save is counted in steps that arrived. A
-# worker that is killed takes its half-finished gradient with it. Its successor gets the same
-# slots, so no step is counted twice and none is lost.
+# The learner copies the gradient, because the slot goes back to the worker, and takes the step.
+# It counts the environment steps behind the gradients that have arrived. This count decides when
+# the run ends, how large the learning rate is and when to save. If a worker is killed, its
+# half-finished gradient never arrives and is not counted. The worker that replaces it gets the
+# same slots.
 
 
 # %% tags=["export"]
@@ -803,12 +821,12 @@ class A3C(RemoteLearner):
         transport: MakeTransport | None = None,
     ) -> None:
         super().__init__(policy, config, transport)
-        # Environments are made once here, to see how many there are.
+        # Make the environments once here, to check how many there are.
         envs = make_envs()
         check_copies(envs, config)
         envs.close()
         self.layout = gradient_layout(policy, config)
-        # The recipe of a worker: what is missing is the seed.
+        # How to make a worker; only its seed is missing.
         self.make_actor = partial(
             GradientWorker, make_envs, copy.deepcopy(policy).cpu(), config
         )
@@ -828,8 +846,9 @@ class A3C(RemoteLearner):
 
 
 # %% [markdown]
-# One worker with one slot has no lag: it waits while the learner steps. This is A2C, and with the
-# same seeds it *is* A2C, bit for bit. So the tests of A2C are tests of A3C as well.
+# One worker with one slot has no lag, because it waits while the learner takes its step. This is
+# A2C, and with the same seeds the parameters are the same, bit for bit. So the tests of A2C also
+# test much of A3C.
 
 # %%
 from literate_rl.a2c import A2C, A3C, A2CConfig
@@ -874,20 +893,22 @@ assert all(torch.equal(x, y) for x, y in pairs), "one slot is A2C bit for bit"
 # %% [markdown]
 # ## A network of your own
 #
-# {doc}`contracts` says what A2C, PPO, A3C and IMPALA demand of a network. An **actor** gets states
-# by name and returns an action, its log-probability and an entropy. Called with an action it
-# returns that action and judges it. A **critic** returns a value. Nowhere is there a row of
-# numbers or an action distribution, so a contract actor is no `Policy`. But losses, learners and
-# actors never ask for a row. They ask for `act`, `evaluate_actions` and `value`, and these can be had.
+# {doc}`contracts` says what A2C, PPO, A3C and IMPALA require of a network. An **actor** gets
+# states by name and returns an action, its log-probability and an entropy. Called with an action,
+# it returns that action and judges it. A **critic** returns a value.
 #
-# One thing is in the way. A contract actor draws its action *inside* of `forward`, from PyTorch's
-# global generator. A run that is resumed would draw something else, and so would a worker in
-# another process. So what the policy calls noise is a **seed**, one for each step. `act` sets the
-# global generator to it, calls the actor and puts the generator back.
+# Such an actor returns no row of numbers for an action distribution, so it is not a `Policy`
+# ({doc}`policies`). But losses, learners and actors never need a row. They need `act`,
+# `evaluate_actions` and `value`, which we can build from an actor and a critic.
+#
+# There is one obstacle. A contract actor draws its action *inside* `forward`, from PyTorch's
+# global generator. A resumed run would draw other actions, and so would a worker in another
+# process. So the noise of this policy is a **seed**, one for each step. `act` seeds the global
+# generator with it, calls the actor and then restores the generator.
 #
 # Judging may be random too. No formula is known for the entropy of a squashed Gaussian, so an
-# actor may estimate it from a sample. Its seed is a checksum of the observations and the actions:
-# the same question gets the same answer, in whatever process.
+# actor may estimate it from a sample. The seed of that sample is a checksum of the observations
+# and the actions, so the same arguments give the same result in every process.
 
 
 # %% tags=["export"]
@@ -895,12 +916,13 @@ class ContractPolicy(nn.Module):
     """A policy made of an actor and a critic that keep their contract.
 
     It has the methods of ``Policy`` that learners, actors and evaluation use, but no
-    rows: the actor draws and judges its actions itself. Whatever the models draw, they
-    draw from a seed, so the results depend on nothing but the arguments.
+    rows: the actor draws and judges its actions itself. All random numbers of the
+    models come from a seed, so for given weights the results depend only on the
+    arguments.
 
     Args:
         actor: Called with its states by name, and with ``action`` to judge one. It
-            returns actions, log-probabilities, entropies and whatever else it likes. An
+            returns actions, log-probabilities, entropies and possibly more. An
             optional method ``mode`` returns greedy actions.
         critic: Called with its states by name; its first result is the values.
         observation_space: Where the names of the states come from; not flattened.
@@ -949,7 +971,7 @@ class ContractPolicy(nn.Module):
         return value.squeeze(-1)
 
     def to_env(self, action: Tensor) -> NDArray[Any]:
-        """Return actions as vector environments take them; only these are clipped."""
+        """Return actions for the vector environment, clipped to the box if any."""
         space: Any = self.action_space
         if isinstance(space, spaces.Discrete):
             names: NDArray[Any] = action.squeeze(-1).numpy() + space.start
@@ -959,13 +981,13 @@ class ContractPolicy(nn.Module):
 
 
 # %% [markdown]
-# Three small functions do the work: an optional method `mode` for greedy actions, a generator
-# that goes back to where it was, and the checksum.
+# Three small functions do the work: one calls the optional method `mode` for greedy actions, one
+# seeds the generator and restores it, one computes the checksum.
 
 
 # %% tags=["export"]
 def greedy(actor: ByName, obs: Tensor) -> Tensor:
-    """Return what the method ``mode`` of an actor says, or else draw."""
+    """Return the actions of an actor's method ``mode``; without one, draw."""
     if not hasattr(actor.model, "mode"):
         action: Tensor = actor(obs)[0]
         return action
@@ -977,14 +999,14 @@ def greedy(actor: ByName, obs: Tensor) -> Tensor:
 
 @contextmanager
 def drawn_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's global generators for a while; then they go on as before."""
+    """Seed PyTorch's global generators inside a block; then restore them."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def checksum(*tensors: Tensor) -> int:
-    """Return a number that other tensors hardly ever have."""
+    """Return a number that is the same for the same tensors, rarely for others."""
     number = 0
     for tensor in tensors:
         number = crc32(tensor.numpy(force=True).tobytes(), number)
@@ -992,8 +1014,8 @@ def checksum(*tensors: Tensor) -> int:
 
 
 # %% [markdown]
-# `make_contract_policy` also notes what a checkpoint needs in order to build the policy again,
-# except for the models themselves: their code is yours.
+# `make_contract_policy` also records what a checkpoint needs in order to build the policy again.
+# Only the models are not part of it, because their code is yours.
 
 
 # %% tags=["export", "hide-input"]
@@ -1014,7 +1036,7 @@ def make_contract_policy(
         critic: The critic.
     """
     observations, actions = as_space(observation_space), as_space(action_space)
-    # A checkpoint keeps the spaces and the weights. The models it knows by name only.
+    # A checkpoint keeps the spaces and the weights, but only the names of the models.
     recipe = {
         "observation_space": plain_space(observations),
         "action_space": plain_space(actions),
@@ -1029,8 +1051,9 @@ def make_contract_policy(
 
 
 # %% [markdown]
-# Here is an actor that one might write, with two states by name, and its critic. First the check
-# of {doc}`contracts`, then PPO and A2C, for a moment each, with the very same models.
+# Here is an actor that you might write, with two states by name, and its critic. First they go
+# through the check of {doc}`contracts`. Then PPO and A2C each train the same models for a short
+# time.
 
 # %%
 import gymnasium as gym
@@ -1111,11 +1134,12 @@ last = np.nanmean([row["charts/episodic_return"] for row in rows[-3:]])
 assert last > 1.5 * first, "it learns"
 
 # %% [markdown]
-# And here is one actor, `CategoricalActor` of {doc}`contracts`, with one critic in all four families, for
-# 60,000 steps with each family's own settings. It is one seed each: a demonstration, not a comparison.
-# All four learn something. That A2C ends at 84 and A3C, with the same settings, near 500 says how much
-# a single seed is worth. (The model has ReLU layers with PyTorch's usual weights, and A2C's settings were
-# chosen with the networks of {doc}`policies`.)
+# Next, all four families train the same actor, `CategoricalActor` of {doc}`contracts`, and the
+# same critic, for 60,000 steps with each family's own settings. There is one seed each: this is a
+# demonstration, not a comparison. All four learn something. A2C ends at 84 and A3C, with the same
+# settings, near 500, which shows how little a single seed says. (The models have ReLU layers with
+# PyTorch's default initialisation, and A2C's settings were chosen with the networks of
+# {doc}`policies`.)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four curves of the return over 60,000 steps: A3C and PPO reach 500, IMPALA 200 and more, A2C rises and falls again"}}
 fig, axis = plt.subplots(figsize=(7, 2.6))
@@ -1140,8 +1164,8 @@ assert families["A3C"].final[0] > 490
 # ### Trap: the gradient that nobody clears
 #
 # The best-known A3C programs for PyTorch have a shared model and a local one in each process. They
-# clear the *shared* gradient, compute the local one, and make the shared one point to it. Here is
-# the idiom, with a loss whose gradient is always 1:
+# clear the *shared* gradient, compute the local one, and let the shared model's gradient point to
+# it. Here is the idiom, with a loss whose gradient is always 1:
 
 # %%
 shared_model, local = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
@@ -1157,11 +1181,12 @@ for _ in range(4):
 print("gradients used:", used)
 
 # %% [markdown]
-# Until PyTorch 2.0, clearing meant writing zeros, and because both gradients were one tensor, the
-# local one was cleared too. [Since then](https://github.com/pytorch/pytorch/pull/92731) it means
-# forgetting the tensor: the shared model forgets, the local one does not. Each step now uses the
-# sum of all gradients so far. Nothing complains; it even learns for a while. `torch.autograd.grad`
-# has nothing to clear. The lines are in the table below, and in {doc}`/docs/errata`.
+# Before PyTorch 2.0 `zero_grad` wrote zeros. Both gradients were one tensor, so the local one was
+# cleared too. [Since then](https://github.com/pytorch/pytorch/pull/92731) `zero_grad` sets the
+# gradient to `None`: the shared model drops the tensor, and the local one keeps it. Each step now
+# uses the sum of all gradients so far. There is no error, and the agent even learns for a while.
+# With `torch.autograd.grad` there is nothing to clear. The table below links to the lines, and
+# {doc}`/docs/errata` has the details.
 
 # %% tags=["claims"]
 assert used == [1.0, 2.0, 3.0, 4.0], "and not 1, 1, 1, 1"
@@ -1169,9 +1194,10 @@ assert used == [1.0, 2.0, 3.0, 4.0], "and not 1, 1, 1, 1"
 # %% [markdown]
 # ### Trap: the number under the root
 #
-# RMSProp divides by $\sqrt{v} + \varepsilon$ in PyTorch and by $\sqrt{v + \varepsilon}$ in TensorFlow's first version,
-# and both programs say `1e-5`. For a gradient that has become small the second one divides by at
-# least $\sqrt{10^{-5}} \approx 0.003$, the first by $0.00001$.
+# RMSProp divides by $\sqrt{v} + \varepsilon$ in PyTorch and by $\sqrt{v + \varepsilon}$ in
+# TensorFlow 1, where $v$ is the running mean of squared gradients. A2C programs for both set
+# $\varepsilon$ to `1e-5`. However small a gradient becomes, the second form divides by at least
+# $\sqrt{10^{-5}} \approx 0.003$, but the first may divide by as little as $0.00001$.
 
 # %%
 square = torch.tensor([1e-2, 1e-6, 1e-10])  # the running mean
@@ -1182,10 +1208,12 @@ for root in square.sqrt():
     )
 
 # %% [markdown]
-# Where all is well the two agree. Where gradients have almost vanished, for instance because every
-# episode goes well, PyTorch's form still takes steps of full length, and the other one hardly moves. Settings
-# of one are not settings of the other. Stable-Baselines3 keeps
-# [a copy of TensorFlow's](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/sb2_compat/rmsprop_tf_like.py) for that reason.
+# For large gradients the two agree. Where gradients have almost vanished, for instance because
+# every episode goes well, PyTorch's form still takes steps of half the learning rate or more, and
+# the other form hardly moves. So settings that work with one form may fail with the other.
+# Stable-Baselines3 keeps [a copy of
+# TensorFlow's](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/sb2_compat/rmsprop_tf_like.py)
+# for that reason.
 
 # %% tags=["claims"]
 assert step[0] > 0.49, "half of a learning rate"
@@ -1198,15 +1226,15 @@ assert step[1] < 0.004, "hardly moves"
 # |---|---|---|---|---|---|
 # | steps of a rollout | 5 | [5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L71) | [5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L123) | [20](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L35-L36) | the user's |
 # | learning rate | falls to 0 | [constant](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L70) | [falls to 0](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L129) | [constant](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L19-L20) | the user's |
-# | optimiser | RMSProp, $\varepsilon$ outside of the root | [the same](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L127) | [RMSProp, inside](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L84) | [Adam, shared by all](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/my_optim.py) | the user's |
+# | optimiser | RMSProp, $\varepsilon$ outside the root | [the same](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L127) | [RMSProp, inside](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L84) | [Adam, shared by all](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/my_optim.py) | the user's |
 # | entropy weight | 0 | [0](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L74) | [0.01](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L126) | [0.01](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L25-L26) | the user's |
-# | longest gradient | 0.5 | [0.5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L76) | [0.5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L127) | [50](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L29-L30) | [any](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py#L24) |
+# | norm of a clipped gradient | 0.5 | [0.5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L76) | [0.5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L127) | [50](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L29-L30) | [any](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py#L24) |
 # | who takes the step | the learner, one gradient at a time | one process | one process | [each process](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/train.py#L108-L109), in shared memory, without a lock | [a server](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py#L44-L58), for the gradients of several |
 # | a gradient is cleared | there is nothing to clear | before each | by the graph | [in the wrong model](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/train.py#L103-L109) | not looked at here |
 #
-# Updating shared memory without a lock is known as Hogwild {cite:p}`recht2011`. It was analysed for
-# gradients with few entries that are not zero, which those of a network are not. Here a server takes
-# whole gradients, so there are never halves of two. The code was read at the linked commits.
+# Updating shared memory without a lock is known as Hogwild {cite:p}`recht2011`. It was analysed
+# for sparse gradients, and those of a network are dense. In this chapter one learner applies
+# whole gradients, so parts of two are never mixed. We read the code at the linked commits.
 #
 # ## On the best device
 #
@@ -1229,10 +1257,10 @@ assert last["charts/lag"] == 1, "two workers with one slot each"
 # - A2C takes one step on each rollout. Its gradient is PPO's where the ratio is 1.
 # - Workers can send gradients instead of experience. No correction is known for a gradient that
 #   is old.
-# - What a late gradient does depends on lag times learning rate: halve one and you may double
-#   the other.
-# - One worker with one slot is A2C bit for bit, so whatever else A3C does is lag.
-# - A model that draws its own actions is a policy too, once what it draws follows from a seed.
+# - The effect of late gradients depends roughly on lag times learning rate: with half of one you
+#   may use about twice the other.
+# - A3C with one worker and one slot is A2C, bit for bit. More slots add lag.
+# - A model that draws its own actions becomes a policy too, once its draws follow from a seed.
 #
 # ## Exercises
 #
@@ -1247,20 +1275,21 @@ predict(
     "happens?",
     [
         "it learns about twice as fast",
-        "it may swing and fall: the lag has doubled",
+        "it may swing and fall: the lag has more than doubled",
         "nothing: each worker still has one slot",
     ],
-    right="it may swing and fall: the lag has doubled",
+    right="it may swing and fall: the lag has more than doubled",
     because="With eight workers each gradient is seven steps old, not three. A learning rate "
-    "that was just below the limit is now above it. Half of the learning rate would do.",
+    "that was just below the limit is now above it. Slightly less than half would do.",
 )
 
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# Returns of a rollout, by hand: rewards are added up from behind, and the value of the last state
-# stands for what comes after. It is right for whole rollouts. Where an episode was *truncated* in
-# the middle it is wrong. The successor's values are given for every step. Repair it.
+# This function computes the returns of a rollout by hand. It adds up rewards from the last step
+# to the first, and the value of the last state stands for what comes after. It is right unless an
+# episode is *truncated* in the rollout. `next_value` holds the value of each step's successor.
+# Fix it.
 
 
 # %%
@@ -1295,7 +1324,7 @@ grade(answer, returns_of, *cases)
 def answer(reward, next_value, terminated, truncated, gamma=0.9):
     future, returns = next_value[-1], []
     for t in reversed(range(len(reward))):
-        # Where we stopped watching, the critic says what would have come.
+        # At a truncation the critic estimates what would have come.
         if truncated[t]:
             future = next_value[t]
         if terminated[t]:
@@ -1311,9 +1340,9 @@ grade(answer, returns_of, *cases)
 # ### Exercise 3: experiment
 #
 # On the parabola of the first picture, gradients are 7 steps late. Which of the step sizes 0.05,
-# 0.1, 0.15, 0.2 and 0.25 brings you closest to the lowest point in 100 steps? It is not the largest one
-# that is stable. Guess first; then let `answer` return it. `descent(lag, step_size, num_steps)` returns the
-# distances.
+# 0.1, 0.15, 0.2 and 0.25 brings you closest to the lowest point in 100 steps? It is not the
+# largest one that is stable. Guess first; then let `answer` return it.
+# `descent(lag, step_size, num_steps)` returns the distances.
 
 
 # %%
@@ -1343,6 +1372,6 @@ assert answer() == 0.05, "the smallest of them"
 # %% [markdown]
 # ## References
 #
-# A3C is from {cite:t}`mnih2016`, who also describe the synchronous form. {cite:t}`huang2022a2c` show with code
-# that A2C is a special case of PPO. The limit for a recursion with a delay is from
+# A3C is from {cite:t}`mnih2016`, who also describe the synchronous form. {cite:t}`huang2022a2c`
+# show with code that A2C is a special case of PPO. The limit for a recursion with a delay is from
 # {cite:t}`levin1976`, updates without a lock from {cite:t}`recht2011`. The contract is Machin's.

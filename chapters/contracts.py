@@ -9,10 +9,10 @@
 # %% [markdown]
 # # Contracts
 #
-# **What does an algorithm demand of a network, and how do you know that yours gives it?** After
-# this chapter you can read the contract of fifteen families of algorithms, from DQN to SAC, check
-# a model of your own with one call, and understand each of its complaints. The later chapters of
-# this part train any model that passes.
+# **What does an algorithm require of a network, and how do you know that yours meets it?** After
+# this chapter you can read the contracts of fifteen families of algorithms, from DQN to SAC,
+# check a model of your own with one call, and understand each error that the check reports. The
+# later chapters of this part train any model that passes.
 #
 # It takes about 35 minutes. You need policies ({doc}`policies`) and the policy gradient
 # ({doc}`policy_gradient`).
@@ -83,9 +83,9 @@ __all__ = [
 # ## A model that looks right
 #
 # The documentation of [Machin](https://github.com/iffiX/machin), a library of algorithms, has a
-# page that says what each algorithm expects of a model, with an example for each. No other
-# library that we know has such a page. Here is its actor for A2C. It draws an action, or judges
-# one that is given to it.
+# page that says what each algorithm expects of a model, with an example for each. We know of no
+# other library with such a page. Here is its actor for A2C, the simplest actor-critic algorithm.
+# It draws an action, or judges one that it is given: it returns how likely the action was.
 
 
 # %%
@@ -116,12 +116,12 @@ class Actor(nn.Module):
 
 # %% [markdown]
 # We give it an easy task: four random numbers come in, and action 1 is right if their sum is
-# positive, action 0 if not. The policy gradient weights each log-probability with an advantage.
-# Beside it we train an actor that we write below, with the same algorithm.
+# positive, action 0 if not. The policy gradient weights each log-probability by an advantage.
+# For comparison we train an actor that we write below, with the same algorithm.
 
 
 # %%
-torch.set_num_threads(1)  # the networks of this book are too small to be shared out
+torch.set_num_threads(1)  # networks as small as these gain nothing from more
 
 
 def train(actor, num_updates=300, batch=64):
@@ -132,7 +132,7 @@ def train(actor, num_updates=300, batch=64):
         with torch.no_grad():
             action = actor(state)[0].reshape(batch, 1)
         reward = (action == (state.sum(1, keepdim=True) > 0)).float()
-        # The log-probabilities are weighted with advantages of shape (B, 1).
+        # The log-probabilities are weighted by advantages of shape (B, 1).
         _, log_prob, *_ = actor(state, action)
         loss = -(log_prob * (reward - reward.mean())).mean()
         optimizer.zero_grad()
@@ -161,8 +161,8 @@ axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# The example learns nothing at all. It raises no error, its loss is a number, and the number
-# moves. What is wrong? Ask.
+# The example learns nothing at all, and yet it raises no error. What is wrong? We ask the
+# checker.
 
 # %%
 from literate_rl.contracts import ContractError, check_model
@@ -174,13 +174,16 @@ except ContractError as error:
     verdict = error
 
 # %% [markdown]
-# **Notice** the second line. The log-probabilities have the shape $(5,)$, the advantages $(5,
-# 1)$, and PyTorch makes a table $(5, 5)$ of their product: every action is weighted with the
-# advantage of every state. The mean of that table is the mean log-probability times the mean
-# advantage, and that is zero. Machin's [own A2C
+# **Notice** the line about `action_log_prob`. On the checker's five rows the log-probabilities
+# have the shape $(5,)$. Advantages have the shape $(5, 1)$, and PyTorch broadcasts the product of
+# the two to a table $(5, 5)$: every action is weighted by the advantage of every state. The mean
+# of that table is the mean log-probability times the mean advantage, and the mean advantage is
+# zero.
+#
+# Machin's [own A2C
 # reshapes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L369)
-# what the model returns, so the example trains there, and nobody notices. Its contract is
-# right: it asks for $(B, 1)$.
+# what the model returns, so the example trains there and the mistake stays hidden. Machin's
+# contract is right: it asks for $(B, 1)$.
 
 # %% tags=["claims"]
 assert trained["this chapter's"][-20:].mean() > 0.9
@@ -190,7 +193,10 @@ assert [x.rule.row for x in verdict.broken] == ["M47", "M41", "M42"]
 # %% [markdown]
 # ## Six roles
 #
-# Fifteen families sound like a lot to learn. But they ask for networks in only six roles.
+# Fifteen families sound like a lot to learn, but they need networks in only six roles. You need
+# not know the algorithms yet. A **Q value** is the expected return of an action in a state. A Q
+# network returns one for each of $N$ discrete actions. Rainbow's network returns a distribution
+# instead: the probabilities of fixed returns, the **atoms**.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture
@@ -239,14 +245,14 @@ for family, needed in needs.items():
 picture
 
 # %% [markdown]
-# **Notice** the role in colour. The others are one line each. An actor that draws has to return
-# its action, the log-probability and the entropy, has to judge actions that it is given, and all
-# of this has to fit together. That is where models go wrong, and where most of this chapter's
-# work goes.
+# **Notice** the role in colour, the actor that draws, also called a stochastic actor. Each of the
+# other roles takes one line to describe. An actor that draws has to return its action, the
+# log-probability and the entropy. It has to judge actions that it is given. And all of this has
+# to be consistent. That is where models go wrong, and what most of this chapter is about.
 #
-# `CONTRACTS` holds the text. Each rule has a number, which goes back to a table of 76 demands
-# that we read out of Machin's page; those that are missing here are no demands on a model. This
-# is one of the short ones.
+# `CONTRACTS` holds the contracts. Each rule has a number from a table of 76 requirements that we
+# collected from Machin's page. The numbers that are missing here are not about models. This is
+# one of the short contracts.
 
 # %%
 from literate_rl.contracts import CONTRACTS
@@ -254,22 +260,23 @@ from literate_rl.contracts import CONTRACTS
 print(CONTRACTS["RAINBOW"])
 
 # %% [markdown]
-# The first lines are Machin's notation. `state_0[batch_size, ...]` is a tensor with a row for
-# each state and at least one dimension more. `<...>` means that more results may follow, or more
+# The first lines are in Machin's notation. `state_0[batch_size, ...]` is a tensor with a row for
+# each state and at least one more dimension. `<...>` means that more results may follow, or more
 # arguments if they have a default. In the notation of this book's signatures
-# ({doc}`workshop/signatures`), a result `q_value[batch_size, action_num]` is `Float[Tensor, "B N"]`.
+# ({doc}`workshop/signatures`), a result `q_value[batch_size, action_num]` is
+# `Float[Tensor, "B N"]`.
 #
 # ## Rules about calling
 #
-# Now line by line. A rule is a small function, a *check*, that gets a model on trial and yields
-# what it finds: what was expected, what came, and a hint. The first line of its docstring is the
-# line that the contract prints. The decorator gives it its number and names the rules that have
-# to hold before it makes sense to try. The model on trial, a `Probe`, is a copy of yours, and
-# {doc}`workshop/probes` says how it is kept apart from the rest of the program.
+# Now line by line. A rule is a small function, a *check*, that tries a model and yields what it
+# finds: what was expected, what came, and a hint. The first line of its docstring is the line
+# that the contract prints. The decorator gives the rule its number, and names the rules that must
+# hold before this one is tried. The model comes wrapped in a `Probe`, which holds a copy of
+# yours; {doc}`workshop/probes` explains how the copy is isolated from the rest of the program.
 #
-# Arguments are matched by name, and an algorithm passes the states that the environment has, no
-# more and no fewer. `*args` and `**kwargs` are refused, because nobody can see what they take.
-# Here is one such rule; the others about calling are folded.
+# Arguments are matched by name, and an algorithm passes exactly the states that the environment
+# has. `*args` and `**kwargs` are refused, because they do not show which states a model takes.
+# Here is one rule about calling; the others are folded.
 
 
 # %% tags=["export"]
@@ -342,10 +349,10 @@ def returns_enough(number: int) -> Rule:
 # %% [markdown]
 # ## Rules about results
 #
-# A result is described by its line of the contract: name and dimensions. Two rules follow from
-# it. The shape is tried with five rows and with one, because a `squeeze` does no harm until a
-# batch has one row. And something must be learned from the result, so a gradient must reach at
-# least one parameter.
+# A result is described by its line in the contract: name and dimensions. Two rules follow from
+# that line. The result must have this shape, with five rows and with one, because a `squeeze`
+# does no harm until a batch has a single row. And if the result is meant to be learned, a
+# gradient must flow from it to at least one parameter.
 
 
 # %% tags=["export"]
@@ -355,7 +362,7 @@ class Result(NamedTuple):
     Attributes:
         row: Number of the rule about its shape.
         text: Name and dimensions, such as ``q_value[batch_size, action_num]``.
-        learns: Number of the rule that it has a gradient, empty if it has none.
+        learns: Number of the rule that it has a gradient; empty if there is none.
     """
 
     row: str
@@ -368,7 +375,7 @@ class Result(NamedTuple):
         return self.text.partition("[")[0]
 
     def shape_rule(self, index: int) -> Rule:
-        """Return the rule that the result, at its place, has its shape."""
+        """Return the rule that the result at this index has its shape."""
         dims = self.text.partition("[")[2].rstrip("]").split(", ")
 
         def check(probe: Probe) -> Iterator[Finding]:
@@ -414,9 +421,9 @@ def find_no_gradient(probe: Probe, index: int, name: str) -> Iterator[Finding]:
 
 
 # %% [markdown]
-# Then the numbers themselves. They are finite, and **no row depends on the others**. A mean over
-# the wrong dimension, or one `flatten` too many, mixes the rows of a batch and keeps every shape.
-# So each row is computed once more, alone.
+# Next, the numbers themselves. They must be finite, and **no row may depend on the others**. A
+# mean over the wrong dimension, or one `flatten` too many, mixes the rows of a batch and keeps
+# every shape. So each row is computed once more, alone. (`luck` is the random seed of a call.)
 
 
 # %% tags=["export"]
@@ -453,9 +460,9 @@ def rows_apart(probe: Probe) -> Iterator[Finding]:
 # %% [markdown]
 # ## Rules about probabilities, bounds and critics
 #
-# Rainbow's network returns a distribution over returns for each action, and DDPG's actor, if
-# actions are discrete, one over actions. Their sums are looked at, and the hint tries to say what
-# came instead: logits, logarithms, or a softmax over the wrong dimension.
+# Rainbow's network returns a distribution over returns for each action. DDPG's actor, if actions
+# are discrete, returns one over the actions. The rule checks that each sums to 1, and its hint
+# tries to say what came instead: logits, logarithms, or a softmax over the wrong dimension.
 
 
 # %% tags=["export", "hide-input"]
@@ -482,8 +489,8 @@ def sums_to_one(row: str, name: str, text: str) -> Rule:
 
 
 # %% [markdown]
-# A continuous action must stay in its box. Fresh networks return numbers near zero, so the rule
-# shows them wild states.
+# A continuous action must stay within its bounds, the box of the action space. An untrained
+# network returns numbers near zero, so the rule also tries states that are 100 times as large.
 
 
 # %% tags=["export"]
@@ -496,7 +503,7 @@ def in_bounds(probe: Probe) -> Iterator[Finding]:
         slack = 1e-5 * (1 + np.abs(action))
         outside = (action < space.low - slack) | (action > space.high + slack)
         if outside.any():
-            # The first number of an action that leaves its own bounds.
+            # Report the first dimension of the action that leaves its bounds.
             at = tuple(np.argwhere(outside)[0][1:].tolist())
             column, place = action[(slice(None), *at)], ", ".join(map(str, at))
             low, high = space.low[at], space.high[at]
@@ -507,9 +514,9 @@ def in_bounds(probe: Probe) -> Iterator[Finding]:
 
 
 # %% [markdown]
-# The actor of DDPG or SAC learns *through* its critic: the critic says in which direction a
-# better action lies. A critic that ignores the action, or detaches it, can learn its values and
-# teaches the actor nothing.
+# The actor of DDPG or SAC learns *through* its critic: the gradient of the critic's value with
+# respect to the action points to a better action. If a critic ignores or detaches the action,
+# the critic's loss may still fall, but the actor learns nothing.
 
 
 # %% tags=["export"]
@@ -526,13 +533,14 @@ def leads_through_action(probe: Probe) -> Iterator[Finding]:
 # %% [markdown]
 # ## Rules for actors that draw
 #
-# Such an actor says two things: it draws actions, and it tells how likely they are. Do the two
-# agree? We cannot look inside. But if they do, three facts hold, and each of the mistakes that
-# people make breaks at least one of them.
+# Such an actor does two things: it draws actions, and it says how likely they are. Do the two
+# agree? We cannot look inside. But if they agree, three facts hold, and most mistakes break at
+# least one of them.
 #
-# First, an action that was drawn and is then given back must get the log-probability that it got
-# when it was drawn, and must be **returned as it is**: the algorithm stores it and has it judged
-# again.
+# First, an action that was drawn and is then given back must get **the same log-probability** as
+# when it was drawn. It must also be returned unchanged, because the algorithm stores it and has
+# it judged again. The third rule below checks that the log-probability depends on the action at
+# all.
 
 
 # %% tags=["export"]
@@ -579,10 +587,11 @@ def tells_apart(probe: Probe) -> Iterator[Finding]:
 # \sum_a \pi(a \mid s) = 1 \quad\text{or}\quad \int \pi(a \mid s) \, \mathrm d a = 1 .
 # $$ (unit-mass)
 #
-# For discrete actions this is one call. For continuous ones, we draw points $a_i$ evenly from the
-# box, of volume $v$, and take the mean of $v \, \pi(a_i \mid s)$. This works if all actions lie in
-# the box. A Gaussian's do not, and it is left alone. A density without the Jacobian of its
-# squash, or one whose actions were clamped before they were judged, does not integrate to 1.
+# For discrete actions this takes one call. For continuous ones, we draw points $a_i$ uniformly
+# from the box, whose volume is $v$, and take the mean of $v \, \pi(a_i \mid s)$. This works only
+# if all actions lie in the box. Those of a Gaussian do not, so the rule skips it. The rule finds
+# a Gaussian whose actions are clamped to the box before they are judged: part of its density lies
+# outside. It also finds a missing Jacobian, which we meet in the section on a Gaussian in a box.
 
 
 # %% tags=["export"]
@@ -601,12 +610,13 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
     drawn = torch.cat([probe.draw(500, luck)[0] for luck in range(8)])
     if ((drawn < low) | (drawn > high)).any():
         return
-    # The mean of {eq}`unit-mass` over 20,000 points, and its standard error.
+    # Estimate the integral {eq}`unit-mass` from 20,000 points, with its standard error.
     generator = torch.Generator().manual_seed(0)
     share = torch.rand(40, 500, *low.shape, generator=generator).to(low)
     log_prob = [probe.call(500, low + (high - low) * x, row=0)[1] for x in share]
     density = torch.cat(log_prob).double().exp() * (high - low).double().prod()
     mass, error = density.mean().item(), density.std().item() / math.sqrt(20_000)
+    # An estimate that is too uncertain is no evidence.
     if error <= 0.1 and not abs(mass - 1) <= 0.02 + 5 * error:
         hint = "is the Jacobian there? was the action clamped?"
         yield Finding(expected, f"they integrate to {mass:.2f}", hint)
@@ -619,12 +629,16 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
 # \mathbb E_{a \sim \pi} \bigl[ \nabla \log \pi(a \mid s) \bigr] = 0 ,
 # $$ (score-zero)
 #
-# which is the derivative of the line above ({doc}`policy_gradient` needed it for its baseline).
-# If actions come from one distribution and are judged by another, the mean is some other vector,
-# and it is added to every policy gradient. We draw 20 groups of 200 actions. If the mean is zero,
-# the mean gradient of all groups is as long as chance makes it, which the differences between
-# the groups tell us. Five times as long is too much. A fresh network finds all actions about
-# equally likely, whatever its formula. Larger states make it take sides, so it gets those too.
+# which is the derivative of the equation above. ({doc}`policy_gradient` needed it for its
+# baseline.) If actions come from one distribution and are judged by another, the mean is not
+# zero, and it is a bias of every policy gradient.
+#
+# We draw 20 groups of 200 actions. Even if the expectation is zero, the mean gradient over all
+# groups is not exactly zero. The differences between the groups tell us how long it is by chance,
+# its standard error. More than five standard errors is too much.
+#
+# An untrained network finds all discrete actions about equally likely, so a wrong formula hardly
+# shows. Larger states make its probabilities unequal, so the rule tries those too.
 
 
 # %% tags=["export"]
@@ -632,14 +646,14 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
 def scores_cancel(probe: Probe) -> Iterator[Finding]:
     """The mean gradient of the log-probability is zero."""
     expected = "the mean gradient of the log-probability must be zero"
-    # {eq}`score-zero` for each parameter, from samples.
     hint = "drawn from one distribution, judged by another"
+    # Estimate {eq}`score-zero` for each parameter, from samples.
     for scale in (1.0, 10.0, 100.0) if probe.num_actions else (1.0,):
         draws = [probe.draw(200, luck, scale)[:2] for luck in range(20)]
         ratio = excess([log_prob.mean() for _, log_prob in draws], probe.weights)
         actions = torch.cat([action for action, _ in draws])
         if (actions == actions[0]).all():
-            # Always the same: is it as likely as that?
+            # If every draw is the same action, it should be almost certain.
             luck = sum(log_prob.sum().item() for _, log_prob in draws)
             ratio = math.inf if probe.num_actions is None or luck < -25 else 0.0
         if not ratio <= 5:
@@ -659,18 +673,20 @@ def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
 
 
 # %% [markdown]
-# Four rules are left. A discrete action is an integer below $N$. The entropy must have a gradient,
-# unless it is a constant, as it is for a Gaussian of fixed width. For SAC the drawn action has one
-# too: its actor learns through the action, and `sample()` cuts that path where `rsample()` keeps
-# it.
+# Four rules are left. A discrete action is an integer below $N$. The entropy must have a
+# gradient, unless it is a constant, as it is for a Gaussian of fixed width. For SAC the drawn
+# action must have a gradient too, because SAC's actor learns through the action. In PyTorch
+# `rsample()` keeps that gradient and `sample()` cuts it.
 #
-# And for **SAC with discrete actions** Machin's page contradicts itself: it asks for `rsample`, and
-# its example uses a `Categorical`, which has none. But an actor of discrete actions can do better
-# than sample. If it returns the log-probabilities of *all* actions, the expectation over actions is
-# a sum, and no gradient needs to pass through a sample {cite:p}`christodoulou2019`. So we give
-# discrete SAC a contract of its own: a fourth result, `action_log_probs`, and a critic that returns
-# the values of all actions at once. A critic that takes `action`, as Machin's text has it, is
-# accepted as well. It will be called once for each action.
+# The fourth rule is about **SAC with discrete actions**. Here Machin's page contradicts itself:
+# it asks for `rsample`, and its example uses a `Categorical`, which has none. But an actor of
+# discrete actions can do better than sample. If it returns the log-probabilities of *all*
+# actions, the expectation over actions is a sum, and no gradient needs to pass through a sample
+# {cite:p}`christodoulou2019`.
+#
+# So we give discrete SAC a contract of its own: a fourth result, `action_log_probs`, and a critic
+# that returns the values of all actions at once. A critic that takes `action`, as on Machin's
+# page, is accepted as well. It will be called once for each action.
 
 
 # %% tags=["export", "hide-input"]
@@ -718,12 +734,16 @@ def lists_log_probs(probe: Probe) -> Iterator[Finding]:
 # %% [markdown]
 # ## Legal, but harmful
 #
-# Some models keep their contract and do harm. They get a warning. The cell below holds six such
-# rules: a model that writes to its arguments; batch normalisation or dropout, with which the
-# network that learns is not the one that acted; an entropy that is a constant, or that of another
-# distribution; NaN for large states; log-probabilities that stop at −15.9, which
-# `Categorical(probs=…)` does, so that an action which has become unlikely gets no gradient any
-# more.
+# Some models keep their contract and still do harm. They get a warning. The cell below holds six
+# such rules. They find
+#
+# - a model that writes to its arguments;
+# - batch normalisation or dropout: the network that learns is not the one that acted;
+# - an entropy that is a constant;
+# - an entropy that belongs to another distribution;
+# - NaN for large states;
+# - log-probabilities that stop at −15.9, as those of `Categorical(probs=…)` do: an action that
+#   has become unlikely no longer gets a gradient.
 
 
 # %% tags=["export", "hide-input"]
@@ -803,8 +823,8 @@ def never_cut_off(probe: Probe) -> Iterator[Finding]:
 # %% [markdown]
 # ## Roles
 #
-# A role is what one network does: what it takes besides the states, what it returns, and the
-# rules that only this role has.
+# A role says what one network does: what it takes besides the states, what it returns, and which
+# rules hold for this role in particular.
 
 
 # %% tags=["export", "hide-input"]
@@ -814,7 +834,7 @@ class Role(NamedTuple):
     Attributes:
         action: ``""``, ``"action"`` or ``"action=None"``: what it takes besides states.
         results: What it returns, in order; more may follow.
-        own: The rules that not all roles have.
+        own: The rules beyond those that all roles have.
     """
 
     action: str
@@ -846,7 +866,7 @@ class Role(NamedTuple):
             keeps_inputs,
             same_in_both_modes,
         )
-        # Where a rule comes after "shapes", it comes after every one of them.
+        # A rule that comes after "shapes" comes after the shape of every result.
         every = {"shapes": tuple(x.name for x in self.results)}
         return tuple(
             one._replace(after=sum((every.get(x, (x,)) for x in one.after), ()))
@@ -859,9 +879,9 @@ class Role(NamedTuple):
 
 
 # %% [markdown]
-# Here they are, those of actors that draw last. Two of the six roles have variants: DDPG's actor
-# returns numbers or, for discrete actions, probabilities; and an actor that draws has a rule more
-# for SAC, one for continuous actions and another for discrete ones.
+# Here are the roles; actors that draw come last. Two of the six have variants. DDPG's actor
+# returns an action or, if actions are discrete, their probabilities. An actor that draws has one
+# more rule for SAC, which differs between continuous and discrete actions.
 
 
 # %% tags=["export"]
@@ -882,7 +902,7 @@ PROBABILITIES = Role(
     (sums_to_one("M31", "action", "sum(action[i, :]) == 1"),),
 )
 
-# What an actor that draws returns, and what is asked of it.
+# What an actor that draws returns, and the rules for it.
 DRAWN = (
     Result("M47", "action[batch_size, ...]"),
     Result("M41", "action_log_prob[batch_size, 1]", "M44"),
@@ -905,9 +925,9 @@ LISTING = Role(
 # %% [markdown]
 # ## Contracts
 #
-# A contract says for each kind of action which networks a family has, and in which roles. Where
-# two roles stand, a network may play either. Fifteen families, with dueling networks counted as
-# one, come down to five lines.
+# A contract says, for continuous and for discrete actions, which networks a family has and in
+# which roles. Where two roles are listed, a network may play either. The fifteen families, with
+# dueling networks counted as one, need only five entries.
 
 
 # %% tags=["export", "hide-input"]
@@ -974,9 +994,9 @@ CONTRACTS: dict[str, Contract] = {
 # %% [markdown]
 # ## States by name
 #
-# Environments of this book return one flat vector, and a model wants `position` and `velocity`.
-# `state_spec` reads from an observation space what the states are called, and a `StateSpec` cuts
-# a vector into them. The dimensions in front, such as $(T, B)$, stay.
+# In this book an observation is one flat vector, but a model may want `position` and `velocity`.
+# `state_spec` reads the names of the states from an observation space, and the `StateSpec` that
+# it returns splits a vector into them. Leading dimensions, such as $(T, B)$, are kept.
 
 
 # %% tags=["export", "hide-input"]
@@ -994,20 +1014,20 @@ class StateSpec(NamedTuple):
     dtypes: tuple[torch.dtype | None, ...]
 
     def named_for(self, model: Any) -> StateSpec:
-        """Call a lone state as the model's only argument is called."""
+        """Give a single state the name of the model's only argument."""
         required = [name for name in required_parameters(model) if name != "action"]
         lone = len(self.names) == len(required) == 1
         return self._replace(names=tuple(required)) if lone else self
 
     def rows(self, obs: Tensor) -> tuple[int, ...]:
         """Return the dimensions in front of an observation, such as (T, B)."""
-        # A lone picture may come as it is; everything else is a flat vector.
+        # A single picture may come unflattened; everything else is a flat vector.
         first = self.shapes[0]
         whole = len(self.shapes) == 1 and obs.shape[-len(first) :] == first
         return tuple(obs.shape[: -len(first) if whole else -1])
 
     def split(self, obs: Tensor) -> dict[str, Tensor]:
-        """Cut observations into their states, without a copy where no dtype changes."""
+        """Split observations into their states; copy only where the dtype changes."""
         lead, sizes = self.rows(obs), [math.prod(shape) for shape in self.shapes]
         pieces = obs.reshape(*lead, sum(sizes)).split(sizes, -1)
         columns = zip(self.names, pieces, self.shapes, self.dtypes, strict=True)
@@ -1023,7 +1043,7 @@ def state_spec(observation_space: spaces.Space[Any]) -> StateSpec:
 
     A ``Dict`` has a state for each key, a ``Tuple`` has ``state_0``, ``state_1`` and so
     on, and anything else is one state called ``state``. Integers, such as the bytes of
-    a picture, stay integers. What is no box is flattened as Gymnasium does it.
+    a picture, stay integers. A space that is not a ``Box`` is flattened by Gymnasium.
     """
     parts: dict[str, spaces.Space[Any]] = {"state": observation_space}
     if isinstance(observation_space, spaces.Dict):
@@ -1044,22 +1064,24 @@ def state_spec(observation_space: spaces.Space[Any]) -> StateSpec:
 
 
 # %% [markdown]
-# `ByName` calls a model that way. The learners of the next chapters hold your model in one.
+# `ByName` wraps a model and passes it the states by name; the learners of the next chapters use
+# it for your model. The example after it calls a model of two states on 8 steps of 4
+# environments.
 
 
 # %% tags=["export", "hide-input"]
 class ByName(nn.Module):
-    """A model of a user, called with its states by name.
+    """A user's model, called with its states by name.
 
     Args:
         model: The model, wrapped or not.
-        spec: What the states are called. A lone state takes the name of the model's
-            only argument.
+        spec: What the states are called. A single state takes the name of the
+            model's only argument.
     """
 
     def __init__(self, model: Any, spec: StateSpec) -> None:
         super().__init__()
-        unwrapped(model)  # refuses what is no module
+        unwrapped(model)  # refuses anything that is not a module
         self.spec = spec.named_for(model)
         self.fixed: dict[str, Any] = {}
         if isinstance(model, partial):
@@ -1073,7 +1095,7 @@ class ByName(nn.Module):
             obs: Observations ``(*B, size)``.
             given: Further arguments, such as ``action``, with the same ``*B`` in front.
         """
-        # All leading dimensions become one batch, and come back with the results.
+        # All leading dimensions become one batch; the results get them back.
         lead = self.spec.rows(obs)
         batch, device = math.prod(lead), device_of(self.model)
 
@@ -1111,10 +1133,11 @@ assert q_value.shape == (8, 4, 2), "the dimensions in front stay"
 # %% [markdown]
 # ## The check
 #
-# Everything is there. `check_model` takes a few steps in the environment to have states, finds
-# the role of each model, tries its rules, and raises one error with all that are broken. An actor
-# whose result is adapted before it is used can be checked together with its adaptor,
-# `action_transform`. And if you know better, do not call it: nothing in this book depends on it.
+# Now we can put the check together. `check_model` takes a few steps in the environment to collect
+# states, finds the role of each model, tries the role's rules, and raises one error that lists
+# all that are broken. If your program transforms what an actor returns before using it, pass the
+# transformation as `action_transform`, and the two are checked together. The check is optional:
+# nothing in this book depends on it.
 
 
 # %% tags=["export", "hide-input"]
@@ -1169,9 +1192,9 @@ def check_model(
         critic: The critic, or a sequence of several.
         qnet: The Q network.
         env: An id, or a function that makes an environment, to take states from.
-        states: Instead of ``env`` example states by name: tensors with a row each.
-            Anything else is passed on as it is.
-        action_space: Belongs to ``states``.
+        states: Example states by name, if there is no ``env``: tensors with
+            a row for each state. A value that is not a tensor is passed on unchanged.
+        action_space: The action space, needed with ``states``.
         action_transform: Turns the first result of an actor that returns an action, and
             its states, into the action.
 
@@ -1197,7 +1220,7 @@ def check_model(
 
     broken = []
     for part, who, model in one_by_one(models):
-        # A lone state is called as the model calls it.
+        # A single state takes the name that the model has for it.
         named = states if env is None else spec.named_for(model).split(obs)
         role = pick_role(roles[part], model)
         transform = action_transform if part == "actor" else None
@@ -1228,7 +1251,7 @@ def look_around(env: Any) -> tuple[StateSpec, spaces.Space[Any], Tensor]:
     """Return the states' names, the action space and some observations."""
     with randomness_kept():
         made, seen = watch(env)
-    # Where somebody has flattened the observations, their names stand one level down.
+    # Where a wrapper has flattened the observations, the names are one level down.
     inner = made.env if isinstance(made, FlattenObservation) else made
     space = inner.observation_space
     if inner is made:
@@ -1268,16 +1291,16 @@ def pick_role(roles: Sequence[Role], model: Any) -> Role:
 # ## A Gaussian in a box
 #
 # The hardest model to get right is an actor whose continuous actions stay in a box. It draws
-# $u_j = \mu_j + \sigma_j \eta_j$ and **squashes** it {cite:p}`haarnoja2018`. With $\bar a$ the
-# middle of the box and $h$ half of its width,
+# $u_j = \mu_j + \sigma_j \eta_j$, where $\eta_j$ is standard normal noise, and **squashes** it
+# {cite:p}`haarnoja2018`. With $\bar a$ the middle of the box and $h$ half of its width,
 #
 # $$
 # a_j = \bar a_j + h_j \tanh u_j .
 # $$ (def-squash)
 #
-# The squash presses the actions together, so it changes their density. Move the sliders. The bars
-# are 20,000 actions in a box from −1 to 1, one curve is the density as it should be, the other
-# one is that of $u$, at the same actions.
+# The squash pushes the actions together, so it changes their density. Move the sliders. The bars
+# are 20,000 actions in a box from −1 to 1. The solid curve is their density as it should be, the
+# dashed one is the density of $u$ at the same actions.
 
 # %% tags=["hide-input"]
 from literate_rl.contracts import squashed_log_prob  # defined below
@@ -1330,20 +1353,21 @@ def frame(sigma, mean):
 dial("A density and its squash", frame, {"σ": sigmas, "μ": means}, start=(0.7, 0.0))
 
 # %% [markdown]
-# **Notice** that the area below the dashed curve, the one without the Jacobian, is never 1. With
-# μ = 0, the wider the policy the smaller it is. It is no density at all. What is missing is how much the squash
-# stretches or presses at each place: its derivative, or for a whole vector the determinant of the
-# *Jacobian*, here a product. In logarithms
+# **Notice** that the area below the dashed curve is never 1, so it is not a density of actions at
+# all. With μ = 0, the wider the policy, the smaller the area. What is missing is how much the
+# squash stretches or shrinks at each point: its derivative, $h_j (1 - \tanh^2 u_j)$. For a whole
+# vector it is the determinant of the *Jacobian*, which is the product of these derivatives,
+# because each number is squashed on its own. The density is divided by it. In logarithms
 #
 # $$
 # \log \pi(a \mid s) = \sum_j \Bigl[ \log \mathcal N(u_j;\, \mu_j, \sigma_j^2)
 #     - \log h_j - \log (1 - \tanh^2 u_j) \Bigr] .
 # $$ (squashed-density)
 #
-# In this form the last term is infinite as soon as $\tanh u$ rounds to 1, which float32 does for
-# $u$ above 9. Many programs add $10^{-6}$ inside of the logarithm. Then it stops at −13.8,
-# however large $u$ is, and has the wrong gradient there. But $1 - \tanh^2 u = 4 / (e^u +
-# e^{-u})^2$, and so
+# In this form the last term is infinite as soon as $\tanh u$ rounds to 1, which in float32
+# happens for $u$ above about 9. Many programs add $10^{-6}$ inside the logarithm. Then the
+# logarithm stops at −13.8, however large $u$ is, and its gradient there is wrong. But
+# $1 - \tanh^2 u = 4 / (e^u + e^{-u})^2$, and so
 #
 # $$
 # \log (1 - \tanh^2 u) = 2 \, \bigl( \log 2 - u - \log (1 + e^{-2u}) \bigr) ,
@@ -1368,7 +1392,7 @@ def squashed_log_prob(
     log_sigma: Float[Tensor, "*B A"],
     half_width: Float[Tensor, "A"],
 ) -> Float[Tensor, "*B"]:
-    """Return the log-density of the action whose value before the squash is u.
+    """Return the log-density of an action, given its value u before the squash.
 
     ``mu`` and ``log_sigma`` describe the Gaussian of ``u``, ``half_width`` the box.
 
@@ -1376,27 +1400,30 @@ def squashed_log_prob(
     """
     distance = (u - mu) * (-log_sigma).exp()
     gaussian = -(0.5 * distance.square() + log_sigma + 0.5 * math.log(2 * math.pi))
-    # The derivative of the squash: {eq}`stable-jacobian` and the width of the box.
+    # The logarithm of the squash's derivative: {eq}`stable-jacobian` plus $\log h$.
     jacobian = 2 * (math.log(2) - u - softplus(-2 * u)) + half_width.log()
-    # The density of the whole action is a product, {eq}`squashed-density`.
+    # The density of the whole action is a product, its logarithm a sum,
+    # {eq}`squashed-density`.
     return (gaussian - jacobian).sum(-1)
 
 
 # %% [markdown]
-# The actor around it has two more pitfalls. An action of its own is never turned back into $u$,
-# because $u$ is known. A *given* action must be, and near the edges $\operatorname{artanh}$
-# magnifies every rounding error. So this is done in float64, and only the two endpoints, where the
-# answer would be infinite, are moved, by one step of float32.
+# The actor that uses it has two more pitfalls. The first is a *given* action, which must be
+# turned back into $u$. (For an action that the actor has just drawn, $u$ is known.) Near the
+# edges $\operatorname{artanh}$, the inverse of $\tanh$, magnifies every rounding error. So it is
+# computed in float64. Only the two endpoints, where it would be infinite, are moved inwards, by
+# one step of float32.
 #
-# And no formula is known for the entropy of a squashed Gaussian. That of the Gaussian before the
-# squash is often returned instead. It grows without end as $\sigma$ grows, while the true one
-# falls: an entropy bonus on it drives the actions to the edges of the box. But minus the
-# log-probability of a fresh sample has the right mean, and the right gradient.
+# The second is the entropy: no formula is known for that of a squashed Gaussian. That of the
+# Gaussian before the squash is often returned instead. It grows without limit as $\sigma$ grows,
+# while the true one falls once $\sigma$ is large, so an entropy bonus on it drives the actions to
+# the edges of the box. We use minus the log-probability of a fresh sample, which has the right
+# mean and the right gradient.
 
 
 # %% tags=["export"]
 class SquashedGaussianActor(nn.Module):
-    """Draws continuous actions inside of their box: for SAC, and for A2C and PPO.
+    """Draws continuous actions inside their box: for SAC, and for A2C and PPO.
 
     Args:
         state_dim: Numbers in a state.
@@ -1415,7 +1442,7 @@ class SquashedGaussianActor(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return actions, log-densities and entropies."""
         mu, log_sigma = self.net(state).chunk(2, -1)
-        # Between these bounds a standard deviation is neither zero nor absurd.
+        # Keep the standard deviation away from zero and from absurdly large numbers.
         log_sigma = log_sigma.clamp(-5.0, 2.0)
         describe = mu, log_sigma, self.box.half_width
 
@@ -1458,7 +1485,7 @@ class Stretch(nn.Module):
         return self.middle + self.half_width * u.tanh()
 
     def undo(self, action: Tensor) -> Tensor:
-        """Return what was squashed, as far as the digits of an action tell."""
+        """Return u, as precisely as the digits of the action allow."""
         x = (action.double() - self.middle) / self.half_width
         edge = 1 - torch.finfo(action.dtype).eps / 2
         x = x.clamp(-edge, edge)
@@ -1466,7 +1493,7 @@ class Stretch(nn.Module):
 
 
 # %% [markdown]
-# The other roles have nothing to hide. Here is one model for each, small enough to copy.
+# The other roles hold no surprises. Here is one model for each, small enough to copy.
 
 
 # %% tags=["export", "hide-input"]
@@ -1492,7 +1519,7 @@ class QNetwork(nn.Module):
 
 
 class DuelingQNetwork(nn.Module):
-    """Returns Q values as the value of the state and what each action adds to it."""
+    """Returns Q values: the value of the state plus an advantage for each action."""
 
     def __init__(self, state_dim: int, action_num: int, hidden: int = 64) -> None:
         super().__init__()
@@ -1524,7 +1551,7 @@ class CategoricalQNetwork(nn.Module):
 
 
 class DeterministicActor(nn.Module):
-    """Returns a continuous action inside of its box: for DDPG and its relatives."""
+    """Returns a continuous action inside its box: for DDPG and its relatives."""
 
     def __init__(self, state_dim: int, low: Any, high: Any, hidden: int = 64) -> None:
         super().__init__()
@@ -1614,9 +1641,11 @@ print("seven checks, no complaint")
 # %% [markdown]
 # ## Twelve examples
 #
-# Machin's page has twelve example classes. Here they are, word for word as [an older
-# edition](https://github.com/iffiX/machin/blob/32a8b936d9d52d060c71f54a9e272ea529efcfa8/docs/source/advance/algorithm_model_requirements.rst) prints them, and the checker looks at each. The page leaves out the imports, which we
-# supply. ([Today's](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/docs/source/advance/algorithm_model_requirements.rst)
+# Machin's page has twelve example classes. We run the checker on each of them, word for word as
+# [an older
+# edition](https://github.com/iffiX/machin/blob/32a8b936d9d52d060c71f54a9e272ea529efcfa8/docs/source/advance/algorithm_model_requirements.rst)
+# prints them. The page leaves out the imports, which we supply. ([Today's
+# edition](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/docs/source/advance/algorithm_model_requirements.rst)
 # sums the entropy, allows log-probabilities of shape $(B,)$, and has dropped the discrete actor
 # of SAC.)
 
@@ -1947,13 +1976,14 @@ for name, words in verdicts.items():
 # %% [markdown]
 # Five of the twelve pass. The other seven, one after the other:
 #
-# - **Both Q networks** concatenate two states and size their first layer for one. Called with the
-#   sum of both sizes they pass.
-# - **The actor of DDPG** cannot be compiled: its methods are not indented. Indented, it passes.
-# - **The discrete actors** of A2C and SAC return $(B,)$ where the contract says $(B, 1)$. That is
-#   the model of the first section. The one of SAC is also asked for a fourth result (see above).
-# - **The continuous actors** call `super(Actor, self)` in a class of another name, which is an
-#   error. With that put right, the checker has three more lines for each.
+# - **The Q networks of DQN and Rainbow** concatenate two states, but size their first layer for
+#   one. Built with the sum of both sizes, they pass.
+# - **The continuous actor of DDPG** is not valid Python: its methods are not indented. Indented,
+#   it passes.
+# - **The discrete actors of A2C and SAC** return $(B,)$ where the contract says $(B, 1)$. That is
+#   the model of the first section. SAC's contract also asks for a fourth result (see above).
+# - **The continuous actors of A2C and SAC** call `super(Actor, self)` in a class of another name,
+#   which is an error. With that corrected, the checker finds three broken rules in each.
 
 # %%
 plain = {
@@ -1964,14 +1994,17 @@ for name, text in plain.items():
     print(name, "→", look_at(name, text))
 
 # %% [markdown]
-# The first line is a missing sum: the entropy of a vector is the sum over its numbers, and this
-# is one entropy for each. The other two are one mistake, the most instructive of the page. The
-# actor returns $a = h \tanh u$. When $a$ comes back to be judged, `act = action` treats it as $u$
-# and squashes it once more. The log-probability is then that of another action. Machin's PPO
+# The first broken rule is a missing sum: the actor returns one entropy for each number of the
+# action, and the entropy of the whole action is their sum. The other two come from a single
+# mistake, the most instructive one on the page. The actor returns $a = h \tanh u$. When $a$ comes
+# back to be judged, `act = action` treats it as $u$ and squashes it once more. The
+# log-probability is then that of another action.
+#
+# Machin's PPO
 # [judges the stored action twice](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/ppo.py#L137-L156),
-# for the old policy and for the new one. Both log-probabilities are wrong in the same way, the
-# ratio starts at 1, and nothing looks suspicious. But the mean score is not zero.
-# `SquashedGaussianActor` above is this actor with its defects removed.
+# for the old policy and for the new one. Both log-probabilities are wrong in the same way, so the
+# ratio starts at 1 and nothing looks suspicious. But the mean score is not zero.
+# `SquashedGaussianActor` above is this actor without the mistakes.
 
 # %% tags=["claims"]
 passing = [name for name, words in verdicts.items() if words == "passes"]
@@ -2002,12 +2035,12 @@ for name, text in plain.items():
 #
 # ### Trap: an inverse that is cut off
 #
-# The natural repair of the actor above is `u = atanh(a / h)`, and because that is infinite at the
-# edge, `clamp(a / h, -1 + 1e-6, 1 - 1e-6)` in front of it. RLlib had this
-# ([#14878](https://github.com/ray-project/ray/issues/14878), repaired in
-# [#65036](https://github.com/ray-project/ray/pull/65036)). It keeps $|u|$ below 7.25. A policy that has
-# learned to push with full force lies beyond, and all of its actions get the wrong
-# log-probability.
+# The natural fix for that actor is `u = atanh(a / h)`. Because this is infinite at the edge,
+# programs put `clamp(a / h, -1 + 1e-6, 1 - 1e-6)` in front of it. RLlib had this
+# ([#14878](https://github.com/ray-project/ray/issues/14878), fixed in
+# [#65036](https://github.com/ray-project/ray/pull/65036)). The clamp limits $|u|$ to about 7.25.
+# If a policy has learned to push with full force, its $u$ lies beyond that, and its actions get
+# the wrong log-probability.
 
 # %%
 mu, log_sigma, one = torch.tensor([[8.0]]), torch.tensor([[-1.0]]), torch.ones(1)
@@ -2032,16 +2065,16 @@ assert (
 )
 
 # %% [markdown]
-# **Notice** what remains: near the edge a float32 action has few digits left to tell $u$ by, and
-# above 9.01 it has none. For PPO with very decided policies, let the action *be* $u$, and squash
-# it on the way into the environment. SAC never inverts anything.
+# **Notice** that a small error remains. Near the edge only a few digits of a float32 action
+# depend on $u$, and for $u$ above 9.01 none does. If you expect such policies with PPO, let the
+# action *be* $u$, and squash it on the way into the environment. SAC never inverts anything.
 #
 # ### Trap: bounds of the first dimension for all
 #
 # A clamp to `low[0], high[0]` is right for Pendulum and for every task whose actions have equal
 # bounds. CleanRL's [TD3](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L236-L238)
-# clamps its targets so. An actor that does it looks right in the same tasks. The checker tries
-# every number against its own bound, so show it the environment that you mean.
+# clamps its targets this way. An actor that does so looks right in the same tasks. The checker
+# compares every number with its own bound, so give it the environment that you will train in.
 
 
 # %% tags=["hide-input"]
@@ -2077,17 +2110,18 @@ assert "action[:, 1] must lie in 0 to 1" in said[1]
 # | question | this chapter | [Machin](https://github.com/iffiX/machin/tree/7fa986b1bafdefff117d6ff73d14644a5488de9d) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py) | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py) | [Spinning Up](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/core.py) |
 # |---|---|---|---|---|---|---|
 # | is a model checked? | `check_model` | [probabilities, at each step](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/utils.py#L189) | no; [environments are](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/env_checker.py#L467) | no | no | no |
-# | how are arguments matched? | by name | [by name](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/utils.py#L52) | its own networks | its own networks | by place | its own networks |
+# | how are arguments matched? | by name | [by name](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/utils.py#L52) | its own networks | its own networks | by position | its own networks |
 # | $\log(1 - \tanh^2 u)$ | exact | [+ 1e-6](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/test/frame/algorithms/test_sac.py#L53) | [+ 1e-6](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L241) | [+ 1e-6](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L148) | [+ 1.2e-7](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py#L38) | [exact](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/core.py#L60) |
 # | the width of the box, $\log h$ | subtracted | subtracted | left out: actions are in −1 to 1 | subtracted | left out: actions are in −1 to 1 | left out ([#314](https://github.com/openai/spinningup/issues/314)) |
 # | a given action | in float64, endpoints moved | [`atanh`, no bound](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/test/frame/algorithms/test_sac.py#L42) | [clamped by 1.2e-7](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L661-L663) | never | never | never |
 #
-# Machin's column is its test of SAC. Leaving out $\log h$ adds a constant to every entropy. That
-# changes nothing but what a target entropy means. The code was read at the linked commits.
+# From the third row on, Machin's column is about its test of SAC. Leaving out $\log h$ adds a
+# constant to every entropy, which only changes what a target entropy means. We read the code at
+# the linked commits.
 #
 # ## On the best device
 #
-# A model is tried where it lives, so the check is the same on a GPU.
+# A model is checked on its own device, so the same call works on a GPU.
 
 # %%
 from literate_rl.agents import best_device
@@ -2100,13 +2134,14 @@ print("passes on", device.type)
 # %% [markdown]
 # ## Summary
 #
-# - Fifteen families need six roles. `CONTRACTS` prints what each demands, `check_model` tries it.
-# - Shapes are the least of it: rows must not mix, given actions must come back, and what draws an
-#   action must be what judges it.
-# - Three facts find most mistakes without looking inside: the same log-probability when an action
-#   is given back, probabilities that sum to 1, a score with mean zero.
-# - A squashed Gaussian needs its Jacobian, in the form with `softplus`. Its entropy is a sample.
-# - The check works on a copy and leaves no trace. All broken rules come in one error.
+# - Fifteen families need six roles. `CONTRACTS` says what each requires, `check_model` checks it.
+# - Shapes are the least of it: rows must not mix, given actions must come back unchanged, and an
+#   action must be judged by the distribution that it was drawn from.
+# - Three facts reveal most mistakes without looking inside: the same log-probability when an
+#   action is given back, probabilities that sum to 1, a score with mean zero.
+# - A squashed Gaussian needs its Jacobian, in the form with `softplus`. Its entropy is estimated
+#   from a sample.
+# - The check works on a copy of the model, and one error lists all broken rules.
 #
 # ## Exercises
 #
@@ -2126,7 +2161,7 @@ predict(
     right="the mean gradient of the log-probability is zero",
     because="Both log-probabilities come from the same formula, so they agree, and a softmax of "
     "twice the logits sums to 1 as well. But the actions come from another distribution than "
-    "the one that judges them, and only then the mean score is not zero.",
+    "the one that judges them, so the mean score is not zero.",
 )
 
 # %% tags=["claims"]
@@ -2153,8 +2188,8 @@ assert found == ["scores_cancel"], "this one alone finds it"
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This dueling network has every shape right, and nothing in it raises. The checker has one line for
-# it. Repair it.
+# This dueling network has every shape right and raises no error, but the checker finds one broken
+# rule. Fix it.
 
 
 # %%
@@ -2204,8 +2239,8 @@ grade(lambda: verdict_on("DQN", "CartPole-v1", qnet=Answer()), lambda: "passes",
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# Make this actor for Pendulum pass as an actor for PPO. It breaks several rules, and the error
-# names them. You may change what you like; `squashed_log_prob` may help, but there is a way
+# Make this actor for Pendulum pass the contract of PPO. It breaks several rules, and the error
+# names them. You may change what you like. `squashed_log_prob` may help, but there is a way
 # without it.
 
 
@@ -2232,8 +2267,8 @@ class Answer(nn.Module):
 
     def forward(self, obs, action=None):
         dist = Normal(self.mu(obs), self.log_sigma(obs).clamp(-5, 2).exp())
-        # Not clamped: the environment clips what it gets, the algorithm keeps what was
-        # drawn.
+        # Not clamped: the algorithm keeps the action as drawn, and only the environment
+        # gets a clipped one.
         action = dist.sample() if action is None else action
         log_prob, entropy = dist.log_prob(action), dist.entropy()
         return action, log_prob.sum(1, keepdim=True), entropy.sum(1, keepdim=True)
