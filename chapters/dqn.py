@@ -219,8 +219,8 @@ assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 #
 # The value $Q(s, a)$ of an action is the discounted return that it earns on average if the agent
 # acts as well as possible from then on. Acting well means taking the best action next time. So
-# the true values satisfy the Bellman equation $Q(s, a) = \mathbb{E}\,[\, r + \gamma \max_{a'}
-# Q(s', a') \,]$.
+# the true values satisfy the Bellman equation
+# $Q(s, a) = \mathbb{E}\,[\, r + \gamma \max_{a'} Q(s', a') \,]$.
 #
 # Nothing in this equation asks which policy took the action. That is what makes old steps useful:
 # **Q-learning** {cite:p}`watkins1989`, which moves $Q$ towards the right-hand side, is off-policy
@@ -1007,9 +1007,9 @@ for name, these in {"as it is": runs, **switches}.items():
 #
 # Without a target network one run settles near 230, and the other swings until the end.
 #
-# Without double Q-learning or dueling there is no visible harm. This fits what we know: with two
-# actions a maximum overestimates least, and a value of its own helps most where there are many
-# actions to share it. None of this is a proof, but it says where to look first.
+# Without double Q-learning or dueling there is no visible harm. With two actions a maximum
+# overestimates little, and {cite:t}`wang2016` found that dueling gains most where there are many
+# actions. None of this is a proof, but it says where to look first.
 
 # %% tags=["claims"]
 late = {name: these.curves[:, -10:].mean(1) for name, these in switches.items()}
@@ -1055,8 +1055,7 @@ assert after_loads == [2500, 625, 156, 39], "each load divides again"
 # ### Trap: one coin for all environments
 #
 # Stable-Baselines3 tosses
-# [one
-# coin](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/dqn/dqn.py#L250)
+# [one coin](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/dqn/dqn.py#L250)
 # for all environments of a step. The share of blind actions is the same, but they all come at
 # once.
 
@@ -1092,8 +1091,8 @@ assert all(abs(coins.double().mean() - chance) < 0.005 for coins in blind.values
 #
 # `advantage.mean()` averages over the whole batch. It runs and the loss falls, but what a state
 # is worth depends on which other states happen to be in the batch. This mean was in
-# [keras-rl](https://github.com/keras-rl/keras-rl/pull/239) and in [a book's
-# code](https://github.com/PacktPublishing/Deep-Reinforcement-Learning-Hands-On/issues/52).
+# [keras-rl](https://github.com/keras-rl/keras-rl/pull/239) and in
+# [a book's code](https://github.com/PacktPublishing/Deep-Reinforcement-Learning-Hands-On/issues/52).
 
 # %%
 state_value = torch.zeros(3, 1)
@@ -1220,8 +1219,8 @@ grade(answer, double_q_target, *map(remembered, range(3)))
 # ### Exercise 3: experiment
 #
 # Take the two states of the first picture once more, with $\gamma = 0.95$. What is the smallest
-# $n$ for which the weight does not run away? Guess first. Then find it with `weights(gamma, n,
-# renewed)`, which returns the weight after each update.
+# $n$ for which the weight does not run away? Guess first. Then find it with
+# `weights(gamma, n, renewed)`, which returns the weight after each update.
 
 
 # %%

@@ -905,7 +905,7 @@ class RainbowConfig(DQNConfig):
         value_min: First of the atoms.
         value_max: Last of them.
         noisy: Whether the last two layers are noisy.
-        sigma: As in ``NoisyLinear``.
+        sigma: Deviations of noisy layers at the start, times the root of their inputs.
         hold: Steps that one noise of the layers lasts.
     """
 
@@ -981,8 +981,8 @@ print(
 # `python -m benchmarks.rainbow_learning rainbow_ablation` runs all six on CartPole.
 #
 # On Atari {cite:t}`hessel2018` found that taking away priorities or $n$ steps hurt most, and that
-# double Q-learning and dueling were hardly missed. {cite:t}`obando2021` repeated the experiment
-# on CartPole, Acrobot, LunarLander and MountainCar, with 100 seeds each, and asked whether small
+# double Q-learning and dueling were hardly missed. {cite:t}`obando2021` repeated the experiment on
+# CartPole, Acrobot, LunarLander and MountainCar, with 100 seeds each, and asked whether small
 # tasks would have taught the same. Their answer has four parts. No part helps everywhere. All six
 # together are the best choice on the whole. Distributions, added to DQN alone, may even hurt (on
 # Acrobot), and Rainbow may become better without them (on MountainCar), unlike on Atari. Noisy
@@ -1000,10 +1000,10 @@ print(
 # ## A noise that lasts
 #
 # CartPole pays for every step, so exploring is easy. In *MountainCar-v0* a car in a valley is too
-# weak for the hill and has to swing. Every step costs 1 until it reaches the flag, at most 200,
-# so an agent that never got there sees the same return for whatever it does. Do noisy layers
-# explore better than blind actions? Here are networks *before any training*, 256 episodes for
-# each bar, with noises that last for 1, 5, 20, … steps.
+# weak for the hill and has to swing. Every step costs 1 until it reaches the flag, at most 200, so
+# an agent that never got there sees the same return for whatever it does. Do noisy layers explore
+# better than blind actions? Here are networks *before any training*, 256 episodes for each bar, with
+# noises that last for 1, 5, 20, … steps.
 
 # %%
 from literate_rl.agents import make_envs
@@ -1056,8 +1056,8 @@ plot(
 # steps, about half a swing, the car has a fixed opinion of where to push in which state, and
 # sometimes it is a good one. Too long a noise is one plan for the whole episode, and few are
 # good enough. The paper draws a noise once for each update in DQN and once for each rollout in
-# A3C {cite:p}`fortunato2018`; most programs draw one at each update or at each step. How long is
-# a setting that deserves more attention than it gets. Here it is one line, because noise is an
+# A3C {cite:p}`fortunato2018`; most programs draw one at each update or at each step. How long is a
+# setting that deserves more attention than it gets. Here it is one line, because noise is an
 # argument.
 
 # %% tags=["claims"]
@@ -1131,8 +1131,7 @@ assert rounded(before, place).sum() == 0
 # %% [markdown]
 # ### Trap: noise that is factorised by name only
 #
-# [CleanRL's
-# Rainbow](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L134-L148)
+# [CleanRL's Rainbow](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L134-L148)
 # says "factorized" but draws the noise of each weight independently. It still works, because
 # independent noise is the paper's other kind. But the deviations start as those of factorised
 # noise, and those of the biases are divided by the root of the *outputs*. The rank of the noise
@@ -1325,7 +1324,7 @@ assert np.ptp(means) < 1e-6, "the mean is right for any number of atoms"
 # %% [markdown]
 # ## References
 #
-# Distributions of returns: {cite:t}`bellemare2017`. Noisy layers: {cite:t}`fortunato2018`. All
-# six parts: {cite:t}`hessel2018`, and once more on small tasks {cite:t}`obando2021`. Double
+# Distributions of returns: {cite:t}`bellemare2017`. Noisy layers: {cite:t}`fortunato2018`. All six
+# parts: {cite:t}`hessel2018`, and once more on small tasks {cite:t}`obando2021`. Double
 # Q-learning, dueling networks and priorities have their references in {doc}`dqn` and
 # {doc}`replay`.

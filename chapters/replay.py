@@ -721,7 +721,7 @@ def importance_weights(
 # ## Line by line: the buffer
 #
 # `ReplayBuffer` puts the parts together: rings, windows, and a tree if $\alpha_u > 0$. One detail
-# is new. The $N$ marks of a batch are not independent: the row of masses is cut into $N$ equal
+# is new. The $B$ marks of a batch are not independent: the row of masses is cut into $B$ equal
 # pieces, and each piece gets one mark. This is **stratified sampling**. Every step keeps its
 # expected number of draws, but batches vary less.
 
@@ -1025,8 +1025,8 @@ print(f"at {(wrong & cut_off).sum()} of these the target asks for its value")
 # At a termination no harm is done, because the target uses no value. At a truncation the value of
 # a fresh start is taken for the future of the old episode. Stable-Baselines3 does not allow the
 # option together with its own treatment of time limits. Where the caller treats them, as in
-# CleanRL's [DQN for
-# Atari](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/dqn_atari.py#L174-L211),
+# CleanRL's
+# [DQN for Atari](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/dqn_atari.py#L174-L211),
 # the true successor is passed to the buffer and lost there.
 
 # %% tags=["claims"]
@@ -1047,8 +1047,7 @@ print("in a row:", (loss * weight).mean().item())
 
 # %% [markdown]
 # Nothing fails, and learning works a little worse. Machin's Rainbow
-# [does
-# it](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L303-L308),
+# [does it](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L303-L308),
 # and a widely read tutorial did for years
 # ([reported](https://github.com/Curt-Park/rainbow-is-all-you-need/issues/79)). Here all of a
 # batch's numbers have the shape `(N,)`.
