@@ -9,13 +9,13 @@
 # %% [markdown]
 # # DQN
 #
-# **How is a value learned from its own guess without running away?** After this chapter you can
-# say when such a value runs away and what holds it back, and train an agent that acts by values
+# **How can a value be learned from its own guess without diverging?** After this chapter you can
+# say when such a value diverges and what prevents it, and train an agent that acts by values
 # alone. It takes about 40 minutes. You need values and $n$-step returns ({doc}`advantages`) and
 # the buffer of {doc}`replay`.
 
 # %% tags=["export", "hide-input"]
-"""DQN: values of actions, learned from their own guess."""
+"""DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
 
@@ -79,16 +79,19 @@ __all__ = [
 #
 # An agent that knows what each action is worth needs no other policy: it takes the best. But
 # nobody tells it what an action is worth. All it has is its own guess. If an action pays $r$ and
-# leads to a place that it *believes* to be worth $V$, then the action should be worth $r +
-# \gamma V$. So it moves its guess towards another guess of its own.
+# leads to a state that the agent *believes* to be worth $V$, then the action should be worth
+# $r + \gamma V$. So it moves its guess towards another guess of its own. This is called
+# **bootstrapping**.
 #
-# Here is the smallest example in which that goes wrong {cite:p}`tsitsiklis1997`. There are two
-# places, and one weight $w$: the first place is worth $w$, the second $2 w$, because it looks
-# twice as large to the network. No step pays anything, so the truth is $w = 0$. The buffer
-# remembers a step from the first place to the second, after which the agent stays there. Each
-# update moves $w$ a tenth of the way towards its target, which after $n$ steps is $\gamma^n
-# \cdot 2 \bar w$. The target uses a copy $\bar w$ of the weight, and the copy is renewed now and
-# then. Begin with $w = 1$ and drag the sliders.
+# Here is the smallest example in which it goes wrong {cite:p}`tsitsiklis1997`. There are two
+# states and a network with a single weight $w$. It gives the first state the value $w$, and the
+# second, whose input is twice as large, the value $2 w$. No step pays anything, so the truth is
+# $w = 0$.
+#
+# The agent went from the first state to the second and stayed there. It learns the value of the
+# first state only. After $n$ steps it is in the second, so the target is $\gamma^n \cdot 2 \bar
+# w$, and each update moves $w$ a tenth of the way towards it. Here $\bar w$ is a copy of $w$ that
+# is renewed now and then. Begin with $w = 1$ and drag the sliders.
 
 # %% tags=["hide-input"]
 import math
@@ -147,16 +150,21 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** three things. With $\gamma = 0.9$ and a target one step away, $w$ grows a millionfold:
-# it chases a target that is always 1.8 times as large. If the copy is renewed every 50 updates, the
-# chase is slow, and each update until then solves an ordinary regression; that is what a **target
-# network** buys. But it does not change where the chase leads. What changes it is how much the guess
-# *counts*: $\gamma^n$. Ten steps ahead the second value counts so little that $w$ vanishes.
+# **Notice** three things. With $\gamma = 0.9$ and a target one step away, $w$ grows more than a
+# millionfold: it chases a target that is always 1.8 times as large.
 #
-# Three things have to come together for this: values that share weights, targets made of values,
-# and steps that are learned from more often than the policy takes them. {cite:t}`sutton2018` call
-# it the **deadly triad**. Learn from the step that stays in the second place too, three times as
-# often as from the other, and the weight goes to zero even with $\gamma = 0.9$.
+# If the copy is renewed only every 50 updates, the chase is slow. Between two copies the target
+# stands still, and the updates solve an ordinary regression. That is what a **target network**
+# does. But it does not change where the chase leads.
+#
+# What does change it is the factor of the guess, $\gamma^n$. Ten steps ahead the second value
+# counts so little that $w$ goes to zero.
+#
+# Three things have to come together for this: values that share weights (function approximation),
+# targets made of values (bootstrapping), and steps that are learned from in other proportions
+# than the policy takes them (off-policy learning). {cite:t}`sutton2018` call it the **deadly
+# triad**. Undo the third: learn also from the step that stays in the second state, three times as
+# often as from the other. Then the weight goes to zero even with $\gamma = 0.9$.
 
 # %% tags=["claims"]
 assert weights(0.9, 1, 1)[-1] > 1e6, "a millionfold"
@@ -166,16 +174,16 @@ assert weights(0.99, 20, 1)[-1] > 100, "with 0.99 twenty steps are not enough"
 assert weights(0.99, 80, 1)[-1] < 1, "80 are"
 w = 1.0
 for _ in range(num_updates):
-    # One step from the first place, three that stay in the second, whose slope is 2.
+    # One step from the first state, three that stay in the second, whose slope is 2.
     w += 0.1 * (0.9 * 2 * w - w) + 3 * 0.1 * 2 * (0.9 * 2 * w - 2 * w)
 assert abs(w) < 1e-2, "with the other steps too, it goes to zero"
 
 # %% [markdown]
 # ## What it buys
 #
-# A network of values is no toy of two places, but the same levers hold it: a copy that follows
-# slowly, targets that reach many steps ahead, and a few more that this chapter adds. With all of
-# them ten agents learn CartPole from remembered steps:
+# A value network is larger than this toy, but the same two measures keep it stable: a copy that
+# follows slowly, and targets that reach many steps ahead. This chapter adds a few more. Here are
+# ten agents with all of them, which learn CartPole from remembered steps:
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Ten thin curves and their mean over 50,000 steps of CartPole. They rise from 20, most of them reach returns above 400 between 10,000 and 20,000 steps"}}
 import matplotlib.pyplot as plt
@@ -194,10 +202,10 @@ final = np.sort(runs.final)
 print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in final))
 
 # %% [markdown]
-# A thin line is a run, the thick one the mean. **Notice** that nine of ten runs touch 500 in the first
-# half, and that one never gets beyond 400. What is printed are the *last* policies, not the best of
-# many: nine of ten end at 475 or more. What an agent needs for that stands in the rest of the
-# chapter.
+# Each thin line is a run, the thick one their mean. **Notice** that nine of ten runs touch 500 in
+# the first half, and that one never gets beyond 400. The printed returns are those of the *last*
+# policies, not of the best of many: nine of ten end at 475 or more. The rest of the chapter
+# builds this agent.
 
 # %% tags=["claims"]
 assert len(final) == 10
@@ -209,16 +217,19 @@ assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 # %% [markdown]
 # ## Values that choose
 #
-# The value $Q(s, a)$ of an action is what it earns, discounted, if the agent acts as well as
-# possible from then on. Acting well means taking the best action next time. So the true values
-# satisfy $Q(s, a) = \mathbb{E}\,[\, r + \gamma \max_{a'} Q(s', a') \,]$, and nothing in this
-# equation asks who took the action. That is what makes old steps useful: **Q-learning**
-# {cite:p}`watkins1989` is off-policy without any correction, as long as one step is enough.
+# The value $Q(s, a)$ of an action is the discounted return that it earns on average if the agent
+# acts as well as possible from then on. Acting well means taking the best action next time. So
+# the true values satisfy the Bellman equation
+# $Q(s, a) = \mathbb{E}\,[\, r + \gamma \max_{a'} Q(s', a') \,]$.
 #
-# The agent takes the action of the largest value. But then it never finds out what the others are
-# worth. So with a small probability $\varepsilon$ it takes any action, **ε-greedy**. In the words
-# of {doc}`policies` this is a noise $\eta$ on the values. Let $c$ be a coin that is 1 with
-# probability $\varepsilon$, and $u$ an action drawn from all $N$ alike:
+# Nothing in this equation asks which policy took the action. That is what makes old steps useful:
+# **Q-learning** {cite:p}`watkins1989`, which moves $Q$ towards the right-hand side, is off-policy
+# without any correction, as long as a target looks one step ahead.
+#
+# The agent takes the action of the largest value. But then it may never find out what the others
+# are worth. So with a small probability $\varepsilon$ it takes any action. Such a policy is
+# **ε-greedy**. In the terms of {doc}`policies` this is a noise $\eta$ on the values. Let $c$ be a
+# coin that is 1 with probability $\varepsilon$, and $u$ an action drawn uniformly from all $N$:
 #
 # $$
 # a = \operatorname*{argmax}_j \; (Q_j + \eta_j) , \qquad
@@ -226,21 +237,21 @@ assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 # \end{cases}
 # $$ (epsilon-noise)
 #
-# Noise zero is greedy, as for every policy of this book. So evaluation, video and actors work as
-# they are. There is one coin for each environment and each step.
+# Without noise the policy is greedy, like every policy of this book. So evaluation, video and
+# actors work as they are. There is one coin for each environment and each step.
 
 
 # %% tags=["export"]
 class EpsilonGreedy:
-    """The action of the largest value, and now and then any; a row holds the values.
+    """The action of the largest value, now and then any action; rows hold the values.
 
     Args:
         num_actions: Number of actions N.
         start: What the environment calls the first action.
 
     Attributes:
-        epsilon: Chance of an action that is drawn blindly: one number, or one for each
-            environment.
+        epsilon: Probability of a blind action, one drawn uniformly: one number, or one
+            for each environment.
     """
 
     def __init__(self, num_actions: int, start: int = 0) -> None:
@@ -255,7 +266,7 @@ class EpsilonGreedy:
         # One coin for each environment and each step, and one action to go with it.
         explore = torch.rand(shape, generator=generator) < self.epsilon
         anything = torch.randint(self.num_actions, shape, generator=generator)
-        # What is infinitely better than it seems will be chosen, {eq}`epsilon-noise`.
+        # An infinite bonus makes sure that it is chosen, {eq}`epsilon-noise`.
         noise = torch.zeros(*shape, self.num_actions)
         bonus = torch.zeros(shape).masked_fill(explore, torch.inf)
         return noise.scatter_(-1, anything.unsqueeze(-1), bonus.unsqueeze(-1))
@@ -289,16 +300,22 @@ class EpsilonGreedy:
 # %% [markdown]
 # ## Targets
 #
-# The target of a remembered step is the reward plus what the next state is worth, by the weights
-# $\bar\theta$ of the target network,
+# The values come from a network with weights $\theta$; we write $Q_\theta$. The target network
+# has older weights $\bar\theta$. The target of a remembered step is the reward plus what the next
+# state is worth to the target network,
 #
 # $$
 # y = r + \gamma \max_{a'} Q_{\bar\theta}(s', a') .
 # $$ (q-target)
 #
-# From the buffer come windows of $n$ steps ({doc}`replay`). Then $r$ is their discounted sum, $s'$
-# is where the last one led, and the factor is $\gamma^m$ with the true number $m \le n$ of steps.
-# It is 0 if the task ended there. The code calls the factor `discount`.
+# The buffer returns windows of $n$ steps ({doc}`replay`). Then $r$ is the discounted sum of their
+# rewards, $s'$ is where the last one led, and the factor $\gamma$ becomes $\gamma^m$ with the
+# true number $m \le n$ of steps, or 0 if the episode terminated there. The code calls the factor
+# `discount`.
+#
+# Why $n > 1$, if the later actions of a window came from older policies? That makes the target
+# somewhat wrong. In return the guess counts less, and the news of a reward travels $n$ steps at
+# once.
 
 
 # %% tags=["export"]
@@ -310,12 +327,12 @@ def q_target(
 ) -> Float[Tensor, "N"]:
     """Return the targets of Q-learning, without gradient.
 
-    ``discount`` is the factor of the next value: a power of gamma, 0 behind a
-    termination. There ``next_q`` may hold anything.
+    ``discount`` is the factor of the next value: a power of gamma, or 0 after a
+    termination, where ``next_q`` may hold anything.
 
     Source: Watkins 1989; Sutton and Barto, equation 6.8.
     """
-    # The best action by the same network that judges it, {eq}`q-target`.
+    # The network that chooses the best action also judges it, {eq}`q-target`.
     future = next_q.detach().amax(-1).masked_fill(discount == 0, 0.0)
     target = torch.addcmul(reward, discount, future)
     check_finite(target, reward=reward, discount=discount, next_q=future)
@@ -323,10 +340,10 @@ def q_target(
 
 
 # %% [markdown]
-# A maximum has a flaw. Suppose that all actions are worth exactly the same, and that each guess is
-# off by some noise. Then the largest guess is not the best action but the luckiest one, and its
-# value is too high. **Double** Q-learning {cite:p}`vanhasselt2016` lets one network choose and
-# another one judge. The luck of the one is not that of the other:
+# A maximum has a flaw. Suppose that all actions are worth exactly the same, and that each guess
+# is off by some noise. Then the largest guess belongs not to the best action but to the luckiest
+# one, and it is too high. **Double Q-learning** {cite:p}`vanhasselt2016` lets one network choose
+# the action and another one judge it. What is lucky in one need not be lucky in the other:
 #
 # $$
 # y = r + \gamma \, Q_{\bar\theta}\bigl(s', \operatorname*{argmax}_{a'} Q_\theta(s', a')\bigr) .
@@ -354,8 +371,8 @@ def double_q_target(
 
 
 # %% [markdown]
-# How much is it? Every action is worth 0, every guess is off by a standard deviation of 1, and a
-# second network has errors of its own.
+# How large is the error? In this test every action is worth 0, every guess has a random error of
+# standard deviation 1, and a second network has errors of its own.
 
 # %%
 import torch
@@ -372,10 +389,12 @@ for num_actions in (2, 4, 18):
     print(f"{num_actions:7d} {by_max:6.2f} {by_two:9.2f}")
 
 # %% [markdown]
-# **Notice** that the error grows with the number of actions. It then enters the next target, and the
-# next: with $\gamma = 0.99$ an error of 1 in every target makes values too high by up to 100. In
-# DQN the two networks are an old and a new copy of one, so their errors are related, and double
-# takes away only a part.
+# **Notice** that the error of the maximum grows with the number of actions. It then enters the
+# next target, and the next: with $\gamma = 0.99$ an error of 1 in every target makes values too
+# high by up to $1 / (1 - \gamma) = 100$.
+#
+# Here double Q-learning removes the error. In DQN it removes only a part, because the two
+# networks are an old and a new copy of one, so their errors are correlated.
 
 # %% tags=["claims"]
 by_max = [pair[0] for pair in overestimate.values()]
@@ -388,16 +407,16 @@ assert abs(1 / (1 - 0.99) - 100) < 1e-9
 # %% [markdown]
 # ## A network that knows where it stands
 #
-# In most states it hardly matters what one does. A **dueling** network {cite:p}`wang2016` says how
-# good the state is, $V(s)$, and apart from that how much better each action is than the others,
-# $A(s, a)$. Every step then teaches $V$, whatever action it took:
+# In many states the choice of the action matters little. A **dueling** network {cite:p}`wang2016`
+# has separate outputs for how good the state is, $V(s)$, and for how much better each action is
+# than the others, $A(s, a)$. Every step then teaches $V$, whatever action was taken:
 #
 # $$
 # Q(s, a) = V(s) + A(s, a) - \frac{1}{N} \sum_{a'} A(s, a') .
 # $$ (dueling)
 #
-# Without the last term, a number could move from $V$ to all $A$ and nobody would notice. With it, the
-# mean of the values *is* $V$.
+# Without the last term, any number could move from $V$ to all $A$ without changing $Q$. With it,
+# the mean of the values over the actions *is* $V$.
 
 
 # %% tags=["export"]
@@ -409,14 +428,14 @@ def dueling_q(
 
     Source: Wang et al. 2016, equation 9.
     """
-    # The mean goes over the actions, the last dimension: {eq}`dueling`.
+    # The mean is over the actions, the last dimension: {eq}`dueling`.
     return value + advantage - advantage.mean(-1, keepdim=True)
 
 
 # %% [markdown]
-# Seen from the layer before, {eq}`dueling` is a multiplication by a matrix that never changes. So a
-# dueling network is an ordinary chain of layers with a fixed last one, and all that is fast for
-# chains is fast for it ({doc}`workshop/fast`).
+# Seen from the layer before, {eq}`dueling` is a multiplication by a matrix that never changes. So
+# a dueling network is an ordinary chain of layers whose last one is fixed, and the fast code for
+# chains ({doc}`workshop/fast`) works for it too.
 
 
 # %% tags=["export"]
@@ -432,14 +451,14 @@ class QNetwork(nn.Sequential):
 def dueling_layer(num_actions: int) -> nn.Linear:
     """Return ``dueling_q`` as a layer, of a value and N advantages; it never learns."""
     layer = nn.Linear(num_actions + 1, num_actions, bias=False).requires_grad_(False)
-    # Row a of {eq}`dueling`: one for the value, and one minus the mean for advantages.
+    # Row a of {eq}`dueling`: 1 for the value, and for the advantages 1 at a, minus 1/N.
     layer.weight[:, 0] = 1.0
     layer.weight[:, 1:] = torch.eye(num_actions) - 1 / num_actions
     return layer
 
 
 # %% [markdown]
-# Network and ε-greedy make a policy.
+# The network and ε-greedy together make a policy.
 
 
 # %% tags=["export"]
@@ -456,7 +475,7 @@ def make_q_policy(
         observation_space: A box of vectors, or what ``plain_space`` made of it.
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
-        dueling: Whether the network sees a state's value and advantages apart.
+        dueling: Whether the network separates a state's value from the advantages.
     """
     box, discrete = as_space(observation_space), as_space(action_space)
     if not isinstance(box, spaces.Box) or len(box.shape) != 1:
@@ -464,7 +483,7 @@ def make_q_policy(
     if not isinstance(discrete, spaces.Discrete):
         raise ValueError(f"action_space must be Discrete, got {discrete}")
     num_actions = int(discrete.n)
-    # Two hidden layers, and what they say: N values, or a value and N advantages.
+    # Two hidden layers, then the output: N values, or a value and N advantages.
     layers = [nn.Linear(box.shape[0], hidden), nn.ReLU()]
     layers += [nn.Linear(hidden, hidden), nn.ReLU()]
     layers += [nn.Linear(hidden, num_actions + dueling)]
@@ -483,9 +502,9 @@ def make_q_policy(
 # %% [markdown]
 # ## From targets to losses
 #
-# The **TD error** of a step is $\delta = y - Q_\theta(s, a)$. Its square is a loss, but a single
-# large error would outweigh a whole batch. **Huber's loss** is the square near zero and a straight
-# line further out, so that no sample pulls harder than 1:
+# The **TD error** of a step is $\delta = y - Q_\theta(s, a)$. Its square could be the loss, but
+# then a single large error can outweigh a whole batch. The **Huber loss** is a parabola near zero
+# and a straight line further out, so its slope is never larger than 1:
 #
 # $$
 # \mathcal L(\delta) = \begin{cases}
@@ -494,8 +513,9 @@ def make_q_policy(
 # \end{cases}
 # $$ (huber)
 #
-# Where the straight part begins depends on the unit of the rewards. That is one reason to scale
-# them (`reward_scale`): in CartPole by 0.05, which keeps values near 5 and most errors below 1.
+# Which errors reach the straight part depends on the scale of the rewards. That is one reason to
+# scale them (`reward_scale`). In CartPole we do it by 0.05: then no true value exceeds
+# $0.05 / (1 - \gamma) = 5$.
 
 
 # %% tags=["export"]
@@ -504,8 +524,8 @@ class QError(NamedTuple):
 
     Attributes:
         loss: What is minimised.
-        td_error: By how much the targets are higher, without gradient. The buffer takes
-            its size for a priority.
+        td_error: Targets minus values, without gradient. Its size is the priority in
+            the buffer.
         value: The values themselves, without gradient.
     """
 
@@ -514,7 +534,7 @@ class QError(NamedTuple):
     value: Float[Tensor, "N"]
 
     def backward(self, weight: Float[Tensor, "N"]) -> None:
-        """Add the gradient of the weighted mean loss to the parameters'."""
+        """Add the gradient of the weighted mean loss to that of the parameters."""
         (self.loss * weight).mean().backward()
 
 
@@ -532,7 +552,7 @@ def q_error(
         policy: The policy in training; it returns values.
         target_policy: Its older copy.
         batch: Steps, as the buffer returned them.
-        generator: Not used here: these values have no noise.
+        generator: Not used here, because these values have no noise.
         double: Whether the policy in training chooses the next action.
     """
     with torch.no_grad():
@@ -542,22 +562,22 @@ def q_error(
             aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
         else:
             aim = q_target(batch.reward, batch.discount, next_q)
-    # What the action that was taken is worth so far.
+    # The current value of the action that was taken.
     q = policy(batch.obs).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
-    # Squared near zero, straight further out: {eq}`huber`.
+    # A parabola near zero, straight lines further out: {eq}`huber`.
     loss = smooth_l1_loss(q, aim, reduction="none")
     value = q.detach()
     return QError(loss, aim - value, value)
 
 
 # %% [markdown]
-# Everything that sets Rainbow apart from DQN ({doc}`rainbow`) will enter through such a function.
-# The agent below uses a faster one, which knows its own gradient and gives the same numbers.
+# The loss of Rainbow ({doc}`rainbow`) will be another function of this form. The agent below uses
+# a faster one, which computes its own gradient and gives the same numbers.
 
 
 # %% tags=["export", "hide-input"]
 class FusedQError(NamedTuple):
-    """A ``QError`` that knows its gradient, and on the way to what it was computed."""
+    """A ``QError`` with what is needed to compute its gradient by hand."""
 
     loss: Float[Tensor, "N"]
     td_error: Float[Tensor, "N"]
@@ -569,8 +589,8 @@ class FusedQError(NamedTuple):
     @torch.no_grad()
     def backward(self, weight: Float[Tensor, "N"]) -> None:
         """Set the gradient of the weighted mean loss."""
-        # The derivative of {eq}`huber` is the TD error, held to -1..1, at the actions
-        # that were taken, and zero at all others.
+        # The derivative of {eq}`huber` is the TD error, clipped to -1..1. It goes to
+        # the actions that were taken; the gradient of all others is zero.
         slope = self.td_error.clamp(-1.0, 1.0).mul_(weight).mul_(-1 / len(weight))
         row = torch.zeros_like(self.outputs[-1])
         row.scatter_(1, self.taken, slope.unsqueeze(1))
@@ -609,8 +629,8 @@ def fused_q_error(
 # %% [markdown]
 # ## What changes on the way
 #
-# Two things change slowly. The chance of a blind action falls in a straight line over the first $I$
-# steps and then stays,
+# Two things change slowly. The probability of a blind action falls linearly from $\varepsilon_0$
+# to $\varepsilon_1$ over the first $I$ steps and then stays there. At step $i$ it is
 #
 # $$
 # \varepsilon_i = \varepsilon_0 + \min(1, i / I) \, (\varepsilon_1 - \varepsilon_0) .
@@ -629,15 +649,15 @@ def linear_schedule(
 
 
 # %% [markdown]
-# And the target network follows the one in training by a share $\tau$ of the way, after each update
-# or after a number of them,
+# And the target network moves a share $\tau$ of the way towards the network in training, after
+# each update or after every few of them,
 #
 # $$
 # \bar\theta \;\leftarrow\; (1 - \tau)\, \bar\theta + \tau\, \theta .
 # $$ (polyak)
 #
-# With $\tau = 1$ it is a copy. With $\tau = 1$ after every update there is no target network any
-# more, since it is always the network itself.
+# With $\tau = 1$ it becomes a copy. With $\tau = 1$ after every update it is always the network
+# itself, and so there is no target network any more.
 
 
 # %% tags=["export"]
@@ -649,7 +669,7 @@ def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> Non
 
 
 def numbers_of(policy: nn.Module) -> list[Tensor]:
-    """Return a policy's parameters, and those of its buffers that can be averaged."""
+    """Return a policy's parameters, and those buffers that can be averaged."""
     tensors = [*policy.parameters(), *policy.buffers()]
     return [x.detach() for x in tensors if x.is_floating_point()]
 
@@ -657,7 +677,8 @@ def numbers_of(policy: nn.Module) -> list[Tensor]:
 # %% [markdown]
 # ## The loop
 #
-# Act a little, learn a little. `iterate` does so for `log_interval` steps, `learn` is one update.
+# Act a little, learn a little. `iterate` does this for `log_interval` steps; `learn` is one
+# update.
 
 
 # %% tags=["export"]
@@ -737,12 +758,12 @@ class DQN:
     def prepare(self) -> None:
         """Set what changes from iteration to iteration."""
         config, step = self.config, self.step
-        # A run that is resumed starts with fresh environments. So that it is the same
-        # run, they are fresh at each checkpoint anyway, and the buffer is told.
+        # A run that is resumed starts with fresh environments. A run that continues
+        # must do the same, so each checkpoint resets them, and the buffer is told.
         if self.collector.obs is None or self.checkpoint_due:
             self.collector.reset(env_seed(config.seed, step))
             self.buffer.cut()
-        # The chance of a blind action, and the learning rate.
+        # The probability of a blind action, and the learning rate.
         self.epsilon = linear_schedule(
             config.epsilon_start, config.epsilon_end, config.epsilon_steps, step
         )
@@ -754,7 +775,7 @@ class DQN:
     def learn(self) -> QError:
         """Take one step of the optimiser on a batch from the buffer."""
         config = self.config
-        # 1. Remember: steps of any age, each the start of a window of n.
+        # 1. Draw steps of any age; each is the start of a window of n.
         batch = self.sample()
         # 2. How wrong are the values?
         error = self.error(self.policy, self.target_policy, batch, self.generator)
@@ -765,7 +786,7 @@ class DQN:
         clip_gradient(self.parameters, config.max_grad_norm)
         self.optimizer.step()
 
-        # 4. The buffer learns what was surprising.
+        # 4. The TD errors are the new priorities.
         if config.alpha > 0:
             self.buffer.update(batch.place, error.td_error)
         # 5. The target network follows: by a little each time, or all the way now and
@@ -776,7 +797,7 @@ class DQN:
         return QError(error.loss.detach(), error.td_error, error.value)
 
     def sample(self) -> Batch:
-        """Draw a batch with rewards as the loss wants them, on the policy's device."""
+        """Draw a batch with scaled rewards, on the policy's device."""
         config, beta = self.config, 1.0
         if config.alpha > 0:
             beta = linear_schedule(config.beta, 1.0, config.total_steps, self.step)
@@ -800,7 +821,7 @@ class DQN:
         names = ("losses/loss", "losses/td_error", "losses/q_value")
         return dict(zip(names, means, strict=True))
 
-    # What follows is for the loop around the learner, `fit`, and for checkpoints
+    # The rest is for checkpoints and for `fit`, the loop around the learner
     # ({doc}`workshop/runs`).
     @property
     def step(self) -> int:
@@ -813,7 +834,7 @@ class DQN:
         return self.iteration % self.config.checkpoint_interval == 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
+        """Return what a resumed run needs, except for the policy's weights."""
         return {
             "step": self.step,
             "iteration": self.iteration,
@@ -848,31 +869,32 @@ class DQNConfig:
     """Settings of DQN.
 
     Attributes:
-        seed: Decides all that is random in the run, once the policy has its weights.
+        seed: Decides all that is random in the run, except for the first weights.
         total_steps: Steps in the environments, all of them together.
         num_envs: Number of environments.
         double: Whether the network in training chooses the next action.
-        dueling: Whether the network sees a state's value and advantages apart.
+        dueling: Whether the network separates a state's value from the advantages.
         hidden: Width of the hidden layers.
-        num_steps: Rewards of a target before the value, n.
+        num_steps: Number n of rewards in a target before the value.
         gamma: Discount.
         learning_rate: Learning rate of Adam at the start.
-        anneal: Whether it falls to zero in a straight line.
+        anneal: Whether the learning rate falls linearly to zero.
         batch_size: Steps that one update learns from.
         train_interval: Steps in the environments between two updates.
         learning_starts: Steps before the first update.
         buffer_size: Steps that the buffer holds.
         target_interval: Updates between two moves of the target network.
         tau: How far it moves then; 1 is a copy.
-        epsilon_start: Chance of a blind action at first.
-        epsilon_end: That chance after ``epsilon_steps`` steps.
+        epsilon_start: Probability of a blind action at first.
+        epsilon_end: That probability after ``epsilon_steps`` steps.
         epsilon_steps: Steps in the environments until then.
         alpha: How strongly the buffer prefers large TD errors; 0 is not at all.
-        beta: How far weights undo that at first; they do fully at the end.
-        reward_scale: Factor of the rewards that are learned from.
+        beta: How far the importance weights undo that at the start; at the end they do
+            so fully.
+        reward_scale: Factor on the rewards in the targets.
         max_grad_norm: Bound of the gradient's norm.
         log_interval: Steps in the environments from one row of metrics to the next.
-            Learning rate and chance of a blind action change then.
+            The learning rate and the probability of a blind action change then.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -927,8 +949,8 @@ class DQNConfig:
 
 
 # %% tags=["export"]
-# Settings with which the agent has learned, by environment. What an entry leaves out is
-# the default.
+# Settings with which the agent has learned, by environment. For what an entry leaves
+# out, the default holds.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "total_steps": 50_000,
@@ -955,8 +977,8 @@ def dqn_settings(env: str) -> DQNConfig:
 # %% [markdown]
 # ## One switch at a time
 #
-# Here is each part taken away from the agent above, with everything else as it was. There are only
-# two seeds for each, so each run is drawn, and no interval.
+# Here each part in turn is taken away from the agent above, with everything else as it was. There
+# are only two seeds for each, so every run is drawn, without an interval.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 50,000 steps, each with the mean of ten whole agents in the back and the single runs of an agent without one part"}}
 switches = stored_runs("dqn_switches")
@@ -979,12 +1001,15 @@ for name, these in {"as it is": runs, **switches}.items():
     print(f"{name:20s} last policy, greedy: {finals}")
 
 # %% [markdown]
-# **Notice** what two seeds can show and what they cannot. One step instead of twenty is slower by
-# far: news of the end of an episode travels back one step with each move of the target network.
-# Three steps are enough here for these two runs. Without a target network one run settles near 230
-# and the other swings until the end, the picture of the first section. Taking away double or
-# dueling shows no harm at all: with two actions a maximum overestimates little, and CartPole has
-# little to gain from a value of its own. None of this is a proof, but it says where to look first.
+# **Notice** what two seeds can show and what they cannot. With one step rather than twenty the
+# agent learns far more slowly: the news of a fall has to travel back step by step, and at each
+# step it waits for the target network. For these two runs three steps are enough.
+#
+# Without a target network one run settles near 230, and the other swings until the end.
+#
+# Without double Q-learning or dueling there is no visible harm. With two actions a maximum
+# overestimates little, and {cite:t}`wang2016` found that dueling gains most where there are many
+# actions. None of this is a proof, but it says where to look first.
 
 # %% tags=["claims"]
 late = {name: these.curves[:, -10:].mean(1) for name, these in switches.items()}
@@ -1002,9 +1027,9 @@ assert switches["no target network"].curves[0, -5:].min() < 400, "the other swin
 #
 # ### Trap: the unit of an interval
 #
-# "Renew the copy every 500": of what? Steps of one environment, of all of them, calls of `step`, or
-# updates? CleanRL once [renewed it](https://github.com/vwxyzjn/cleanrl/issues/322) only at steps that
-# had an update as well, so that both conditions had to hold. And Stable-Baselines3 once
+# "Renew the copy every 500": 500 what? Steps of one environment, of all of them, calls of `step`,
+# or updates? CleanRL once [renewed it](https://github.com/vwxyzjn/cleanrl/issues/322) only at
+# steps that also had an update, so that both conditions had to hold. And Stable-Baselines3 once
 # [divided](https://github.com/DLR-RM/stable-baselines3/issues/1373) its interval by the number of
 # environments and saved the quotient, so that each load divided again.
 
@@ -1018,9 +1043,9 @@ for _ in range(4):
 print("asked for 10000, four environments, after 0, 1, 2, 3 loads:", *after_loads)
 
 # %% [markdown]
-# The first copies every 5010 steps, not every 501. Both are repaired. Here each interval has its unit
-# in its description: `train_interval` counts steps of all environments, `target_interval` counts
-# updates.
+# The first copies every 5010 steps, not every 501. Both libraries have fixed this. Here each
+# interval has its unit in its description: `train_interval` counts steps of all environments,
+# `target_interval` counts updates.
 
 # %% tags=["claims"]
 assert both == [5010, 10_020, 15_030], "every 5010"
@@ -1031,7 +1056,8 @@ assert after_loads == [2500, 625, 156, 39], "each load divides again"
 #
 # Stable-Baselines3 tosses
 # [one coin](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/dqn/dqn.py#L250)
-# for all environments of a step. The share of blind actions is the same, but they come all at once.
+# for all environments of a step. The share of blind actions is the same, but they all come at
+# once.
 
 # %%
 eight, chance = EpsilonGreedy(8), 0.05
@@ -1049,8 +1075,8 @@ for name, coins in blind.items():
     )
 
 # %% [markdown]
-# With one coin 95 % of the steps explore nothing at all, and in the others all eight environments
-# stumble together. With a coin for each, a third of the steps explore somewhere.
+# With one coin, 95 % of the steps explore nothing at all, and in the others all eight
+# environments act blindly together. With a coin for each, a third of the steps explore somewhere.
 
 # %% tags=["claims"]
 none = {
@@ -1063,10 +1089,10 @@ assert all(abs(coins.double().mean() - chance) < 0.005 for coins in blind.values
 # %% [markdown]
 # ### Trap: the mean over the wrong dimension
 #
-# `advantage.mean()` averages over the whole batch. It runs, the loss falls, and what a state is worth
-# depends on which other states happen to be in the batch. The mean stood in
-# [keras-rl](https://github.com/keras-rl/keras-rl/pull/239), and in
-# [more than one book](https://github.com/PacktPublishing/Deep-Reinforcement-Learning-Hands-On/issues/52).
+# `advantage.mean()` averages over the whole batch. It runs and the loss falls, but what a state
+# is worth depends on which other states happen to be in the batch. This mean was in
+# [keras-rl](https://github.com/keras-rl/keras-rl/pull/239) and in
+# [a book's code](https://github.com/PacktPublishing/Deep-Reinforcement-Learning-Hands-On/issues/52).
 
 # %%
 state_value = torch.zeros(3, 1)
@@ -1097,8 +1123,8 @@ assert not torch.allclose(wrong[0], right[0])
 # %% [markdown]
 # ## On the best device
 #
-# A learner is a policy, environments and settings; `fit` runs it ({doc}`workshop/runs`). Here it
-# trains for a moment, on a GPU if there is one.
+# A learner needs a policy, environments and settings; `fit` runs it ({doc}`workshop/runs`). Here
+# it trains for a moment, on a GPU if there is one.
 
 # %%
 from dataclasses import replace
@@ -1130,10 +1156,11 @@ assert np.isfinite(history[-1]["losses/q_value"])
 # %% [markdown]
 # ## Summary
 #
-# - A value learned from its own guess can run away when weights are shared and old steps are
-#   learned from. How far the guess counts decides, $\gamma^n$.
+# - A value learned from its own guess can diverge when states share weights and learning is
+#   off-policy. It depends on how much the guess counts, $\gamma^n$.
 # - A target network turns the chase into a series of regressions.
-# - A maximum of guesses is too high. Double lets one network choose and another judge.
+# - The maximum of noisy guesses is too high. In double Q-learning one network chooses and another
+#   judges.
 # - Dueling is a fixed last layer: the value of the state, and advantages that sum to zero.
 # - ε-greedy is noise on the values, with one coin for each environment.
 #
@@ -1156,8 +1183,7 @@ predict(
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function is meant to be `double_q_target`. It runs, and its targets are not even far off. Fix
-# it.
+# This function should compute `double_q_target`. It runs, and its targets look plausible. Fix it.
 
 
 # %%
@@ -1192,9 +1218,9 @@ grade(answer, double_q_target, *map(remembered, range(3)))
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# The two places once more, with $\gamma = 0.95$. What is the smallest $n$ with which the weight does not
-# run away? Guess first. Then find it with `weights(gamma, n, renewed)`, which returns the weight after
-# each update.
+# Take the two states of the first picture once more, with $\gamma = 0.95$. What is the smallest
+# $n$ for which the weight does not run away? Guess first. Then find it with
+# `weights(gamma, n, renewed)`, which returns the weight after each update.
 
 
 # %%
@@ -1212,7 +1238,8 @@ grade(answer, smallest, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # The value counts twice $\gamma^n$, and $2 \gamma^n < 1$ from $\log 2 / \log(1/\gamma)$ on.
+    # The target is $2 \gamma^n$ times the weight, and $2 \gamma^n < 1$ if
+    # $n > \log 2 / \log(1/\gamma)$.
     return math.ceil(math.log(2) / math.log(1 / 0.95))
 
 
@@ -1224,6 +1251,7 @@ assert answer() == smallest() == 14
 # %% [markdown]
 # ## References
 #
-# DQN is from {cite:t}`mnih2015`, Q-learning from {cite:t}`watkins1989`. {cite:t}`sutton2018` treat the
-# deadly triad in chapter 11, {cite:t}`tsitsiklis1997` when it does no harm. Double
-# {cite:p}`vanhasselt2016`, dueling {cite:p}`wang2016` and $n$ steps meet again in {doc}`rainbow`.
+# DQN is from {cite:t}`mnih2015`, Q-learning from {cite:t}`watkins1989`. {cite:t}`sutton2018`
+# treat the deadly triad in chapter 11; {cite:t}`tsitsiklis1997` show when it does no harm. Double
+# Q-learning {cite:p}`vanhasselt2016`, dueling {cite:p}`wang2016` and $n$ steps meet again in
+# {doc}`rainbow`.

@@ -9,10 +9,11 @@
 # %% [markdown]
 # # Rainbow
 #
-# **Six improvements of DQN: which one carries, and on what?** Four of them you know. After this
-# chapter you can derive the other two, learning a whole distribution of returns and exploring
-# with random weights, put all six together, and take them away again one by one to see what each
-# is worth. It takes about 45 minutes. You need {doc}`dqn` and {doc}`replay`.
+# **DQN has six well-known improvements. Which of them matter, and on which tasks?** Four of them
+# you know. After this chapter you can derive the other two, learning a whole distribution of
+# returns and exploring with random weights. You can put all six together, and take them away
+# again one by one to see what each is worth. It takes about 45 minutes. You need {doc}`dqn` and
+# {doc}`replay`.
 
 # %% tags=["export", "hide-input"]
 """Rainbow: distributions of returns, noisy layers, and all six parts together."""
@@ -64,11 +65,12 @@ __all__ = [
 # %% [markdown]
 # ## What a mean does not say
 #
-# A wanderer wants to get home, where 20 are paid. Each step costs 1. There is a path of eight
-# steps, on which every fifth step or so slips and has to be taken again. And there is a bridge of
-# three steps, with a chance of falling at each of them, which costs 20 and ends the trip. Move
-# the slider: it is that chance. Bars show how likely each return is, with $\gamma = 0.97$; the
-# dashed line is the mean, the value of the action as {doc}`dqn` knows it.
+# A hiker wants to get home, which pays 20. Each step costs 1. There are two ways. One is a path
+# of eight steps, where one step in five slips and has to be repeated. The other is a bridge of
+# three steps. At each of them the hiker may fall, which costs 20 and ends the trip.
+#
+# The slider sets the probability of falling. The bars show how likely each return is, with
+# $\gamma = 0.97$. The dashed line is the mean, the value that DQN learns.
 
 # %% tags=["hide-input"]
 import torch
@@ -78,18 +80,18 @@ from literate_rl.rainbow import (
 )  # the package's own; this chapter defines it below
 from literate_rl.workshop.pictures import Axis, Mark, Picture, dial, plot
 
-torch.set_num_threads(1)  # the networks of this book are too small to be shared out
+torch.set_num_threads(1)  # the networks of this book are too small to gain from more
 low, high, num_atoms, discount = -40.0, 20.0, 61, 0.97
 atoms = torch.linspace(low, high, num_atoms, dtype=torch.float64)
 
 
 def returns_of(num_steps, advance, fall=0.0):
-    """Return how likely each return of a way is, by going back from its end."""
+    """Return the probability of each return of a way, worked out from its end."""
     prob = torch.full((num_steps, num_atoms), 1 / num_atoms, dtype=torch.float64)
     last = torch.arange(num_steps) == num_steps - 1
     one = torch.ones(num_steps, dtype=torch.float64)
     for _ in range(100):
-        # A step leads on, or home; or it ends in the river; or it slips.
+        # A step leads on, or home; or the hiker falls into the river; or it slips.
         home = 20.0 * last - one, discount * (~last).double()
         on = project_distribution(prob.roll(-1, 0), *home, low, high)
         river = project_distribution(prob, -20 * one, 0 * one, low, high)
@@ -126,11 +128,12 @@ def two_ways(fall):
 dial("Two ways home", two_ways, {"chance of falling": falls}, start=(0.1,))
 
 # %% [markdown]
-# **Notice** the setting 0.1. The two means are nearly the same, and Q-learning would toss a coin.
-# But nobody would mistake one way for the other: the path always ends with something around its
-# mean, the bridge with 16 or with less than −19, and its mean is a return that never happens. A
-# **distribution** of returns says all of this. It is also a richer thing to learn: where a value
-# tells the network one number about a state, a distribution tells it fifty.
+# **Notice** the setting 0.1. The two means are nearly the same, so to DQN the two ways are worth
+# nearly the same. But the two ways are very different. The path nearly always returns something
+# around its mean. The bridge returns about 16 or less than −19, and its mean never happens.
+#
+# A **distribution** of returns says all of this. It also gives the network more to learn from: a
+# value is one number about a state and an action, a distribution about fifty.
 
 # %% tags=["claims"]
 bridge = bridges[falls.index(0.1)]
@@ -150,39 +153,42 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 # %% [markdown]
 # ## Learning a distribution
 #
-# Let $Z(s, a)$ be the return after an action, with all its randomness; so far we only asked for
-# its mean $Q(s, a)$. It obeys a Bellman equation too. After one step the return *is* the reward
-# plus $\gamma$ times the return that follows,
+# Let $Z(s, a)$ be the return after an action, a random number; so far we only asked for its mean
+# $Q(s, a)$. It obeys a Bellman equation too. The return *is* the reward plus $\gamma$ times the
+# return that follows,
 #
 # $$
 # Z(s, a) \overset{D}{=} r + \gamma \, Z(s', a') , \qquad a' = \operatorname*{argmax}_{a}
 #     \mathbb{E}[Z(s', a)] ,
 # $$ (def-return-distribution)
 #
-# where the sign says that both sides have the same distribution
-# {cite:p}`bellemare2017`. The best action is still that of the best mean. How does a network
-# return a distribution? As in a bar chart: **atoms** $x_1 < \dots < x_K$, evenly spaced with
-# distance $\Delta$ from the smallest return we expect to the largest, and for each action $K$
-# logits whose softmax is the probability $q_k(s, a)$ of each atom. With 51 atoms it is called
-# C51. Its value of an action is the mean $Q(s, a) = \sum_k q_k(s, a)\, x_k$.
+# where $\overset{D}{=}$ says that both sides have the same distribution {cite:p}`bellemare2017`.
+# The best action is still the one with the largest mean.
 #
-# Now {eq}`def-return-distribution` asks to move the distribution of the next state: each atom
-# shrinks by a discount and shifts by a reward, and stays between the ends,
+# How does a network return a distribution? As a bar chart. The bars stand on fixed returns, the
+# **atoms** $x_1 < \dots < x_K$, evenly spaced with distance $\Delta$ from the smallest return we
+# expect to the largest. For each action the network returns $K$ logits, whose softmax gives the
+# probability $q_k(s, a)$ of each atom. With 51 atoms the algorithm is called **C51**. Its value
+# of an action is the mean $Q(s, a) = \sum_k q_k(s, a)\, x_k$.
+#
+# By {eq}`def-return-distribution` the target is the distribution of the next state, moved: each
+# atom is multiplied by the discount, shifted by the reward, and clipped to the ends,
 #
 # $$
 # \tilde x_k = \min\bigl( \max( r + \gamma' x_k ,\, x_1 ),\, x_K \bigr) .
 # $$ (shifted-atom)
 #
-# Here $\gamma'$ is $\gamma$, or $\gamma^n$ after $n$ steps, or 0 behind a termination: what
-# {doc}`replay` calls `discount`. The moved pieces hardly ever lie on atoms again. So each is
-# shared out to the two atoms around it, more to the nearer one. An atom $x_j$ gets
+# Here $\gamma'$ is $\gamma$, or $\gamma^m$ after a window of $m$ steps, or 0 after a termination:
+# what {doc}`replay` calls `discount`. Each moved atom carries its probability, and we call the
+# two together a piece. The pieces hardly ever land on atoms again. So each is divided between the
+# two atoms around it, with more for the nearer one. An atom $x_j$ gets
 #
 # $$
 # \hat q_j = \sum_{k=1}^{K} \max\!\Bigl( 0,\; 1 - \frac{|\tilde x_k - x_j|}{\Delta} \Bigr)\,
 #     q_k(s', a') ,
 # $$ (projection)
 #
-# which is called the **projection**. Move the sliders. The left picture has the pieces where they
+# which is called the **projection**. Move the sliders. The left picture shows where the pieces
 # land, the right one what the atoms get.
 
 # %% tags=["hide-input"]
@@ -231,12 +237,16 @@ knobs = {"reward": rewards, "discount": powers}
 dial("Move, then share out", projected, knobs, start=(0.5, 0.9))
 
 # %% [markdown]
-# **Notice** three things. The mass is always 1: the two shares of a piece add up to all of it. The
-# mean is what the Bellman equation of values asks for, as long as no piece is pushed against an
-# end. (A piece at $\tilde x$ between $x_j$ and $x_{j+1}$ gives away shares that are as far apart as
-# the atoms and balance where it lies: $x_j (x_{j+1} - \tilde x) + x_{j+1} (\tilde x - x_j) = \Delta
-# \tilde x$.) At the ends the mean is wrong, with reward 4 and discount 1 for instance. So the
-# support has to be wide enough. And with discount 0 everything lands where the reward is.
+# **Notice** three things. The mass, the sum of all probabilities, is always 1, because the two
+# shares of a piece add up to the whole piece.
+#
+# The mean is what the Bellman equation of values asks for, as long as no piece is clipped. This
+# is because the two shares of a piece at $\tilde x$ balance at $\tilde x$: $x_j (x_{j+1} - \tilde
+# x) + x_{j+1} (\tilde x - x_j) = \Delta \tilde x$. If pieces are clipped the mean is wrong, for
+# instance with reward 4 and discount 1. So the range of the atoms, the **support**, has to be
+# wide enough.
+#
+# With discount 0 everything lands at the reward, or at the end of the support next to it.
 
 # %% tags=["claims"]
 for reward in rewards:
@@ -252,8 +262,9 @@ assert moved(1.0, 0.0)[1][1] == 1, "everything lands where the reward is"
 # %% [markdown]
 # ### Line by line
 #
-# The plain form is a loop over the batch and over atoms. Where a piece lands is measured in
-# spacings from the first atom, so its whole part is the atom below, counted from 0.
+# The plain form is a loop over the batch and over atoms. The place where a piece lands is
+# measured in spacings from the first atom. Rounded down it is the number of the atom below,
+# counted from 0.
 
 
 # %% tags=["export"]
@@ -265,7 +276,7 @@ def project_distribution_loop(
     value_min: float,
     value_max: float,
 ) -> Float[Tensor, "B K"]:
-    """Move distributions of returns and share them out to the atoms, to be read."""
+    """Move distributions of returns and project them on the atoms, in plain loops."""
     batch, num_atoms = prob.shape
     spacing = (value_max - value_min) / (num_atoms - 1)
     result = torch.zeros_like(prob)
@@ -284,7 +295,7 @@ def project_distribution_loop(
 
 # %% [markdown]
 # The function that the agent calls does the same for all pieces at once; {doc}`workshop/fast`
-# derives it. For 51 atoms it takes less than half of the time of the fastest form that we found
+# derives it. For 51 atoms it takes less than half the time of the fastest form that we found
 # elsewhere ({doc}`/docs/results`).
 
 
@@ -297,14 +308,14 @@ def project_distribution(
     value_min: float,
     value_max: float,
 ) -> Float[Tensor, "B K"]:
-    """Move distributions of returns and share them out to the atoms, without gradient.
+    """Move distributions of returns and project them on the atoms, without gradient.
 
     Source: Bellemare, Dabney and Munos 2017, equation 7.
 
     Args:
         prob: Probabilities of the atoms at the states that the steps led to.
-        reward: What was paid on the way, discounted.
-        discount: What the return from there on counts; 0 where the episode terminated.
+        reward: Discounted sum of the rewards on the way.
+        discount: Factor on the return from there on; 0 where the episode terminated.
         value_min: First of the evenly spaced atoms.
         value_max: Last of them.
     """
@@ -318,18 +329,22 @@ def project_distribution(
 
 
 # %% [markdown]
-# The projected distribution $\hat q$ is the target, and the distribution at the state and action
-# of the step has to come closer to it. The distance is the KL divergence of {doc}`policies`,
+# The projected distribution $\hat q$ is the target, and the distribution $q$ at the state and
+# action of the step has to come closer to it. We measure how far it is by the KL divergence of
+# {doc}`policies`,
 #
 # $$
 # \mathcal L(\hat q, q) = \sum_{k=1}^{K} \hat q_k \, (\log \hat q_k - \log q_k) , \qquad
 # \frac{\partial \mathcal L}{\partial z_k} = q_k - \hat q_k ,
 # $$ (categorical-error)
 #
-# with the logits $z$ of $q$. The gradient is as simple as can be: each logit rises if its atom has
-# too little. It is that of classification with $K$ classes, where the right answer is a
-# distribution. Since the target is a constant, many programs leave $\log \hat q_k$ away. We keep
-# it, because then the error is 0 when nothing is left to learn, which is what priorities need.
+# with the logits $z$ of $q$. The gradient is simple: a step downhill raises each logit whose atom
+# has too little probability. It is the gradient of classification with $K$ classes, where the
+# right answer is a distribution.
+#
+# Since the target is a constant, many implementations leave out $\log \hat q_k$ (what remains is
+# the cross-entropy). We keep it, because then the error is 0 when nothing is left to learn, which
+# is what priorities need.
 
 
 # %% tags=["export"]
@@ -344,7 +359,7 @@ def categorical_error(
         target: What the probabilities should be; a constant.
     """
     target = target.detach()
-    # What the target finds impossible adds nothing, however unlikely it is.
+    # Where the target is 0 nothing is added, even if the log-probability is -inf.
     expected = (target * log_prob.masked_fill(target == 0, 0.0)).sum(-1)
     # {eq}`categorical-error`; zero times the logarithm of zero is zero here.
     error: Tensor = torch.special.xlogy(target, target).sum(-1) - expected
@@ -355,31 +370,37 @@ def categorical_error(
 # %% [markdown]
 # ## Layers with noise
 #
-# DQN explores with blind actions: now and then any action, in a state that matters as in one that
-# does not. **Noisy layers** {cite:p}`fortunato2018` make the *weights* random and learn how
-# random. A weight has a mean and a deviation, and is drawn anew at each step:
+# DQN explores with blind actions: now and then any action, whether the state matters or not.
+# **Noisy layers** {cite:p}`fortunato2018` make the *weights* random and learn how random. Each
+# weight has a mean and a standard deviation, and is drawn again and again:
 #
 # $$
 # W = \bar W + \sigma^W \odot \eta^W , \qquad b = \bar b + \sigma^b \odot \eta^b .
 # $$ (noisy-weights)
 #
-# Where the deviations matter, the network changes its mind from step to step. Where they do not,
-# it is decided. Both kinds of parameter are trained by the same loss. A layer with $m$ inputs and
-# $n$ outputs would need $m n$ random weights for each draw. **Factorised** noise needs only $m +
-# n$ of them, one for each input and one for each output, and multiplies them:
+# Here $\odot$ multiplies element by element, and $\eta$ is noise with mean 0. In states where the
+# noise changes which action has the largest value, the network explores. In states where it does
+# not, the network is greedy. Means and deviations are trained by the same loss.
+#
+# A layer with $m$ inputs and $n$ outputs would need $m n$ random numbers for its weights in each
+# draw. **Factorised** noise needs only $m + n$ in all, one for each input $j$ and one for each
+# output $i$, and multiplies them:
 #
 # $$
 # \eta^W_{ij} = \phi_i \, \phi_j , \qquad \eta^b_i = \phi_i , \qquad
 # \phi = \operatorname{sgn}(\eta) \sqrt{|\eta|} , \quad \eta \sim \mathcal N(0, 1) .
 # $$ (factorised-noise)
 #
-# The roots keep a product of two from being too wild: $\mathbb{E}[(\phi_i \phi_j)^2] =
-# \mathbb{E}|\eta|^2 = 2 / \pi$, near that of a normal number.
+# The roots keep very large products rare. The variance of a product is
+# $\mathbb{E}[(\phi_i \phi_j)^2] = (\mathbb{E}|\eta|)^2 = 2 / \pi$, not far from the 1 of a normal
+# number.
 #
-# Most programs store the noise in the layer and draw it anew by a call. Here it is an *argument*,
-# as for all policies of this book ({doc}`policies`): same noise, same action, nothing to forget,
-# and nothing to store in a checkpoint. There is one more thing in it. The noise of a weight is a
-# product, so it comes out of the sum over inputs. With $\phi^{\text{in}}$ for the inputs and
+# Most implementations store the noise in the layer and have a method that draws it again. Here it
+# is an *argument*, as for all policies of this book ({doc}`policies`): the same noise gives the
+# same action, no call can be forgotten, and there is nothing to store in a checkpoint.
+#
+# Factorised noise has one more advantage. The noise of a weight is a product, so the factor of
+# the output can be taken out of the sum over inputs. With $\phi^{\text{in}}$ for the inputs and
 # $\phi^{\text{out}}$ for the outputs,
 #
 # $$
@@ -387,9 +408,11 @@ def categorical_error(
 #     + \phi^{\text{out}} \odot \bigl( \sigma^W (\phi^{\text{in}} \odot x) + \sigma^b \bigr) .
 # $$ (noisy-layer)
 #
-# The right-hand side never makes a random matrix. So each row of a batch can have noise of its own,
-# at the price of a second layer: when four environments act at once, they explore
-# independently. At the start the means are uniform and all deviations alike,
+# The right-hand side never makes a random matrix. So each row of a batch can have noise of its
+# own, at the price of a second layer. When four environments act at once, they explore
+# independently.
+#
+# At the start the means are drawn uniformly, and all deviations are equal,
 #
 # $$
 # \bar W, \bar b \sim \mathcal U\bigl( -\tfrac{1}{\sqrt m}, \tfrac{1}{\sqrt m} \bigr) ,
@@ -404,7 +427,7 @@ def factorised_noise(
 ) -> Tensor:
     """Draw the noise of noisy layers, on the CPU."""
     normal = torch.randn(num_steps, num_rows, size, generator=generator)
-    # Signed roots, {eq}`factorised-noise`.
+    # The signed roots of {eq}`factorised-noise`.
     result: Tensor = normal.sign() * normal.abs().sqrt()
     return result
 
@@ -412,7 +435,7 @@ def factorised_noise(
 class NoisyLinear(nn.Module):
     """A linear layer whose weights are random, with deviations that are learned.
 
-    The noise is an argument: the layer is a function of it and keeps none.
+    The noise is an argument; the layer does not store any.
 
     Source: Fortunato et al. 2018, section 3, factorised noise.
 
@@ -426,9 +449,9 @@ class NoisyLinear(nn.Module):
     def __init__(self, inputs: Count, outputs: Count, sigma: NonNegative = 0.5) -> None:
         super().__init__()
         self.sizes = [inputs, outputs]
-        # The means: PyTorch's own start of a linear layer is that of {eq}`noisy-start`.
+        # The means: PyTorch initialises a linear layer as {eq}`noisy-start` says.
         self.mean = nn.Linear(inputs, outputs)
-        # The deviations are a layer too, with one number for all.
+        # The deviations are a layer too; all start with the same number.
         self.deviation = nn.Linear(inputs, outputs)
         for parameter in self.deviation.parameters():
             nn.init.constant_(parameter, sigma / math.sqrt(inputs))
@@ -441,7 +464,7 @@ class NoisyLinear(nn.Module):
     ) -> Float[Tensor, "*B outputs"]:
         """Return the outputs of inputs, with one noise for all or one for each row.
 
-        Noise 0.0 leaves the means.
+        With noise 0.0 the weights are their means.
         """
         if isinstance(noise, float):
             return linear(x, self.mean.weight, self.mean.bias)
@@ -452,13 +475,13 @@ class NoisyLinear(nn.Module):
             weight = torch.addcmul(self.mean.weight, self.deviation.weight, factor)
             bias = torch.addcmul(self.mean.bias, self.deviation.bias, out)
             return linear(x, weight, bias)
-        # One for each row: the product comes out of the sum, {eq}`noisy-layer`.
+        # One for each row: the factor is taken out of the sum, {eq}`noisy-layer`.
         return torch.addcmul(self.mean(x), out, self.deviation(into * x))
 
 
 # %% [markdown]
-# Here is a layer at one input, with 2000 draws of its weights. Each dot is what two of its outputs
-# say.
+# Here is a layer with two outputs, at one input, with 2000 draws of its weights. Each dot is one
+# draw of the two outputs.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two clouds of dots around the same middle. The one with independent noise of each weight is round; that with factorised noise has the shape of a soft cross"}}
 import matplotlib.pyplot as plt
@@ -481,10 +504,10 @@ axes[0].set_ylabel("second output")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that both clouds lie around the cross, the output without noise, and are about equally
-# wide. Outputs share the noise of the inputs, so they are no longer independent: they tend to be
-# far out together, though with either sign. That is the price of factorising, and nobody has found
-# it to matter.
+# **Notice** that both clouds lie around the cross, the output without noise, and are about
+# equally wide. With factorised noise the outputs share the noise of the inputs, so they are no
+# longer independent: when one is far from the cross, the other tends to be far too, on either
+# side. That is the price of factorising.
 
 # %% tags=["claims"]
 deviations = torch.stack([cloud.std(0) for cloud in clouds.values()])
@@ -496,8 +519,8 @@ assert torch.corrcoef(off.abs().T)[0, 1] > 0.1, "far out together"
 # %% [markdown]
 # ## Six parts on one drawing
 #
-# With these two, DQN has had six improvements. {cite:t}`hessel2018` put them together and called
-# the result Rainbow.
+# Together with these two, we have seen six improvements of DQN. {cite:t}`hessel2018` put them
+# together and called the result **Rainbow**.
 
 # %% tags=["hide-input"]
 picture = Picture(
@@ -528,22 +551,22 @@ picture
 # %% [markdown]
 # | | part | what it changes | where |
 # |---|---|---|---|
-# | 1 | double Q-learning | who chooses the next action | {doc}`dqn` |
-# | 2 | dueling network | value and advantages apart | {doc}`dqn` |
+# | 1 | double Q-learning | which network chooses the next action | {doc}`dqn` |
+# | 2 | dueling network | value and advantages are separate | {doc}`dqn` |
 # | 3 | priorities | which steps are drawn | {doc}`replay` |
 # | 4 | $n$ steps | how far a target looks | {doc}`replay` |
 # | 5 | distributions | what is learned | above |
 # | 6 | noisy layers | how to explore | above |
 #
-# They hardly touch one another, and each can be taken away by a switch. Only two need a thought
-# when they meet. With distributions, dueling happens in the logits, atom by atom. If $z^V_k$ are
-# the logits of the state and $z^A_{a,k}$ those of the actions,
+# They are nearly independent, and each can be switched off. Only distributions change two of the
+# others. With distributions, dueling happens in the logits, atom by atom. If $z^V_k$ are the
+# logits of the state and $z^A_{a,k}$ those of the actions,
 #
 # $$
 # z_{a,k} = z^V_k + z^A_{a,k} - \frac1N \sum_{a'} z^A_{a',k} .
 # $$ (dueling-logits)
 #
-# And with distributions, the greedy action of a double target is that of the larger mean.
+# And in double Q-learning, the next action is the one with the largest mean.
 
 
 # %% tags=["export"]
@@ -555,9 +578,9 @@ class RainbowNetwork(nn.Module):
         num_actions: Number of actions N.
         num_atoms: Number of atoms K; 1 for values without a distribution.
         hidden: Width of the hidden layers.
-        dueling: Whether a state's value and its actions' advantages are apart.
+        dueling: Whether a state's value and its actions' advantages are separate.
         noisy: Whether the last two layers are noisy.
-        sigma: What the deviations of noisy layers start with.
+        sigma: As in ``NoisyLinear``.
 
     Attributes:
         noise_sizes: How many random numbers each noisy layer needs.
@@ -606,10 +629,10 @@ class RainbowNetwork(nn.Module):
 
 
 # %% [markdown]
-# A network of your own may return probabilities, as {doc}`contracts` demands of it. Their
-# logarithms are logits too, since a softmax undoes the logarithm. A small number keeps the
-# logarithm of zero away; it also takes away a little of the gradient there, so logits are better
-# where you have them.
+# A network of your own may return probabilities, as {doc}`contracts` asks for. Their logarithms
+# are logits too, since a softmax undoes the logarithm. A small number is added to avoid the
+# logarithm of zero. It also makes the gradient smaller where a probability is tiny, so use logits
+# if you have them.
 
 
 # %% tags=["export"]
@@ -636,9 +659,9 @@ class LogitsOf(nn.Module):
 
 # %% [markdown]
 # The policy acts by the means of its distributions. Its noise is that of the layers, followed by
-# that of ε-greedy ({doc}`dqn`): a fresh network that only listens to its own noise tries too little,
-# so our settings begin with blind actions and end them after 2000 steps. One noise of the layers
-# may last for several steps, which [will matter](#a-noise-that-lasts).
+# that of ε-greedy ({doc}`dqn`). An untrained network with the noise of its layers alone explores
+# too little, so our settings begin with blind actions and end them after 2000 steps. The layers
+# may keep one noise for several steps, which [will matter](#a-noise-that-lasts).
 
 
 # %% tags=["export"]
@@ -648,11 +671,11 @@ class RainbowPolicy(Policy):
     Args:
         network: Module from observations and noise to logits, ``RainbowNetwork`` or one
             with its attributes.
-        actions: The chance of blind actions.
+        actions: The rule for choosing by values, ``EpsilonGreedy``.
         value_min: First of the evenly spaced atoms.
         value_max: Last of them.
         hold: Steps that one noise of the layers lasts.
-        recipe: As ``Policy`` has it.
+        recipe: As in ``Policy``.
 
     Attributes:
         noise_size: How many random numbers the layers need for a row.
@@ -742,9 +765,9 @@ def make_rainbow_policy(
         num_atoms: Atoms of a distribution; 1 for values alone.
         value_min: First of the atoms.
         value_max: Last of them.
-        dueling: Whether a state's value and its actions' advantages are apart.
+        dueling: Whether a state's value and its actions' advantages are separate.
         noisy: Whether the last two layers are noisy.
-        sigma: What the deviations of noisy layers start with.
+        sigma: As in ``NoisyLinear``.
         hold: Steps that one noise of the layers lasts.
     """
     box, discrete = as_space(observation_space), as_space(action_space)
@@ -777,8 +800,8 @@ def make_rainbow_policy(
 # %% [markdown]
 # ### The error of a batch
 #
-# Now everything meets in one function. For a window with reward $r$, discount $\gamma'$ and next
-# state $s'$, with the newer network $\theta$ and the older one $\bar\theta$,
+# Now everything meets in one function. Take a window with reward $r$, discount $\gamma'$ and next
+# state $s'$, the network in training $\theta$ and the older one $\bar\theta$. Then
 #
 # $$
 # a^* = \operatorname*{argmax}_a Q_\theta(s', a) , \qquad
@@ -787,8 +810,8 @@ def make_rainbow_policy(
 # $$ (rainbow-target)
 #
 # There are three passes through noisy layers, and each draws a noise of its own. If choosing and
-# judging shared one, what the noise flatters would be chosen *and* overrated, which is what double
-# Q-learning is there to prevent.
+# judging shared one noise, an action that the noise favours would be chosen *and* overrated.
+# Double Q-learning is there to prevent just that.
 
 
 # %% tags=["export"]
@@ -800,26 +823,26 @@ def rainbow_error(
     generator: torch.Generator,
     double: bool = True,
 ) -> QError:
-    """Compare distributions with their targets, or values if there is one atom only.
+    """Compare distributions with their targets, or values if there is only one atom.
 
     Args:
         policy: The policy in training.
         target_policy: Its older copy.
         batch: Windows of steps, as the buffer returned them.
-        generator: Where the noise of the layers comes from.
+        generator: The source of the layers' noise.
         double: Whether the policy in training chooses the next action.
     """
     own, choosing, judging = draw_noise(policy, 3, generator)
     with torch.no_grad():
-        # The older network says what returns follow each action, and the newer one, or
-        # itself, which action that is.
+        # The older network gives the returns that follow each action. The network in
+        # training chooses the action, or the older one itself without ``double``.
         following = target_policy.network(batch.next_obs, judging)
         next_q = target_policy.mean(following)
         chooser = policy(batch.next_obs, choosing) if double else next_q
         best = chooser.argmax(-1)
     taken = of_action(policy.network(batch.obs, own), batch.action)
 
-    # Without distributions it is the error of DQN.
+    # Without distributions this is the error of DQN.
     if not policy.distributional:
         best_q = next_q.gather(-1, best.unsqueeze(-1))
         aim = q_target(batch.reward, batch.discount, best_q)
@@ -827,8 +850,8 @@ def rainbow_error(
         loss = smooth_l1_loss(q, aim, reduction="none")
         return QError(loss, (aim - q).detach(), q.detach())
 
-    # What follows is moved and shared out, {eq}`rainbow-target`. The error is also the
-    # priority: it is what there is to learn.
+    # The returns that follow are moved and projected, {eq}`rainbow-target`. The error
+    # is also the priority, because it says how much there is to learn.
     prob = of_action(following, best).softmax(-1)
     bounds = policy.value_min, policy.value_max
     aim = project_distribution(prob, batch.reward, batch.discount, *bounds)
@@ -843,7 +866,7 @@ def of_action(logit: Tensor, action: Tensor) -> Tensor:
 
 
 def draw_noise(policy: Any, passes: int, generator: torch.Generator) -> list[Any]:
-    """Return the noise of some passes, 0.0 each without noisy layers."""
+    """Return the noise of some passes, each 0.0 without noisy layers."""
     if not policy.noise_size:
         return [0.0] * passes
     noise = factorised_noise(1, passes, policy.noise_size, generator)[0]
@@ -851,7 +874,7 @@ def draw_noise(policy: Any, passes: int, generator: torch.Generator) -> list[Any
 
 
 # %% [markdown]
-# The agent is DQN with this error; its loop, its buffer and its target network stay as they are.
+# The agent is DQN with this error. Its loop, its buffer and its target network stay as they are.
 # The rest is settings.
 
 
@@ -875,14 +898,14 @@ class Rainbow(DQN):
 @checked
 @dataclass(frozen=True)
 class RainbowConfig(DQNConfig):
-    """Settings of Rainbow: those of DQN, with other defaults, and some of its own.
+    """Settings of Rainbow: those of DQN with other defaults, and some of its own.
 
     Attributes:
         num_atoms: Atoms of a distribution; 1 for values alone.
         value_min: First of the atoms.
         value_max: Last of them.
         noisy: Whether the last two layers are noisy.
-        sigma: What the deviations of noisy layers start with.
+        sigma: Deviations of noisy layers at the start, times the root of their inputs.
         hold: Steps that one noise of the layers lasts.
     """
 
@@ -904,8 +927,8 @@ class RainbowConfig(DQNConfig):
     hold: Count = 1
 
 
-# Settings with which the agent has learned, by environment. What an entry leaves out is
-# the default.
+# Settings with which the agent has learned, by environment. For what an entry leaves
+# out, the default holds.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
     "MountainCar-v0": {"value_min": -100.0, "value_max": 0.0, "sigma": 0.5, "hold": 20},
@@ -1049,11 +1072,11 @@ assert shares[20] > 5 * shares[200], "few are good enough"
 # ### Trap: a network that cannot unlearn
 #
 # The error needs the logarithm of a probability, and the logarithm of zero is minus infinity. A
-# popular way out is to hold the probability above a small number, as
+# popular remedy is to clamp the probability, to hold it above a small number, as
 # [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/c51.py#L230)
 # does: `pmf.clamp(1e-5, 1 - 1e-5).log()`. Where it is held, the gradient is zero. So a network
-# that is sure, and wrong, stays wrong. Here it has put nearly all of its mass on the last of three
-# atoms, and the first is right.
+# that is sure, and wrong, stays wrong. Here it puts nearly all probability on the last of three
+# atoms, but the first is right. We print the gradient of the last logit.
 
 # %%
 right = torch.tensor([[1.0, 0.0, 0.0]])
@@ -1070,8 +1093,9 @@ for sure in (5.0, 10.0, 15.0):
     print(line)
 
 # %% [markdown]
-# The right gradient is almost 1. Adding a small number instead loses part of it. `log_softmax`
-# computes the logarithm from logits and loses nothing.
+# The right gradient is almost 1. Clamping loses all of it once the network is sure enough, and
+# adding a small number loses a part. `log_softmax` computes the logarithm from logits and loses
+# nothing.
 
 # %% tags=["claims"]
 assert line == ("logit   15, gradient:  held 0.000  plus 1e-6 0.234  log_softmax 1.000")
@@ -1079,16 +1103,17 @@ assert line == ("logit   15, gradient:  held 0.000  plus 1e-6 0.234  log_softmax
 # %% [markdown]
 # ### Trap: a piece that lands on an atom
 #
-# The usual form of the projection rounds down and up, gives $u - y$ to the lower atom and $y - l$
-# to the upper one. On an atom both are the same number, both shares are zero, and the mass is
-# gone: the target of a terminated step with a round reward says nothing at all. It was found
-# and found again ({doc}`/docs/errata`). In the form of this page the upper neighbour is always
-# the *next* atom, so there is no such case.
+# The usual form of the projection rounds the place $y$ of a piece, in spacings, down to $l$ and
+# up to $u$. The lower atom gets the share $u - y$ and the upper one $y - l$. If $y$ is exactly on
+# an atom, then $l = u = y$, both shares are zero, and the mass is gone. Then the target of a
+# terminated step whose reward is an atom is zero everywhere. This bug has been found several
+# times ({doc}`/docs/errata`). Here the upper neighbour is always the *next* atom, so it cannot
+# happen.
 
 
 # %%
 def rounded(prob, place):
-    """Share out pieces between the rounded numbers, as many programs once did."""
+    """Divide pieces between the rounded numbers, as many programs once did."""
     lower, upper = place.floor().long(), place.ceil().long()
     result = torch.zeros_like(prob)
     result.scatter_add_(1, lower, prob * (upper - place))
@@ -1107,9 +1132,10 @@ assert rounded(before, place).sum() == 0
 # ### Trap: noise that is factorised by name only
 #
 # [CleanRL's Rainbow](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L134-L148)
-# says "factorized" and draws each weight's noise by itself. Nothing breaks: it is the paper's
-# other kind of noise, with the deviations of this kind at the start, and the biases' divided by the
-# root of the *outputs*. The rank of the noise tells the two apart.
+# says "factorized" but draws the noise of each weight independently. It still works, because
+# independent noise is the paper's other kind. But the deviations start as those of factorised
+# noise, and those of the biases are divided by the root of the *outputs*. The rank of the noise
+# matrix tells the two kinds apart.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -1136,7 +1162,7 @@ assert torch.linalg.matrix_rank(noise) == 8
 # | chooser and judge | noise of their own | [their own](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L462-L463) | [their own](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/rainbow.py#L97-L100) | [one key for both](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/full_rainbow/full_rainbow_agent.py#L220-L223) | no noise | [their own](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L855-L856) |
 
 # %% [markdown]
-# The code was read at the linked commits.
+# We read the code at the linked commits.
 #
 # ## On the best device
 
@@ -1151,11 +1177,11 @@ print(f"on {device.type}:", policy.act(torch.zeros(5, 2, device=device), noise).
 # %% [markdown]
 # ## Summary
 #
-# - A distribution of returns obeys a Bellman equation: move it by reward and discount, share it
-#   out to the atoms. Mass and, inside the support, mean are kept.
-# - The error is a KL divergence, its gradient $q - \hat q$, as long as logarithms come from logits.
-# - Noisy layers learn where to explore. Their noise is an argument; factorised noise comes out of
-#   the sum, so that each row can have its own.
+# - A distribution of returns obeys a Bellman equation: move it by reward and discount, project it
+#   on the atoms. This keeps the mass and, inside the support, the mean.
+# - The error is a KL divergence with the gradient $q - \hat q$; its logarithms come from logits.
+# - Noisy layers learn where to explore. Their noise is an argument. If it is factorised, each row
+#   of a batch can cheaply have its own.
 # - How long a noise lasts decides whether it explores at all.
 # - Rainbow is DQN with six switches. Try what a part is worth on your task.
 #
@@ -1182,8 +1208,8 @@ assert torch.allclose(ended[[3, 4]], torch.tensor([0.75, 0.25], dtype=torch.floa
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function projects. It runs, and for many batches it is right. Two lines are wrong: with one
-# of them mass disappears, with the other a mean is off. Repair it.
+# This function should project, but two mistakes are in it. With one of them, pieces land in the
+# wrong place or even beyond the last atom. With the other, mass disappears. Fix both.
 
 
 # %%
@@ -1204,7 +1230,7 @@ from literate_rl.agents import grade
 
 
 def targets(seed):
-    """Return three random targets, one of them behind a termination."""
+    """Return three random targets, one of them after a termination."""
     generator = torch.Generator().manual_seed(seed)
     prob = torch.rand(3, 6, generator=generator).softmax(-1)
     reward = torch.tensor([seed % 3, 0.5, 1.3])
@@ -1222,7 +1248,7 @@ def answer(prob, reward, discount, value_min, value_max):
     atoms = torch.linspace(value_min, value_max, num_atoms, dtype=prob.dtype)
     value = (reward[:, None] + discount[:, None] * atoms).clamp(value_min, value_max)
     place = (value - value_min) / spacing
-    # The next atom, also for what lies on one; the last one has no next.
+    # The next atom, even if the piece lies on one; the last atom has no next.
     lower = place.floor().long().clamp(max=num_atoms - 2)
     upper = lower + 1
     result = torch.zeros_like(prob)
@@ -1235,11 +1261,13 @@ grade(answer, project_distribution, *map(targets, range(3)))
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# How many atoms are enough? Take the bridge of the first picture with a chance of falling of 0.1.
-# The mean of its distribution is right for any number of atoms, but the fewer there are, the
-# more the projection blurs. `bridge_with(number)` returns atoms and probabilities. Which of 6, 11,
-# 31, 61 and 121 is the smallest number for which the chance of a return between −15 and 10,
-# which never happens, comes out below 0.05? Guess first.
+# How many atoms are enough? Take the bridge of the first picture, where the hiker falls with
+# probability 0.1. The mean of its distribution is right for any number of atoms, but the fewer
+# there are, the more the projection blurs it. `bridge_with(number)` returns atoms and
+# probabilities.
+#
+# A return between −15 and 10 never happens. Which of 6, 11, 31, 61 and 121 is the smallest number
+# of atoms that gives it a probability below 0.05? Guess first.
 
 
 # %%
@@ -1281,8 +1309,8 @@ def answer():
         points, prob = bridge_with(number)
         return prob[(points > -15) & (points < 10)].sum()
 
-    # A piece is blurred at each step by up to a spacing to both sides, and with few atoms a
-    # spacing is wide.
+    # Each projection blurs a piece by up to one spacing to both sides. With few atoms
+    # a spacing is wide.
     return next(n for n in (6, 11, 31, 61, 121) if never(n) < 0.05)
 
 

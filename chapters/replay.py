@@ -11,8 +11,8 @@
 #
 # **What is worth remembering, and how often should it be seen again?** After this chapter you can
 # keep the last million steps of many environments, cut windows of several steps out of them, and
-# draw those more often that still surprise. It takes about 35 minutes. You need to know steps and
-# the flags `terminated` and `truncated` ({doc}`agents`) and $n$-step returns ({doc}`advantages`).
+# more often draw the steps that still surprise. It takes about 35 minutes. You need to know the
+# flags `terminated` and `truncated` ({doc}`agents`) and $n$-step returns ({doc}`advantages`).
 
 # %% tags=["export", "hide-input"]
 """Replay: rings of steps, windows in them, and priorities in a tree of sums."""
@@ -45,17 +45,21 @@ __all__ = ["Batch", "ReplayBuffer", "Rings", "SumTree", "importance_weights"]
 # %% [markdown]
 # ## One good step among two thousand
 #
-# PPO and its relatives use a step a few times and throw it away. An agent that learns the value
-# $Q(s, a)$ of an action may learn from any step, however old and whichever policy took it
-# ({doc}`dqn`). So it can keep its steps and see them again: **experience replay**
-# {cite:p}`lin1992`. Then there is a choice to make, again and again: which of them?
+# PPO and its relatives use a step a few times and throw it away. Other agents learn $Q(s, a)$,
+# the value of taking the action $a$ in the state $s$. They may learn from any step, however old
+# it is and whatever policy took it; the next chapter, {doc}`dqn`, says why. So they can keep
+# their steps and learn from them again: **experience replay** {cite:p}`lin1992`. Each batch then
+# poses the same question: which steps?
 #
-# Think of a cliff with a narrow path of ten states. In each state one of two actions is right. The
-# other ends the episode, and nothing is paid. The tenth right action in a row pays 1. Somebody has
-# tried all $2^{10}$ sequences of actions, and the memory holds every step of them. Only one step of
-# 2046 has paid anything. Now we learn $Q$ from the memory, in batches of 32 steps. On the left all
-# steps are drawn alike; on the right those are preferred whose TD error was large when they were
-# last seen. Drag the slider to see what has been learned about the right action of each state.
+# Think of a cliff with a narrow path of ten states. In each state one of two actions is right.
+# The other ends the episode and pays nothing. The tenth right action in a row pays 1. Somebody
+# has tried all $2^{10}$ sequences of actions, and the memory holds every step of them. Of these
+# 2046 steps only one has paid anything.
+#
+# Now we learn $Q$ from the memory, in batches of 32 steps. On the left all steps are drawn alike,
+# that is, uniformly. On the right a step is drawn more often the larger its TD error was when it
+# was last seen. Drag the slider to see what has been learned about the right action of each
+# state.
 
 # %% tags=["hide-input"]
 from itertools import product
@@ -158,9 +162,9 @@ dial("What is learned from a memory", frame, {"updates": times}, start=(2880,))
 
 # %% [markdown]
 # The dashed line is the truth. **Notice** how the value creeps back along the path: a state can
-# learn only from a next state that has learned. Drawn alike, the one step that paid is seen once in
-# 2046 draws. By surprise, each step is looked at once, and after that nearly all draws go to
-# where there is still something to learn.
+# learn only from a next state that has learned. Drawn alike, the one step that paid is seen once
+# in 2046 draws on average. Drawn by surprise, a step that teaches nothing is seen about once.
+# After that nearly all draws go to steps from which there is still something to learn.
 
 # %%
 needed = {}
@@ -171,9 +175,9 @@ for name, alpha, budget in (("alike", 0.0, 60_000), ("by surprise", 0.6, 12_000)
     print(f"{name}: {sorted(needed[name])} updates")
 
 # %% [markdown]
-# Over ten shuffled memories, preference brings the error below 0.03 with a fifth of the updates
-# at most, comparing memory by memory. That is the best case for it: rewards are rare
-# and nothing is random. We come back to the price.
+# For each of ten shuffled memories, drawing by surprise brings the error below 0.03 with at most
+# a fifth of the updates. This is the best case for it: rewards are rare and nothing is random. We
+# come back to the price.
 
 # %% tags=["claims"]
 ratio = np.divide(needed["alike"], needed["by surprise"])
@@ -188,33 +192,37 @@ assert all((np.diff(place) <= 0).all() for place in first.values()), "it creeps 
 # ## A ring for each environment
 #
 # A memory that is full forgets its oldest step. In an array this takes no copying: a *head* says
-# which row is written next, and from the last row it goes on to the first. Each environment
-# has such a ring of its own. So the step that came after another one stands in the next row, until
-# one of three ends comes: the episode ends, it is cut off, or no newer step is there yet.
+# which row is written next, and from the last row it goes on to the first. This is a **ring
+# buffer**, and each environment has one of its own. So the next row holds the step that came
+# next, unless the episode has terminated, was truncated, or no newer step is there yet.
 #
 # Why care about the next row? A target may look more than one step ahead. Start at step $t$ and
-# add up rewards, $n$ of them, fewer if an end comes first. Let $m$ be the number of steps that this
-# leaves:
+# add up $n$ rewards, or fewer if one of those three ends comes first. With
+# $\mathrm{done} = 1$ at a step that is terminated or truncated, the number of steps is
 #
 # $$
 # m = \min \, \{ k \ge 1 : k = n \text{ or } \mathrm{done}_{t+k-1}
 #     \text{ or step } t + k - 1 \text{ is the newest} \} .
 # $$ (replay-window)
 #
-# From this **window** comes a target with the discounted sum of its rewards, and a value at its end:
+# These $m$ steps are a **window**. Its target is the discounted sum of its rewards, plus the
+# value of the state at its end:
 #
 # $$
 # \sum_{k=0}^{m-1} \gamma^k r_{t+k}
 #     + \gamma^m \, (1 - \mathrm{te}_{t+m-1}) \max_a Q(s'_{t+m-1}, a) .
 # $$ (replay-target)
 #
-# It is the $n$-step return {eq}`n-step-return` with the best action's value for a critic. (Its
-# rewards were earned by older policies, and nothing corrects for that; {doc}`dqn` says why it is done all
-# the same.) Three things are easy to get wrong here. The power of $\gamma$ is that of the steps which
-# are really there. A truncated window keeps its value. And the state at the end is the true
-# successor, which is why a step stores it: the next row belongs to another episode already.
+# It is the $n$-step return {eq}`n-step-return` with the best action's value as the critic. (Its
+# rewards were earned by older policies, and nothing corrects for that; {doc}`dqn` says why people
+# do it all the same.)
 #
-# Below is a ring of ten rows. The head has been around, so the oldest step, 4, stands behind the newest, 13.
+# Three things are easy to get wrong here. The power of $\gamma$ is $m$, the number of steps that
+# are really there. A truncated window keeps the value at its end. And the state at the end is the
+# true successor $s'$. A step has to store it, because the next row may belong to another episode.
+#
+# Below is a ring of ten rows. The head has wrapped around, so the oldest step, 4, comes right
+# after the newest, 13.
 
 # %% tags=["hide-input"]
 from literate_rl.replay import Rings
@@ -276,15 +284,17 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** that every step can be a start, those before an end too: their windows are shorter,
-# and that is all. And the window of step 9 runs on in the first row, as if there were no seam.
+# **Notice** that every step can be a start. A window that meets an end is only shorter. And the
+# window of step 9 continues in the first row, as if the array had no end.
 #
 # ## Line by line: rings and windows
 #
-# All rings lie in one array for each field, row by row, and a row has one place for each environment.
-# So *one step later* is always the same distance further on, as many places as there are environments,
-# and the seam is a remainder. The arrays take the shape and the dtype of the first rollout. So a
-# picture stays bytes; as float32 it would need four times the memory.
+# Each field is one array for all rings, row by row, and a row has one place for each environment.
+# So *one step later* is always the same distance further on: as many places as there are
+# environments. The wrap from the last row to the first is a remainder of a division.
+#
+# The arrays take the shape and the dtype of the first rollout. So an image stays bytes; as
+# float32 it would need four times the memory.
 
 
 # %% tags=["export"]
@@ -295,12 +305,12 @@ class Rings:
     """The last steps of some environments, one ring for each.
 
     Args:
-        capacity: Steps that it holds at most, all environments together; what does not
-            divide among them is left out.
+        capacity: The most steps it holds, over all environments; each gets an equal
+            share, rounded down.
 
     Attributes:
-        fields: An array for each of ``STORED``, with time first and then environments,
-            both as one dimension of ``places``.
+        fields: An array for each of ``STORED``; time and environments, in this order,
+            are flattened into one dimension of ``places``.
         head: The row that is written next, for each environment.
         count: Steps that are stored, for each environment.
     """
@@ -341,14 +351,14 @@ class Rings:
         elif form != self.form:
             raise ValueError(f"rollout must be like the first, {self.form}, got {form}")
 
-        # Steps that did not happen are left out, so each ring counts its own. Of a
-        # rollout longer than the ring only the last steps stay.
+        # Steps that did not happen are left out, so each ring counts its own. If a
+        # rollout is longer than the ring, only its last steps stay.
         real = rollout.real.cpu().numpy()
         number = real.cumsum(0)
         total = number[-1]
         step, env = np.nonzero(real & (number > total - self.length))
 
-        # The first new step goes to the head's row, the others behind it.
+        # The first new step goes to the head's row, the others to the rows after it.
         row = (self.head[env] + number[step, env] - 1) % self.length
         place: NDArray[np.int64] = row * self.num_envs + env
         for name, x in arrays.items():
@@ -373,10 +383,10 @@ class Rings:
         """Look ahead from some places.
 
         Returns:
-            The summed rewards, the place of the last step, and what the value behind it
-            counts.
+            The discounted sum of the rewards, the place of the last step, and the
+            factor by which the value after it counts.
         """
-        # The places of n steps, one row for each; the seam is a remainder.
+        # The places of n steps, one row for each; the remainder wraps them around.
         ahead = np.arange(num_steps)[:, None]
         places = (place + self.num_envs * ahead) % self.places
 
@@ -390,8 +400,8 @@ class Rings:
         inside[1:] = ~np.logical_or.accumulate(last[:-1])
         m = inside.sum(0)
 
-        # The two parts of the target {eq}`replay-target`. Behind the end anything may
-        # stand, even what is not a number, so it is not multiplied by zero.
+        # The two parts of the target {eq}`replay-target`. After the end there may be
+        # anything, even NaN, which times zero is still NaN; so it is masked.
         reward = np.where(inside, self.fields["reward"][places], 0.0)
         total = (float(gamma) ** ahead * reward).sum(0)
         ending = m - 1, np.arange(len(place))
@@ -402,7 +412,7 @@ class Rings:
         """Draw places of steps, all alike and with replacement."""
         stored = int(self.count.sum())
         chosen = torch.randint(stored, (number,), generator=generator).numpy()
-        # Number the steps ring by ring: which ring holds the chosen one, in which row?
+        # Number the steps ring by ring. Which ring holds the chosen one, in which row?
         ends = self.count.cumsum()
         env = np.searchsorted(ends, chosen, side="right")
         row = chosen - (ends - self.count)[env]
@@ -411,11 +421,13 @@ class Rings:
 
 
 # %% [markdown]
-# Two moments deserve a word. *Phantom rows*: an environment that resets in the next step makes one
-# row for each episode in which nothing happened ({doc}`agents`). It is not stored, so two rings may
-# hold different numbers of steps. *Cuts*: when a run is saved, its environments are reset, and so
-# the step behind the newest one will belong to another episode. `cut` says so. A run that goes on
-# and a run that is resumed do the same, and end with the same bits.
+# Two special cases remain. The first are *phantom rows*: an environment that spends a step on its
+# reset makes one row for each episode in which nothing happened ({doc}`agents`). Such a row is
+# not stored, so two rings may hold different numbers of steps.
+#
+# The second are *cuts*. When a run is saved, its environments are reset, so the step after the
+# newest one will belong to another episode. `cut` marks that. A run that continues and a run that
+# is resumed from the file then see the same steps, and their results are identical.
 
 # %% [markdown]
 # ## Draw by surprise
@@ -428,14 +440,14 @@ class Rings:
 # P_i = \frac{u_i^{\alpha_u}}{\sum_k u_k^{\alpha_u}} .
 # $$ (replay-preference)
 #
-# With $\alpha_u = 0$ all steps are alike. With $\alpha_u = 1$ a step that surprises twice as much is
-# drawn twice as often. In between, 0.5 or 0.6 as a rule, an old priority that is no longer
-# right does less harm. We call $u_i^{\alpha_u}$ the **mass** of a step.
+# With $\alpha_u = 0$ all steps are alike. With $\alpha_u = 1$ a step with twice the TD error is
+# drawn twice as often. With a value in between, usually 0.5 or 0.6, an old priority that is no
+# longer right does less harm. We call $u_i^{\alpha_u}$ the **mass** of a step.
 #
-# How does one draw by mass? Lay the masses side by side in a row, put a mark somewhere on it by
-# chance, and take the step that it falls on. The ends of the masses in the row are cumulative sums, and
-# a binary search finds the place. But each batch changes some masses, and then all sums behind
-# them change. With a million steps that is a million additions for a batch of 32.
+# How does one draw by mass? Lay the masses side by side in a row, put a mark on it at random, and
+# take the step that it falls on. In the row each mass ends at a cumulative sum, and a binary
+# search finds the one that the mark falls on. But each batch changes some masses, and with them
+# all later sums. With a million steps that is a million additions for a batch of 32.
 #
 # A **sum tree** adds up groups, then groups of groups, and so on,
 #
@@ -443,17 +455,21 @@ class Rings:
 # S^{(l)}_g = \sum_{j=0}^{b-1} S^{(l+1)}_{g b + j} ,
 # $$ (replay-sums)
 #
-# where $S^{(l)}_g$ is sum number $g$ of level $l$, the lowest level are the masses, and $b$ is the
-# size of a group. Changing a mass changes one sum in each level. And a mark $x$ finds its way from the top: in each
-# level it falls on one member $j$ of a group, and below it is counted from where that member begins:
+# where $S^{(l)}_g$ is sum number $g$ of level $l$, and $b$ is the size of a group. The lowest
+# level holds the masses. Changing a mass changes one sum in each level above it.
+#
+# A mark finds its mass from the top down. Let $S_0, \dots, S_{b-1}$ be the members of one group
+# and $x$ the distance of the mark from the start of the group. The mark falls on one member $j$,
+# and on the level below, $x$ is measured from where that member begins:
 #
 # $$
 # S_0 + \dots + S_{j-1} \le x < S_0 + \dots + S_j , \qquad
 # x \leftarrow x - (S_0 + \dots + S_{j-1}) .
 # $$ (replay-walk)
 #
-# Touch a leaf. Its priority changes its own width and the sums above it, nothing else.
-# The dashed mark stays where it is. The numbers come from the code below.
+# In the picture, choose a leaf (one mass) and its mass, which is its priority at $\alpha_u = 1$.
+# Only the leaf and the sums above it change. The row is always drawn at the same length, and the
+# dashed mark stays at the same share of it. The numbers come from the code below.
 
 # %% tags=["hide-input"]
 from literate_rl.replay import SumTree
@@ -508,11 +524,13 @@ dial(
 # %% [markdown]
 # ## Line by line: the tree
 #
-# Most code has pairs for groups, and walks for one mark after the other. Here the marks of a whole
-# batch walk together, one NumPy call for all. Then the number of levels is what costs, and
-# groups of 16 need a quarter of them. And why go up to a single sum? To add up a few thousand
-# numbers takes no longer than to walk down one more level. So our tree ends in a **root** of at
-# most 4096 sums, one large group that all marks share.
+# Most implementations group in pairs and find one mark after the other. Here the marks of a whole
+# batch walk down together, with the same few NumPy calls for all. The time then depends on the
+# number of levels, and groups of 16 need a quarter of the levels that pairs need.
+#
+# And why go up to a single sum? Adding up a few thousand numbers takes no longer than walking
+# down one more level. So our tree ends in a **root** of at most 4096 sums, one large group that
+# all marks share.
 
 
 # %% tags=["export"]
@@ -522,7 +540,7 @@ class SumTree:
     Args:
         capacity: Number of masses, all zero at first.
         branching: Members of a group.
-        root: Members that the last group, the root, may have.
+        root: The most members that the top group, the root, may have.
 
     Attributes:
         levels: Groups ``(groups, members)``: the root, which is one group, and so on
@@ -538,8 +556,8 @@ class SumTree:
     ) -> None:
         self.branching = branching
         self.levels: list[NDArray[np.float64]] = []
-        # From the masses up, until what is left may be the root. The last group of a
-        # level is filled up with zeros.
+        # From the masses up, until a level is small enough to be the root. The last
+        # group of a level is filled up with zeros.
         size: int = capacity
         while size > root:
             size = -(-size // branching)
@@ -548,7 +566,7 @@ class SumTree:
 
     @property
     def mass(self) -> NDArray[np.float64]:
-        """The masses, as a view, with some zeros behind the last."""
+        """The masses, as a view, with some zeros after the last."""
         return self.levels[-1].reshape(-1)
 
     @property
@@ -559,9 +577,9 @@ class SumTree:
     @checked
     def update(self, index: Int[np.ndarray, "N"], mass: Float[np.ndarray, "N"]) -> None:
         """Change some masses; where an index comes twice, the last one counts."""
-        # From the masses up to the root, every group that has changed is added up anew
-        # {eq}`replay-sums`. (To add the difference instead would save little and let
-        # the sums drift.)
+        # From the masses up to the root, every group that has changed is added up again
+        # {eq}`replay-sums`. (Adding only the difference would save little and let
+        # rounding errors build up in the sums.)
         sums: Any = mass
         for level in self.levels[:0:-1]:
             level.reshape(-1)[index] = sums
@@ -573,7 +591,7 @@ class SumTree:
     def find(self, mark: Float[np.ndarray, "N"]) -> NDArray[Any]:
         """Return which mass each mark falls on, from 0 to ``total``."""
         # In the root all marks look at the same ends, so one binary search will do.
-        # Rounding may put a mark at the very end; it belongs before it.
+        # Rounding may put a mark at the very end, where no mass is; move it just below.
         ends = self.levels[0][0].cumsum()
         mark = np.minimum(mark, np.nextafter(ends[-1], 0.0))
         index: NDArray[Any] = ends.searchsorted(mark, side="right")
@@ -594,13 +612,13 @@ class SumTree:
 
 # %% [markdown]
 # A mass of zero has no width. So a place where no step is stored yet is never drawn, not even
-# when rounding pushes a mark over the end of a group.
+# when rounding pushes a mark past the end of a group.
 #
 # ## When is no tree needed?
 #
-# A tree whose root holds all masses is no tree but a plain cumulative sum. When is that enough? Here
-# is the time to draw a batch of 64 and give it new priorities, for memories of many sizes, as
-# `make bench` measured it ({doc}`/docs/results` has the table, with two other forms).
+# A tree whose root holds all masses is no tree but a plain cumulative sum. When is that enough?
+# Here is the time to draw a batch of 64 and give it new priorities, for memories of many sizes,
+# as `make bench` measured it ({doc}`/docs/results` has the table, with two other forms).
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two logarithmic axes. The time of a cumulative sum rises from about 40 to several thousand microseconds between a thousand and a million entries; that of a tree of pairs rises slowly from about 100 to 400; that of SumTree stays near 60"}}
 from pathlib import Path
@@ -626,11 +644,12 @@ axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** where the lines cross. Up to 4000 steps the plain sum is the quickest; at
-# 64,000 it takes more than three times as long as `SumTree`, at a million more than thirty times.
-# Beside a tree of pairs it holds out up to some 50,000, which is a whole training on CartPole. And the larger
-# the batch, the longer it holds out, because one sum serves all draws: with 1024 draws from 50,000
-# steps plain sum and `SumTree` take about the same time.
+# **Notice** where the lines cross. Up to 4000 steps the plain sum is the fastest. At 64,000 it
+# takes more than three times as long as `SumTree`, and at a million more than thirty times. It
+# stays ahead of a tree of pairs up to some 50,000, which is a whole training run on CartPole.
+#
+# With a larger batch the plain sum is enough for longer, because one sum serves all draws. With
+# 1024 draws from 50,000 steps it takes about the same time as `SumTree`.
 
 # %% tags=["claims"]
 plain, pairs, ours = (
@@ -648,23 +667,26 @@ assert 0.7 < sums / tree < 1.4, "about the same time"
 # %% [markdown]
 # ## What a preference does to a mean
 #
-# A step with a large error is drawn often. Is that only faster, or also different? Take the
-# smallest task there is: one state, one action, and a lottery that pays 10 with probability 0.1
-# and else nothing. Its value is 1, the mean. A value $q$ that learns from draws comes to rest where
-# steps up and down cancel. With $\alpha_u = 1$ that is where
-# $0.1\, (10 - q) \cdot (10 - q) = 0.9\, q \cdot q$, because an error counts once as a step and once
-# more as a preference. So $q = 2.5$. The learner believes in a lottery that is two and a half times as
-# good as it is, however long it learns.
+# A step with a large error is drawn often. Does the agent only learn faster, or does it also
+# learn something else? Take the smallest task there is: one state, one action, and a lottery that
+# pays 10 with probability 0.1 and otherwise nothing. Its value is the mean, 1.
 #
-# **Importance weights** undo that. A step that is drawn $N P_i$ times as often as among $N$
-# equals counts that much less,
+# An estimate $q$ that learns from draws settles where the updates up and down cancel. With
+# $\alpha_u = 1$ that is where $0.1\, (10 - q) \cdot (10 - q) = 0.9\, q \cdot q$: each error
+# counts twice, once as the size of the update and once as the frequency of the draw. So $q =
+# 2.5$. However long the agent learns, it takes the lottery for two and a half times as good as it
+# is.
+#
+# **Importance weights** undo that. A uniform draw gives each of $N$ steps the probability $1 /
+# N$. A step that is drawn $N P_i$ times as often as that counts that much less,
 #
 # $$
 # w_i = \frac{(N P_i)^{-\beta_w}}{\max_k \, (N P_k)^{-\beta_w}} ,
 # $$ (replay-weight)
 #
-# where the maximum is over the batch: weights only ever make steps smaller, never larger. With
-# $\beta_w = 1$ a weighted mean over draws is a mean over the memory, up to that common factor.
+# where the maximum is over the batch, so that weights make updates smaller, never larger. With
+# $\beta_w = 1$ a weighted mean over draws is, on average, the mean over the memory, up to the
+# common factor of the maximum.
 
 
 # %% tags=["export"]
@@ -675,14 +697,14 @@ def importance_weights(
     """Return the weights that undo a preference, the largest of them 1.
 
     Args:
-        probability: The chance that each of these entries had in one draw.
+        probability: The probability of each of these entries in one draw.
         count: Number of entries in the memory.
         beta: How far the preference is undone; 1 is fully.
 
     Source: Schaul et al. 2016, section 3.4.
     """
-    # Here is {eq}`replay-weight`. An entry without a chance cannot have been drawn, and
-    # its infinite weight shows here.
+    # Here is {eq}`replay-weight`. An entry of probability zero cannot have been drawn;
+    # its infinite weight would give it away here.
     weight = (count * probability) ** -beta
     weight = weight / weight.max()
     check_finite(weight, probability=probability)
@@ -690,17 +712,18 @@ def importance_weights(
 
 
 # %% [markdown]
-# Then why not always 1? Because weights take back much of what the preference was for: the step that
-# surprised most makes the smallest step. Early on, everything is biased anyway: the targets are
-# guesses and the policy changes. The bias matters at the end, when the values are meant to settle. So
-# $\beta_w$ starts low, at 0.4 or so, and goes up to 1 in a straight line over the training.
+# Then why not always use $\beta_w = 1$? Because the weights take back much of what the priorities
+# were for: the step that surprised most gets the smallest weight. Early on, everything is biased
+# anyway, because the targets are guesses and the policy changes. The bias matters at the end,
+# when the values should settle. So $\beta_w$ usually starts at about 0.4 and rises linearly to 1
+# over the training.
 #
 # ## Line by line: the buffer
 #
-# `ReplayBuffer` puts the parts together: rings, windows, and a tree if there is a preference. One
-# detail is new. A batch of $B$ could have $B$ marks anywhere. Instead the row is cut into $B$ equal
-# pieces and each gets one mark. Every step keeps its expected number of draws, but the
-# batch varies less.
+# `ReplayBuffer` puts the parts together: rings, windows, and a tree if $\alpha_u > 0$. One detail
+# is new. The $B$ marks of a batch are not independent: the row of masses is cut into $B$ equal
+# pieces, and each piece gets one mark. This is **stratified sampling**. Every step keeps its
+# expected number of draws, but batches vary less.
 
 
 # %% tags=["export"]
@@ -712,7 +735,7 @@ class Batch(NamedTuple):
         action: What it did, ``(N, *)``.
         reward: Discounted sum of the window's rewards.
         next_obs: Where its last step led, ``(N, *)``.
-        discount: What the value of ``next_obs`` counts: a power of gamma, or 0 where
+        discount: The factor on the value of ``next_obs``: a power of gamma, or 0 where
             the window ended in a termination.
         weight: Importance weight; 1 without a preference.
         place: Where in the buffer it began, for ``ReplayBuffer.update``.
@@ -735,7 +758,7 @@ class ReplayBuffer:
     """The last steps of some environments, drawn alike or by priority.
 
     Args:
-        capacity: Steps that it holds at most, all environments together.
+        capacity: The most steps it holds, over all environments.
         alpha: How strongly large priorities are preferred; 0 is not at all.
 
     Attributes:
@@ -780,8 +803,8 @@ class ReplayBuffer:
 
         Args:
             batch_size: Number of windows.
-            generator: Where the chance comes from.
-            num_steps: Steps of a window that meets no end.
+            generator: The source of randomness.
+            num_steps: The length of a window that meets no end.
             gamma: Discount of each step.
             beta: How far the weights undo the preference; 1 is fully.
         """
@@ -800,7 +823,7 @@ class ReplayBuffer:
             probability = torch.from_numpy(self.tree.mass[place] / total)
             weight = importance_weights(probability, len(self), beta).numpy()
 
-        # From each place look ahead; observation and action are those of the start.
+        # Look ahead from each place; observation and action are those of the start.
         reward, last, discount = self.rings.window(place, num_steps, gamma)
         fields = self.rings.fields
         numbers = [x.astype(fields["reward"].dtype) for x in (reward, discount, weight)]
@@ -816,7 +839,7 @@ class ReplayBuffer:
 
     @checked
     def update(self, place: Int[Tensor, "N"], priority: Float[Tensor, "N"]) -> None:
-        """Give steps new priorities, such as TD errors, whose sign does not count.
+        """Give steps new priorities, such as TD errors; their sign does not matter.
 
         Without a preference nothing happens.
         """
@@ -826,7 +849,7 @@ class ReplayBuffer:
         words = f"place must be below {self.rings.places}, got {place.tolist()}"
         check_that(inside.all(), words)
         check_finite(priority, priority=priority)
-        # What is right today may be wrong tomorrow, so no priority is quite zero.
+        # A step without error today may have one tomorrow, so no priority is quite 0.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()
         self.largest = max(self.largest, float(size.max()))
         self.tree.update(place.cpu().numpy(), size**self.alpha)
@@ -874,14 +897,16 @@ class ReplayBuffer:
 
 # %% [markdown]
 # The tensors of `state_dict` are the buffer's own memory, not copies, and a checkpoint writes
-# them to the file piece by piece ({doc}`workshop/runs`). So saving a buffer of ten gigabytes needs no
-# ten gigabytes more.
+# them to the file piece by piece ({doc}`workshop/runs`). So saving a buffer of ten gigabytes does
+# not need another ten gigabytes of memory.
 #
 # ## See it: a lottery
 #
-# Here is the lottery, drawn by priority with $\alpha_u = 0.6$, and what the value comes to for some
-# $\beta_w$. The same balance as above gives the lines: the preference's power is $\alpha_u$ and the
-# weights take $\alpha_u \beta_w$ of it away, so $q = 10 / (1 + 9^{1 / (1 + \alpha_u (1 - \beta_w))})$.
+# Here is the lottery, drawn by priority with $\alpha_u = 0.6$, and the value that is learned for
+# some $\beta_w$. The balance of updates up and down predicts it. Now the error counts once as the
+# size of the update, with the power $\alpha_u$ in the draw and with $-\alpha_u \beta_w$ in the
+# weight. So $0.1\, (10 - q)^c = 0.9\, q^c$ with $c = 1 + \alpha_u (1 - \beta_w)$, which gives
+# $q = 10 / (1 + 9^{1 / c})$.
 
 # %%
 tickets = 1000
@@ -898,7 +923,7 @@ def value_of_lottery(beta, alpha=0.6, num_batches=2000):
     for _ in range(num_batches):
         batch = buffer.sample(32, generator, beta=beta)
         error = batch.reward - value
-        # Once all tickets have an honest priority, it follows the value.
+        # All tickets get the priority that belongs to the current value.
         value += 0.02 * (batch.weight * error).mean().item()
         buffer.update(torch.arange(tickets), lottery.reward[:, 0] - value)
         values.append(value)
@@ -912,9 +937,9 @@ for beta, value, line in zip(betas, found, expected, strict=True):
     print(f"β = {beta:.2f}: value {value:.2f}, by the balance {line:.2f}")
 
 # %% [markdown]
-# **Notice** that only $\beta_w = 1$ learns the truth, 1. Where a target is random, the steps with
-# large errors are those with luck, good or bad, and not those that can teach something: the noise
-# never becomes less. On the cliff nothing was random, and that is why the preference could shine.
+# **Notice** that only $\beta_w = 1$ learns the truth, 1. Where a target is random, a large error
+# may be nothing but luck, good or bad, and no amount of learning makes it smaller. On the cliff
+# nothing was random, and that is why drawing by surprise did so well there.
 
 # %% tags=["claims"]
 assert np.allclose(found, expected, atol=0.06), "the balance is right"
@@ -928,8 +953,9 @@ assert abs(10 / (1 + 9**0.5) - 2.5) < 1e-12, "two and a half times"
 # ### Trap: the last steps are never a start
 #
 # A popular way to make windows is a queue of the last $n$ steps: when it is full, its first step
-# is stored with the sum of all rewards; when an episode ends, the queue is emptied. Here is what it
-# stores, for two episodes of six steps.
+# is stored as a start, with the sum of all $n$ rewards; when an episode ends, the queue is
+# emptied. Here are the first and last steps of the windows that it stores, for two episodes of
+# six steps.
 
 # %%
 from collections import deque
@@ -952,10 +978,12 @@ print("first episode terminated:", *windows_of_a_queue(ends))
 print("first episode cut off:   ", *windows_of_a_queue([False] * 12))
 
 # %% [markdown]
-# Steps 4 and 5 are never a start. But they are the ones whose rewards are surest, the last moves before the
-# fall, and nothing is learned about their actions. In the second line a time limit has ended the
-# first episode. The queue has not heard of it, because it is told about terminations only, and so
-# it mixes two episodes in the windows 4 to 6 and 5 to 7. CleanRL's Rainbow has
+# In the first line steps 4 and 5 are never a start, so nothing is learned about their actions.
+# But these are the last moves before the fall, the ones whose outcome is known best.
+#
+# In the second line a time limit has ended the first episode. The queue is told about
+# terminations only, so it does not notice, and the windows 4 to 6 and 5 to 7 mix two episodes.
+# CleanRL's Rainbow has
 # [both](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L305-L330).
 
 # %% tags=["claims"]
@@ -973,10 +1001,10 @@ assert list(last) == [2, 3, 4, 5, 5, 5, 8, 9, 10, 11, 11, 11], "none of it here"
 # %% [markdown]
 # ### Trap: the next observation is in the next row
 #
-# An observation of one step is the next observation of the step before. So why store both? It
-# halves the memory, and Stable-Baselines3 offers
-# [it](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L311-L312).
-# Take CartPole with a limit of 20 steps, and compare.
+# The observation of a step is the next observation of the step before it. So why store both?
+# Storing one halves the memory, and Stable-Baselines3 offers
+# [that](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L311-L312).
+# Take CartPole with a limit of 20 steps, and compare the two.
 
 # %%
 import gymnasium as gym
@@ -994,9 +1022,10 @@ print(f"of {wrong.numel()} next rows {wrong.sum()} hold another state;")
 print(f"at {(wrong & cut_off).sum()} of these the target asks for its value")
 
 # %% [markdown]
-# At a termination no harm is done, because no value is asked for. At a cut the value of a fresh
-# start counts as the future of an old episode. Stable-Baselines3 refuses the option
-# together with its own treatment of time limits. Where the caller treats them, as in CleanRL's
+# At a termination no harm is done, because the target uses no value. At a truncation the value of
+# a fresh start is taken for the future of the old episode. Stable-Baselines3 does not allow the
+# option together with its own treatment of time limits. Where the caller treats them, as in
+# CleanRL's
 # [DQN for Atari](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/dqn_atari.py#L174-L211),
 # the true successor is passed to the buffer and lost there.
 
@@ -1007,8 +1036,9 @@ assert torch.equal(wrong, (played.terminated | played.truncated)[:-1])
 # %% [markdown]
 # ### Trap: weights that reach the wrong steps
 #
-# A loss of shape `(B,)` times weights of shape `(B, 1)` is a table `(B, B)`: every weight meets every
-# loss. Its mean is the product of the two means, so no step is weighted at all.
+# A loss of shape `(N,)` times weights of shape `(N, 1)` is a table of shape `(N, N)`: every
+# weight meets every loss. Its mean is the product of the two means, so no step is weighted at
+# all.
 
 # %%
 loss, weight = torch.tensor([1.0, 4.0]), torch.tensor([1.0, 0.25])
@@ -1019,8 +1049,8 @@ print("in a row:", (loss * weight).mean().item())
 # Nothing fails, and learning works a little worse. Machin's Rainbow
 # [does it](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L303-L308),
 # and a widely read tutorial did for years
-# ([reported](https://github.com/Curt-Park/rainbow-is-all-you-need/issues/79)). Here all of a batch's
-# numbers have the shape `(N,)`.
+# ([reported](https://github.com/Curt-Park/rainbow-is-all-you-need/issues/79)). Here all of a
+# batch's numbers have the shape `(N,)`.
 
 # %% tags=["claims"]
 assert (loss * weight[:, None]).mean() == loss.mean() * weight.mean()
@@ -1031,16 +1061,17 @@ assert (loss * weight).mean() != loss.mean() * weight.mean()
 #
 # | choice | this chapter | [CleanRL, Rainbow](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L266-L370) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L847-L954) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/buffer/prio.py#L11-L113) | [Dopamine, JAX](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/replay_memory/accumulator.py#L44-L187) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L234-L434) |
 # |---|---|---|---|---|---|---|
-# | windows are made | at the draw | when stored, by a [queue](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L305-L330) | at the draw | [at the draw](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L768-L808) | when stored, by a queue | when stored, [by episode](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L182-L189) |
+# | windows are made | when drawn | when stored, by a [queue](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L305-L330) | when drawn | [when drawn](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L768-L808) | when stored, by a queue | when stored, [by episode](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L182-L189) |
 # | last steps of an episode | start windows | never start one | start windows | start windows | only if it [terminates](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/replay_memory/accumulator.py#L174-L187) | start windows |
 # | window across a time limit | no | [yes](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L453) | no | no | no | no |
 # | power of $\gamma$ | the true number of steps | [$n$](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L478-L479) | the [true number](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L926) | the [true number](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L1212-L1221) | [$n$](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/dqn/dqn_agent.py#L365); shorter ones have ended | [$n$](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L248-L254), with the state after one step |
-# | priorities | $\alpha_u$ as you like | $\alpha_u = 0.5$ | none | as you like | [root of the loss](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L454-L466) | $\alpha_u = 0.6$ |
+# | priorities | any $\alpha_u$ | $\alpha_u = 0.5$ | none | any $\alpha_u$ | [root of the loss](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L454-L466) | $\alpha_u = 0.6$ |
 # | priority of a new step | largest so far | [largest so far](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L322) | – | [largest so far](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/buffer/prio.py#L46-L47) | [largest so far](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/dqn/dqn_agent.py#L640-L646) | the largest, raised to $\alpha_u$ [twice](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L302-L305) |
-# | $\beta_w$ | as the learner says | 0.4 [to 1](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L427-L430) | – | [set by hand](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/buffer/prio.py#L112-L113) | [always 0.5](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L426-L434) | 0.4, and 0.001 more [each draw](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L425-L427) |
+# | $\beta_w$ | set by the agent | 0.4 [to 1](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L427-L430) | – | [set by hand](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/buffer/prio.py#L112-L113) | [always 0.5](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L426-L434) | 0.4, plus 0.001 at [each draw](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L425-L427) |
 # | weights divided by | largest of the batch | [of the batch](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L353-L354) | – | [of the batch](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/buffer/prio.py#L106), or not | [of the batch](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L434) | [of the batch](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L424) |
 # | tree | a batch at a time, groups of 16, float64 | a number at a time, pairs, [float32](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L211-L239) | – | compiled by [Numba](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/utils/segtree.py#L95-L140), pairs, float64 | a batch at a time, pairs, float64, [differences](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/replay_memory/sum_tree.py#L64-L79) | [a batch at a time](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L177-L186), pairs, float64 |
 #
+<<<<<<< HEAD
 # Look at the first rows: code that makes windows when it stores loses some of them, and code that
 # makes them at the draw does not. We read the code at the linked commits. Dopamine chose its
 # $\beta_w$ by trying: a note beside it says that a constant 0.5 did better on four of five games
@@ -1049,6 +1080,16 @@ assert (loss * weight).mean() != loss.mean() * weight.mean()
 
 # %% [markdown]
 # ## On the best device
+=======
+# We read the code at the linked commits. Look at the first rows: a queue that makes windows
+# before it stores them loses some, and code that makes them when it draws does not.
+#
+# Dopamine chose its $\beta_w$ by experiment: a note beside it says that a constant 0.5 did better
+# on four of five games than the usual linear schedule.
+#
+# This book has another memory, {doc}`workshop/memory`, for longer stretches of an episode. It
+# divides by the largest weight in the whole memory, which a tree of sums does not know.
+>>>>>>> read2
 #
 # A memory of pictures is often larger than a GPU's. So steps stay in the main memory, and a batch
 # goes to the device where the network is.
@@ -1070,11 +1111,11 @@ assert {column.device.type for column in batch} == {device.type}
 # %% [markdown]
 # ## Summary
 #
-# - A ring for each environment: what came next is in the next row, until an end or the newest step.
+# - Each environment has a ring: what came next is in the next row, up to an end or the newest.
 # - A window has the true number of steps, the true power of $\gamma$ and the true successor.
-# - Priorities spend updates where something is left to learn. Noise looks the same to them.
-# - Sums of groups let a mark find its mass in a few looks; a few thousand masses need no tree.
-# - Importance weights make the mean that of the memory again; it matters most at the end.
+# - Priorities spend updates where something is left to learn, but noise looks the same to them.
+# - In a sum tree a mark finds its mass in a few steps; a few thousand masses need no tree.
+# - Importance weights remove the bias of the priorities, which matters most at the end.
 #
 # ## Exercises
 #
@@ -1097,7 +1138,7 @@ predict(
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function is meant to draw from a list of masses, as `SumTree.find` does, with sums of
+# This function should find the mass that a mark falls on, as `SumTree.find` does, with sums of
 # pairs. It runs, and with four masses it is right. Fix it for any number of masses.
 
 
@@ -1153,10 +1194,10 @@ grade(answer, find, *cases)
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# On the cliff nothing is random, so there the bias has nothing to do. Do weights help there or do they
-# cost? Guess first. `learn(alpha, seed, num_updates, beta)` returns the table after each batch, and
-# `error_of` its error. Return the $\beta_w$, 0 or 1, with the lower mean error after 2,560 updates,
-# over the seeds 1 to 10.
+# On the cliff nothing is random, so drawing by surprise causes no bias there. Do the weights help
+# or hurt? Guess first. `learn(alpha, seed, num_updates, beta)` returns the table after each
+# batch, and `error_of` its error. Return the $\beta_w$, 0 or 1, with the lower mean error after
+# 2,560 updates, over the seeds 1 to 10.
 
 
 # %%
@@ -1178,8 +1219,8 @@ grade(answer, better_beta, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # 0: the table learns each entry for itself, so the bias does no harm here, and
-    # weights make the steps that matter smaller.
+    # 0: nothing is random, so there is no bias to remove, and the weights make the
+    # updates that matter smaller.
     def mean_error(beta):
         runs = [learn(0.6, seed, 2560, beta) for seed in range(1, 11)]
         return np.mean([error_of(run)[-1] for run in runs])
@@ -1195,5 +1236,5 @@ assert answer() == 0.0, "weights cost here"
 # %% [markdown]
 # ## References
 #
-# Experience replay is from {cite:t}`lin1992`; DQN made it famous. Prioritised replay and the cliff
-# are from {cite:t}`schaul2016`.
+# Experience replay is from {cite:t}`lin1992`; DQN made it famous. Prioritised replay and the
+# cliff are from {cite:t}`schaul2016`.

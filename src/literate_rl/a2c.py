@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest d2f965d8692d8a94
+# Generated from chapters/a2c.py (edit there); digest 3c1c8222c2d8f571
 """A2C and A3C: one step on each rollout, and workers that send gradients."""
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def a2c_error(
         entropy: Its entropies.
         value: Values of the critic in training.
         adv: How much better than expected each action was. No gradient flows here.
-        target: Where the values are to go; no gradient either.
+        target: What the values should become; no gradient flows here either.
 
     Source: Mnih et al. 2016, section 4 and algorithm S3.
     """
@@ -103,20 +103,20 @@ class A2CConfig:
     """Settings of A2C. The defaults suit small tasks such as CartPole.
 
     Attributes:
-        seed: Decides all that is random in the run, once the policy has its weights.
+        seed: Seed of everything random in the run, except the policy's first weights.
         total_steps: Steps in the environments, all of them together.
         num_envs: Environments that are stepped together.
         num_steps: Steps of one rollout in each environment.
         learning_rate: Learning rate of RMSProp at the start.
-        anneal: Whether the learning rate falls to zero in a straight line.
-        decay: How much of RMSProp's mean square a step leaves.
+        anneal: Whether the learning rate falls linearly to zero.
+        decay: Share of RMSProp's mean square that is kept at each step.
         epsilon: What RMSProp adds to the root of the mean square.
         gamma: Discount.
         lambda_: Decay of the weights of longer returns in the advantage.
         entropy_weight: Weight of the entropy bonus.
         value_weight: Weight of the value loss.
         max_grad_norm: Norm above which a gradient is clipped.
-        reward_scale: Factor of the rewards that are learned from.
+        reward_scale: Factor by which rewards are multiplied before learning.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -138,15 +138,15 @@ class A2CConfig:
     checkpoint_interval: Count = 500
 
 
-# Settings with which the agent has learned, by environment. What an entry leaves out is
-# the default.
+# Settings with which the agent has learned, by environment. What an entry leaves out
+# has its default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"total_steps": 200_000, "decay": 0.999, "reward_scale": 0.1},
 }
 
 
 def a2c_settings(env: str) -> A2CConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
+    """Return the settings of an environment, or the defaults if it has none.
 
     Args:
         env: Id of the environment.
@@ -158,7 +158,7 @@ def a2c_gradient(
     policy: Any, batch: Rollout, config: A2CConfig
 ) -> tuple[tuple[Tensor, ...], dict[str, float]]:
     """Return the gradient of a policy's loss on a rollout, and the three terms."""
-    # What the critic says about the states, and about where the steps led.
+    # The critic's values of the states, and of the states that the steps led to.
     value = policy.value(batch.obs)
     with torch.no_grad():
         next_value = policy.value(batch.next_obs)
@@ -170,14 +170,14 @@ def a2c_gradient(
     # How likely the actions were, and how random the policy is.
     log_prob, entropy = policy.evaluate_actions(batch.obs, batch.action)
 
-    # Phantom rows, which some environments put behind each episode, teach nothing.
+    # Leave out rows that some environments add after an episode and that are no step.
     columns = (log_prob, entropy, value, adv, adv + value)
     loss = a2c_error(*(column[batch.real] for column in columns))
     # The total {eq}`a2c-loss`.
     total = loss.policy_loss + config.value_weight * loss.value_loss
     total = total - config.entropy_weight * loss.entropy_loss
 
-    # The gradient is returned. It is added to nothing.
+    # Return the gradient, without adding it to `parameter.grad`.
     parameters = list(policy.parameters())
     gradient = torch.autograd.grad(
         total, parameters, allow_unused=True, materialize_grads=True
@@ -201,14 +201,14 @@ class GradientLearner:
         )
 
     def learn(self, gradient: tuple[Tensor, ...], step: int) -> dict[str, float]:
-        """Take one step downhill; ``step`` is that of the run."""
-        # The learning rate falls in a straight line.
+        """Take one step downhill; ``step`` counts the steps of the run so far."""
+        # The learning rate falls linearly to zero.
         rate = self.config.learning_rate
         if self.config.anneal:
             rate *= max(0.0, 1 - step / self.config.total_steps)
         self.optimizer.param_groups[0]["lr"] = rate
 
-        # Assigned, not added. Then gradient clipping, and the step.
+        # Assign the gradient (adding would be wrong), clip it, and take the step.
         for parameter, part in zip(self.parameters, gradient, strict=True):
             parameter.grad = part
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
@@ -216,7 +216,7 @@ class GradientLearner:
         return {"charts/learning_rate": rate, "losses/grad_norm": norm.item()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimiser's state, the policy's weights aside."""
+        """Return the optimiser's state, without the policy's weights."""
         return {"optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -262,11 +262,11 @@ class A2C:
 
     def collect(self) -> Rollout:
         """Act for T steps with the policy as it is."""
-        # A run that is resumed starts with fresh environments. So that it is the same
-        # run, they are fresh at each checkpoint anyway.
+        # A resumed run starts with fresh environments. An uninterrupted run gets fresh
+        # ones at each checkpoint too, so that both runs are the same.
         if self.collector.obs is None or self.checkpoint_due:
             self.collector.reset(env_seed(self.config.seed, self.step))
-        # The noise of all steps is drawn at once, and each step takes its part.
+        # The noise of all steps is drawn at once; each step takes its share.
         num_steps, num_envs = self.config.num_steps, self.config.num_envs
         noise = self.policy.noise(num_steps, num_envs, self.generator)
         draws = iter(noise.to(self.device))
@@ -288,7 +288,7 @@ class A2C:
         return self.iteration % self.config.checkpoint_interval == 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
+        """Return what a resumed run needs, without the policy's weights."""
         return {
             "step": self.step,
             "iteration": self.iteration,
@@ -314,7 +314,7 @@ def check_copies(envs: VectorEnv[Any, Any, Any], config: A2CConfig) -> None:
 
 
 def returned(episode_return: Tensor) -> dict[str, float]:
-    """Return the mean return of the episodes that ended; that of none is NaN."""
+    """Return the mean return of the episodes that ended, NaN if none did."""
     return {"charts/episodic_return": episode_return.nanmean().item()}
 
 
@@ -328,8 +328,8 @@ def named(losses: dict[str, float]) -> dict[str, float]:
 class A3CConfig(TransportConfig, A2CConfig):
     """Settings of A3C: those of A2C, and where the workers are.
 
-    Each worker has ``num_envs`` environments. The default is two workers that take
-    turns, with one gradient under way each.
+    Each worker has ``num_envs`` environments. The default is two workers with one slot
+    each, so each has one gradient under way.
     """
 
     actors: Count = 2
@@ -342,7 +342,7 @@ def a3c_settings(env: str) -> A3CConfig:
 
 
 def gradient_layout(policy: Any, config: A2CConfig) -> np.dtype[np.void]:
-    """Describe the memory of a slot that a gradient comes back in.
+    """Describe the memory of a slot whose result is a gradient.
 
     Its ``result`` has the ``gradient`` by the names of the parameters, the returns of
     the episodes that ended (NaN where none did), the number of steps and the losses.
@@ -359,13 +359,13 @@ def gradient_layout(policy: Any, config: A2CConfig) -> np.dtype[np.void]:
 
 
 class GradientWorker:
-    """Acts for one rollout at a time and computes the gradient where it stands.
+    """Acts for one rollout at a time and computes the gradient itself.
 
     Args:
         make_envs: Function that makes its vector environment.
         policy: A policy on the CPU, which is copied.
         config: The settings.
-        seed: Decides the noise and the environments' random numbers.
+        seed: Seed of the noise and of the environments.
     """
 
     def __init__(
@@ -379,9 +379,9 @@ class GradientWorker:
 
     def work(self, weights: Weights, out: Any) -> None:
         """Act with these weights, and write the gradient to ``out``."""
-        # As an actor of IMPALA collects, so does this one.
+        # Collect a rollout, as an actor of IMPALA does.
         batch = self.actor.collect(weights, self.config.num_steps)
-        # What it sends is the gradient, and with it what the learner reports.
+        # Send the gradient, and with it what the learner reports.
         policy = self.actor.policy
         gradient, losses = a2c_gradient(policy, batch, self.config)
         for (name, _), part in zip(policy.named_parameters(), gradient, strict=True):
@@ -418,12 +418,12 @@ class A3C(RemoteLearner):
         transport: MakeTransport | None = None,
     ) -> None:
         super().__init__(policy, config, transport)
-        # Environments are made once here, to see how many there are.
+        # Make the environments once here, to check how many there are.
         envs = make_envs()
         check_copies(envs, config)
         envs.close()
         self.layout = gradient_layout(policy, config)
-        # The recipe of a worker: what is missing is the seed.
+        # How to make a worker; only its seed is missing.
         self.make_actor = partial(
             GradientWorker, make_envs, copy.deepcopy(policy).cpu(), config
         )
@@ -446,12 +446,13 @@ class ContractPolicy(nn.Module):
     """A policy made of an actor and a critic that keep their contract.
 
     It has the methods of ``Policy`` that learners, actors and evaluation use, but no
-    rows: the actor draws and judges its actions itself. Whatever the models draw, they
-    draw from a seed, so the results depend on nothing but the arguments.
+    rows: the actor draws and judges its actions itself. All random numbers of the
+    models come from a seed, so for given weights the results depend only on the
+    arguments.
 
     Args:
         actor: Called with its states by name, and with ``action`` to judge one. It
-            returns actions, log-probabilities, entropies and whatever else it likes. An
+            returns actions, log-probabilities, entropies and possibly more. An
             optional method ``mode`` returns greedy actions.
         critic: Called with its states by name; its first result is the values.
         observation_space: Where the names of the states come from; not flattened.
@@ -500,7 +501,7 @@ class ContractPolicy(nn.Module):
         return value.squeeze(-1)
 
     def to_env(self, action: Tensor) -> NDArray[Any]:
-        """Return actions as vector environments take them; only these are clipped."""
+        """Return actions for the vector environment, clipped to the box if any."""
         space: Any = self.action_space
         if isinstance(space, spaces.Discrete):
             names: NDArray[Any] = action.squeeze(-1).numpy() + space.start
@@ -510,7 +511,7 @@ class ContractPolicy(nn.Module):
 
 
 def greedy(actor: ByName, obs: Tensor) -> Tensor:
-    """Return what the method ``mode`` of an actor says, or else draw."""
+    """Return the actions of an actor's method ``mode``; without one, draw."""
     if not hasattr(actor.model, "mode"):
         action: Tensor = actor(obs)[0]
         return action
@@ -522,14 +523,14 @@ def greedy(actor: ByName, obs: Tensor) -> Tensor:
 
 @contextmanager
 def drawn_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's global generators for a while; then they go on as before."""
+    """Seed PyTorch's global generators inside a block; then restore them."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def checksum(*tensors: Tensor) -> int:
-    """Return a number that other tensors hardly ever have."""
+    """Return a number that is the same for the same tensors, rarely for others."""
     number = 0
     for tensor in tensors:
         number = crc32(tensor.numpy(force=True).tobytes(), number)
@@ -553,7 +554,7 @@ def make_contract_policy(
         critic: The critic.
     """
     observations, actions = as_space(observation_space), as_space(action_space)
-    # A checkpoint keeps the spaces and the weights. The models it knows by name only.
+    # A checkpoint keeps the spaces and the weights, but only the names of the models.
     recipe = {
         "observation_space": plain_space(observations),
         "action_space": plain_space(actions),

@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest a41974853fd28a90
+# Generated from chapters/contracts.py (edit there); digest e58032fc901e227a
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Result(NamedTuple):
     Attributes:
         row: Number of the rule about its shape.
         text: Name and dimensions, such as ``q_value[batch_size, action_num]``.
-        learns: Number of the rule that it has a gradient, empty if it has none.
+        learns: Number of the rule that it has a gradient; empty if there is none.
     """
 
     row: str
@@ -145,7 +145,7 @@ class Result(NamedTuple):
         return self.text.partition("[")[0]
 
     def shape_rule(self, index: int) -> Rule:
-        """Return the rule that the result, at its place, has its shape."""
+        """Return the rule that the result at this index has its shape."""
         dims = self.text.partition("[")[2].rstrip("]").split(", ")
 
         def check(probe: Probe) -> Iterator[Finding]:
@@ -250,7 +250,7 @@ def in_bounds(probe: Probe) -> Iterator[Finding]:
         slack = 1e-5 * (1 + np.abs(action))
         outside = (action < space.low - slack) | (action > space.high + slack)
         if outside.any():
-            # The first number of an action that leaves its own bounds.
+            # Report the first dimension of the action that leaves its bounds.
             at = tuple(np.argwhere(outside)[0][1:].tolist())
             column, place = action[(slice(None), *at)], ", ".join(map(str, at))
             low, high = space.low[at], space.high[at]
@@ -321,12 +321,13 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
     drawn = torch.cat([probe.draw(500, luck)[0] for luck in range(8)])
     if ((drawn < low) | (drawn > high)).any():
         return
-    # The mean of {eq}`unit-mass` over 20,000 points, and its standard error.
+    # Estimate the integral {eq}`unit-mass` from 20,000 points, with its standard error.
     generator = torch.Generator().manual_seed(0)
     share = torch.rand(40, 500, *low.shape, generator=generator).to(low)
     log_prob = [probe.call(500, low + (high - low) * x, row=0)[1] for x in share]
     density = torch.cat(log_prob).double().exp() * (high - low).double().prod()
     mass, error = density.mean().item(), density.std().item() / math.sqrt(20_000)
+    # An estimate that is too uncertain is no evidence.
     if error <= 0.1 and not abs(mass - 1) <= 0.02 + 5 * error:
         hint = "is the Jacobian there? was the action clamped?"
         yield Finding(expected, f"they integrate to {mass:.2f}", hint)
@@ -336,14 +337,14 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
 def scores_cancel(probe: Probe) -> Iterator[Finding]:
     """The mean gradient of the log-probability is zero."""
     expected = "the mean gradient of the log-probability must be zero"
-    # {eq}`score-zero` for each parameter, from samples.
     hint = "drawn from one distribution, judged by another"
+    # Estimate {eq}`score-zero` for each parameter, from samples.
     for scale in (1.0, 10.0, 100.0) if probe.num_actions else (1.0,):
         draws = [probe.draw(200, luck, scale)[:2] for luck in range(20)]
         ratio = excess([log_prob.mean() for _, log_prob in draws], probe.weights)
         actions = torch.cat([action for action, _ in draws])
         if (actions == actions[0]).all():
-            # Always the same: is it as likely as that?
+            # If every draw is the same action, it should be almost certain.
             luck = sum(log_prob.sum().item() for _, log_prob in draws)
             ratio = math.inf if probe.num_actions is None or luck < -25 else 0.0
         if not ratio <= 5:
@@ -482,7 +483,7 @@ class Role(NamedTuple):
     Attributes:
         action: ``""``, ``"action"`` or ``"action=None"``: what it takes besides states.
         results: What it returns, in order; more may follow.
-        own: The rules that not all roles have.
+        own: The rules beyond those that all roles have.
     """
 
     action: str
@@ -514,7 +515,7 @@ class Role(NamedTuple):
             keeps_inputs,
             same_in_both_modes,
         )
-        # Where a rule comes after "shapes", it comes after every one of them.
+        # A rule that comes after "shapes" comes after the shape of every result.
         every = {"shapes": tuple(x.name for x in self.results)}
         return tuple(
             one._replace(after=sum((every.get(x, (x,)) for x in one.after), ()))
@@ -543,7 +544,7 @@ PROBABILITIES = Role(
     (sums_to_one("M31", "action", "sum(action[i, :]) == 1"),),
 )
 
-# What an actor that draws returns, and what is asked of it.
+# What an actor that draws returns, and the rules for it.
 DRAWN = (
     Result("M47", "action[batch_size, ...]"),
     Result("M41", "action_log_prob[batch_size, 1]", "M44"),
@@ -637,20 +638,20 @@ class StateSpec(NamedTuple):
     dtypes: tuple[torch.dtype | None, ...]
 
     def named_for(self, model: Any) -> StateSpec:
-        """Call a lone state as the model's only argument is called."""
+        """Give a single state the name of the model's only argument."""
         required = [name for name in required_parameters(model) if name != "action"]
         lone = len(self.names) == len(required) == 1
         return self._replace(names=tuple(required)) if lone else self
 
     def rows(self, obs: Tensor) -> tuple[int, ...]:
         """Return the dimensions in front of an observation, such as (T, B)."""
-        # A lone picture may come as it is; everything else is a flat vector.
+        # A single picture may come unflattened; everything else is a flat vector.
         first = self.shapes[0]
         whole = len(self.shapes) == 1 and obs.shape[-len(first) :] == first
         return tuple(obs.shape[: -len(first) if whole else -1])
 
     def split(self, obs: Tensor) -> dict[str, Tensor]:
-        """Cut observations into their states, without a copy where no dtype changes."""
+        """Split observations into their states; copy only where the dtype changes."""
         lead, sizes = self.rows(obs), [math.prod(shape) for shape in self.shapes]
         pieces = obs.reshape(*lead, sum(sizes)).split(sizes, -1)
         columns = zip(self.names, pieces, self.shapes, self.dtypes, strict=True)
@@ -666,7 +667,7 @@ def state_spec(observation_space: spaces.Space[Any]) -> StateSpec:
 
     A ``Dict`` has a state for each key, a ``Tuple`` has ``state_0``, ``state_1`` and so
     on, and anything else is one state called ``state``. Integers, such as the bytes of
-    a picture, stay integers. What is no box is flattened as Gymnasium does it.
+    a picture, stay integers. A space that is not a ``Box`` is flattened by Gymnasium.
     """
     parts: dict[str, spaces.Space[Any]] = {"state": observation_space}
     if isinstance(observation_space, spaces.Dict):
@@ -687,17 +688,17 @@ def state_spec(observation_space: spaces.Space[Any]) -> StateSpec:
 
 
 class ByName(nn.Module):
-    """A model of a user, called with its states by name.
+    """A user's model, called with its states by name.
 
     Args:
         model: The model, wrapped or not.
-        spec: What the states are called. A lone state takes the name of the model's
-            only argument.
+        spec: What the states are called. A single state takes the name of the
+            model's only argument.
     """
 
     def __init__(self, model: Any, spec: StateSpec) -> None:
         super().__init__()
-        unwrapped(model)  # refuses what is no module
+        unwrapped(model)  # refuses anything that is not a module
         self.spec = spec.named_for(model)
         self.fixed: dict[str, Any] = {}
         if isinstance(model, partial):
@@ -711,7 +712,7 @@ class ByName(nn.Module):
             obs: Observations ``(*B, size)``.
             given: Further arguments, such as ``action``, with the same ``*B`` in front.
         """
-        # All leading dimensions become one batch, and come back with the results.
+        # All leading dimensions become one batch; the results get them back.
         lead = self.spec.rows(obs)
         batch, device = math.prod(lead), device_of(self.model)
 
@@ -777,9 +778,9 @@ def check_model(
         critic: The critic, or a sequence of several.
         qnet: The Q network.
         env: An id, or a function that makes an environment, to take states from.
-        states: Instead of ``env`` example states by name: tensors with a row each.
-            Anything else is passed on as it is.
-        action_space: Belongs to ``states``.
+        states: Example states by name, if there is no ``env``: tensors with
+            a row for each state. A value that is not a tensor is passed on unchanged.
+        action_space: The action space, needed with ``states``.
         action_transform: Turns the first result of an actor that returns an action, and
             its states, into the action.
 
@@ -805,7 +806,7 @@ def check_model(
 
     broken = []
     for part, who, model in one_by_one(models):
-        # A lone state is called as the model calls it.
+        # A single state takes the name that the model has for it.
         named = states if env is None else spec.named_for(model).split(obs)
         role = pick_role(roles[part], model)
         transform = action_transform if part == "actor" else None
@@ -831,7 +832,7 @@ def look_around(env: Any) -> tuple[StateSpec, spaces.Space[Any], Tensor]:
     """Return the states' names, the action space and some observations."""
     with randomness_kept():
         made, seen = watch(env)
-    # Where somebody has flattened the observations, their names stand one level down.
+    # Where a wrapper has flattened the observations, the names are one level down.
     inner = made.env if isinstance(made, FlattenObservation) else made
     space = inner.observation_space
     if inner is made:
@@ -874,7 +875,7 @@ def squashed_log_prob(
     log_sigma: Float[Tensor, "*B A"],
     half_width: Float[Tensor, "A"],
 ) -> Float[Tensor, "*B"]:
-    """Return the log-density of the action whose value before the squash is u.
+    """Return the log-density of an action, given its value u before the squash.
 
     ``mu`` and ``log_sigma`` describe the Gaussian of ``u``, ``half_width`` the box.
 
@@ -882,14 +883,15 @@ def squashed_log_prob(
     """
     distance = (u - mu) * (-log_sigma).exp()
     gaussian = -(0.5 * distance.square() + log_sigma + 0.5 * math.log(2 * math.pi))
-    # The derivative of the squash: {eq}`stable-jacobian` and the width of the box.
+    # The logarithm of the squash's derivative: {eq}`stable-jacobian` plus $\log h$.
     jacobian = 2 * (math.log(2) - u - softplus(-2 * u)) + half_width.log()
-    # The density of the whole action is a product, {eq}`squashed-density`.
+    # The density of the whole action is a product, its logarithm a sum,
+    # {eq}`squashed-density`.
     return (gaussian - jacobian).sum(-1)
 
 
 class SquashedGaussianActor(nn.Module):
-    """Draws continuous actions inside of their box: for SAC, and for A2C and PPO.
+    """Draws continuous actions inside their box: for SAC, and for A2C and PPO.
 
     Args:
         state_dim: Numbers in a state.
@@ -908,7 +910,7 @@ class SquashedGaussianActor(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return actions, log-densities and entropies."""
         mu, log_sigma = self.net(state).chunk(2, -1)
-        # Between these bounds a standard deviation is neither zero nor absurd.
+        # Keep the standard deviation away from zero and from absurdly large numbers.
         log_sigma = log_sigma.clamp(-5.0, 2.0)
         describe = mu, log_sigma, self.box.half_width
 
@@ -950,7 +952,7 @@ class Stretch(nn.Module):
         return self.middle + self.half_width * u.tanh()
 
     def undo(self, action: Tensor) -> Tensor:
-        """Return what was squashed, as far as the digits of an action tell."""
+        """Return u, as precisely as the digits of the action allow."""
         x = (action.double() - self.middle) / self.half_width
         edge = 1 - torch.finfo(action.dtype).eps / 2
         x = x.clamp(-edge, edge)
@@ -979,7 +981,7 @@ class QNetwork(nn.Module):
 
 
 class DuelingQNetwork(nn.Module):
-    """Returns Q values as the value of the state and what each action adds to it."""
+    """Returns Q values: the value of the state plus an advantage for each action."""
 
     def __init__(self, state_dim: int, action_num: int, hidden: int = 64) -> None:
         super().__init__()
@@ -1011,7 +1013,7 @@ class CategoricalQNetwork(nn.Module):
 
 
 class DeterministicActor(nn.Module):
-    """Returns a continuous action inside of its box: for DDPG and its relatives."""
+    """Returns a continuous action inside its box: for DDPG and its relatives."""
 
     def __init__(self, state_dim: int, low: Any, high: Any, hidden: int = 64) -> None:
         super().__init__()

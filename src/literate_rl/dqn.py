@@ -1,5 +1,5 @@
-# Generated from chapters/dqn.py (edit there); digest baac0597fd81afba
-"""DQN: values of actions, learned from their own guess."""
+# Generated from chapters/dqn.py (edit there); digest 00a2f378f414b37a
+"""DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ __all__ = [
 
 
 class EpsilonGreedy:
-    """The action of the largest value, and now and then any; a row holds the values.
+    """The action of the largest value, now and then any action; rows hold the values.
 
     Args:
         num_actions: Number of actions N.
         start: What the environment calls the first action.
 
     Attributes:
-        epsilon: Chance of an action that is drawn blindly: one number, or one for each
-            environment.
+        epsilon: Probability of a blind action, one drawn uniformly: one number, or one
+            for each environment.
     """
 
     def __init__(self, num_actions: int, start: int = 0) -> None:
@@ -83,7 +83,7 @@ class EpsilonGreedy:
         # One coin for each environment and each step, and one action to go with it.
         explore = torch.rand(shape, generator=generator) < self.epsilon
         anything = torch.randint(self.num_actions, shape, generator=generator)
-        # What is infinitely better than it seems will be chosen, {eq}`epsilon-noise`.
+        # An infinite bonus makes sure that it is chosen, {eq}`epsilon-noise`.
         noise = torch.zeros(*shape, self.num_actions)
         bonus = torch.zeros(shape).masked_fill(explore, torch.inf)
         return noise.scatter_(-1, anything.unsqueeze(-1), bonus.unsqueeze(-1))
@@ -122,12 +122,12 @@ def q_target(
 ) -> Float[Tensor, "N"]:
     """Return the targets of Q-learning, without gradient.
 
-    ``discount`` is the factor of the next value: a power of gamma, 0 behind a
-    termination. There ``next_q`` may hold anything.
+    ``discount`` is the factor of the next value: a power of gamma, or 0 after a
+    termination, where ``next_q`` may hold anything.
 
     Source: Watkins 1989; Sutton and Barto, equation 6.8.
     """
-    # The best action by the same network that judges it, {eq}`q-target`.
+    # The network that chooses the best action also judges it, {eq}`q-target`.
     future = next_q.detach().amax(-1).masked_fill(discount == 0, 0.0)
     target = torch.addcmul(reward, discount, future)
     check_finite(target, reward=reward, discount=discount, next_q=future)
@@ -161,7 +161,7 @@ def dueling_q(
 
     Source: Wang et al. 2016, equation 9.
     """
-    # The mean goes over the actions, the last dimension: {eq}`dueling`.
+    # The mean is over the actions, the last dimension: {eq}`dueling`.
     return value + advantage - advantage.mean(-1, keepdim=True)
 
 
@@ -177,7 +177,7 @@ class QNetwork(nn.Sequential):
 def dueling_layer(num_actions: int) -> nn.Linear:
     """Return ``dueling_q`` as a layer, of a value and N advantages; it never learns."""
     layer = nn.Linear(num_actions + 1, num_actions, bias=False).requires_grad_(False)
-    # Row a of {eq}`dueling`: one for the value, and one minus the mean for advantages.
+    # Row a of {eq}`dueling`: 1 for the value, and for the advantages 1 at a, minus 1/N.
     layer.weight[:, 0] = 1.0
     layer.weight[:, 1:] = torch.eye(num_actions) - 1 / num_actions
     return layer
@@ -196,7 +196,7 @@ def make_q_policy(
         observation_space: A box of vectors, or what ``plain_space`` made of it.
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
-        dueling: Whether the network sees a state's value and advantages apart.
+        dueling: Whether the network separates a state's value from the advantages.
     """
     box, discrete = as_space(observation_space), as_space(action_space)
     if not isinstance(box, spaces.Box) or len(box.shape) != 1:
@@ -204,7 +204,7 @@ def make_q_policy(
     if not isinstance(discrete, spaces.Discrete):
         raise ValueError(f"action_space must be Discrete, got {discrete}")
     num_actions = int(discrete.n)
-    # Two hidden layers, and what they say: N values, or a value and N advantages.
+    # Two hidden layers, then the output: N values, or a value and N advantages.
     layers = [nn.Linear(box.shape[0], hidden), nn.ReLU()]
     layers += [nn.Linear(hidden, hidden), nn.ReLU()]
     layers += [nn.Linear(hidden, num_actions + dueling)]
@@ -225,8 +225,8 @@ class QError(NamedTuple):
 
     Attributes:
         loss: What is minimised.
-        td_error: By how much the targets are higher, without gradient. The buffer takes
-            its size for a priority.
+        td_error: Targets minus values, without gradient. Its size is the priority in
+            the buffer.
         value: The values themselves, without gradient.
     """
 
@@ -235,7 +235,7 @@ class QError(NamedTuple):
     value: Float[Tensor, "N"]
 
     def backward(self, weight: Float[Tensor, "N"]) -> None:
-        """Add the gradient of the weighted mean loss to the parameters'."""
+        """Add the gradient of the weighted mean loss to that of the parameters."""
         (self.loss * weight).mean().backward()
 
 
@@ -252,7 +252,7 @@ def q_error(
         policy: The policy in training; it returns values.
         target_policy: Its older copy.
         batch: Steps, as the buffer returned them.
-        generator: Not used here: these values have no noise.
+        generator: Not used here, because these values have no noise.
         double: Whether the policy in training chooses the next action.
     """
     with torch.no_grad():
@@ -262,16 +262,16 @@ def q_error(
             aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
         else:
             aim = q_target(batch.reward, batch.discount, next_q)
-    # What the action that was taken is worth so far.
+    # The current value of the action that was taken.
     q = policy(batch.obs).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
-    # Squared near zero, straight further out: {eq}`huber`.
+    # A parabola near zero, straight lines further out: {eq}`huber`.
     loss = smooth_l1_loss(q, aim, reduction="none")
     value = q.detach()
     return QError(loss, aim - value, value)
 
 
 class FusedQError(NamedTuple):
-    """A ``QError`` that knows its gradient, and on the way to what it was computed."""
+    """A ``QError`` with what is needed to compute its gradient by hand."""
 
     loss: Float[Tensor, "N"]
     td_error: Float[Tensor, "N"]
@@ -283,8 +283,8 @@ class FusedQError(NamedTuple):
     @torch.no_grad()
     def backward(self, weight: Float[Tensor, "N"]) -> None:
         """Set the gradient of the weighted mean loss."""
-        # The derivative of {eq}`huber` is the TD error, held to -1..1, at the actions
-        # that were taken, and zero at all others.
+        # The derivative of {eq}`huber` is the TD error, clipped to -1..1. It goes to
+        # the actions that were taken; the gradient of all others is zero.
         slope = self.td_error.clamp(-1.0, 1.0).mul_(weight).mul_(-1 / len(weight))
         row = torch.zeros_like(self.outputs[-1])
         row.scatter_(1, self.taken, slope.unsqueeze(1))
@@ -338,7 +338,7 @@ def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> Non
 
 
 def numbers_of(policy: nn.Module) -> list[Tensor]:
-    """Return a policy's parameters, and those of its buffers that can be averaged."""
+    """Return a policy's parameters, and those buffers that can be averaged."""
     tensors = [*policy.parameters(), *policy.buffers()]
     return [x.detach() for x in tensors if x.is_floating_point()]
 
@@ -419,12 +419,12 @@ class DQN:
     def prepare(self) -> None:
         """Set what changes from iteration to iteration."""
         config, step = self.config, self.step
-        # A run that is resumed starts with fresh environments. So that it is the same
-        # run, they are fresh at each checkpoint anyway, and the buffer is told.
+        # A run that is resumed starts with fresh environments. A run that continues
+        # must do the same, so each checkpoint resets them, and the buffer is told.
         if self.collector.obs is None or self.checkpoint_due:
             self.collector.reset(env_seed(config.seed, step))
             self.buffer.cut()
-        # The chance of a blind action, and the learning rate.
+        # The probability of a blind action, and the learning rate.
         self.epsilon = linear_schedule(
             config.epsilon_start, config.epsilon_end, config.epsilon_steps, step
         )
@@ -436,7 +436,7 @@ class DQN:
     def learn(self) -> QError:
         """Take one step of the optimiser on a batch from the buffer."""
         config = self.config
-        # 1. Remember: steps of any age, each the start of a window of n.
+        # 1. Draw steps of any age; each is the start of a window of n.
         batch = self.sample()
         # 2. How wrong are the values?
         error = self.error(self.policy, self.target_policy, batch, self.generator)
@@ -447,7 +447,7 @@ class DQN:
         clip_gradient(self.parameters, config.max_grad_norm)
         self.optimizer.step()
 
-        # 4. The buffer learns what was surprising.
+        # 4. The TD errors are the new priorities.
         if config.alpha > 0:
             self.buffer.update(batch.place, error.td_error)
         # 5. The target network follows: by a little each time, or all the way now and
@@ -458,7 +458,7 @@ class DQN:
         return QError(error.loss.detach(), error.td_error, error.value)
 
     def sample(self) -> Batch:
-        """Draw a batch with rewards as the loss wants them, on the policy's device."""
+        """Draw a batch with scaled rewards, on the policy's device."""
         config, beta = self.config, 1.0
         if config.alpha > 0:
             beta = linear_schedule(config.beta, 1.0, config.total_steps, self.step)
@@ -482,7 +482,7 @@ class DQN:
         names = ("losses/loss", "losses/td_error", "losses/q_value")
         return dict(zip(names, means, strict=True))
 
-    # What follows is for the loop around the learner, `fit`, and for checkpoints
+    # The rest is for checkpoints and for `fit`, the loop around the learner
     # ({doc}`workshop/runs`).
     @property
     def step(self) -> int:
@@ -495,7 +495,7 @@ class DQN:
         return self.iteration % self.config.checkpoint_interval == 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
+        """Return what a resumed run needs, except for the policy's weights."""
         return {
             "step": self.step,
             "iteration": self.iteration,
@@ -525,31 +525,32 @@ class DQNConfig:
     """Settings of DQN.
 
     Attributes:
-        seed: Decides all that is random in the run, once the policy has its weights.
+        seed: Decides all that is random in the run, except for the first weights.
         total_steps: Steps in the environments, all of them together.
         num_envs: Number of environments.
         double: Whether the network in training chooses the next action.
-        dueling: Whether the network sees a state's value and advantages apart.
+        dueling: Whether the network separates a state's value from the advantages.
         hidden: Width of the hidden layers.
-        num_steps: Rewards of a target before the value, n.
+        num_steps: Number n of rewards in a target before the value.
         gamma: Discount.
         learning_rate: Learning rate of Adam at the start.
-        anneal: Whether it falls to zero in a straight line.
+        anneal: Whether the learning rate falls linearly to zero.
         batch_size: Steps that one update learns from.
         train_interval: Steps in the environments between two updates.
         learning_starts: Steps before the first update.
         buffer_size: Steps that the buffer holds.
         target_interval: Updates between two moves of the target network.
         tau: How far it moves then; 1 is a copy.
-        epsilon_start: Chance of a blind action at first.
-        epsilon_end: That chance after ``epsilon_steps`` steps.
+        epsilon_start: Probability of a blind action at first.
+        epsilon_end: That probability after ``epsilon_steps`` steps.
         epsilon_steps: Steps in the environments until then.
         alpha: How strongly the buffer prefers large TD errors; 0 is not at all.
-        beta: How far weights undo that at first; they do fully at the end.
-        reward_scale: Factor of the rewards that are learned from.
+        beta: How far the importance weights undo that at the start; at the end they do
+            so fully.
+        reward_scale: Factor on the rewards in the targets.
         max_grad_norm: Bound of the gradient's norm.
         log_interval: Steps in the environments from one row of metrics to the next.
-            Learning rate and chance of a blind action change then.
+            The learning rate and the probability of a blind action change then.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -603,8 +604,8 @@ class DQNConfig:
         return max(1, self.log_interval // (self.rollout_len * self.num_envs))
 
 
-# Settings with which the agent has learned, by environment. What an entry leaves out is
-# the default.
+# Settings with which the agent has learned, by environment. For what an entry leaves
+# out, the default holds.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "total_steps": 50_000,

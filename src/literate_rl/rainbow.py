@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 0e2a761615da0ff3
+# Generated from chapters/rainbow.py (edit there); digest 4e5e123e9aace360
 """Rainbow: distributions of returns, noisy layers, and all six parts together."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def project_distribution_loop(
     value_min: float,
     value_max: float,
 ) -> Float[Tensor, "B K"]:
-    """Move distributions of returns and share them out to the atoms, to be read."""
+    """Move distributions of returns and project them on the atoms, in plain loops."""
     batch, num_atoms = prob.shape
     spacing = (value_max - value_min) / (num_atoms - 1)
     result = torch.zeros_like(prob)
@@ -79,14 +79,14 @@ def project_distribution(
     value_min: float,
     value_max: float,
 ) -> Float[Tensor, "B K"]:
-    """Move distributions of returns and share them out to the atoms, without gradient.
+    """Move distributions of returns and project them on the atoms, without gradient.
 
     Source: Bellemare, Dabney and Munos 2017, equation 7.
 
     Args:
         prob: Probabilities of the atoms at the states that the steps led to.
-        reward: What was paid on the way, discounted.
-        discount: What the return from there on counts; 0 where the episode terminated.
+        reward: Discounted sum of the rewards on the way.
+        discount: Factor on the return from there on; 0 where the episode terminated.
         value_min: First of the evenly spaced atoms.
         value_max: Last of them.
     """
@@ -110,7 +110,7 @@ def categorical_error(
         target: What the probabilities should be; a constant.
     """
     target = target.detach()
-    # What the target finds impossible adds nothing, however unlikely it is.
+    # Where the target is 0 nothing is added, even if the log-probability is -inf.
     expected = (target * log_prob.masked_fill(target == 0, 0.0)).sum(-1)
     # {eq}`categorical-error`; zero times the logarithm of zero is zero here.
     error: Tensor = torch.special.xlogy(target, target).sum(-1) - expected
@@ -124,7 +124,7 @@ def factorised_noise(
 ) -> Tensor:
     """Draw the noise of noisy layers, on the CPU."""
     normal = torch.randn(num_steps, num_rows, size, generator=generator)
-    # Signed roots, {eq}`factorised-noise`.
+    # The signed roots of {eq}`factorised-noise`.
     result: Tensor = normal.sign() * normal.abs().sqrt()
     return result
 
@@ -132,7 +132,7 @@ def factorised_noise(
 class NoisyLinear(nn.Module):
     """A linear layer whose weights are random, with deviations that are learned.
 
-    The noise is an argument: the layer is a function of it and keeps none.
+    The noise is an argument; the layer does not store any.
 
     Source: Fortunato et al. 2018, section 3, factorised noise.
 
@@ -146,9 +146,9 @@ class NoisyLinear(nn.Module):
     def __init__(self, inputs: Count, outputs: Count, sigma: NonNegative = 0.5) -> None:
         super().__init__()
         self.sizes = [inputs, outputs]
-        # The means: PyTorch's own start of a linear layer is that of {eq}`noisy-start`.
+        # The means: PyTorch initialises a linear layer as {eq}`noisy-start` says.
         self.mean = nn.Linear(inputs, outputs)
-        # The deviations are a layer too, with one number for all.
+        # The deviations are a layer too; all start with the same number.
         self.deviation = nn.Linear(inputs, outputs)
         for parameter in self.deviation.parameters():
             nn.init.constant_(parameter, sigma / math.sqrt(inputs))
@@ -161,7 +161,7 @@ class NoisyLinear(nn.Module):
     ) -> Float[Tensor, "*B outputs"]:
         """Return the outputs of inputs, with one noise for all or one for each row.
 
-        Noise 0.0 leaves the means.
+        With noise 0.0 the weights are their means.
         """
         if isinstance(noise, float):
             return linear(x, self.mean.weight, self.mean.bias)
@@ -172,7 +172,7 @@ class NoisyLinear(nn.Module):
             weight = torch.addcmul(self.mean.weight, self.deviation.weight, factor)
             bias = torch.addcmul(self.mean.bias, self.deviation.bias, out)
             return linear(x, weight, bias)
-        # One for each row: the product comes out of the sum, {eq}`noisy-layer`.
+        # One for each row: the factor is taken out of the sum, {eq}`noisy-layer`.
         return torch.addcmul(self.mean(x), out, self.deviation(into * x))
 
 
@@ -184,9 +184,9 @@ class RainbowNetwork(nn.Module):
         num_actions: Number of actions N.
         num_atoms: Number of atoms K; 1 for values without a distribution.
         hidden: Width of the hidden layers.
-        dueling: Whether a state's value and its actions' advantages are apart.
+        dueling: Whether a state's value and its actions' advantages are separate.
         noisy: Whether the last two layers are noisy.
-        sigma: What the deviations of noisy layers start with.
+        sigma: As in ``NoisyLinear``.
 
     Attributes:
         noise_sizes: How many random numbers each noisy layer needs.
@@ -261,11 +261,11 @@ class RainbowPolicy(Policy):
     Args:
         network: Module from observations and noise to logits, ``RainbowNetwork`` or one
             with its attributes.
-        actions: The chance of blind actions.
+        actions: The rule for choosing by values, ``EpsilonGreedy``.
         value_min: First of the evenly spaced atoms.
         value_max: Last of them.
         hold: Steps that one noise of the layers lasts.
-        recipe: As ``Policy`` has it.
+        recipe: As in ``Policy``.
 
     Attributes:
         noise_size: How many random numbers the layers need for a row.
@@ -354,9 +354,9 @@ def make_rainbow_policy(
         num_atoms: Atoms of a distribution; 1 for values alone.
         value_min: First of the atoms.
         value_max: Last of them.
-        dueling: Whether a state's value and its actions' advantages are apart.
+        dueling: Whether a state's value and its actions' advantages are separate.
         noisy: Whether the last two layers are noisy.
-        sigma: What the deviations of noisy layers start with.
+        sigma: As in ``NoisyLinear``.
         hold: Steps that one noise of the layers lasts.
     """
     box, discrete = as_space(observation_space), as_space(action_space)
@@ -394,26 +394,26 @@ def rainbow_error(
     generator: torch.Generator,
     double: bool = True,
 ) -> QError:
-    """Compare distributions with their targets, or values if there is one atom only.
+    """Compare distributions with their targets, or values if there is only one atom.
 
     Args:
         policy: The policy in training.
         target_policy: Its older copy.
         batch: Windows of steps, as the buffer returned them.
-        generator: Where the noise of the layers comes from.
+        generator: The source of the layers' noise.
         double: Whether the policy in training chooses the next action.
     """
     own, choosing, judging = draw_noise(policy, 3, generator)
     with torch.no_grad():
-        # The older network says what returns follow each action, and the newer one, or
-        # itself, which action that is.
+        # The older network gives the returns that follow each action. The network in
+        # training chooses the action, or the older one itself without ``double``.
         following = target_policy.network(batch.next_obs, judging)
         next_q = target_policy.mean(following)
         chooser = policy(batch.next_obs, choosing) if double else next_q
         best = chooser.argmax(-1)
     taken = of_action(policy.network(batch.obs, own), batch.action)
 
-    # Without distributions it is the error of DQN.
+    # Without distributions this is the error of DQN.
     if not policy.distributional:
         best_q = next_q.gather(-1, best.unsqueeze(-1))
         aim = q_target(batch.reward, batch.discount, best_q)
@@ -421,8 +421,8 @@ def rainbow_error(
         loss = smooth_l1_loss(q, aim, reduction="none")
         return QError(loss, (aim - q).detach(), q.detach())
 
-    # What follows is moved and shared out, {eq}`rainbow-target`. The error is also the
-    # priority: it is what there is to learn.
+    # The returns that follow are moved and projected, {eq}`rainbow-target`. The error
+    # is also the priority, because it says how much there is to learn.
     prob = of_action(following, best).softmax(-1)
     bounds = policy.value_min, policy.value_max
     aim = project_distribution(prob, batch.reward, batch.discount, *bounds)
@@ -437,7 +437,7 @@ def of_action(logit: Tensor, action: Tensor) -> Tensor:
 
 
 def draw_noise(policy: Any, passes: int, generator: torch.Generator) -> list[Any]:
-    """Return the noise of some passes, 0.0 each without noisy layers."""
+    """Return the noise of some passes, each 0.0 without noisy layers."""
     if not policy.noise_size:
         return [0.0] * passes
     noise = factorised_noise(1, passes, policy.noise_size, generator)[0]
@@ -463,14 +463,14 @@ class Rainbow(DQN):
 @checked
 @dataclass(frozen=True)
 class RainbowConfig(DQNConfig):
-    """Settings of Rainbow: those of DQN, with other defaults, and some of its own.
+    """Settings of Rainbow: those of DQN with other defaults, and some of its own.
 
     Attributes:
         num_atoms: Atoms of a distribution; 1 for values alone.
         value_min: First of the atoms.
         value_max: Last of them.
         noisy: Whether the last two layers are noisy.
-        sigma: What the deviations of noisy layers start with.
+        sigma: Deviations of noisy layers at the start, times the root of their inputs.
         hold: Steps that one noise of the layers lasts.
     """
 
@@ -492,8 +492,8 @@ class RainbowConfig(DQNConfig):
     hold: Count = 1
 
 
-# Settings with which the agent has learned, by environment. What an entry leaves out is
-# the default.
+# Settings with which the agent has learned, by environment. For what an entry leaves
+# out, the default holds.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
     "MountainCar-v0": {"value_min": -100.0, "value_max": 0.0, "sigma": 0.5, "hold": 20},

@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 54b10a50acc86637
+# Generated from chapters/replay.py (edit there); digest 16aa9b00924d0109
 """Replay: rings of steps, windows in them, and priorities in a tree of sums."""
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Rings:
     """The last steps of some environments, one ring for each.
 
     Args:
-        capacity: Steps that it holds at most, all environments together; what does not
-            divide among them is left out.
+        capacity: The most steps it holds, over all environments; each gets an equal
+            share, rounded down.
 
     Attributes:
-        fields: An array for each of ``STORED``, with time first and then environments,
-            both as one dimension of ``places``.
+        fields: An array for each of ``STORED``; time and environments, in this order,
+            are flattened into one dimension of ``places``.
         head: The row that is written next, for each environment.
         count: Steps that are stored, for each environment.
     """
@@ -80,14 +80,14 @@ class Rings:
         elif form != self.form:
             raise ValueError(f"rollout must be like the first, {self.form}, got {form}")
 
-        # Steps that did not happen are left out, so each ring counts its own. Of a
-        # rollout longer than the ring only the last steps stay.
+        # Steps that did not happen are left out, so each ring counts its own. If a
+        # rollout is longer than the ring, only its last steps stay.
         real = rollout.real.cpu().numpy()
         number = real.cumsum(0)
         total = number[-1]
         step, env = np.nonzero(real & (number > total - self.length))
 
-        # The first new step goes to the head's row, the others behind it.
+        # The first new step goes to the head's row, the others to the rows after it.
         row = (self.head[env] + number[step, env] - 1) % self.length
         place: NDArray[np.int64] = row * self.num_envs + env
         for name, x in arrays.items():
@@ -112,10 +112,10 @@ class Rings:
         """Look ahead from some places.
 
         Returns:
-            The summed rewards, the place of the last step, and what the value behind it
-            counts.
+            The discounted sum of the rewards, the place of the last step, and the
+            factor by which the value after it counts.
         """
-        # The places of n steps, one row for each; the seam is a remainder.
+        # The places of n steps, one row for each; the remainder wraps them around.
         ahead = np.arange(num_steps)[:, None]
         places = (place + self.num_envs * ahead) % self.places
 
@@ -129,8 +129,8 @@ class Rings:
         inside[1:] = ~np.logical_or.accumulate(last[:-1])
         m = inside.sum(0)
 
-        # The two parts of the target {eq}`replay-target`. Behind the end anything may
-        # stand, even what is not a number, so it is not multiplied by zero.
+        # The two parts of the target {eq}`replay-target`. After the end there may be
+        # anything, even NaN, which times zero is still NaN; so it is masked.
         reward = np.where(inside, self.fields["reward"][places], 0.0)
         total = (float(gamma) ** ahead * reward).sum(0)
         ending = m - 1, np.arange(len(place))
@@ -141,7 +141,7 @@ class Rings:
         """Draw places of steps, all alike and with replacement."""
         stored = int(self.count.sum())
         chosen = torch.randint(stored, (number,), generator=generator).numpy()
-        # Number the steps ring by ring: which ring holds the chosen one, in which row?
+        # Number the steps ring by ring. Which ring holds the chosen one, in which row?
         ends = self.count.cumsum()
         env = np.searchsorted(ends, chosen, side="right")
         row = chosen - (ends - self.count)[env]
@@ -155,7 +155,7 @@ class SumTree:
     Args:
         capacity: Number of masses, all zero at first.
         branching: Members of a group.
-        root: Members that the last group, the root, may have.
+        root: The most members that the top group, the root, may have.
 
     Attributes:
         levels: Groups ``(groups, members)``: the root, which is one group, and so on
@@ -171,8 +171,8 @@ class SumTree:
     ) -> None:
         self.branching = branching
         self.levels: list[NDArray[np.float64]] = []
-        # From the masses up, until what is left may be the root. The last group of a
-        # level is filled up with zeros.
+        # From the masses up, until a level is small enough to be the root. The last
+        # group of a level is filled up with zeros.
         size: int = capacity
         while size > root:
             size = -(-size // branching)
@@ -181,7 +181,7 @@ class SumTree:
 
     @property
     def mass(self) -> NDArray[np.float64]:
-        """The masses, as a view, with some zeros behind the last."""
+        """The masses, as a view, with some zeros after the last."""
         return self.levels[-1].reshape(-1)
 
     @property
@@ -192,9 +192,9 @@ class SumTree:
     @checked
     def update(self, index: Int[np.ndarray, "N"], mass: Float[np.ndarray, "N"]) -> None:
         """Change some masses; where an index comes twice, the last one counts."""
-        # From the masses up to the root, every group that has changed is added up anew
-        # {eq}`replay-sums`. (To add the difference instead would save little and let
-        # the sums drift.)
+        # From the masses up to the root, every group that has changed is added up again
+        # {eq}`replay-sums`. (Adding only the difference would save little and let
+        # rounding errors build up in the sums.)
         sums: Any = mass
         for level in self.levels[:0:-1]:
             level.reshape(-1)[index] = sums
@@ -206,7 +206,7 @@ class SumTree:
     def find(self, mark: Float[np.ndarray, "N"]) -> NDArray[Any]:
         """Return which mass each mark falls on, from 0 to ``total``."""
         # In the root all marks look at the same ends, so one binary search will do.
-        # Rounding may put a mark at the very end; it belongs before it.
+        # Rounding may put a mark at the very end, where no mass is; move it just below.
         ends = self.levels[0][0].cumsum()
         mark = np.minimum(mark, np.nextafter(ends[-1], 0.0))
         index: NDArray[Any] = ends.searchsorted(mark, side="right")
@@ -232,14 +232,14 @@ def importance_weights(
     """Return the weights that undo a preference, the largest of them 1.
 
     Args:
-        probability: The chance that each of these entries had in one draw.
+        probability: The probability of each of these entries in one draw.
         count: Number of entries in the memory.
         beta: How far the preference is undone; 1 is fully.
 
     Source: Schaul et al. 2016, section 3.4.
     """
-    # Here is {eq}`replay-weight`. An entry without a chance cannot have been drawn, and
-    # its infinite weight shows here.
+    # Here is {eq}`replay-weight`. An entry of probability zero cannot have been drawn;
+    # its infinite weight would give it away here.
     weight = (count * probability) ** -beta
     weight = weight / weight.max()
     check_finite(weight, probability=probability)
@@ -254,7 +254,7 @@ class Batch(NamedTuple):
         action: What it did, ``(N, *)``.
         reward: Discounted sum of the window's rewards.
         next_obs: Where its last step led, ``(N, *)``.
-        discount: What the value of ``next_obs`` counts: a power of gamma, or 0 where
+        discount: The factor on the value of ``next_obs``: a power of gamma, or 0 where
             the window ended in a termination.
         weight: Importance weight; 1 without a preference.
         place: Where in the buffer it began, for ``ReplayBuffer.update``.
@@ -277,7 +277,7 @@ class ReplayBuffer:
     """The last steps of some environments, drawn alike or by priority.
 
     Args:
-        capacity: Steps that it holds at most, all environments together.
+        capacity: The most steps it holds, over all environments.
         alpha: How strongly large priorities are preferred; 0 is not at all.
 
     Attributes:
@@ -322,8 +322,8 @@ class ReplayBuffer:
 
         Args:
             batch_size: Number of windows.
-            generator: Where the chance comes from.
-            num_steps: Steps of a window that meets no end.
+            generator: The source of randomness.
+            num_steps: The length of a window that meets no end.
             gamma: Discount of each step.
             beta: How far the weights undo the preference; 1 is fully.
         """
@@ -342,7 +342,7 @@ class ReplayBuffer:
             probability = torch.from_numpy(self.tree.mass[place] / total)
             weight = importance_weights(probability, len(self), beta).numpy()
 
-        # From each place look ahead; observation and action are those of the start.
+        # Look ahead from each place; observation and action are those of the start.
         reward, last, discount = self.rings.window(place, num_steps, gamma)
         fields = self.rings.fields
         numbers = [x.astype(fields["reward"].dtype) for x in (reward, discount, weight)]
@@ -358,7 +358,7 @@ class ReplayBuffer:
 
     @checked
     def update(self, place: Int[Tensor, "N"], priority: Float[Tensor, "N"]) -> None:
-        """Give steps new priorities, such as TD errors, whose sign does not count.
+        """Give steps new priorities, such as TD errors; their sign does not matter.
 
         Without a preference nothing happens.
         """
@@ -368,7 +368,7 @@ class ReplayBuffer:
         words = f"place must be below {self.rings.places}, got {place.tolist()}"
         check_that(inside.all(), words)
         check_finite(priority, priority=priority)
-        # What is right today may be wrong tomorrow, so no priority is quite zero.
+        # A step without error today may have one tomorrow, so no priority is quite 0.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()
         self.largest = max(self.largest, float(size.max()))
         self.tree.update(place.cpu().numpy(), size**self.alpha)
