@@ -1071,16 +1071,6 @@ assert (loss * weight).mean() != loss.mean() * weight.mean()
 # | weights divided by | largest of the batch | [of the batch](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L353-L354) | – | [of the batch](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/buffer/prio.py#L106), or not | [of the batch](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L434) | [of the batch](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L424) |
 # | tree | a batch at a time, groups of 16, float64 | a number at a time, pairs, [float32](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L211-L239) | – | compiled by [Numba](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/utils/segtree.py#L95-L140), pairs, float64 | a batch at a time, pairs, float64, [differences](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/replay_memory/sum_tree.py#L64-L79) | [a batch at a time](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L177-L186), pairs, float64 |
 #
-<<<<<<< HEAD
-# Look at the first rows: code that makes windows when it stores loses some of them, and code that
-# makes them at the draw does not. We read the code at the linked commits. Dopamine chose its
-# $\beta_w$ by trying: a note beside it says that a constant 0.5 did better on four of five games
-# than the usual straight line. {doc}`workshop/memory` is another memory of this book, for whole
-# unrolls; it divides by the largest weight of all, which a tree of sums does not know.
-
-# %% [markdown]
-# ## On the best device
-=======
 # We read the code at the linked commits. Look at the first rows: a queue that makes windows
 # before it stores them loses some, and code that makes them when it draws does not.
 #
@@ -1089,7 +1079,9 @@ assert (loss * weight).mean() != loss.mean() * weight.mean()
 #
 # This book has another memory, {doc}`workshop/memory`, for longer stretches of an episode. It
 # divides by the largest weight in the whole memory, which a tree of sums does not know.
->>>>>>> read2
+
+# %% [markdown]
+# ## On the best device
 #
 # A memory of pictures is often larger than a GPU's. So steps stay in the main memory, and a batch
 # goes to the device where the network is.
