@@ -494,8 +494,8 @@ assert wide.actions.choose(says, 0.0).shape == (1, 4)
 # ### Exercise 2: find the bug
 #
 # This function is meant to move arguments from $[-1, 1]$ into their boxes, as
-# {eq}`hybrid-rescale` does for finite bounds. But with it an argument between -1 and 1 never
-# comes out as it should, except at the upper bound. Fix it.
+# {eq}`hybrid-rescale` does for finite bounds. But with it a policy whose means are 0 puts half of
+# its arguments on the lower bound. Fix it.
 
 
 # %%
