@@ -159,9 +159,9 @@ assert abs(obs[0]) < 2.4, "and not the track"
 # $$ (def-return)
 #
 # (Results are reported without the discount: it is there to make learning possible, and the plain
-# sum is what we want in the end.) Move the slider. The left picture shows what a reward counts
-# today if it is $k$ steps away. In the right one every step pays 1, and the first $k$ rewards are
-# added up.
+# sum is what we want in the end.) Move the slider. The left picture shows how much a reward that
+# is $k$ steps away counts today. In the right one every step pays 1, and the first $k$ rewards
+# are added up.
 
 # %% tags=["hide-input"]
 import torch
@@ -226,14 +226,14 @@ for gamma in discounts[4:]:
 # %% [markdown]
 # There is another way to read $\gamma$. Suppose that nothing is discounted, but that after
 # each step the world ends with probability $1 - \gamma$. The reward $k$ steps away is then
-# paid with probability $\gamma^k$, and on average the sum of the rewards is the same. So **a
-# discount is a small chance of the end**.
+# paid with probability $\gamma^k$, and the plain sum of the rewards is, on average, the
+# discounted return. So **a discount is a small chance of the end**.
 #
-# The return is random, because policy and environment are. Its mean $\mathbb{E}_\pi$, for an
-# agent that starts in state $s$ and follows $\pi$ from there, is the **value** of the state. The
-# mean if the first action is $a$ and $\pi$ follows after that is the value of the action, $Q$.
-# The difference says how much better the action is than what the policy does on average. It is
-# the **advantage**:
+# The return is random, because the policy and the environment are. Its mean $\mathbb{E}_\pi$, for
+# an agent that starts in state $s$ and follows $\pi$ from there, is the **value** of the state.
+# The mean if the first action is $a$ and $\pi$ follows after that is the value of the action,
+# $Q$. The difference says how much better the action is than what the policy does on average. It
+# is the **advantage**:
 #
 # $$
 # \begin{aligned}
@@ -260,11 +260,13 @@ for gamma in discounts[4:]:
 #
 # | family | learns | on-policy | off-policy |
 # |---|---|---|---|
-# | **value based** | $Q$, and takes the action with the highest one | SARSA | DQN |
+# | **value based** | $Q$, and takes the action with the highest one | SARSA | {doc}`DQN <dqn>` |
 # | **policy based** | the policy itself | **REINFORCE, {doc}`next chapter <policy_gradient>`** | |
-# | **actor–critic** | a policy (the actor) and a value that judges it (the critic) | A2C, {doc}`PPO <ppo>`, {doc}`PPG <ppg>` | {doc}`IMPALA <impala>`, DDPG, SAC |
-# You are here: at the row in the middle. The book goes on from there to the right and down. Names
-# without a link are other well-known algorithms; you need not know them.
+# | **actor–critic** | a policy (the actor) and a value that judges it (the critic) | {doc}`A2C <a2c>`, {doc}`PPO <ppo>`, {doc}`PPG <ppg>` | {doc}`IMPALA <impala>`, DDPG, SAC |
+#
+# You are here: at the row in the middle. The book goes on to the row below, first on its left
+# side and then on its right, and ends with DQN and its relatives. Names without a link are other
+# well-known algorithms; you need not know them.
 #
 # ## Two ways for an episode to end
 #
@@ -307,7 +309,7 @@ picture
 # A step is *done* if at least one of the two is set: $\mathrm{done}_t = \mathrm{te}_t \lor
 # \mathrm{tr}_t$. Both can be set at once, and then the task is over.
 #
-# What can we do about rewards that nobody saw? We put their expected sum there, the value
+# What can we do about rewards that nobody saw? We put their expected return there, the value
 # of the state in which the view was cut: the **bootstrap**. It has to come from somewhere,
 # often from a network that is being trained. Here it is simply an argument. The same cure
 # helps with data that stop because the batch is full.
@@ -325,11 +327,11 @@ picture
 #
 # The two flags have two jobs, and neither can do the other's. **`terminated` says whether
 # there is a future.** **`done` says whether the next row of the batch is that future**, or
-# belongs to the next episode. This rule returns in every chapter.
+# belongs to the next episode. This rule returns throughout the book.
 #
 # ### How to read the code
 #
-# Code of the package stands on the right and what it does on the left. In a signature, `reward:
+# The code of the package stands on the right, what it does on the left. In a signature, `reward:
 # Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$ rows, one for each step,
 # and $B$ columns, one for each environment; equal letters are equal sizes. `@checked` holds each
 # call to its signature and names the argument that does not fit ({doc}`workshop/signatures`
@@ -393,7 +395,8 @@ for t, row in enumerate(returns.tolist()):
     print(f"G at t={t} {row[0]:11.2f} {row[1]:10.2f} {row[2]:11.2f}")
 
 # %% [markdown]
-# **Notice** that an episode that was only cut off keeps its value of 10 at every step.
+# **Notice** that the two episodes that we only stopped watching keep their value of 10 at every
+# step. The one that terminates is worth less and less.
 
 # %% tags=["claims"]
 assert torch.allclose(returns[:, 1:], torch.full((3, 2), 10.0))
@@ -402,9 +405,9 @@ assert torch.allclose(returns[:, 0], torch.tensor([2.71, 1.9, 1.0]))
 # %% [markdown]
 # ## Many environments at once
 #
-# A network is faster with a batch than with single states. So an agent acts in $B$ copies of an
-# environment at once, a *vector environment*. A copy whose episode is done has to be reset while
-# the others go on, and *when* that happens matters. Here are six calls of `step` in two of
+# A network is faster with one batch than with many single states. So an agent acts in $B$ copies
+# of an environment at once, a *vector environment*. A copy whose episode is done has to be reset
+# while the others go on, and *when* that happens matters. Here are six calls of `step` in two of
 # Gymnasium's modes. The first episode has the letters $s$, $a$, $r$ and ends with the third call,
 # the next one has $z$, $b$, $q$.
 
@@ -521,11 +524,11 @@ class Rollout(NamedTuple):
         next_obs: Where each step led: true successors, never a reset.
         terminated: Whether the task ended with this step.
         truncated: Whether the episode was cut off after this step.
-        real: Whether the step happened. In mode ``NEXT_STEP`` the one behind an end did
+        real: Whether the step happened. In mode ``NEXT_STEP`` the one after an end did
             not: its action was ignored.
         episode_return: At the last step of an episode its undiscounted return, NaN at
             all other steps.
-        episode_length: The same of its number of steps.
+        episode_length: Likewise, the number of steps of the episode.
     """
 
     obs: Tensor
@@ -544,11 +547,11 @@ class Rollout(NamedTuple):
 
 
 # %% [markdown]
-# All agents of this book but the very first get their data from one loop, and here it is. It is
-# an object, because it has to remember where the environments are when the next rollout begins.
-# The agent is any function from observations to actions. `to_env` is for agents whose actions
-# need translating ({doc}`policies`). The loop works in both modes: in `NEXT_STEP` the steps that
-# never happened are marked in `real`.
+# Nearly all agents of this book get their data from one loop, and here it is. It is an object,
+# because it has to remember where the environments are when the next rollout begins. The agent is
+# any function from observations to actions. `to_env` is for agents whose actions need translating
+# ({doc}`policies`). The loop works in both modes: in `NEXT_STEP` the steps that never happened
+# are marked in `real`.
 
 
 # %% tags=["export"]
@@ -556,13 +559,13 @@ class Collector:
     """Lets an agent act in a vector environment and writes down what happens.
 
     Args:
-        envs: A vector environment in one of these two modes; it observes arrays.
+        envs: A vector environment in one of the two modes; its observations are arrays.
         to_env: Turns the agent's actions into what ``envs.step`` takes. The default
             takes tensors that fit the action space.
         dtype: NumPy's type for the stored observations; the environment's own if None.
 
     Attributes:
-        obs: Observations to go on from, None before the first ``reset``.
+        obs: Observations from which to continue, None before the first ``reset``.
         step: Steps taken so far, all environments together.
     """
 
@@ -668,8 +671,8 @@ for t, copy in ends:
 # %% [markdown]
 # **Notice** that the last reward of an episode says nothing about the kind of its end. Only the
 # flags do. The terminated episodes are beyond 0.2095 radians, which is 12 degrees. (None of these
-# episodes ended at the end of the track.) The angle stands in `next_obs`: in what `step`
-# returned, the pole is upright again.
+# episodes ended at the end of the track.) The angle comes from `next_obs`, the true
+# successor: in what `step` returned, the pole is upright again.
 
 # %% tags=["claims"]
 angle = batch.next_obs[..., 2].abs()
@@ -791,12 +794,13 @@ print(f"{tuple(on_device.shape)} returns computed on {on_device.device.type}:", 
 print("same numbers:", torch.allclose(on_device.cpu(), returns))
 
 # %% [markdown]
-# Every chapter with code of its own has a cell like this one. No chapter needs a GPU.
+# Most chapters have a cell like this one. No chapter needs a GPU.
 #
 # ## Summary
 #
 # - An agent looks for the policy with the highest value: the mean of its discounted return.
-# - A discount $\gamma$ looks about $1 / (1 - \gamma)$ steps ahead, and is a small chance of the end.
+# - With a discount $\gamma$ an agent looks about $1 / (1 - \gamma)$ steps ahead. A discount is a
+#   small chance of the end.
 # - The advantage $Q(s, a) - V(s)$ says how much better an action is than the policy's average.
 # - `terminated` says whether there is a future, `terminated or truncated` whether the next
 #   row is that future. {doc}`exact_values` measures what one flag for both costs.
@@ -804,8 +808,8 @@ print("same numbers:", torch.allclose(on_device.cpu(), returns))
 #
 # ## Exercises
 #
-# Every chapter ends with exercises that grade themselves. You fill in a function `answer`,
-# and `grade` compares it with a function that is right, on a few cases. It works offline and
+# Most chapters end with exercises that grade themselves. You fill in a function `answer`,
+# and `grade` compares it with a correct function on a few cases. It works offline and
 # prints one line.
 
 
@@ -816,7 +820,7 @@ def grade(
     first: tuple[Any, ...],
     *others: tuple[Any, ...],
 ) -> None:
-    """Compare an answer with a function that is right, and print one line.
+    """Compare an answer with a correct function, and print one line.
 
     Each case is a tuple of positional arguments. An answer that is wrong, that raises
     or that is still empty is reported, never raised.
@@ -830,7 +834,7 @@ def grade(
         except Exception as error:
             print(f"Not yet: {call} raised {type(error).__name__}: {error}")
             return
-        # What is right is told to those who have tried.
+        # The right answer is shown only after an attempt.
         if got is ...:
             print("Not yet: the answer is still empty.")
             return
@@ -865,7 +869,7 @@ assert round((1 - 0.99**301) / (1 - 0.99)) == 95
 # ### Exercise 2: find the bug
 #
 # This is a one-step target as many programs have it: $r_t + \gamma V(s'_t)$ for a batch of
-# steps, tensors of shape $(B,)$. It takes one of the flags for the other. It has a second bug,
+# steps, tensors of shape $(B,)$. It confuses the flags. It has a second bug,
 # which shows when the value of a terminal state is not a finite number. Correct both.
 
 

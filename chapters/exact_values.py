@@ -10,9 +10,10 @@
 # # Exact values
 #
 # **How do we find out whether an estimate is right?** We try it in a world so small that the
-# right answer can be computed. After this chapter you can do that with a linear equation, and
-# know what the wrong flag costs a value, what a missing sum costs a gradient, and what a large
-# step costs a policy. It takes about 35 minutes. You need {doc}`agents` and {doc}`policy_gradient`.
+# right answer can be computed. After this chapter you can compute it with a linear equation. You
+# also know what the wrong flag does to a value, what a missing sum does to a gradient, and what a
+# large step does to a policy. It takes about 35 minutes. You need {doc}`agents` and
+# {doc}`policy_gradient`.
 
 # %% tags=["export", "hide-input"]
 """Exact values: a world whose values are known, and the equation that gives them."""
@@ -36,9 +37,9 @@ __all__ = ["Ring", "tabular_values"]
 # ## The ring
 #
 # A robot walks on a ring of five cells, at each step one cell to the left or to the right. Cell 0
-# has a charger: a step that starts there pays 1, all others pay nothing. After each step the robot
-# breaks down for good with a small probability $p$, here 0.02, which is a termination. A time
-# limit can be put around the ring from outside, and that is a truncation.
+# has a charger: a step that starts there pays 1, all others pay nothing. After each step the
+# robot breaks down for good with a small probability $p$, here 0.02, which is a termination. A
+# time limit can be put around the ring from outside, and that is a truncation.
 
 # %% tags=["hide-input"]
 from math import cos, pi, sin
@@ -118,8 +119,8 @@ class Ring(gym.Env[np.int64, np.int64]):
 
 # %% [markdown]
 # The class follows Gymnasium's interface {cite:p}`towers2024`: two spaces, `reset` and
-# `step`. Any code for Gymnasium runs with it. `chain` returns the table of the ring's
-# probabilities, which the next section needs.
+# `step`. Any code for Gymnasium runs with it. `chain` returns the ring's probabilities and mean
+# rewards as arrays, which the next section needs.
 #
 # ## Values without sampling
 #
@@ -135,7 +136,7 @@ class Ring(gym.Env[np.int64, np.int64]):
 #
 # A row of $P$ may sum to less than 1. The missing probability is that of termination: what
 # does not arrive anywhere has no future value. Discount and missing probability enter the
-# equation as a product. This is a sentence of {doc}`agents` again: a discount is a small
+# equation as a product. So we meet a sentence of {doc}`agents` again: a discount is a small
 # chance of the end.
 
 
@@ -184,12 +185,12 @@ assert (np.diff([*exact[1:], exact[0]]) > 0).all(), "they rise"
 # %% [markdown]
 # ## What the wrong flag costs
 #
-# Much code has one flag for both ends of an episode. How large is the mistake? The robot walks under a time limit of 20 steps, with ten seeds. We count in the data how often a
-# step leads from each cell to each other one, and solve {eq}`tabular-value` for these shares. A
-# step that counts as an end arrives nowhere, so its row sums to less than 1. The three rules
-# below differ only in which steps count as ends. (Temporal-difference learning, which moves
-# $V(s_t)$ towards $r_t + \gamma V(s'_t)$ again and again, arrives at the same values
-# {cite:p}`sutton2018`.)
+# Much code has one flag for both kinds of end. How large is the mistake? The robot walks under a
+# time limit of 20 steps, with ten seeds. We count in the data how often a step leads from each
+# cell to each other one, and solve {eq}`tabular-value` for these shares. A step that counts as an
+# end arrives nowhere, so its row sums to less than 1. The three rules below differ only in which
+# steps count as ends. (Temporal-difference learning, which moves $V(s_t)$ towards
+# $r_t + \gamma V(s'_t)$ again and again, arrives at the same values {cite:p}`sutton2018`.)
 
 
 # %% tags=["hide-input"]
@@ -242,8 +243,8 @@ for name, rule in zip(names, runs.T, strict=True):
 
 # %% [markdown]
 # The right rule finds the right values. With one flag they are less than half of the truth.
-# Without flags the robot believes that it is immortal, and they are about three times too large.
-# More data do not help: with all ten seeds the error is of the same size, so it is not noise but
+# Without flags the robot seems to be immortal, and they are about three times the truth. More
+# data would not help: each of the ten seeds has about the same error, so it is not noise. It is
 # **bias**.
 
 # %% tags=["claims"]
@@ -253,10 +254,10 @@ assert (one < 0.5).all(), "less than half"
 assert (abs(none - 3) < 0.6).all(), "about three times"
 
 # %% [markdown]
-# How large is the bias? Let $h_{\max}$ be the time limit and $\kappa$ the share of all steps
-# that are the last ones before it. One flag makes each of these an end, so every step
-# carries an additional chance $\kappa$ of the end. And a chance of the end is a discount. The values
-# that come out are those of a more short-sighted agent:
+# How large is the bias? Let $h_{\max}$ be the time limit and $\kappa$ the share of all steps that
+# are the last ones before it. One flag makes each of these an end, so every step carries an
+# additional chance $\kappa$ of the end. And a chance of the end is a discount. The values that
+# come out are those of a more short-sighted agent:
 #
 # $$
 # \begin{aligned}
@@ -315,10 +316,12 @@ assert np.allclose(means[:, 0], exact.mean(), rtol=0.1), "two flags do not depen
 # %% [markdown]
 # ## What a gradient estimate costs
 #
-# Begin with one decision: one state, three actions that pay 3, 4 and 6 on average, each with noise
-# of standard deviation 1. The logits are known, and so is the exact gradient: with the score of
-# softmax, $\sum_a p_a Q_a (\mathbb 1[j = a] - p_j) = p_j \, (Q_j - V)$. We estimate it 2,000 times,
-# each time from 32 actions, with three baselines.
+# The gradient of {doc}`policy_gradient` can be put to the same test. Begin with one decision: one
+# state and three actions, which pay 3, 4 and 6 on average, plus noise with standard deviation 1.
+# The logits are known, and so is the exact gradient: with the score {eq}`def-score` it is
+# $\sum_a p_a Q_a (\mathbb 1[j = a] - p_j) = p_j \, (Q_j - V)$. We estimate it 2,000 times, each
+# time from 32 actions: without a baseline, with the value, and with the best baseline
+# {eq}`optimal-baseline`.
 
 # %% mystnb={"image": {"alt": "Three scatter plots of gradient estimates around one cross, the exact gradient. Without a baseline the cloud is several times as wide as with the value or with the best baseline, whose clouds look alike. All three are centred on the cross."}}
 from literate_rl.policy_gradient import (
@@ -370,9 +373,8 @@ fig.tight_layout()
 # %% [markdown]
 # Each dot is an estimate, the red cross is the exact gradient. **Notice** that all three clouds
 # have their centre on the cross, and that a baseline shrinks the cloud. About half of the
-# variance that is left is the noise of the payments, which no baseline removes. And see how
-# little the best baseline gains over the value. That is why everybody uses the value: it is
-# nearly as good, and we want to know it anyway.
+# variance that is left is the noise of the payments, which no baseline removes. And the best
+# baseline gains little over the value, as {doc}`policy_gradient` said.
 
 # %% tags=["claims"]
 spread = {name: cloud.var(0).sum().item() for name, cloud in clouds.items()}
@@ -388,8 +390,8 @@ assert 0.4 < noise_alone / spread["value"] < 0.6, "about half of it is noise"
 # ### Many decisions
 #
 # On the ring the gradient can be computed as well. The robot now breaks down with probability
-# 0.1, and its policy is a table with two logits in each cell. Collect the terms of {eq}`policy-gradient` by the state in which they
-# occur, and insert {eq}`def-score`:
+# 0.1, and its policy is a table with two logits for each cell. Collect the terms of
+# {eq}`policy-gradient` by the state in which they occur, and insert {eq}`def-score`:
 #
 # $$
 # \frac{\partial J}{\partial z_{s,j}} = \nu(s)\, \pi_\theta(j \mid s)\,
@@ -397,13 +399,13 @@ assert 0.4 < noise_alone / spread["value"] < 0.6, "about half of it is noise"
 # \nu(s) = \sum_{t \ge 0} \gamma^t \Pr(s_t = s) .
 # $$ (def-exact-gradient)
 #
-# Here $\nu(s)$ counts the visits to a state, discounted. A cell matters as often as it is
-# visited, and an action as much as it is better than the cell's value.
+# Here $\nu(s)$ is the discounted number of visits to a state. A cell matters the more, the more
+# often it is visited, and an action the more, the further its value is from that of the cell.
 #
-# We compare 20,000 episodes with this. We weight their scores in four ways: with the whole return
-# $G_0$, with the return from $t$ on, with that return minus the value, and, as a [well-known
-# course](#trap-the-sum-over-t-left-out) has it, without the sum over $t$. How far is the mean of
-# $n$ episodes from the exact gradient?
+# Now estimate it from 20,000 episodes. We weight their scores in four ways: with the whole return
+# $G_0$, with the return from $t$ on, with that return minus the value, and with the latter again
+# but without the sum over $t$, as a [well-known course](#trap-the-sum-over-t-left-out) has it.
+# How far is the mean of $n$ episodes from the exact gradient?
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Error of the gradient over the number of episodes, both on logarithmic axes. Three parallel lines fall: highest for the whole return, lower for the return from t on, lowest with the value as a baseline. A fourth line, without the sum over t, stays level near 0.8."}}
 discount, frail = 0.9, Ring(num_cells=5, end_probability=0.1)
@@ -478,8 +480,8 @@ fig.tight_layout()
 # **Notice** the three solid lines. They are parallel: ten times as many episodes make the error
 # about three times smaller, as for all means, and all three will get there. But a lower line
 # needs fewer episodes for the same error. Leaving out the past saves most of them, and the
-# baseline about half of the rest. The dashed line is different. It has the smallest variance and
-# does not arrive at all, because it is the mean of something else.
+# baseline about half of the rest. The dashed line is different. Its estimates have the smallest
+# variance, but it levels off: they have another mean.
 
 # %% tags=["claims"]
 noise = [gradient.var(0).sum().item() for gradient in ways.values()]
@@ -496,8 +498,8 @@ assert misses["minus the value"][-1] < 0.2
 #
 # A gradient is good for a small step. How far can one go with the data of one policy? Let
 # $J(\pi)$ be the expected return from the start. We have a policy $\pi$ and want a better one,
-# $\pi'$. By how much is it better? The exact answer {cite:p}`kakade2002` needs only the advantages
-# of the *old* policy, $A_\pi(s, a) = Q(s, a) - V(s)$:
+# $\pi'$. By how much is it better? The exact answer {cite:p}`kakade2002` needs only the
+# advantages of the *old* policy, $A_\pi(s, a) = Q(s, a) - V(s)$:
 #
 # $$
 # J(\pi') - J(\pi)
@@ -505,10 +507,11 @@ assert misses["minus the value"][-1] < 0.2
 # $$ (def-performance-difference)
 #
 # Run the new policy, and add up how much better each of its actions is than what the old policy
-# does on average. This is the **performance-difference lemma**. Its proof is one line. Averaged
-# over what can follow an action, $r_t + \gamma V(s_{t+1}) - V(s_t)$ with the old policy's values
-# is its advantage. In the discounted sum of these terms all values but the first cancel in pairs. The rewards are left, whose mean is $J(\pi')$, and
-# $-V(s_0)$, whose mean is $-J(\pi)$.
+# does on average. This is the **performance-difference lemma**. Its proof is short. Averaged over
+# what can follow an action, $r_t + \gamma V(s_{t+1}) - V(s_t)$ with the old policy's values is
+# the advantage of that action. In the discounted sum of these terms all values but the first
+# cancel in pairs. The rewards are left, whose mean is $J(\pi')$, and $-V(s_0)$, whose mean is
+# $-J(\pi)$.
 #
 # So why not maximise the right side? Because its states are those that the *new* policy
 # visits, and we have data of the old one only. So take the old states, and correct the actions
@@ -524,11 +527,11 @@ assert misses["minus the value"][-1] < 0.2
 # of $\pi'$. Further away the states differ, and the error grows at most with the square of the
 # distance between the two policies {cite:p}`schulman2015`.
 #
-# Here is a second small world. A pier has six planks, and the agent starts on
-# the first. A step to the right pays 1, because the view gets better. A step to the left pays
-# nothing. One more step to the right from the *last* plank ends in the water, costs 10, and
-# leads back to the start. The policy has a single parameter, the probability of a step to the right.
-# The old policy has 0.2, so it hardly ever sees the end of the pier.
+# Here is a second small world. A pier has six planks, and the agent starts on the first. A step
+# to the right pays 1, because the view gets better. A step to the left pays nothing. One more
+# step to the right from the *last* plank ends in the water, costs 10, and leads back to the
+# start. The policy has a single parameter, the probability of a step to the right. The old policy
+# has 0.2, so it hardly ever sees the end of the pier.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two curves over the probability of a step to the right, from 0.2 to 1. The estimate from the old states rises in a straight line to more than 15. The true gain starts along it, bends, peaks near 0.42 and falls to minus 16. A narrow band at the start marks where all ratios are within 0.2 of one"}}
 discount, planks = 0.95, 6
@@ -574,8 +577,8 @@ print(f"the lemma is off by at most {max(abs(np.subtract(true, lemma))):.0e}")
 
 # %% [markdown]
 # **Notice** that the curves touch at the start and have the same slope: a small step keeps its
-# promise. A large one breaks it. The estimate says "always to the right", because it weighs
-# the water with how often the *old* policy stood on the last plank. In the green band no ratio
+# promise. A large one breaks it. The estimate says "always to the right", because it weights
+# the water by how often the *old* policy stood on the last plank. In the green band no ratio
 # is further from 1 than 0.2. {doc}`ppo_error` builds a loss that keeps to such a band.
 
 # %% tags=["claims"]
@@ -622,8 +625,8 @@ for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
         obs = next_obs
 
 # %% [markdown]
-# Every fourth row is such a phantom. It teaches that the end of an episode leads, without
-# pay, to its start, whatever the agent does. `Collector` works in this mode too, and marks
+# Every fourth row is such a phantom. It teaches that the end of an episode leads to the start of
+# the next, without pay and whatever the agent does. `Collector` works in this mode too, and marks
 # the phantoms in `real`, so that a loss can leave them out.
 
 # %% tags=["claims"]
@@ -640,11 +643,12 @@ assert batch.real.flatten().tolist() == [True, True, True, False] * 2, "it marks
 # A baseline must be fixed before the action is drawn. If it depends on the action,
 # {eq}`def-score-mean` does not apply, and the mean moves.
 #
-# There is an everyday version. PyTorch's REINFORCE example and Hugging Face's course subtract
-# the mean of the very returns that they weight. That mean contains each sample's own return, so
-# it knows a bit about the action. For $B$ independent samples the gradient shrinks by the factor
-# $1 - 1/B$. The mean of the *others* is a true baseline {cite:p}`kool2019`. One state and three
-# actions again:
+# There is an everyday version. [PyTorch's REINFORCE
+# example](https://github.com/pytorch/examples/blob/77f55b912142e11fcfdf5b530231fb9c52f181e8/reinforcement_learning/reinforce.py#L63-L76)
+# and Hugging Face's course subtract the mean of the very returns that they weight. That mean
+# contains each sample's own return, so it knows a bit about the action. For $B$ independent
+# samples the gradient shrinks by the factor $1 - 1/B$. The mean of the *others* is a true
+# baseline {cite:p}`kool2019`. One state and three actions again:
 
 # %%
 along_exact = prob * (payments - prob @ payments)
@@ -686,8 +690,8 @@ for size, (own, others) in lengths_along.items():
 # episode. There is no sum over $t$, and nothing says which $t$ is meant (issues
 # [#285](https://github.com/huggingface/deep-rl-class/issues/285) and
 # [#527](https://github.com/huggingface/deep-rl-class/issues/527)). The course's proof, one page
-# on, has the sum. Take the statement at its word, with the first step for $t$. Here is what it
-# says to a robot that always starts in cell 2.
+# on, has the sum. Take the statement literally, with the first step for $t$. Here is the gradient
+# of a robot that always starts in cell 2, with the sum and without it.
 
 # %%
 from_two = cells[0] == 2
@@ -697,8 +701,8 @@ for name in ("minus the value", "no sum over t"):
     print(f"{name:16s} cells 0 to 4:", *(f"{x + 0.0:6.3f}" for x in of_cell[name]))
 
 # %% [markdown]
-# It teaches a policy its first step and nothing else. The cells that come later get no gradient,
-# from however many episodes.
+# Without the sum a policy learns its first step and nothing else. The cells that come later get
+# no gradient, however many episodes there are.
 
 # %% tags=["claims"]
 assert [x != 0 for x in of_cell["no sum over t"]] == [False, False, True, False, False]
@@ -718,8 +722,7 @@ assert all(x != 0 for x in of_cell["minus the value"])
 #
 # ## On the best device
 #
-# A table may be solved on a GPU as well. For five cells that is a long way to go; for a thousand
-# it is not.
+# A linear equation can be solved on a GPU as well, although five cells are not worth the trip.
 
 # %%
 from literate_rl.agents import best_device
@@ -735,12 +738,13 @@ print(f"solved on {device.type}, same values:", np.allclose(on_device, plain))
 # ## Summary
 #
 # - In a small world the values solve a linear equation, and the gradient follows from them.
-# - An estimate can be right on average and noisy, or precise and wrong. Only an exact answer shows
-#   which: more data cure noise, not bias.
+# - An estimate can be right on average and noisy, or precise and wrong. Only an exact answer
+#   shows which: more data cure noise, not bias.
 # - One flag for both ends is a smaller discount, and makes every value depend on the time limit.
 # - Rewards of the past and a missing baseline only add noise to a gradient. Without the sum over
-#   $t$ it has the least noise and arrives somewhere else.
-# - What a better policy is worth can be estimated from the states of the old one, for a small step.
+#   $t$ it has the least noise and the wrong mean.
+# - How much better a new policy is can be estimated from the states of the old one, if the step
+#   is small.
 #
 # ## Exercises
 #
@@ -799,9 +803,9 @@ grade(answer, tabular_values, *solved)
 #
 # A sturdier robot breaks down with probability 0.005 instead of 0.02. Which of the limits 50,
 # 100, 200, 400 and 800 is the shortest for which one flag loses less than a tenth of the value?
-# For the robot of this chapter it is 100 (with $\gamma = 0.99$). Guess first. Then use `predicted(limit,
-# end_probability)`, compare it with the true mean, `tabular_values(*Ring(5, 0.005).chain(0.8),
-# 0.99).mean()`, and return the limit.
+# For the robot of this chapter it is 100 (with $\gamma = 0.99$). Guess first. Then use
+# `predicted(limit, end_probability)`, compare it with the true mean,
+# `tabular_values(*Ring(5, 0.005).chain(0.8), 0.99).mean()`, and return the limit.
 
 
 # %%
@@ -839,9 +843,9 @@ assert answer() == shortest_limit() == 400
 # ### Exercise 4: experiment
 #
 # Back to the pier. One large step ends in the water. So take small ones: in each round make a
-# step to the right more likely by a factor of 1.2, the most that keeps the ratio in the green
-# band, then call `on_the_pier`, which returns the policy, $V$, $Q$ (columns left and right) and the
-# visits. Go on as long as $Q$ of the right step minus $Q$ of the left step, weighted by the
+# step to the right more likely by a factor of 1.2, the largest that keeps the ratio in the green
+# band, then call `on_the_pier`, which returns the policy, $V$, $Q$ (columns left and right) and
+# the visits. Go on as long as $Q$ of the right step minus $Q$ of the left step, weighted by the
 # visits, is positive. Start at 0.2. How many rounds does that take, and at which probability does
 # it end? Guess first. Then return both as a tuple, rounds first.
 

@@ -11,7 +11,8 @@
 #
 # **How does the distribution over hybrid actions become a policy that acts in an environment?**
 # After this chapter you can turn any Gymnasium space with one type and its arguments into a
-# policy, and know where actions are scaled and where they are judged. It takes about 20 minutes.
+# policy, and know where actions are scaled and which action gets the log-probability. It takes
+# about 20 minutes.
 # You need {doc}`hybrid_action` and the `Policy` of {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
@@ -60,10 +61,10 @@ __all__ = ["HybridActions", "make_hybrid_policy"]
 # %% [markdown]
 # ## Trees as rows
 #
-# The learner of {doc}`ppo` keeps what the policy did, shuffles it, and deals it out in
-# minibatches. For this, actions must be tensors with one row for each step, and so must be what
-# the network says. Our network returns trees, and our actions are trees. So each tree is written
-# in one line, with $K$ types and $A$ arguments:
+# The learner of {doc}`ppo` stores what the policy did, shuffles it, and cuts it into minibatches.
+# So actions must be tensors with one row for each step, and so must the outputs of the network.
+# But the network of {doc}`hybrid_action` returns trees, and its actions are trees. So we write
+# each tree as one row, with $K$ types and $A$ arguments:
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture, predict
@@ -91,15 +92,15 @@ picture
 # %% [markdown]
 # ## From a Gymnasium space to a mask
 #
-# In Gymnasium a hybrid action is a nest of spaces, and one form of it tells the mask:
+# In Gymnasium a hybrid action space is a nest of spaces, and one form of it implies the mask:
 # `Tuple(Discrete(K), Tuple(K boxes))`, one box of arguments for each type. A type without
 # arguments has an empty box, of shape `(0,)`. Any other nest with one `Discrete` and some boxes,
 # such as `Tuple(Discrete(3), Box(2))`, does not say which type uses what, so we must be told.
 #
-# The policy's arguments are normal: no bounds, and a standard deviation of 1 at the start. The
-# boxes of an environment are anything, from 0 to 720 say. So arguments live in $[-1, 1]$ on the
-# policy's side, and only on the way into the environment are they moved to the box $[l_j, h_j]$
-# and clipped,
+# The policy's arguments are normally distributed: they have no bounds, and a standard deviation
+# of 1 at the start. The boxes of an environment can be anything, from 0 to 720 say. So on the
+# policy's side the box is always $[-1, 1]$. Only on the way into the environment is an argument
+# $u_j$ moved to its box $[l_j, h_j]$ and clipped,
 #
 # $$
 # \tilde u_j = \operatorname{clip}\Bigl(
@@ -131,9 +132,9 @@ def rescale(
 # ## The action distribution
 #
 # An action is a function of the noise, as in {doc}`policies`. The types race, and the arguments
-# are $\mu_j + \sigma_j \eta_j$. Without noise we get the greedy action. The type becomes a
-# floating-point number in its row. That does no harm: all integers up to 16 million are exact
-# there. `HybridActions` knows all this.
+# are $\mu_j + \sigma_j \eta_j$ with standard normal noise $\eta_j$. Without noise we get the
+# greedy action. In its row the type is a floating-point number. That does no harm: all integers
+# up to 16 million are exact there. `HybridActions` holds all this together.
 
 
 # %% tags=["export"]
@@ -190,7 +191,7 @@ class HybridActions:
 
     def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions (B, 1 + A) that a noise makes of rows (B, K + 2 A)."""
-        # Logits are moved by their noise as it is, means by $\sigma$ times theirs.
+        # The noise is added to the logits as it is, and to the means times $\sigma$.
         num_types, num_args = self.mask.shape
         centre, sigma = row.split([num_types + num_args, num_args], -1)
         scale = nn.functional.pad(sigma, (num_types, 0), value=1.0)
@@ -265,8 +266,8 @@ class HybridActions:
 
 
 # %% [markdown]
-# A space that tells its mask, three actions on their way into the environment, and a space that
-# does not tell it:
+# A space that implies its mask, three actions on their way into the environment, and a space that
+# does not imply one:
 
 # %%
 box = spaces.Box(0.0, 10.0, (1,))
@@ -290,8 +291,8 @@ except ValueError as error:
 # %% [markdown]
 # ## The policy
 #
-# What is left is a network that writes its tree as a row, and a function that puts network
-# and action distribution together.
+# Two things are still missing: a network that returns its tree as a row, and a function that
+# puts network and action distribution together.
 
 
 # %% tags=["export"]
@@ -327,7 +328,7 @@ def make_hybrid_policy(
     Args:
         observation_space: A box with one dimension, or what ``plain_space`` made of it.
         action_space: Space of one action, likewise.
-        mask: As in ``HybridActions.from_space``, and needed where it is there.
+        mask: As in ``HybridActions.from_space``, and required in the same cases.
         hidden: Width of the critic's two hidden layers.
         normalize: Whether the policy normalises its observations.
     """
@@ -353,8 +354,8 @@ def make_hybrid_policy(
 
 
 # %% [markdown]
-# A fresh policy for *Moving*: its row, an action with noise, one without, and the latter as the
-# environment gets it:
+# An untrained policy for *Moving*: its row, an action with noise, one without, and the latter as
+# the environment gets it:
 
 # %%
 from literate_rl.workshop.worlds import Moving
@@ -386,9 +387,9 @@ print("to the world   ", fresh.actions.to_single_env(action))
 #
 # ### Trap: an action that is judged where the environment sees it
 #
-# The box of an argument is $[0, 720]$, the policy said 0.5, and the environment got 540. If the
-# 540 is what is stored, every later log-probability is that of an action which the policy would
-# never draw. Take a mean that an update moves from 0 to 0.01:
+# The box of an argument is $[0, 720]$, the policy drew 0.5, and the environment got 540. If 540
+# is stored, every later log-probability is that of an action which the policy would never draw.
+# Suppose that an update moves the mean from 0 to 0.01:
 
 # %%
 said = torch.tensor([[0.0, 0.5]])  # the only type, and its argument
@@ -405,8 +406,8 @@ print("ratio of the action as the policy said it:    ", round(ratios[0], 3))
 print("ratio of the action as the environment saw it:", round(ratios[1], 1))
 
 # %% [markdown]
-# A step of a hundredth looks like a ratio of more than a hundred, and the clip throws the sample
-# away. `act` returns what the policy said, and `to_env` makes a copy for the environment.
+# A step of a hundredth gives a ratio of more than a hundred, far outside the clip range. So `act`
+# returns what the policy drew, and `to_env` makes a copy for the environment.
 
 # %% tags=["claims"]
 assert abs(ratios[0] - 1) < 0.01
@@ -416,11 +417,10 @@ assert one.to_env(said)[1][0].item() == 540, "half of the box above its centre"
 # %% [markdown]
 # ### Trap: two meanings of "action mask"
 #
-# When somebody asks how to use an action mask, ask back which one. The
-# mask of these chapters is a fact about the *action space*: which type uses which
-# argument. The other kind is a fact about the *state*: which types are possible right
-# now. It belongs in the logits, as minus infinity, in the old and in the new policy
-# alike. Both work together:
+# When somebody asks how to use an action mask, ask which kind. The mask of these chapters is a
+# fact about the *action space*: which type uses which argument. The other kind is a fact about
+# the *state*: which types are possible right now. It belongs in the logits, as minus infinity,
+# in the old and in the new policy alike. Both kinds work together:
 
 # %%
 row = torch.tensor([[0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 1.0]])  # a policy for Moving
@@ -441,7 +441,7 @@ assert some.entropy().isfinite().all()
 #
 # | choice | this chapter | [DI-engine, environment](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/dizoo/gym_hybrid/envs/gym_hybrid_env.py#L76-L87) |
 # |---|---|---|
-# | what a policy says | $[-1, 1]$ is the whole box | [the same, clipped first](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/envs/common/common_function.py#L265-L273) |
+# | what a policy returns | $[-1, 1]$ is the whole box | [the same, clipped first](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/envs/common/common_function.py#L265-L273) |
 # | bounds | read from the space | written into each environment |
 # | mask | read from the space, or given | [given out by the environment](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/dizoo/gym_hybrid/envs/gym_hybrid_env.py#L117) |
 #
@@ -462,11 +462,12 @@ print(moved.act(obs, noise).device.type, "for the environment")
 # ## Summary
 #
 # - A learner wants tensors with one row for each step, so trees of actions are written as rows.
-# - `Tuple(Discrete(K), Tuple(K boxes))` tells its mask. Of any other space we must be told.
+# - `Tuple(Discrete(K), Tuple(K boxes))` implies its mask. For any other space we must be told.
 # - The action is a function of the policy's row and of noise: the types race, and the arguments
 #   are $\mu_j + \sigma_j \eta_j$.
-# - Arguments are scaled and clipped on the way into the environment, and judged as drawn.
-# - With an action distribution of its own, everything else about a policy stays as it was.
+# - Arguments are scaled and clipped on the way into the environment. The log-probability is that
+#   of the arguments as drawn.
+# - Only the action distribution is new; everything else about a policy stays as it was.
 #
 # ## Exercises
 #
@@ -492,9 +493,9 @@ assert wide.actions.choose(says, 0.0).shape == (1, 4)
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function is meant to move arguments from $[-1, 1]$ into their boxes, as {eq}`hybrid-rescale`
-# does for bounds that are finite. An agent that uses it can never choose the lower half of a box
-# on purpose. Fix it.
+# This function is meant to move arguments from $[-1, 1]$ into their boxes, as
+# {eq}`hybrid-rescale` does for finite bounds. But with it a policy whose means are 0 puts half of
+# its arguments on the lower bound. Fix it.
 
 
 # %%
@@ -525,8 +526,8 @@ grade(answer, rescale, *moves)
 # ### Exercise 3: experiment
 #
 # A policy starts with means near 0 and a standard deviation of 1, so some of its arguments land
-# on the bounds of their box. With which of the standard deviations 0.3, 0.5, 0.7 and 1 are less
-# than a tenth of them there? Guess first. Then use `on_the_bounds(sigma)` and return the largest.
+# on the bounds of their box. For which of the standard deviations 0.3, 0.5, 0.7 and 1 are these
+# less than a tenth? Guess first. Then use `on_the_bounds(sigma)` and return the largest.
 
 
 # %%

@@ -11,7 +11,7 @@
 #
 # **How does PPO train a policy that chooses a type and its arguments, and what happens to a loss
 # that does not know which arguments count?** After this chapter you can train such a policy on
-# any Gymnasium environment whose actions have this form, and say what the mask is good for. It
+# any Gymnasium environment with hybrid actions, and say what the mask is good for. It
 # takes about 25 minutes. You need {doc}`hybrid_action`, {doc}`hybrid_policy`, the error of
 # {doc}`ppo_error` and the learner of {doc}`ppo`.
 
@@ -48,15 +48,15 @@ __all__ = ["ppo_policy_error_hybrid", "ppo_policy_error_hybrid_per_head"]
 # ## See it learn
 #
 # The task is *Moving* {cite:p}`fan2019,hirtz2020`: a point in a square accelerates by some power,
-# turns by some angle or stops. It has to stop inside a disc, the target. It is paid for the
-# distance that it gains, 1 for arriving and $-1$ for leaving the square, and each step costs a
-# little. {doc}`workshop/worlds` has the equations. The distance at the start is 0.9 on average,
-# so with 1 for arriving, less the cost of its steps, a good agent collects about 1.8 in an
-# episode. The type alone cannot aim, and the arguments alone cannot stop.
+# turns by some angle or stops. It has to stop inside a disc, the target. Its reward is the
+# distance by which it comes nearer, plus 1 for arriving and $-1$ for leaving the square, less a
+# small cost for each step. {doc}`workshop/worlds` has the equations. The distance at the start is
+# 0.9 on average. With 1 for arriving, less the cost of the steps, a good agent collects about 1.8
+# in an episode. The type alone cannot aim, and the arguments alone cannot stop.
 #
-# By hand one would write a rule of three lines: *stop in the target; turn if you look past it;
-# otherwise accelerate, less when it is near*. An agent that was never told any of this learns
-# for 60,000 steps:
+# By hand one would write a rule of three lines: *stop in the target; turn if it is not straight
+# ahead; otherwise accelerate, less when it is near*. Here an agent that is told none of this
+# learns for 60,000 steps:
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Return of hybrid PPO on Moving over 60,000 steps: it starts below zero, crosses one after about half of the steps and ends close to the dashed line of the rule"}}
 import math
@@ -150,7 +150,7 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that the agent comes near the rule. The curve includes the noise of exploration, the
-# printed return does not. Five stored seeds end between 1.68 and 1.78, with mean 1.71.
+# printed return does not. Five stored runs end between 1.68 and 1.78, with mean 1.71.
 
 # %% tags=["claims"]
 from literate_rl.workshop.runs import stored_runs
@@ -168,8 +168,8 @@ assert found == [1.68, 1.78, 1.71], "five stored seeds"
 #
 # ## One ratio
 #
-# With a log-probability and an entropy of the *whole* action, the PPO error needs
-# nothing new. There is one ratio for the action,
+# We have a log-probability and an entropy of the *whole* action ({doc}`hybrid_action`), and the
+# PPO error needs no more than that. There is one ratio for the action,
 #
 # $$
 # \rho(\theta) = \exp\bigl(\log \pi_\theta(k, u \mid s)
@@ -187,13 +187,12 @@ assert found == [1.68, 1.78, 1.71], "five stored seeds"
 #     + \mathbb 1\Bigl[\textstyle\sum_j m_{k,j} > 0\Bigr]\, L(\rho^{\text{args}}, \hat A) ,
 # $$ (hybrid-per-head)
 #
-# with the clipped surrogate $L$ of {doc}`ppo_error`. The indicator in
-# front of the second term matters. A sample whose type has no argument has
-# $\rho^{\text{args}} = 1$ for ever, so its term would add a constant to the loss and to
-# what one logs.
+# with the clipped surrogate $L$ of {doc}`ppo_error`. The indicator in front of the second term
+# matters. If the type of a sample has no argument, $\rho^{\text{args}}$ is always 1. Without the
+# indicator the second term would add a constant to the loss, and to what is logged.
 #
-# The product of the two ratios is {eq}`hybrid-ratio`. Before the first update all three
-# are 1, and there the two errors have the same gradient: $\nabla \rho$ is
+# The product of the two ratios is the ratio {eq}`hybrid-ratio`. Before the first update all
+# three are 1, and there the two errors have the same gradient: $\nabla \rho$ is
 # $\nabla \rho^{\text{type}} + \nabla \rho^{\text{args}}$. Further away they differ in
 # what they clip. Take $\rho^{\text{type}} = 1.3$ and $\rho^{\text{args}} = 0.75$: the action
 # as a whole has hardly changed, $\rho = 0.975$, and one ratio clips nothing. Two ratios clip
@@ -206,7 +205,7 @@ class HybridPolicyData(NamedTuple):
 
     Attributes:
         logit_new: What describes the policy in training.
-        logit_old: The same of the policy that collected the batch.
+        logit_old: The same for the policy that collected the batch.
         action: The actions taken.
         adv: Advantage estimates.
         weight: One factor for each sample, or None for ones.
@@ -258,7 +257,8 @@ def new_and_old(
 
 
 # %% [markdown]
-# The error per head is the same twice, with the indicator as a weight.
+# The error per head, one for the type and one for the arguments, calls the same function twice,
+# the second time with the indicator as a weight.
 
 
 # %% tags=["export"]
@@ -271,8 +271,8 @@ def ppo_policy_error_hybrid_per_head(
 ) -> tuple[ppo_policy_loss, ppo_info]:
     """Compute the PPO policy error of hybrid actions, with a ratio for each head.
 
-    Arguments are those of ``ppo_policy_error_hybrid``. Of what is returned, the
-    divergence is that of the whole action, ``clipfrac`` the larger of both heads'.
+    Arguments are those of ``ppo_policy_error_hybrid``. In what is returned, the
+    divergence is that of the whole action, ``clipfrac`` the larger of the two heads'.
 
     Source: Fan et al. 2019 (H-PPO).
     """
@@ -354,21 +354,22 @@ assert cosines[1] < 0.999, "and then they do"
 # ## What the mask is good for
 #
 # What if one left the mask out and counted all $A$ arguments? DI-engine does. At $\rho = 1$
-# the gradient stays unbiased, since on average the noise of arguments that nobody used is
-# unrelated to the advantage. But the noise enters the ratio, and the ratio trips the clip.
+# the gradient stays unbiased, since the noise of arguments that were not used is independent of
+# the advantage. But this noise enters the ratio, and drives it out of the clip range.
 #
-# How much can be computed. Let each mean of the new policy be $\Delta$ standard deviations away
-# from that of the old one, and let all $A$ arguments count. The ratio of one argument is then
-# $e^{\Delta \zeta - \Delta^2 / 2}$, with a standard normal $\zeta$. The mean of $e^{2 \Delta
-# \zeta}$ is $e^{2 \Delta^2}$, so one argument multiplies the mean square of the ratio by
-# $e^{\Delta^2}$. With the number of arguments the variance of the ratio grows like
+# The size of this effect can be computed. Let each mean of the new policy be $\Delta$ standard
+# deviations away from that of the old one, and let all $A$ arguments count. The ratio of one
+# argument is then $e^{\Delta \zeta - \Delta^2 / 2}$, with a standard normal $\zeta$. The mean of
+# $e^{2 \Delta \zeta}$ is $e^{2 \Delta^2}$, so one argument multiplies the mean square of the
+# ratio by $e^{\Delta^2}$. The mean of the ratio is 1, so its variance grows exponentially with
+# the number of arguments:
 #
 # $$
 # \operatorname{Var} \rho = e^{A \Delta^2} - 1 .
 # $$ (def-hybrid-variance)
 #
-# The figure has 20,000 actions of the three types above, $\Delta = 0.3$, logits moved as
-# well, and more and more arguments that no type uses.
+# The figure has 20,000 actions of the three types of *Moving*, $\Delta = 0.3$, logits that move
+# as well, and more and more arguments that no type uses.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: histograms of the ratio; with the mask it is narrow around one, without it and with sixteen unused arguments it is broad. Right: spread of the ratio and clip fraction against the number of unused arguments; both grow without the mask and stay constant with it"}}
 num_samples, shift = 20_000, 0.3
@@ -429,10 +430,11 @@ axes[1].legend(fontsize=8, loc="upper left")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that with the mask nothing changes, however many arguments lie idle. Without it,
-# and with no idle argument at all, about 64 percent of the samples leave the clip range instead of
-# 35 percent: each sample counts one or two arguments that its own type ignores. With sixteen more it
-# is about 89 percent. The dotted line is {eq}`def-hybrid-variance`, which leaves the moved logits out.
+# **Notice** that with the mask nothing changes, however many arguments lie idle. Without it, and
+# with no idle argument at all, about 64 percent of the samples leave the clip range instead of 35
+# percent: each sample counts one or two arguments that its own type ignores. With sixteen more it
+# is about 89 percent. The dotted line is {eq}`def-hybrid-variance`, which leaves the moved logits
+# out.
 
 # %% tags=["claims"]
 clip_fractions = {
@@ -446,12 +448,12 @@ assert abs(clip_fractions[False][-1] - 0.89) < 0.02
 # %% [markdown]
 # ## Does it show in the return?
 #
-# The mask stands in two places: in the ratio and in the entropy, whose bonus asks for
+# The mask enters in two places: in the ratio and in the entropy, whose bonus rewards
 # randomness. To see what each is good for, we leave it out of one, of the other, and of both.
-# And we give *Moving* 2, 4 and 16 further arguments that no type uses and nobody reads. The
-# figure has stored runs with five seeds. Each point is the difference to the masked loss with
-# the same seed, averaged, with its 95 percent t interval ({doc}`evaluation`);
-# `python -m benchmarks.hybrid_learning` makes the data anew.
+# And we give *Moving* 2, 4 and 16 further arguments that no type uses. The figure shows stored
+# runs with five seeds. Each point is the mean difference from the masked loss with the same seed,
+# with its 95 percent t interval ({doc}`evaluation`); `python -m benchmarks.hybrid_learning`
+# computes the data again.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over the number of idle arguments: the difference to the masked loss while training, and at the end. With the ratio not masked the lines fall, from minus a quarter to minus 0.7 while training; with the entropy not masked they stay near zero"}}
 from literate_rl.evaluation import paired_difference
@@ -494,10 +496,12 @@ for (loss, key, n), gap in gaps.items():
 #
 # **Notice** then the entropy. Without its mask alone no difference is seen while training. At the
 # end it is a little lower in one of the four settings, with 4 idle arguments, by 0.13. So the
-# harm is the ratio's, as computed above, and a bonus for idle arguments costs little or nothing
-# here. What it does do is [the first trap](#trap-an-entropy-that-pays-for-nothing). With both
-# masks left out, as in DI-engine, the agent also ends lower, by 0.40 with no idle argument at
-# all; only with 2 idle arguments does the interval contain zero.
+# harm comes through the ratio, as computed above, and a bonus for idle arguments costs little or
+# nothing here. What it does instead is in [the trap
+# below](#trap-an-entropy-that-pays-for-nothing).
+#
+# With both masks left out, as in DI-engine, the agent also ends lower, by 0.40 with no idle
+# argument at all; only with 2 idle arguments does the interval contain zero.
 
 # %% tags=["claims"]
 for n in idle:
@@ -519,8 +523,8 @@ assert round(gaps["entropy not masked", "final", 4].mean, 2) == -0.13
 # %% [markdown]
 # Do the two ways to clip differ? Here is H-PPO's loss beside ours, on *Moving* and on the harder
 # *HybridLander*, a lunar lander that burns one engine at a time with a throttle. A run on the
-# lander takes minutes, so there the loss per head has two seeds only: too few for an interval,
-# and both are shown.
+# lander takes minutes, so there the loss per head has only two seeds. They are too few for an
+# interval, so both are shown.
 
 # %% tags=["hide-input"]
 for name, digits in (("moving", 2), ("lander", 0)):
@@ -552,8 +556,8 @@ assert len(stored_runs("lander")["per head"].final) == 2
 # The benchmark that the papers on parameterised actions share is *Platform*
 # {cite:p}`masson2016,bester2019`: run, hop and leap over gaps and past enemies, each
 # with one number. The return is the part of the way that was covered, so 1 is the best.
-# The environment is on PyPI as `hybrid-platform`; this package's extra `platform` brings it
-# and `numba`, which it needs without saying so. Its observation is a pair of a box and a
+# The environment is on PyPI as `hybrid-platform`; this package's extra `platform` installs it
+# and `numba`, a dependency that it does not declare. Its observation is a pair of a box and a
 # step counter. Our network wants a box, so a function takes the first of the two:
 #
 # ```python
@@ -576,8 +580,8 @@ assert len(stored_runs("lander")["per head"].final) == 2
 # ```
 #
 # The action space is `Tuple(Discrete(3), Tuple(3 boxes))` with bounds of 30, 720 and 430, so the
-# mask comes out as the unit matrix, and `to_env` of {doc}`hybrid_policy` does the rest. Here are stored runs with these
-# settings, evaluated over 100 episodes without noise:
+# mask comes out as the identity matrix, and `to_env` of {doc}`hybrid_policy` does the rest. Here
+# are stored runs with these settings, evaluated over 100 episodes without noise:
 
 # %%
 platform = stored_runs("platform")["joint"].final
@@ -585,8 +589,9 @@ print("Platform, by seed:", *(f"{x:.3f}" for x in sorted(platform)))
 
 # %% [markdown]
 # Four of five seeds come within two hundredths of the end. The authors of MP-DQN, a method
-# that learns values of actions with arguments, report a mean of 0.987 {cite:p}`bester2019`. The
-# number of steps is ours, so this is no race. It says how far hybrid PPO comes.
+# that learns values of actions with arguments, report a mean of 0.987 {cite:p}`bester2019`. We
+# chose the number of steps ourselves, so this is no comparison. It only shows how far hybrid PPO
+# comes.
 
 # %% tags=["claims"]
 assert (np.sort(platform)[1:] > 0.98).all(), "four of five"
@@ -597,10 +602,9 @@ assert len(platform) == 5
 #
 # ### Trap: an entropy that pays for nothing
 #
-# Adding up the entropies of the type and of all arguments counts arguments that no
-# chosen type uses. Here the mask is that of *Moving*, and the policy stops half of the
-# time. The last row is what one gets from the definition, the mean of
-# $-\log \pi$ over a million actions.
+# If the entropies of the type and of all arguments are added up, arguments count that the chosen
+# type does not use. Here the mask is that of *Moving*, and the policy stops half of the time. The
+# last row follows the definition: the mean of $-\log \pi$ over a million actions.
 
 # %%
 from torch.distributions import Categorical, Normal
@@ -623,9 +627,9 @@ print(f"this book             {masked.item():.3f}")
 print(f"mean of -log pi       {drawn.item():.3f}")
 
 # %% [markdown]
-# A bonus on the first number pays for noise in arguments that do nothing. The policy then
-# widens these arguments, because that pays and costs nothing. The return hardly suffers, as
-# we saw; but the entropy that you log is no longer that of the actions.
+# A bonus on the first number rewards noise in arguments that do nothing, so the policy has a
+# reason to widen them. The return hardly suffers, as we saw; but the entropy that you log is no
+# longer that of the actions.
 
 # %% tags=["claims"]
 assert abs(drawn.item() - masked.item()) < 0.01, "the definition"
@@ -665,9 +669,9 @@ print("equal to those of the CPU:", difference < 1e-5)
 #
 # - PPO needs one log-probability and one entropy of the whole action, so there is one ratio.
 # - H-PPO clips a ratio for each head. In the return no difference was seen.
-# - Arguments that do not count widen the ratio and trip the clip: learning slows down, and with
-#   many of them the agent ends far lower.
-# - In the entropy they pay for noise that nobody sees. Alone that cost little here.
+# - Arguments that do not count spread the ratio beyond the clip range: learning slows down, and
+#   with many of them the agent ends far lower.
+# - In the entropy they reward noise that has no effect. That alone cost little here.
 #
 # ## Exercises
 #
@@ -699,8 +703,8 @@ assert log_ratio.grad[1] != 0, "the arguments are pushed"
 # ### Exercise 2: find the bug
 #
 # This function is meant to return the ratio of each action; `batches[number]` holds the new
-# policy, the old policy, the mask and the actions. It runs, and for types that use all arguments
-# it is right. Fix it.
+# policy, the old policy, the mask and the actions. It runs, and is right where each type uses all
+# arguments. Fix it.
 
 
 # %%

@@ -223,8 +223,8 @@ HTML(video_html(folder / "cartpole.mp4", "The cart drifts and keeps the pole upr
 #
 # Why does the loop learn for a few epochs, and then collect anew? The loss weighs the actions of
 # the new policy in the states of the *old* one. That is right near the old policy and wrong far
-# away: on the pier of {doc}`exact_values` a large step ends in the water. The clip takes away what
-# could be gained by going further, and new data are collected where the policy is now.
+# away: on the pier of {doc}`exact_values` a large step ends in the water. The clip takes away
+# what could be gained by going further, and new data are collected where the policy is now.
 #
 # The clip is not the only way to stay near. **TRPO**, trust region policy optimisation
 # {cite:p}`schulman2015`, is the method that PPO simplifies: it maximises the same estimate under
@@ -318,9 +318,9 @@ class Samples(NamedTuple):
 # minibatch cannot undo an hour of training.
 #
 # The class below has three parts, `collect`, `look_back` and `learn`; `update` runs the epochs
-# around `learn`. Its settings, `PPOConfig`, follow further down; the `RewardScaler` is that of {doc}`policies`.
-# `act` and `policy_error` may be replaced: by a faster way to act, or by another loss. With
-# `target_kl` the epochs stop early.
+# around `learn`. Its settings, `PPOConfig`, follow further down; the `RewardScaler` is that of
+# {doc}`policies`. `act` and `policy_error` may be replaced: by a faster way to act, or by another
+# loss. With `target_kl` the epochs stop early.
 
 
 # %% tags=["export"]
@@ -965,6 +965,6 @@ print({n: round(clip_fraction(n), 3) for n in (1, 2, 5, 10)})
 # %% [markdown]
 # ## References
 #
-# PPO is from {cite:t}`schulman2017`, TRPO from {cite:t}`schulman2015`. {cite:t}`huang2022` collect
-# the details of implementations, {cite:t}`engstrom2020` and {cite:t}`andrychowicz2021` measure what
-# they are worth.
+# PPO is from {cite:t}`schulman2017`, TRPO from {cite:t}`schulman2015`. {cite:t}`huang2022`
+# collect the details of implementations, {cite:t}`engstrom2020` and {cite:t}`andrychowicz2021`
+# measure what they are worth.

@@ -9,9 +9,10 @@
 # %% [markdown]
 # # The command line
 #
-# **How does one train an agent without writing a program?** `python -m literate_rl ppo` picks
-# environments, a policy that fits them and a learner, and keeps the run in a directory. All of the
-# work is done by other chapters; this one connects them. Nobody has to read it to follow the book.
+# **How do you train an agent without writing a program?** `python -m literate_rl ppo` makes
+# environments, a policy that fits them and a learner, and keeps the run in a directory. All of
+# the work is done by other chapters; this one connects them. Nobody has to read it to follow the
+# book.
 
 # %% tags=["export", "hide-input"]
 """The command line: train agents, resume them and watch them."""
@@ -56,7 +57,7 @@ __all__ = ["Command", "main"]
 # %% [markdown]
 # ## What a command says
 #
-# The settings of the algorithm are options beside four of our own, and
+# Each setting of the algorithm is an option, and `Command` adds a few of its own.
 # [tyro](https://brentyi.github.io/tyro/) reads their names, types and help from the dataclasses.
 
 
@@ -73,13 +74,13 @@ class Command(Generic[Config]):
         env: Id of a Gymnasium environment with discrete, box or hybrid actions;
             module:id imports a module that registers it first, and has to be named
             again to resume. The default is CartPole-v1.
-        name: Directory of the run, below runs/. The default tells the environment, the
-            algorithm, the seed and the time.
-        resume: Directory of a run to go on with. The run keeps its own settings.
+        name: Directory of the run, below runs/. The default is made of the environment,
+            the algorithm, the seed and the time.
+        resume: Directory of a run to continue. The run keeps its own settings.
         watch: Whether to show the trained agent, or film it where there is no screen.
         qnet: A Q network of your own, module:name of a class or function that makes it
-            without arguments. It is held against the contract of the algorithm first,
-            and has to be named again to resume.
+            without arguments. It is checked against the contract of the algorithm
+            first, and has to be named again to resume.
         actor: An actor of your own, likewise.
         critic: A critic of your own, likewise.
         config: Settings of the algorithm.
@@ -107,7 +108,7 @@ class Command(Generic[Config]):
 
 # %% tags=["export"]
 def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
-    """Read the command line. What the defaults are depends on the environment."""
+    """Read the command line. The defaults depend on the environment."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--env")
     env = first.parse_known_args(arguments)[0].env
@@ -148,16 +149,16 @@ def start(algorithm: str, command: Command[Any]) -> tuple[Run, Learner]:
 
 
 # %% [markdown]
-# A run that goes on keeps its settings. They come from a file that somebody else may have written,
-# so what could run code of others must be typed again, and nothing is touched before all of it
-# fits ({doc}`runs`).
+# A run that is resumed keeps its settings. They come from a file that somebody else may have
+# written. So options that could run other people's code must be typed again, and nothing is
+# touched before everything has been checked ({doc}`runs`).
 
 
 # %% tags=["export"]
 def resume(
     directory: Path, algorithm: str, command: Command[Any]
 ) -> tuple[Run, Learner]:
-    """Go on with a run. Its directory is not touched before all of it fits."""
+    """Resume a run. Its directory is not touched before everything is checked."""
     run = Run(directory, resume=True)
     stored, source = run.settings, directory / "settings.json"
     if stored.get("algorithm") != algorithm:
@@ -184,15 +185,15 @@ def resume(
 
 
 def options_that_run_code(env: str, config: Any) -> list[tuple[str, str | None, bool]]:
-    """Return what may run code of others: options, values, and whether these do."""
+    """Return options that can run other people's code, their values, and if they do."""
     address = getattr(config, "address", None)
-    # An address is an option of these actors only.
+    # Only actors on Ray use an address.
     join = f"--actors {getattr(config, 'actors', None)} --transport ray --address"
     return [("--env", env, ":" in env), (join, address, address is not None)]
 
 
 def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
-    """Build the settings that a file holds; they say themselves what they take."""
+    """Build the settings that a file holds; their class checks the values."""
     values, known = stored.get("config"), {field.name for field in fields(config)}
     if not isinstance(values, dict):
         raise ValueError(f"{source}: config must be an object, got {values!r}")
@@ -223,7 +224,7 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
 
 
 def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
-    """Say what became of a run, and show the agent on request."""
+    """Report how a run ended, and show the agent on request."""
     print(f"checkpoint:    {run.checkpoint}")
     if learner.step < learner.config.total_steps:
         again = f"--resume {run.directory}"
@@ -245,7 +246,7 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
 
 
 # %% [markdown]
-# What goes wrong is one line on the screen, not a traceback.
+# An error is one line on the screen, not a traceback.
 
 
 # %% tags=["export"]
@@ -266,8 +267,8 @@ def main(arguments: list[str] | None = None) -> None:
 # %% [markdown]
 # ## See it
 #
-# A short run, one that goes on where it has stopped, and a word that the settings do not know. A
-# notebook starts them as commands:
+# A short run, a second run that is refused because it has the name of the first, and a setting
+# out of its range. A notebook starts them as commands:
 
 # %%
 import subprocess
@@ -299,5 +300,5 @@ assert wrong.returncode != 0, "a setting out of range"
 # %% [markdown]
 # ## References
 #
-# The options are made by [tyro](https://brentyi.github.io/tyro/). The way a run is kept is that of
-# {doc}`runs`.
+# The options are made by [tyro](https://brentyi.github.io/tyro/). {doc}`runs` explains how a run
+# is kept.

@@ -9,14 +9,15 @@
 # %% [markdown]
 # # Probes
 #
-# **How can somebody else's model be questioned without a trace?** A checker of models
+# **How can somebody else's model be tested without leaving a trace?** A checker of models
 # ({doc}`/chapters/contracts`) has to run a model that it knows nothing about: with batches of
-# one and of five, in both modes, with wild states, with actions of its own. Afterwards the
-# model must be as it was, and so must the random numbers of the program around it.
+# one and of five, in training and in evaluation mode, with extreme states, with actions of its
+# own. Afterwards the model must be as it was, and so must the random number generators of the
+# program around it.
 #
 # Nobody has to read this page to follow the book. In 10 minutes you know how a model is
-# found inside of its wrappers, how it is called by the names of its arguments, what is kept
-# safe, and how a rule is tried.
+# found inside its wrappers, how it is called by the names of its arguments, what is restored
+# afterwards, and how a rule is tried.
 
 # %% tags=["export", "hide-input"]
 """Probes: somebody else's model, called by name and left as it was."""
@@ -61,16 +62,16 @@ __all__ = [
 ]
 
 # %% [markdown]
-# ## Inside of the wrappers
+# ## Inside the wrappers
 #
-# `torch.compile` and `DistributedDataParallel` put a model into another one, whose `forward`
+# `torch.compile` and `DistributedDataParallel` wrap a model in another one, whose `forward`
 # takes anything. `functools.partial` fixes some of the arguments. The signature that counts
-# is that of the model inside, without what was fixed.
+# is that of the model inside, without the arguments that were fixed.
 
 
 # %% tags=["export"]
 def unwrapped(model: Any) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the module inside of its wrappers, and the arguments that were fixed."""
+    """Return the module inside its wrappers, and the arguments that were fixed."""
     fixed: dict[str, Any] = {}
     while True:
         if isinstance(model, partial):
@@ -104,7 +105,7 @@ def required_parameters(model: Any) -> list[str]:
 
 
 def open_parameters(parameters: Mapping[str, Any]) -> list[str]:
-    """Return the names of ``*args``, ``**kwargs`` and what has no name for a caller."""
+    """Return the names of ``*args``, ``**kwargs`` and positional-only parameters."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [k for k, p in parameters.items() if p.kind not in named]
 
@@ -115,15 +116,15 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def results_of(output: Any) -> tuple[Any, ...]:
-    """Return the results of a model as a tuple; a single one comes without."""
+    """Return the results of a model as a tuple, also a single one that is bare."""
     return output if isinstance(output, tuple) else (output,)
 
 
 # %% [markdown]
 # ## Random numbers
 #
-# Three generators may be at work in a model: PyTorch's, NumPy's and Python's. All three are
-# put back.
+# Three generators may be at work in a model: PyTorch's, NumPy's and Python's. All three get their
+# old state back.
 
 
 # %% tags=["export"]
@@ -143,8 +144,9 @@ def randomness_kept(*modules: nn.Module) -> Iterator[None]:
 # %% [markdown]
 # ## States to try
 #
-# Drawing from an observation space is no good: velocities without bounds come out as
-# $10^{38}$. A few random steps in the environment give states that a model will really see.
+# Samples of an observation space are of no use. They need not be states that ever occur, and
+# where the bound is the largest float they come out near $10^{38}$. A few random steps in the
+# environment give states that a model will really see.
 
 
 # %% tags=["export"]
@@ -165,10 +167,10 @@ def watch(env: Any, num_steps: int = 32) -> tuple[gym.Env[Any, Any], list[Any]]:
 # ## A model on trial
 #
 # A probe has a copy of the model. It calls the copy with rows of the states that it was
-# given, over and over if they are too few. What is no tensor is passed on untouched.
+# given, over and over if they are too few. What is not a tensor is passed on untouched.
 #
-# A critic must be given an action, or it cannot run. The probe has some: numbers in the box,
-# or probabilities where actions are discrete.
+# A critic must be given an action, or it cannot run. The probe makes some: numbers inside the
+# bounds of a box, or probabilities where actions are discrete.
 
 
 # %% tags=["export"]
@@ -179,8 +181,8 @@ class Probe:
         model: The model, wrapped or not. It is copied.
         states: Example states by name: tensors with a row for each state, or anything.
         space: The action space, discrete or a box.
-        action: ``"action"`` if the model needs one, as a critic does, ``"action=None"``
-            if it takes one, as an actor does that judges its actions.
+        action: ``"action"`` if the model needs one, as a critic does; ``"action=None"``
+            if it may get one, as an actor does that returns log-probabilities.
         transform: Applied to the first result and the states.
     """
 
@@ -197,7 +199,7 @@ class Probe:
         try:
             self.model = copy.deepcopy(module)
         except Exception as error:
-            # Then no rule that comes after this one is tried.
+            # Then no rule that needs a copy is tried.
             self.model, self.copy_error = module, error
         self.parameters = forward_parameters(model)
         self.device = device_of(self.model)
@@ -239,7 +241,7 @@ class Probe:
             row: The state to repeat; by default all of them in turn.
             scale: What floating states are multiplied by.
             train: Whether in training mode.
-            luck: Seed of what the model draws.
+            luck: Seed of the random numbers that the model draws.
         """
         arguments = self.rows(batch, row, scale)
         if action is None and self.action == "action":
@@ -292,14 +294,14 @@ class Probe:
     def judge(
         self, action: Tensor | None = None, batch: int = 5, **how: Any
     ) -> tuple[Any, ...]:
-        """Return what a model says, less the action of an actor that draws."""
+        """Return what a model says, without the action of an actor that draws."""
         results = self.call(batch, action, **how)
         return results[1:3] if self.action == "action=None" else results[:1]
 
     def draw(
         self, count: int, luck: int, scale: float = 1.0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw actions at the first state; return them, judged, and the entropies."""
+        """Draw actions in the first state; return them, log-densities and entropies."""
         how: Any = {"row": 0, "luck": luck, "scale": scale}
         with torch.no_grad():
             action = self.call(count, **how)[0]
@@ -307,7 +309,7 @@ class Probe:
         return action, log_prob, entropy
 
     def shape(self, dims: Sequence[str], batch: int) -> tuple[int | None, ...]:
-        """Return the sizes that the words of a shape stand for; None is any from 2."""
+        """Return the sizes that the words of a shape mean; None is any size above 1."""
         action = (1,) if self.num_actions else tuple(self.space.shape or ())
         known = {
             "batch_size": (batch,),
@@ -379,8 +381,8 @@ class Rule(NamedTuple):
         name: A short name, by which other rules refer to it.
         text: The demand in words.
         check: Yields what it finds wrong with a model on trial.
-        after: Names of the rules without which it makes no sense.
-        harmful: Whether a model that breaks it is legal, and only worth a warning.
+        after: Names of the rules that must hold before this one makes sense.
+        harmful: Whether a model may break it, and then only gets a warning.
     """
 
     row: str
@@ -437,7 +439,7 @@ def raised(error: Exception) -> str:
 
 
 # %% [markdown]
-# A contract prints a role and its rules in the notation of the page that it comes from.
+# A contract prints a role and its rules in the notation of the page on which it is based.
 
 
 # %% tags=["export"]
@@ -465,7 +467,7 @@ def write_out(
 # %% [markdown]
 # ## See it
 #
-# A compiled model whose argument `scale` is fixed, one rule, and a seed that nobody notices.
+# A compiled model whose argument `scale` is fixed, and one rule, which the model keeps.
 
 # %%
 from functools import partial

@@ -9,11 +9,11 @@
 # %% [markdown]
 # # Training in one call
 #
-# **How does one train a network of one's own in three lines?** `train` picks environments, a policy
-# that fits them and a learner; it checks a network that you bring against the contract of the
-# algorithm before the first step, and what it returns can be saved, loaded and watched like any
-# other run. All of the work is done by other chapters. Nobody has to read this one to follow the
-# book.
+# **How do you train a network of your own in three lines?** `train` makes environments, a policy
+# that fits them and a learner. If you bring a network, it is checked against the contract of the
+# algorithm ({doc}`../contracts`) before the first step. What `train` returns can be saved, loaded
+# and watched like any other run. All of the work is done by other chapters, and nobody has to
+# read this one to follow the book.
 
 # %% tags=["export", "hide-input"]
 """Training in one call: an algorithm, an environment, a network of one's own."""
@@ -80,8 +80,8 @@ __all__ = ["Agent", "make_qnet_policy", "train"]
 # %% [markdown]
 # ## Three lines
 #
-# What a call may say beside the algorithm and the environment is either a model of one's own, by
-# the name that it has in the contract, or a setting.
+# A call names the algorithm and the environment. Each further argument is either a model of your
+# own, under its name in the contract, or a setting of the algorithm.
 
 
 # %% tags=["export"]
@@ -101,11 +101,11 @@ def train(
     Args:
         algorithm: Its name, in capitals or not: ``"DQN"``.
         env: Id of a Gymnasium environment.
-        check: Whether models of your own are held against the contract first.
+        check: Whether models of your own are checked against the contract first.
         progress: Whether to show a progress bar.
         options: Models of your own (``qnet``, or ``actor`` and ``critic``) and settings
-            of the algorithm (``total_steps``, ``seed``, ...). What is left out is what
-            suits the environment.
+            of the algorithm (``total_steps``, ``seed``, ...). The defaults suit the
+            environment.
 
     Raises:
         ContractError: If a model of your own breaks the contract; nothing is trained.
@@ -125,8 +125,8 @@ def train(
 
 
 # %% [markdown]
-# The agent keeps its run in a temporary directory until it is saved. What is saved is the directory
-# of a run like all others: `load` reads it, and `--resume` goes on with it.
+# The agent keeps its run in a temporary directory until it is saved. The saved directory is like
+# that of any other run: `load` reads it, and `--resume` continues it ({doc}`runs`).
 
 
 # %% tags=["export"]
@@ -156,9 +156,9 @@ class Agent:
         """Act in a batch of states, given by name.
 
         Returns:
-            What a model of your own returns, with greedy actions ``(B, 1)`` in front
-            instead of a Q network's values; a lone result is not wrapped. Of our
-            policies, whose only state is ``state``, the greedy actions.
+            What a model of your own returns; for a Q network, greedy actions ``(B, 1)``
+            take the place of its values. A single result is not wrapped in a tuple. Our
+            policies, whose only state is ``state``, return the greedy actions.
         """
         policy = self.policy
         if isinstance(policy, ContractPolicy):
@@ -178,7 +178,7 @@ class Agent:
         if target.exists():
             raise FileExistsError(f"{target} exists: choose another name")
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Half a copy would look like a run, so the copy gets its name when it is whole.
+        # Half a copy would look like a run, so the copy gets its name once it is whole.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".copy_") as place:
             copy = Path(place) / target.name
             shutil.copytree(self.folder.name, copy)
@@ -190,12 +190,12 @@ class Agent:
 # ## From an environment to a learner
 #
 # Each algorithm has a function that builds environments, policy and learner. All of them begin in
-# the same way: seeds first, then environments whose observations are vectors.
+# the same way: first the seeds, then environments whose observations are vectors.
 
 
 # %% tags=["export"]
 def environments(env: str, seed: int, number: int) -> SyncVectorEnv:
-    """Seed everything and make some copies of an environment."""
+    """Seed all generators and make copies of an environment."""
     seed_everything(seed)
     return make_envs(partial(flat_env, env), number)
 
@@ -211,7 +211,7 @@ def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
     """Build PPG; its policy has two values."""
     envs = environments(env, config.seed, config.num_envs)
     space = spaces_of(env)[0]
-    # Pictures are seen as pictures, everything else as vectors.
+    # Images stay images; all other observations become vectors.
     pictures = len(space.shape or ()) == 3
     with legible_refusal():
         policy = make_phasic_policy(
@@ -286,19 +286,19 @@ def make_rainbow(env: str, config: RainbowConfig, **models: Any) -> DQN:
 
 
 # %% [markdown]
-# In one table, with the settings that each algorithm has for an environment, and the models of
-# one's own that it takes:
+# All algorithms in one table, each with its settings for an environment and with the models of
+# your own that it takes:
 
 
 # %% tags=["export"]
 class Algorithm(NamedTuple):
-    """What is known of an algorithm.
+    """What ``train`` knows about an algorithm.
 
     Attributes:
         config: Class of its settings.
         settings: Function from the id of an environment to settings.
         make: Function from environment, settings and models to a learner.
-        models: Names of the models of one's own that it takes, all of them or none.
+        models: Names of the models of your own that it takes, all of them or none.
     """
 
     config: type[Any]
@@ -320,14 +320,14 @@ ALGORITHMS = {
 
 
 # %% [markdown]
-# A Q network of the user's is the network of an ordinary ε-greedy policy. What it returns beside
-# the values is not needed to learn. If it returns distributions, it is the network of Rainbow's
-# policy, and the number of atoms is the size of its last dimension.
+# A Q network of your own becomes the network of an ordinary ε-greedy policy. Results other than
+# the values are not needed for learning. If it returns distributions, it becomes the network of
+# Rainbow's policy, and the number of atoms is the size of its last dimension.
 
 
 # %% tags=["export"]
 class FirstResult(nn.Module):
-    """A model that is called by the names of its states, and gives its first result."""
+    """A model called by the names of its states, reduced to its first result."""
 
     def __init__(self, model: Any, spec: StateSpec) -> None:
         super().__init__()
@@ -340,7 +340,7 @@ class FirstResult(nn.Module):
 
 
 def own_model(network: Any) -> Any:
-    """Return the model of one's own inside the network of a policy, or None."""
+    """Return the user's model inside the network of a policy, or None."""
     network = getattr(network, "model", network)  # a distribution is wrapped once more
     return network.by_name.model if isinstance(network, FirstResult) else None
 
@@ -351,7 +351,7 @@ def make_qnet_policy(
     qnet: Any,
     support: Sequence[float] | None = None,
 ) -> Policy:
-    """Build a policy around a Q network of one's own.
+    """Build a policy around a Q network of your own.
 
     Args:
         observation_space: A space, or what ``plain_space`` made of it.
@@ -374,7 +374,7 @@ def make_qnet_policy(
     network = FirstResult(qnet, state_spec(states))
     if support is None:
         return Policy(network, actions, built)
-    # How many atoms there are is best found out by asking once.
+    # One call of the network tells how many atoms there are.
     with torch.no_grad():
         num_atoms = network(torch.zeros(2, spaces.flatdim(states))).shape[-1]
     logits = LogitsOf(network, num_actions, num_atoms)
@@ -383,8 +383,8 @@ def make_qnet_policy(
 
 
 # %% [markdown]
-# The policy is ours, or it is made of the models that the user brought. Where it cannot be built,
-# the message should speak of the environment and not of our functions.
+# The policy is ours, or it is made of the user's models. If it cannot be built, the message
+# should speak of the environment and not of our functions.
 
 
 # %% tags=["export"]
@@ -428,7 +428,7 @@ def on_ray(config: Any) -> MakeTransport | None:
 
 @contextmanager
 def legible_refusal(actions: str = FITTING) -> Iterator[None]:
-    """Say in the words of the user which actions a policy can take."""
+    """Say in the user's terms which actions a policy can take."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -448,7 +448,7 @@ def settings_with(config: Any, changes: dict[str, Any]) -> Any:
 
 @contextmanager
 def ended(learner: Learner) -> Iterator[None]:
-    """Let no actor and no environment outlive a training."""
+    """Close the actors and environments of a learner when its training ends."""
     try:
         yield
     finally:
@@ -459,7 +459,7 @@ def ended(learner: Learner) -> Iterator[None]:
 def make_learner(
     algorithm: str, env: str, config: Any, models: dict[str, Any], check: bool = True
 ) -> Learner:
-    """Build a learner, with models of one's own if they keep the contract."""
+    """Build a learner, with models of your own if they keep the contract."""
     known = ALGORITHMS[algorithm]
     if models and set(models) != set(known.models):
         wanted = " and ".join(known.models) or "none"
@@ -475,7 +475,7 @@ def make_learner(
 def settings_of_run(
     algorithm: str, env: str, config: Any, models: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what the directory of a run says about it."""
+    """Return the settings that are stored in the directory of a run."""
     names = {
         name: f"{type(model).__module__}:{type(model).__qualname__}"
         for name, model in models.items()
@@ -503,7 +503,7 @@ def import_model(where: str) -> Any:
 # %% [markdown]
 # ## See it
 #
-# A network of one's own, written in the words of its contract ({doc}`../contracts`):
+# A network of your own, with the names of its contract:
 
 # %%
 import tempfile
@@ -540,8 +540,8 @@ assert before == after
 assert before > 50  # an untrained network balances for about ten steps
 
 # %% [markdown]
-# A network that breaks its contract is refused before the first step, and the message says what to
-# change.
+# A network that breaks its contract is refused before the first step, and the message says what
+# to change.
 
 
 # %%
@@ -559,5 +559,5 @@ except ValueError as error:
 # ## References
 #
 # The names of algorithms and models are those of
-# [Machin](https://machin.readthedocs.io/en/latest/tutorials/algorithm_model_requirements.html), whose
-# page on model requirements is the subject of {doc}`../contracts`.
+# [Machin](https://machin.readthedocs.io/en/latest/tutorials/algorithm_model_requirements.html),
+# whose page on model requirements is the subject of {doc}`../contracts`.
