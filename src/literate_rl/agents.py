@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest f7e4e2580b1cecd5
+# Generated from chapters/agents.py (edit there); digest bd9c7008c22d6e08
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ class Rollout(NamedTuple):
         next_obs: Where each step led: true successors, never a reset.
         terminated: Whether the task ended with this step.
         truncated: Whether the episode was cut off after this step.
-        real: Whether the step happened. In mode ``NEXT_STEP`` the one behind an end did
+        real: Whether the step happened. In mode ``NEXT_STEP`` the one after an end did
             not: its action was ignored.
         episode_return: At the last step of an episode its undiscounted return, NaN at
             all other steps.
-        episode_length: The same of its number of steps.
+        episode_length: Likewise, the number of steps of the episode.
     """
 
     obs: Tensor
@@ -152,13 +152,13 @@ class Collector:
     """Lets an agent act in a vector environment and writes down what happens.
 
     Args:
-        envs: A vector environment in one of these two modes; it observes arrays.
+        envs: A vector environment in one of the two modes; its observations are arrays.
         to_env: Turns the agent's actions into what ``envs.step`` takes. The default
             takes tensors that fit the action space.
         dtype: NumPy's type for the stored observations; the environment's own if None.
 
     Attributes:
-        obs: Observations to go on from, None before the first ``reset``.
+        obs: Observations from which to continue, None before the first ``reset``.
         step: Steps taken so far, all environments together.
     """
 
@@ -253,7 +253,7 @@ def grade(
     first: tuple[Any, ...],
     *others: tuple[Any, ...],
 ) -> None:
-    """Compare an answer with a function that is right, and print one line.
+    """Compare an answer with a correct function, and print one line.
 
     Each case is a tuple of positional arguments. An answer that is wrong, that raises
     or that is still empty is reported, never raised.
@@ -267,7 +267,7 @@ def grade(
         except Exception as error:
             print(f"Not yet: {call} raised {type(error).__name__}: {error}")
             return
-        # What is right is told to those who have tried.
+        # The right answer is shown only after an attempt.
         if got is ...:
             print("Not yet: the answer is still empty.")
             return

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_policy.py (edit there); digest bf61e13194fdcc3d
+# Generated from chapters/hybrid_policy.py (edit there); digest 8f30913e922dcf3e
 """A hybrid policy: rows instead of trees, and the way into an environment and back."""
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class HybridActions:
 
     def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions (B, 1 + A) that a noise makes of rows (B, K + 2 A)."""
-        # Logits are moved by their noise as it is, means by $\sigma$ times theirs.
+        # The noise is added to the logits as it is, and to the means times $\sigma$.
         num_types, num_args = self.mask.shape
         centre, sigma = row.split([num_types + num_args, num_args], -1)
         scale = nn.functional.pad(sigma, (num_types, 0), value=1.0)
@@ -217,7 +217,7 @@ def make_hybrid_policy(
     Args:
         observation_space: A box with one dimension, or what ``plain_space`` made of it.
         action_space: Space of one action, likewise.
-        mask: As in ``HybridActions.from_space``, and needed where it is there.
+        mask: As in ``HybridActions.from_space``, and required in the same cases.
         hidden: Width of the critic's two hidden layers.
         normalize: Whether the policy normalises its observations.
     """

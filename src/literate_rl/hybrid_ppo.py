@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_ppo.py (edit there); digest 3f9796bc87f7dda0
+# Generated from chapters/hybrid_ppo.py (edit there); digest bb2be0d813e26740
 """Hybrid PPO: one ratio for a type and its arguments."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HybridPolicyData(NamedTuple):
 
     Attributes:
         logit_new: What describes the policy in training.
-        logit_old: The same of the policy that collected the batch.
+        logit_old: The same for the policy that collected the batch.
         action: The actions taken.
         adv: Advantage estimates.
         weight: One factor for each sample, or None for ones.
@@ -93,8 +93,8 @@ def ppo_policy_error_hybrid_per_head(
 ) -> tuple[ppo_policy_loss, ppo_info]:
     """Compute the PPO policy error of hybrid actions, with a ratio for each head.
 
-    Arguments are those of ``ppo_policy_error_hybrid``. Of what is returned, the
-    divergence is that of the whole action, ``clipfrac`` the larger of both heads'.
+    Arguments are those of ``ppo_policy_error_hybrid``. In what is returned, the
+    divergence is that of the whole action, ``clipfrac`` the larger of the two heads'.
 
     Source: Fan et al. 2019 (H-PPO).
     """

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest c7124ba728754857
+# Generated from chapters/workshop/cli.py (edit there); digest cdf78dd802bc0214
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Command(Generic[Config]):
         env: Id of a Gymnasium environment with discrete, box or hybrid actions;
             module:id imports a module that registers it first, and has to be named
             again to resume. The default is CartPole-v1.
-        name: Directory of the run, below runs/. The default tells the environment, the
-            algorithm, the seed and the time.
-        resume: Directory of a run to go on with. The run keeps its own settings.
+        name: Directory of the run, below runs/. The default is made of the environment,
+            the algorithm, the seed and the time.
+        resume: Directory of a run to continue. The run keeps its own settings.
         watch: Whether to show the trained agent, or film it where there is no screen.
         qnet: A Q network of your own, module:name of a class or function that makes it
-            without arguments. It is held against the contract of the algorithm first,
-            and has to be named again to resume.
+            without arguments. It is checked against the contract of the algorithm
+            first, and has to be named again to resume.
         actor: An actor of your own, likewise.
         critic: A critic of your own, likewise.
         config: Settings of the algorithm.
@@ -80,7 +80,7 @@ class Command(Generic[Config]):
 
 
 def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
-    """Read the command line. What the defaults are depends on the environment."""
+    """Read the command line. The defaults depend on the environment."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--env")
     env = first.parse_known_args(arguments)[0].env
@@ -116,7 +116,7 @@ def start(algorithm: str, command: Command[Any]) -> tuple[Run, Learner]:
 def resume(
     directory: Path, algorithm: str, command: Command[Any]
 ) -> tuple[Run, Learner]:
-    """Go on with a run. Its directory is not touched before all of it fits."""
+    """Resume a run. Its directory is not touched before everything is checked."""
     run = Run(directory, resume=True)
     stored, source = run.settings, directory / "settings.json"
     if stored.get("algorithm") != algorithm:
@@ -143,15 +143,15 @@ def resume(
 
 
 def options_that_run_code(env: str, config: Any) -> list[tuple[str, str | None, bool]]:
-    """Return what may run code of others: options, values, and whether these do."""
+    """Return options that can run other people's code, their values, and if they do."""
     address = getattr(config, "address", None)
-    # An address is an option of these actors only.
+    # Only actors on Ray use an address.
     join = f"--actors {getattr(config, 'actors', None)} --transport ray --address"
     return [("--env", env, ":" in env), (join, address, address is not None)]
 
 
 def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
-    """Build the settings that a file holds; they say themselves what they take."""
+    """Build the settings that a file holds; their class checks the values."""
     values, known = stored.get("config"), {field.name for field in fields(config)}
     if not isinstance(values, dict):
         raise ValueError(f"{source}: config must be an object, got {values!r}")
@@ -177,7 +177,7 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
 
 
 def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
-    """Say what became of a run, and show the agent on request."""
+    """Report how a run ended, and show the agent on request."""
     print(f"checkpoint:    {run.checkpoint}")
     if learner.step < learner.config.total_steps:
         again = f"--resume {run.directory}"

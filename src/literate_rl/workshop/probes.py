@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest c5c59d4be654e7b3
+# Generated from chapters/workshop/probes.py (edit there); digest f4a4baa1e8c9443b
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 
 def unwrapped(model: Any) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the module inside of its wrappers, and the arguments that were fixed."""
+    """Return the module inside its wrappers, and the arguments that were fixed."""
     fixed: dict[str, Any] = {}
     while True:
         if isinstance(model, partial):
@@ -76,7 +76,7 @@ def required_parameters(model: Any) -> list[str]:
 
 
 def open_parameters(parameters: Mapping[str, Any]) -> list[str]:
-    """Return the names of ``*args``, ``**kwargs`` and what has no name for a caller."""
+    """Return the names of ``*args``, ``**kwargs`` and positional-only parameters."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [k for k, p in parameters.items() if p.kind not in named]
 
@@ -87,7 +87,7 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def results_of(output: Any) -> tuple[Any, ...]:
-    """Return the results of a model as a tuple; a single one comes without."""
+    """Return the results of a model as a tuple, also a single one that is bare."""
     return output if isinstance(output, tuple) else (output,)
 
 
@@ -124,8 +124,8 @@ class Probe:
         model: The model, wrapped or not. It is copied.
         states: Example states by name: tensors with a row for each state, or anything.
         space: The action space, discrete or a box.
-        action: ``"action"`` if the model needs one, as a critic does, ``"action=None"``
-            if it takes one, as an actor does that judges its actions.
+        action: ``"action"`` if the model needs one, as a critic does; ``"action=None"``
+            if it may get one, as an actor does that returns log-probabilities.
         transform: Applied to the first result and the states.
     """
 
@@ -142,7 +142,7 @@ class Probe:
         try:
             self.model = copy.deepcopy(module)
         except Exception as error:
-            # Then no rule that comes after this one is tried.
+            # Then no rule that needs a copy is tried.
             self.model, self.copy_error = module, error
         self.parameters = forward_parameters(model)
         self.device = device_of(self.model)
@@ -184,7 +184,7 @@ class Probe:
             row: The state to repeat; by default all of them in turn.
             scale: What floating states are multiplied by.
             train: Whether in training mode.
-            luck: Seed of what the model draws.
+            luck: Seed of the random numbers that the model draws.
         """
         arguments = self.rows(batch, row, scale)
         if action is None and self.action == "action":
@@ -237,14 +237,14 @@ class Probe:
     def judge(
         self, action: Tensor | None = None, batch: int = 5, **how: Any
     ) -> tuple[Any, ...]:
-        """Return what a model says, less the action of an actor that draws."""
+        """Return what a model says, without the action of an actor that draws."""
         results = self.call(batch, action, **how)
         return results[1:3] if self.action == "action=None" else results[:1]
 
     def draw(
         self, count: int, luck: int, scale: float = 1.0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw actions at the first state; return them, judged, and the entropies."""
+        """Draw actions in the first state; return them, log-densities and entropies."""
         how: Any = {"row": 0, "luck": luck, "scale": scale}
         with torch.no_grad():
             action = self.call(count, **how)[0]
@@ -252,7 +252,7 @@ class Probe:
         return action, log_prob, entropy
 
     def shape(self, dims: Sequence[str], batch: int) -> tuple[int | None, ...]:
-        """Return the sizes that the words of a shape stand for; None is any from 2."""
+        """Return the sizes that the words of a shape mean; None is any size above 1."""
         action = (1,) if self.num_actions else tuple(self.space.shape or ())
         known = {
             "batch_size": (batch,),
@@ -309,8 +309,8 @@ class Rule(NamedTuple):
         name: A short name, by which other rules refer to it.
         text: The demand in words.
         check: Yields what it finds wrong with a model on trial.
-        after: Names of the rules without which it makes no sense.
-        harmful: Whether a model that breaks it is legal, and only worth a warning.
+        after: Names of the rules that must hold before this one makes sense.
+        harmful: Whether a model may break it, and then only gets a warning.
     """
 
     row: str

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest d8d95af75235121e
+# Generated from chapters/workshop/training.py (edit there); digest 06420637756cb370
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def train(
     Args:
         algorithm: Its name, in capitals or not: ``"DQN"``.
         env: Id of a Gymnasium environment.
-        check: Whether models of your own are held against the contract first.
+        check: Whether models of your own are checked against the contract first.
         progress: Whether to show a progress bar.
         options: Models of your own (``qnet``, or ``actor`` and ``critic``) and settings
-            of the algorithm (``total_steps``, ``seed``, ...). What is left out is what
-            suits the environment.
+            of the algorithm (``total_steps``, ``seed``, ...). The defaults suit the
+            environment.
 
     Raises:
         ContractError: If a model of your own breaks the contract; nothing is trained.
@@ -126,9 +126,9 @@ class Agent:
         """Act in a batch of states, given by name.
 
         Returns:
-            What a model of your own returns, with greedy actions ``(B, 1)`` in front
-            instead of a Q network's values; a lone result is not wrapped. Of our
-            policies, whose only state is ``state``, the greedy actions.
+            What a model of your own returns; for a Q network, greedy actions ``(B, 1)``
+            take the place of its values. A single result is not wrapped in a tuple. Our
+            policies, whose only state is ``state``, return the greedy actions.
         """
         policy = self.policy
         if isinstance(policy, ContractPolicy):
@@ -148,7 +148,7 @@ class Agent:
         if target.exists():
             raise FileExistsError(f"{target} exists: choose another name")
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Half a copy would look like a run, so the copy gets its name when it is whole.
+        # Half a copy would look like a run, so the copy gets its name once it is whole.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".copy_") as place:
             copy = Path(place) / target.name
             shutil.copytree(self.folder.name, copy)
@@ -157,7 +157,7 @@ class Agent:
 
 
 def environments(env: str, seed: int, number: int) -> SyncVectorEnv:
-    """Seed everything and make some copies of an environment."""
+    """Seed all generators and make copies of an environment."""
     seed_everything(seed)
     return make_envs(partial(flat_env, env), number)
 
@@ -173,7 +173,7 @@ def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
     """Build PPG; its policy has two values."""
     envs = environments(env, config.seed, config.num_envs)
     space = spaces_of(env)[0]
-    # Pictures are seen as pictures, everything else as vectors.
+    # Images stay images; all other observations become vectors.
     pictures = len(space.shape or ()) == 3
     with legible_refusal():
         policy = make_phasic_policy(
@@ -248,13 +248,13 @@ def make_rainbow(env: str, config: RainbowConfig, **models: Any) -> DQN:
 
 
 class Algorithm(NamedTuple):
-    """What is known of an algorithm.
+    """What ``train`` knows about an algorithm.
 
     Attributes:
         config: Class of its settings.
         settings: Function from the id of an environment to settings.
         make: Function from environment, settings and models to a learner.
-        models: Names of the models of one's own that it takes, all of them or none.
+        models: Names of the models of your own that it takes, all of them or none.
     """
 
     config: type[Any]
@@ -276,7 +276,7 @@ ALGORITHMS = {
 
 
 class FirstResult(nn.Module):
-    """A model that is called by the names of its states, and gives its first result."""
+    """A model called by the names of its states, reduced to its first result."""
 
     def __init__(self, model: Any, spec: StateSpec) -> None:
         super().__init__()
@@ -289,7 +289,7 @@ class FirstResult(nn.Module):
 
 
 def own_model(network: Any) -> Any:
-    """Return the model of one's own inside the network of a policy, or None."""
+    """Return the user's model inside the network of a policy, or None."""
     network = getattr(network, "model", network)  # a distribution is wrapped once more
     return network.by_name.model if isinstance(network, FirstResult) else None
 
@@ -300,7 +300,7 @@ def make_qnet_policy(
     qnet: Any,
     support: Sequence[float] | None = None,
 ) -> Policy:
-    """Build a policy around a Q network of one's own.
+    """Build a policy around a Q network of your own.
 
     Args:
         observation_space: A space, or what ``plain_space`` made of it.
@@ -323,7 +323,7 @@ def make_qnet_policy(
     network = FirstResult(qnet, state_spec(states))
     if support is None:
         return Policy(network, actions, built)
-    # How many atoms there are is best found out by asking once.
+    # One call of the network tells how many atoms there are.
     with torch.no_grad():
         num_atoms = network(torch.zeros(2, spaces.flatdim(states))).shape[-1]
     logits = LogitsOf(network, num_actions, num_atoms)
@@ -371,7 +371,7 @@ def on_ray(config: Any) -> MakeTransport | None:
 
 @contextmanager
 def legible_refusal(actions: str = FITTING) -> Iterator[None]:
-    """Say in the words of the user which actions a policy can take."""
+    """Say in the user's terms which actions a policy can take."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -391,7 +391,7 @@ def settings_with(config: Any, changes: dict[str, Any]) -> Any:
 
 @contextmanager
 def ended(learner: Learner) -> Iterator[None]:
-    """Let no actor and no environment outlive a training."""
+    """Close the actors and environments of a learner when its training ends."""
     try:
         yield
     finally:
@@ -402,7 +402,7 @@ def ended(learner: Learner) -> Iterator[None]:
 def make_learner(
     algorithm: str, env: str, config: Any, models: dict[str, Any], check: bool = True
 ) -> Learner:
-    """Build a learner, with models of one's own if they keep the contract."""
+    """Build a learner, with models of your own if they keep the contract."""
     known = ALGORITHMS[algorithm]
     if models and set(models) != set(known.models):
         wanted = " and ".join(known.models) or "none"
@@ -418,7 +418,7 @@ def make_learner(
 def settings_of_run(
     algorithm: str, env: str, config: Any, models: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what the directory of a run says about it."""
+    """Return the settings that are stored in the directory of a run."""
     names = {
         name: f"{type(model).__module__}:{type(model).__qualname__}"
         for name, model in models.items()
