@@ -175,9 +175,19 @@ PLATFORM_SETTINGS = PPOConfig(
 THREE = ("joint", "per head", "not masked")
 MASK_OR_NOT = ("joint", "not masked", "ratio not masked", "entropy not masked")
 
+GYMNASIUM_LANDERS = {
+    "lander_discrete": "LunarLander-v3",
+    "lander_continuous": "LunarLanderContinuous-v3",
+}
+
 EXPERIMENTS = {
     "moving": compare(MOVING, ppo_settings(MOVING), LOSSES, goal=1.5),
     "lander": compare(LANDER, ppo_settings(LANDER), THREE, goal=200),
+    # The same moon and the same settings, with the actions that Gymnasium offers.
+    **{
+        name: Experiment(env, ppo_settings(LANDER), 5, 100, {"PPO": Variant({})}, 200)
+        for name, env in GYMNASIUM_LANDERS.items()
+    },
     **{
         f"moving_idle_{number}": compare(
             f"MovingIdle{number}-v0",
