@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 4e5e123e9aace360
+# Generated from chapters/rainbow.py (edit there); digest a1232215eef176c1
 """Rainbow: distributions of returns, noisy layers, and all six parts together."""
 
 from __future__ import annotations
@@ -494,10 +494,7 @@ class RainbowConfig(DQNConfig):
 
 # Settings with which the agent has learned, by environment. For what an entry leaves
 # out, the default holds.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {},
-    "MountainCar-v0": {"value_min": -100.0, "value_max": 0.0, "sigma": 0.5, "hold": 20},
-}
+SETTINGS: dict[str, dict[str, Any]] = {"CartPole-v1": {}}
 
 
 def rainbow_settings(env: str) -> RainbowConfig:
