@@ -348,7 +348,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(
     ("arguments", "message"),
     [
         ("", "algorithm"),
-        ("dqn", "invalid choice: 'dqn'"),
+        ("sarsa", "invalid choice: 'sarsa'"),
         ("ppo --no-such-option 1", "no-such-option"),
         ("ppo --num-envs 0", "num_envs must be at least 1, got 0"),
         ("ppo --env Pendulum-v1 --gamma 2", "gamma must be at least 0 and at most 1"),

@@ -271,7 +271,7 @@ def test_lists_below_the_first_level_stay_lists() -> None:
         mu, action = torch.zeros(steps, 3, 1), torch.zeros(steps, 3)
         if shape is None:
             with pytest.raises(ValueError, match="not broadcastable"):
-                Normal(mu, 1.0).log_prob(action)
+                Normal(mu, 1.0, validate_args=True).log_prob(action)
         else:
             assert Normal(mu, 1.0).log_prob(action).shape == shape
 

@@ -34,10 +34,12 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from torch import nn
 
 import literate_rl
+from literate_rl.dqn import make_q_policy
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.policies import make_policy
 from literate_rl.ppg import make_phasic_policy
+from literate_rl.rainbow import make_rainbow_policy
 from literate_rl.workshop.runs import (
     FORMAT,
     Run,
@@ -1257,7 +1259,11 @@ POLICIES = {
     "phasic, hybrid": lambda: make_phasic_policy(
         vectors(3), Moving().action_space, share_encoder=True
     ),
+    "values": lambda: make_q_policy(vectors(3), spaces.Discrete(4), dueling=True),
+    "distributions": lambda: make_rainbow_policy(vectors(3), spaces.Discrete(4)),
 }
+# Those that need a model of the user's own are loaded in tests/test_training.py.
+WITH_MODELS = {"make_contract_policy", "make_qnet_policy"}
 
 
 def save_policy(path, policy, name=None):
@@ -1270,7 +1276,7 @@ def save_policy(path, policy, name=None):
 def test_a_policy_comes_back_and_acts_the_same(tmp_path, make):
     torch.manual_seed(0)
     policy, obs = make(), torch.randn(7, 3)
-    if policy.recipe[1]["normalize"]:
+    if policy.recipe[1].get("normalize"):
         policy.network.normalizer.update(5 * torch.randn(20, 3) + 1)
     save_policy(tmp_path / "checkpoint.pt", policy)
     again = load(tmp_path)
@@ -1297,7 +1303,7 @@ def test_a_policy_comes_back_and_acts_the_same(tmp_path, make):
 def test_every_builder_of_policies_is_among_those_tested():
     public = [name for name in literate_rl.__all__ if name.endswith("policy")]
     builders = {name for name in public if name.startswith("make_")}
-    assert builders == {make().recipe[0] for make in POLICIES.values()}
+    assert builders - WITH_MODELS == {make().recipe[0] for make in POLICIES.values()}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest acdb9276ea2a882c
+# Generated from chapters/workshop/runs.py (edit there); digest 68f03c87eae582cc
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -650,14 +650,14 @@ def load(path: str | Path, **models: Any) -> Any:
     try:
         name, arguments = state["policy"]["recipe"]
         weights = state["policy"]["weights"]
-        wanted = arguments.get("models", {})
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no policy") from error
     # Only functions that build policies may be called by a file.
     package = import_module("literate_rl")
     if name not in package.__all__ or not re.fullmatch(r"make_(\w+_)?policy", name):
         raise ValueError(f"{path} wants {name!r}, which builds no policy here")
-    # A class of the user's is no business of a file: he brings it himself.
+    # What a model of one's own is cannot be read from a file: the user brings it.
+    wanted = arguments.get("models", {}) if isinstance(arguments, dict) else {}
     if set(models) != set(wanted):
         pass_ = ", ".join(f"{key}={wanted[key]}(...)" for key in wanted) or "no models"
         given = ", ".join(models) or "none"
