@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from math import log, pi
-from types import CodeType
 from typing import Any
 
 import pytest
@@ -57,24 +56,13 @@ def diagrams() -> list[Picture]:
     drawn = []
     for chapter in tangle.chapter_paths():
         cells = [] if chapter == CHAPTER else tangle.read(chapter).cells
-        names = dict(vars(pictures))
         for cell in cells:
-            if cell.cell_type != "code" or tangle.is_export(cell):
-                continue
-            if "picture = Picture(" in cell.source:
+            is_diagram = re.search(r"^picture = Picture\(", cell.source, re.M)
+            if cell.cell_type == "code" and is_diagram:
+                names = dict(vars(pictures))
                 exec(cell.source, names)
                 drawn.append(names["picture"])
-            else:
-                exec(definitions(cell.source), names)  # for the diagrams below them
     return drawn
-
-
-def definitions(source: str) -> CodeType:
-    """Return the imports and functions of a cell, without what it computes."""
-    kept = (ast.Import, ast.ImportFrom, ast.FunctionDef)
-    body = [node for node in ast.parse(source).body if isinstance(node, kept)]
-    flag = __future__.annotations.compiler_flag
-    return compile(ast.Module(body, []), "cell", "exec", flag)
 
 
 def gallery() -> list[Any]:
