@@ -184,7 +184,7 @@ learner = picture.box(396, 144, "learner", width=80, height=240)
 for number, y in enumerate((84, 224)):
     actor = picture.box(44, y, f"actor {number + 1}", width=80, height=100)
     for row, holder in ((y - 28, "actor"), (y + 28, "learner")):
-        picture.cells(176, row, ["weights", "unroll"], width=74)
+        picture.cells(176, row, ["weights", "result"], width=74)
         for side, left, right in (("actor", 84, 139), ("learner", 291, 356)):
             look = ("accent", "") if side == holder else ("quiet", "dashed")
             picture.arrow(

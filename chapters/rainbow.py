@@ -529,23 +529,22 @@ picture = Picture(
     "network with noisy layers, a dueling head and distributions acts. It chooses the next "
     "action and an older network judges it. The moved distribution is the target, and the "
     "error goes back to the memory as priority.",
-    width=640,
 )
-world = picture.box(90, 40, "environments", width=130)
-memory = picture.box(90, 190, "memory\n3 priorities\n4 n steps", width=130)
+world = picture.box(66, 40, "environments", width=128)
+memory = picture.box(66, 200, "memory\n3 priorities\n4 n steps", width=128)
 network = picture.box(
-    330, 40, "network\n2 dueling\n5 distributions\n6 noisy layers", "accent", 150
+    334, 40, "network\n2 dueling\n5 distributions\n6 noisy layers", "accent", 150
 )
-older = picture.box(330, 190, "older network\njudges", width=150)
-error = picture.box(560, 115, "error\nof distributions", width=140)
+older = picture.box(334, 200, "older network\njudges", width=150)
+error = picture.box(210, 320, "error of distributions", width=190)
 picture.arrow(world.at(0.5, 1), memory.at(0.5, 0), "steps", side=-1)
-picture.arrow(network.at(0, 0.4), world.at(1, 0.4), "actions", side=1)
-picture.arrow(memory.at(1, 0.15), network.at(0, 0.9), "states", side=1)
+picture.arrow(network.at(0, 0.3), world.at(1, 0.4), "actions", side=1)
+picture.arrow(memory.at(1, 0.1), network.at(0, 0.9), "states", side=-1)
 picture.arrow(memory.at(1, 0.6), older.at(0, 0.6), "next states", side=-1)
 picture.arrow(network.at(0.5, 1), older.at(0.5, 0), "1 double:\nnext action", side=-1)
-picture.arrow(network.at(1, 0.5), error.at(0.3, 0), "q")
-picture.arrow(older.at(1, 0.5), error.at(0.3, 1), "moved and shared out", side=-1)
-picture.arrow(error.at(0.8, 1), memory.at(0.5, 1), "3 priorities", bend=75, side=-1)
+picture.arrow(older.at(0.4, 1), error.at(0.8, 0), "target", side=-1)
+picture.arrow(network.at(1, 0.7), error.at(1, 0.5), "", bend=76)
+picture.arrow(error.at(0, 0.5), memory.at(0.5, 1), "priorities", side=1)
 picture
 
 # %% [markdown]
