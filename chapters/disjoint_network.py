@@ -180,7 +180,7 @@ for number, (name, runs) in enumerate(curves.items()):
         lines[0].set_label(name)
 axes[0].set(xlabel="steps", ylabel="share of the return", ylim=(-0.1, 1.05))
 axes[1].set(xlabel="steps", ylabel="divergence (nats)")
-axes[1].legend()
+_ = axes[1].legend()
 
 # %% [markdown]
 # **Notice** that with one encoder the features learn, but the policy drifts, although it is not

@@ -126,7 +126,7 @@ fig.supxlabel("thousand steps", fontsize=10)
 fig.supylabel("return while training", fontsize=10)
 axes[0, 2].xaxis.set_tick_params(labelbottom=True)
 axes[1, 2].axis("off")
-axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
+_ = axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
 
 # %% [markdown]
 # A thin line is a run, a thick one the mean. **Notice** what age does, and what it does not do.
