@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Actors on a cluster
 #
-# **How do the actors of {doc}`/chapters/actors` run on other machines?**
+# **How do actors run on other machines?** They are those of {doc}`/chapters/actors`.
 # [Ray](https://docs.ray.io) {cite:p}`moritz2018` starts Python objects there and calls their
 # methods. A call returns a reference at once, and the result comes later. So the weights of a
 # slot become an object in Ray's store, the token becomes a reference, and the rest is as it was:
