@@ -682,6 +682,34 @@ def test_a_network_of_ones_own_trains_and_resumes(mine, capsys):
     assert int(table(mine / "runs/a")[-1][0]) == 1000
 
 
+ACTOR = """
+from literate_rl.contracts import CategoricalActor, StateValue
+
+class Drawing(CategoricalActor):
+    mode = property()  # no method, as in a class that has none
+
+def actor():
+    return CategoricalActor(4, 2)
+
+def drawing():
+    return Drawing(4, 2)
+
+def critic():
+    return StateValue(4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("actor", "how"), [("actor", "without noise"), ("drawing", "as it draws")]
+)
+def test_what_was_evaluated_is_said(mine, capsys, actor, how):
+    (mine / "myactors.py").write_text(ACTOR)
+    sys.modules.pop("myactors", None)
+    models = ["--actor", f"myactors:{actor}", "--critic", "myactors:critic"]
+    main(["a2c", *models, "--name", "a", "--total-steps=400"])
+    assert f"return of 20 episodes {how}" in capsys.readouterr().out
+
+
 def test_a_folder_imports_no_network_that_was_not_named(mine):
     main(["dqn", "--qnet", "mynets:MyQNet", "--name", "a", *TINY_DQN])
     before = (mine / "runs/a/metrics.csv").read_bytes()

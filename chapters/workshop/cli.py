@@ -236,7 +236,10 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
         return
     returns = evaluate(learner.policy, env, episodes=20, seed=learner.config.seed + 1)
     mean, deviation = returns.mean(), returns.std()
-    print(f"return of 20 episodes without noise: {mean:.1f} ± {deviation:.1f}")
+    # An actor of the user's that cannot be greedy draws here as well.
+    model = getattr(getattr(learner.policy, "actor", None), "model", None)
+    how = "without noise" if model is None or hasattr(model, "mode") else "as it draws"
+    print(f"return of 20 episodes {how}: {mean:.1f} ± {deviation:.1f}")
     if watch and has_screen():
         show(learner.policy, env)
     elif watch:
