@@ -35,8 +35,8 @@ OF_POLICY = (
     "sigma",
     "hold",
 )
-# Without noisy layers an agent explores with blind actions until the end.
-BLIND = {"noisy": False, "epsilon_end": 0.05, "epsilon_steps": 5000}
+# Without noisy layers an agent explores with random actions until the end.
+RANDOM = {"noisy": False, "epsilon_end": 0.05, "epsilon_steps": 5000}
 # Values alone are learned from smaller rewards, as in DQN.
 VALUES = {"num_atoms": 1, "reward_scale": 0.05}
 # What Rainbow loses when a part is taken away.
@@ -46,8 +46,8 @@ PARTS: dict[str, dict[str, Any]] = {
     "without n steps": {"num_steps": 1},
     "without priorities": {"alpha": 0.0},
     "without distributions": VALUES,
-    "without noisy layers": BLIND,
-    "without a blind start": {"epsilon_start": 0.0},
+    "without noisy layers": RANDOM,
+    "without a random start": {"epsilon_start": 0.0},
 }
 
 
@@ -84,8 +84,8 @@ EXPERIMENTS = {
         "MountainCar-v0",
         5,
         {
-            "DQN": {**BLIND, "num_steps": 1},
-            "n = 10": BLIND,
+            "DQN": {**RANDOM, "num_steps": 1},
+            "n = 10": RANDOM,
             "n = 10, noisy": {"hold": 1},
             "noisy for 20 steps": {"num_steps": 1},
             "n = 10, noisy for 20 steps": {},

@@ -178,16 +178,25 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that the learner without lag ends above 490 in each run. With gradients 31 updates
-# late, and the same settings, it learns very little. With 127 most runs end worse than they
-# began: the first 128 gradients all belong to the untrained policy, and they push it in one
-# direction until it always chooses the same action. (The lags were chosen after trials with two
-# other seeds. `python -m benchmarks.a2c_learning a3c_lag` trained the runs.)
+# late, and the same settings, it learns very little. With 127, seven of ten runs end at the return
+# of an agent that always pushes to the same side: the first 128 gradients all belong to the
+# untrained policy, and nothing corrects their direction in between. (The lags were chosen after
+# trials with two other seeds. `python -m benchmarks.a2c_learning a3c_lag` trained the runs.)
 
 # %% tags=["claims"]
 fresh, old, oldest = late.values()
 assert fresh.final.min() > 490, "above 490 in each run"
 assert old.final.max() < 250, "hardly gets off the ground"
 assert oldest.final.max() < 100, "nothing is left"
+from literate_rl.agents import make_envs
+
+one_sided = make_envs("CartPole-v1", 64)
+one_sided.reset(seed=0)
+alive, pushes = np.ones(64, dtype=bool), 0
+while alive.any():
+    pushes += alive.sum() / 64
+    alive &= ~one_sided.step(np.ones(64, dtype=int))[2]
+assert (abs(oldest.final - pushes) < 0.5).sum() == 7, "always the same side"
 
 # %% [markdown]
 # ## Two ways to share the work
@@ -641,10 +650,10 @@ fig.tight_layout()
 #
 # The two settings of CartPole are meant to prevent that. With a decay of 0.999 the mean changes
 # ten times more slowly. With rewards of a tenth the critic's errors are smaller, so they no
-# longer fill the whole gradient, whose norm is clipped to 0.5. We chose this pair among 15
-# settings, most of them in a fast simulation of CartPole with 8 or 16 seeds each, none of which
-# is shown here. The plain settings had done well there, and showed their weakness only on the
-# ten seeds of this figure.
+# longer fill the whole gradient, whose norm is clipped to 0.5. The order matters for what the
+# figure proves. First we ran its ten seeds with the plain settings, and two runs forgot. Then we
+# chose the pair among 15 settings, most of them in a fast simulation of CartPole with 8 or 16
+# other seeds each. So the ten seeds told us to look for other settings, but not which.
 #
 # The gradients of two workers, each in a process of its own, are about one update late. We see no
 # harm from that in these runs. `python -m benchmarks.a2c_learning` trained all runs.
@@ -652,7 +661,7 @@ fig.tight_layout()
 # %% tags=["claims"]
 scaled, remote, plain = kinds.values()
 assert scaled.final.min() >= 475, "all runs of A2C end well"
-assert (remote.final >= 475).mean() >= 0.8, "and so do at least eight of ten of A3C"
+assert remote.final.min() >= 475, "and so do all of A3C"
 assert (plain.final < 475).sum() == 2, "two of ten forgot"
 assert plain.curves[plain.final < 475].max() > 490, "what they had learned"
 assert 0.5 < remote.judged["lag"].mean() < 1.5, "about one step late"

@@ -388,9 +388,7 @@ class Actor:
     ) -> None:
         self.policy, envs = copy.deepcopy(policy).eval(), make_envs()
         self.weights = weights_of(self.policy)
-        # Only the policies of `make_policy` have a fast form.
-        plain = self.policy.recipe[0] == "make_policy"
-        self.act = numpy_act(self.policy) if plain else self.policy.act
+        self.act = numpy_act(self.policy)  # where there is no fast form, its own
         self.generator = torch.Generator().manual_seed(seed)
         self.collector = Collector(envs, self.policy.to_env, np.float32)
         self.collector.reset(env_seed(seed, 0))

@@ -250,7 +250,7 @@ class EpsilonGreedy:
         start: What the environment calls the first action.
 
     Attributes:
-        epsilon: Probability of a blind action, one drawn uniformly: one number, or one
+        epsilon: Probability of a random action, one drawn uniformly: one number, or one
             for each environment.
     """
 
@@ -283,12 +283,12 @@ class EpsilonGreedy:
         self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
         """Return log-probabilities and entropies."""
-        # A blind draw may hit the best action too.
-        blind = torch.as_tensor(self.epsilon).to(row) / self.num_actions
-        best = 1 - (self.num_actions - 1) * blind
-        log_prob = torch.where(row.argmax(-1) == action, best, blind).log()
+        # A random draw may hit the best action too.
+        each = torch.as_tensor(self.epsilon).to(row) / self.num_actions
+        best = 1 - (self.num_actions - 1) * each
+        log_prob = torch.where(row.argmax(-1) == action, best, each).log()
         entropy = torch.xlogy(best, best)
-        entropy = -entropy - (self.num_actions - 1) * torch.xlogy(blind, blind)
+        entropy = -entropy - (self.num_actions - 1) * torch.xlogy(each, each)
         return log_prob, entropy.expand_as(log_prob)
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
@@ -629,7 +629,7 @@ def fused_q_error(
 # %% [markdown]
 # ## What changes on the way
 #
-# Two things change slowly. The probability of a blind action falls linearly from $\varepsilon_0$
+# Two things change slowly. The probability of a random action falls linearly from $\varepsilon_0$
 # to $\varepsilon_1$ over the first $I$ steps and then stays there. At step $i$ it is
 #
 # $$
@@ -763,7 +763,7 @@ class DQN:
         if self.collector.obs is None or self.checkpoint_due:
             self.collector.reset(env_seed(config.seed, step))
             self.buffer.cut()
-        # The probability of a blind action, and the learning rate.
+        # The probability of a random action, and the learning rate.
         self.epsilon = linear_schedule(
             config.epsilon_start, config.epsilon_end, config.epsilon_steps, step
         )
@@ -885,7 +885,7 @@ class DQNConfig:
         buffer_size: Steps that the buffer holds.
         target_interval: Updates between two moves of the target network.
         tau: How far it moves then; 1 is a copy.
-        epsilon_start: Probability of a blind action at first.
+        epsilon_start: Probability of a random action at first.
         epsilon_end: That probability after ``epsilon_steps`` steps.
         epsilon_steps: Steps in the environments until then.
         alpha: How strongly the buffer prefers large TD errors; 0 is not at all.
@@ -894,7 +894,7 @@ class DQNConfig:
         reward_scale: Factor on the rewards in the targets.
         max_grad_norm: Bound of the gradient's norm.
         log_interval: Steps in the environments from one row of metrics to the next.
-            The learning rate and the probability of a blind action change then.
+            The learning rate and the probability of a random action change then.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -1056,7 +1056,7 @@ assert after_loads == [2500, 625, 156, 39], "each load divides again"
 #
 # Stable-Baselines3 tosses
 # [one coin](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/dqn/dqn.py#L250)
-# for all environments of a step. The share of blind actions is the same, but they all come at
+# for all environments of a step. The share of random actions is the same, but they all come at
 # once.
 
 # %%
@@ -1065,26 +1065,29 @@ eight.epsilon = chance
 noise = eight.noise(20_000, 8, torch.Generator().manual_seed(0))
 own_coins = noise.isinf().any(-1)
 one_coin = own_coins[:, :1].expand(-1, 8)
-blind = {"a coin for each": own_coins, "one coin for all": one_coin}
-for name, coins in blind.items():
+kinds_of_coin = {"a coin for each": own_coins, "one coin for all": one_coin}
+for name, coins in kinds_of_coin.items():
     number = coins.sum(1)
     print(
-        f"{name:17s} blind actions {coins.float().mean():.3f}, steps without any "
+        f"{name:17s} random actions {coins.float().mean():.3f}, steps without any "
         f"{(number == 0).float().mean():.2f}, steps with eight "
         f"{(number == 8).float().mean():.2f}"
     )
 
 # %% [markdown]
 # With one coin, 95 % of the steps explore nothing at all, and in the others all eight
-# environments act blindly together. With a coin for each, a third of the steps explore somewhere.
+# environments act at random together. With a coin for each, a third of the steps explore somewhere.
 
 # %% tags=["claims"]
 none = {
-    name: (coins.sum(1) == 0).double().mean().item() for name, coins in blind.items()
+    name: (coins.sum(1) == 0).double().mean().item()
+    for name, coins in kinds_of_coin.items()
 }
 assert abs(none["one coin for all"] - 0.95) < 0.01
 assert abs(none["a coin for each"] - 0.95**8) < 0.01, "two thirds explore nothing"
-assert all(abs(coins.double().mean() - chance) < 0.005 for coins in blind.values())
+assert all(
+    abs(coins.double().mean() - chance) < 0.005 for coins in kinds_of_coin.values()
+)
 
 # %% [markdown]
 # ### Trap: the mean over the wrong dimension
@@ -1176,7 +1179,7 @@ predict(
     "it believes to be worse?",
     ["in 5 % of the steps", "in 10 % of the steps", "in 20 % of the steps"],
     right="in 5 % of the steps",
-    because="In one step of ten it draws blindly, and half of the blind draws hit the better "
+    because="In one step of ten it draws at random, and half of these draws hit the better "
     "action all the same.",
 )
 

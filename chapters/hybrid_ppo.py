@@ -678,7 +678,6 @@ assert summed.item() - masked.item() > 2, "what is paid for nothing"
 #
 # | choice | this chapter | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppo.py#L327-L351) | [H-PPO](https://arxiv.org/abs/1903.01344) |
 # |---|---|---|---|
-# | hybrid actions | yes | yes | yes |
 # | ratio | one for the action | [one for each head](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppo.py#L328-L343) | one for each head |
 # | arguments that do not count | masked | [counted, in the ratio and in the entropy](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/ppo.py#L421-L428) | drawn, not executed |
 # | standard deviation $\sigma$ | a parameter | [0.3 on Moving](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/dizoo/gym_hybrid/config/gym_hybrid_hppo_config.py#L27-L28) | |

@@ -198,7 +198,7 @@ axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
 fig.tight_layout()
 
 # %% [markdown]
-# How far does luck get an agent? One that draws its moves blindly solves this share of the unseen
+# How far does luck get an agent? One that draws its moves at random solves this share of the unseen
 # mazes:
 
 # %%
@@ -210,7 +210,7 @@ for _ in range(worlds.limit):
     _, _, terminated, truncated, _ = worlds.step(rng.integers(4, size=1_000))
     won |= playing & terminated
     playing &= ~(terminated | truncated)
-print(f"blindly: {won.mean():.2f}")
+print(f"at random: {won.mean():.2f}")
 
 # %% [markdown]
 # **Notice**, task by task:
@@ -224,12 +224,12 @@ print(f"blindly: {won.mean():.2f}")
 #   Four of its five seeds end at 500, and two of PPO's. One reading is that small errors make the
 #   value slow to learn, and then more training of the value helps. The interval of the difference
 #   includes zero, so this is a hint and no proof.
-# - **Mazes.** Both go from blind moves to nine in ten training levels, and to seven in ten of the
+# - **Mazes.** Both go from random moves to nine in ten training levels, and to seven in ten of the
 #   unseen ones. PPG has the higher mean in each row, by one or two levels in a hundred, and the
 #   interval of each difference includes zero: no difference is seen. For that PPG takes nearly
 #   half as much processor time again. Without noise both solve fewer of the unseen mazes: an
 #   agent that walks into a wall does so again in each step until its time is up.
-# - **Mazes with one epoch.** Both gain less than half as much over blind moves on the training
+# - **Mazes with one epoch.** Both gain less than half as much over random moves on the training
 #   levels, and a little more than half on unseen ones. Again no difference is seen. So using old
 #   rollouts for the value alone does not make up for what the policy has not learned from them.
 # - **StarPilot** tells nothing about the two. Both start below 2, soon reach 2.7 and stay near

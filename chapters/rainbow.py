@@ -370,7 +370,7 @@ def categorical_error(
 # %% [markdown]
 # ## Layers with noise
 #
-# DQN explores with blind actions: now and then any action, whether the state matters or not.
+# DQN explores with random actions: now and then any action, whether the state matters or not.
 # **Noisy layers** {cite:p}`fortunato2018` make the *weights* random and learn how random. Each
 # weight has a mean and a standard deviation, and is drawn again and again:
 #
@@ -659,7 +659,7 @@ class LogitsOf(nn.Module):
 # %% [markdown]
 # The policy acts by the means of its distributions. Its noise is that of the layers, followed by
 # that of ε-greedy ({doc}`dqn`). An untrained network with the noise of its layers alone explores
-# too little, so our settings begin with blind actions and end them after 2000 steps. The layers
+# too little, so our settings begin with random actions and end them after 2000 steps. The layers
 # may keep one noise for several steps, which [will matter](#a-noise-that-lasts).
 
 
@@ -723,21 +723,21 @@ class RainbowPolicy(Policy):
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout: that of the layers, then that of ε-greedy."""
-        blind = super().noise(num_steps, num_envs, generator)
+        random = super().noise(num_steps, num_envs, generator)
         if not self.noise_size:
-            return blind
+            return random
         # One draw for `hold` steps, rounded up.
         draws = -(-num_steps // self.hold)
         noise = factorised_noise(draws, num_envs, self.noise_size, generator)
         held = noise.repeat_interleave(self.hold, 0)[:num_steps]
-        return torch.cat([held, blind], -1)
+        return torch.cat([held, random], -1)
 
     def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
         if isinstance(noise, float) or not self.noise_size:
             return super().act(obs, noise)
-        layers, blind = noise.split([self.noise_size, self.num_actions], -1)
-        action: Tensor = self.actions.choose(self(obs, layers), blind)
+        layers, random = noise.split([self.noise_size, self.num_actions], -1)
+        action: Tensor = self.actions.choose(self(obs, layers), random)
         return action
 
 
@@ -1005,7 +1005,7 @@ for name, gap in gaps.items():
 # travels ten times as fast. For each of the other five parts the interval of the paired differences
 # contains zero: five seeds show no difference. Even noisy layers are not missed here; without them
 # all five runs reach 475. The last row is the opposite of that. With noisy layers *alone*, and no
-# blind actions at the start, three of five runs stay near 200. They soon know one way to fail very
+# random actions at the start, three of five runs stay near 200. They soon know one way to fail very
 # well, and their small noise never shows them another. This is why our settings begin with 2000
 # steps of ε-greedy.
 #
@@ -1027,7 +1027,7 @@ for name in ("double", "dueling", "priorities", "distributions", "noisy layers")
     gap = gaps[f"without {name}"]
     assert gap.low < 0 < gap.high, "no difference seen"
 assert (ablation["without noisy layers"].final >= 475).all(), "all five"
-assert (ablation["without a blind start"].final < 210).sum() == 3, "three of five"
+assert (ablation["without a random start"].final < 210).sum() == 3, "three of five"
 
 # %% [markdown]
 # ## A noise that lasts
@@ -1035,7 +1035,7 @@ assert (ablation["without a blind start"].final < 210).sum() == 3, "three of fiv
 # CartPole pays for every step, so exploring is easy. In *MountainCar-v0* a car in a valley is too
 # weak for the hill and has to swing. Every step costs 1 until it reaches the flag, at most 200, so
 # an agent that never got there sees the same return for whatever it does. Do noisy layers explore
-# better than blind actions? Here are networks *before any training*, 256 episodes for each bar, with
+# better than random actions? Here are networks *before any training*, 256 episodes for each bar, with
 # noises that last for 1, 5, 20, … steps.
 
 # %%
@@ -1065,7 +1065,7 @@ def untrained(hold, seed):
 
 
 generator = torch.Generator().manual_seed(0)
-blind = share_at_flag(lambda *_: torch.randint(3, (32,), generator=generator).numpy())
+random = share_at_flag(lambda *_: torch.randint(3, (32,), generator=generator).numpy())
 holds = [1, 5, 20, 50, 200]
 shares = {
     hold: np.mean([share_at_flag(untrained(hold, seed)) for seed in range(8)])
@@ -1084,7 +1084,7 @@ plot(
 )
 
 # %% [markdown]
-# **Notice** that a noise which is drawn anew at each step gets nowhere, just as blind actions (0
+# **Notice** that a noise which is drawn anew at each step gets nowhere, just as random actions (0
 # of 32 episodes): one push is undone by the next. A noise that lasts is a *plan*. For some twenty
 # steps, about half a swing, the car has a fixed opinion of where to push in which state, and
 # sometimes it is a good one. Too long a noise is one plan for the whole episode, and few are
@@ -1094,14 +1094,14 @@ plot(
 # argument.
 
 # %% tags=["claims"]
-assert blind == 0, "0 of 32"
+assert random == 0, "0 of 32"
 assert shares[1] < 0.02, "gets nowhere"
 assert shares[20] > 0.05, "sometimes a good one"
 assert shares[20] > 5 * shares[200], "few are good enough"
 
 # %% [markdown]
 # And with training? Here are five kinds of DQN, one value for each action and no other parts, after
-# 60,000 steps. Those without noisy layers explore with blind actions.
+# 60,000 steps. Those without noisy layers explore with random actions.
 
 # %% tags=["hide-input"]
 for name, kind in stored_runs("rainbow_mountaincar").items():
@@ -1114,7 +1114,7 @@ for name, kind in stored_runs("rainbow_mountaincar").items():
 # [−195 for DQN](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/docs/rl-algorithms/dqn.md#L214)
 # and
 # [−166 for C51](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/docs/rl-algorithms/c51.md#L181)
-# after 500,000 steps, means of the returns in training with blind actions. Five seeds are few, but
+# after 500,000 steps, means of the returns in training with random actions. Five seeds are few, but
 # these five and the runs of the other kinds do not overlap.
 
 # %% tags=["claims"]

@@ -391,7 +391,7 @@ def test_noise_makes_a_noisy_policy_try_other_actions() -> None:
     obs = torch.randn(1, 4).expand(500, -1)
     share = policy.act(obs, policy.noise(1, 500, generator())[0]).float().mean()
     assert 0.005 < share < 0.995
-    # Without noisy layers it is the chance of a blind action.
+    # Without noisy layers it is the chance of a random action.
     policy = make_rainbow_policy(*spaces_of(), noisy=False)
     assert isinstance(policy.actions, EpsilonGreedy)
     policy.actions.epsilon = 0.0

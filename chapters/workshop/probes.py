@@ -503,12 +503,13 @@ def two_columns(probe):
 
 model = partial(torch.compile(Scaled()), scale=2.0)
 print("asks for:", required_parameters(model))
-before = torch.get_rng_state()
 trial = Probe(model, {"state": torch.randn(3, 4)}, spaces.Discrete(2))
+before = torch.get_rng_state()
 print(two_columns.text, list(try_rules(trial, [two_columns])))
 
 # %% tags=["claims"]
 assert required_parameters(model) == ["state"], "what was fixed is not asked for"
+assert torch.equal(torch.get_rng_state(), before), "the random state is as it was"
 
 # %% [markdown]
 # ## References

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest b91e575aaa306cf9
+# Generated from chapters/actors.py (edit there); digest 135bf013b9b5912f
 """Actors that collect for one learner, in turns or in processes of their own."""
 
 from __future__ import annotations
@@ -153,9 +153,7 @@ class Actor:
     ) -> None:
         self.policy, envs = copy.deepcopy(policy).eval(), make_envs()
         self.weights = weights_of(self.policy)
-        # Only the policies of `make_policy` have a fast form.
-        plain = self.policy.recipe[0] == "make_policy"
-        self.act = numpy_act(self.policy) if plain else self.policy.act
+        self.act = numpy_act(self.policy)  # where there is no fast form, its own
         self.generator = torch.Generator().manual_seed(seed)
         self.collector = Collector(envs, self.policy.to_env, np.float32)
         self.collector.reset(env_seed(seed, 0))

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 00a2f378f414b37a
+# Generated from chapters/dqn.py (edit there); digest 00c99323a6d691ac
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class EpsilonGreedy:
         start: What the environment calls the first action.
 
     Attributes:
-        epsilon: Probability of a blind action, one drawn uniformly: one number, or one
+        epsilon: Probability of a random action, one drawn uniformly: one number, or one
             for each environment.
     """
 
@@ -100,12 +100,12 @@ class EpsilonGreedy:
         self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
         """Return log-probabilities and entropies."""
-        # A blind draw may hit the best action too.
-        blind = torch.as_tensor(self.epsilon).to(row) / self.num_actions
-        best = 1 - (self.num_actions - 1) * blind
-        log_prob = torch.where(row.argmax(-1) == action, best, blind).log()
+        # A random draw may hit the best action too.
+        each = torch.as_tensor(self.epsilon).to(row) / self.num_actions
+        best = 1 - (self.num_actions - 1) * each
+        log_prob = torch.where(row.argmax(-1) == action, best, each).log()
         entropy = torch.xlogy(best, best)
-        entropy = -entropy - (self.num_actions - 1) * torch.xlogy(blind, blind)
+        entropy = -entropy - (self.num_actions - 1) * torch.xlogy(each, each)
         return log_prob, entropy.expand_as(log_prob)
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
@@ -424,7 +424,7 @@ class DQN:
         if self.collector.obs is None or self.checkpoint_due:
             self.collector.reset(env_seed(config.seed, step))
             self.buffer.cut()
-        # The probability of a blind action, and the learning rate.
+        # The probability of a random action, and the learning rate.
         self.epsilon = linear_schedule(
             config.epsilon_start, config.epsilon_end, config.epsilon_steps, step
         )
@@ -541,7 +541,7 @@ class DQNConfig:
         buffer_size: Steps that the buffer holds.
         target_interval: Updates between two moves of the target network.
         tau: How far it moves then; 1 is a copy.
-        epsilon_start: Probability of a blind action at first.
+        epsilon_start: Probability of a random action at first.
         epsilon_end: That probability after ``epsilon_steps`` steps.
         epsilon_steps: Steps in the environments until then.
         alpha: How strongly the buffer prefers large TD errors; 0 is not at all.
@@ -550,7 +550,7 @@ class DQNConfig:
         reward_scale: Factor on the rewards in the targets.
         max_grad_norm: Bound of the gradient's norm.
         log_interval: Steps in the environments from one row of metrics to the next.
-            The learning rate and the probability of a blind action change then.
+            The learning rate and the probability of a random action change then.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """

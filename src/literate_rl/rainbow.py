@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest a1232215eef176c1
+# Generated from chapters/rainbow.py (edit there); digest 1597b015d6510803
 """Rainbow: distributions of returns, noisy layers, and all six parts together."""
 
 from __future__ import annotations
@@ -314,21 +314,21 @@ class RainbowPolicy(Policy):
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout: that of the layers, then that of ε-greedy."""
-        blind = super().noise(num_steps, num_envs, generator)
+        random = super().noise(num_steps, num_envs, generator)
         if not self.noise_size:
-            return blind
+            return random
         # One draw for `hold` steps, rounded up.
         draws = -(-num_steps // self.hold)
         noise = factorised_noise(draws, num_envs, self.noise_size, generator)
         held = noise.repeat_interleave(self.hold, 0)[:num_steps]
-        return torch.cat([held, blind], -1)
+        return torch.cat([held, random], -1)
 
     def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
         if isinstance(noise, float) or not self.noise_size:
             return super().act(obs, noise)
-        layers, blind = noise.split([self.noise_size, self.num_actions], -1)
-        action: Tensor = self.actions.choose(self(obs, layers), blind)
+        layers, random = noise.split([self.noise_size, self.num_actions], -1)
+        action: Tensor = self.actions.choose(self(obs, layers), random)
         return action
 
 
