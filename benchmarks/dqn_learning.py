@@ -10,12 +10,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
-
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.agents import make_envs
-from literate_rl.dqn import DQN, DQNConfig, dqn_settings, make_q_policy
-from literate_rl.workshop.runs import flat_env
+from literate_rl.dqn import DQNConfig, dqn_settings
+from literate_rl.workshop.runs import Learner
+from literate_rl.workshop.training import make_learner
 
 ENV = "CartPole-v1"
 # Each differs from the chapter's agent in one thing.
@@ -28,12 +26,9 @@ SWITCHES: dict[str, dict[str, Any]] = {
 }
 
 
-def build(config: DQNConfig, env: str) -> DQN:
-    """Build the agent of the chapter."""
-    envs = make_envs(partial(flat_env, env), config.num_envs)
-    torch.manual_seed(config.seed)
-    spaces = envs.single_observation_space, envs.single_action_space
-    return DQN(make_q_policy(*spaces, config.hidden, config.dueling), envs, config)
+def build(config: DQNConfig, env: str) -> Learner:
+    """Build the agent as the command line does."""
+    return make_learner("dqn", env, config, {})
 
 
 def experiment(

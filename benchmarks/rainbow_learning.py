@@ -12,29 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.agents import make_envs
-from literate_rl.rainbow import (
-    Rainbow,
-    RainbowConfig,
-    make_rainbow_policy,
-    rainbow_settings,
-)
-from literate_rl.workshop.runs import flat_env
+from literate_rl.rainbow import RainbowConfig, rainbow_settings
+from literate_rl.workshop.runs import Learner
+from literate_rl.workshop.training import make_learner
 
-# What the policy is built from, besides the spaces.
-OF_POLICY = (
-    "hidden",
-    "num_atoms",
-    "value_min",
-    "value_max",
-    "dueling",
-    "noisy",
-    "sigma",
-    "hold",
-)
 # Without noisy layers an agent explores with random actions until the end.
 RANDOM = {"noisy": False, "epsilon_end": 0.05, "epsilon_steps": 5000}
 # Values alone are learned from smaller rewards, as in DQN.
@@ -51,16 +33,9 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 
 
-def build(config: RainbowConfig, env: str) -> Rainbow:
-    """Build the agent of the chapter."""
-    envs = make_envs(partial(flat_env, env), config.num_envs)
-    torch.manual_seed(config.seed)
-    policy = make_rainbow_policy(
-        envs.single_observation_space,
-        envs.single_action_space,
-        **{name: getattr(config, name) for name in OF_POLICY},
-    )
-    return Rainbow(policy, envs, config)
+def build(config: RainbowConfig, env: str) -> Learner:
+    """Build the agent as the command line does."""
+    return make_learner("rainbow", env, config, {})
 
 
 def experiment(

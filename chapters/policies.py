@@ -32,8 +32,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.workshop.fast import reverse_scan
-from literate_rl.workshop.nests import as_space, plain_space
-from literate_rl.workshop.signatures import Bool, Count, Float, Int, check_that, checked
+from literate_rl.workshop.nests import as_space, as_vectors, plain_space
+from literate_rl.workshop.signatures import Bool, Count, Float, Int, checked
 
 __all__ = [
     "ActorCritic",
@@ -602,10 +602,8 @@ def make_policy(
         hidden: Width of the hidden layers.
         normalize: Whether the policy normalises its observations.
     """
-    box, actions = as_space(observation_space), make_actions(as_space(action_space))
-    fits = isinstance(box, spaces.Box) and len(box.shape) == 1
-    check_that(fits, f"observation_space must be a box of vectors, got {box}")
-    size, actor = spaces.flatdim(box), nn.Module()
+    box, actions = as_vectors(observation_space), make_actions(as_space(action_space))
+    size, actor = box.shape[0], nn.Module()
     if isinstance(actions, CategoricalActions):
         actor = mlp(size, hidden, actions.num_actions, gain=0.01)
     else:

@@ -72,7 +72,7 @@ from literate_rl.rainbow import (
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import results_of
-from literate_rl.workshop.nests import as_space, plain_space
+from literate_rl.workshop.nests import as_discrete, as_space, plain_space
 from literate_rl.workshop.runs import Learner, Run, fit, flat_env
 
 __all__ = ["Agent", "make_qnet_policy", "train"]
@@ -359,9 +359,7 @@ def make_qnet_policy(
         qnet: The network.
         support: First and last atom, if the network returns distributions.
     """
-    states, discrete = as_space(observation_space), as_space(action_space)
-    if not isinstance(discrete, spaces.Discrete):
-        raise ValueError(f"action_space must be Discrete, got {discrete}")
+    states, discrete = as_space(observation_space), as_discrete(action_space)
     recipe = {
         "observation_space": plain_space(states),
         "action_space": plain_space(discrete),

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 2087a7f72f33a592
+# Generated from chapters/*.py (edit there); digest 2cffce217035c7fe
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -205,7 +205,9 @@ from .rainbow import (
     rainbow_settings as rainbow_settings,
 )
 from .workshop.nests import (
+    as_discrete as as_discrete,
     as_space as as_space,
+    as_vectors as as_vectors,
     ends as ends,
     leaves as leaves,
     map_nest as map_nest,

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 00c99323a6d691ac
+# Generated from chapters/dqn.py (edit there); digest 54ad277fd330c4fa
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from literate_rl.workshop.fast import (
     clip_gradient,
     numpy_act,
 )
-from literate_rl.workshop.nests import as_space, plain_space
+from literate_rl.workshop.nests import as_discrete, as_vectors, plain_space
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
@@ -165,7 +165,7 @@ def dueling_q(
     return value + advantage - advantage.mean(-1, keepdim=True)
 
 
-class QNetwork(nn.Sequential):
+class QLayers(nn.Sequential):
     """Layers from observations to one value for each action."""
 
     def value(self, obs: Tensor) -> Tensor:
@@ -198,11 +198,7 @@ def make_q_policy(
         hidden: Width of the hidden layers.
         dueling: Whether the network separates a state's value from the advantages.
     """
-    box, discrete = as_space(observation_space), as_space(action_space)
-    if not isinstance(box, spaces.Box) or len(box.shape) != 1:
-        raise ValueError(f"observation_space must be a box of vectors, got {box}")
-    if not isinstance(discrete, spaces.Discrete):
-        raise ValueError(f"action_space must be Discrete, got {discrete}")
+    box, discrete = as_vectors(observation_space), as_discrete(action_space)
     num_actions = int(discrete.n)
     # Two hidden layers, then the output: N values, or a value and N advantages.
     layers = [nn.Linear(box.shape[0], hidden), nn.ReLU()]
@@ -217,7 +213,7 @@ def make_q_policy(
         "dueling": dueling,
     }
     actions = EpsilonGreedy(num_actions, int(discrete.start))
-    return Policy(QNetwork(*layers), actions, ("make_q_policy", recipe))
+    return Policy(QLayers(*layers), actions, ("make_q_policy", recipe))
 
 
 class QError(NamedTuple):

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 1597b015d6510803
+# Generated from chapters/rainbow.py (edit there); digest 8b0ded3895091944
 """Rainbow: distributions of returns, noisy layers, and all six parts together."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, QError, q_target
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.fast import project_atoms
-from literate_rl.workshop.nests import as_space, plain_space
+from literate_rl.workshop.nests import as_discrete, as_vectors, plain_space
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -359,11 +359,7 @@ def make_rainbow_policy(
         sigma: As in ``NoisyLinear``.
         hold: Steps that one noise of the layers lasts.
     """
-    box, discrete = as_space(observation_space), as_space(action_space)
-    if not isinstance(box, spaces.Box) or len(box.shape) != 1:
-        raise ValueError(f"observation_space must be a box of vectors, got {box}")
-    if not isinstance(discrete, spaces.Discrete):
-        raise ValueError(f"action_space must be Discrete, got {discrete}")
+    box, discrete = as_vectors(observation_space), as_discrete(action_space)
     num_actions = int(discrete.n)
     network = RainbowNetwork(
         box.shape[0], num_actions, num_atoms, hidden, dueling, noisy, sigma

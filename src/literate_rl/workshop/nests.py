@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 781e6c776f87a624
+# Generated from chapters/workshop/nests.py (edit there); digest 30f494f7d4a5d466
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from literate_rl.workshop.signatures import Fault, below, check_finite, checked
 
 __all__ = [
+    "as_discrete",
     "as_space",
+    "as_vectors",
     "ends",
     "leaves",
     "map_nest",
@@ -166,6 +168,22 @@ def as_space(plain: spaces.Space[Any] | dict[str, Any]) -> spaces.Space[Any]:
         np.array(plain[key], dtype).reshape(plain["shape"]) for key in ("low", "high")
     )
     return spaces.Box(low, high, dtype=dtype)
+
+
+def as_vectors(observation_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Box:
+    """Return a box of vectors that is given as it is or by plain values."""
+    box = as_space(observation_space)
+    if not isinstance(box, spaces.Box) or len(box.shape) != 1:
+        raise ValueError(f"observation_space must be a box of vectors, got {box}")
+    return box
+
+
+def as_discrete(action_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Discrete:
+    """Return a Discrete space that is given as it is or by plain values."""
+    discrete = as_space(action_space)
+    if not isinstance(discrete, spaces.Discrete):
+        raise ValueError(f"action_space must be Discrete, got {discrete}")
+    return discrete
 
 
 def read_hybrid_space(

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 06420637756cb370
+# Generated from chapters/workshop/training.py (edit there); digest bb99a41015f0d2cd
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from literate_rl.rainbow import (
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import results_of
-from literate_rl.workshop.nests import as_space, plain_space
+from literate_rl.workshop.nests import as_discrete, as_space, plain_space
 from literate_rl.workshop.runs import Learner, Run, fit, flat_env
 
 __all__ = ["Agent", "make_qnet_policy", "train"]
@@ -308,9 +308,7 @@ def make_qnet_policy(
         qnet: The network.
         support: First and last atom, if the network returns distributions.
     """
-    states, discrete = as_space(observation_space), as_space(action_space)
-    if not isinstance(discrete, spaces.Discrete):
-        raise ValueError(f"action_space must be Discrete, got {discrete}")
+    states, discrete = as_space(observation_space), as_discrete(action_space)
     recipe = {
         "observation_space": plain_space(states),
         "action_space": plain_space(discrete),
