@@ -39,6 +39,7 @@ extensions = [
     "curves",
     "typeset",
     "book",
+    "words",
 ]
 
 # --- What is a page. A list of what is, not of what is not: every .py file is a
@@ -182,6 +183,7 @@ html_static_path = ["docs/_static"]
 html_favicon = "docs/_static/favicon.svg"
 html_copy_source = False
 html_show_sourcelink = False
+html_additional_pages = {"404": "404.html"}
 copybutton_selector = ", ".join(
     f"div.{kind} pre" for kind in ("cell_input", "highlight-bash", "highlight-python")
 )

@@ -7,6 +7,7 @@ of the page, the kind of page that it is, and what it is about in a sentence.
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from docutils import nodes
 from order import read_order
@@ -27,14 +28,17 @@ def parts(env: BuildEnvironment) -> list[tuple[str, list[str]]]:
     ]
 
 
-def sections(env: BuildEnvironment, page: str) -> list[tuple[str, str]]:
+def sections(doctree: nodes.document | None) -> list[tuple[str, str]]:
     """Return the anchor and the title of each section of a page."""
-    if page not in env.tocs:
+    if doctree is None:
         return []
-    [whole] = env.tocs[page].children[:1]
-    lists = [child for child in whole.children if isinstance(child, nodes.bullet_list)]  # type: ignore[union-attr]
-    links = [next(item.findall(nodes.reference)) for x in lists for item in x.children]
-    return [(link["anchorname"], link.astext()) for link in links]
+    inner = [
+        child
+        for top in doctree.children
+        for child in top.children
+        if isinstance(child, nodes.section)
+    ]
+    return [(f"#{x['ids'][0]}", next(x.findall(nodes.title)).astext()) for x in inner]
 
 
 def describe(
@@ -52,7 +56,8 @@ def describe(
         for caption, pages in listed
     ]
     context["part"] = next((x for x, pages in listed if name in pages), "")
-    context["sections"] = sections(env, name)
+    context["sections"] = sections(doctree)
+    context["base_path"] = urlsplit(app.config.html_baseurl).path or "/"
     kind = "chapter" if name.startswith("chapters/") else "page"
     context["page_kind"] = "landing" if name == env.config.root_doc else kind
     questions = {x.docname: x.question for x in read_order() if x.question}

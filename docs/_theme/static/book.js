@@ -93,7 +93,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
 // --- What scrolls sideways can be reached with the keyboard, what does not is no stop.
 // Names in code are links for the mouse; the API page lists them for the keyboard.
 {
-  const boxes = ".katex-display, article table, .weave-code, .cell_output, article pre";
+  const boxes = ".katex-display, article table, .weave-code, .cell_output, article pre:not(.weave-code pre)";
   const reach = () => {
     for (const box of all(boxes)) {
       if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
@@ -127,8 +127,9 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   box.setAttribute("role", "tooltip");
   box.id = "peek";
   document.body.append(box);
+  const key = link => link.pathname.split("/").pop().replace(".html", "") + link.hash.replace("#", "-");
   const content = link => {
-    const template = document.getElementById(`peek-${link.dataset.peek}`);
+    const template = document.getElementById(`peek-${key(link)}`);
     if (template) return template.content.cloneNode(true);
     if (!link.hash.startsWith("#equation-") || link.pathname !== location.pathname) return null;
     return document.getElementById(link.hash.slice(1))?.querySelector(".katex-display")?.cloneNode(true);
@@ -147,7 +148,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
     box.style.top = `${scrollY + (below ? at.bottom + 8 : at.top - box.offsetHeight - 8)}px`;
   };
   for (const link of all("article a[href*='#']")) {
-    if (!link.dataset.peek && !link.hash.startsWith("#equation-")) continue;
+    if (link.matches(".headerlink") || !content(link)) continue;
     link.addEventListener("pointerenter", event => {
       if (event.pointerType === "mouse") timer = setTimeout(show, 150, link);
     });
@@ -158,9 +159,37 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   addEventListener("keydown", event => { if (event.key === "Escape") hide(); });
 }
 
+// --- The page of all equations shows those whose words one types.
+{
+  const boxes = all(".equation-box");
+  if (boxes.length) {
+    const field = document.createElement("input");
+    field.type = "search";
+    field.className = "filter";
+    field.placeholder = "Show those with these words";
+    field.setAttribute("aria-label", field.placeholder);
+    document.querySelector("h1").after(field);
+    field.addEventListener("input", () => {
+      const words = field.value.toLowerCase().split(/\s+/);
+      for (const box of boxes) {
+        const text = `${box.textContent} ${box.closest("section").querySelector("h2").textContent}`;
+        box.hidden = !words.every(word => text.toLowerCase().includes(word));
+      }
+      for (const part of all("article section section")) part.hidden = !part.querySelector(".equation-box:not([hidden])");
+    });
+  }
+}
+
 // --- Ctrl+K leads to the search.
 addEventListener("keydown", event => {
   if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "k") return;
   event.preventDefault();
   document.querySelector(".search input").focus();
 });
+
+// The excerpts of a search's results show a formula once, not also as its source.
+if (typeof Search !== "undefined") {
+  const plain = Search.htmlToText;
+  Search.htmlToText = (html, anchor) =>
+    plain.call(Search, html.replaceAll(/<span class="katex-mathml">.*?<\/math><\/span>/gs, ""), anchor);
+}
