@@ -43,7 +43,7 @@ def test_the_contents_stand_beside_a_chapter(fresh):
     page = fresh.go(CHAPTER)
     expect(page.locator("#contents")).to_be_visible()
     expect(page.get_by_role("button", name="Contents")).to_be_hidden()
-    sections = [x.get_text().rstrip("#") for x in soup(CHAPTER).select("article h2")]
+    sections = [x.get_text().rstrip("¶") for x in soup(CHAPTER).select("article h2")]
     assert page.locator("#contents .sections a").all_inner_texts() == sections
 
 
@@ -106,6 +106,27 @@ CUT = """() => [...document.querySelectorAll(".weave-code")]
 def test_no_code_is_cut_in_two_columns(opened, width):
     page = opened.set(width)
     assert page.evaluate(CUT) == []
+
+
+# What stands in the margin and lies upon another thing there, or below the equation.
+CROWDED = """() => {
+  const boxes = [...document.querySelectorAll(".equation-ties")]
+    .map(box => [box, box.getBoundingClientRect()]);
+  const wide = [...document.querySelectorAll(".weave-row, .cell, table")]
+    .map(box => box.getBoundingClientRect());
+  const over = (a, b) => a.left < b.right && b.left < a.right
+    && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  return boxes.filter(([box, a], i) =>
+    boxes.some(([_, b], j) => i !== j && over(a, b)) || wide.some(b => over(a, b)))
+    .map(([box]) => box.innerText);
+}"""
+
+
+@in_browser(WOVEN)
+@pytest.mark.parametrize("width", [WIDE, 1100])
+def test_the_margin_is_not_crowded(opened, width):
+    page = opened.set(width)
+    assert page.evaluate(CROWDED) == []
 
 
 def test_prose_stays_beside_long_code(fresh):

@@ -274,7 +274,8 @@ def site() -> Iterator[str]:
 # The theme follows the reader's colours and the window's width with a short delay.
 SETTLED = """scheme =>
   document.documentElement.dataset.theme === scheme
-  && document.getAnimations().every(animation => animation.playState !== "running")
+  && document.getAnimations().every(animation =>
+    animation.playState !== "running" || animation.timeline !== document.timeline)
   && document.fonts.status === "loaded"
   && [...document.querySelectorAll("article pre:not(.weave-code pre), .weave-code")]
     .every(box => (box.tabIndex === 0) === (box.scrollWidth > box.clientWidth + 1))"""
