@@ -45,7 +45,8 @@ def measured(provenance: dict[str, str]) -> str:
         f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>"
         for key, value in provenance.items()
     )
-    summary = "<summary>How this was measured</summary>"
+    what = escape(provenance.get("env", "this"))
+    summary = f"<summary>How {what} was measured</summary>"
     return f'<details class="provenance">{summary}<dl>{lines}</dl></details>'
 
 
