@@ -26,6 +26,7 @@ FOUNDATIONS = {
     "workshop.memory",
     "workshop.nests",
     "workshop.pictures",
+    "workshop.playground",
     "workshop.probes",
     "workshop.runs",
     "workshop.signatures",

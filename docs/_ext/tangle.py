@@ -112,6 +112,7 @@ def module_text(chapter: Path, notebook: NotebookNode, root: Path = ROOT) -> str
 NOT_AT_THE_TOP = {
     "workshop.cli",
     "workshop.pictures",
+    "workshop.playground",
     "workshop.probes",
     "workshop.signatures",
 }
