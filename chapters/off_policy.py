@@ -427,86 +427,114 @@ def closed_form(policy):
     return tabular_values(chain, (policy * R).sum(1), gamma)
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Value of one state over the bound of rho on a logarithmic axis from 0.1 to 10. Dots lie on a curve that starts just above the old policy's 1.1 and climbs to 3.5, a little below the new policy's 3.6"}}
-fine, dots = np.geomspace(0.1, 10, 200), np.geomspace(0.1, 10, 13)
-found = np.array([settle(rho) for rho in dots])
-exact = np.array([closed_form(clipped_policy(pi, pi_old, rho)) for rho in dots])
+# %% [markdown]
+# What a sweep does to an error is linear. So the factor by which many sweeps shrink it, one after
+# the other, is the largest eigenvalue of a matrix with three rows. Turn $\bar\rho$ and watch the
+# value, then $\bar c$ and watch the noise:
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+
+def speed_and_noise(rho, c):
+    """Return the share of an error that a sweep leaves, and how noisy a target is."""
+    value = torch.tensor(closed_form(clipped_policy(pi, pi_old, rho)))
+    errors = torch.eye(num_states, dtype=torch.float64)
+    matrix = torch.stack([sweep(value + e, rho, c)[0] - value for e in errors])
+    left = torch.linalg.eigvals(matrix).abs().max().item()
+    return left, sweep(value, rho, c)[1].mean().item()
+
+
+rhos, cs = (
+    [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 12.0],
+    [0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0],
+)
+fine = np.geomspace(0.1, 12, 60)
 line = [closed_form(clipped_policy(pi, pi_old, rho))[0] for rho in fine]
-fig, axis = plt.subplots(figsize=(7, 2.8))
-axis.semilogx(fine, line, label="closed form")
-axis.semilogx(dots, found[:, 0], "o", color="C1", label="V-trace")
-for x, policy, label in ((5, pi_old, r"$\pi_{\mathrm{old}}$"), (0.1, pi, r"$\pi$")):
-    height = closed_form(policy)[0]
-    axis.axhline(height, color="#808080", linewidth=0.8, linestyle=":")
-    axis.annotate(label, (x, height), (0, 3), textcoords="offset points")
-axis.margins(y=0.12)
-axis.set(xlabel=r"bound $\bar\rho$", ylabel="value of the first state")
-axis.legend(fontsize=8, loc="center left")
-fig.tight_layout()
-print(f"off by at most {abs(found - exact).max():.0e}")
+found = np.array([settle(rho) for rho in rhos])
+exact = np.array([closed_form(clipped_policy(pi, pi_old, rho)) for rho in rhos])
+trade = {(rho, c): speed_and_noise(rho, c) for rho in rhos for c in cs if c <= rho}
+old_value, new_value = closed_form(pi_old)[0], closed_form(pi)[0]
+
+
+def frame(rho, c):
+    """Draw the value at a bound of rho, and speed and noise over the bound of c."""
+    c, allowed = min(c, rho), [c for c in cs if c <= rho]
+    (left, noise), place = trade[rho, c], np.log(rho)
+    values = plot(
+        "What the target is",
+        "The value of a state over the bound of rho. It climbs from near that of the old "
+        "policy to that of the new one, and the dots of V-trace lie on the line.",
+        Axis("bound ρ̄", np.log(0.1), np.log(16), {np.log(x): f"{x:g}" for x in rhos}),
+        Axis("value of the first state", 0.8, 4, ticks=(1, 2, 3, 4)),
+        *(
+            Mark("line dashed", np.log([0.1, 12]), [y] * 2)
+            for y in (old_value, new_value)
+        ),
+        Mark("line", np.log(fine), line, "second"),
+        Mark("dots", np.log(rhos), found[:, 0], "second"),
+        Mark("dots", [place], [found[rhos.index(rho), 0]], "accent"),
+        Mark("label", [np.log(7)], [old_value + 0.18], words="old policy"),
+        Mark("label", [np.log(0.2)], [new_value + 0.18], words="new policy"),
+    )
+    curves = [[trade[rho, x][k] for x in allowed] for k in (0, 1)]
+    speed = plot(
+        "How fast, and how noisy",
+        "Over the bound of c: the share of an error that a sweep leaves falls, and the "
+        "standard deviation of a target rises.",
+        Axis("bound c̄", 0, 5, ticks=(0, 1, 2, 3, 4, 5)),
+        Axis("", 0, 2.5, ticks=(0, 1, 2)),
+        *(
+            Mark("line", allowed, y, t)
+            for y, t in zip(curves, ("second", ""), strict=True)
+        ),
+        Mark("dots", [c, c], [left, noise], "accent"),
+        Mark("label", [3.4], [0.45], "second", words="error left by a sweep"),
+        Mark("label", [3.4], [2.35], words="std of a target"),
+    )
+    bound = "" if c < rho else " (not above ρ̄)"
+    return [values, speed], (
+        f"ρ̄ = {rho:g}: V-trace settles at {found[rhos.index(rho), 0]:.2f}\n"
+        f"c̄ = {c:g}{bound}: a sweep leaves {left:.2f} of an error, "
+        f"noise {noise:.2f}"
+    )
+
+
+dial("Two bounds of V-trace", frame, {"ρ̄": rhos, "c̄": cs}, start=(1.0, 1.0))
 
 # %% [markdown]
 # **Notice** that the dots, which are `vtrace`, lie on the line, which is {eq}`clipped-policy` and
 # the Bellman equation. With the usual bound of 1 the value lies about half of the way from the
-# old policy to the new one.
+# old policy to the new one, and $\bar c$ does not move it.
 #
-# So why not leave $\bar\rho$ out? Because of the noise. With $\bar c = 1$ the target of a single
-# unroll has a standard deviation of 1.5 without the bound, and of 0.6 with $\bar\rho = 1$. The
-# bound $\bar c$ makes another trade. With $\bar\rho = \infty$ each $\bar c$ leads to the same
-# values, those of $\pi$. What changes is how fast a sweep gets there, and how far off a single
-# unroll may be:
-
-# %% tags=["claims"]
-assert abs(found - exact).max() < 1e-7, "the dots lie on the line"
-low, middle, high = (
-    closed_form(x)[0] for x in (pi_old, clipped_policy(pi, pi_old), pi)
-)
-assert 0.4 < (middle - low) / (high - low) < 0.6, "about half of the way"
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over the bound of c from 0 to 5. The share of the error that a sweep leaves falls from 0.9 to 0.7 at the bound 1.8 and hardly any further. The standard deviation of a target rises from 0.9 to 2.2 at the same bound, and slowly from there on"}}
-bounds = np.linspace(0.01, 5, 40)
-truth = torch.tensor(closed_form(pi))
-left, noise = [], []
-for c in bounds:
-    # Many sweeps later an error has the direction that shrinks most slowly.
-    error = torch.ones_like(truth)
-    for _ in range(30):
-        error /= error.norm()
-        error = sweep(truth + error, None, c)[0] - truth
-    left.append(error.norm().item())
-    noise.append(sweep(truth, None, c)[1].mean().item())
-fig, axes = plt.subplots(1, 2, figsize=(7, 2.4))
-axes[0].plot(bounds, left)
-axes[0].set_ylabel("error left by a sweep")
-axes[1].plot(bounds, noise, color="C1")
-axes[1].set_ylabel("std of a target")
-for axis in axes:
-    axis.set_xlabel(r"bound $\bar c$")
-fig.tight_layout()
-print(f"largest ratio in the problem: {(pi / pi_old).max():.2f}")
-settled = torch.tensor(closed_form(clipped_policy(pi, pi_old)))
-spread = {}
-for bound, value in ((None, truth), (1.0, settled)):
-    spread[bound] = sweep(value, bound, 1.0)[1].mean().item()
-    print(f"rho bounded by {bound}: standard deviation {spread[bound]:.2f}")
-
-# %% [markdown]
-# **Notice** the exchange. With $\bar c$ near 0 only one step is looked at, and a sweep leaves
-# $\gamma = 0.9$ of the error. With a larger $\bar c$ it leaves 0.7, but a single target is
-# noisier. The corners are where the bound passes one of the ratios; the largest of them, 11, lies
-# outside the picture. The usual choice is 1 for both bounds. The proof that a sweep never makes
-# the error larger needs $\bar c \le \bar\rho$, so `vtrace` insists on it.
+# So why not leave $\bar\rho$ out? Because of the noise. The largest ratio in this problem is 11,
+# so a bound of 12 clips nothing. With $\bar c = 1$ the target of a single unroll then has a
+# standard deviation of 1.5, and of 0.6 with $\bar\rho = 1$. The bound $\bar c$ makes another
+# trade. Turn it at $\bar\rho = 12$. Near 0 only one step is looked at, and a sweep leaves $\gamma
+# = 0.9$ of the error. With a larger $\bar c$ it leaves 0.7, but a single target is noisier. The
+# usual choice is 1 for both bounds. The proof that a sweep never makes the error larger needs
+# $\bar c \le \bar\rho$, so `vtrace` insists on it.
 #
 # The third bound, $\bar\rho^{\text{pg}}$, makes the first trade once more, for the gradient. With
 # it no single rare action can dominate a batch, but actions that the old policy seldom took count
 # too little.
 
 # %% tags=["claims"]
-assert left[0] > 0.88 > 0.75 > left[-1], "0.7 of it instead of 0.9"
-assert noise[-1] > 2 * noise[0], "and a single target is noisier"
-assert 10.5 < (pi / pi_old).max() < 11.5, "the largest of which is 11"
-assert abs(spread[None] - 1.5) < 0.05, "1.5 without the bound"
-assert abs(spread[1.0] - 0.6) < 0.05, "0.6 with it"
+assert abs(found - exact).max() < 1e-7, "the dots lie on the line"
+middle = exact[rhos.index(1), 0]
+assert 0.4 < (middle - old_value) / (new_value - old_value) < 0.6, (
+    "about half of the way"
+)
+for c in (0.2, 0.5):
+    start = torch.tensor(exact[rhos.index(1)])
+    assert torch.allclose(sweep(start, 1.0, c)[0], start), (
+        "the bound of c does not move it"
+    )
+assert 10.5 < (pi / pi_old).max() < 11.5, "the largest ratio is 11"
+assert abs(trade[12, 1][1] - 1.5) < 0.05, "1.5 without the bound"
+assert abs(trade[1, 1][1] - 0.6) < 0.05, "0.6 with it"
+assert trade[12, 0.1][0] > 0.88 > 0.75 > trade[12, 5][0], "0.7 of it instead of 0.9"
+assert trade[12, 5][1] > 2 * trade[12, 0.1][1], "and a single target is noisier"
 
 # %% [markdown]
 # ## The losses
@@ -938,7 +966,7 @@ grade(answer, targets, *cases)
 # How large must $\bar\rho$ be for the value of the first state to cover at least nine tenths of
 # the way from the old policy's to the new one's? Guess first. Then find out with `settle(rho)`,
 # which returns the values of all states, and `closed_form(policy)`. Return the smallest number in
-# `dots` that will do.
+# `rhos` that will do, without turning the dial.
 
 
 # %%
@@ -950,7 +978,7 @@ def answer():
 def nine_tenths():
     low, high = closed_form(pi_old)[0], closed_form(pi)[0]
     way = (found[:, 0] - low) / (high - low)
-    return float(dots[way >= 0.9][0])
+    return rhos[int((way >= 0.9).argmax())]
 
 
 grade(answer, nine_tenths, ())
@@ -959,9 +987,7 @@ grade(answer, nine_tenths, ())
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
     low, high = closed_form(pi_old)[0], closed_form(pi)[0]
-    return next(
-        float(rho) for rho in dots if settle(rho)[0] - low >= 0.9 * (high - low)
-    )
+    return next(rho for rho in rhos if settle(rho)[0] - low >= 0.9 * (high - low))
 
 
 grade(answer, nine_tenths, ())

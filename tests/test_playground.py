@@ -1,0 +1,313 @@
+"""The agent in the page: its script against Gymnasium and torch, and in a browser."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+from py_mini_racer import MiniRacer
+from test_pictures import document
+from torch import nn
+
+from literate_rl.workshop import playground
+from literate_rl.workshop.pictures import Widget
+from literate_rl.workshop.playground import PUSH, play, push_cartpole, rounded
+
+
+def networks() -> tuple[nn.Sequential, nn.Sequential]:
+    """Return an actor that balances the pole and a critic with hidden layers."""
+    torch.manual_seed(1)
+    actor = nn.Sequential(nn.Linear(4, 2, bias=True))
+    with torch.no_grad():
+        to_right = torch.tensor([0.1, 0.2, 2.0, 0.6])
+        actor[0].weight.copy_(torch.stack([-to_right, to_right]))
+        actor[0].bias.zero_()
+    layers = nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
+    return actor, nn.Sequential(*layers)
+
+
+@pytest.fixture(scope="module")
+def widget() -> Widget:
+    """Return the widget of these two."""
+    return push_cartpole(*networks())
+
+
+@pytest.fixture
+def script() -> Iterator[MiniRacer]:
+    """Return an engine for scripts; it must be closed, or the tests never end."""
+    context = MiniRacer()
+    yield context
+    context.close()
+
+
+# --- The script's mathematics ---------------------------------------------------------
+
+
+def test_the_physics_is_that_of_gymnasium(script):
+    script.eval(f"const physics = {playground.PHYSICS}")
+    env: Any = gym.make("CartPole-v1").unwrapped
+    env.reset(seed=1)
+    # Nothing ends this game: it sees far more than an episode does.
+    rng = np.random.default_rng(1)
+    for _ in range(500):
+        before = rng.normal(0, [2, 2, 1, 3])
+        env.state, action = before, int(rng.integers(2))
+        env.reset_steps = env.steps_beyond_terminated = None
+        env.step(action)
+        call = f"JSON.stringify(physics({before.tolist()}, {20 * action - 10}))"
+        after = json.loads(script.eval(call))
+        np.testing.assert_allclose(after, env.state, rtol=1e-6, atol=1e-12)
+
+
+def test_the_networks_are_those_of_torch(script):
+    actor, critic = map(rounded, networks())
+    for network in (actor, critic):
+        text = json.dumps(playground.layers(network))
+        states = torch.randn(500, 4, dtype=torch.float64)
+        call = f"""JSON.stringify({states.tolist()}.map(state =>
+          ({playground.FORWARD})({text}, state)))"""
+        # The weights are those that are written: four digits, which float64 holds.
+        exact = network.double()
+        with torch.no_grad():
+            for weight in exact.parameters():
+                weight.detach().apply_(playground.four_digits)
+            wanted = exact(states)
+        found = torch.tensor(json.loads(script.eval(call)), dtype=torch.float64)
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-12)
+
+
+def test_a_network_that_the_script_cannot_compute_is_an_error():
+    actor, critic = networks()
+    for wrong in (
+        nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
+        nn.Sequential(nn.Linear(4, 1), nn.Tanh()),
+        nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)),
+    ):
+        with pytest.raises(ValueError, match="network must be Linear, Tanh"):
+            push_cartpole(actor, wrong)
+    assert playground.layers(critic)
+
+
+def test_weights_are_rounded_in_a_copy():
+    actor, critic = networks()
+    before = [weight.clone() for weight in critic.parameters()]
+    close = rounded(critic)
+    for old, new, kept in zip(
+        before, close.parameters(), critic.parameters(), strict=True
+    ):
+        assert torch.equal(old, kept)
+        assert not torch.equal(old, new)
+        torch.testing.assert_close(new, old, rtol=5e-4, atol=0)
+    assert playground.four_digits(-0.00123456) == -0.001235
+    assert actor[0].weight.requires_grad
+
+
+# --- The game in Gymnasium ------------------------------------------------------------
+
+
+def test_a_game_without_a_push_is_that_of_gymnasium():
+    actor, critic = networks()
+    played = play(actor, critic, {}, num_steps=50, seed=3)
+    env = gym.make("CartPole-v1")
+    obs, _ = env.reset(seed=3)
+    for state, value in zip(played.states, played.values, strict=True):
+        np.testing.assert_allclose(state, obs, rtol=1e-5, atol=1e-7)
+        row = torch.as_tensor(obs)
+        assert value == pytest.approx(critic(row).item(), abs=1e-5)
+        obs, *_ = env.step(int(actor(row).argmax()))
+    assert len(played.values) == 50
+    assert not played.fell
+
+
+def test_a_push_turns_the_pole_at_its_step():
+    plain, pushed = (play(*networks(), p, 30) for p in ({}, {20: PUSH}))
+    assert plain.states[:20] == pushed.states[:20]
+    before, after = plain.states[20], pushed.states[20]
+    assert after[:3] == before[:3]
+    assert after[3] - before[3] == pytest.approx(PUSH)
+
+
+def test_a_hard_push_ends_the_episode():
+    played = play(*networks(), {20: 10.0})
+    assert played.fell
+    assert 20 < len(played.values) < 30
+
+
+# --- In a browser ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def show(browser: Browser) -> Iterator[Any]:
+    """Return a function that opens widgets; fail if the page complains or calls."""
+    contexts, complaints = [], []
+
+    def open_page(*items: Any, **options: Any) -> Page:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("request", lambda request: complaints.append(request.url))
+        page.set_content(document(*items))
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def drawing(page: Page) -> list[str | None]:
+    """Return where cart and pole stand, the line and the dots."""
+    figure = page.locator("figure.lr-play")
+    scene = [
+        mark.get_attribute("transform") for mark in figure.locator(".lr-moves").all()
+    ]
+    paths = figure.locator("svg").last.locator("path").all()[-2:]
+    return scene + [path.get_attribute("d") for path in paths]
+
+
+def changed(page: Page, before: list[str | None]) -> bool:
+    """Wait until the drawing is another one."""
+    for _ in range(100):
+        page.wait_for_timeout(50)
+        if drawing(page) != before:
+            return True
+    return False
+
+
+def test_it_plays_by_itself_when_it_is_seen(show, widget):
+    page = show(widget, reduced_motion="no-preference")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    assert changed(page, drawing(page))
+    expect(page.locator(".lr-now")).to_contain_text(
+        re.compile(r"Step \d+0, value -?\d")
+    )
+
+
+def test_it_waits_until_it_is_seen(show, widget):
+    page = show(widget, reduced_motion="no-preference")
+    page.evaluate("document.querySelector('main').style.paddingTop = '3000px'")
+    page.wait_for_timeout(300)
+    still = drawing(page)
+    page.wait_for_timeout(300)
+    assert drawing(page) == still
+    page.locator("figure").scroll_into_view_if_needed()
+    assert changed(page, still)
+
+
+def test_it_stands_still_for_those_who_ask_for_it(show, widget):
+    page = show(widget, reduced_motion="reduce")
+    still = drawing(page)
+    page.wait_for_timeout(500)
+    assert drawing(page) == still
+    page.get_by_role("button", name="Play").click()
+    assert changed(page, still)
+
+
+@pytest.mark.parametrize("way", ["left", "right"])
+def test_a_button_pushes(show, widget, way):
+    page = show(widget, reduced_motion="reduce")
+    page.get_by_role("button", name="Start again").click()
+    page.get_by_role("button", name="Pause").click()
+    assert not drawing(page)[-1]
+    page.get_by_role("button", name=f"Push {way}").click()
+    page.wait_for_function("() => [...document.querySelectorAll('path')].at(-1)"
+                           ".getAttribute('d').includes('h0')")  # fmt: skip
+
+
+def test_keys_push_pause_and_go_on(show, widget):
+    page = show(widget, reduced_motion="reduce")
+    page.keyboard.press("Tab")
+    figure = page.locator("figure")
+    expect(figure).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    page.keyboard.press("Space")
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
+    page.wait_for_timeout(200)
+    still = drawing(page)
+    page.wait_for_timeout(200)
+    assert drawing(page) == still
+    for _ in range(3):
+        page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Play")).to_be_focused()
+    page.keyboard.press("Enter")
+    assert changed(page, still)
+
+
+def test_enough_pushes_end_an_episode_and_another_begins(show, widget):
+    page = show(widget, reduced_motion="reduce")
+    # All in one moment: the cart has no time to get under the pole.
+    page.get_by_role("button", name="Push left").evaluate(
+        "button => { for (let i = 0; i < 12; i++) button.click(); }"
+    )
+    words = page.locator("output")
+    expect(words).to_contain_text(re.compile(r"The last episode ended after \d+ steps"))
+    expect(words).to_contain_text("the pole leaned too far")
+    page.wait_for_timeout(1500)
+    scene = drawing(page)
+    assert "NaN" not in str(scene)
+    lean = float(re.findall(r"rotate\((-?[\d.]+)", str(scene[2]))[0])
+    assert abs(lean) < 45
+
+
+def test_it_works_where_scripts_are_inserted_later(show, widget):
+    # JupyterLab sets the HTML, then puts fresh copies of its scripts in their places.
+    page = show(reduced_motion="reduce")
+    page.evaluate(
+        """html => {
+          const cell = document.createElement("div");
+          cell.innerHTML = html;
+          for (const script of cell.querySelectorAll("script")) {
+            const fresh = document.createElement("script");
+            fresh.textContent = script.textContent;
+            script.replaceWith(fresh);
+          }
+          document.querySelector("main").append(cell);
+        }""",
+        widget._repr_html_(),
+    )
+    still = drawing(page)
+    page.get_by_role("button", name="Play").click()
+    assert changed(page, still)
+
+
+def test_without_javascript_and_on_paper_one_sees_a_game(show, widget):
+    page = show(widget, java_script_enabled=False)
+    expect(page.locator(".lr-controls")).to_be_hidden()
+    for svg in page.locator("svg").all():
+        expect(svg).to_be_visible()
+    assert all(drawing(page))
+    expect(page.locator("output")).to_contain_text("It was pushed once at step 100")
+    page = show(widget)
+    expect(page.locator(".lr-controls")).to_be_visible()
+    page.emulate_media(media="print")
+    expect(page.locator(".lr-controls")).to_be_hidden()
+
+
+def test_no_name_is_left_behind(show, widget):
+    names = "Object.getOwnPropertyNames(window).sort()"
+    assert show(widget).evaluate(names) == show().evaluate(names)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_is_accessible_and_fits(show, widget, width, scheme):
+    viewport = {"width": width, "height": 900}
+    page = show(widget, viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
+    found = Axe().run(page).response["violations"]
+    assert [rule["id"] for rule in found] == []
+    for button in page.get_by_role("button").all():
+        box = button.bounding_box()
+        assert box is not None
+        assert min(box["width"], box["height"]) >= 24
+    root = page.locator("html")
+    assert root.evaluate("root => root.scrollWidth - root.clientWidth") <= 0
