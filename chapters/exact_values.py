@@ -223,11 +223,11 @@ def estimated(batch, ends):
 
 # %%
 def three_ways(limit, seed):
-    """Return the mean value by each of the three rules."""
+    """Return the values of the cells by each of the three rules."""
     batch = walk(limit, seed)
     done = batch.terminated | batch.truncated
     rules = batch.terminated, done, torch.zeros_like(done)
-    return [estimated(batch, ends).mean() for ends in rules]
+    return [estimated(batch, ends) for ends in rules]
 
 
 names = (
@@ -235,7 +235,7 @@ names = (
     "one flag: all done steps end",
     "no flag: no step ends",
 )
-runs = np.array([three_ways(20, seed) for seed in range(10)])  # (seeds, rules)
+runs = np.array([three_ways(20, seed) for seed in range(10)]).mean(2)  # (seeds, rules)
 print(f"mean of the five values             error\n{'exact':32s}{exact.mean():6.2f}")
 for name, rule in zip(names, runs.T, strict=True):
     error = rule.mean() / exact.mean() - 1
@@ -270,7 +270,10 @@ assert (abs(none - 3) < 0.6).all(), "about three times"
 # formula is exact, because the chance of the last step is the same in every cell.
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Mean value over time limits from 5 to 200 steps, with five dots at each limit. With two flags the dots lie on the exact value. With one flag they follow a predicted curve from below, and come near the exact value only for the longest limits."}}
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+
 def predicted(limit, end_probability=0.02):
     """Return the mean value that one flag leads to."""
     alive = (1 - end_probability) ** np.arange(limit)
@@ -279,28 +282,56 @@ def predicted(limit, end_probability=0.02):
     return tabular_values(chain, pay, gamma * (1 - last)).mean()
 
 
-limits = (5, 10, 20, 50, 100, 200)
-dots = np.array([[three_ways(h, seed)[:2] for seed in range(5)] for h in limits])
+limits, tones = (5, 10, 20, 50, 100, 200), ("second", "accent")
+found = np.array([[three_ways(h, seed)[:2] for seed in range(5)] for h in limits])
+dots = found.mean(3)  # (limits, seeds, rules)
+curve = np.geomspace(5, 200, 60).astype(int)
 
-fig, axis = plt.subplots(figsize=(7, 2.8))
-axis.axhline(exact.mean(), color="C0", lw=1, label="exact")
-curve = np.arange(5, 201)
-axis.plot(curve, [predicted(h) for h in curve], "--", color="C1", label="predicted")
-for rule, name in enumerate(("two flags", "one flag")):
-    for h, values in zip(limits, dots[:, :, rule], strict=True):
-        axis.plot([h] * 5, values, ".", color=f"C{rule}", label=name if h == 5 else "")
-axis.set_xscale("log")
-axis.set_xticks(limits, limits)
-axis.minorticks_off()
-axis.set_xlabel(r"time limit $h_{\max}$ in steps")
-axis.set_ylabel("mean value")
-axis.legend(fontsize=8)
-fig.tight_layout()
+
+def frame(limit):
+    """Draw the values under a time limit, and their mean over all limits."""
+    now, places = limits.index(limit), {np.log(h): str(h) for h in limits}
+    ring_values = plot(
+        "The values of the cells",
+        "Five cells. With two flags the dots of five runs lie on the exact values, with "
+        "one flag far below, the more so the shorter the time limit.",
+        Axis("cell", -0.5, 4.5, ticks=range(5)),
+        Axis("value", 0, 9, ticks=(0, 4, 8)),
+        Mark("line dashed", range(5), exact, "quiet"),
+        *(
+            Mark("dots", list(range(5)) * 5, found[now, :, rule].ravel(), tone)
+            for rule, tone in enumerate(tones)
+        ),
+    )
+    mean_values = plot(
+        "Their mean",
+        "The mean value over time limits from 5 to 200 steps. With two flags it is the "
+        "exact one. With one flag it follows a predicted curve from below.",
+        Axis("time limit in steps", np.log(4.5), np.log(230), places),
+        Axis("mean value", 0, 9, ticks=(0, 4, 8)),
+        Mark("line dashed", np.log([5, 200]), [exact.mean()] * 2, "quiet"),
+        Mark("line", np.log(curve), [predicted(h) for h in curve], "quiet"),
+        *(
+            Mark("dots", [np.log(limit)] * 5, dots[now, :, rule], tone)
+            for rule, tone in enumerate(tones)
+        ),
+        Mark("label", [np.log(8.5)], [exact.mean() + 0.7], "second", words="two flags"),
+        Mark("label", [np.log(60)], [2.2], "accent", words="one flag"),
+    )
+    two, one = dots[now].mean(0) / exact.mean()
+    return [ring_values, mean_values], (
+        f"A time limit of {limit} steps. With two flags the mean value is {two:.0%} of the "
+        f"exact one,\nwith one flag {one:.0%}."
+    )
+
+
+dial("A time limit, with two flags and with one", frame, {"limit": limits}, start=(20,))
 
 # %% [markdown]
-# Each dot is one run. **Notice** that the value with one flag depends on the time limit: it grows
+# Each dot is one of five runs, the dashed lines are exact, and the curve is the formula, which
+# the dots follow. **Notice** that the value with one flag depends on the time limit: it grows
 # from below 1 to above 6. But a value belongs to the task, and a limit that we chose for our
-# convenience does not. The dashed line is the formula, and the dots follow it.
+# convenience does not.
 #
 # There is one exception. If the limit is a rule of the game, and the agent is meant to
 # hurry, then the end at the limit *is* a termination. The time that is left is then a part

@@ -445,10 +445,7 @@ def speed_and_noise(rho, c):
     return left, sweep(value, rho, c)[1].mean().item()
 
 
-rhos, cs = (
-    [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 12.0],
-    [0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0],
-)
+rhos, cs = [0.1, 0.2, 0.5, 1, 2, 5, 12], [0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5]
 fine = np.geomspace(0.1, 12, 60)
 line = [closed_form(clipped_policy(pi, pi_old, rho))[0] for rho in fine]
 found = np.array([settle(rho) for rho in rhos])
@@ -457,50 +454,49 @@ trade = {(rho, c): speed_and_noise(rho, c) for rho in rhos for c in cs if c <= r
 old_value, new_value = closed_form(pi_old)[0], closed_form(pi)[0]
 
 
-def frame(rho, c):
+def frame(rho, wanted):
     """Draw the value at a bound of rho, and speed and noise over the bound of c."""
-    c, allowed = min(c, rho), [c for c in cs if c <= rho]
-    (left, noise), place = trade[rho, c], np.log(rho)
+    c, settled = min(wanted, rho), found[rhos.index(rho), 0]
+    ends, places = np.log([0.1, 12]), {np.log(x): f"{x:g}" for x in rhos}
     values = plot(
         "What the target is",
         "The value of a state over the bound of rho. It climbs from near that of the old "
         "policy to that of the new one, and the dots of V-trace lie on the line.",
-        Axis("bound ρ̄", np.log(0.1), np.log(16), {np.log(x): f"{x:g}" for x in rhos}),
+        Axis("bound ρ̄", ends[0], np.log(16), places),
         Axis("value of the first state", 0.8, 4, ticks=(1, 2, 3, 4)),
-        *(
-            Mark("line dashed", np.log([0.1, 12]), [y] * 2)
-            for y in (old_value, new_value)
-        ),
+        Mark("line dashed", ends, [old_value] * 2, "quiet"),
+        Mark("line dashed", ends, [new_value] * 2, "quiet"),
         Mark("line", np.log(fine), line, "second"),
-        Mark("dots", np.log(rhos), found[:, 0], "second"),
-        Mark("dots", [place], [found[rhos.index(rho), 0]], "accent"),
-        Mark("label", [np.log(7)], [old_value + 0.18], words="old policy"),
-        Mark("label", [np.log(0.2)], [new_value + 0.18], words="new policy"),
+        Mark("dots", list(places), found[:, 0], "second"),
+        Mark("dots", [np.log(rho)], [settled], "accent"),
+        Mark("label", [np.log(7)], [old_value + 0.2], "quiet", words="old policy"),
+        Mark("label", [np.log(0.2)], [new_value + 0.2], "quiet", words="new policy"),
     )
-    curves = [[trade[rho, x][k] for x in allowed] for k in (0, 1)]
+    allowed = [x for x in cs if x <= rho]
+    left, noise = zip(*(trade[rho, x] for x in allowed), strict=True)
+    unbound = zip(*(trade[12, x] for x in cs), strict=True)
     speed = plot(
         "How fast, and how noisy",
         "Over the bound of c: the share of an error that a sweep leaves falls, and the "
-        "standard deviation of a target rises.",
+        "standard deviation of a target rises. Faint: the same without a bound of rho.",
         Axis("bound c̄", 0, 5, ticks=(0, 1, 2, 3, 4, 5)),
         Axis("", 0, 2.5, ticks=(0, 1, 2)),
-        *(
-            Mark("line", allowed, y, t)
-            for y, t in zip(curves, ("second", ""), strict=True)
-        ),
-        Mark("dots", [c, c], [left, noise], "accent"),
-        Mark("label", [3.4], [0.45], "second", words="error left by a sweep"),
-        Mark("label", [3.4], [2.35], words="std of a target"),
+        *(Mark("line", cs, curve, "faint") for curve in unbound),
+        Mark("line thick", allowed, left, "second"),
+        Mark("line thick", allowed, noise),
+        Mark("dots", [c, c], trade[rho, c], "accent"),
+        Mark("label", [3.3], [0.5], "second", words="error left by a sweep"),
+        Mark("label", [3.3], [1.7], words="noise: std of a target"),
     )
-    bound = "" if c < rho else " (not above ρ̄)"
+    note = " (it may not be above ρ̄)" if wanted > rho else ""
     return [values, speed], (
-        f"ρ̄ = {rho:g}: V-trace settles at {found[rhos.index(rho), 0]:.2f}\n"
-        f"c̄ = {c:g}{bound}: a sweep leaves {left:.2f} of an error, "
-        f"noise {noise:.2f}"
+        f"ρ̄ = {rho:g}: V-trace settles at {settled:.2f}\n"
+        f"c̄ = {c:g}{note}: a sweep leaves {trade[rho, c][0]:.2f} of an error, "
+        f"noise {trade[rho, c][1]:.2f}"
     )
 
 
-dial("Two bounds of V-trace", frame, {"ρ̄": rhos, "c̄": cs}, start=(1.0, 1.0))
+dial("Two bounds of V-trace", frame, {"ρ̄": rhos, "c̄": cs}, start=(1, 1))
 
 # %% [markdown]
 # **Notice** that the dots, which are `vtrace`, lie on the line, which is {eq}`clipped-policy` and
@@ -510,7 +506,7 @@ dial("Two bounds of V-trace", frame, {"ρ̄": rhos, "c̄": cs}, start=(1.0, 1.0)
 # So why not leave $\bar\rho$ out? Because of the noise. The largest ratio in this problem is 11,
 # so a bound of 12 clips nothing. With $\bar c = 1$ the target of a single unroll then has a
 # standard deviation of 1.5, and of 0.6 with $\bar\rho = 1$. The bound $\bar c$ makes another
-# trade. Turn it at $\bar\rho = 12$. Near 0 only one step is looked at, and a sweep leaves $\gamma
+# trade. Turn it at $\bar\rho = 12$, which are the faint lines. Near 0 only one step is looked at, and a sweep leaves $\gamma
 # = 0.9$ of the error. With a larger $\bar c$ it leaves 0.7, but a single target is noisier. The
 # usual choice is 1 for both bounds. The proof that a sweep never makes the error larger needs
 # $\bar c \le \bar\rho$, so `vtrace` insists on it.
