@@ -186,6 +186,122 @@ for second in (("lag 5", "uncorrected"), ("1 update", "V-trace")):
     assert found.low < 0 < found.high, "with a lag of 5 no difference is seen"
 
 # %% [markdown]
+# How far apart are the two policies by then? Here is a run with the settings of the last panel.
+# Before each update it keeps the ratios of the data. Turn their age: 0 is fresh, and 15 means
+# that the learner has taken 15 updates since the actor got its weights.
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import torch
+
+from literate_rl.agents import best_device, make_envs
+from literate_rl.impala import (
+    IMPALA,
+    IMPALAConfig,
+    VTraceLearner,
+)  # we build them below
+from literate_rl.policies import make_policy
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.workshop.runs import flat_env
+
+torch.set_num_threads(1)  # the networks are too small to be shared out
+
+
+def make_learner(env, config):
+    """Build environments, the policy that fits them, and the learner."""
+    envs = make_envs(partial(flat_env, env), config.n_sample)
+    torch.manual_seed(config.seed)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    return IMPALA(policy.to(best_device()), envs, config)
+
+
+class Watched(VTraceLearner):
+    """Keeps the ratios of all that it learns from."""
+
+    def learn(self, unroll):
+        with torch.no_grad():
+            states, action = unroll.obs_plus_1[:-1], unroll.action
+            log_prob, _ = self.policy.evaluate_actions(states, action)
+        ratios.append((log_prob - unroll.log_prob).exp().cpu())
+        return super().learn(unroll)
+
+
+config = IMPALAConfig(
+    seed=1,
+    total_steps=60_000,
+    on_policy=True,
+    n_sample=8,
+    update_per_collect=1,
+    learning_rate=2e-3,
+    lambda_=1.0,
+    lag=15,
+    unroll_len=20,
+    entropy_weight=0.01,
+    checkpoint_interval=1000,
+)
+behind, ratios, ages = make_learner("CartPole-v1", config), [], range(16)
+behind.learner = Watched(behind.policy, config)
+for _ in range(10 * len(ages)):
+    behind.iterate()
+by_age = torch.stack(ratios).unflatten(0, (-1, len(ages))).transpose(0, 1)
+clipped = by_age.clamp(max=1)
+# The product of the clipped ratios of all steps from the first one of an unroll on.
+left = clipped.cumprod(-2).mean((1, 3))
+left = torch.cat([torch.ones(len(ages), 1), left], 1)  # (age, steps ahead)
+part = torch.linspace(0.005, 0.995, 60)
+
+
+def frame(age):
+    """Draw the ratios of one age and how far a TD error reaches."""
+    ratio = by_age[age].flatten().quantile(part).clamp(1 / 8, 8)
+    low, high = torch.tensor([1 / 8, 8]).log().tolist()
+    names = {0.25: "1/4", 0.5: "1/2", 1.0: "1", 2.0: "2", 4.0: "4"}
+    ticks = {torch.tensor(x).log().item(): name for x, name in names.items()}
+    sorted_ratios = plot(
+        "All ratios, from small to large",
+        "The ratios of the data, sorted, on a logarithmic axis. Fresh data have the ratio "
+        "1. The older they are, the further the ends bend away from 1.",
+        Axis("share of the data", 0, 1, ticks=(0, 0.5, 1)),
+        Axis("ratio", low, high, ticks),
+        Mark("line", part, ratio.log(), "second"),
+        Mark("line thick", part, ratio.clamp(max=1).log(), "accent"),
+        Mark("label", [0.72], [1.7], "second", words="as it is"),
+        Mark("label", [0.78], [-0.35], "accent", words="clipped at 1"),
+    )
+    steps = range(left.shape[1])
+    reach = plot(
+        "How far a TD error reaches",
+        "The mean product of clipped ratios over the number of steps. For fresh data it "
+        "stays 1, and the older the data, the faster it falls. Faint: ages 0, 5 and 15.",
+        Axis("steps back in time", 0, 21, ticks=(0, 10, 20)),
+        Axis("what is left of it", 0, 1, ticks=(0, 0.5, 1)),
+        *(Mark("line", steps, left[k].clamp(max=1), "faint") for k in (0, 5, 15)),
+        Mark("line thick", steps, left[age].clamp(max=1), "accent"),
+    )
+    off = (by_age[age] - 1).abs() > 0.2
+    return [sorted_ratios, reach], (
+        f"{age} updates old: {off.float().mean():.0%} of the ratios are off by more than "
+        f"0.2\nten steps back, {left[age, 10]:.2f} of a TD error is left"
+    )
+
+
+dial("The age of the data", frame, {"age": list(ages)}, start=(5,))
+
+# %% [markdown]
+# **Notice** that the ratios spread to both sides, and that their mean stays near 1, as it must.
+# The clip cuts the upper half only. So the clipped ratios, whose product carries a TD error back
+# in time, are below 1 on average, and of data 15 updates old less than half of a TD error is
+# left ten steps back. That may be the price above: with old data V-trace looks less far ahead.
+
+# %% tags=["claims"]
+assert (by_age[0] - 1).abs().max() < 1e-3, "fresh data have the ratio 1"
+assert (by_age.mean((1, 2, 3)) - 1).abs().max() < 0.15, "the mean stays near 1"
+spread = by_age.log().std((1, 2, 3))
+assert spread[15] > spread[5] > spread[1] > spread[0], "they spread with their age"
+assert left[15, 10] < 0.5 < left[1, 10], "less than half is left"
+
+# %% [markdown]
 # Why do uncorrected runs collapse? Look at a single action, as likely as its alternative before
 # the first update, with an advantage of $-1$. Uncorrected, its loss is $\log \pi(a)$, which has
 # no lower bound. Each update on the same data pushes the action further down, however rare it has
@@ -695,25 +811,9 @@ for name in ("cartpole", "unscaled"):
 
 # %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to several hundred, with large swings toward the end"}}
 from dataclasses import replace
-from functools import partial
 
-import torch
-
-from literate_rl.agents import best_device, make_envs
 from literate_rl.evaluation import evaluate
-from literate_rl.policies import make_policy
-from literate_rl.workshop.runs import fit, flat_env
-
-torch.set_num_threads(1)  # the networks are too small to be shared out
-
-
-def make_learner(env, config):
-    """Build environments, the policy that fits them, and the learner."""
-    envs = make_envs(partial(flat_env, env), config.n_sample)
-    torch.manual_seed(config.seed)
-    policy = make_policy(envs.single_observation_space, envs.single_action_space)
-    return IMPALA(policy.to(best_device()), envs, config)
-
+from literate_rl.workshop.runs import fit
 
 # No checkpoint falls into a run as short as this one, so no episode is broken off.
 short = {"total_steps": 30_000, "checkpoint_interval": 1000}
