@@ -330,6 +330,83 @@ def auxiliary_loss(
 
 
 # %% [markdown]
+# What does $\beta$ trade? Here PPG learns CartPole for fifteen iterations. There it stops, and from
+# this one moment the auxiliary phase is run with each $\beta$. Its learning rate is three times
+# the usual, so that eight epochs show the end:
+
+# %% tags=["hide-input"]
+from dataclasses import replace
+
+from literate_rl.ppg import AuxiliaryPhase, PPGAlgorithm  # we build these below
+from literate_rl.ppg import make_phasic_policy, ppg_settings
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+config = ppg_settings("CartPole-v1")
+config = replace(config, scale_reward=True, aux_learning_rate=3e-3)
+seed_everything(1)
+envs = make_envs("CartPole-v1", config.num_envs)
+spaces = envs.single_observation_space, envs.single_action_space
+stopped = PPGAlgorithm(make_phasic_policy(*spaces), envs, config)
+for _ in range(15):
+    stopped.iterate()
+
+
+def phase(beta, epochs=8):
+    """Run an auxiliary phase from here, epoch by epoch; return drifts and errors."""
+    # The buffer holds the policy of this moment, for all epochs.
+    settings = replace(config, clone_weight=beta, aux_epochs=1, kl_reference="rollout")
+    aux, history = AuxiliaryPhase(copy.deepcopy(stopped.policy), settings), []
+    held = [chunks._replace(row=aux.snapshot(chunks)) for chunks in stopped.aux.buffer]
+    for _ in range(epochs):
+        aux.buffer = list(held)
+        metrics = aux.run()
+        history.append((metrics["aux/kl"], metrics["aux/aux_value_loss"]))
+    variance = torch.cat([chunks.target for chunks in held], 1).var().item()
+    return np.array(history).T / [[1], [variance]]
+
+
+betas = [0, 1, 10, 100, 1_000, 10_000]
+drift, error = np.array([phase(float(beta)) for beta in betas]).transpose(1, 0, 2)
+
+
+def frame(beta):
+    """Draw the drift of the policy and the error of the auxiliary value."""
+    now, epochs, pictures = betas.index(beta), range(1, 9), []
+    for title, unit, curves, ticks in (
+        ("Drift of the policy", "divergence in nats", drift, (0, 0.1, 0.2, 0.3)),
+        ("Error of the auxiliary value", "share of variance", error, (0, 1, 2, 3, 4)),
+    ):
+        curves = curves.clip(0, ticks[-1])
+        pictures.append(
+            plot(
+                title,
+                f"{title}, {unit}, over eight epochs, for six clone weights.",
+                Axis("epoch", 0.5, 8.5, ticks=epochs),
+                Axis(unit, 0, ticks[-1], ticks),
+                *(Mark("line", epochs, curve, "faint") for curve in curves),
+                Mark("line thick", epochs, curves[now], "accent"),
+            )
+        )
+    return pictures, (
+        f"β = {beta:,}: the policy drifts by {drift[now, -1]:.1g} nats,\n"
+        f"the error is {error[now, -1]:.2f} of the targets' variance in the end"
+    )
+
+
+dial("The clone weight and the drift", frame, {"β": betas}, start=(1,))
+
+# %% [markdown]
+# **Notice** that without the clone term the policy drifts far, and with $\beta = 1$ hardly at all.
+# That costs the auxiliary value next to nothing: the encoder has room for both. With a weight of
+# 10,000 the policy is held so tightly that the encoder can hardly learn.
+
+# %% tags=["claims"]
+assert drift[0, -1] > 0.02, "it drifts far"
+assert drift[1, -1] < 0.1 * drift[0, -1], "hardly at all"
+assert error[1, -1] < 1.3 * error[0, -1], "next to nothing"
+assert error[-1, -1] > 2 * error[0, -1], "it can hardly learn"
+
+# %% [markdown]
 # The divergence is not computed here. A policy is a network and an action distribution
 # ({doc}`policies`), and every action distribution has a method `kl`. So the loss is the same for
 # discrete, continuous and hybrid actions.
