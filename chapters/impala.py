@@ -254,8 +254,8 @@ part = torch.linspace(0.005, 0.995, 60)
 
 def frame(age):
     """Draw the ratios of one age and how far a TD error reaches."""
-    ratio = by_age[age].flatten().quantile(part).clamp(1 / 8, 8)
-    low, high = torch.tensor([1 / 8, 8]).log().tolist()
+    ratio = by_age[age].flatten().quantile(part).clamp(1 / 5, 5)
+    low, high = torch.tensor([1 / 5, 5]).log().tolist()
     names = {0.25: "1/4", 0.5: "1/2", 1.0: "1", 2.0: "2", 4.0: "4"}
     ticks = {torch.tensor(x).log().item(): name for x, name in names.items()}
     sorted_ratios = plot(
@@ -266,7 +266,7 @@ def frame(age):
         Axis("ratio", low, high, ticks),
         Mark("line", part, ratio.log(), "second"),
         Mark("line thick", part, ratio.clamp(max=1).log(), "accent"),
-        Mark("label", [0.72], [1.7], "second", words="as it is"),
+        Mark("label", [0.72], [1.0], "second", words="as it is"),
         Mark("label", [0.78], [-0.35], "accent", words="clipped at 1"),
     )
     steps = range(left.shape[1])
@@ -282,7 +282,7 @@ def frame(age):
     off = (by_age[age] - 1).abs() > 0.2
     return [sorted_ratios, reach], (
         f"{age} updates old: {off.float().mean():.0%} of the ratios are off by more than "
-        f"0.2\nten steps back, {left[age, 10]:.2f} of a TD error is left"
+        f"0.2\ntwenty steps back, {left[age, 20]:.2f} of a TD error is left"
     )
 
 
@@ -292,14 +292,14 @@ dial("The age of the data", frame, {"age": list(ages)}, start=(5,))
 # **Notice** that the ratios spread to both sides, and that their mean stays near 1, as it must.
 # The clip cuts the upper half only. So the clipped ratios, whose product carries a TD error back
 # in time, are below 1 on average, and of data 15 updates old less than half of a TD error is
-# left ten steps back. That may be the price above: with old data V-trace looks less far ahead.
+# left twenty steps back. That may be the price above: with old data V-trace looks less far ahead.
 
 # %% tags=["claims"]
 assert (by_age[0] - 1).abs().max() < 1e-3, "fresh data have the ratio 1"
 assert (by_age.mean((1, 2, 3)) - 1).abs().max() < 0.15, "the mean stays near 1"
 spread = by_age.log().std((1, 2, 3))
 assert spread[15] > spread[5] > spread[1] > spread[0], "they spread with their age"
-assert left[15, 10] < 0.5 < left[1, 10], "less than half is left"
+assert left[15, 20] < 0.5 < left[1, 20], "less than half is left"
 
 # %% [markdown]
 # Why do uncorrected runs collapse? Look at a single action, as likely as its alternative before

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
@@ -17,6 +18,7 @@ from bs4 import BeautifulSoup, NavigableString, Tag
 from playwright.sync_api import (
     Browser,
     ConsoleMessage,
+    Locator,
     Page,
     Route,
     expect,
@@ -303,9 +305,10 @@ class Visit:
         return self.page
 
 
-def visit_in(browser: Browser, address: str) -> Visit:
+def visit_in(browser: Browser, address: str, **options: Any) -> Visit:
     """Return a fresh window, cut off from all other hosts."""
-    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    rights = ["clipboard-read", "clipboard-write"]
+    context = browser.new_context(permissions=rights, **options)
     visit = Visit(context.new_page(), address)
     visit.page.set_default_timeout(10_000)
     visit.page.set_viewport_size({"width": WIDE, "height": 900})
@@ -586,26 +589,103 @@ def test_search_finds_a_word_of_a_chapter(window, request):
     expect(page.locator("article h1")).to_contain_text("The PPO error")
 
 
-@pytest.mark.parametrize("name", ["advantages", "ppo_error"])
-def test_a_dial_moves_what_it_shows(fresh, name):
-    page = fresh.go(f"chapters/{name}.html")
-    figure = page.locator("figure.lr-picture[role=group]").first
-    marks, words = figure.locator("svg path"), figure.locator("output")
+# Chapters with a dial: a figure with sliders, or with a table of switches.
+DIAL = "figure.lr-picture:has(output):has(input[type=range], td button)"
+WITH_DIALS = [name for name in CHAPTERS if soup(name).select(DIAL)]
 
-    def shown() -> list[str | None]:
-        ways = [mark.get_attribute("d") for mark in marks.all()]
-        return [*ways, words.inner_text()]
 
-    sliders = figure.locator("input[type=range]")
-    expect(sliders).not_to_have_count(0)
-    for slider in sliders.all():
-        slider.press("Home")
-        first = shown()
-        slider.press("End")
-        last = shown()
-        assert first[:-1] != last[:-1]
-        assert first[-1] != last[-1]
-        slider.press("Home")
-        assert shown() == first
-        assert not any("NaN" in (way or "") for way in first + last)
+def shown(figure: Locator) -> tuple[list[str | None], str]:
+    """Return where the marks of a dial are, and its sentence."""
+    marks = figure.locator("svg path, svg text").all()
+    places = [m.get_attribute("d") or m.get_attribute("transform") for m in marks]
+    return places, figure.locator("output").inner_text()
+
+
+def test_chapters_have_dials():
+    assert len(WITH_DIALS) >= 15
+
+
+@pytest.mark.parametrize("name", grouped(WITH_DIALS))
+def test_keys_turn_every_dial(fresh, name):
+    page = fresh.go(name)
+    for figure in page.locator(DIAL).all():
+        start = shown(figure)
+        for slider in figure.locator("input[type=range]").all():
+            value = slider.input_value()
+            slider.press("Home")
+            first = shown(figure)
+            slider.press("End")
+            last = shown(figure)
+            # Both the drawing and the sentence say that something has changed.
+            assert first[0] != last[0]
+            assert first[1] != last[1]
+            assert not any("NaN" in (place or "") for place in first[0] + last[0])
+            slider.press("Home")
+            assert shown(figure) == first
+            for _ in range(int(value)):
+                slider.press("ArrowRight")
+            assert shown(figure) == start
+        for switch in figure.locator("td button").all():
+            switch.press("Space")
+            assert shown(figure) != start
+            switch.press("Enter")
+            assert shown(figure) == start
     assert not fresh.complaints
+
+
+def test_the_mouse_turns_a_dial(fresh):
+    page = fresh.go("chapters/advantages.html")
+    figure = page.locator(DIAL).first
+    slider = figure.locator("input[type=range]")
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] / 2, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 1, middle, steps=5)
+    first = shown(figure)
+    page.mouse.move(box["x"] + box["width"] - 1, middle, steps=5)
+    page.mouse.up()
+    assert shown(figure)[0] != first[0]
+    assert slider.input_value() == slider.get_attribute("max")
+    assert not fresh.complaints
+
+
+def test_a_finger_turns_a_dial_and_pushes_the_agent(site, browser):
+    visit = visit_in(browser, site, has_touch=True, is_mobile=True)
+    visit.page.set_viewport_size({"width": NARROW, "height": 844})
+    page = visit.go("chapters/advantages.html")
+    figure = page.locator(DIAL).first
+    slider = figure.locator("input[type=range]")
+    box = slider.bounding_box()
+    slider.tap(position={"x": 3, "y": box["height"] / 2})
+    first = shown(figure)
+    assert slider.input_value() == "0"
+    slider.tap(position={"x": box["width"] - 3, "y": box["height"] / 2})
+    assert shown(figure)[0] != first[0]
+    assert slider.input_value() == slider.get_attribute("max")
+
+    page = visit.go("chapters/ppo.html")
+    agent = page.locator(".lr-play")
+    before = shown(agent)
+    agent.get_by_role("button", name="Push right").tap()
+    expect(agent.get_by_role("button", name="Pause")).to_be_visible()
+    page.wait_for_timeout(300)
+    assert shown(agent)[0] != before[0]
+    assert not visit.complaints
+    page.context.close()
+
+
+@pytest.mark.parametrize("window", ["fresh", "from_disk"])
+def test_the_agent_of_a_chapter_can_be_pushed(window, request):
+    visit = request.getfixturevalue(window)
+    page = visit.go("chapters/ppo.html")
+    agent = page.locator(".lr-play")
+    agent.get_by_role("button", name="Start again").click()
+    dots = agent.locator("svg").last.locator("path").last
+    expect(dots).to_have_attribute("d", "")
+    agent.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(dots).to_have_attribute("d", re.compile(r"^M[\d.]+,[\d.]+h0$"))
+    assert not visit.complaints
+    assert not visit.calls

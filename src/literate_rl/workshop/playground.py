@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/playground.py (edit there); digest c93eabc2adaaabce
+# Generated from chapters/workshop/playground.py (edit there); digest 8ecfd29df6aeb3d6
 """Playground: a trained agent that runs in the page and can be pushed."""
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def play(
     """
     env: Any = gym.make("CartPole-v1", max_episode_steps=num_steps).unwrapped
     env.reset(seed=seed)
-    states, values, over = [], [], False
+    states: list[list[float]] = []
+    values: list[float] = []
+    over = False
     while not over and len(states) < num_steps:
         x, velocity, angle, spin = env.state
         env.state = (x, velocity, angle, spin + pushes.get(len(states), 0.0))
@@ -95,6 +97,7 @@ def layers(network: nn.Module) -> list[tuple[list[list[float]], list[float]]]:
     fits = kinds == wanted
     check_that(fits, f"network must be Linear, Tanh, …, Linear, got {kinds}")
     found = []
+    layer: Any
     for layer in list(network.children())[::2]:
         weight, bias = layer.weight.tolist(), layer.bias.tolist()
         weight = [[four_digits(number) for number in row] for row in weight]
