@@ -345,8 +345,8 @@ config = ppg_settings("CartPole-v1")
 config = replace(config, scale_reward=True, aux_learning_rate=3e-3)
 seed_everything(1)
 envs = make_envs("CartPole-v1", config.num_envs)
-spaces = envs.single_observation_space, envs.single_action_space
-stopped = PPGAlgorithm(make_phasic_policy(*spaces), envs, config)
+shapes = envs.single_observation_space, envs.single_action_space
+stopped = PPGAlgorithm(make_phasic_policy(*shapes), envs, config)
 for _ in range(15):
     stopped.iterate()
 
