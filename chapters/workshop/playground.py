@@ -358,6 +358,7 @@ SCRIPT += """  let wanted = !matchMedia("(prefers-reduced-motion: reduce)").matc
   const go = () => {
     toggle.textContent = wanted ? "Pause" : "Play";
     if (running || !wanted || !seen) return;
+    if (!history.length) say("No episode has ended yet.");
     running = true;
     last = performance.now();
     requestAnimationFrame(frame);

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/playground.py (edit there); digest 8ecfd29df6aeb3d6
+# Generated from chapters/workshop/playground.py (edit there); digest ef6141c5e6383d10
 """Playground: a trained agent that runs in the page and can be pushed."""
 
 from __future__ import annotations
@@ -258,6 +258,7 @@ SCRIPT += """  let wanted = !matchMedia("(prefers-reduced-motion: reduce)").matc
   const go = () => {
     toggle.textContent = wanted ? "Pause" : "Play";
     if (running || !wanted || !seen) return;
+    if (!history.length) say("No episode has ended yet.");
     running = true;
     last = performance.now();
     requestAnimationFrame(frame);
