@@ -30,7 +30,7 @@ from literate_rl.a2c import (
     make_contract_policy,
 )
 from literate_rl.agents import make_envs
-from literate_rl.contracts import CategoricalActor, StateValue
+from literate_rl.contract_models import CategoricalActor, StateValue
 from literate_rl.impala import IMPALA, impala_settings
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings

@@ -845,7 +845,7 @@ def test_parameters_that_play_no_role_stay_as_they_are() -> None:
 
 
 def test_a_contract_actor_works_in_processes_of_its_own() -> None:
-    from literate_rl.contracts import CategoricalActor, StateValue
+    from literate_rl.contract_models import CategoricalActor, StateValue
 
     envs = cartpoles()
     torch.manual_seed(0)

@@ -54,7 +54,7 @@ from literate_rl.actors import (
     actors_settings,
 )
 from literate_rl.agents import best_device, make_envs, seed_everything
-from literate_rl.contracts import ByName, StateSpec, check_model, state_spec
+from literate_rl.contracts import check_model
 from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
@@ -73,6 +73,7 @@ from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import results_of
 from literate_rl.workshop.nests import as_discrete, as_space, plain_space
+from literate_rl.workshop.states import ByName, StateSpec, state_spec
 from literate_rl.workshop.runs import Learner, Run, fit, flat_env
 
 __all__ = ["Agent", "make_qnet_policy", "train"]
