@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest 78d914bc2b5a2b22
+# Generated from chapters/contracts.py (edit there); digest cc9b39d6d9f840ae
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +16,6 @@ from literate_rl.workshop.probes import (
     Finding,
     Probe,
     Rule,
-    advice,
-    fits,
     required_parameters,
     rule,
     try_rules,
@@ -26,11 +23,13 @@ from literate_rl.workshop.probes import (
 )
 from literate_rl.workshop.rules import (
     action_learns,
+    as_it_is,
     copies,
     entropy_fits,
     entropy_learns,
     entropy_varies,
-    find_no_gradient,
+    has_gradient,
+    has_shape,
     in_bounds,
     is_an_action,
     keeps_inputs,
@@ -44,6 +43,7 @@ from literate_rl.workshop.rules import (
     survives_large_states,
     takes_action,
     takes_states,
+    tells_apart,
 )
 from literate_rl.workshop.states import look_around
 
@@ -87,26 +87,11 @@ class Result(NamedTuple):
 
     def shape_rule(self, index: int) -> Rule:
         """Return the rule that the result at this index has its shape."""
-        dims = self.text.partition("[")[2].rstrip("]").split(", ")
-
-        def check(probe: Probe) -> Iterator[Finding]:
-            for batch in (5, 1):
-                got = tuple(probe.call(batch)[index].shape)
-                wanted = probe.shape(dims, batch)
-                if not fits(got, wanted):
-                    sizes = ", ".join(str(size or "atoms") for size in wanted)
-                    expected = f"{self.name} must have shape ({sizes})"
-                    yield Finding(expected, f"got {got}", advice(got, wanted))
-                    return
-
-        return Rule(self.row, self.name, f"returns {self.text}", check)
+        return has_shape(self.row, self.text, index)
 
     def gradient_rule(self, index: int) -> Rule:
         """Return the rule that this result can be learned from."""
-        check = partial(find_no_gradient, index=index, name=self.name)
-        text = f"{self.name} has a gradient with respect to the parameters"
-        after = (self.name, "numbers")
-        return Rule(self.learns, f"{self.name} learns", text, check, after)
+        return has_gradient(self.learns, self.name, index)
 
 
 @rule("M12", "shapes", "numbers")
@@ -138,40 +123,18 @@ def leads_through_action(probe: Probe) -> Iterator[Finding]:
         yield Finding("a gradient must flow from q_value to the action", "none does")
 
 
-@rule("M46")
-def as_it_is(probe: Probe) -> Iterator[Finding]:
-    """A given action is returned as it is."""
-    given = probe.call(5)[0].detach()
-    back = probe.call(5, given.clone(), luck=1)[0]
-    if back.shape != given.shape or not torch.equal(back, given):
-        yield Finding("a given action must be returned as it is")
-
-
 @rule("M46", "numbers")
 def judged_alike(probe: Probe) -> Iterator[Finding]:
     """A given action has the log-probability that it had when it was drawn."""
     drawn, log_prob, *_ = probe.call(5)
     again = probe.call(5, drawn.detach(), luck=1)[1]
-    off = (
-        math.inf
-        if again.shape != log_prob.shape
-        else (again - log_prob).abs().max().item()
-    )
+    same_shape = again.shape == log_prob.shape
+    off = (again - log_prob).abs().max().item() if same_shape else math.inf
     # Undoing a tanh costs some digits.
     if not off <= 2e-3 * (1 + 0.1 * log_prob.abs().max().item()):
         same = "must be the same when it is given"
         expected = f"the log-probability of the sampled action {same}"
         yield Finding(expected, f"differs by {off:.3f}")
-
-
-@rule("M46", "judged_alike", "action_log_prob")
-def tells_apart(probe: Probe) -> Iterator[Finding]:
-    """The log-probability depends on the action."""
-    (one, log_one, _), (two, log_two, _) = probe.draw(200, 0), probe.draw(200, 1)
-    if not torch.equal(one, two) and torch.equal(log_one, log_two):
-        yield Finding(
-            "the log-probability must depend on the action", "it never changes"
-        )
 
 
 @rule("M44", "action", "is_an_action", "as_it_is", "tells_apart")
@@ -437,30 +400,35 @@ def check_model(
     # A few steps in the environment, and what the contract demands for its actions.
     if env is not None:
         spec, action_space, obs = look_around(env)
-    space: Any = action_space
-    roles = roles_for(contract, space)
+    roles = roles_for(contract, action_space)
     models = models_for(contract, roles, actor=actor, critic=critic, qnet=qnet)
     if action_transform is not None and roles.get("actor") != (ACTION,):
         raise ValueError(
             "action_transform is for actors that return a continuous action"
         )
 
-    # Each model is tried on its own, with every rule of its role.
+    # What is harmful is said of each model, what is illegal of all in one error.
     broken = []
     for part, who, model in one_by_one(models):
-        # A single state takes the name that the model has for it.
         named = states if env is None else spec.named_for(model).split(obs)
-        role = pick_role(roles[part], model)
         transform = action_transform if part == "actor" else None
-        probe = Probe(model, named or {}, space, role.action, transform)
-        broken += [Broken(who, *found) for found in try_rules(probe, role.rules)]
-
-    # What is harmful is said at once; what is illegal is raised, all in one error.
+        broken += try_model(who, model, roles[part], named, action_space, transform)
     for item in broken:
         if item.rule.harmful:
             warnings.warn(f"{contract.family}: {item}", stacklevel=2)
     if illegal := [item for item in broken if not item.rule.harmful]:
         raise ContractError(contract.family, illegal)
+
+
+def try_model(
+    who: str, model: Any, roles: Sequence[Role], states: Any, space: Any, transform: Any
+) -> list[Broken]:
+    """Return every rule that a model breaks, in the role that it seems to play."""
+    takes_one = "action" in required_parameters(model)
+    fitting = [role for role in roles if (role.action == "action") == takes_one]
+    role = (fitting or list(roles))[0]
+    probe = Probe(model, states, space, role.action, transform)
+    return [Broken(who, *found) for found in try_rules(probe, role.rules)]
 
 
 def find_contract(family: str) -> Contract:
@@ -497,10 +465,3 @@ def one_by_one(models: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         several = isinstance(given, list | tuple | nn.ModuleList)
         for number, model in enumerate(given if several else [given], 1):
             yield part, f"{part} {number}" if several else part, model
-
-
-def pick_role(roles: Sequence[Role], model: Any) -> Role:
-    """Return the role that a model seems to play."""
-    takes_one = "action" in required_parameters(model)
-    fitting = [role for role in roles if (role.action == "action") == takes_one]
-    return (fitting or list(roles))[0]

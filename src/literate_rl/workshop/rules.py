@@ -1,10 +1,11 @@
-# Generated from chapters/workshop/rules.py (edit there); digest 27ffcd0d29664950
+# Generated from chapters/workshop/rules.py (edit there); digest bda214daca6f6cff
 """Rules: the small demands that contracts make of models, one check each."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from literate_rl.workshop.probes import (
     Finding,
     Probe,
     Rule,
+    advice,
+    fits,
     open_parameters,
     raised,
     rule,
@@ -23,11 +26,14 @@ from literate_rl.workshop.probes import (
 
 __all__ = [
     "action_learns",
+    "as_it_is",
     "copies",
     "entropy_fits",
     "entropy_learns",
     "entropy_varies",
     "find_no_gradient",
+    "has_gradient",
+    "has_shape",
     "in_bounds",
     "is_an_action",
     "keeps_inputs",
@@ -41,6 +47,7 @@ __all__ = [
     "survives_large_states",
     "takes_action",
     "takes_states",
+    "tells_apart",
 ]
 
 
@@ -102,6 +109,23 @@ def returns_enough(number: int) -> Rule:
     )
 
 
+def has_shape(row: str, text: str, index: int) -> Rule:
+    """Return the rule that the result at an index has the shape in its text."""
+    name, _, dims = text.rstrip("]").partition("[")
+
+    def check(probe: Probe) -> Iterator[Finding]:
+        for batch in (5, 1):
+            got = tuple(probe.call(batch)[index].shape)
+            wanted = probe.shape(dims.split(", "), batch)
+            if not fits(got, wanted):
+                sizes = ", ".join(str(size or "atoms") for size in wanted)
+                expected = f"{name} must have shape ({sizes})"
+                yield Finding(expected, f"got {got}", advice(got, wanted))
+                return
+
+    return Rule(row, name, f"returns {text}", check)
+
+
 @rule("M15")
 def numbers(probe: Probe) -> Iterator[Finding]:
     """Returns finite floating numbers, but for discrete actions."""
@@ -131,6 +155,13 @@ def find_no_gradient(probe: Probe, index: int, name: str) -> Iterator[Finding]:
         yield Finding(expected, "it is not finite")
     elif not any(largest):
         yield Finding(expected, "it is zero")
+
+
+def has_gradient(row: str, name: str, index: int) -> Rule:
+    """Return the rule that the result at an index can be learned from."""
+    check = partial(find_no_gradient, index=index, name=name)
+    text = f"{name} has a gradient with respect to the parameters"
+    return Rule(row, f"{name} learns", text, check, (name, "numbers"))
 
 
 def sums_to_one(row: str, name: str, text: str) -> Rule:
@@ -188,6 +219,25 @@ def is_an_action(probe: Probe) -> Iterator[Finding]:
     elif not ((drawn >= 0) & (drawn < count)).all():
         came = f"got {drawn.min()} to {drawn.max()}"
         yield Finding(f"action must lie in 0 to {count - 1}", came)
+
+
+@rule("M46")
+def as_it_is(probe: Probe) -> Iterator[Finding]:
+    """A given action is returned as it is."""
+    given = probe.call(5)[0].detach()
+    back = probe.call(5, given.clone(), luck=1)[0]
+    if back.shape != given.shape or not torch.equal(back, given):
+        yield Finding("a given action must be returned as it is")
+
+
+@rule("M46", "judged_alike", "action_log_prob")
+def tells_apart(probe: Probe) -> Iterator[Finding]:
+    """The log-probability depends on the action."""
+    (one, log_one, _), (two, log_two, _) = probe.draw(200, 0), probe.draw(200, 1)
+    if not torch.equal(one, two) and torch.equal(log_one, log_two):
+        yield Finding(
+            "the log-probability must depend on the action", "it never changes"
+        )
 
 
 @rule("M63", "action", "is_an_action")
