@@ -39,6 +39,7 @@ from literate_rl.workshop.probes import (
     required_parameters,
     rule,
     try_rules,
+    write_contract,
     write_out,
 )
 from literate_rl.workshop.rules import (
@@ -210,10 +211,9 @@ from literate_rl.workshop.pictures import Picture
 
 picture = Picture(
     "Families and roles",
-    "Five groups of families on the left, six roles on the right. The DQN group needs Q "
-    "values, Rainbow a distribution. The DDPG group needs an actor that returns an action and "
-    "a critic of actions. The A2C group needs an actor that draws and a critic of states. SAC "
-    "needs an actor that draws and a critic of actions.",
+    "The DQN group needs Q values, Rainbow a distribution, the DDPG group an actor that "
+    "returns an action and a critic of actions, the A2C group an actor that draws and a "
+    "critic of states, SAC an actor that draws and a critic of actions.",
 )
 families = [
     "DQN, dueling\nDQNPer, DQNApex",
@@ -292,10 +292,9 @@ def takes_optional_action(probe: Probe) -> Iterator[Finding]:
 # | `sums_to_one` | logits, logarithms, or a softmax over the wrong dimension, where probabilities are meant |
 # | `in_bounds`, `is_an_action` | a continuous action outside of its box, also when the states are 100 times as large; a discrete one that is not an integer below $N$ |
 # | `entropy_learns`, `action_learns` | an entropy without a gradient; for SAC an action without one: `sample()` instead of `rsample()` |
-# | `as_it_is`, `tells_apart` | a given action that comes back changed; a log-probability that does not depend on the action |
-# | `lists_log_probs` | log-probabilities of all actions that disagree with that of the action |
+# | `as_it_is`, `tells_apart`, `lists_log_probs` | a given action that comes back changed; a log-probability that does not depend on the action, or disagrees with the list of all |
 #
-# The rest of this part of the page is about the rules behind which there is an idea.
+# The rules of the next two sections have an idea behind them.
 #
 # ## Rules about results
 #
@@ -307,30 +306,17 @@ def takes_optional_action(probe: Probe) -> Iterator[Finding]:
 
 # %% tags=["export"]
 class Result(NamedTuple):
-    """One result of a model.
-
-    Attributes:
-        row: Number of the rule about its shape.
-        text: Name and dimensions, such as ``q_value[batch_size, action_num]``.
-        learns: Number of the rule that it has a gradient; empty if there is none.
-    """
+    """One result of a model: its line in the contract, and the numbers of its rules."""
 
     row: str
     text: str
+    # The number of the rule that it has a gradient; empty if it need not have one.
     learns: str = ""
 
     @property
     def name(self) -> str:
-        """The name alone."""
+        """The name alone, such as ``q_value``."""
         return self.text.partition("[")[0]
-
-    def shape_rule(self, index: int) -> Rule:
-        """Return the rule that the result at this index has its shape."""
-        return has_shape(self.row, self.text, index)
-
-    def gradient_rule(self, index: int) -> Rule:
-        """Return the rule that this result can be learned from."""
-        return has_gradient(self.learns, self.name, index)
 
 
 # %% [markdown]
@@ -497,13 +483,12 @@ def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
 
 
 # %% [markdown]
-# **SAC with discrete actions** needs a decision. Machin's page contradicts itself there: it asks
-# for `rsample`, and its example uses a `Categorical`, which has none. But an actor of discrete
-# actions can do better than sample. If it returns the log-probabilities of *all* actions, the
-# expectation over actions is a sum, and no gradient needs to pass through a sample
-# {cite:p}`christodoulou2019`. So discrete SAC has a contract of its own: a fourth result,
-# `action_log_probs`, and a critic that returns the values of all actions at once. A critic that
-# takes `action`, as on Machin's page, is accepted as well. It will be called once for each action.
+# **SAC with discrete actions** has a contract of its own, because Machin's page contradicts itself
+# there: it asks for `rsample`, and its example uses a `Categorical`, which has none. But an actor
+# that returns the log-probabilities of *all* actions, as a fourth result, needs no gradient
+# through a sample: the expectation over actions is a sum {cite:p}`christodoulou2019`. Its critic
+# returns the values of all actions at once. One that takes `action`, as on Machin's page, is
+# accepted as well, and will be called once for each action.
 #
 # ## Legal, but harmful
 #
@@ -540,14 +525,9 @@ assert "they stop at -15.9" in str(told[0].message)
 
 # %% tags=["export"]
 class Role(NamedTuple):
-    """What one network of a contract does.
+    """What one network of a contract does, and the rules that it has of its own."""
 
-    Attributes:
-        action: ``""``, ``"action"`` or ``"action=None"``: what it takes besides states.
-        results: What it returns, in order; more may follow.
-        own: The rules beyond those that all roles have.
-    """
-
+    # What it takes besides states: nothing, "action" or "action=None".
     action: str
     results: tuple[Result, ...]
     own: tuple[Rule, ...] = ()
@@ -561,8 +541,9 @@ class Role(NamedTuple):
             *(runs_on_batches, returns_enough(len(self.results))),
         )
         # A rule about the shape of each result, and about its gradient if it learns.
-        shapes = [x.shape_rule(i) for i, x in enumerate(self.results)]
-        learns = [x.gradient_rule(i) for i, x in enumerate(self.results) if x.learns]
+        many = list(enumerate(self.results))
+        shapes = [has_shape(x.row, x.text, i) for i, x in many]
+        learns = [has_gradient(x.learns, x.name, i) for i, x in many if x.learns]
         judging = (numbers, *learns, rows_apart, *self.own)
         warned = (keeps_inputs, same_in_both_modes)
         # A rule that comes after "shapes" comes after the shape of every result.
@@ -635,13 +616,9 @@ LISTING = Role(
 
 # %% tags=["export", "hide-input"]
 class Contract(NamedTuple):
-    """What a family of algorithms demands of its networks.
+    """What a family demands: for each network the roles that it may play.
 
-    Attributes:
-        family: Its name.
-        continuous: For continuous actions the roles that each network may play, by the
-            name of the network; empty if the family has no continuous actions.
-        discrete: The same for discrete actions.
+    One dictionary is for continuous actions and empty if the family has none.
     """
 
     family: str
@@ -649,23 +626,10 @@ class Contract(NamedTuple):
     discrete: dict[str, tuple[Role, ...]]
 
     def __str__(self) -> str:
-        return "\n\n".join([self.family, *roles_in_words(self)])
+        return write_contract(*self)
 
 
 Parts = dict[str, tuple[Role, ...]]
-
-
-def roles_in_words(contract: Contract) -> list[str]:
-    """Return the text of each role; one for a single kind of action says so."""
-    kinds: dict[str, list[str]] = {}
-    for kind in ("continuous", "discrete"):
-        for part, roles in getattr(contract, kind).items():
-            title = "QNet" if part == "qnet" else part.capitalize()
-            for role in roles:
-                kinds.setdefault(role.text(title), []).append(kind)
-    if not contract.continuous:
-        return list(kinds)
-    return [f"# {k[0]} actions\n" * (len(k) == 1) + text for text, k in kinds.items()]
 
 
 def contracts(names: str, continuous: Parts, discrete: Parts) -> dict[str, Contract]:
@@ -678,6 +642,7 @@ def contracts(names: str, continuous: Parts, discrete: Parts) -> dict[str, Contr
 THROUGH: Parts = {"critic": (ACTION_VALUE,)}
 BESIDE: Parts = {"actor": (DRAWING,), "critic": (STATE_VALUE,)}
 DDPG_LIKE = "DDPG DDPGPer DDPGApex HDDPG TD3"
+# Names of families, then roles for continuous actions, then roles for discrete ones.
 CONTRACTS: dict[str, Contract] = {
     **contracts("DQN DQNPer DQNApex Dueling", {}, {"qnet": (Q_VALUES,)}),
     **contracts("RAINBOW", {}, {"qnet": (DISTRIBUTION,)}),
@@ -706,13 +671,7 @@ CONTRACTS: dict[str, Contract] = {
 
 # %% tags=["export", "hide-input"]
 class Broken(NamedTuple):
-    """A rule that a model breaks.
-
-    Attributes:
-        who: The model, such as ``actor``.
-        rule: The rule.
-        finding: What was found.
-    """
+    """A rule that a model breaks: which model, which rule, and what was found."""
 
     who: str
     rule: Rule
@@ -723,12 +682,7 @@ class Broken(NamedTuple):
 
 
 class ContractError(ValueError):
-    """Models break their contract.
-
-    Attributes:
-        family: The family whose contract it is.
-        broken: Every rule that is broken.
-    """
+    """Models break the contract of a ``family``; ``broken`` lists every broken rule."""
 
     def __init__(self, family: str, broken: Sequence[Broken]) -> None:
         self.family, self.broken = family, tuple(broken)
@@ -755,12 +709,12 @@ def check_model(
         actor: The actor, for families that have one.
         critic: The critic, or a sequence of several.
         qnet: The Q network.
-        env: An id, or a function that makes an environment, to take states from.
-        states: Example states by name, if there is no ``env``: tensors with
-            a row for each state. A value that is not a tensor is passed on unchanged.
-        action_space: The action space, needed with ``states``.
-        action_transform: Turns the first result of an actor that returns an action, and
-            its states, into the action.
+        env: An id or a function that makes an environment.
+        states: Without ``env``, example states by name: tensors with a row for each.
+            What is not a tensor is passed on unchanged.
+        action_space: Needed with ``states``.
+        action_transform: Turns the action of an actor, and its states, into the action
+            that is used.
 
     Raises:
         ContractError: With every rule that is broken. A warning is a ``UserWarning``.
@@ -768,7 +722,6 @@ def check_model(
     contract = find_contract(family)
     if (env is None) == (states is None or action_space is None):
         raise ValueError("check_model needs either env, or states and action_space")
-    # A few steps in the environment, and what the contract demands for its actions.
     if env is not None:
         spec, action_space, obs = look_around(env)
     roles = roles_for(contract, action_space)
@@ -866,30 +819,17 @@ print({name: tuple(state.shape) for name, state in states.items()})
 # ### Trap: a test with a single state
 #
 # The quickest test of a network is to call it with one state. But a batch of one hides the
-# mistake of the first section, because $(1,)$ times $(1, 1)$ is $(1, 1)$. And a batch of five
-# hides a `squeeze()`, which harms only a batch of one. The checker tries both sizes.
-
+# mistake of the first section, because $(1,)$ times $(1, 1)$ is $(1, 1)$. Try at least two sizes,
+# and let one of them be 1, where a `squeeze()` does its harm.
 
 # %%
-class Squeezed(nn.Linear):
-    def forward(self, state):
-        return super().forward(state).squeeze()
-
-
 for batch in (1, 5):
-    state, advantage = torch.randn(batch, 4), torch.randn(batch, 1)
-    product = Actor(4, 2)(state)[1] * advantage
-    q_value = Squeezed(4, 2)(state)
-    print(f"{batch} rows: {tuple(product.shape)} and {tuple(q_value.shape)}")
+    log_prob = Actor(4, 2)(torch.randn(batch, 4))[1]
+    print(f"batch of {batch}:", tuple((log_prob * torch.ones(batch, 1)).shape))
 
 # %% tags=["claims"]
-one, five = torch.randn(1, 4), torch.randn(5, 4)
-assert (Actor(4, 2)(one)[1] * torch.ones(1, 1)).shape == (1, 1), "hidden by one"
-assert Squeezed(4, 2)(five).shape == (5, 2), "hidden by five"
-found = verdict_on("DQN", qnet=Squeezed(4, 2), env="CartPole-v1")
-assert found.endswith("q_value must have shape (1, 2), got (2,)"), (
-    "the checker finds it"
-)
+assert (log_prob[:1] * torch.ones(1, 1)).shape == (1, 1), "a batch of one hides it"
+assert (log_prob * torch.ones(5, 1)).shape == (5, 5)
 
 # %% [markdown]
 # ### Trap: a contract kept is not a task solved

@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest cc9b39d6d9f840ae
+# Generated from chapters/contracts.py (edit there); digest 5e5ae677d783530c
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from literate_rl.workshop.probes import (
     required_parameters,
     rule,
     try_rules,
+    write_contract,
     write_out,
 )
 from literate_rl.workshop.rules import (
@@ -68,30 +69,17 @@ def takes_optional_action(probe: Probe) -> Iterator[Finding]:
 
 
 class Result(NamedTuple):
-    """One result of a model.
-
-    Attributes:
-        row: Number of the rule about its shape.
-        text: Name and dimensions, such as ``q_value[batch_size, action_num]``.
-        learns: Number of the rule that it has a gradient; empty if there is none.
-    """
+    """One result of a model: its line in the contract, and the numbers of its rules."""
 
     row: str
     text: str
+    # The number of the rule that it has a gradient; empty if it need not have one.
     learns: str = ""
 
     @property
     def name(self) -> str:
-        """The name alone."""
+        """The name alone, such as ``q_value``."""
         return self.text.partition("[")[0]
-
-    def shape_rule(self, index: int) -> Rule:
-        """Return the rule that the result at this index has its shape."""
-        return has_shape(self.row, self.text, index)
-
-    def gradient_rule(self, index: int) -> Rule:
-        """Return the rule that this result can be learned from."""
-        return has_gradient(self.learns, self.name, index)
 
 
 @rule("M12", "shapes", "numbers")
@@ -195,14 +183,9 @@ def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
 
 
 class Role(NamedTuple):
-    """What one network of a contract does.
+    """What one network of a contract does, and the rules that it has of its own."""
 
-    Attributes:
-        action: ``""``, ``"action"`` or ``"action=None"``: what it takes besides states.
-        results: What it returns, in order; more may follow.
-        own: The rules beyond those that all roles have.
-    """
-
+    # What it takes besides states: nothing, "action" or "action=None".
     action: str
     results: tuple[Result, ...]
     own: tuple[Rule, ...] = ()
@@ -216,8 +199,9 @@ class Role(NamedTuple):
             *(runs_on_batches, returns_enough(len(self.results))),
         )
         # A rule about the shape of each result, and about its gradient if it learns.
-        shapes = [x.shape_rule(i) for i, x in enumerate(self.results)]
-        learns = [x.gradient_rule(i) for i, x in enumerate(self.results) if x.learns]
+        many = list(enumerate(self.results))
+        shapes = [has_shape(x.row, x.text, i) for i, x in many]
+        learns = [has_gradient(x.learns, x.name, i) for i, x in many if x.learns]
         judging = (numbers, *learns, rows_apart, *self.own)
         warned = (keeps_inputs, same_in_both_modes)
         # A rule that comes after "shapes" comes after the shape of every result.
@@ -276,13 +260,9 @@ LISTING = Role(
 
 
 class Contract(NamedTuple):
-    """What a family of algorithms demands of its networks.
+    """What a family demands: for each network the roles that it may play.
 
-    Attributes:
-        family: Its name.
-        continuous: For continuous actions the roles that each network may play, by the
-            name of the network; empty if the family has no continuous actions.
-        discrete: The same for discrete actions.
+    One dictionary is for continuous actions and empty if the family has none.
     """
 
     family: str
@@ -290,23 +270,10 @@ class Contract(NamedTuple):
     discrete: dict[str, tuple[Role, ...]]
 
     def __str__(self) -> str:
-        return "\n\n".join([self.family, *roles_in_words(self)])
+        return write_contract(*self)
 
 
 Parts = dict[str, tuple[Role, ...]]
-
-
-def roles_in_words(contract: Contract) -> list[str]:
-    """Return the text of each role; one for a single kind of action says so."""
-    kinds: dict[str, list[str]] = {}
-    for kind in ("continuous", "discrete"):
-        for part, roles in getattr(contract, kind).items():
-            title = "QNet" if part == "qnet" else part.capitalize()
-            for role in roles:
-                kinds.setdefault(role.text(title), []).append(kind)
-    if not contract.continuous:
-        return list(kinds)
-    return [f"# {k[0]} actions\n" * (len(k) == 1) + text for text, k in kinds.items()]
 
 
 def contracts(names: str, continuous: Parts, discrete: Parts) -> dict[str, Contract]:
@@ -318,6 +285,7 @@ def contracts(names: str, continuous: Parts, discrete: Parts) -> dict[str, Contr
 THROUGH: Parts = {"critic": (ACTION_VALUE,)}
 BESIDE: Parts = {"actor": (DRAWING,), "critic": (STATE_VALUE,)}
 DDPG_LIKE = "DDPG DDPGPer DDPGApex HDDPG TD3"
+# Names of families, then roles for continuous actions, then roles for discrete ones.
 CONTRACTS: dict[str, Contract] = {
     **contracts("DQN DQNPer DQNApex Dueling", {}, {"qnet": (Q_VALUES,)}),
     **contracts("RAINBOW", {}, {"qnet": (DISTRIBUTION,)}),
@@ -336,13 +304,7 @@ CONTRACTS: dict[str, Contract] = {
 
 
 class Broken(NamedTuple):
-    """A rule that a model breaks.
-
-    Attributes:
-        who: The model, such as ``actor``.
-        rule: The rule.
-        finding: What was found.
-    """
+    """A rule that a model breaks: which model, which rule, and what was found."""
 
     who: str
     rule: Rule
@@ -353,12 +315,7 @@ class Broken(NamedTuple):
 
 
 class ContractError(ValueError):
-    """Models break their contract.
-
-    Attributes:
-        family: The family whose contract it is.
-        broken: Every rule that is broken.
-    """
+    """Models break the contract of a ``family``; ``broken`` lists every broken rule."""
 
     def __init__(self, family: str, broken: Sequence[Broken]) -> None:
         self.family, self.broken = family, tuple(broken)
@@ -384,12 +341,12 @@ def check_model(
         actor: The actor, for families that have one.
         critic: The critic, or a sequence of several.
         qnet: The Q network.
-        env: An id, or a function that makes an environment, to take states from.
-        states: Example states by name, if there is no ``env``: tensors with
-            a row for each state. A value that is not a tensor is passed on unchanged.
-        action_space: The action space, needed with ``states``.
-        action_transform: Turns the first result of an actor that returns an action, and
-            its states, into the action.
+        env: An id or a function that makes an environment.
+        states: Without ``env``, example states by name: tensors with a row for each.
+            What is not a tensor is passed on unchanged.
+        action_space: Needed with ``states``.
+        action_transform: Turns the action of an actor, and its states, into the action
+            that is used.
 
     Raises:
         ContractError: With every rule that is broken. A warning is a ``UserWarning``.
@@ -397,7 +354,6 @@ def check_model(
     contract = find_contract(family)
     if (env is None) == (states is None or action_space is None):
         raise ValueError("check_model needs either env, or states and action_space")
-    # A few steps in the environment, and what the contract demands for its actions.
     if env is not None:
         spec, action_space, obs = look_around(env)
     roles = roles_for(contract, action_space)
