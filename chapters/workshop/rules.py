@@ -22,12 +22,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.workshop.probes import (
@@ -49,6 +50,7 @@ __all__ = [
     "entropy_fits",
     "entropy_learns",
     "entropy_varies",
+    "find_contract",
     "find_no_gradient",
     "has_gradient",
     "has_shape",
@@ -56,9 +58,12 @@ __all__ = [
     "is_an_action",
     "keeps_inputs",
     "lists_log_probs",
+    "models_for",
     "never_cut_off",
     "numbers",
+    "one_by_one",
     "returns_enough",
+    "roles_for",
     "runs_on_batches",
     "same_in_both_modes",
     "sums_to_one",
@@ -434,13 +439,56 @@ def never_cut_off(probe: Probe) -> Iterator[Finding]:
 
 
 # %% [markdown]
+# ## What a check is given
+#
+# The check finds the contract of a family, its roles for an action space, and the models, of
+# which there may be several for one role. An error says what it expected.
+
+
+# %% tags=["export"]
+def find_contract(contracts: Mapping[str, Any], family: str) -> Any:
+    """Return a contract by the name of the family, in capitals or not."""
+    for name, contract in contracts.items():
+        if name.lower() == str(family).lower():
+            return contract
+    raise ValueError(f"family must be one of {', '.join(contracts)}, got {family!r}")
+
+
+def roles_for(contract: Any, space: Any) -> Mapping[str, Any]:
+    """Return the roles that a contract has for an action space."""
+    if not isinstance(space, spaces.Discrete | spaces.Box):
+        raise ValueError(f"the action space must be Discrete or a Box, got {space}")
+    discrete = isinstance(space, spaces.Discrete)
+    roles: Mapping[str, Any]
+    roles = contract.discrete if discrete else contract.continuous
+    if not roles:
+        raise ValueError(f"{contract.family} needs discrete actions, got {space}")
+    return roles
+
+
+def models_for(family: str, roles: Iterable[str], **given: Any) -> dict[str, Any]:
+    """Return the models that were given, if the contract has a role for each."""
+    models = {part: model for part, model in given.items() if model is not None}
+    if not models or not models.keys() <= {*roles}:
+        came = " and ".join(models) or "none"
+        raise ValueError(f"{family} has {' and '.join(roles)}, got {came}")
+    return models
+
+
+def one_by_one(models: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield part, name and model; several critics are numbered."""
+    for part, given in models.items():
+        several = isinstance(given, list | tuple | nn.ModuleList)
+        for number, model in enumerate(given if several else [given], 1):
+            yield part, f"{part} {number}" if several else part, model
+
+
+# %% [markdown]
 # ## See it
 #
 # A layer that returns logits, where probabilities are asked for.
 
 # %%
-from gymnasium import spaces
-
 from literate_rl.workshop.probes import try_rules
 
 probe = Probe(nn.Linear(4, 2), {"input": torch.randn(5, 4)}, spaces.Discrete(2))

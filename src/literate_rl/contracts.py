@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest 5e5ae677d783530c
+# Generated from chapters/contracts.py (edit there); digest e7fad46d32cc2b5f
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor
 
 from literate_rl.workshop.probes import (
     Finding,
@@ -29,15 +29,19 @@ from literate_rl.workshop.rules import (
     entropy_fits,
     entropy_learns,
     entropy_varies,
+    find_contract,
     has_gradient,
     has_shape,
     in_bounds,
     is_an_action,
     keeps_inputs,
     lists_log_probs,
+    models_for,
     never_cut_off,
     numbers,
+    one_by_one,
     returns_enough,
+    roles_for,
     runs_on_batches,
     same_in_both_modes,
     sums_to_one,
@@ -351,13 +355,13 @@ def check_model(
     Raises:
         ContractError: With every rule that is broken. A warning is a ``UserWarning``.
     """
-    contract = find_contract(family)
+    contract: Contract = find_contract(CONTRACTS, family)
     if (env is None) == (states is None or action_space is None):
         raise ValueError("check_model needs either env, or states and action_space")
     if env is not None:
         spec, action_space, obs = look_around(env)
     roles = roles_for(contract, action_space)
-    models = models_for(contract, roles, actor=actor, critic=critic, qnet=qnet)
+    models = models_for(contract.family, roles, actor=actor, critic=critic, qnet=qnet)
     if action_transform is not None and roles.get("actor") != (ACTION,):
         raise ValueError(
             "action_transform is for actors that return a continuous action"
@@ -385,39 +389,3 @@ def try_model(
     role = (fitting or list(roles))[0]
     probe = Probe(model, states, space, role.action, transform)
     return [Broken(who, *found) for found in try_rules(probe, role.rules)]
-
-
-def find_contract(family: str) -> Contract:
-    """Return a contract by the name of the family, in capitals or not."""
-    for name, contract in CONTRACTS.items():
-        if name.lower() == str(family).lower():
-            return contract
-    raise ValueError(f"family must be one of {', '.join(CONTRACTS)}, got {family!r}")
-
-
-def roles_for(contract: Contract, space: Any) -> Parts:
-    """Return the roles that a contract has for an action space."""
-    if not isinstance(space, spaces.Discrete | spaces.Box):
-        raise ValueError(f"the action space must be Discrete or a Box, got {space}")
-    discrete = isinstance(space, spaces.Discrete)
-    roles = contract.discrete if discrete else contract.continuous
-    if not roles:
-        raise ValueError(f"{contract.family} needs discrete actions, got {space}")
-    return roles
-
-
-def models_for(contract: Contract, roles: Parts, **given: Any) -> dict[str, Any]:
-    """Return the models that were given, if the contract has a role for each."""
-    models = {part: model for part, model in given.items() if model is not None}
-    if not models or not models.keys() <= roles.keys():
-        came = " and ".join(models) or "none"
-        raise ValueError(f"{contract.family} has {' and '.join(roles)}, got {came}")
-    return models
-
-
-def one_by_one(models: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yield part, name and model; several critics are numbered."""
-    for part, given in models.items():
-        several = isinstance(given, list | tuple | nn.ModuleList)
-        for number, model in enumerate(given if several else [given], 1):
-            yield part, f"{part} {number}" if several else part, model
