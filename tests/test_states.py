@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from worlds import Tower
 
 from literate_rl.contract_models import CategoricalActor
-from literate_rl.workshop.states import ByName, StateSpec, state_spec
+from literate_rl.workshop.runs import flat_env
+from literate_rl.workshop.states import ByName, StateSpec, look_around, state_spec
 
 
 class TwoStates(nn.Module):
@@ -113,3 +114,19 @@ def test_by_name_knows_wrappers_extras_and_a_lone_tensor() -> None:
     assert set(copy.deepcopy(model).state_dict()) == set(model.state_dict())
     with pytest.raises(TypeError, match=r"a torch\.nn\.Module"):
         ByName(torch.relu, spec)
+
+
+@pytest.mark.parametrize("make", [Tower, partial(flat_env, Tower)])
+def test_looking_around_finds_names_below_a_wrapper_and_flat_observations(
+    make: Any,
+) -> None:
+    before = torch.get_rng_state()
+    spec, action_space, obs = look_around(make)
+    assert spec.names == ("picture", "speed")
+    assert action_space == spaces.Discrete(3)
+    assert obs.shape[1:] == (3 * 6 * 6 + 2,)
+    assert len(obs) >= 32
+    picture = spec.split(obs)["picture"]
+    assert picture.dtype == torch.uint8
+    assert picture.float().std() > 10, "bytes, not a fraction of them"
+    assert torch.equal(torch.get_rng_state(), before)
