@@ -651,7 +651,7 @@ class ActorContiguous(nn.Module):
         return act, act_log_prob, act_entropy
 """
 
-# Two examples serve two families each. The families come in the order of the page.
+# Two of the examples stand under two families each, and are quoted once.
 quoted = re.findall(r"^### ([^\n]+)\n(.+?)(?=^###|\Z)", MACHIN, re.M | re.S)
 quotes = {name: text for names, text in quoted for name in names.split(", ")}
 
@@ -701,7 +701,7 @@ def look_at(name, text=None):
     return "passes"
 
 
-def mend(name, pairs):
+def edited(name, pairs):
     """Return the text of an example after some replacements."""
     text = quotes[name]
     for written, meant in pairs.items():
@@ -727,7 +727,7 @@ for name, words in verdicts.items():
 
 # %%
 continuous = ["A2C ActorContiguous", "SAC ActorContiguous"]
-plain = {name: mend(name, {"super(Actor, self)": "super()"}) for name in continuous}
+plain = {name: edited(name, {"super(Actor, self)": "super()"}) for name in continuous}
 print(look_at("A2C ActorContiguous", plain["A2C ActorContiguous"]))
 
 # %% [markdown]
@@ -769,7 +769,7 @@ changes = {
     "SAC Actor": one_column | {"act_entropy\n": "act_entropy, probs.log()\n"},
     "SAC ActorContiguous": squash_once,
 }
-print([look_at(name, mend(name, pairs)) for name, pairs in changes.items()])
+print([look_at(name, edited(name, pairs)) for name, pairs in changes.items()])
 
 # %% [markdown]
 # All pass, but the continuous actors get a warning: their entropy is that of the Gaussian before
@@ -795,10 +795,10 @@ for name, text in plain.items():
     assert list(scores_cancel.check(probe)), "the mean score is not zero"
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        model = build(mend(name, squash_once), 4, 2, 2.0)
+        model = build(edited(name, squash_once), 4, 2, 2.0)
         check_model(name.split()[0], actor=model, states=one, action_space=box)
     assert any("before the squash" in str(x.message) for x in told), "a warning"
-assert {look_at(name, mend(name, pairs)) for name, pairs in changes.items()} == {
+assert {look_at(name, edited(name, pairs)) for name, pairs in changes.items()} == {
     "passes"
 }
 

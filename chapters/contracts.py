@@ -125,7 +125,7 @@ class Actor(nn.Module):
 
 
 # %%
-class Mended(Actor):
+class Fixed(Actor):
     def forward(self, state, action=None):
         action, log_prob, entropy = super().forward(state, action)
         return action.reshape(-1, 1), log_prob.unsqueeze(1), entropy.unsqueeze(1)
@@ -152,12 +152,12 @@ def train(actor, num_updates=300, batch=64):
     return np.array(shares)
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Share of right actions over 300 updates. The mended actor rises to more than 90 percent, the example stays at 50"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Share of right actions over 300 updates. The fixed actor rises to more than 90 percent, the example stays at 50"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
 torch.manual_seed(1)
-trained = {"the example": train(Actor(4, 2)), "mended": train(Mended(4, 2))}
+trained = {"the example": train(Actor(4, 2)), "fixed": train(Fixed(4, 2))}
 fig, axis = plt.subplots(figsize=(7, 2.4))
 for name, shares in trained.items():
     axis.plot(np.convolve(shares, np.full(20, 1 / 20), "valid"), label=name)
@@ -166,8 +166,8 @@ axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# The example learns nothing at all, and yet it raises no error. Suppose that you did not know
-# the change. You could ask the checker.
+# The example learns nothing at all, and yet it raises no error. If you did not know the fix, how
+# would you find out? Ask the checker.
 
 # %%
 from literate_rl.contracts import CONTRACTS, ContractError, check_model
@@ -198,7 +198,7 @@ print(verdict)
 # contract is right: it asks for $(B, 1)$.
 
 # %% tags=["claims"]
-assert trained["mended"][-20:].mean() > 0.9
+assert trained["fixed"][-20:].mean() > 0.9
 assert 0.35 < trained["the example"][-20:].mean() < 0.65, "the example learns nothing"
 assert verdict.count("must have shape (5, 1), got (5,)") == 3
 
@@ -333,6 +333,7 @@ def rows_apart(probe: Probe) -> Iterator[Finding]:
     """No row depends on the other rows."""
     action = probe.drawn_or_given(5)
     together, again = probe.judge(action), probe.judge(action, luck=1)
+    # Each row once more, alone, and compared with what it was among the others.
     for i in range(5):
         own = None if action is None else action[i : i + 1]
         alone = probe.judge(own, batch=1, row=i)
@@ -412,12 +413,14 @@ def judged_alike(probe: Probe) -> Iterator[Finding]:
 def has_unit_mass(probe: Probe) -> Iterator[Finding]:
     """The probabilities of all actions sum to 1."""
     expected = "the probabilities of all actions must sum to 1"
+    # Discrete: one row for each action, all in the same state.
     if probe.num_actions is not None:
         every = torch.arange(probe.num_actions).unsqueeze(-1)
         mass = probe.call(len(every), every, row=0)[1].exp().sum().item()
         if not abs(mass - 1) <= 1e-4:
             yield Finding(expected, f"they sum to {mass:.3f}")
         return
+    # Continuous: skip a policy that draws outside of the box.
     low, high = probe.bounds()
     drawn = torch.cat([probe.draw(500, luck)[0] for luck in range(8)])
     if ((drawn < low) | (drawn > high)).any():
@@ -505,12 +508,12 @@ def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
 # - log-probabilities that stop at −15.9, as those of `Categorical(probs=…)` do: an action that
 #   has become unlikely no longer gets a gradient.
 #
-# The mended example of the first section is such a model.
+# The fixed example of the first section is such a model.
 
 # %%
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
-    check_model("A2C", actor=Mended(4, 2), env="CartPole-v1")
+    check_model("A2C", actor=Fixed(4, 2), env="CartPole-v1")
 print(*(str(one.message) for one in told))
 
 # %% tags=["claims"]
@@ -668,7 +671,8 @@ CONTRACTS: dict[str, Contract] = {
 # states, finds the role of each model, tries the role's rules, and raises one error that lists
 # all that are broken. If your program transforms what an actor returns before using it, pass the
 # transformation as `action_transform`, and the two are checked together. The check is optional:
-# nothing in this book depends on it.
+# nothing in this book depends on it. (Its first steps, from `find_contract` to `one_by_one`, are in
+# {doc}`workshop/rules`.)
 
 
 # %% tags=["export", "hide-input"]

@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest e7fad46d32cc2b5f
+# Generated from chapters/contracts.py (edit there); digest 1ab6c29e51ef320e
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ def rows_apart(probe: Probe) -> Iterator[Finding]:
     """No row depends on the other rows."""
     action = probe.drawn_or_given(5)
     together, again = probe.judge(action), probe.judge(action, luck=1)
+    # Each row once more, alone, and compared with what it was among the others.
     for i in range(5):
         own = None if action is None else action[i : i + 1]
         alone = probe.judge(own, batch=1, row=i)
@@ -134,12 +135,14 @@ def judged_alike(probe: Probe) -> Iterator[Finding]:
 def has_unit_mass(probe: Probe) -> Iterator[Finding]:
     """The probabilities of all actions sum to 1."""
     expected = "the probabilities of all actions must sum to 1"
+    # Discrete: one row for each action, all in the same state.
     if probe.num_actions is not None:
         every = torch.arange(probe.num_actions).unsqueeze(-1)
         mass = probe.call(len(every), every, row=0)[1].exp().sum().item()
         if not abs(mass - 1) <= 1e-4:
             yield Finding(expected, f"they sum to {mass:.3f}")
         return
+    # Continuous: skip a policy that draws outside of the box.
     low, high = probe.bounds()
     drawn = torch.cat([probe.draw(500, luck)[0] for luck in range(8)])
     if ((drawn < low) | (drawn > high)).any():
