@@ -49,6 +49,7 @@ from literate_rl.workshop.rules import (
     entropy_fits,
     entropy_learns,
     entropy_varies,
+    excess,
     find_contract,
     has_gradient,
     has_shape,
@@ -450,7 +451,7 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
 #
 # We draw 20 groups of 200 actions. Even if the expectation is zero, the mean gradient over all
 # groups is not exactly zero. The differences between the groups tell us how long it is by chance,
-# its standard error. More than five standard errors is too much.
+# its standard error, and `excess` divides one by the other. More than five is too much.
 #
 # An untrained network finds all discrete actions about equally likely, so a wrong formula hardly
 # shows. Larger states make its probabilities unequal, so the rule tries those too.
@@ -474,17 +475,6 @@ def scores_cancel(probe: Probe) -> Iterator[Finding]:
         if not ratio <= 5:
             yield Finding(expected, f"it is {ratio:.0f} standard errors away", hint)
             return
-
-
-def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
-    """Return how many standard errors the mean gradient of terms is away from 0."""
-    grads = [torch.autograd.grad(x, weights, allow_unused=True) for x in terms]
-    flat = [torch.cat([x.flatten() for x in g if x is not None]) for g in grads]
-    grad = torch.stack(flat).double()
-    mean, count = grad.mean(0), len(grad)
-    # The squared standard error of the mean, summed over the parameters.
-    chance = (grad - mean).square().sum() / (count * (count - 1))
-    return float((mean.square().sum() / chance.clamp(min=1e-30)).sqrt())
 
 
 # %% [markdown]

@@ -22,7 +22,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -50,6 +50,7 @@ __all__ = [
     "entropy_fits",
     "entropy_learns",
     "entropy_varies",
+    "excess",
     "find_contract",
     "find_no_gradient",
     "has_gradient",
@@ -436,6 +437,25 @@ def never_cut_off(probe: Probe) -> Iterator[Finding]:
     if abs(least - cut) < 1e-3:
         expected = "log-probabilities should not be cut off"
         yield Finding(expected, f"they stop at {cut:.1f}", "Categorical(logits=…)")
+
+
+# %% [markdown]
+# ## Zero by chance
+#
+# A mean over samples is never exactly zero. The rule about the score asks how many standard errors
+# the mean gradient is away from zero, all parameters taken together.
+
+
+# %% tags=["export"]
+def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
+    """Return how many standard errors the mean gradient of terms is away from 0."""
+    grads = [torch.autograd.grad(x, weights, allow_unused=True) for x in terms]
+    flat = [torch.cat([x.flatten() for x in g if x is not None]) for g in grads]
+    grad = torch.stack(flat).double()
+    mean, count = grad.mean(0), len(grad)
+    # The squared standard error of the mean, summed over the parameters.
+    chance = (grad - mean).square().sum() / (count * (count - 1))
+    return float((mean.square().sum() / chance.clamp(min=1e-30)).sqrt())
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/contract_models.py (edit there); digest f87e2a3f77dbf66f
+# Generated from chapters/contract_models.py (edit there); digest f8cf0f50e7dd67eb
 """Models that keep a contract: one for each role of the algorithms of this part."""
 
 from __future__ import annotations
@@ -89,12 +89,7 @@ class SquashedGaussianActor(nn.Module):
 
 
 class Stretch(nn.Module):
-    """The squash to a box, and back.
-
-    Args:
-        low: Lower bounds, one for each number of an action.
-        high: Upper bounds.
-    """
+    """The squash to a box with lower and upper bounds, and back."""
 
     middle: Tensor
     half_width: Tensor
@@ -120,9 +115,8 @@ class Stretch(nn.Module):
 def layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     """Build two hidden layers with ReLU."""
     first, second = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden)
-    return nn.Sequential(
-        first, nn.ReLU(), second, nn.ReLU(), nn.Linear(hidden, outputs)
-    )
+    last = nn.Linear(hidden, outputs)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
 
 
 class QNetwork(nn.Module):

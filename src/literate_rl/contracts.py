@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest 1ab6c29e51ef320e
+# Generated from chapters/contracts.py (edit there); digest a0d4985d9f559e80
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from literate_rl.workshop.rules import (
     entropy_fits,
     entropy_learns,
     entropy_varies,
+    excess,
     find_contract,
     has_gradient,
     has_shape,
@@ -176,17 +177,6 @@ def scores_cancel(probe: Probe) -> Iterator[Finding]:
         if not ratio <= 5:
             yield Finding(expected, f"it is {ratio:.0f} standard errors away", hint)
             return
-
-
-def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
-    """Return how many standard errors the mean gradient of terms is away from 0."""
-    grads = [torch.autograd.grad(x, weights, allow_unused=True) for x in terms]
-    flat = [torch.cat([x.flatten() for x in g if x is not None]) for g in grads]
-    grad = torch.stack(flat).double()
-    mean, count = grad.mean(0), len(grad)
-    # The squared standard error of the mean, summed over the parameters.
-    chance = (grad - mean).square().sum() / (count * (count - 1))
-    return float((mean.square().sum() / chance.clamp(min=1e-30)).sqrt())
 
 
 class Role(NamedTuple):
