@@ -25,10 +25,23 @@ from typeset import typeset
 
 GLOSSARY, BIBLIOGRAPHY = "docs/glossary", "docs/bibliography"
 # These are words of everyday English too: a function returns, a program runs.
-EVERYDAY = set(
-    "agent argument done environment features head iteration priority return run scan "
-    "score type value window".split()
-)
+EVERYDAY = {
+    "agent",
+    "argument",
+    "done",
+    "environment",
+    "features",
+    "head",
+    "iteration",
+    "priority",
+    "return",
+    "run",
+    "scan",
+    "score",
+    "type",
+    "value",
+    "window",
+}
 
 
 def definitions(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
