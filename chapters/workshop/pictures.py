@@ -658,6 +658,8 @@ class Widget:
 # %% tags=["export"]
 Frame = tuple[Sequence[Picture], str]
 # What may differ from one setting to the next: a path's way, a word's place.
+# JupyterLab takes the arrow keys for its own, unless an element says this.
+KEYS = 'data-lm-suppress-shortcuts="true"'
 LIVE = re.compile(r' (?:d|transform)="([^"]*)"')
 
 
@@ -745,7 +747,8 @@ def dial(
     )
     call = f"{SCRIPT}(document.currentScript.parentElement, {packed});"
     return Widget(
-        f'<figure class="lr-picture" role="group" aria-label="{escape(label)}">'
+        f'<figure class="lr-picture" role="group" aria-label="{escape(label)}" '
+        f"{KEYS}>"
         f'<div class="lr-panels">{panels}</div>'
         f'<div class="lr-controls" hidden>{controls}</div>'
         f"<output>{escape(readouts[number])}</output><script>{call}</script></figure>",
@@ -823,8 +826,8 @@ def predict(question: str, choices: Sequence[str], right: str, because: str) -> 
         for choice in choices
     )
     html = (
-        f'<div class="lr-picture lr-predict"><fieldset><legend>{escape(question)}'
-        f"</legend>{buttons}</fieldset><details><summary>Compare</summary><p>"
+        f'<div class="lr-picture lr-predict" {KEYS}><fieldset><legend>'
+        f"{escape(question)}</legend>{buttons}</fieldset><details><summary>Compare</summary><p>"
         f'<b class="lr-right">Right.</b><b class="lr-wrong">No: {escape(right)}.</b> '
         f"{escape(because)}</p></details></div>"
     )

@@ -31,6 +31,7 @@ class Bibliography:
 
     def __init__(self, path: Path) -> None:
         self.entries = parse_file(str(path), "bibtex").entries
+        self.style = Style(abbreviate_names=True)
 
     def cite(self, keys: Collection[str], in_text: bool) -> str:
         """Return "Kakade and Langford (2002)", or the same in parentheses."""
@@ -48,7 +49,7 @@ class Bibliography:
             )
         lines = [
             " ".join(formatted.text.render(Markdown()).split())
-            for formatted in Style(abbreviate_names=True).format_entries(entries)
+            for formatted in self.style.format_entries(entries)
         ]
         lines = [re.sub(r"(https?://[^\s,]+[^\s,.])", r"<\1>", line) for line in lines]
         link = r"[arXiv:\1](https://arxiv.org/abs/\1)"

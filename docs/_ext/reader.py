@@ -1,9 +1,9 @@
 """Reader: make from each chapter the notebook that its readers get.
 
 The pairs in ``chapters/notebooks`` serve authors. They hold what the chapter holds:
-labels and roles that only the website understands. A reader's notebook says the same in
-plain Markdown, with the numbers of the site: ``{eq}`` becomes "(5.1)", ``{doc}`` a link,
-``{cite:t}`` "Schulman et al. (2016)" with a list at the end, and what the page folds is
+labels and roles that only the website understands. A reader's notebook says the same
+in plain Markdown. ``{eq}`` becomes "(5.1)", the number of the site, ``{doc}`` a link,
+``{cite:t}`` "Schulman et al. (2016)" with a list at the end. What the page folds is
 folded.
 
 The website hands these notebooks out, with the wheel that their first cells install.
@@ -49,11 +49,12 @@ MARKUP = re.compile(
     r"""
     (?P<code> ^```.*?^``` | (?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`) )
     | \{(?P<role>[\w:.-]+)\}`(?P<body>[^`]+)`
-    | \$\$(?P<formula>.+?)\$\$ [ ] \((?P<label>[\w-]+)\)
+    | \$\$(?P<formula>(?:(?!\$\$).)+)\$\$ [ ] \((?P<label>[\w-]+)\)
     | \]\((?P<link>[^)\s]+)\)
     """,
     re.VERBOSE | re.MULTILINE | re.DOTALL,
 )
+ROLE = re.compile(r"\{[\w:.-]+\}`")
 LABEL = re.compile(r"\$\$ \(([\w-]+)\)$", re.MULTILINE)
 DIRECTIVE = re.compile(r"^(?:`{3,}\{|:{3,})", re.MULTILINE)
 REFERENCES = re.compile(r"^## References$", re.MULTILINE)
@@ -137,14 +138,19 @@ class Translator:
         return MARKUP.sub(self.replace, text)
 
     def code(self, source: str) -> str:
-        """Rewrite the comments of a cell; the code stays as it is."""
-        lines = source.split("\n")
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.COMMENT and "}`" in token.string:
-                row, column = token.start
-                comment = MARKUP.sub(self.replace_in_comment, token.string)
-                lines[row - 1] = lines[row - 1][:column] + comment
-        return "\n".join(lines)
+        """Rewrite the comments and docstrings of a cell; the code stays as it is."""
+        if not ROLE.search(source):
+            return source
+        lines = source.splitlines(keepends=True)
+        starts = [0, *itertools.accumulate(map(len, lines))]
+        # From the end, so that what comes before a piece stays where it is.
+        for token in reversed([*prose_of(source)]):
+            row, column = token.start
+            first = starts[row - 1] + column
+            last = first + len(token.string)
+            text = MARKUP.sub(self.replace_in_code, token.string)
+            source = source[:first] + text + source[last:]
+        return source
 
     def replace(self, found: re.Match[str]) -> str:
         """Rewrite a piece of Markdown."""
@@ -158,7 +164,7 @@ class Translator:
             return f"[{text}]({address})" if address else text
         return found[0]
 
-    def replace_in_comment(self, found: re.Match[str]) -> str:
+    def replace_in_code(self, found: re.Match[str]) -> str:
         """Rewrite a piece of a comment, in which no link can be followed."""
         if found["role"]:
             return self.role(found["role"], found["body"])[0]
@@ -212,6 +218,17 @@ class Translator:
         raise TangleError(f"{self.page}.py: no heading is called {target}")
 
 
+def prose_of(source: str) -> Iterator[tokenize.TokenInfo]:
+    """Yield the comments and docstrings of a code."""
+    before = tokenize.NEWLINE
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        begins = before in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and begins):
+            yield token
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            before = token.type
+
+
 def slug(heading: str) -> str:
     """Return the anchor of a heading on the website."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
@@ -220,13 +237,14 @@ def slug(heading: str) -> str:
 HEAD = """\
 # {title}
 
-*This notebook is a chapter of [Literate RL]({site}). [The same as a page]({site}{page}.html) shows
-each explanation beside the lines of code that it speaks of.*
+*A chapter of [Literate RL]({site}). [Its page]({site}{page}.html) shows each
+explanation beside the lines of code that it speaks of.*
 
-It needs Python 3.11, 3.12 or 3.13. The next cell installs [the package of the
-book]({site}{folder}/{wheel}) if it is not there yet; with PyTorch that takes a few minutes and
-2 GB. (On Python 3.12 and 3.13 one dependency is compiled, which needs a C compiler.) All other
-cells together run in less than a minute, without a network.
+You need Python 3.11, 3.12 or 3.13. The next cell installs
+[the package of the book]({site}{folder}/{wheel})
+where it is missing. That takes a few minutes, and 2 GB with PyTorch. (On Python 3.12
+and 3.13 one dependency is compiled, which needs a C compiler.) All other cells together
+run in less than a minute, without a network.
 
 {neighbours}"""
 
@@ -256,13 +274,12 @@ def head(book: Book, page: str) -> list[NotebookNode]:
 
 def rewritten(cell: NotebookNode, translator: Translator) -> NotebookNode:
     """Return a cell as a reader gets it."""
-    if cell.cell_type == "markdown":
-        return new_markdown_cell(translator.markdown(cell.source))
-    made = new_code_cell(translator.code(cell.source))
-    if tags := cell.metadata.get("tags", []):
-        made.metadata["tags"] = list(tags)
+    made, tags = NotebookNode(cell), cell.metadata.get("tags", [])
+    made.metadata = NotebookNode(tags=list(tags)) if tags else NotebookNode()
     if FOLDED & set(tags):
         made.metadata["jupyter"] = {"source_hidden": True}
+    prose = cell.cell_type == "markdown"
+    made.source = (translator.markdown if prose else translator.code)(cell.source)
     return made
 
 
@@ -320,7 +337,7 @@ def build_wheel(folder: Path) -> None:
 
 
 def places(path: Path) -> Iterator[Path]:
-    """Yield where a notebook may be laid: ``x.ipynb``, ``x.new.ipynb``, ``x.new2.ipynb``."""
+    """Yield where to lay it: ``x.ipynb``, ``x.new.ipynb``, ``x.new2.ipynb`` and on."""
     yield path
     for number in itertools.count(1):
         yield path.with_suffix(f".new{number if number > 1 else ''}.ipynb")
@@ -357,9 +374,7 @@ def main() -> int:
     if new := len(laid) - len(beside):
         print(f"{FOLDER}/: {new} notebooks are ready")
     for path in beside:
-        print(
-            f"{FOLDER}/{path.name}: the chapter has changed. Your notebook stays as it is"
-        )
+        print(f"{FOLDER}/{path.name}: the chapter has changed; yours stays as it is")
     return 0
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/pictures.py (edit there); digest c4930fb13019ef29
+# Generated from chapters/workshop/pictures.py (edit there); digest 23cf67bffa5bda20
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -512,6 +512,8 @@ class Widget:
 
 Frame = tuple[Sequence[Picture], str]
 # What may differ from one setting to the next: a path's way, a word's place.
+# JupyterLab takes the arrow keys for its own, unless an element says this.
+KEYS = 'data-lm-suppress-shortcuts="true"'
 LIVE = re.compile(r' (?:d|transform)="([^"]*)"')
 
 
@@ -599,7 +601,8 @@ def dial(
     )
     call = f"{SCRIPT}(document.currentScript.parentElement, {packed});"
     return Widget(
-        f'<figure class="lr-picture" role="group" aria-label="{escape(label)}">'
+        f'<figure class="lr-picture" role="group" aria-label="{escape(label)}" '
+        f"{KEYS}>"
         f'<div class="lr-panels">{panels}</div>'
         f'<div class="lr-controls" hidden>{controls}</div>'
         f"<output>{escape(readouts[number])}</output><script>{call}</script></figure>",
@@ -659,8 +662,8 @@ def predict(question: str, choices: Sequence[str], right: str, because: str) -> 
         for choice in choices
     )
     html = (
-        f'<div class="lr-picture lr-predict"><fieldset><legend>{escape(question)}'
-        f"</legend>{buttons}</fieldset><details><summary>Compare</summary><p>"
+        f'<div class="lr-picture lr-predict" {KEYS}><fieldset><legend>'
+        f"{escape(question)}</legend>{buttons}</fieldset><details><summary>Compare</summary><p>"
         f'<b class="lr-right">Right.</b><b class="lr-wrong">No: {escape(right)}.</b> '
         f"{escape(because)}</p></details></div>"
     )
