@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/pictures.py (edit there); digest 23cf67bffa5bda20
+# Generated from chapters/workshop/pictures.py (edit there); digest cf05247e05711222
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -501,7 +501,10 @@ class Widget:
     """Something to touch: HTML for a browser, words for all others."""
 
     def __init__(self, html: str, words: str) -> None:
-        self.html, self.words = html, words
+        # JupyterLab keeps the arrow keys and others for itself, unless the element that
+        # has the focus says this.
+        ours = r'<\1 data-lm-suppress-shortcuts="true"'
+        self.html, self.words = re.sub("<(input|button|summary)\\b", ours, html), words
 
     def __repr__(self) -> str:
         return self.words
@@ -512,8 +515,6 @@ class Widget:
 
 Frame = tuple[Sequence[Picture], str]
 # What may differ from one setting to the next: a path's way, a word's place.
-# JupyterLab takes the arrow keys for its own, unless an element says this.
-KEYS = 'data-lm-suppress-shortcuts="true"'
 LIVE = re.compile(r' (?:d|transform)="([^"]*)"')
 
 
@@ -601,8 +602,7 @@ def dial(
     )
     call = f"{SCRIPT}(document.currentScript.parentElement, {packed});"
     return Widget(
-        f'<figure class="lr-picture" role="group" aria-label="{escape(label)}" '
-        f"{KEYS}>"
+        f'<figure class="lr-picture" role="group" aria-label="{escape(label)}">'
         f'<div class="lr-panels">{panels}</div>'
         f'<div class="lr-controls" hidden>{controls}</div>'
         f"<output>{escape(readouts[number])}</output><script>{call}</script></figure>",
@@ -662,8 +662,8 @@ def predict(question: str, choices: Sequence[str], right: str, because: str) -> 
         for choice in choices
     )
     html = (
-        f'<div class="lr-picture lr-predict" {KEYS}><fieldset><legend>'
-        f"{escape(question)}</legend>{buttons}</fieldset><details><summary>Compare</summary><p>"
+        f'<div class="lr-picture lr-predict"><fieldset><legend>{escape(question)}'
+        f"</legend>{buttons}</fieldset><details><summary>Compare</summary><p>"
         f'<b class="lr-right">Right.</b><b class="lr-wrong">No: {escape(right)}.</b> '
         f"{escape(because)}</p></details></div>"
     )
