@@ -15,6 +15,7 @@ from pybtex.richtext import Text
 from pybtex.style.formatting.plain import Style
 
 URL = re.compile(r"\\url\s*\{(.+?)\}")
+ADDRESS = re.compile(r"https?://[^\s,]+[^\s,.]")
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
 
 
@@ -51,9 +52,13 @@ class Bibliography:
             " ".join(formatted.text.render(Markdown()).split())
             for formatted in self.style.format_entries(entries)
         ]
-        lines = [re.sub(r"(https?://[^\s,]+[^\s,.])", r"<\1>", line) for line in lines]
-        link = r"[arXiv:\1](https://arxiv.org/abs/\1)"
-        return "\n".join(f"- {ARXIV.sub(link, line)}" for line in lines)
+        return "\n".join(f"- {linked(line)}" for line in lines)
+
+
+def linked(line: str) -> str:
+    """Make links of the addresses in a line, in which nothing is escaped."""
+    line = ADDRESS.sub(lambda found: f"<{found[0]}>".replace("\\", ""), line)
+    return ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", line)
 
 
 def names(entry: Entry) -> str:

@@ -174,7 +174,15 @@ class Translator:
         """Return what a role shows, and the address that it leads to, if any."""
         explicit = EXPLICIT.fullmatch(body)
         text, target = explicit.groups() if explicit else ("", body)
-        if name == "eq" and target in self.book.equations:
+        try:
+            return self.shown(name, text, target)
+        except (KeyError, FileNotFoundError):
+            problem = f"{self.page}.py: no notebook can show {{{name}}}`{body}`"
+            raise TangleError(problem) from None
+
+    def shown(self, name: str, text: str, target: str) -> tuple[str, str]:
+        """Return the same; the explicit text is empty if there is none."""
+        if name == "eq":
             page, number = self.book.equations[target]
             return f"({number})", "" if page == self.page else self.book.address(page)
         if name == "doc":
@@ -193,7 +201,7 @@ class Translator:
                 f"`{text or (short if short == target else short.split('.')[-1])}`",
                 "",
             )
-        raise TangleError(f"{self.page}.py: no notebook can show {{{name}}}`{body}`")
+        raise KeyError(name)
 
     def resolve(self, target: str) -> str:
         """Return the page that a chapter means by a path."""
