@@ -22,6 +22,8 @@ from playwright.sync_api import Browser, Page, expect
 ROOT = tangle.ROOT
 PAIR = "chapters/notebooks/advantages.ipynb"
 MINUTE = 60_000
+# All tests look at one server and one page.
+pytestmark = pytest.mark.xdist_group("lab")
 NAME = "05_advantages.ipynb"
 SOLUTION = """\
 def answer():
