@@ -196,11 +196,9 @@ class Translator:
             anchor = anchor_of(f"term-{target}")
             return text or target, self.book.address("docs/glossary", anchor)
         if name.split(":")[0] == "py" or name in ("func", "class", "meth", "mod"):
-            short = target.removeprefix("~")
-            return (
-                f"`{text or (short if short == target else short.split('.')[-1])}`",
-                "",
-            )
+            # A tilde asks for the last part only.
+            short = target.rpartition(".")[2] if target.startswith("~") else target
+            return f"`{text or short}`", ""
         raise KeyError(name)
 
     def resolve(self, target: str) -> str:
