@@ -110,7 +110,7 @@ def lab(address: str, browser: Browser) -> Iterator[Page]:
 
 
 def test_all_of_it_runs(lab: Page, book: Path) -> None:
-    saved = saved_when(lab, book, lambda text: '"execution_count": 26' in text)
+    saved = saved_when(lab, book, lambda text: '"execution_count": null' not in text)
     cells = [cell for cell in saved.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
     for output in (output for cell in cells for output in cell.outputs):
