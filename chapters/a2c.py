@@ -818,7 +818,7 @@ class A3C(RemoteLearner):
         make_envs: Function that makes the vector environment of one worker, with
             ``config.num_envs`` copies.
         config: The settings.
-        transport: Makes the transport, or None for the one that the settings name.
+        transport: Makes the transport, or None for ``InProcess``.
     """
 
     @checked
