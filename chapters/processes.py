@@ -134,10 +134,10 @@ print(
 # Each dashed line is a kill, in the colour of the actor that died. **Notice** on the left that the
 # learner goes on with the other actor, and that a moment later a new process continues where the
 # dead one was. Nothing is lost or counted twice: the number of steps is exact. **Notice** on the
-# right what a death costs. Without deaths the lag of two actors with two slots is 3
-# ({eq}`lag-of-turns`), and most unrolls are close to it. But the two slots of a dead actor keep
-# the weights that they had. Their unrolls come when the new process has started, and meanwhile the
-# learner has learned from many others.
+# right what a death costs. By {eq}`lag-of-turns` the lag of two actors with two slots is 3, and
+# most unrolls are close to it. While one of them is being replaced, only the two slots of the
+# other go round, so the lag falls to 1. The slots of the dead actor keep the weights that they had,
+# and when their unrolls come at last, the learner has learned from many others.
 
 # %% tags=["claims"]
 assert len(kills) == rows[-1]["charts/replaced"] == 4, "killed and replaced"
@@ -540,7 +540,9 @@ def transport_named(name: Literal["in_process", "shared"]) -> MakeTransport:
 # | Ctrl-C | finishes this unroll, saves, ends the actors, and prints how to continue |
 # | `… --resume runs/NAME` | continues from the last checkpoint, with fresh actors |
 #
-# Watch the lag in every run: it says what the clock makes of {eq}`lag-of-turns`.
+# Watch the lag in every run: it says what the clock makes of {eq}`lag-of-turns`. A resumed run is
+# as good as one that was never stopped, but not the same: which unroll arrives first is up to the
+# machine, and no seed can change that.
 #
 # ## Traps
 #

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 488c6fbc6dc0939a
+# Generated from chapters/actors.py (edit there); digest 2b4919576776c2c6
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -214,19 +214,15 @@ class Transport(Protocol):
     @property
     def waiting(self) -> int:
         """Whole unrolls that wait for the learner."""
-        ...
 
     def submit(self, slot: Slot, weights: Weights) -> None:
         """Give a slot to its actor, with a copy of these weights."""
-        ...
 
     def receive(self) -> tuple[Slot, Any]:
         """Wait for a whole unroll; it may be read until its slot is submitted."""
-        ...
 
     def close(self) -> None:
         """End all actors. May be called twice."""
-        ...
 
 
 class Worker(Protocol):
@@ -234,11 +230,9 @@ class Worker(Protocol):
 
     def work(self, weights: Weights, out: Any) -> None:
         """Work with these weights, and write the result to ``out``."""
-        ...
 
     def close(self) -> None:
         """Close the environments."""
-        ...
 
 
 MakeActor = Callable[[int], Worker]  # from a seed
@@ -306,9 +300,7 @@ class RemoteLearner:
     Args:
         policy: The policy to train, on any device.
         config: The settings, with those of ``TransportConfig`` among them.
-        transport: Makes the transport, or None for ``InProcess``. Others are
-            ``SharedMemory`` in ``literate_rl.processes`` and ``RayActors`` in
-            ``literate_rl.workshop.cluster``.
+        transport: Makes the transport, or None for ``InProcess``.
 
     Attributes:
         make_actor: Makes an actor, from a seed.
@@ -328,11 +320,11 @@ class RemoteLearner:
     ) -> None:
         some, where = config.actors is not None, config.transport
         check_that(some, "config.actors must be at least 1, got None")
-        check_that(
-            transport is not None or where == "in_process",
-            f"transport {where}: pass SharedMemory of literate_rl.processes or "
-            "RayActors of literate_rl.workshop.cluster",
+        others = (
+            "SharedMemory of literate_rl.processes or RayActors of literate_rl.workshop"
         )
+        fits = transport is not None or where == "in_process"
+        check_that(fits, f"transport {where}: pass {others}")
         self.make_transport = transport or InProcess
         self.policy, self.config, self.actors = policy, config, config.actors
         self.transport: Transport | None = None
