@@ -71,10 +71,9 @@ __all__ = [
 # Here is IMPALA on a CartPole whose every step takes a millisecond longer. Without actors it
 # collects an unroll, learns from it, and collects the next. In the other runs one, two or four
 # actors collect for it, each in a process of its own. Each actor may have two unrolls under way,
-# on the dashed line only one.
-# All runs take 100,000 steps and the same number of updates. Each line is the mean of ten seeds,
-# on the left against the clock and on the right against steps. Other programs ran on the machine,
-# so the clock is that of the fastest run of each kind.
+# on the dashed line only one. All runs take 100,000 steps and the same number of updates. Each line
+# is the mean of ten seeds, on the left against the clock and on the right against steps. Other
+# programs ran on the machine, so the clock is that of the fastest run of each kind.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Return while training, twice. Against seconds, four actors are through in 33 seconds, two in 60, one in 130, and without actors it takes 138. Against steps the order is another: four actors with two slots each learn most slowly, the others lie close together"}}
 import matplotlib.pyplot as plt
@@ -118,8 +117,8 @@ fig.tight_layout()
 # training is higher by 75 (32 to 117, the t interval of the paired differences over ten seeds).
 # Two actors with two slots each also have a lag of 3, and no difference is seen between them and
 # four actors with one slot. The mean return of four actors with one slot first reaches 250 after
-# 12 seconds, that of the learner alone after
-# 72. That is the trade of this chapter: more data in a second, or younger data.
+# 12 seconds, that of the learner alone after 72. That is the trade of this chapter: more data in a
+# second, or younger data.
 #
 # All runs share their settings, which were chosen among nine on seeds 100 to 102. `python -m
 # benchmarks.impala_learning impala_waiting` trained the runs.
@@ -177,7 +176,7 @@ learner = picture.box(396, 144, "learner", width=80, height=240)
 for number, y in enumerate((84, 224)):
     actor = picture.box(44, y, f"actor {number + 1}", width=80, height=100)
     for row, holder in ((y - 28, "actor"), (y + 28, "learner")):
-        picture.cells(176, row, ["weights", "result"], width=74)
+        picture.cells(176, row, ["weights", "unroll"], width=74)
         for side, left, right in (("actor", 84, 139), ("learner", 291, 356)):
             look = ("accent", "") if side == holder else ("quiet", "dashed")
             picture.arrow(
@@ -230,7 +229,8 @@ picture
 #
 # The settings are those of {doc}`impala` and four more, which any learner with actors has. There
 # is no replay: each unroll is learned from as it arrives, `update_per_collect` times, and then its
-# slot is free.
+# slot is free. `transport` and `address` are for the command line, which finds out by these names
+# where the actors are to run. In code of your own the transport is an argument of the learner.
 
 
 # %% tags=["export"]
@@ -400,13 +400,12 @@ from literate_rl.policies import make_policy
 from literate_rl.workshop.runs import flat_env
 
 torch.manual_seed(1)
-build = partial(make_envs, partial(flat_env, "CartPole-v1"), 4)
+build = partial(make_envs, partial(flat_env, "CartPole-v1"), 8)
 envs = build()
 policy = make_policy(envs.single_observation_space, envs.single_action_space)
 slot = np.zeros((), slot_layout(policy, envs, unroll_len=32))
 print(f"weights: {slot['weights'].nbytes} bytes, unroll: {slot['result'].nbytes} bytes")
 Actor(build, policy, seed=1).work(weights_of(policy), slot["result"])
-print("rewards paid:", slot["result"]["reward"].sum())
 ended = slot["result"]["episode_return"]
 print("returns of episodes that ended:", ended[~np.isnan(ended)])
 
@@ -482,7 +481,7 @@ MakeTransport = Callable[[MakeActor, "np.dtype[np.void]", int, int, int], Transp
 
 
 # %% [markdown]
-# The simplest transport has no processes. An unroll is made when the learner asks for it,
+# The simplest transport needs no other processes. An unroll is made when the learner asks for it,
 # with the weights that its slot was given. Those are as old as they would be in a real system,
 # and the same seed gives the same run, so this is the transport for experiments and for
 # debugging.
@@ -568,8 +567,7 @@ class RemoteLearner:
         make_actor: Makes an actor, from a seed.
         layout: The memory of one slot.
         learner: Has what a checkpoint keeps.
-        learn: Takes the result in a slot, adds its steps to ``step`` and returns
-            metrics.
+        learn: Learns from a result, counts ``step`` and returns metrics.
     """
 
     make_actor: MakeActor
@@ -651,7 +649,6 @@ class RemoteLearner:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    # What follows is for the loop around the learner, `fit`, and for checkpoints.
     @property
     def checkpoint_due(self) -> bool:
         """Whether the run is to be saved before the next iteration."""
@@ -680,10 +677,9 @@ class ActorLearner(RemoteLearner):
 
     Args:
         policy: The policy to train, on any device.
-        make_envs: Function that makes the vector environment of one actor, with
-            ``config.n_sample`` copies.
+        make_envs: Makes the ``config.n_sample`` environments of one actor.
         config: The settings.
-        transport: Makes the transport, or None for ``InProcess``.
+        transport: As for ``RemoteLearner``.
     """
 
     @checked
@@ -748,26 +744,16 @@ class Watched(ActorLearner):
         return super().learn(record)
 
 
-def make_learner(env, config, learner=ActorLearner, device="cpu"):
-    """Build the policy that fits the environments, and a learner with actors."""
-    build = partial(make_envs, partial(flat_env, env), config.n_sample)
-    envs = build()
-    torch.manual_seed(config.seed)
-    policy = make_policy(envs.single_observation_space, envs.single_action_space)
-    return learner(policy.to(device), build, config, InProcess)
+def fresh_policy():
+    torch.manual_seed(0)
+    return make_policy(envs.single_observation_space, envs.single_action_space)
 
 
-config = replace(
-    actors_settings("CartPole-v1"),
-    actors=1,
-    n_sample=8,
-    unroll_len=32,
-    update_per_collect=1,
-    anneal=False,
-)
+config = replace(actors_settings("CartPole-v1"), actors=1, n_sample=8, unroll_len=32)
+config = replace(config, update_per_collect=1, anneal=False)
 lags, far = [], []
 for slots in (1, 2, 4, 8, 16):
-    with make_learner("CartPole-v1", replace(config, slots=slots), Watched) as learner:
+    with Watched(fresh_policy(), build, replace(config, slots=slots)) as learner:
         lag, ratios = [], []
         for number in range(40):
             lag.append(learner.iterate()["charts/lag"])
@@ -861,12 +847,6 @@ assert all(low < 0.7 and high > 1.5 for low, high in spread.values()), "it is wr
 # Look at the row "weights": torchbeast falls into the second trap, but it notes the logits while
 # it acts, so its ratios are right. We read the code at the linked commits.
 #
-# There is another way to divide the work. In SEED {cite:p}`espeholt2020` actors only step
-# environments and send observations, and one server computes all actions in large batches on an
-# accelerator. Sample Factory {cite:p}`petrenko2020` does that within one machine, Sebulba
-# {cite:p}`hessel2021` with the environments on a TPU's host. With large networks it pays. The
-# networks here are so small that asking costs more than computing.
-#
 # ## On the best device
 #
 # The learner may use a GPU. Its actors stay on the CPU, and the weights are copied there when a
@@ -877,7 +857,7 @@ from literate_rl.agents import best_device
 from literate_rl.workshop.runs import fit
 
 on_device = replace(config, actors=2, total_steps=2048)
-with make_learner("CartPole-v1", on_device, device=best_device()) as learner:
+with ActorLearner(fresh_policy().to(best_device()), build, on_device) as learner:
     last = fit(learner, progress=False)[-1]
 print(f"{last['step']} steps on {best_device().type}, lag {last['charts/lag']}")
 
@@ -893,8 +873,8 @@ assert last["charts/lag"] == 3
 # - The price is the lag. In turns it is the number of unrolls under way, less one.
 # - A slot belongs to one side at a time. A token hands it over, so nothing is half read, and
 #   memory is bounded.
-# - An actor knows nothing of learners, and a learner nothing of environments: weights go one way,
-#   unrolls the other.
+# - An actor gets weights and gives an unroll. It knows nothing of the learner, so it can run
+#   anywhere.
 # - Actors that take turns in one process give runs that can be repeated.
 #
 # ## Exercises
@@ -1026,5 +1006,4 @@ assert answer() > 2, "where the time varies, more slots help"
 #
 # Actors and a learner with V-trace are from {cite:t}`espeholt2018`; {cite:t}`kuttler2019` wrote
 # them in PyTorch. RLlib, which is built on Ray, is from {cite:t}`liang2018`, Acme from
-# {cite:t}`hoffman2020`. Central inference: {cite:t}`espeholt2020`, {cite:t}`petrenko2020` and
-# {cite:t}`hessel2021`.
+# {cite:t}`hoffman2020`.

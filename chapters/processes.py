@@ -122,7 +122,7 @@ for number, color in enumerate(("C0", "C1")):
             for axis in axes:
                 axis.axvline(kill["time"] - rows[0]["time"], color=color, ls="--")
 axes[0].set(xlabel="seconds", ylabel="unrolls learned from")
-axes[0].legend(fontsize=8)
+axes[0].legend(fontsize=8, loc="lower right")
 axes[1].set(xlabel="seconds", ylabel="lag")
 fig.tight_layout()
 print(
@@ -133,8 +133,8 @@ print(
 # %% [markdown]
 # Each dashed line is a kill, in the colour of the actor that died. **Notice** on the left that the
 # learner goes on with the other actor, and that a moment later a new process continues where the
-# dead one was. Nothing is lost or counted twice: the number of steps is exact. **Notice** on the
-# right what a death costs. By {eq}`lag-of-turns` the lag of two actors with two slots is 3, and
+# dead one was. No unroll is missing or counted twice: the number of steps is exact. **Notice** on
+# the right what a death costs. By {eq}`lag-of-turns` the lag of two actors with two slots is 3, and
 # most unrolls are close to it. While one of them is being replaced, only the two slots of the
 # other go round, so the lag falls to 1. The slots of the dead actor keep the weights that they had,
 # and when their unrolls come at last, the learner has learned from many others.
@@ -143,6 +143,7 @@ print(
 assert len(kills) == rows[-1]["charts/replaced"] == 4, "killed and replaced"
 assert rows[-1]["step"] == 160 * 32 * 4, "the number of steps is exact"
 assert np.mean(lag <= 4) > 0.5, "most are close to the lag of turns"
+assert np.sum(lag[4:] == 1) >= 4, "one actor alone has a lag of 1"
 for kill in kills:
     after = (actor == kill["actor"]) & (seconds > kill["time"] - rows[0]["time"])
     assert lag[after][:6].max() > 4, "the unrolls of a new life come late"
@@ -178,7 +179,7 @@ stories = {
     "done its work: what is in a pipe stays there. The learner reads the token, then the end of "
     "the pipe.",
     "learning": "The learner has taken the token off its record and learns from the unroll.\n"
-    "Killed now, the actor cannot do it any harm.",
+    "Killed now, the actor does no harm: the slot is not its own.",
 }
 
 
@@ -235,7 +236,7 @@ except EOFError:
 # |---|---|
 # | an actor is killed while it writes | its token never comes; its pipe closes, and the learner sees that at once |
 # | an actor is killed while it sends | a message as small as a token goes through a pipe as a whole or not at all |
-# | an actor is killed while others wait | no two actors share a pipe or a slot, so there is no lock that one could hold while it dies |
+# | an actor is killed while others work | no two actors share a pipe or a slot, so there is no lock that one could hold while it dies |
 # | the learner is killed | the pipes close for the actors too, and they exit |
 # | an environment raises an error | it would come again, so the run ends with the actor's traceback, as it does in one process |
 # | an actor dies three times in a row without a single unroll | it will not live next time either, so the run ends |
@@ -518,7 +519,7 @@ class SharedMemory:
 
 
 # %% [markdown]
-# The settings name a transport, and a name has to become a class. (For actors on other machines
+# The command line knows transports by the names in the settings. (For actors on other machines
 # {doc}`workshop/cluster` has a transport made of Ray's calls.)
 
 
@@ -589,10 +590,9 @@ assert got_it == "the second actor got it: False\n"
 # %% [markdown]
 # ### Trap: an end that stays open
 #
-# A pipe ends when *all* copies of its other end are closed. A process that starts an actor has a
-# copy of the actor's end, and a forked actor has copies of the ends of all that were started
-# before it. As long as one of them is open, the learner waits for a process that no longer
-# exists:
+# A pipe ends when *all* copies of its other end are closed. The learner makes the pipe, so it has
+# a copy of the actor's end, and whatever is forked from the learner later has one too. As long as
+# one of them is open, the learner waits for a process that no longer exists:
 
 # %%
 take, give = Pipe(duplex=False)
@@ -616,12 +616,18 @@ assert after, "and then it sees the end"
 # | question | this chapter | [torchbeast](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py), monobeast | [Sample Factory](https://github.com/alex-petrenko/sample-factory/tree/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/vec_env/subproc_vec_env.py), SubprocVecEnv |
 # |---|---|---|---|---|
 # | experience crosses by | shared memory | [shared memory](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L315) | [shared memory](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/utils/shared_buffers.py#L55) | [a pipe](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/vec_env/subproc_vec_env.py#L35-L43), step by step |
-# | a slot changes hands by | a pipe for each actor | [one queue](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L364-L365) for all actors | messages | no slots |
+# | a slot changes hands by | two pipes for each actor | [two queues](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L364-L365) for all actors | [signals](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/learning/batcher.py#L158-L168) | no slots |
 # | processes start by | a fork server | [fork](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L363) | [spawn](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/utils/multiprocessing_utils.py#L14): each imports anew | [a fork server](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/vec_env/subproc_vec_env.py#L112-L114) |
 # | an actor dies | replaced, nothing is lost | [not noticed](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L502) before the end | [reported](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/runners/runner.py#L581-L601) after a long silence | [the pipe](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/vec_env/subproc_vec_env.py#L137) ends, and with it the run |
 #
 # We read the code at the linked commits. What the transports cost is measured in
 # {doc}`/docs/results`.
+#
+# Unrolls are not all that can cross. In SEED {cite:p}`espeholt2020` actors only step
+# environments and send observations, and one server computes all actions in large batches on an
+# accelerator. Sample Factory {cite:p}`petrenko2020` does that within one machine, Sebulba
+# {cite:p}`hessel2021` with the environments on a TPU's host. With large networks it pays. The
+# networks here are so small that asking costs more than computing.
 #
 # ## On the best device
 #
@@ -657,9 +663,9 @@ for name, array in weights_of(policy).items():
 # - Experience crosses through memory that both sides see. A token through a pipe says whose turn
 #   it is, so there is no lock.
 # - The learner keeps a record of the tokens that each actor has. A dead actor's successor is sent
-#   the tokens on its record, so a killed process costs no unroll and leaves the count right.
+#   the tokens on its record, so no whole unroll is lost and the count stays right.
 # - A pipe tells of a death by its end, provided that nobody keeps a copy of the other end.
-# - New processes come from a fork server, which has PyTorch imported and no threads.
+# - New processes come from a fork server, which has PyTorch imported and holds no lock.
 # - The same actor runs in one process, in many, or on a cluster: the transport is an argument.
 #
 # ## Exercises
@@ -672,8 +678,8 @@ for name, array in weights_of(policy).items():
 from literate_rl.workshop.pictures import predict
 
 predict(
-    "Two actors have two slots each. In one of them an environment falls into an endless loop. "
-    "What do you see after a while?",
+    "Two actors have two slots each, and the learner is fast. In one of the actors an environment "
+    "falls into an endless loop. What do you see after a while?",
     [
         "the run ends with an error",
         "about half as many steps in a second, and a lag of about 1",
@@ -681,8 +687,8 @@ predict(
     ],
     right="about half as many steps in a second, and a lag of about 1",
     because="Its pipe stays open, so the learner takes it for slow and waits for the other one. "
-    "One actor with two slots has a lag of 1. The two slots of the first never come back, and "
-    "the chart of actors at work still says 2.",
+    "One actor with two slots has a lag of 1, as after the kills above. But here the two slots of "
+    "the first never come back, and the chart of actors at work still says 2.",
 )
 
 # %% [markdown]
@@ -742,7 +748,7 @@ grade(answer, left_behind, *[(events,) for events in accidents])
 #
 # What a death costs depends on the length of an unroll, because an unroll that is not whole is
 # lost. Suppose that actors run on machines that may be taken away at any time, on average after 60
-# seconds. A step takes 10 milliseconds, handing over a slot 100, and a new actor starts within 2
+# seconds. A step takes 10 milliseconds, handing over a slot 100, and starting a new actor 2
 # seconds. `pace(length)` returns how many steps arrive in a second. Which of the `lengths` is
 # best? Guess first, then let `answer` return it.
 
@@ -785,5 +791,6 @@ assert answer() == 300, "near the rule's 350"
 # ## References
 #
 # Actors in processes with shared buffers are those of {cite:t}`kuttler2019`, who wrote IMPALA in
-# PyTorch, and of {cite:t}`petrenko2020`. The rule of the last exercise is from
+# PyTorch, and of {cite:t}`petrenko2020`. Actions that are computed elsewhere:
+# {cite:t}`espeholt2020` and {cite:t}`hessel2021`. The rule of the last exercise is from
 # {cite:t}`young1974`.

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 2b4919576776c2c6
+# Generated from chapters/actors.py (edit there); digest 598450de43521de0
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -306,8 +306,7 @@ class RemoteLearner:
         make_actor: Makes an actor, from a seed.
         layout: The memory of one slot.
         learner: Has what a checkpoint keeps.
-        learn: Takes the result in a slot, adds its steps to ``step`` and returns
-            metrics.
+        learn: Learns from a result, counts ``step`` and returns metrics.
     """
 
     make_actor: MakeActor
@@ -389,7 +388,6 @@ class RemoteLearner:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    # What follows is for the loop around the learner, `fit`, and for checkpoints.
     @property
     def checkpoint_due(self) -> bool:
         """Whether the run is to be saved before the next iteration."""
@@ -413,10 +411,9 @@ class ActorLearner(RemoteLearner):
 
     Args:
         policy: The policy to train, on any device.
-        make_envs: Function that makes the vector environment of one actor, with
-            ``config.n_sample`` copies.
+        make_envs: Makes the ``config.n_sample`` environments of one actor.
         config: The settings.
-        transport: Makes the transport, or None for ``InProcess``.
+        transport: As for ``RemoteLearner``.
     """
 
     @checked
