@@ -192,8 +192,8 @@ class RayActors:
 
 
 # %% [markdown]
-# `__main__` hands this transport to the learner when the settings ask for Ray. In a program of
-# your own that is one argument:
+# The command line hands this transport to the learner when the settings ask for Ray. In a program
+# of your own that is one argument:
 #
 # ```python
 # from functools import partial
