@@ -631,14 +631,10 @@ assert after, "and then it sees the end"
 #
 # ## On the best device
 #
-# The learner may use a GPU. Its weights are copied into memory that every process on the machine
-# can see, and that is on the CPU.
+# The learner may use a GPU. The memory of the slots is the computer's own, so the weights are
+# copied there when a slot is given away.
 
 # %%
-from multiprocessing import get_context
-
-import torch
-
 from literate_rl.actors import slot_layout, weights_of
 from literate_rl.agents import best_device, make_envs
 from literate_rl.policies import make_policy
