@@ -122,7 +122,7 @@ for number, color in enumerate(("C0", "C1")):
             for axis in axes:
                 axis.axvline(kill["time"] - rows[0]["time"], color=color, ls="--")
 axes[0].set(xlabel="seconds", ylabel="unrolls learned from")
-axes[0].legend(fontsize=8, loc="lower right")
+axes[0].legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 axes[1].set(xlabel="seconds", ylabel="lag")
 fig.tight_layout()
 print(
