@@ -99,7 +99,7 @@ EXACT = {"pays": 1, "reads": 1, "waits": 0.8, "lasts": 5, "chooses": 1, "both": 
 
 # %% [markdown]
 # Seven agents move in. The first is PPO as it is in this book. Each of the others is the same
-# with one mistake.
+# with one mistake: in the loss, in the flags, in the next observation, or in the order of a column.
 
 
 # %%
@@ -148,6 +148,7 @@ class Scattered(PPO):
         return samples._replace(adv=samples.adv[order])
 
 
+# %% tags=["hide-input"]
 def build(make, config, learner=PPO, **arguments):
     """Build environments, the policy that fits them, and the learner."""
     seed_everything(config.seed)
@@ -181,6 +182,12 @@ at_home = PPOConfig(
     lambda_=0.8,
     entropy_weight=0.0,
 )
+
+# %% [markdown]
+# The folded cell builds and trains them, for 5,120 steps each. One more mistake needs no class of
+# its own: a critic that does not learn.
+
+# %%
 agents = {
     "as it should be": train(house, at_home),
     "wrong sign of the loss": train(house, at_home, policy_error=uphill),
@@ -201,19 +208,12 @@ fig, axis = plt.subplots(figsize=(7, 2.9))
 for row, (name, told) in enumerate(said.items()):
     for column, (room, number) in enumerate(told.items()):
         bad = room in wrong[name]
-        face = {
-            "facecolor": "C1" if bad else "none",
-            "alpha": 0.45,
-            "edgecolor": "none",
-        }
-        axis.text(
-            column, row, " " * 15, bbox=face, ha="center", va="center", fontsize=8
-        )
+        face = {"facecolor": "C1" if bad else "none", "edgecolor": "none"}
+        style = {"color": "black", "weight": "bold"} if bad else {}
         words = f"{number:.2f}".replace("-", "−")
-        weight = "bold" if bad else "normal"
-        axis.text(
-            column, row, words, ha="center", va="center", weight=weight, fontsize=9
-        )
+        place = {"ha": "center", "va": "center"}
+        axis.text(column, row, " " * 15, bbox=face, fontsize=8, **place)
+        axis.text(column, row, words, fontsize=9, **place, **style)
 heads = [f"{room}\n({exact:g})" for room, exact in EXACT.items()]
 axis.set_xticks(range(6), heads, fontsize=9)
 axis.set_yticks(range(7), said, fontsize=9)
@@ -277,7 +277,7 @@ assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "b
 # beginning of that chapter does.
 
 # %% tags=["hide-input"]
-settings = replace(ppo_settings("CartPole-v1"), total_steps=8_192, seed=2)
+settings = replace(ppo_settings("CartPole-v1"), total_steps=6_144, seed=3)
 healthy = train("CartPole-v1", settings)
 NAMES = {
     "return": "charts/episodic_return",
@@ -324,7 +324,7 @@ def last(run, panel, number=5):
 
 
 # %% [markdown]
-# All runs on CartPole below are short, 8,192 steps. The agent of {doc}`ppo` trains for 50,000,
+# All runs on CartPole below are short, 6,144 steps. The agent of {doc}`ppo` trains for 50,000,
 # but this is enough to see a symptom.
 #
 # ### The return falls
@@ -358,7 +358,7 @@ gains = {
 }
 print(*(f"{name}: {gain:+.5f}" for name, gain in gains.items()), sep="\n")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 8 thousand steps. Return: the healthy agent rises above 50, the one with the wrong sign falls to about 9. Entropy: that of the healthy agent falls slowly, that of the other one falls to almost zero"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 6 thousand steps. Return: the healthy agent rises above 50, the one with the wrong sign falls to about 9. Entropy: that of the healthy agent falls slowly, that of the other one falls to almost zero"}}
 sick = train("CartPole-v1", settings, policy_error=uphill)
 draw({"as it should be": healthy, "wrong sign": sick}, "return", "entropy")
 
@@ -386,7 +386,7 @@ assert last(sick, "entropy") < 0.3 < last(healthy, "entropy")
 #
 # **Check.** The divergence of the first iterations. Around 0.01 is healthy.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels over 8 thousand steps for three learning rates. With 0.3 the entropy is zero from the first iteration, the divergence begins above 10 and the clip fraction at 1. With 0.00001 nothing moves: entropy at 0.69, divergence and clip fraction at 0. With 0.002 the entropy falls slowly, the divergence stays near 0.01 and the clip fraction below a half"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels over 6 thousand steps for three learning rates. With 0.3 the entropy is zero from the first iteration, the divergence begins above 10 and the clip fraction at 1. With 0.00001 nothing moves: entropy at 0.69, divergence and clip fraction at 0. With 0.002 the entropy falls slowly, the divergence stays near 0.01 and the clip fraction below a half"}}
 rates = {"learning rate 2e-3": healthy}
 for rate in (0.3, 1e-5):
     changed = replace(settings, learning_rate=rate)
@@ -536,9 +536,9 @@ assert "data.value_new" in refused, "the signature names the column"
 # at its maximum. Here CartPole pays 1,000 for each step and not 1.
 #
 # **Cause.** Values of thousands are far from where a critic starts, so its gradient is huge. One
-# bound clips the gradients of actor and critic *together*, and the actor's part becomes smaller
-# than the $\epsilon$ of Adam, $10^{-5}$, so that Adam cannot scale it up again. (Advantages are
-# normalised, so the size of the rewards does not reach the actor in any other way.)
+# bound clips the gradients of actor and critic *together*, and each number of the actor's part
+# becomes far smaller than the $\epsilon$ of Adam, $10^{-5}$, so that Adam cannot scale it up again.
+# (Advantages are normalised, so the size of the rewards reaches the actor in no other way.)
 #
 # **Check.** The actor's share of the gradient.
 
@@ -568,7 +568,7 @@ cures = {
 shares = {name: actor_share(learner) for name, learner in cures.items()}
 print(*(f"{name:20s}{share:.6f}" for name, share in shares.items()), sep="\n")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels over 8 thousand steps. With rewards of 1,000 the value loss is in the millions, the divergence is zero and the entropy stays at 0.69. Scaled, the value loss is below one, the divergence is near 0.01 and the entropy falls"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels over 6 thousand steps. With rewards of 1,000 the value loss is in the millions, the divergence is zero and the entropy stays at 0.69. Scaled, the value loss is below one, the divergence is near 0.01 and the entropy falls"}}
 big = train(rich, settings)
 scaled = train(rich, replace(settings, scale_reward=True))
 runs = {"rewards of 1,000": big, "the same, scaled": scaled}
@@ -581,7 +581,11 @@ draw(runs, "value loss", "divergence", "entropy", log=("value loss", "divergence
 
 # %% tags=["claims"]
 assert shares["rewards of 1,000"] < 0.001 < 0.01 < shares["1,000, then scaled"]
-assert settings.max_grad_norm * shares["rewards of 1,000"] < 1e-5, "smaller than Adam's"
+weights = sum(
+    p.numel() for p in cures["rewards of 1,000"].policy.network.actor.parameters()
+)
+usual_size = settings.max_grad_norm * shares["rewards of 1,000"] / math.sqrt(weights)
+assert usual_size < 0.1 * 1e-5, "far smaller than Adam's epsilon"
 assert last(big, "value loss") > 1e6, "in the millions"
 assert big[1]["losses/approx_kl"].max() < 1e-3, "divergence 0"
 assert big[1]["losses/entropy"].min() > 0.65, "at its maximum"
@@ -631,10 +635,10 @@ normal = train(Millimetres, replace(settings, normalize_obs=True))
 beyond = {}
 for name, (learner, _) in {"as they are": raw, "normalised": normal}.items():
     deviations, beyond[name] = saturated(learner)
-    shown = ", ".join(f"{x:.2g}" for x in deviations)
+    shown = ", ".join(f"{x:.3g}" for x in deviations)
     print(f"{name:12s} deviations {shown}; saturated {beyond[name]:.0%}")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 8 thousand steps. Explained variance: with observations as they are it stays around zero and often below, normalised it rises towards one. Return: as they are it stays below 50, normalised it rises above 100"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 6 thousand steps. Explained variance: with observations as they are it stays around zero and often below, normalised it rises towards one. Return: as they are it stays below 50, normalised it rises above 100"}}
 draw({"as they are": raw, "normalised": normal}, "explained variance", "return")
 
 # %% [markdown]
@@ -646,7 +650,7 @@ draw({"as they are": raw, "normalised": normal}, "explained variance", "return")
 # %% tags=["claims"]
 explained = raw[1]["losses/explained_variance"]
 assert (explained < 0).mean() > 0.2, "often below 0"
-assert explained[-10:].mean() < 0.3 < 0.5
+assert explained[-10:].mean() < 0.3
 assert normal[1]["losses/explained_variance"][-10:].mean() > 0.4
 assert beyond["as they are"] > 0.6 > 0.3 > beyond["normalised"]
 assert last(normal, "return") > 1.5 * last(raw, "return")
@@ -866,7 +870,7 @@ def agreement(learner):
 
 agree = {
     "new policy": agreement(build("CartPole-v1", settings)),
-    "after 8,192 steps": agreement(healthy[0]),
+    "after 6,144 steps": agreement(healthy[0]),
 }
 ablation = stored_runs("ablation_cartpole")
 fig, (left, middle, right) = plt.subplots(1, 3, figsize=(7, 2.5))
@@ -912,7 +916,7 @@ print(
 # chosen on other seeds than those that judge them.)
 #
 # **Notice** in the middle why a rollout needs a length. With 64 steps two rollouts of the same
-# new policy point in almost unrelated directions, with 1,024 they agree. After 8,192 steps of
+# new policy point in almost unrelated directions, with 1,024 they agree. After 6,144 steps of
 # training the gross mistakes are gone, and the same number of steps says much less about what is
 # left. So if a run learns at first and then trembles, make its rollouts longer.
 #
@@ -938,7 +942,7 @@ assert best == (4 * worst[0], 2 * worst[1]) == (2e-3, 6), "a corner of the grid"
 assert len(maze["PPO, step size 0.002, 6 epochs"].area) == 1, "one seed"
 assert abs(agree["new policy"][0]) < 0.5, "unrelated"
 assert agree["new policy"][-1] > 0.8, "they agree"
-assert agree["after 8,192 steps"][1] < 0.5 * agree["new policy"][2]
+assert agree["after 6,144 steps"][1] < 0.5 * agree["new policy"][2]
 one, ten = (ablation[name].area for name in ("one epoch", "as it is"))
 assert paired_difference(one, ten).high < 0
 assert 6 < ten.mean() / one.mean() < 8, "a seventh"
@@ -987,6 +991,7 @@ def answer(obs):
     return (obs - obs.mean()) / obs.std()
 
 
+# %% tags=["hide-input"]
 from literate_rl.agents import grade
 
 
@@ -1011,7 +1016,7 @@ grade(answer, normalised, *batches)
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# How patient must one be in the house? `rooms_right(rate)` trains the healthy agent there for ten
+# How fast can the house be learned? `rooms_right(rate)` trains the healthy agent there for ten
 # iterations with a learning rate and returns how many of the six answers are right. Which is the
 # smallest of 1e-4, 1e-3 and 1e-2 with which all six are? Guess first.
 
@@ -1047,6 +1052,7 @@ def answer():
 
 
 grade(answer, smallest_rate, ())
+print({rate: rooms_right(rate) for rate in (1e-4, 1e-3, 1e-2)})
 
 # %% [markdown]
 # ## References

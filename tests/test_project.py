@@ -101,6 +101,9 @@ def test_the_website_is_deployed_from_where_it_is_built():
     pages = read(ROOT / ".github/workflows/pages.yml")
     upload = next(s for s in steps(pages) if "upload-pages" in s.get("uses", ""))
     assert f". {upload['with']['path']}\n" in MAKEFILE
+    asked = next(s for s in steps(pages) if "configure-pages" in s.get("uses", ""))
+    address = f"${{{{ steps.{asked['id']}.outputs.base_url }}}}"
+    assert f"make html ADDRESS={address}" in [step.get("run") for step in steps(pages)]
     assert pages["jobs"]["deploy"]["permissions"] == {
         "pages": "write",
         "id-token": "write",

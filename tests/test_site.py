@@ -11,9 +11,11 @@ from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
+import reader
 import tangle
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup, NavigableString, Tag
+from docutils.nodes import make_id as sphinx_id
 from playwright.sync_api import (
     Browser,
     ConsoleMessage,
@@ -109,6 +111,18 @@ def exported_cells(name: str) -> list[str]:
     return [cell.source for cell in source(name).cells if tangle.is_export(cell)]
 
 
+@cache
+def book() -> reader.Book:
+    """Return the book that the readers' notebooks are made from."""
+    return reader.Book()
+
+
+@cache
+def notebooks() -> dict[str, str]:
+    """Return the readers' notebooks by name."""
+    return reader.reader_notebooks(book())
+
+
 # Chapters of evidence have no package code, and so no columns and no switch.
 WOVEN = [name for name in CHAPTERS if exported_cells(name)]
 
@@ -168,6 +182,7 @@ def test_no_markup_is_left_in_the_text(name):
     text = prose(soup(name))
     left = re.findall(r".*(?:\$\$|\\\(|\\\[|\{[\w:]+\}`|``|\]\().*", text)
     left += re.findall(r".*\$[^\s$](?:[^$\n]*[^\s$])?\$.*", text)
+    left += re.findall(r".*\\[a-z]{3,}.*", text)
     left += re.findall(r"^\s*(?:Args|Attributes):\s*$", text, re.M)
     assert not left
 
@@ -189,10 +204,11 @@ def test_equations_name_their_code_and_their_test(name):
 
 @each_chapter
 def test_the_index_lists_the_equations(name):
-    listed = {link.get_text() for link in soup("docs/equations.html").select("p a")}
+    links = soup("docs/equations.html").select(".equation-entry a")
+    listed = {urlsplit(str(link["href"])).fragment for link in links}
     for block in soup(name).select("div.math[id^=equation-]"):
-        label = str(block["id"]).removeprefix("equation-")
-        assert label.startswith("def-") or label in listed, label
+        label = str(block["id"])
+        assert label.startswith("equation-def-") or label in listed, label
 
 
 @each_chapter
@@ -212,8 +228,10 @@ def test_the_facts_lead_to_the_other_views(name):
     }
     here = (SITE / name).parent
     place = Path(name).relative_to("chapters").with_suffix("")
-    notebook = (here / links["Notebook"]).resolve().read_bytes()
-    assert notebook == (ROOT / f"chapters/notebooks/{place}.ipynb").read_bytes()
+    notebook = (here / links["Notebook"]).resolve()
+    page = f"chapters/{place.as_posix()}"
+    assert notebook == SITE / "notebooks" / book().chapters[page].notebook
+    assert notebook.read_text("utf-8") == notebooks()[notebook.name]
     chapter = (here / links["Source"]).resolve().read_bytes()
     assert chapter == (ROOT / f"chapters/{place}.py").read_bytes()
     if exported_cells(name):
@@ -221,6 +239,35 @@ def test_the_facts_lead_to_the_other_views(name):
         page, _, fragment = links["Module"].partition("#")
         assert (here / page).resolve() == SITE / f"docs/api/{place}.html"
         assert fragment == f"module-{module}"
+
+
+def test_the_notebooks_that_are_handed_out_find_their_package():
+    handed_out = {path.name for path in (SITE / "notebooks").iterdir()}
+    assert handed_out == {*notebooks(), reader.WHEEL}
+
+
+@each_chapter
+def test_notebooks_number_equations_as_pages_do(name):
+    page = name.removesuffix(".html")
+    shown = {
+        str(block["id"]).removeprefix("equation-"): block.select_one(".eqno").get_text()
+        for block in soup(name).select("div.math[id^=equation-]")
+    }
+    in_notebook = {
+        sphinx_id(label): f"({number})"
+        for label, (where, number) in book().equations.items()
+        if where == page
+    }
+    assert {k: re.sub(r"[^(\w.)]", "", v) for k, v in shown.items()} == in_notebook
+    tags = re.findall(r"\\\\tag\{(.+?)\}", notebooks()[book().chapters[page].notebook])
+    assert [f"({tag})" for tag in tags] == list(in_notebook.values())
+
+
+@each_chapter
+def test_notebooks_lead_to_places_of_the_site(name):
+    text = notebooks()[book().chapters[name.removesuffix(".html")].notebook]
+    for link in set(re.findall(rf"\]\({book().site}([^)]*)\)", text)):
+        assert not broken("index.html", link or "index.html"), link
 
 
 @each_chapter
@@ -272,10 +319,11 @@ def site() -> Iterator[str]:
 # The theme follows the reader's colours and the window's width with a short delay.
 SETTLED = """scheme =>
   document.documentElement.dataset.theme === scheme
-  && document.getAnimations().every(animation => animation.playState !== "running")
-  && [...document.querySelectorAll("#main-content pre")].every(box =>
-    (box.tabIndex === 0) === (
-      box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight))"""
+  && document.getAnimations().every(animation =>
+    animation.playState !== "running" || animation.timeline !== document.timeline)
+  && document.fonts.status === "loaded"
+  && [...document.querySelectorAll("article pre:not(.weave-code pre), .weave-code")]
+    .every(box => (box.tabIndex === 0) === (box.scrollWidth > box.clientWidth + 1))"""
 
 
 @dataclass
@@ -288,9 +336,8 @@ class Visit:
     calls: list[str] = field(default_factory=list)
 
     def go(self, name: str) -> Page:
-        """Open a page of the site and wait until its mathematics is set."""
+        """Open a page of the site."""
         self.page.goto(f"{self.address}/{name}")
-        self.page.evaluate("() => window.MathJax?.startup?.promise")
         return self.page
 
     def set(self, width: int = WIDE, scheme: str = "light") -> Page:
@@ -372,19 +419,15 @@ def test_a_page_opens_from_disk(from_disk, name):
     page = from_disk.go(name)
     assert not from_disk.complaints
     assert not from_disk.calls
-    assert page.locator("div.math mjx-container").count() == len(
-        soup(name).select("div.math")
-    )
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
 
 
-@in_browser(WRITTEN)
-def test_mathematics_is_typeset(opened):
-    page = opened.set()
-    formulas = page.locator(".math")
-    without = formulas.filter(has_not=page.locator("mjx-container > svg"))
-    assert without.all_inner_texts() == []
-    errors = page.locator("mjx-container [data-mjx-error], mjx-merror")
-    assert [e.get_attribute("data-mjx-error") for e in errors.all()] == []
+@each_page
+def test_mathematics_is_typeset(name):
+    for formula in soup(name).select(".math"):
+        assert len(formula.select("math")) == 1, formula
+        assert len(formula.select(".katex-html[aria-hidden=true]")) == 1, formula
+        assert not formula.select(".katex-error"), formula
 
 
 # What reaches beyond the right edge and is in no box that scrolls or hides it.
@@ -438,8 +481,8 @@ THIN_OUT = """() => {
   kinds.forEach(node => { node.dataset.judged = ""; });
   document.querySelectorAll(".highlight span:not([data-judged])")
     .forEach(span => span.replaceWith(...span.childNodes));
-  document.querySelectorAll("mjx-container svg").forEach(svg => svg.replaceChildren());
-  const judged = "[data-judged]:not(mjx-container *)";
+  document.querySelectorAll(".katex-html").forEach(box => box.replaceChildren());
+  const judged = "[data-judged]";
   axe.configure({rules: [
     {id: "color-contrast", selector: judged},
     {id: "link-in-text-block", selector: `a[href]${judged}`},
