@@ -450,7 +450,7 @@ def reported(policy_error):
 
 for name, error in {"old": policy_error_from_log_prob, "not old": not_old}.items():
     kl, clipfrac = reported(error)
-    print(f"{name:8s}", *(f"{x:.4f}" for x in kl[:6]), "…")
+    print(f"{name:8s}", *(f"{x:.5f}" for x in kl[:6]), "…")
 
 # %% [markdown]
 # These are estimates of the divergence, as the loss reports them at the first six updates. The
