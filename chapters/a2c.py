@@ -802,9 +802,9 @@ assert sizes["gradient"] > 10 * sizes["unroll"], "much larger"
 #
 # The learner copies the gradient, because the slot goes back to the worker, and takes the step.
 # It counts the environment steps behind the gradients that have arrived. This count decides when
-# the run ends, how large the learning rate is and when to save. If a worker is killed, its
-# half-finished gradient never arrives and is not counted. The worker that replaces it gets the
-# same slots.
+# the run ends, how large the learning rate is and when to save. If a worker is killed
+# ({doc}`processes`), its half-finished gradient never arrives and is not counted. The worker that
+# replaces it gets the same slots.
 
 
 # %% tags=["export"]
@@ -818,7 +818,7 @@ class A3C(RemoteLearner):
         make_envs: Function that makes the vector environment of one worker, with
             ``config.num_envs`` copies.
         config: The settings.
-        transport: Makes the transport, or None for the one that the settings name.
+        transport: Makes the transport, or None for ``InProcess``.
     """
 
     @checked

@@ -99,7 +99,8 @@ EXACT = {"pays": 1, "reads": 1, "waits": 0.8, "lasts": 5, "chooses": 1, "both": 
 
 # %% [markdown]
 # Seven agents move in. The first is PPO as it is in this book. Each of the others is the same
-# with one mistake: in the loss, in the flags, in the next observation, or in the order of a column.
+# with one mistake: in the loss, in the flags, in the next observation, or in the order of a
+# column.
 
 
 # %%
@@ -289,35 +290,6 @@ NAMES = {
 }
 
 
-def draw(runs, *panels, log=()):
-    """Draw some metrics of several runs, one panel for each metric."""
-    fig, axes = plt.subplots(1, len(panels), figsize=(7, 2.1))
-    for axis, panel in zip(axes, panels, strict=True):
-        for number, (name, (_, metrics)) in enumerate(runs.items()):
-            values = metrics[NAMES[panel]]
-            if panel == "return":  # a running mean; some iterations end no episode
-                known = np.isfinite(values)
-                values = np.interp(
-                    np.arange(len(values)), np.flatnonzero(known), values[known]
-                )
-                values = np.convolve(values, np.full(4, 0.25), "valid")
-            steps = metrics["step"][len(metrics["step"]) - len(values) :]
-            style = ("-", "--", ":")[number]
-            axis.plot(steps / 1000, values, style, color=f"C{number}", label=name)
-        axis.set_title(panel, fontsize=10)
-        axis.set_xlabel("thousand steps", fontsize=9)
-        if panel in log:
-            axis.set_yscale("symlog", linthresh=1e-3)
-            axis.set_yticks(
-                [0, 1e-2, 1, 1e2] if panel == "divergence" else [0, 1, 1e3, 1e6]
-            )
-            axis.minorticks_off()
-    fig.legend(
-        *axes[0].get_legend_handles_labels(), ncols=3, loc="upper center", fontsize=9
-    )
-    fig.tight_layout(rect=(0, 0, 1, 0.9))
-
-
 def last(run, panel, number=5):
     """Return the mean of a metric over the last iterations."""
     return np.nanmean(run[1][NAMES[panel]][-number:])
@@ -358,7 +330,37 @@ gains = {
 }
 print(*(f"{name}: {gain:+.5f}" for name, gain in gains.items()), sep="\n")
 
+
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 6 thousand steps. Return: the healthy agent rises above 50, the one with the wrong sign falls to about 9. Entropy: that of the healthy agent falls slowly, that of the other one falls to almost zero"}}
+def draw(runs, *panels, log=()):
+    """Draw some metrics of several runs, one panel for each metric."""
+    fig, axes = plt.subplots(1, len(panels), figsize=(7, 2.1))
+    for axis, panel in zip(axes, panels, strict=True):
+        for number, (name, (_, metrics)) in enumerate(runs.items()):
+            values = metrics[NAMES[panel]]
+            if panel == "return":  # a running mean; some iterations end no episode
+                known = np.isfinite(values)
+                values = np.interp(
+                    np.arange(len(values)), np.flatnonzero(known), values[known]
+                )
+                values = np.convolve(values, np.full(4, 0.25), "valid")
+            steps = metrics["step"][len(metrics["step"]) - len(values) :]
+            style = ("-", "--", ":")[number]
+            axis.plot(steps / 1000, values, style, color=f"C{number}", label=name)
+        axis.set_title(panel, fontsize=10)
+        axis.set_xlabel("thousand steps", fontsize=9)
+        if panel in log:
+            axis.set_yscale("symlog", linthresh=1e-3)
+            axis.set_yticks(
+                [0, 1e-2, 1, 1e2] if panel == "divergence" else [0, 1, 1e3, 1e6]
+            )
+            axis.minorticks_off()
+    fig.legend(
+        *axes[0].get_legend_handles_labels(), ncols=3, loc="upper center", fontsize=9
+    )
+    fig.tight_layout(rect=(0, 0, 1, 0.9))
+
+
 sick = train("CartPole-v1", settings, policy_error=uphill)
 draw({"as it should be": healthy, "wrong sign": sick}, "return", "entropy")
 
@@ -537,8 +539,8 @@ assert "data.value_new" in refused, "the signature names the column"
 #
 # **Cause.** Values of thousands are far from where a critic starts, so its gradient is huge. One
 # bound clips the gradients of actor and critic *together*, and each number of the actor's part
-# becomes far smaller than the $\epsilon$ of Adam, $10^{-5}$, so that Adam cannot scale it up again.
-# (Advantages are normalised, so the size of the rewards reaches the actor in no other way.)
+# becomes far smaller than the $\epsilon$ of Adam, $10^{-5}$, so that Adam cannot scale it up
+# again. (Advantages are normalised, so the size of the rewards reaches the actor in no other way.)
 #
 # **Check.** The actor's share of the gradient.
 

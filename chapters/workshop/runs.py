@@ -947,7 +947,7 @@ def load(path: str | Path, **models: Any) -> Any:
 #
 # The rule is: **a command must come from you, not from the directory.** An id that would
 # import a module must be named again, `--resume DIR --env gym_maze:Maze-v0`. The same holds
-# for the address of a cluster ({doc}`/chapters/actors`), which could answer with
+# for the address of a cluster ({doc}`/chapters/workshop/cluster`), which could answer with
 # pickles. If your own program passes `run.settings["env"]` to Gymnasium, this rule is up to
 # you.
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 2cffce217035c7fe
+# Generated from chapters/*.py (edit there); digest bea5bb07f9f23022
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -117,16 +117,18 @@ from .impala import (
 from .actors import (
     Actor as Actor,
     ActorLearner as ActorLearner,
-    ActorProcess as ActorProcess,
     ActorsConfig as ActorsConfig,
     Census as Census,
     InProcess as InProcess,
     RemoteLearner as RemoteLearner,
-    SharedMemory as SharedMemory,
     Transport as Transport,
     TransportConfig as TransportConfig,
     actors_settings as actors_settings,
     slot_layout as slot_layout,
+)
+from .processes import (
+    ActorProcess as ActorProcess,
+    SharedMemory as SharedMemory,
 )
 from .contracts import (
     CONTRACTS as CONTRACTS,

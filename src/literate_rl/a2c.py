@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 3c1c8222c2d8f571
+# Generated from chapters/a2c.py (edit there); digest af6a067aee373591
 """A2C and A3C: one step on each rollout, and workers that send gradients."""
 
 from __future__ import annotations
@@ -406,7 +406,7 @@ class A3C(RemoteLearner):
         make_envs: Function that makes the vector environment of one worker, with
             ``config.num_envs`` copies.
         config: The settings.
-        transport: Makes the transport, or None for the one that the settings name.
+        transport: Makes the transport, or None for ``InProcess``.
     """
 
     @checked
