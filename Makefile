@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WRITTEN := chapters docs tests benchmarks conf.py src/literate_rl/__main__.py
 .DEFAULT_GOAL := help
-.PHONY: help html serve sync format check test chapter notebooks lab edit bench learn clean
+.PHONY: help html serve sync format check test chapter notebooks lab edit bench learn dist clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,9 +22,10 @@ $(READY): pyproject.toml constraints.txt
 sync: $(READY)  ## Make the notebooks and the modules from the chapters
 	@$(BIN)/python docs/_ext/tangle.py
 
-html: sync  ## Execute the chapters and build the website
+html: sync  ## Execute the chapters and build the website; ADDRESS=https://… where it will be
 	@mkdir -p build
-	$(BIN)/python -m sphinx -n -W --keep-going -T . build/html
+	$(BIN)/python -m sphinx -n -W --keep-going -T $(if $(ADDRESS),-D html_baseurl=$(ADDRESS:/=)/) \
+	  . build/html
 	@echo "Open $(CURDIR)/build/html/index.html"
 
 serve: html  ## Build the website and serve it on http://localhost:8000
@@ -71,6 +72,11 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.impala_learning
 	$(BIN)/python -m benchmarks.dqn_learning
 	$(BIN)/python -m benchmarks.rainbow_learning
+
+dist: $(READY)  ## Build the package into dist; TAG=v1.2.3 must fit its version
+	@$(BIN)/python docs/_ext/release.py $(TAG)
+	rm -rf dist
+	$(BIN)/python -m build .
 
 clean:  ## Remove what was built; the environment stays
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
