@@ -38,6 +38,7 @@ extensions = [
     "order",
     "results",
     "curves",
+    "landing",
 ]
 
 # --- What is a page. A list of what is, not of what is not: every .py file is a

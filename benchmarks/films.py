@@ -1,0 +1,321 @@
+"""Films of the agents that this book trains, before training and after it.
+
+``python -m benchmarks.films [NAME …]`` trains each agent with the settings and the seed
+of a stored experiment, plays a hundred episodes with the untrained policy and with the
+last one, and films the episodes in the middle. Films and posters go to
+``docs/_static/films``, what they show to ``benchmarks/results/films.csv``. A run is kept
+in ``build/films``: one that was stopped goes on, one that is complete is only filmed
+again. ``--curve`` draws README's learning curve from the stored runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from benchmarks import hybrid_learning, learning, ppg_learning, rainbow_learning
+from benchmarks.harness import provenance
+from benchmarks.store import RESULTS, read_table, write_table
+from literate_rl.workshop.runs import (
+    Run,
+    fit,
+    has_screen,
+    make_visible,
+    play,
+    write_video,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+FILMS = ROOT / "docs/_static/films"
+WORK = ROOT / "build/films"
+TABLE = RESULTS / "films.csv"
+EPISODES = 100
+LONGEST = 12.0  # seconds
+REST = 0.8  # seconds that the last frame of an episode stands still
+PANEL, GAP = 288, 8  # pixels: all films are two squares side by side
+
+EXPERIMENTS = {
+    **learning.EXPERIMENTS,
+    **hybrid_learning.EXPERIMENTS,
+    **ppg_learning.EXPERIMENTS,
+    **rainbow_learning.EXPERIMENTS,
+}
+
+Frame = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Film:
+    """What is filmed and how.
+
+    Attributes:
+        experiment: Name of the experiment whose agent it is.
+        variant: Its variant in the experiment.
+        part: Top, bottom, left and right of the part of a frame that is shown, as
+            shares of its height and of its width; the part is square.
+        speed: Steps of the environment in a second of the film.
+        every: How many steps lie between two frames.
+        grid: How many episodes stand beside and below each other in a panel.
+        night: Whether the environment is drawn on a dark ground.
+    """
+
+    experiment: str
+    variant: str = "PPO"
+    part: tuple[float, float, float, float] = (0.0, 1.0, 0.0, 1.0)
+    speed: int = 30
+    every: int = 1
+    grid: int = 1
+    night: bool = False
+
+
+LANDER = Film("", part=(0.0, 1.0, 1 / 6, 5 / 6), speed=50, every=2, night=True)
+FILMED = {
+    "cartpole": Film("cartpole", part=(0.25, 0.85, 0.3, 0.7), speed=50, every=2),
+    "acrobot": Film("acrobot", speed=15),
+    "pendulum": Film("pendulum", part=(0.2, 0.8, 0.2, 0.8)),
+    "moving": Film("moving", "joint", speed=12, grid=2),
+    "mountaincar": Film("rainbow_mountaincar", "n = 10, noisy for 20 steps"),
+    "lander": replace(LANDER, experiment="lander", variant="joint"),
+    "lander_discrete": replace(LANDER, experiment="lander_discrete"),
+    "lander_continuous": replace(LANDER, experiment="lander_continuous"),
+    "maze": Film("ppg_maze", "PPG", speed=5, grid=2),
+}
+
+
+# --- Training -------------------------------------------------------------------------
+
+
+def trained(name: str, film: Film) -> tuple[Any, Any, Any, str]:
+    """Train an agent, or go on with the run that is there.
+
+    Returns:
+        The untrained policy, the last one, its settings, and the environment's id.
+    """
+    experiment = EXPERIMENTS[film.experiment]
+    variant = experiment.variants[film.variant]
+    changes = variant.changes | {"seed": experiment.first_seed}
+    config: Any = replace(experiment.config, **changes)
+    build = variant.build or partial(learning.agent, env=experiment.env)
+    learner = build(config)
+    before = copy.deepcopy(learner.policy)
+    settings = {
+        "algorithm": film.variant,
+        "env": experiment.env,
+        "config": asdict(config),
+    }
+    folder = WORK / name
+    resume = (folder / "checkpoint.pt").exists()
+    with Run(folder, settings, resume) as run:
+        if run.settings != settings:
+            raise ValueError(f"{folder} was trained with other settings: remove it")
+        run.restore(learner)
+        fit(learner, run, progress=False)
+    learning.close(learner)
+    return before.eval(), learner.policy.eval(), config, experiment.env
+
+
+# --- Playing --------------------------------------------------------------------------
+
+
+def returns(policy: Any, env: str) -> NDArray[np.float64]:
+    """Return what a policy gets without noise from each of the hundred starts."""
+    envs = make_visible(env, "rgb_array")
+    played = [
+        play(policy, envs, learning.EVALUATION_SEED + number, lambda: None)
+        for number in range(EPISODES)
+    ]
+    envs.close()
+    return np.array(played)
+
+
+def in_the_middle(values: NDArray[np.float64], number: int) -> list[int]:
+    """Return the episodes that divide the ordered returns evenly; of one, the median."""
+    ordered = np.argsort(values, kind="stable")
+    return [int(ordered[int((k + 0.5) / number * len(values))]) for k in range(number)]
+
+
+def frames_of(policy: Any, env: str, start: int, film: Film) -> list[Frame]:
+    """Play the episode of one start and return its frames, dressed."""
+    envs = make_visible(env, "rgb_array")
+    frames: list[Frame] = []
+
+    def look() -> None:
+        frames.append(np.asarray(envs.render())[0])
+
+    play(policy, envs, learning.EVALUATION_SEED + start, look)
+    envs.close()
+    size = PANEL // film.grid - (GAP // 2 if film.grid > 1 else 0)
+    return [dressed(frame, film, size) for frame in frames[:: film.every]]
+
+
+# --- Pictures -------------------------------------------------------------------------
+
+# Light and dark pages show the same film, so its ground is dark and its lines are light.
+GROUND, PAPER = np.array([27, 34, 44.0]), np.array([236, 232, 224.0])
+
+
+def dressed(frame: Frame, film: Film, size: int) -> Frame:
+    """Cut a frame to its part, make it that large, and give it the ground of all."""
+    height, width = frame.shape[:2]
+    top, bottom, left, right = film.part
+    rows = slice(round(top * height), round(bottom * height))
+    cut = frame[rows, round(left * width) : round(right * width)]
+    # Nearest neighbours keep the squares of a maze square.
+    smooth = Image.Resampling.LANCZOS if height > 300 else Image.Resampling.NEAREST
+    colours = np.asarray(Image.fromarray(cut).resize((size, size), smooth), float) / 255
+    if not film.night:
+        # Turn light and dark around and leave the hue.
+        colours = colours + 1 - 2 * colours.mean(-1, keepdims=True)
+    return (GROUND + colours.clip(0, 1) * (PAPER - GROUND)).astype(np.uint8)
+
+
+def looped(frames: list[Frame], rest: int, length: int) -> Iterator[Frame]:
+    """Repeat an episode, with its last frame at rest, until the film is over."""
+    return islice(cycle(frames + rest * frames[-1:]), length)
+
+
+def tiled(frames: tuple[Frame, ...], columns: int) -> Frame:
+    """Set frames side by side and in rows, with gaps between them."""
+    size = len(frames[0])
+    rows = -(-len(frames) // columns)
+    span = size + GAP
+    picture = np.empty((rows * span - GAP, columns * span - GAP, 3), np.uint8)
+    picture[:] = GROUND * 1.6
+    for number, frame in enumerate(frames):
+        row, column = divmod(number, columns)
+        y, x = row * span, column * span
+        picture[y : y + size, x : x + size] = frame
+    return picture
+
+
+def film_of(
+    episodes: list[list[Frame]], film: Film, fps: float
+) -> tuple[list[Frame], list[Frame]]:
+    """Set episodes before and after training side by side.
+
+    Returns:
+        The frames of the film, and those of it in which the longest episode is played.
+    """
+    rest = round(REST * fps)
+    longest = max(map(len, episodes))
+    length = min(longest + rest, round(LONGEST * fps))
+    number = film.grid**2
+    sides = [
+        [
+            tiled(frames, film.grid)
+            for frames in zip(
+                *(looped(each, rest, length) for each in part), strict=True
+            )
+        ]
+        for part in (episodes[:number], episodes[number:])
+    ]
+    frames = [tiled(pair, 2) for pair in zip(*sides, strict=True)]
+    return frames, frames[:longest]
+
+
+def poster(frames: list[Frame], shots: int = 7) -> Image.Image:
+    """Expose one picture several times, the later the brighter."""
+    picture = frames[0].astype(float)
+    chosen = np.linspace(0, len(frames) - 1, shots).round().astype(int)
+    for weight, number in zip(np.linspace(0.3, 1, shots), chosen, strict=True):
+        shot = GROUND + weight * (frames[number] - GROUND)
+        picture = np.maximum(picture, shot) if number else shot
+    made = Image.fromarray(picture.clip(0, 255).astype(np.uint8))
+    return made.quantize(128, dither=Image.Dither.NONE)
+
+
+# --- All of it ------------------------------------------------------------------------
+
+COLUMNS = (
+    "film",
+    "agent",
+    "env",
+    "seed",
+    "steps",
+    "starts",
+    "returns_before",
+    "mean_before",
+    "returns_after",
+    "mean_after",
+    "seconds",
+)
+
+
+def make(name: str, film: Film) -> dict[str, str]:
+    """Make one film and its poster; return its row of the table."""
+    before, after, config, env = trained(name, film)
+    values = [returns(policy, env) for policy in (before, after)]
+    starts = in_the_middle(values[1], film.grid**2)
+    episodes = [
+        frames_of(policy, env, start, film)
+        for policy in (before, after)
+        for start in starts
+    ]
+    fps = film.speed / film.every
+    frames, once = film_of(episodes, film, fps)
+    FILMS.mkdir(parents=True, exist_ok=True)
+    write_video(FILMS / f"{name}.mp4", frames, round(fps))
+    poster(once).save(FILMS / f"{name}.png", optimize=True)
+    row: dict[str, object] = {
+        "film": name,
+        "agent": film.variant,
+        "env": env,
+        "seed": config.seed,
+        "steps": config.total_steps,
+        "starts": " ".join(map(str, starts)),
+        "seconds": f"{len(frames) / fps:.1f}",
+    }
+    for when, got in zip(("before", "after"), values, strict=True):
+        row[f"returns_{when}"] = " ".join(f"{got[start]:.4g}" for start in starts)
+        row[f"mean_{when}"] = f"{got.mean():.4g}"
+    return {column: str(row[column]) for column in COLUMNS}
+
+
+def store(rows: list[dict[str, str]], command: str) -> None:
+    """Write rows into the table; those of other films stay."""
+    table = {row["film"]: row for row in read_table(TABLE)[0]} if TABLE.exists() else {}
+    table |= {row["film"]: row for row in rows}
+    origin = provenance(command, "gymnasium", "imageio-ffmpeg")
+    origin.pop("seed")
+    origin["episodes"] = str(EPISODES)
+    ordered = [table[name] for name in FILMED if name in table]
+    write_table(TABLE, COLUMNS, [list(row.values()) for row in ordered], origin)
+
+
+def main() -> None:
+    """Read the command line and film."""
+    command = "python -m benchmarks.films"
+    parser = argparse.ArgumentParser(prog=command)
+    parser.add_argument("names", nargs="*", default=list(FILMED), metavar="NAME")
+    arguments = parser.parse_args()
+    for name in arguments.names:
+        if name not in FILMED:
+            parser.error(f"no film {name!r}, choose from {', '.join(FILMED)}")
+    if not has_screen():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    torch.set_num_threads(1)
+    for name in arguments.names:
+        row = make(name, FILMED[name])
+        store([row], command)
+        size = (FILMS / f"{name}.mp4").stat().st_size / 1000
+        print(
+            f"{name}: {row['mean_before']} before, {row['mean_after']} after training; "
+            f"{row['seconds']} s, {size:.0f} kB",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
