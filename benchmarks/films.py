@@ -3,9 +3,9 @@
 ``python -m benchmarks.films [NAME …]`` trains each agent with the settings and the seed
 of a stored experiment, plays a hundred episodes with the untrained policy and with the
 last one, and films the episodes in the middle. Films and posters go to
-``docs/_static/films``, what they show to ``benchmarks/results/films.csv``. A run is kept
-in ``build/films``: one that was stopped goes on, one that is complete is only filmed
-again. ``--curve`` draws README's learning curve from the stored runs.
+``docs/_static/films``, what they show to ``benchmarks/results/films.csv``. A run is
+kept in ``build/films``: one that was stopped goes on, one that is complete is only
+filmed again. README's learning curve is drawn from the stored runs.
 """
 
 from __future__ import annotations
@@ -20,20 +20,24 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks import hybrid_learning, learning, ppg_learning, rainbow_learning
 from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, read_table, write_table
+from literate_rl.evaluation import t_interval
 from literate_rl.workshop.runs import (
     Run,
     fit,
     has_screen,
     make_visible,
     play,
+    stored_runs,
     write_video,
 )
 
@@ -64,11 +68,12 @@ class Film:
         experiment: Name of the experiment whose agent it is.
         variant: Its variant in the experiment.
         part: Top, bottom, left and right of the part of a frame that is shown, as
-            shares of its height and of its width; the part is square.
+            shares of its height and of its width.
         speed: Steps of the environment in a second of the film.
         every: How many steps lie between two frames.
         grid: How many episodes stand beside and below each other in a panel.
-        night: Whether the environment is drawn on a dark ground.
+        ground: Brightness of the ground that the environment draws on, or 0 if it is
+            dark already.
     """
 
     experiment: str
@@ -77,21 +82,23 @@ class Film:
     speed: int = 30
     every: int = 1
     grid: int = 1
-    night: bool = False
+    ground: int = 255
 
 
-LANDER = Film("", part=(0.0, 1.0, 1 / 6, 5 / 6), speed=50, every=2, night=True)
+LANDER = Film("", part=(0.0, 1.0, 1 / 6, 5 / 6), speed=50, every=2, ground=0)
 FILMED = {
     "cartpole": Film("cartpole", part=(0.25, 0.85, 0.3, 0.7), speed=50, every=2),
     "acrobot": Film("acrobot", speed=15),
     "pendulum": Film("pendulum", part=(0.2, 0.8, 0.2, 0.8)),
-    "moving": Film("moving", "joint", speed=12, grid=2),
+    "moving": Film("moving", "joint", speed=12, grid=2, ground=235),
     "mountaincar": Film("rainbow_mountaincar", "n = 10, noisy for 20 steps"),
     "lander": replace(LANDER, experiment="lander", variant="joint"),
     "lander_discrete": replace(LANDER, experiment="lander_discrete"),
     "lander_continuous": replace(LANDER, experiment="lander_continuous"),
-    "maze": Film("ppg_maze", "PPG", speed=5, grid=2),
+    "maze": Film("ppg_maze", "PPG", speed=5, grid=2, ground=240),
 }
+
+ON_README = "lander"
 
 
 # --- Training -------------------------------------------------------------------------
@@ -141,7 +148,10 @@ def returns(policy: Any, env: str) -> NDArray[np.float64]:
 
 
 def in_the_middle(values: NDArray[np.float64], number: int) -> list[int]:
-    """Return the episodes that divide the ordered returns evenly; of one, the median."""
+    """Return episodes that are spread evenly over the ordered returns.
+
+    A single one is the median.
+    """
     ordered = np.argsort(values, kind="stable")
     return [int(ordered[int((k + 0.5) / number * len(values))]) for k in range(number)]
 
@@ -162,23 +172,38 @@ def frames_of(policy: Any, env: str, start: int, film: Film) -> list[Frame]:
 
 # --- Pictures -------------------------------------------------------------------------
 
-# Light and dark pages show the same film, so its ground is dark and its lines are light.
+# Light and dark pages show the same film: its ground is dark, what moves is light.
 GROUND, PAPER = np.array([27, 34, 44.0]), np.array([236, 232, 224.0])
+BETWEEN = 0.5 * GROUND
+GREY = 0.05  # how far the channels of a grey lie apart at most
 
 
 def dressed(frame: Frame, film: Film, size: int) -> Frame:
-    """Cut a frame to its part, make it that large, and give it the ground of all."""
+    """Cut a frame, fit it into a square, and give it the ground of all films."""
     height, width = frame.shape[:2]
     top, bottom, left, right = film.part
     rows = slice(round(top * height), round(bottom * height))
-    cut = frame[rows, round(left * width) : round(right * width)]
-    # Nearest neighbours keep the squares of a maze square.
+    cut = Image.fromarray(frame[rows, round(left * width) : round(right * width)])
+    # Nearest neighbours keep the edges of small pictures.
     smooth = Image.Resampling.LANCZOS if height > 300 else Image.Resampling.NEAREST
-    colours = np.asarray(Image.fromarray(cut).resize((size, size), smooth), float) / 255
-    if not film.night:
+    scale = size / max(cut.size)
+    cut = cut.resize((round(scale * cut.width), round(scale * cut.height)), smooth)
+
+    colours = np.asarray(cut, float) / 255
+    if film.ground:
         # Turn light and dark around and leave the hue.
+        colours = (colours * 255 / film.ground).clip(0, 1)
         colours = colours + 1 - 2 * colours.mean(-1, keepdims=True)
-    return (GROUND + colours.clip(0, 1) * (PAPER - GROUND)).astype(np.uint8)
+    else:
+        # The land is large and grey; white, it would outshine what moves on it.
+        grey = np.ptp(colours, axis=-1, keepdims=True) < GREY
+        colours = np.where(grey, 0.35 * colours, colours)
+    picture = np.empty((size, size, 3))
+    picture[:] = GROUND
+    y, x = (size - cut.height) // 2, (size - cut.width) // 2
+    shown = GROUND + colours.clip(0, 1) * (PAPER - GROUND)
+    picture[y : y + cut.height, x : x + cut.width] = shown
+    return picture.astype(np.uint8)
 
 
 def looped(frames: list[Frame], rest: int, length: int) -> Iterator[Frame]:
@@ -192,7 +217,7 @@ def tiled(frames: tuple[Frame, ...], columns: int) -> Frame:
     rows = -(-len(frames) // columns)
     span = size + GAP
     picture = np.empty((rows * span - GAP, columns * span - GAP, 3), np.uint8)
-    picture[:] = GROUND * 1.6
+    picture[:] = BETWEEN
     for number, frame in enumerate(frames):
         row, column = divmod(number, columns)
         y, x = row * span, column * span
@@ -234,6 +259,38 @@ def poster(frames: list[Frame], shots: int = 7) -> Image.Image:
         picture = np.maximum(picture, shot) if number else shot
     made = Image.fromarray(picture.clip(0, 255).astype(np.uint8))
     return made.quantize(128, dither=Image.Dither.NONE)
+
+
+def draw_curve(name: str) -> None:
+    """Draw the stored learning curves of an agent in the look of its film."""
+    film = FILMED[name]
+    runs = stored_runs(film.experiment, learning.LEARNING)[film.variant]
+    origin = read_table(learning.LEARNING / f"{film.experiment}.csv")[1]
+    ground, paper = (tuple(colour / 255) for colour in (GROUND, PAPER))
+    accent = "#f0956b"
+    look = {
+        "svg.hashsalt": "literate-rl",
+        "font.size": 11,
+        **dict.fromkeys(
+            ("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), paper
+        ),
+        "axes.edgecolor": paper,
+        "axes.facecolor": ground,
+        "figure.facecolor": ground,
+    }
+    with matplotlib.rc_context(look):
+        drawing = Figure(figsize=(2 * PANEL / 72, PANEL / 72), layout="constrained")
+        axes = drawing.add_subplot()
+        steps = runs.steps / 1000
+        low, high = t_interval(runs.curves)
+        axes.plot(steps, runs.curves.T, color=paper, alpha=0.35, linewidth=0.8)
+        axes.fill_between(steps, low, high, color=accent, alpha=0.25, linewidth=0)
+        axes.plot(steps, runs.curves.mean(0), color=accent, linewidth=2.5)
+        axes.axhline(float(origin["goal"]), color=paper, linestyle=":", linewidth=1)
+        axes.set(xlabel="thousand steps", ylabel="return while training")
+        axes.set_xlim(0, steps[-1])
+        axes.spines[["top", "right"]].set_visible(False)
+        drawing.savefig(FILMS / f"{name}_learning.svg", metadata={"Date": None})
 
 
 # --- All of it ------------------------------------------------------------------------
@@ -315,6 +372,8 @@ def main() -> None:
             f"{row['seconds']} s, {size:.0f} kB",
             flush=True,
         )
+        if name == ON_README:
+            draw_curve(name)
 
 
 if __name__ == "__main__":

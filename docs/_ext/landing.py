@@ -1,15 +1,16 @@
 """Landing: what the start page takes from the rest of the book, so that it stays true.
 
 ``{film} name`` shows an agent before and after training, with what it got there.
-``{specimen} label function`` shows an equation beside the code of a chapter that computes
-it. ``{reliable}`` counts what can be relied on. The cards of ``{chapter-list}`` get a
-picture: the first drawing of their chapter, without its words.
+``{specimen} label function`` shows an equation beside the code of a chapter that
+computes it. ``{reliable}`` counts what can be relied on. The cards of
+``{chapter-list}`` get a picture: the first drawing of their chapter, without its words.
 """
 
 from __future__ import annotations
 
 import base64
 import re
+import struct
 import sys
 from html import escape
 from pathlib import Path
@@ -20,7 +21,6 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from equations import computing, marked_tests, ties
 from order import read_order
-from PIL import Image
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -69,7 +69,8 @@ class Film(SphinxDirective):
             logger.warning("no film %s: run `make films`", name, location=place)
             return []
         up = "../" * self.env.docname.count("/")
-        width, height = Image.open(paths[2]).size
+        # A PNG file says its size in its first chunk.
+        width, height = struct.unpack(">II", paths[2].read_bytes()[16:24])
         words = escape(" ".join(self.content), quote=True)
         plays = " data-plays" if "plays" in self.options else ""
         source = f"{up}_static/films/{name}"
@@ -173,22 +174,32 @@ def rows_of(
 ) -> nodes.Node:
     """Return a chapter's equation, its ties, and the rows of the function."""
     chapter = app.env.get_doctree(page)
-    formula = next(
-        block.astext()
+    block = next(
+        block.deepcopy()
         for block in chapter.findall(nodes.math_block)
         if block.get("label") == label
     )
-    block = nodes.math_block(formula, formula)
-    block.attributes.update(number=None, label=None, nowrap=False)
+    block.attributes.update(number=None, label=None, ids=[], names=[])
     head = nodes.container("", block, classes=["specimen-equation"])
     head += ties(app, label, docname, classes=["equation-ties"])
 
+    cell = next(
+        cell
+        for cell in chapter.findall(nodes.container)
+        if "woven" in cell["classes"]
+        and any(
+            function in code["owners"].values() for code in cell.findall(code_lines)
+        )
+    )
+    # What the chapter says right before the code introduces it here too.
+    before = cell.parent.children[: cell.parent.index(cell)]
+    said = [node.deepcopy() for node in before if isinstance(node, nodes.paragraph)]
     columns = next(
-        columns
-        for columns in chapter.findall(nodes.container)
-        if "weave-columns" in columns["classes"]
-        and any(function in code["owners"].values() for code in columns.findall(code_lines))
-    ).deepcopy()
+        part.deepcopy() for part in cell.children if "weave-columns" in part["classes"]
+    )
+    for row in columns.children:
+        cited = [x["reftarget"] for x in row.findall(addnodes.pending_xref)]
+        row["classes"] += ["specimen-line"] if label in cited else []
     for code in columns.findall(code_lines):
         code["owners"] = {}  # the places of definitions are in the chapter
     cell = nodes.container("", columns, classes=["cell", "woven"])
@@ -198,7 +209,7 @@ def rows_of(
     words = f"Chapter {title}"
     link = nodes.reference("", words, refuri=f"{uri}#def-{function}", internal=True)
     source = nodes.paragraph("", "From ", link, classes=["specimen-source"])
-    box = nodes.container("", head, cell, source, classes=["specimen"])
+    box = nodes.container("", head, *said[-1:], cell, source, classes=["specimen"])
     # References were not resolved there yet: here they lead into the chapter.
     scratch = nodes.document(chapter.settings, chapter.reporter)
     scratch += box
@@ -278,7 +289,9 @@ def drawings(document: nodes.document) -> dict[str, None]:
     """Return a chapter's own drawings, in the colours of the page."""
     found = {}
     for raw in document.findall(nodes.raw):
-        for svg in DRAWING.findall(raw.astext()) if "lr-picture" in raw.astext() else ():
+        for svg in (
+            DRAWING.findall(raw.astext()) if "lr-picture" in raw.astext() else ()
+        ):
             bare = without_words(ElementTree.fromstring(svg))
             box = " ".join(f"{x:.0f}" for x in reach(bare))
             bare.attrib = {"viewBox": box, "aria-hidden": "true", "focusable": "false"}
@@ -299,9 +312,8 @@ def plots(app: Sphinx, document: nodes.document) -> dict[str, None]:
             text = re.sub(r"(\.\d)\d+", r"\1", ElementTree.tostring(bare, "unicode"))
             if len(text) < LARGEST:
                 data = base64.b64encode(text.encode()).decode()
-                found[
-                    f'<img alt="" loading="lazy" src="data:image/svg+xml;base64,{data}">'
-                ] = None
+                source = f"data:image/svg+xml;base64,{data}"
+                found[f'<img alt="" loading="lazy" src="{source}">'] = None
     return found
 
 
@@ -361,6 +373,11 @@ def show_thumbnails(app: Sphinx, document: nodes.document, docname: str) -> None
         place += nodes.raw("", found.get(place["page"], ""), format="html")
 
 
+def name_home(app: Sphinx, name: str, template: str, context: Any, tree: Any) -> None:
+    """Call the start page by the book's name in the list of all pages."""
+    context["root_title"] = app.config.html_title
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_node(specimen)
@@ -373,6 +390,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-updated", changed)
     for show in (show_specimens, show_counts, show_thumbnails):
         app.connect("doctree-resolved", show)
+    app.connect("html-page-context", name_home, priority=900)
     app.add_css_file("landing.css")
     app.add_js_file("film.js")
     return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}

@@ -164,7 +164,7 @@ def sidebar_changed(app: Sphinx, env: BuildEnvironment) -> list[str]:
 class ChapterList(SphinxDirective):
     """``{chapter-list}``: part by part the chapters, as cards.
 
-    A card has the chapter's number and title, its question and the minutes it takes, and
+    A card has the chapter's number and title, its question, the minutes it takes, and
     room for a picture. With ``:workshop:`` the list is that of the workshop, without
     cards: nobody has to read it to follow the path.
     """
