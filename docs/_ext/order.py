@@ -202,13 +202,10 @@ class ChapterList(SphinxDirective):
         return content
 
     def link(self, chapter: Chapter) -> nodes.paragraph:
-        """Return number and title, which lead to the chapter."""
-        words = nodes.inline("", "", classes=["chapter-title"])
-        words += nodes.inline("", f"{chapter.number} ", classes=["chapter-number"])
-        words += nodes.Text(chapter.title)
+        """Return the number and the title, which leads to the chapter."""
         reference = addnodes.pending_xref(
             "",
-            words,
+            nodes.inline("", chapter.title),
             refdomain="std",
             reftype="doc",
             reftarget=f"/{chapter.docname}",
@@ -216,7 +213,8 @@ class ChapterList(SphinxDirective):
             refexplicit=True,
             refwarn=True,
         )
-        return nodes.paragraph("", "", reference)
+        number = nodes.inline("", f"{chapter.number} ", classes=["chapter-number"])
+        return nodes.paragraph("", "", number, reference, classes=["chapter-title"])
 
 
 def readme_table(chapters: list[Chapter]) -> str:
