@@ -88,6 +88,16 @@ def test_the_captions_say_what_was_measured():
         assert shown == pytest.approx(wanted, rel=0.06, abs=0.006)
 
 
+def test_the_results_give_the_returns_of_the_episodes_shown():
+    rows = soup("docs/results.html").select("#the-films tbody tr")
+    assert len(rows) == len(table())
+    for line, row in zip(rows, table().values(), strict=True):
+        words = line.get_text(" ")
+        assert row["env"] in words
+        for when in ("before", "after"):
+            assert f"({', '.join(row[f'returns_{when}'].split())})" in words
+
+
 def test_the_readme_shows_the_film_and_its_returns():
     text, row = (ROOT / "README.md").read_text("utf-8"), table()[films.ON_README]
     for link in re.findall(r"\]\((docs/_static/[^)]+)\)", text):

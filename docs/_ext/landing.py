@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from curves import html_table
 from docutils import nodes
 from docutils.parsers.rst import directives
 from equations import computing, marked_tests, ties
@@ -112,6 +113,32 @@ class Film(SphinxDirective):
                 line += text
             content.append(line)
         return content
+
+
+class Films(SphinxDirective):
+    """``{films}``: which episodes the films show, and how they were made."""
+
+    def run(self) -> list[nodes.Node]:
+        """Build a table."""
+        path = RESULTS / "films.csv"
+        self.env.note_dependency(str(path))
+        rows, origin = read_table(path)
+        body = ""
+        for row in rows:
+            film = f'<a href="../_static/films/{row["film"]}.mp4">{row["env"]}</a>'
+            cells = [f"{row['agent']}, seed {row['seed']}"]
+            for when in ("before", "after"):
+                mean, shown = row[f"mean_{when}"], row[f"returns_{when}"].split()
+                cells.append(f"{number(mean)} <small>({', '.join(shown)})</small>")
+            cells.append(f"{int(row['steps']):,}")
+            body += f'<tr><th scope="row">{film}</th>'
+            body += "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+        columns = ("film", "agent", "before (shown)", "after (shown)", "steps")
+        source = ", ".join(f"{key} {value}" for key, value in origin.items())
+        return [
+            nodes.raw("", html_table(columns, body), format="html"),
+            nodes.paragraph("", f"Filmed: {source}.", classes=["provenance"]),
+        ]
 
 
 def number(text: str) -> str:
@@ -383,6 +410,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_node(specimen)
     app.add_node(reliable)
     app.add_directive("film", Film)
+    app.add_directive("films", Films)
     app.add_directive("specimen", Specimen)
     app.add_directive("reliable", Reliable)
     app.connect("doctree-read", collect)
