@@ -67,17 +67,19 @@ class Film:
     Attributes:
         experiment: Name of the experiment whose agent it is.
         variant: Its variant in the experiment.
+        agent: What the agent is called.
         part: Top, bottom, left and right of the part of a frame that is shown, as
             shares of its height and of its width.
         speed: Steps of the environment in a second of the film.
         every: How many steps lie between two frames.
         grid: How many episodes stand beside and below each other in a panel.
-        ground: Brightness of the ground that the environment draws on, or 0 if it is
-            dark already.
+        ground: Brightness of the ground, which is turned dark, or 0 where colours stay
+            and only greys are toned down.
     """
 
     experiment: str
     variant: str = "PPO"
+    agent: str = "PPO"
     part: tuple[float, float, float, float] = (0.0, 1.0, 0.0, 1.0)
     speed: int = 30
     every: int = 1
@@ -90,12 +92,12 @@ FILMED = {
     "cartpole": Film("cartpole", part=(0.25, 0.85, 0.3, 0.7), speed=50, every=2),
     "acrobot": Film("acrobot", speed=15),
     "pendulum": Film("pendulum", part=(0.2, 0.8, 0.2, 0.8)),
-    "moving": Film("moving", "joint", speed=12, grid=2, ground=235),
-    "mountaincar": Film("rainbow_mountaincar", "n = 10, noisy for 20 steps"),
-    "lander": replace(LANDER, experiment="lander", variant="joint"),
+    "moving": Film("moving", "joint", "hybrid PPO", speed=12, grid=2, ground=235),
+    "mountaincar": Film("rainbow_mountaincar", "n = 10, noisy for 20 steps", "Rainbow"),
+    "lander": replace(LANDER, experiment="lander", variant="joint", agent="hybrid PPO"),
     "lander_discrete": replace(LANDER, experiment="lander_discrete"),
     "lander_continuous": replace(LANDER, experiment="lander_continuous"),
-    "maze": Film("ppg_maze", "PPG", speed=5, grid=2, ground=240),
+    "maze": Film("ppg_maze", "PPG", "PPG", speed=5, grid=2, ground=0),
 }
 
 ON_README = "lander"
@@ -327,7 +329,7 @@ def make(name: str, film: Film) -> dict[str, str]:
     poster(once).save(FILMS / f"{name}.png", optimize=True)
     row: dict[str, object] = {
         "film": name,
-        "agent": film.variant,
+        "agent": film.agent,
         "env": env,
         "seed": config.seed,
         "steps": config.total_steps,
