@@ -1,10 +1,11 @@
 """Films of the agents that this book trains, before training and after it.
 
 ``python -m benchmarks.films [NAME …]`` trains each agent with the settings and the seed
-of a stored experiment, plays a hundred episodes with the untrained policy and with the
-last one, and films the episodes in the middle. Films and posters go to
-``docs/_static/films``, what they show to ``benchmarks/results/films.csv``. A run is
-kept in ``build/films``: one that was stopped goes on, one that is complete is only
+of a stored experiment. The untrained policy, which draws its actions as training
+begins, and the last one, without noise, play a hundred episodes from the same starts.
+Filmed is the start from which the last policy gets the median return. Films and posters
+go to ``docs/_static/films``, what they show to ``benchmarks/results/films.csv``. A run
+is kept in ``build/films``: one that was stopped goes on, one that is complete is only
 filmed again. README's learning curve is drawn from the stored runs.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import cycle, islice
@@ -26,6 +27,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from benchmarks import hybrid_learning, learning, ppg_learning, rainbow_learning
 from benchmarks.harness import provenance
@@ -46,6 +48,7 @@ FILMS = ROOT / "docs/_static/films"
 WORK = ROOT / "build/films"
 TABLE = RESULTS / "films.csv"
 EPISODES = 100
+MOST_STEPS = 1000  # of an episode
 LONGEST = 12.0  # seconds
 REST = 0.8  # seconds that the last frame of an episode stands still
 PANEL, GAP = 288, 8  # pixels: all films are two squares side by side
@@ -138,12 +141,37 @@ def trained(name: str, film: Film) -> tuple[Any, Any, Any, str]:
 # --- Playing --------------------------------------------------------------------------
 
 
-def returns(policy: Any, env: str) -> NDArray[np.float64]:
-    """Return what a policy gets without noise from each of the hundred starts."""
+class Drawing:
+    """An untrained policy for one episode. It draws its actions, as training begins.
+
+    Args:
+        policy: The policy.
+        start: Number of the episode, which decides what is drawn.
+    """
+
+    def __init__(self, policy: Any, start: int) -> None:
+        self.policy, self.parameters = policy, policy.parameters
+        generator = torch.Generator().manual_seed(start)
+        self.noise = iter(policy.noise(MOST_STEPS, 1, generator))
+
+    def act(self, obs: Tensor, noise: float) -> Any:
+        """Act with the next noise."""
+        return self.policy.act(obs, next(self.noise))
+
+    def to_env(self, action: Any) -> Any:
+        """Return the action as the environment takes it."""
+        return self.policy.to_env(action)
+
+
+Player = Callable[[int], Any]  # from the number of a start to who plays there
+
+
+def returns(player: Player, env: str) -> NDArray[np.float64]:
+    """Return what is got from each of the hundred starts."""
     envs = make_visible(env, "rgb_array")
     played = [
-        play(policy, envs, learning.EVALUATION_SEED + number, lambda: None)
-        for number in range(EPISODES)
+        play(player(start), envs, learning.EVALUATION_SEED + start, lambda: None)
+        for start in range(EPISODES)
     ]
     envs.close()
     return np.array(played)
@@ -158,7 +186,7 @@ def in_the_middle(values: NDArray[np.float64], number: int) -> list[int]:
     return [int(ordered[int((k + 0.5) / number * len(values))]) for k in range(number)]
 
 
-def frames_of(policy: Any, env: str, start: int, film: Film) -> list[Frame]:
+def frames_of(player: Player, env: str, start: int, film: Film) -> list[Frame]:
     """Play the episode of one start and return its frames, dressed."""
     envs = make_visible(env, "rgb_array")
     frames: list[Frame] = []
@@ -166,7 +194,7 @@ def frames_of(policy: Any, env: str, start: int, film: Film) -> list[Frame]:
     def look() -> None:
         frames.append(np.asarray(envs.render())[0])
 
-    play(policy, envs, learning.EVALUATION_SEED + start, look)
+    play(player(start), envs, learning.EVALUATION_SEED + start, look)
     envs.close()
     size = PANEL // film.grid - (GAP // 2 if film.grid > 1 else 0)
     return [dressed(frame, film, size) for frame in frames[:: film.every]]
@@ -315,12 +343,11 @@ COLUMNS = (
 def make(name: str, film: Film) -> dict[str, str]:
     """Make one film and its poster; return its row of the table."""
     before, after, config, env = trained(name, film)
-    values = [returns(policy, env) for policy in (before, after)]
+    players: list[Player] = [partial(Drawing, before), lambda start: after]
+    values = [returns(player, env) for player in players]
     starts = in_the_middle(values[1], film.grid**2)
     episodes = [
-        frames_of(policy, env, start, film)
-        for policy in (before, after)
-        for start in starts
+        frames_of(player, env, start, film) for player in players for start in starts
     ]
     fps = film.speed / film.every
     frames, once = film_of(episodes, film, fps)
