@@ -400,11 +400,6 @@ def show_thumbnails(app: Sphinx, document: nodes.document, docname: str) -> None
         place += nodes.raw("", found.get(place["page"], ""), format="html")
 
 
-def name_home(app: Sphinx, name: str, template: str, context: Any, tree: Any) -> None:
-    """Call the start page by the book's name in the list of all pages."""
-    context["root_title"] = app.config.html_title
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_node(specimen)
@@ -418,7 +413,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-updated", changed)
     for show in (show_specimens, show_counts, show_thumbnails):
         app.connect("doctree-resolved", show)
-    app.connect("html-page-context", name_home, priority=900)
     app.add_css_file("landing.css")
     app.add_js_file("film.js")
     return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}
