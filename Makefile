@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WRITTEN := chapters docs tests benchmarks conf.py src/literate_rl/__main__.py
 .DEFAULT_GOAL := help
-.PHONY: help html serve sync format check test chapter notebooks lab edit bench learn dist clean
+.PHONY: help html serve sync format check test chapter notebooks lab edit bench learn films dist clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.impala_learning
 	$(BIN)/python -m benchmarks.dqn_learning
 	$(BIN)/python -m benchmarks.rainbow_learning
+
+films: $(READY)  ## Film the agents before and after training; a stopped run goes on
+	$(BIN)/python -m benchmarks.films
 
 dist: $(READY)  ## Build the package into dist; TAG=v1.2.3 must fit its version
 	@$(BIN)/python docs/_ext/release.py $(TAG)

@@ -38,6 +38,7 @@ extensions = [
     "order",
     "results",
     "curves",
+    "landing",
     "typeset",
     "book",
     "words",

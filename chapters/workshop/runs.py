@@ -1146,7 +1146,9 @@ def write_video(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
         fps=fps,
         macro_block_size=2,
         ffmpeg_log_level="error",
-        output_params=["-f", "mp4"],  # the new name does not say so
+        # The new name does not say that it is an mp4. Its index comes first, so that a
+        # page plays it while it still arrives.
+        output_params=["-f", "mp4", "-movflags", "+faststart"],
     )
     writer.send(None)
     for frame in frames:

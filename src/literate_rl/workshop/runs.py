@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest dc12e5303db18aa9
+# Generated from chapters/workshop/runs.py (edit there); digest 7f1a01195244c6b7
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -794,7 +794,9 @@ def write_video(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
         fps=fps,
         macro_block_size=2,
         ffmpeg_log_level="error",
-        output_params=["-f", "mp4"],  # the new name does not say so
+        # The new name does not say that it is an mp4. Its index comes first, so that a
+        # page plays it while it still arrives.
+        output_params=["-f", "mp4", "-movflags", "+faststart"],
     )
     writer.send(None)
     for frame in frames:
