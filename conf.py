@@ -31,6 +31,7 @@ extensions = [
     "sphinx_design",
     "sphinx_reredirects",
     "sphinxcontrib.bibtex",
+    "reader",
     "weave",
     "execute",
     "equations",

@@ -51,6 +51,12 @@ class Chapter:
         return self.docname.removeprefix("chapters/").replace("/", ".")
 
     @property
+    def notebook(self) -> str:
+        """Name of its notebook for readers: ``05_advantages.ipynb``."""
+        number = self.number.zfill(2) if self.number.isdigit() else self.number
+        return f"{number}_{self.docname.rpartition('/')[2]}.ipynb"
+
+    @property
     def kind(self) -> str:
         """One of ``path``, ``evidence`` (no package code) and ``workshop``."""
         if self.docname.startswith("chapters/workshop/"):
