@@ -44,7 +44,7 @@ def experiment(
 
 EXPERIMENTS = {
     "dqn_cartpole": experiment({"DQN": {}}, seeds=10, goal=475),
-    "dqn_switches": experiment(SWITCHES, seeds=2),
+    "dqn_switches": experiment(SWITCHES, seeds=5),
 }
 
 if __name__ == "__main__":
