@@ -1,7 +1,7 @@
 """Training runs of DQN: how well it learns, and what each of its parts does.
 
 ``python -m benchmarks.dqn_learning [NAME …]`` works as ``benchmarks.learning`` does.
-The settings of CartPole come from a study of some ten others, on seeds above 100; see
+How the settings of CartPole were found, on seeds above 100, is told in
 ``docs/results.md``.
 """
 

@@ -238,7 +238,8 @@ assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 # $$ (epsilon-noise)
 #
 # Without noise the policy is greedy, like every policy of this book. So evaluation, video and
-# actors work as they are. There is one coin for each environment and each step.
+# actors work as they are. There is one coin for each environment and each step: with a single
+# coin for all, they would act at random together or not at all ({doc}`/docs/errata`).
 
 
 # %% tags=["export"]
@@ -1067,44 +1068,6 @@ print("asked for 10000, four environments, after 0, 1, 2, 3 loads:", *after_load
 # %% tags=["claims"]
 assert both == [5010, 10_020, 15_030], "every 5010"
 assert after_loads == [2500, 625, 156, 39], "each load divides again"
-
-# %% [markdown]
-# ### Trap: one coin for all environments
-#
-# Stable-Baselines3 tosses
-# [one coin](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/dqn/dqn.py#L250)
-# for all environments of a step. The share of random actions is the same, but they all come at
-# once.
-
-# %%
-eight, chance = EpsilonGreedy(8), 0.05
-eight.epsilon = chance
-noise = eight.noise(20_000, 8, torch.Generator().manual_seed(0))
-own_coins = noise.isinf().any(-1)
-one_coin = own_coins[:, :1].expand(-1, 8)
-kinds_of_coin = {"a coin for each": own_coins, "one coin for all": one_coin}
-for name, coins in kinds_of_coin.items():
-    number = coins.sum(1)
-    print(
-        f"{name:17s} random actions {coins.float().mean():.3f}, steps without any "
-        f"{(number == 0).float().mean():.2f}, steps with eight "
-        f"{(number == 8).float().mean():.2f}"
-    )
-
-# %% [markdown]
-# With one coin, 95 % of the steps explore nothing at all, and in the others all eight
-# environments act at random together. With a coin for each, a third of the steps explore somewhere.
-
-# %% tags=["claims"]
-none = {
-    name: (coins.sum(1) == 0).double().mean().item()
-    for name, coins in kinds_of_coin.items()
-}
-assert abs(none["one coin for all"] - 0.95) < 0.01
-assert abs(none["a coin for each"] - 0.95**8) < 0.01, "two thirds explore nothing"
-assert all(
-    abs(coins.double().mean() - chance) < 0.005 for coins in kinds_of_coin.values()
-)
 
 # %% [markdown]
 # ### Trap: the mean over the wrong dimension
