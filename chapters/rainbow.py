@@ -956,7 +956,9 @@ class RainbowConfig(DQNConfig):
 
 # Settings with which the agent has learned, by environment. For what an entry leaves
 # out, the default holds.
-SETTINGS: dict[str, dict[str, Any]] = {"CartPole-v1": {}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"num_steps": 20, "batch_size": 128, "train_interval": 2},
+}
 
 
 def rainbow_settings(env: str) -> RainbowConfig:

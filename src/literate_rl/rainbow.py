@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 8c2547131a665c7d
+# Generated from chapters/rainbow.py (edit there); digest d4ecff3f9cf8c0d3
 """Rainbow: distributions of returns, noisy layers, and all six parts together."""
 
 from __future__ import annotations
@@ -520,7 +520,9 @@ class RainbowConfig(DQNConfig):
 
 # Settings with which the agent has learned, by environment. For what an entry leaves
 # out, the default holds.
-SETTINGS: dict[str, dict[str, Any]] = {"CartPole-v1": {}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"num_steps": 20, "batch_size": 128, "train_interval": 2},
+}
 
 
 def rainbow_settings(env: str) -> RainbowConfig:
