@@ -8,7 +8,6 @@ import shutil
 import sys
 import zlib
 from importlib.metadata import version as installed
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,9 @@ extensions = [
     "order",
     "results",
     "curves",
+    "typeset",
+    "book",
+    "words",
 ]
 
 # --- What is a page. A list of what is, not of what is not: every .py file is a
@@ -73,8 +75,7 @@ myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_inline"
 myst_dmath_double_inline = True
 myst_heading_anchors = 3
 numfig = False
-mathjax_path = "tex-svg.js"
-mathjax3_config = {"options": {"enableMenu": False}}
+html_math_renderer = "typeset"
 
 # --- Docstrings
 napoleon_numpy_docstring = False
@@ -175,27 +176,14 @@ redirects = {
 } | {"docs/api/runs": "workshop/runs.html"}
 
 # --- Look
-html_theme = "sphinx_book_theme"
+html_theme = "_theme"
+html_theme_path = ["docs"]
 html_title = "Literate RL"
 html_static_path = ["docs/_static"]
-templates_path = ["docs/_templates"]
 html_favicon = "docs/_static/favicon.svg"
 html_copy_source = False
-html_show_copyright = False
-html_last_updated_fmt = None
-html_context = {"default_mode": "auto"}
-html_theme_options = {
-    "navbar_persistent": [],
-    "use_download_button": False,
-    "use_fullscreen_button": False,
-    "show_navbar_depth": 1,
-    "max_navbar_depth": 1,
-    # Chapters need the room of the right-hand contents for their two columns.
-    "secondary_sidebar_items": {"chapters/*": [], "docs/*": ["page-toc"], "index": []},
-    "home_page_in_toc": True,
-    "pygments_light_style": "a11y-high-contrast-light",
-    "pygments_dark_style": "a11y-high-contrast-dark",
-}
+html_show_sourcelink = False
+html_additional_pages = {"404": "404.html"}
 copybutton_selector = ", ".join(
     f"div.{kind} pre" for kind in ("cell_input", "highlight-bash", "highlight-python")
 )
@@ -250,12 +238,7 @@ def plain_citations(
 
 
 def setup(app: Any) -> None:
-    """Put MathJax, one file with its fonts inside, among the static files."""
-    mathjax = Path(find_spec("mathjax").origin).parent / "static/mathjax/es5/tex-svg.js"
-    static = BUILD / "static"
-    static.mkdir(parents=True, exist_ok=True)
-    shutil.copy(mathjax, static)
-    html_static_path.append(str(static))
+    """Connect what stands above."""
     app.connect("autodoc-skip-member", skip_member)
     app.connect("autodoc-process-signature", written_signature)
     app.connect("html-page-context", plain_citations)

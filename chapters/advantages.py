@@ -183,9 +183,9 @@ assert torch.allclose(right.std(1), wrong.std(1), rtol=1e-3), "the noise is the 
 #
 # Subtract $V(s_t)$, and you have **generalised advantage estimation**, GAE
 # {cite:p}`schulman2016`. The sum looks expensive, but it reduces to a short recursion. Add
-# up two TD errors of one episode, where $s'_t$ is $s_{t+1}$:
-# $\delta_t + \gamma \delta_{t+1} = r_t + \gamma V(s_{t+1}) - V(s_t) + \gamma r_{t+1}
-# + \gamma^2 V(s_{t+2}) - \gamma V(s_{t+1})$. The value in the middle cancels. So it does
+# up two TD errors of one episode, where $s'_t$ is $s_{t+1}$: $\delta_t + \gamma \delta_{t+1}$
+# is $r_t + \gamma V(s_{t+1}) - V(s_t) + \gamma r_{t+1} + \gamma^2 V(s_{t+2}) - \gamma V(s_{t+1})$.
+# The value in the middle cancels. So it does
 # for any number,
 #
 # $$

@@ -15,6 +15,7 @@ import numpy as np
 from docutils import nodes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from results import measured
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
@@ -56,11 +57,6 @@ class Stored(SphinxDirective):
             return None
         return stored_runs(name, LEARNING), read_table(final)[1]
 
-    def origin(self, provenance: dict[str, str]) -> nodes.Node:
-        """Say how a table was made."""
-        source = ", ".join(f"{key} {value}" for key, value in provenance.items())
-        return nodes.paragraph("", f"Measured: {source}.", classes=["provenance"])
-
 
 class Learning(Stored):
     """``{learning} name …``: the curves and the final returns of experiments."""
@@ -71,11 +67,11 @@ class Learning(Stored):
         if None in found:
             return []
         experiments = [
-            (next(iter(variants.values())), origin) for variants, origin in found
+            (next(iter(variants.values())), source) for variants, source in found
         ]
         html = figure(experiments) + final_table(experiments)
-        origins = [self.origin(origin) for _, origin in experiments]
-        return [nodes.raw("", html, format="html"), *origins]
+        html += "".join(measured(source) for _, source in experiments)
+        return [nodes.raw("", html, format="html")]
 
 
 class Ablation(Stored):
@@ -86,9 +82,10 @@ class Ablation(Stored):
         found = self.runs(self.arguments[0])
         if found is None:
             return []
-        variants, origin = found
-        html = ablation_table(variants)
-        return [nodes.raw("", html, format="html"), self.origin(origin)]
+        variants, source = found
+        return [
+            nodes.raw("", ablation_table(variants) + measured(source), format="html")
+        ]
 
 
 class Solve(Stored):
@@ -100,8 +97,8 @@ class Solve(Stored):
         if not self.there(path):
             return []
         rows, provenance = read_table(path)
-        html = solve_table(rows)
-        return [nodes.raw("", html, format="html"), self.origin(provenance)]
+        html = solve_table(rows) + measured(provenance)
+        return [nodes.raw("", html, format="html")]
 
 
 def interval(values: NDArray[np.float64]) -> tuple[float, float, float]:

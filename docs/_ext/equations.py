@@ -13,9 +13,11 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from order import read_order
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -207,22 +209,25 @@ def link(
 
 
 def index_of(app: Sphinx, docname: str) -> list[nodes.Node]:
-    """Return the index: page by page, each equation with its code and its tests."""
+    """Return the index: by chapter, each equation with its code and its tests."""
     env = app.env
     content: list[nodes.Node] = []
     listed: set[Test] = set()
-    for page, labels in sorted(env.equations_of.items()):  # type: ignore[attr-defined]
+    for page in [x.docname for x in read_order(Path(app.srcdir))]:
+        labels = env.equations_of.get(page, [])  # type: ignore[attr-defined]
         shown = [label for label in labels if not label.startswith("def-")]
         if not shown:
             continue
         title = env.titles[page].astext()
-        content.append(nodes.rubric("", title, heading_level=2))
+        section = nodes.section("", nodes.title("", title), ids=[nodes.make_id(page)])
         blocks = {
             block.get("label"): block
             for block in env.get_doctree(page).findall(nodes.math_block)
         }
-        for label in shown:
-            content += entry(app, docname, page, label, blocks[label], listed)
+        section += [
+            entry(app, docname, page, label, blocks[label], listed) for label in shown
+        ]
+        content.append(section)
     return content
 
 
@@ -233,21 +238,30 @@ def entry(
     label: str,
     block: nodes.math_block,
     listed: set[Test],
-) -> list[nodes.Node]:
+) -> nodes.Node:
     """Return one equation of the index; a test is listed where it is first needed."""
-    heading = nodes.paragraph(classes=["equation-entry"])
     uri = app.builder.get_relative_uri(docname, page)
     place = f"{uri}#{nodes.make_id('equation-' + label)}"
-    heading += nodes.reference("", label, refuri=place, internal=True)
+    title = f"({block['number']}) {heading_of(block)}"
+    heading = nodes.paragraph(classes=["equation-entry"])
+    heading += nodes.reference("", title, refuri=place, internal=True)
     formula = nodes.math_block(block.astext(), block.astext())
     formula.attributes.update(number=None, label=None, nowrap=False)
-    line = ties(app, label, docname, classes=["equation-ties"])
-    content: list[nodes.Node] = [heading, formula, line]
+    box = nodes.container(classes=["equation-box"])
+    box += [heading, formula, ties(app, label, docname, classes=["equation-ties"])]
     for test in app.env.marked_tests["equation"].get(label, []):  # type: ignore[attr-defined]
         if test not in listed:
             listed.add(test)
-            content.append(listing(test))
-    return content
+            box.append(listing(test))
+    return box
+
+
+def heading_of(block: nodes.Node) -> str:
+    """Return the title of the section that an equation stands in."""
+    section = block.parent
+    while not isinstance(section, nodes.section):
+        section = section.parent
+    return next(section.findall(nodes.title)).astext()
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

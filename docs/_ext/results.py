@@ -36,11 +36,18 @@ class Benchmark(SphinxDirective):
             )
             return []
         rows, provenance = read_results(path)
-        source = ", ".join(f"{key} {value}" for key, value in provenance.items())
-        return [
-            nodes.raw("", table(rows), format="html"),
-            nodes.paragraph("", f"Measured: {source}.", classes=["provenance"]),
-        ]
+        return [nodes.raw("", table(rows) + measured(provenance), format="html")]
+
+
+def measured(provenance: dict[str, str]) -> str:
+    """Return how something was measured, folded."""
+    lines = "".join(
+        f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>"
+        for key, value in provenance.items()
+    )
+    what = escape(provenance.get("env", "this"))
+    summary = f"<summary>How {what} was measured</summary>"
+    return f'<details class="provenance">{summary}<dl>{lines}</dl></details>'
 
 
 def microseconds(row: Row) -> str:

@@ -453,8 +453,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
         html=(visit_literal_block, HTML5Translator.depart_literal_block),
     )
     app.add_transform(WeaveCells)
-    app.add_js_file("weave.js")
-    app.add_css_file("weave.css")
     # A page that an older extension read would be wrong: read all again.
     code = "".join(
         path.read_text(encoding="utf-8")

@@ -1,0 +1,82 @@
+"""Book: what the theme's templates say of a page beside its text.
+
+That is the list of all pages, part by part as in the toctrees of index.md, the sections
+of the page, the kind of page that it is, and what it is about in a sentence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from docutils import nodes
+from order import read_order
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+
+# Parts that one reads in order are always open, the others while one is in them.
+FOLDED = ("Workshop", "Reference")
+
+
+def parts(env: BuildEnvironment) -> list[tuple[str, list[str]]]:
+    """Return the caption and the pages of each toctree of the start page."""
+    start = env.get_doctree(env.config.root_doc)
+    return [
+        (tree["caption"], [page for _, page in tree["entries"]])
+        for tree in start.findall(addnodes.toctree)
+    ]
+
+
+def sections(doctree: nodes.document | None) -> list[tuple[str, str]]:
+    """Return the anchor and the title of each section of a page."""
+    if doctree is None:
+        return []
+    inner = [
+        child
+        for top in doctree.children
+        for child in top.children
+        if isinstance(child, nodes.section)
+    ]
+    return [(f"#{x['ids'][0]}", next(x.findall(nodes.title)).astext()) for x in inner]
+
+
+def describe(
+    app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Give the templates what they need for a page."""
+    env = app.env
+    listed = parts(env)
+    context["book"] = [
+        {
+            "caption": caption,
+            "open": caption not in FOLDED or name in pages,
+            "pages": [{"name": x, "title": env.titles[x].astext()} for x in pages],
+        }
+        for caption, pages in listed
+    ]
+    context["part"] = next((x for x, pages in listed if name in pages), "")
+    context["sections"] = sections(doctree)
+    context["base_path"] = urlsplit(app.config.html_baseurl).path or "/"
+    kind = "chapter" if name.startswith("chapters/") else "page"
+    context["page_kind"] = "landing" if name == env.config.root_doc else kind
+    questions = {x.docname: x.question for x in read_order() if x.question}
+    context["description"] = questions.get(name) or first_sentence(doctree)
+
+
+def first_sentence(doctree: nodes.document | None) -> str:
+    """Return how the first paragraph of a page begins."""
+    if doctree is None:
+        return ""
+    for paragraph in doctree.findall(nodes.paragraph):
+        if "chapter-facts" not in paragraph["classes"]:
+            text = " ".join(paragraph.astext().split())
+            return text.split(". ")[0].rstrip(".") + "."
+    return ""
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register with Sphinx."""
+    app.add_js_file("book.js", loading_method="defer")
+    app.connect("html-page-context", describe)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,79 @@
+"""Typeset: formulas become HTML when the site is built.
+
+KaTeX runs here, in V8, so that a page needs no script for its mathematics: it prints,
+and nothing moves while it loads. Beside the boxes that one sees stands MathML, which
+screen readers read. A formula that KaTeX does not understand is a warning of the build.
+"""
+
+from __future__ import annotations
+
+import atexit
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from docutils import nodes
+from py_mini_racer import JSEvalException, MiniRacer
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.util.math import get_node_equation_number
+from sphinx.writers.html5 import HTML5Translator
+
+logger = logging.getLogger(__name__)
+KATEX = Path(__file__).parent / "vendor/katex.min.js"
+
+
+@cache
+def engine() -> MiniRacer:
+    """Return V8 with KaTeX; its threads end with this process."""
+    context = MiniRacer()
+    atexit.register(context.close)
+    context.eval(KATEX.read_text("utf-8"))
+    return context
+
+
+@cache
+def typeset(formula: str, display: bool = False) -> str:
+    """Return a formula as HTML, or raise ``JSEvalException`` with what is wrong."""
+    options = {"displayMode": display, "throwOnError": True, "strict": "error"}
+    return cast(str, engine().call("katex.renderToString", formula, options))
+
+
+def render(node: nodes.math | nodes.math_block, display: bool) -> str:
+    """Return a node's formula as HTML; say where a wrong one stands."""
+    formula = node.astext()
+    # Rows of a formula are aligned, as Sphinx does it for other renderers.
+    if display and r"\\" in formula and r"\begin" not in formula:
+        formula = rf"\begin{{aligned}}{formula}\end{{aligned}}"
+    try:
+        return typeset(formula, display)
+    except JSEvalException as error:
+        reason = str(error).strip().splitlines()[0]
+        logger.warning("%s: %s", reason, formula, location=node)
+        return ""
+
+
+def visit_math(self: HTML5Translator, node: nodes.math) -> None:
+    """Write a formula in a line of text."""
+    self.body.append(self.starttag(node, "span", "", CLASS="math"))
+    self.body.append(render(node, display=False) + "</span>")
+    raise nodes.SkipNode
+
+
+def visit_displayed(self: HTML5Translator, node: nodes.math_block) -> None:
+    """Write a formula in a line of its own, with its number."""
+    self.body.append(self.starttag(node, "div", CLASS="math"))
+    if node["number"]:
+        number = get_node_equation_number(self, node)
+        self.body.append(f'<span class="eqno">({number})')
+        self.add_permalink_ref(node, "Link to this equation")
+        self.body.append("</span>")
+    self.body.append(render(node, display=True) + "</div>\n")
+    raise nodes.SkipNode
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register with Sphinx."""
+    app.add_html_math_renderer("typeset", (visit_math, None), (visit_displayed, None))
+    app.add_css_file("katex/katex.min.css")
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}

@@ -1,0 +1,253 @@
+"""What a reader does on the site besides reading: finding the way, printing, search."""
+
+import pytest
+from playwright.sync_api import expect
+from test_site import (
+    CHAPTERS,
+    NARROW,
+    WIDE,
+    WOVEN,
+    Visit,
+    fresh,
+    from_disk,
+    in_browser,
+    opened,
+    site,
+    soup,
+    visit_in,
+)
+
+__all__ = ["fresh", "from_disk", "opened", "site"]  # fixtures
+CHAPTER = "chapters/advantages.html"
+
+
+# --- The way --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [NARROW, 820, 1280])
+def test_the_contents_open_where_there_is_no_room_for_them(fresh, width):
+    page = fresh.go(CHAPTER)
+    page.set_viewport_size({"width": width, "height": 844})
+    contents = page.locator("#contents")
+    expect(contents).to_be_hidden()
+    page.get_by_role("button", name="Contents").click()
+    expect(contents).to_be_visible()
+    current = contents.locator("[aria-current=page]")
+    expect(current).to_be_in_viewport()
+    contents.get_by_role("link", name="Exercises").click()
+    expect(contents).to_be_hidden()
+    expect(page.locator("#exercises h2")).to_be_in_viewport()
+
+
+def test_the_contents_stand_beside_a_chapter(fresh):
+    page = fresh.go(CHAPTER)
+    expect(page.locator("#contents")).to_be_visible()
+    expect(page.get_by_role("button", name="Contents")).to_be_hidden()
+    sections = [x.get_text().rstrip("¶") for x in soup(CHAPTER).select("article h2")]
+    assert page.locator("#contents .sections a").all_inner_texts() == sections
+
+
+def test_the_contents_mark_the_section_that_is_read(fresh):
+    page = fresh.go(CHAPTER)
+    for section in ("line-by-line", "traps"):
+        page.locator(f"#{section}").evaluate("box => box.scrollIntoView()")
+        marked = page.locator("#contents .sections [aria-current=true]")
+        expect(marked).to_have_attribute("href", f"#{section}")
+
+
+def test_the_start_page_leads_back_to_the_place_of_reading(fresh):
+    page = fresh.go(CHAPTER)
+    page.locator("#traps").evaluate("box => box.scrollIntoView()")
+    expect(page.locator("#contents .sections [aria-current=true]")).to_have_text(
+        "Traps"
+    )
+    fresh.go("index.html")
+    page.locator(".continue a").click()
+    expect(page).to_have_url(f"{fresh.address}/{CHAPTER}#traps")
+
+
+def test_tab_walks_a_page_in_few_steps(fresh):
+    page = fresh.go(CHAPTER)
+    page.wait_for_load_state("load")
+    stops = page.evaluate("""() => [...document.querySelectorAll(
+      "a[href], button, summary, input, [tabindex='0']")]
+      .filter(x => x.tabIndex >= 0 && x.checkVisibility()).length""")
+    assert stops < 180
+
+
+def test_ctrl_k_leads_to_the_search(fresh):
+    page = fresh.go(CHAPTER)
+    page.keyboard.press("Control+k")
+    page.keyboard.type("dual clip")
+    page.keyboard.press("Enter")
+    found = page.locator("#search-results li")
+    expect(found.first).to_be_visible()
+    excerpt = page.locator("#search-results .context").first
+    expect(excerpt).to_be_visible()
+    assert "\\" not in excerpt.inner_text()
+
+
+def test_the_page_for_wrong_addresses_leads_on(fresh):
+    page = fresh.go("404.html")
+    expect(page.locator("h1")).to_have_text("There is no such page")
+    page.get_by_role("link", name="the start page").click()
+    expect(page).to_have_url(f"{fresh.address}/index.html")
+
+
+# --- Room for code --------------------------------------------------------------------
+
+CUT = """() => [...document.querySelectorAll(".weave-code")]
+  .filter(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
+  .map(box => box.innerText.slice(0, 80))"""
+
+
+@in_browser(WOVEN)
+@pytest.mark.parametrize("width", [WIDE, 1280, 1100])
+def test_no_code_is_cut_in_two_columns(opened, width):
+    page = opened.set(width)
+    assert page.evaluate(CUT) == []
+
+
+# What stands in the margin and lies upon another thing there, or below the equation.
+CROWDED = """() => {
+  const boxes = [...document.querySelectorAll(".equation-ties")]
+    .map(box => [box, box.getBoundingClientRect()]);
+  const wide = [...document.querySelectorAll(".weave-row, .cell, table")]
+    .map(box => box.getBoundingClientRect());
+  const over = (a, b) => a.left < b.right && b.left < a.right
+    && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  return boxes.filter(([box, a], i) =>
+    boxes.some(([_, b], j) => i !== j && over(a, b)) || wide.some(b => over(a, b)))
+    .map(([box]) => box.innerText);
+}"""
+
+
+@in_browser(WOVEN)
+@pytest.mark.parametrize("width", [WIDE, 1100])
+def test_the_margin_is_not_crowded(opened, width):
+    page = opened.set(width)
+    assert page.evaluate(CROWDED) == []
+
+
+def test_prose_stays_beside_long_code(fresh):
+    page = fresh.go("chapters/ppo.html")
+    row = page.locator(".weave-row").filter(has=page.locator(".weave-code"))
+    heights = [box.bounding_box()["height"] for box in row.all()]  # type: ignore[index]
+    longest = row.nth(heights.index(max(heights)))
+    longest.evaluate("row => scrollBy(0, row.getBoundingClientRect().top + 40)")
+    prose = longest.locator(".weave-prose").bounding_box()
+    assert prose is not None
+    assert prose["y"] > 0
+
+
+# --- Links and what they lead to ------------------------------------------------------
+
+
+def test_a_link_to_a_folded_test_opens_it(fresh):
+    page = fresh.go(CHAPTER)
+    page.locator(".equation-ties a[href*='test-']").first.click()
+    target = page.locator(":target")
+    expect(target.locator("details")).to_have_attribute("open", "")
+    expect(target.locator("pre")).to_be_in_viewport()
+
+
+def test_a_link_to_an_equation_shows_it_below_the_bar(fresh):
+    page = fresh.go(CHAPTER)
+    link = page.locator("article .weave-prose a[href^='#equation-']").first
+    link.click()
+    target = page.locator(":target")
+    box, bar = target.bounding_box(), page.locator(".top").bounding_box()
+    assert box is not None
+    assert bar is not None
+    assert box["y"] > bar["y"] + bar["height"] + 30  # so that its sentence is seen
+    outline = target.evaluate("box => getComputedStyle(box).boxShadow")
+    assert outline != "none"
+
+
+@pytest.mark.parametrize("window", ["fresh", "from_disk"])
+@pytest.mark.parametrize(
+    "target", ["glossary.html#term-", "bibliography.html#", "#equation-"]
+)
+def test_what_a_link_leads_to_is_shown_beside_it(window, target, request):
+    page = request.getfixturevalue(window).go(CHAPTER)
+    link = page.locator(f"article a[href*='{target}']:not(.headerlink)").first
+    link.scroll_into_view_if_needed()
+    link.hover()
+    peek = page.locator("#peek")
+    expect(peek).to_be_visible()
+    assert len(peek.inner_text()) > 5
+    page.mouse.move(0, 0)
+    expect(peek).to_be_hidden()
+
+
+def test_the_glossary_leads_to_the_chapters():
+    [item] = soup("docs/glossary.html").select("#term-advantage")
+    definition = item.find_next("dd")
+    assert definition is not None
+    links = [str(link["href"]) for link in definition.select("a")]
+    assert links == ["../chapters/policy_gradient.html"] or any(
+        link.startswith("../chapters/") for link in links
+    )
+
+
+# --- Paper, and pages without a script ------------------------------------------------
+
+
+def test_a_dark_page_prints_light_and_open(fresh):
+    page = fresh.go(CHAPTER)
+    page.emulate_media(media="print", color_scheme="dark")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    style = (
+        "box => [getComputedStyle(box).color, getComputedStyle(box).backgroundColor]"
+    )
+    assert page.locator("body").evaluate(style)[1] == "rgb(255, 255, 255)"
+    for heading in page.locator("h1, h2").all():
+        assert heading.evaluate(style)[0] == "rgb(0, 0, 0)"
+    assert page.locator("article details:not([open])").count() == 0
+    expect(page.locator("#contents")).to_be_hidden()
+
+
+def test_a_page_without_scripts_has_its_colours_and_formulas(site, browser):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{site}/{CHAPTER}")
+    code = page.locator(".weave-code").first
+    expect(code).to_have_css("background-color", "rgb(246, 244, 238)")
+    expect(page.locator(".katex-html").first).to_be_visible()
+    page.set_viewport_size({"width": NARROW, "height": 844})
+    page.get_by_role("button", name="Contents").click()
+    expect(page.locator("#contents")).to_be_visible()
+    context.close()
+
+
+def test_the_scheme_is_chosen_and_kept(fresh):
+    page = fresh.go(CHAPTER)
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.get_by_role("button", name="Light or dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    fresh.go("index.html")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+# --- Weight ---------------------------------------------------------------------------
+
+
+def test_a_chapter_is_light(site, browser):
+    visit: Visit = visit_in(browser, site)
+    sizes: list[int] = []
+    visit.page.on("response", lambda answer: sizes.append(len(answer.body())))
+    visit.go(CHAPTER)
+    visit.page.wait_for_load_state("networkidle")
+    assert sum(sizes) < 1_500_000
+    shift = visit.page.evaluate("""() => new Promise(done =>
+      new PerformanceObserver(list => done(list.getEntries().map(x => x.value)
+        .reduce((a, b) => a + b, 0))).observe({type: "layout-shift", buffered: true})
+      || setTimeout(done, 500, 0))""")
+    assert shift < 0.05
+    visit.page.context.close()
+
+
+def test_descriptions_say_what_a_chapter_answers():
+    for name in CHAPTERS:
+        [description] = soup(name).select("meta[name=description]")
+        assert str(description["content"]).strip()
