@@ -218,23 +218,28 @@ for name, kind in stored_runs("rainbow_mountaincar").items():
 
 # %% [markdown]
 # **Notice** that it takes both. A noise that lasts gets to the flag now and then, but with one step
-# in a target the news of it hardly travels back, and the last policies never get there. With ten
-# steps and a noise that lasts, all five runs learn the way. CleanRL publishes
+# in a target the news of it hardly travels back, and seven of the eight last policies never get
+# there. With ten steps and a noise that lasts, all eight runs learn the way. They end at −134 on
+# average, and the interval of the paired differences from each other kind lies above 35. The first
+# five of these runs end within 3 of each other, the next three do not: five seeds would have shown
+# a smaller spread than there is. CleanRL publishes
 # [−195 for DQN](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/docs/rl-algorithms/dqn.md#L214)
 # and
 # [−166 for C51](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/docs/rl-algorithms/c51.md#L181)
-# after 500,000 steps, means of the returns in training with random actions. Five seeds are few, but
-# these five and the runs of the other kinds do not overlap.
+# after 500,000 steps, means of the returns in training with random actions.
 
 # %% tags=["claims"]
 kinds = stored_runs("rainbow_mountaincar")
 both = kinds.pop("n = 10, noisy for 20 steps").final
-assert len(both) == 5
-assert both.min() > -130, "all five runs"
-assert both.min() > max(kind.final.max() for kind in kinds.values()), "no overlap"
-assert all(np.median(kind.final) == -200 for kind in kinds.values())
-assert (kinds["noisy for 20 steps"].final == -200).all(), "never get there"
-assert kinds["noisy for 20 steps"].area.max() > -199, "now and then"
+assert len(both) == 8
+assert both.min() > -170, "all eight runs learn the way"
+assert round(both.mean()) == -134
+assert np.ptp(both[:5]) < 3 < 20 < np.ptp(both[5:]), "the first five are alike"
+for kind in kinds.values():
+    assert paired_difference(both, kind.final).low > 35, "above 35"
+    assert np.median(kind.final) == -200
+assert (kinds["noisy for 20 steps"].final == -200).sum() == 7, "seven never get there"
+assert (kinds["noisy for 20 steps"].area > -199).sum() > 4, "now and then"
 
 # %% [markdown]
 # ## Summary
