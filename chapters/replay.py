@@ -622,15 +622,12 @@ class SumTree:
 # as `make bench` measured it ({doc}`/docs/results` has the table, with two other forms).
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two logarithmic axes. The time of a cumulative sum rises from about 40 to several thousand microseconds between a thousand and a million entries; that of a tree of pairs rises slowly from about 100 to 400; that of SumTree stays near 60"}}
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from literate_rl.workshop.runs import read_rows
+from literate_rl.workshop.runs import read_rows, results_folder
 
-above = (Path.cwd(), *Path.cwd().parents)
-folders = (place / "benchmarks" / "results" for place in above)
-rows = read_rows(next(filter(Path.is_dir, folders), Path.cwd()) / "replay.csv")
+rows = read_rows(results_folder() / "replay.csv")
 times = {}
 for row in rows:
     if row["case"].startswith("B = 64, "):

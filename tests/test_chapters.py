@@ -27,8 +27,10 @@ FOUNDATIONS = {
     "workshop.nests",
     "workshop.pictures",
     "workshop.probes",
+    "workshop.rules",
     "workshop.runs",
     "workshop.signatures",
+    "workshop.states",
     "workshop.episodes",
     "workshop.worlds",
 }

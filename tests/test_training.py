@@ -10,12 +10,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.contracts import (
+from literate_rl.contract_models import (
     CategoricalActor,
     CategoricalQNetwork,
-    ContractError,
     StateValue,
 )
+from literate_rl.contracts import ContractError
 from literate_rl.evaluation import evaluate
 from literate_rl.workshop.runs import load
 from literate_rl.workshop.training import ALGORITHMS, Agent, make_qnet_policy, train

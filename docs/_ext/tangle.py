@@ -113,6 +113,7 @@ NOT_AT_THE_TOP = {
     "workshop.cli",
     "workshop.pictures",
     "workshop.probes",
+    "workshop.rules",
     "workshop.signatures",
 }
 
