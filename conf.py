@@ -28,7 +28,6 @@ extensions = [
     "sphinx.ext.linkcode",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
-    "sphinx_design",
     "sphinx_reredirects",
     "sphinxcontrib.bibtex",
     "reader",
