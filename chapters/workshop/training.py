@@ -210,15 +210,19 @@ def make_ppo(env: str, config: PPOConfig, **models: Any) -> PPO:
     return PPO(policy, envs, config, fast_act(policy))
 
 
+def pictures_or_vectors(env: str, envs: SyncVectorEnv) -> spaces.Space[Any]:
+    """Return the space of images as it is, and any other space as one of vectors."""
+    space = spaces_of(env)[0]
+    pictures = len(space.shape or ()) == 3
+    return space if pictures else envs.single_observation_space
+
+
 def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
     """Build PPG; its policy has two values."""
     envs = environments(env, config.seed, config.num_envs)
-    space = spaces_of(env)[0]
-    # Images stay images; all other observations become vectors.
-    pictures = len(space.shape or ()) == 3
     with legible_refusal():
         policy = make_phasic_policy(
-            space if pictures else envs.single_observation_space,
+            pictures_or_vectors(env, envs),
             envs.single_action_space,
             config.share_encoder,
             config.detach,
@@ -281,7 +285,7 @@ def make_rainbow(env: str, config: RainbowConfig, **models: Any) -> DQN:
             policy = make_qnet_policy(*spaces_of(env), **models, support=support)
         else:
             policy = make_rainbow_policy(
-                envs.single_observation_space,
+                pictures_or_vectors(env, envs),
                 envs.single_action_space,
                 **{name: getattr(config, name) for name in size + parts},
             )
