@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WRITTEN := chapters docs tests benchmarks conf.py src/literate_rl/__main__.py
 .DEFAULT_GOAL := help
-.PHONY: help html serve sync format check test chapter notebooks lab bench learn clean
+.PHONY: help html serve sync format check test chapter notebooks lab edit bench learn films dist clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,9 +22,10 @@ $(READY): pyproject.toml constraints.txt
 sync: $(READY)  ## Make the notebooks and the modules from the chapters
 	@$(BIN)/python docs/_ext/tangle.py
 
-html: sync  ## Execute the chapters and build the website
+html: sync  ## Execute the chapters and build the website; ADDRESS=https://… where it will be
 	@mkdir -p build
-	$(BIN)/python -m sphinx -n -W --keep-going -T . build/html
+	$(BIN)/python -m sphinx -n -W --keep-going -T $(if $(ADDRESS),-D html_baseurl=$(ADDRESS:/=)/) \
+	  . build/html
 	@echo "Open $(CURDIR)/build/html/index.html"
 
 serve: html  ## Build the website and serve it on http://localhost:8000
@@ -50,7 +51,11 @@ chapter: $(READY)  ## Begin a new chapter: make chapter NAME=bandits
 notebooks: sync  ## Execute the notebooks, with a progress bar
 	$(BIN)/python docs/_ext/notebooks.py
 
-lab: sync  ## Open the notebooks in JupyterLab; chapter and notebook are saved together
+lab: sync  ## Copy the notebooks to notebooks/ and open them in JupyterLab
+	@$(BIN)/python docs/_ext/reader.py
+	$(BIN)/jupyter lab notebooks
+
+edit: sync  ## Edit the chapters in JupyterLab; chapter and notebook are saved together
 	$(BIN)/jupyter lab chapters/notebooks
 
 bench: $(READY)  ## Measure speed beside the peers; store the data for the results page
@@ -67,6 +72,14 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.impala_learning
 	$(BIN)/python -m benchmarks.dqn_learning
 	$(BIN)/python -m benchmarks.rainbow_learning
+
+films: $(READY)  ## Film the agents before and after training; a stopped run goes on
+	$(BIN)/python -m benchmarks.films
+
+dist: $(READY)  ## Build the package into dist; TAG=v1.2.3 must fit its version
+	@$(BIN)/python docs/_ext/release.py $(TAG)
+	rm -rf dist
+	$(BIN)/python -m build .
 
 clean:  ## Remove what was built; the environment stays
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis

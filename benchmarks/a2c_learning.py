@@ -30,10 +30,11 @@ from literate_rl.a2c import (
     make_contract_policy,
 )
 from literate_rl.agents import make_envs
-from literate_rl.contracts import CategoricalActor, StateValue
+from literate_rl.contract_models import CategoricalActor, StateValue
 from literate_rl.impala import IMPALA, impala_settings
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.processes import transport_named
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import flat_env
 
@@ -59,7 +60,7 @@ def build(config: A2CConfig) -> A2C:
 
 def with_workers(config: A3CConfig) -> A3C:
     """Build the agent whose workers send gradients."""
-    return A3C(*parts(config), config)
+    return A3C(*parts(config), config, transport_named(config.transport))
 
 
 def workers(**changes: Any) -> Experiment:

@@ -27,12 +27,12 @@ from literate_rl.actors import (
     ActorsConfig,
     Census,
     InProcess,
-    SharedMemory,
     Slot,
     Weights,
     fill,
 )
 from literate_rl.policies import make_policy
+from literate_rl.processes import SharedMemory
 
 ROUNDS = 11
 ENV = "CartPole-v1"
@@ -79,7 +79,7 @@ class Queues:
     def __init__(self, form: Any, *others: Any) -> None:
         make_actor, layout, seed, actors, slots = others
         context = torch.multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["literate_rl.actors"])
+        context.set_forkserver_preload(["literate_rl.processes"])
         self.census, recipe = Census(actors, seed), pickle.dumps(make_actor)
         memory = [context.RawArray("B", slots * layout.itemsize) for _ in range(actors)]
         self.slots = [np.frombuffer(part, layout) for part in memory]

@@ -1,7 +1,7 @@
 """Training runs of DQN: how well it learns, and what each of its parts does.
 
 ``python -m benchmarks.dqn_learning [NAME …]`` works as ``benchmarks.learning`` does.
-The settings of CartPole come from a study of some ten others, on seeds above 100; see
+How the settings of CartPole were found, on seeds above 100, is told in
 ``docs/results.md``.
 """
 
@@ -44,7 +44,7 @@ def experiment(
 
 EXPERIMENTS = {
     "dqn_cartpole": experiment({"DQN": {}}, seeds=10, goal=475),
-    "dqn_switches": experiment(SWITCHES, seeds=2),
+    "dqn_switches": experiment(SWITCHES, seeds=5),
 }
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from literate_rl.impala import (
     impala_settings,
 )
 from literate_rl.policies import make_policy
+from literate_rl.processes import transport_named
 from literate_rl.workshop.runs import flat_env
 
 UPDATES = (1, 4, 8)
@@ -96,7 +97,8 @@ def behind(updates: int = 1, lag: int = 0) -> Experiment:
 
 def with_actors(config: ActorsConfig, env: str) -> ActorLearner:
     """Build the agent with actors."""
-    return ActorLearner(*parts(config, env), config)
+    transport = transport_named(config.transport)
+    return ActorLearner(*parts(config, env), config, transport)
 
 
 def two_actors(env: str) -> Experiment:
@@ -128,7 +130,8 @@ def build_slow(config: ActorsConfig) -> IMPALA | ActorLearner:
     policy = make_policy(envs.single_observation_space, envs.single_action_space)
     if config.actors is None:
         return IMPALA(policy, envs, config)
-    return ActorLearner(policy, build_envs, config)
+    transport = transport_named(config.transport)
+    return ActorLearner(policy, build_envs, config, transport)
 
 
 def waiting() -> Experiment:

@@ -49,7 +49,7 @@ from literate_rl.actors import (
 )
 from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
-from literate_rl.contracts import ByName, state_spec
+from literate_rl.workshop.states import ByName, state_spec
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.runs import env_seed
@@ -802,9 +802,9 @@ assert sizes["gradient"] > 10 * sizes["unroll"], "much larger"
 #
 # The learner copies the gradient, because the slot goes back to the worker, and takes the step.
 # It counts the environment steps behind the gradients that have arrived. This count decides when
-# the run ends, how large the learning rate is and when to save. If a worker is killed, its
-# half-finished gradient never arrives and is not counted. The worker that replaces it gets the
-# same slots.
+# the run ends, how large the learning rate is and when to save. If a worker is killed
+# ({doc}`processes`), its half-finished gradient never arrives and is not counted. The worker that
+# replaces it gets the same slots.
 
 
 # %% tags=["export"]
@@ -818,7 +818,7 @@ class A3C(RemoteLearner):
         make_envs: Function that makes the vector environment of one worker, with
             ``config.num_envs`` copies.
         config: The settings.
-        transport: Makes the transport, or None for the one that the settings name.
+        transport: Makes the transport, or None for ``InProcess``.
     """
 
     @checked
@@ -1143,9 +1143,9 @@ last = np.nanmean([row["charts/episodic_return"] for row in rows[-3:]])
 assert last > 1.5 * first, "it learns"
 
 # %% [markdown]
-# Next, all four families train the same actor, `CategoricalActor` of {doc}`contracts`, and the
-# same critic, for 60,000 steps with each family's own settings. There is one seed each: this is a
-# demonstration, not a comparison. All four learn something. A2C ends at 84 and A3C, with the same
+# Next, all four families train the same actor, `CategoricalActor` of {doc}`contract_models`, and
+# the same critic, for 60,000 steps with each family's own settings. There is one seed each: this
+# is a demonstration, not a comparison. All four learn something. A2C ends at 84 and A3C, with the same
 # settings, near 500, which shows how little a single seed says. (The models have ReLU layers with
 # PyTorch's default initialisation, and A2C's settings were chosen with the networks of
 # {doc}`policies`.)

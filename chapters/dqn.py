@@ -238,7 +238,8 @@ assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 # $$ (epsilon-noise)
 #
 # Without noise the policy is greedy, like every policy of this book. So evaluation, video and
-# actors work as they are. There is one coin for each environment and each step.
+# actors work as they are. There is one coin for each environment and each step: with a single
+# coin for all, they would act at random together or not at all ({doc}`/docs/errata`).
 
 
 # %% tags=["export"]
@@ -295,6 +296,75 @@ class EpsilonGreedy:
         """Return the actions as vector environments take them."""
         names: NDArray[np.int64] = action.numpy() + self.start
         return names
+
+
+# %% [markdown]
+# How far does this get an agent that knows nothing yet? Think of a corridor of states 0 to 10. The
+# agent starts at 0 and believes that left is best; at 0 a step to the left stays. What pays is at
+# the other end. The bars show how likely it is to have reached a state by the end of an episode.
+
+# %% tags=["hide-input"]
+last_state = 10
+
+
+def moves(right):
+    """Return the probabilities of moving from state to state, the last one stays."""
+    matrix = np.diag([right] * last_state, 1) + np.diag([1 - right] * last_state, -1)
+    matrix[0, 0], matrix[last_state] = 1 - right, np.eye(last_state + 1)[last_state]
+    return matrix
+
+
+def reached(epsilon, horizon):
+    """Return how likely each state is reached if half of the random steps go right."""
+    found = [1.0]
+    for state in range(1, last_state + 1):
+        walk = moves(epsilon / 2)
+        walk[state] = np.eye(last_state + 1)[state]  # who has been there stays there
+        found.append(np.linalg.matrix_power(walk, horizon)[0, state])
+    return found
+
+
+def steps_needed(epsilon):
+    """Return the mean steps to the end of an agent that believes right is best."""
+    inner = moves(1 - epsilon / 2)[:last_state, :last_state]
+    return np.linalg.solve(np.eye(last_state) - inner, np.ones(last_state))[0]
+
+
+def corridor(epsilon, horizon):
+    picture = plot(
+        "How far random actions get",
+        "A bar for each state: how likely it is to be reached. The bars fall steeply.",
+        Axis("state", -0.6, 10.6, ticks=(0, 5, 10)),
+        Axis("reached with probability", 0, 1, ticks=(0, 0.5, 1)),
+        Mark(
+            "bars", list(range(11)), np.clip(reached(epsilon, horizon), 0, 1), "accent"
+        ),
+        width=440,
+    )
+    return [picture], (
+        f"{epsilon:.0%} of the actions are random, {epsilon / 2:.1%} go right.\n"
+        f"An agent that knows the way needs {steps_needed(epsilon):.1f} steps to the end."
+    )
+
+
+knobs = {
+    "ε": [0.0, 0.05, 0.1, 0.3, 0.5, 1.0],
+    "steps of an episode": [10, 50, 200, 1000],
+}
+dial("ε and the horizon", corridor, knobs, start=(0.1, 200))
+
+# %% [markdown]
+# **Notice** how steeply the bars fall. With $\varepsilon = 0.1$ even 1,000 steps hardly ever lead
+# beyond state 3, because each further state takes one more lucky step. With $\varepsilon = 1$ an
+# episode of 200 steps gets to the end more often than not. But an agent that knows the way would
+# then need 110 steps on average, and 11 with $\varepsilon = 0.1$. So agents begin with a large
+# $\varepsilon$ and make it smaller.
+
+# %% tags=["claims"]
+assert reached(0.1, 1000)[4] < 0.02, "hardly ever beyond state 3"
+assert reached(0.1, 1000)[3] > 0.1
+assert reached(1.0, 200)[10] > 0.5, "more often than not"
+assert [round(steps_needed(e)) for e in (0.0, 0.1, 1.0)] == [10, 11, 110]
 
 
 # %% [markdown]
@@ -971,54 +1041,6 @@ def dqn_settings(env: str) -> DQNConfig:
 
 
 # %% [markdown]
-# ## One switch at a time
-#
-# Here each part in turn is taken away from the agent above, with everything else as it was. There
-# are only two seeds for each, so every run is drawn, without an interval.
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 50,000 steps, each with the mean of ten whole agents in the back and the single runs of an agent without one part"}}
-switches = stored_runs("dqn_switches")
-fig, axes = plt.subplots(2, 3, figsize=(7, 3.8), sharex=True, sharey=True)
-for axis, (name, these) in zip(axes.flat, switches.items(), strict=False):
-    axis.plot(steps, runs.curves.mean(0), color="C1", alpha=0.45, linewidth=2)
-    axis.plot(these.steps / 1000, these.curves.T, color="C0", linewidth=0.9)
-    axis.set_title(name, fontsize=9)
-for axis in axes[:, 0]:
-    axis.set_ylabel("return", fontsize=8)
-for axis in (*axes[1, :2], axes[0, 2]):
-    axis.set_xlabel("thousand steps", fontsize=8)
-axes[0, 2].xaxis.set_tick_params(labelbottom=True)
-axes[1, 2].axis("off")
-lines = axes[0, 0].get_lines()[:2]
-axes[1, 2].legend(lines, ["as it is, mean of ten", "without, single runs"], fontsize=8)
-fig.tight_layout()
-for name, these in {"as it is": runs, **switches}.items():
-    finals = " ".join(f"{x:4.0f}" for x in np.sort(these.final))
-    print(f"{name:20s} last policy, greedy: {finals}")
-
-# %% [markdown]
-# **Notice** what two seeds can show and what they cannot. With one step rather than twenty the
-# agent learns far more slowly: the news of a fall has to travel back step by step, and at each
-# step it waits for the target network. For these two runs three steps are enough.
-#
-# Without a target network one run settles near 230, and the other swings until the end.
-#
-# Without double Q-learning or dueling there is no visible harm. With two actions a maximum
-# overestimates little, and {cite:t}`wang2016` found that dueling gains most where there are many
-# actions. None of this is a proof, but it says where to look first.
-
-# %% tags=["claims"]
-late = {name: these.curves[:, -10:].mean(1) for name, these in switches.items()}
-area = {name: these.area for name, these in switches.items()}
-assert all(len(these.final) == 2 for these in switches.values()), "two seeds"
-assert area["one step, n = 1"].max() < 280, "slower by far"
-assert area["three steps, n = 3"].min() > 380
-assert all(switches[name].final.min() == 500 for name in ("not double", "not dueling"))
-assert switches["three steps, n = 3"].final.min() == 500
-assert 190 < late["no target network"].min() < 250, "one settles near 230"
-assert switches["no target network"].curves[0, -5:].min() < 400, "the other swings"
-
-# %% [markdown]
 # ## Traps
 #
 # ### Trap: the unit of an interval
@@ -1046,44 +1068,6 @@ print("asked for 10000, four environments, after 0, 1, 2, 3 loads:", *after_load
 # %% tags=["claims"]
 assert both == [5010, 10_020, 15_030], "every 5010"
 assert after_loads == [2500, 625, 156, 39], "each load divides again"
-
-# %% [markdown]
-# ### Trap: one coin for all environments
-#
-# Stable-Baselines3 tosses
-# [one coin](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/dqn/dqn.py#L250)
-# for all environments of a step. The share of random actions is the same, but they all come at
-# once.
-
-# %%
-eight, chance = EpsilonGreedy(8), 0.05
-eight.epsilon = chance
-noise = eight.noise(20_000, 8, torch.Generator().manual_seed(0))
-own_coins = noise.isinf().any(-1)
-one_coin = own_coins[:, :1].expand(-1, 8)
-kinds_of_coin = {"a coin for each": own_coins, "one coin for all": one_coin}
-for name, coins in kinds_of_coin.items():
-    number = coins.sum(1)
-    print(
-        f"{name:17s} random actions {coins.float().mean():.3f}, steps without any "
-        f"{(number == 0).float().mean():.2f}, steps with eight "
-        f"{(number == 8).float().mean():.2f}"
-    )
-
-# %% [markdown]
-# With one coin, 95 % of the steps explore nothing at all, and in the others all eight
-# environments act at random together. With a coin for each, a third of the steps explore somewhere.
-
-# %% tags=["claims"]
-none = {
-    name: (coins.sum(1) == 0).double().mean().item()
-    for name, coins in kinds_of_coin.items()
-}
-assert abs(none["one coin for all"] - 0.95) < 0.01
-assert abs(none["a coin for each"] - 0.95**8) < 0.01, "two thirds explore nothing"
-assert all(
-    abs(coins.double().mean() - chance) < 0.005 for coins in kinds_of_coin.values()
-)
 
 # %% [markdown]
 # ### Trap: the mean over the wrong dimension

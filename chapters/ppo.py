@@ -792,6 +792,8 @@ fig.tight_layout()
 # - The **explained variance** says how much of its targets the critic foresees: 1 is all, 0 is
 #   no more than the mean. If it stays near zero or below, look at the critic first: at its
 #   learning rate, and at the size of the rewards.
+#
+# If one of them looks odd, {doc}`debugging` has its likely cause and a check.
 
 # %% tags=["claims"]
 quarter = len(steps) // 4

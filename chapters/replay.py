@@ -220,6 +220,7 @@ assert all((np.diff(place) <= 0).all() for place in first.values()), "it creeps 
 # Three things are easy to get wrong here. The power of $\gamma$ is $m$, the number of steps that
 # are really there. A truncated window keeps the value at its end. And the state at the end is the
 # true successor $s'$. A step has to store it, because the next row may belong to another episode.
+# (Storing it once halves the memory; {doc}`/docs/errata` says what that costs at a time limit.)
 #
 # Below is a ring of ten rows. The head has wrapped around, so the oldest step, 4, comes right
 # after the newest, 13.
@@ -621,15 +622,12 @@ class SumTree:
 # as `make bench` measured it ({doc}`/docs/results` has the table, with two other forms).
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two logarithmic axes. The time of a cumulative sum rises from about 40 to several thousand microseconds between a thousand and a million entries; that of a tree of pairs rises slowly from about 100 to 400; that of SumTree stays near 60"}}
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from literate_rl.workshop.runs import read_rows
+from literate_rl.workshop.runs import read_rows, results_folder
 
-above = (Path.cwd(), *Path.cwd().parents)
-folders = (place / "benchmarks" / "results" for place in above)
-rows = read_rows(next(filter(Path.is_dir, folders), Path.cwd()) / "replay.csv")
+rows = read_rows(results_folder() / "replay.csv")
 times = {}
 for row in rows:
     if row["case"].startswith("B = 64, "):
@@ -999,41 +997,6 @@ _, last, _ = ours.window(np.arange(12), 3, 0.9)
 assert list(last) == [2, 3, 4, 5, 5, 5, 8, 9, 10, 11, 11, 11], "none of it here"
 
 # %% [markdown]
-# ### Trap: the next observation is in the next row
-#
-# The observation of a step is the next observation of the step before it. So why store both?
-# Storing one halves the memory, and Stable-Baselines3 offers
-# [that](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L311-L312).
-# Take CartPole with a limit of 20 steps, and compare the two.
-
-# %%
-import gymnasium as gym
-
-from literate_rl.agents import Collector, make_envs
-
-limited = make_envs(lambda: gym.make("CartPole-v1", max_episode_steps=20), 4)
-collector = Collector(limited)
-collector.reset(seed=0)
-generator = torch.Generator().manual_seed(0)
-played = collector.collect(lambda obs: torch.randint(2, (4,), generator=generator), 200)
-wrong = (played.obs[1:] != played.next_obs[:-1]).any(-1)
-cut_off = (played.truncated & ~played.terminated)[:-1]
-print(f"of {wrong.numel()} next rows {wrong.sum()} hold another state;")
-print(f"at {(wrong & cut_off).sum()} of these the target asks for its value")
-
-# %% [markdown]
-# At a termination no harm is done, because the target uses no value. At a truncation the value of
-# a fresh start is taken for the future of the old episode. Stable-Baselines3 does not allow the
-# option together with its own treatment of time limits. Where the caller treats them, as in
-# CleanRL's
-# [DQN for Atari](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/dqn_atari.py#L174-L211),
-# the true successor is passed to the buffer and lost there.
-
-# %% tags=["claims"]
-assert (wrong & cut_off).sum() > 0, "a value is asked for"
-assert torch.equal(wrong, (played.terminated | played.truncated)[:-1])
-
-# %% [markdown]
 # ### Trap: weights that reach the wrong steps
 #
 # A loss of shape `(N,)` times weights of shape `(N, 1)` is a table of shape `(N, N)`: every
@@ -1091,8 +1054,8 @@ from literate_rl.agents import best_device
 
 device = best_device()
 buffer = ReplayBuffer(800)
-buffer.push(played)
-batch = buffer.sample(256, generator, num_steps=3).to(device)
+buffer.push(cliff(0))
+batch = buffer.sample(256, torch.Generator().manual_seed(0), num_steps=3).to(device)
 print(
     f"{len(batch.reward)} windows on {batch.obs.device.type}, from {len(buffer)} steps"
 )

@@ -21,7 +21,8 @@ from fuzz import assert_held
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
-from test_actors import cartpoles, gone, pids, wave
+from test_actors import cartpoles
+from test_processes import gone, pids, wave
 from torch import Tensor, nn
 from worlds import counting, deadly
 
@@ -40,7 +41,7 @@ from literate_rl.a2c import (
     gradient_layout,
     make_contract_policy,
 )
-from literate_rl.actors import InProcess, SharedMemory, weights_of
+from literate_rl.actors import InProcess, weights_of
 from literate_rl.agents import Collector, Rollout, make_envs
 from literate_rl.contracts import check_model
 from literate_rl.evaluation import evaluate
@@ -48,6 +49,7 @@ from literate_rl.impala import IMPALA, IMPALAConfig
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig
 from literate_rl.ppo_error import policy_error_from_log_prob
+from literate_rl.processes import SharedMemory, transport_named
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import Run, fit, flat_env
 
@@ -71,7 +73,8 @@ def make_a2c(env: str = "CartPole-v1", **changes: Any) -> A2C:
 def make_a3c(env: str = "CartPole-v1", **changes: Any) -> A3C:
     config = replace(SMALL, **changes)
     build = partial(make_envs, partial(flat_env, env), config.num_envs)
-    return A3C(policy_for(build()), build, config)
+    transport = transport_named(config.transport)
+    return A3C(policy_for(build()), build, config, transport)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -436,7 +439,7 @@ def test_a_worker_that_is_stopped_or_hangs_holds_up_nobody() -> None:
 def test_an_error_in_a_worker_ends_the_run_with_its_words() -> None:
     config = replace(SMALL, num_envs=2, actors=1, transport="shared")
     build = partial(counting, fails_at=12)
-    with A3C(policy_for(counting()), build, config) as learner:
+    with A3C(policy_for(counting()), build, config, SharedMemory) as learner:
         with pytest.raises(ChildProcessError, match="actor 0 failed") as raised:
             fit(learner, progress=False)
         assert "the pole is made of glass" in str(raised.value)
@@ -445,7 +448,8 @@ def test_an_error_in_a_worker_ends_the_run_with_its_words() -> None:
 
 def test_a_worker_that_always_dies_is_given_up() -> None:
     config = replace(SMALL, num_envs=1, actors=1, transport="shared")
-    learner = A3C(policy_for(counting()), partial(counting, 1), config)
+    build = partial(counting, 1)
+    learner = A3C(policy_for(counting()), build, config, SharedMemory)
     make = partial(GradientWorker, deadly, learner.policy, config)
     learner.make_actor = make
     with pytest.raises(ChildProcessError, match=r"died 3 times .* exit code -9"):
@@ -845,7 +849,7 @@ def test_parameters_that_play_no_role_stay_as_they_are() -> None:
 
 
 def test_a_contract_actor_works_in_processes_of_its_own() -> None:
-    from literate_rl.contracts import CategoricalActor, StateValue
+    from literate_rl.contract_models import CategoricalActor, StateValue
 
     envs = cartpoles()
     torch.manual_seed(0)
@@ -856,7 +860,8 @@ def test_a_contract_actor_works_in_processes_of_its_own() -> None:
     results = []
     for transport in ("in_process", "shared"):
         config = replace(SMALL, actors=1, slots=1, transport=transport, total_steps=90)
-        with A3C(copy.deepcopy(policy), cartpoles, config) as learner:
+        named = transport_named(transport)
+        with A3C(copy.deepcopy(policy), cartpoles, config, named) as learner:
             fit(learner, progress=False)
         results.append(learner.policy)
     assert same(*results)

@@ -28,8 +28,10 @@ FOUNDATIONS = {
     "workshop.pictures",
     "workshop.playground",
     "workshop.probes",
+    "workshop.rules",
     "workshop.runs",
     "workshop.signatures",
+    "workshop.states",
     "workshop.episodes",
     "workshop.worlds",
 }

@@ -683,7 +683,7 @@ def test_a_network_of_ones_own_trains_and_resumes(mine, capsys):
 
 
 ACTOR = """
-from literate_rl.contracts import CategoricalActor, StateValue
+from literate_rl.contract_models import CategoricalActor, StateValue
 
 class Drawing(CategoricalActor):
     mode = property()  # no method, as in a class that has none

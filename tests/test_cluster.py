@@ -16,15 +16,18 @@ pytest.importorskip("ray")
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
 import ray
+import torch
 import worlds
 from ray.cluster_utils import Cluster
-from test_actors import Witness, policy_for
+from test_actors import policy_for
+from test_processes import Witness
 from worlds import counting
 
-from literate_rl.actors import Actor, slot_layout
+from literate_rl.a2c import A3C, A3CConfig
+from literate_rl.actors import Actor, InProcess, slot_layout
 from literate_rl.workshop.cli import main
 from literate_rl.workshop.cluster import RayActors
-from literate_rl.workshop.runs import load_checkpoint
+from literate_rl.workshop.runs import fit, load_checkpoint
 
 # Ray's processes do not find the tests' own modules.
 ray.cloudpickle.register_pickle_by_value(worlds)
@@ -93,6 +96,21 @@ def test_an_error_in_an_actor_ends_the_run_with_its_words(connected) -> None:
     with pytest.raises(ChildProcessError, match="the pole is made of glass"):
         witness.take()
     transport.close()
+
+
+def test_gradients_come_from_a_cluster_as_they_come_in_turns(connected) -> None:
+    """One worker with the same seeds leads A3C to the same parameters anywhere."""
+    config = A3CConfig(num_envs=2, num_steps=5, total_steps=100, actors=1)
+    trained = []
+    for transport in (InProcess, RayActors):
+        with A3C(policy_for(counting()), counting, config, transport) as learner:
+            history = fit(learner, progress=False)
+        assert [row["step"] for row in history] == list(range(10, 101, 10))
+        assert {row["charts/lag"] for row in history} == {0}
+        trained.append(learner.policy.state_dict())
+    torch.testing.assert_close(*trained)
+    start = policy_for(counting()).state_dict()
+    assert not all(torch.equal(start[name], x) for name, x in trained[0].items())
 
 
 def test_the_command_joins_a_cluster_and_leaves_it_running(

@@ -15,35 +15,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
-from torch.distributions import Categorical, Normal, TanhTransform
-from torch.distributions.transformed_distribution import TransformedDistribution
+from torch.distributions import Categorical, Normal
+from worlds import Tower
 
 from literate_rl import contracts
-from literate_rl.contracts import (
-    CONTRACTS,
+from literate_rl.contract_models import (
     ActionValue,
-    ByName,
     CategoricalActor,
     CategoricalQNetwork,
-    ContractError,
     DeterministicActor,
-    DuelingQNetwork,
     ProbabilityActor,
     QNetwork,
-    Role,
     SquashedGaussianActor,
-    StateSpec,
     StateValue,
-    check_model,
-    squashed_log_prob,
-    state_spec,
 )
+from literate_rl.contracts import CONTRACTS, ContractError, Role, check_model
 from literate_rl.workshop.runs import flat_env
 
 SEED_FAMILIES = "DQN DQNPer DQNApex RAINBOW DDPG DDPGPer DDPGApex HDDPG TD3 A2C PPO A3C"
@@ -156,7 +147,7 @@ def breakers_of_all(
     return {
         "copies": lambda: uncopied(make()),
         "takes_states": lambda: misnamed(make().good),
-        "runs": lambda: make(refuse_one_row),
+        "runs_on_batches": lambda: make(refuse_one_row),
         "results": lambda: make(lambda results, **_: {"first": results}),
         name: lambda: make(at(index, lambda x: x.unsqueeze(1))),
         "numbers": lambda: make(at(index, lambda x: x * math.nan)),
@@ -637,30 +628,6 @@ def test_a_lone_state_takes_the_name_of_the_models_argument() -> None:
     check_model("DQN", qnet=Picture(), env="CartPole-v1")
 
 
-class Tower(gym.Env[dict[str, Any], Any]):
-    """Two states, one of them a picture of bytes; discrete actions or a box."""
-
-    def __init__(self, action_space: spaces.Space[Any] = DISCRETE) -> None:
-        self.observation_space = spaces.Dict(
-            {
-                "picture": spaces.Box(0, 255, (3, 6, 6), np.uint8),
-                "speed": spaces.Box(-np.inf, np.inf, (2,)),
-            }
-        )
-        self.action_space = copy.deepcopy(action_space)
-
-    def look(self) -> dict[str, Any]:
-        picture = self.np_random.integers(0, 256, (3, 6, 6), np.uint8)
-        return {"picture": picture, "speed": np.float32(self.np_random.normal(size=2))}
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return self.look(), {}
-
-    def step(self, action: Any) -> Any:
-        return self.look(), 0.0, bool(self.np_random.random() < 0.2), False, {}
-
-
 class Seeing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -899,119 +866,7 @@ def test_an_actor_that_never_draws_is_found() -> None:
     assert broken_by("A2C", actor=sure) == [], "a sure policy is no greedy one"
 
 
-# --- States by name -------------------------------------------------------------------
-
-
-def test_state_spec_reads_names_shapes_and_dtypes() -> None:
-    spec = state_spec(Tower().observation_space)
-    assert spec == StateSpec(
-        ("picture", "speed"), ((3, 6, 6), (2,)), (torch.uint8, None)
-    )
-    assert state_spec(spaces.Box(-1, 1, (4,))) == StateSpec(
-        ("state",), ((4,),), (None,)
-    )
-    both = spaces.Tuple((spaces.Discrete(5), spaces.Box(-1, 1, ())))
-    assert state_spec(both) == StateSpec(
-        ("state_0", "state_1"), ((5,), (1,)), (None, None)
-    )
-    with pytest.raises(ValueError, match="for an argument, got 'my state'"):
-        state_spec(spaces.Dict({"my state": spaces.Discrete(2)}))
-
-
-@pytest.mark.parametrize("lead", [(), (7,), (5, 2), (1, 1)])
-def test_split_undoes_flattening(lead: tuple[int, ...]) -> None:
-    space = Tower().observation_space
-    space.seed(0)
-    drawn = [space.sample() for _ in range(max(1, math.prod(lead)))]
-    flat = np.stack([spaces.flatten(space, x) for x in drawn])
-    obs = torch.as_tensor(flat).float().reshape(*lead, -1)
-    states = state_spec(space).split(obs)
-    for name, state in states.items():
-        expected = np.stack([x[name] for x in drawn])
-        shape = (*lead, *expected.shape[1:])
-        np.testing.assert_array_equal(state, expected.reshape(shape))
-    assert states["speed"].data_ptr() == obs[..., -2:].data_ptr(), "a view"
-
-
-def test_a_lone_picture_may_come_as_it_is_or_flat() -> None:
-    spec = state_spec(spaces.Box(0, 1, (3, 6, 6)))
-    picture = torch.rand(5, 2, 3, 6, 6)
-    assert torch.equal(spec.split(picture)["state"], picture)
-    assert torch.equal(spec.split(picture.flatten(2))["state"], picture)
-
-
-@pytest.mark.parametrize("lead", [(), (4,), (5, 2)])
-def test_by_name_flattens_what_stands_in_front_and_puts_it_back(
-    lead: tuple[int, ...],
-) -> None:
-    actor = CategoricalActor(4, 3)
-    by_name = ByName(actor, state_spec(spaces.Box(-1, 1, (4,))))
-    obs, action = torch.randn(*lead, 4), torch.randint(0, 3, (*lead, 1))
-    results = by_name(obs, action=action)
-    assert [tuple(x.shape) for x in results] == [
-        (*lead, 1),
-        (*lead, 1),
-        (*lead, 1),
-        (*lead, 3),
-    ]
-    rows = actor(obs.reshape(-1, 4), action.reshape(-1, 1))
-    for one, other in zip(results, rows, strict=True):
-        assert torch.equal(one.flatten(), other.flatten())
-
-
-def test_by_name_knows_wrappers_extras_and_a_lone_tensor() -> None:
-    spec = state_spec(spaces.Box(-1, 1, (4,)))
-    obs = torch.randn(5, 2, 4)
-    (twice,) = ByName(partial(Scaled(), scale=2.0), spec)(obs)
-    assert twice.shape == (5, 2, 3)
-    two = StateSpec(("cart", "pole"), ((4,), (2,)), (None, None))
-    q_value, number, nothing, word = ByName(TwoStates(), two)(torch.randn(5, 2, 6))
-    assert (q_value.shape, number.shape) == ((5, 2, 3), ())
-    assert (nothing, word) == (None, "anything")
-    model = ByName(partial(Scaled(), scale=2.0), spec)
-    assert len(list(model.parameters())) == 2
-    assert set(copy.deepcopy(model).state_dict()) == set(model.state_dict())
-    with pytest.raises(TypeError, match=r"a torch\.nn\.Module"):
-        ByName(torch.relu, spec)
-
-
-# --- Models ---------------------------------------------------------------------------
-
-
-@pytest.mark.equation("squashed-density")
-@pytest.mark.equation("stable-jacobian")
-def test_the_squashed_density_is_that_of_the_transformed_distribution() -> None:
-    generator = torch.Generator().manual_seed(0)
-    u, mu, log_sigma = torch.randn(3, 7, 2, generator=generator).double()
-    half_width = torch.tensor([0.5, 3.0]).double()
-    squash = TransformedDistribution(Normal(mu, log_sigma.exp()), [TanhTransform()])
-    expected = squash.log_prob(u.tanh()) - half_width.log()
-    log_prob = squashed_log_prob(u, mu, log_sigma, half_width)
-    torch.testing.assert_close(log_prob, expected.sum(-1), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.equation("stable-jacobian")
-def test_the_jacobian_is_exact_for_large_u() -> None:
-    # log(1 - tanh(u)^2) = log 4 - 2 u, less than e^-40 for u = 20.
-    u = torch.tensor([[10.0], [20.0], [-20.0], [80.0]], requires_grad=True)
-    zero, one = torch.zeros(4, 1), torch.ones(1)
-    log_prob = squashed_log_prob(u, u.detach(), zero, one)
-    jacobian = -log_prob - 0.5 * math.log(2 * math.pi)
-    expected = math.log(4) - 2 * u.detach().abs().squeeze(-1)
-    torch.testing.assert_close(jacobian, expected, rtol=1e-5, atol=1e-5)
-    (grad,) = torch.autograd.grad(jacobian.sum(), u)
-    torch.testing.assert_close(grad, -2 * u.detach().sign())
-
-
-@pytest.mark.equation("unit-mass")
-def test_the_density_of_the_squashed_actor_integrates_to_one() -> None:
-    torch.manual_seed(0)
-    actor = SquashedGaussianActor(4, [-1.0], [3.0]).double()
-    state = torch.randn(1, 4).double().expand(200_000, -1)
-    action = torch.linspace(-1, 3, 200_002).double()[1:-1].unsqueeze(-1)
-    _, log_prob, _ = actor(state, action)
-    mass = torch.trapezoid(log_prob.exp().squeeze(-1), action.squeeze(-1))
-    assert mass.item() == pytest.approx(1.0, abs=1e-3)
+# --- Equations ------------------------------------------------------------------------
 
 
 @pytest.mark.equation("unit-mass")
@@ -1036,58 +891,3 @@ def test_the_exact_score_has_mean_zero() -> None:
         grads = torch.autograd.grad(mean, list(actor.parameters()))
         largest = max(grad.abs().max().item() for grad in grads)
         assert (largest < 1e-9) is is_zero
-
-
-def test_the_entropy_of_the_squashed_actor_has_the_right_mean_and_gradient() -> None:
-    torch.manual_seed(0)
-    actor = SquashedGaussianActor(4, [-1.0], [1.0]).double()
-    state = STATE[:1].double().expand(100_000, -1)
-    u = torch.linspace(-12, 12, 100_001).double().unsqueeze(-1)
-    mu, log_sigma = actor.net(STATE[:1].double()).chunk(2, -1)
-    density = Normal(mu, log_sigma.exp()).log_prob(u).exp().squeeze(-1)
-    log_prob = squashed_log_prob(
-        u, mu.expand_as(u), log_sigma.expand_as(u), torch.ones(1).double()
-    )
-    exact = -torch.trapezoid(density * log_prob, u.squeeze(-1))
-    sampled = actor(state)[2].mean()
-    assert sampled.item() == pytest.approx(exact.item(), abs=0.02)
-    last = [actor.net[-1].weight]
-    (by_hand,) = torch.autograd.grad(exact, last, retain_graph=True)
-    (by_sample,) = torch.autograd.grad(sampled, last)
-    torch.testing.assert_close(by_sample, by_hand, rtol=0.05, atol=0.01)
-
-
-def test_undo_is_the_inverse_as_far_as_the_digits_tell() -> None:
-    squash = contracts.Stretch([-2.0, 0.0], [2.0, 1.0])
-    u = torch.tensor([[0.0, 3.0], [-5.0, 1e-4], [7.0, -2.0]])
-    torch.testing.assert_close(squash.undo(squash(u)), u, rtol=0.05, atol=1e-6)
-    double = contracts.Stretch([-2.0, 0.0], [2.0, 1.0]).double()
-    torch.testing.assert_close(double.undo(double(u.double())), u.double())
-    edge = squash.undo(torch.tensor([[2.0, 0.0]]))
-    assert edge.flatten().tolist() == pytest.approx([8.66, -8.66], abs=0.01)
-    (grad,) = torch.autograd.grad(squash(u.requires_grad_()).sum(), u)
-    assert grad.isfinite().all()
-
-
-def test_the_mean_of_the_dueling_network_is_its_value() -> None:
-    model = DuelingQNetwork(4, 3)
-    features = model.body(STATE)
-    torch.testing.assert_close(
-        model(STATE).mean(-1, keepdim=True), model.value(features)
-    )
-    before = model(STATE)
-    with torch.no_grad():
-        model.adv.bias.add_(5.0)
-    torch.testing.assert_close(model(STATE), before)
-
-
-def test_actions_without_noise() -> None:
-    actor = CategoricalActor(4, 3)
-    best = actor(STATE)[3].argmax(-1, keepdim=True)
-    assert torch.equal(actor.mode(STATE), best)
-    squash = SquashedGaussianActor(4, BOX.low, BOX.high)
-    many = squash(STATE[:1].expand(20_000, -1))[0]
-    u = squash.box.undo(many).mean(0)
-    torch.testing.assert_close(
-        squash.box.undo(squash.mode(STATE[:1]))[0], u, atol=0.05, rtol=0
-    )

@@ -117,8 +117,32 @@ def test_titles_and_equations_carry_the_numbers(root: Path) -> None:
     assert page.h1.get_text().startswith("2 Coins")
     assert equation(page) == ["(2.1)", "(2.1)"]
     assert equation(pages["chapters/workshop/mint.html"]) == ["(A.1)", "(A.1)"]
-    listed = [a.get_text() for a in pages["index.html"].select(".chapter-list a")]
+    start = pages["index.html"]
+    listed = [line.get_text() for line in start.select(".chapter-list .chapter-title")]
     assert listed == ["1 Notes", "2 Coins"]
+    links_there = [str(a["href"]) for a in start.select(".chapter-title a")]
+    assert links_there == ["chapters/notes.html", "chapters/coins.html"]
+
+
+def test_the_workshop_has_a_list_of_its_own(root: Path) -> None:
+    index = (root / "index.md").read_text()
+    (root / "index.md").write_text(index + "\n```{chapter-list}\n:workshop:\n```\n")
+    start = build(root)["index.html"]
+    for kind, lines in (
+        ("chapter-list", ["1 Notes", "2 Coins"]),
+        ("workshop-list", ["A Mint"]),
+    ):
+        assert [x.get_text() for x in start.select(f".{kind} .chapter-title")] == lines
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["It takes about 30 minutes.", "It takes about\n# 30 minutes.", "In 30 minutes"],
+)
+def test_a_chapter_says_how_long_it_takes(words: str) -> None:
+    text = chapter("coins").replace("This:", words)
+    assert order.Chapter("chapters/coins", "", "1", text).minutes == 30
+    assert order.Chapter("chapters/coins", "", "1", chapter("coins")).minutes is None
 
 
 def test_after_a_new_chapter_no_page_keeps_the_old_order(root: Path) -> None:

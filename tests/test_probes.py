@@ -29,6 +29,7 @@ from literate_rl.workshop.probes import (
     unwrapped,
     warning,
     watch,
+    write_contract,
     write_out,
 )
 
@@ -223,3 +224,23 @@ def test_a_role_is_written_as_its_page_writes_it() -> None:
         "   M5  returns value[batch_size, 1]",
         "   M3  is not tried (a warning)",
     ]
+
+
+def test_a_contract_prints_each_role_once_and_says_which_actions() -> None:
+    class Role(str):
+        def text(self, title: str) -> str:
+            return f"{title}: {self}"
+
+    both, one, other = Role("for both"), Role("a box"), Role("names")
+    text = write_contract(
+        "DDPG",
+        {"actor": [one], "critic": [both]},
+        {"actor": [other], "critic": [both]},
+    )
+    assert text.split("\n\n") == [
+        "DDPG",
+        "# continuous actions\nActor: a box",
+        "Critic: for both",
+        "# discrete actions\nActor: names",
+    ]
+    assert write_contract("DQN", {}, {"qnet": [other]}) == "DQN\n\nQNet: names"

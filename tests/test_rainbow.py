@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 import torch
 from fuzz import assert_held
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import literate_rl
 from literate_rl.agents import make_envs
 from literate_rl.dqn import EpsilonGreedy
 from literate_rl.evaluation import evaluate
+from literate_rl.ppg import ConvolutionalEncodingNetwork
 from literate_rl.rainbow import (
     LogitsOf,
     NoisyLinear,
@@ -313,6 +316,46 @@ KINDS = [
     for d in (False, True)
     for n in (False, True)
 ]
+
+
+PICTURES = spaces.Box(0, 255, (3, 7, 7), np.uint8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pictures_may_come_flat_and_as_bytes(kind) -> None:
+    torch.manual_seed(0)
+    made = make_rainbow_policy(PICTURES, spaces.Discrete(4), hidden=16, **kind)
+    encoder = made.network.first.encoder
+    assert isinstance(encoder, ConvolutionalEncodingNetwork)
+    obs = torch.randint(256, (2, 5, 3, 7, 7), dtype=torch.uint8)
+    value = made(obs)
+    assert value.shape == (2, 5, 4)
+    assert torch.equal(value, made(obs.flatten(2)))
+    assert torch.equal(value, made(obs.float()))
+    # Dark and bright are 0 and 1 to the first layer.
+    features, _ = encoder(obs)
+    encoder.scale = 1.0
+    torch.testing.assert_close(features, encoder(obs / 255)[0])
+    noise = made.noise(1, 5, generator())[0]
+    assert made.act(obs[0], noise).shape == (5,)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Box(0, 1, (2, 2)), spaces.Discrete(3), spaces.Dict(a=PICTURES)],
+)
+def test_other_observations_are_refused(space) -> None:
+    with pytest.raises(ValueError, match="observation_space must be a box of vectors"):
+        make_rainbow_policy(space, spaces.Discrete(4))
+
+
+def test_a_policy_for_pictures_is_built_again_from_its_recipe() -> None:
+    made = make_rainbow_policy(PICTURES, spaces.Discrete(4), hidden=16)
+    name, arguments = made.recipe
+    again = getattr(literate_rl, name)(**arguments)
+    again.load_state_dict(made.state_dict())
+    obs = torch.randint(256, (5, 3, 7, 7), dtype=torch.uint8)
+    assert torch.equal(made(obs), again(obs))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -19,6 +19,7 @@ from test_site import (
 
 __all__ = ["fresh", "from_disk", "opened", "site"]  # fixtures
 CHAPTER = "chapters/advantages.html"
+KEYWORD = {"light": "rgb(103, 48, 197)", "dark": "rgb(220, 198, 224)"}
 
 
 # --- The way --------------------------------------------------------------------------
@@ -204,6 +205,8 @@ def test_a_dark_page_prints_light_and_open(fresh):
     for heading in page.locator("h1, h2").all():
         assert heading.evaluate(style)[0] == "rgb(0, 0, 0)"
     assert page.locator("article details:not([open])").count() == 0
+    # Words of the language are dark purple on paper, and pale on a dark page.
+    expect(page.locator(".weave-code .k").first).to_have_css("color", KEYWORD["light"])
     expect(page.locator("#contents")).to_be_hidden()
 
 
@@ -223,8 +226,11 @@ def test_a_page_without_scripts_has_its_colours_and_formulas(site, browser):
 def test_the_scheme_is_chosen_and_kept(fresh):
     page = fresh.go(CHAPTER)
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    keyword = page.locator(".weave-code .k").first
+    expect(keyword).to_have_css("color", KEYWORD["light"])
     page.get_by_role("button", name="Light or dark").click()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(keyword).to_have_css("color", KEYWORD["dark"])
     fresh.go("index.html")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 

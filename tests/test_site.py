@@ -12,9 +12,11 @@ from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
+import reader
 import tangle
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup, NavigableString, Tag
+from docutils.nodes import make_id as sphinx_id
 from playwright.sync_api import (
     Browser,
     ConsoleMessage,
@@ -109,6 +111,18 @@ def source(name: str) -> tangle.NotebookNode:
 def exported_cells(name: str) -> list[str]:
     """Return the sources of a chapter's export cells."""
     return [cell.source for cell in source(name).cells if tangle.is_export(cell)]
+
+
+@cache
+def book() -> reader.Book:
+    """Return the book that the readers' notebooks are made from."""
+    return reader.Book()
+
+
+@cache
+def notebooks() -> dict[str, str]:
+    """Return the readers' notebooks by name."""
+    return reader.reader_notebooks(book())
 
 
 # Chapters of evidence have no package code, and so no columns and no switch.
@@ -216,8 +230,10 @@ def test_the_facts_lead_to_the_other_views(name):
     }
     here = (SITE / name).parent
     place = Path(name).relative_to("chapters").with_suffix("")
-    notebook = (here / links["Notebook"]).resolve().read_bytes()
-    assert notebook == (ROOT / f"chapters/notebooks/{place}.ipynb").read_bytes()
+    notebook = (here / links["Notebook"]).resolve()
+    page = f"chapters/{place.as_posix()}"
+    assert notebook == SITE / "notebooks" / book().chapters[page].notebook
+    assert notebook.read_text("utf-8") == notebooks()[notebook.name]
     chapter = (here / links["Source"]).resolve().read_bytes()
     assert chapter == (ROOT / f"chapters/{place}.py").read_bytes()
     if exported_cells(name):
@@ -225,6 +241,35 @@ def test_the_facts_lead_to_the_other_views(name):
         page, _, fragment = links["Module"].partition("#")
         assert (here / page).resolve() == SITE / f"docs/api/{place}.html"
         assert fragment == f"module-{module}"
+
+
+def test_the_notebooks_that_are_handed_out_find_their_package():
+    handed_out = {path.name for path in (SITE / "notebooks").iterdir()}
+    assert handed_out == {*notebooks(), reader.WHEEL}
+
+
+@each_chapter
+def test_notebooks_number_equations_as_pages_do(name):
+    page = name.removesuffix(".html")
+    shown = {
+        str(block["id"]).removeprefix("equation-"): block.select_one(".eqno").get_text()
+        for block in soup(name).select("div.math[id^=equation-]")
+    }
+    in_notebook = {
+        sphinx_id(label): f"({number})"
+        for label, (where, number) in book().equations.items()
+        if where == page
+    }
+    assert {k: re.sub(r"[^(\w.)]", "", v) for k, v in shown.items()} == in_notebook
+    tags = re.findall(r"\\\\tag\{(.+?)\}", notebooks()[book().chapters[page].notebook])
+    assert [f"({tag})" for tag in tags] == list(in_notebook.values())
+
+
+@each_chapter
+def test_notebooks_lead_to_places_of_the_site(name):
+    text = notebooks()[book().chapters[name.removesuffix(".html")].notebook]
+    for link in set(re.findall(rf"\]\({book().site}([^)]*)\)", text)):
+        assert not broken("index.html", link or "index.html"), link
 
 
 @each_chapter

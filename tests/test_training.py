@@ -10,12 +10,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.contracts import (
+from literate_rl.contract_models import (
     CategoricalActor,
     CategoricalQNetwork,
-    ContractError,
     StateValue,
 )
+from literate_rl.contracts import ContractError
 from literate_rl.evaluation import evaluate
 from literate_rl.workshop.runs import load
 from literate_rl.workshop.training import ALGORITHMS, Agent, make_qnet_policy, train
@@ -245,3 +245,14 @@ def test_a_q_network_is_for_one_of_n_actions() -> None:
     box = spaces.Box(-1.0, 1.0, (2,))
     with pytest.raises(ValueError, match="action_space must be Discrete, got Box"):
         make_qnet_policy(box, box, QNet())
+
+
+def test_rainbow_sees_pictures_as_pictures(tmp_path: Path) -> None:
+    maze = "literate_rl/Maze-v0"
+    small = {**SHORT, **TINY["rainbow"], "num_envs": 8, "hidden": 8}
+    agent = train("rainbow", maze, **small)
+    assert agent.policy.network.first.shape == (3, 7, 7)
+    again = load(agent.save(tmp_path / "a"))
+    for ours, theirs in zip(agent.policy.parameters(), again.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert np.array_equal(evaluate(again, maze, 4), evaluate(agent.policy, maze, 4))

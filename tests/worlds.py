@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import time
@@ -66,3 +67,27 @@ def counting(copies: int = 2, **arguments: Any) -> SyncVectorEnv:
 
 def deadly() -> SyncVectorEnv:
     return make_envs(Deadly, 1)
+
+
+class Tower(gym.Env[dict[str, Any], Any]):
+    """Two states, one of them a picture of bytes; discrete actions or a box."""
+
+    def __init__(self, action_space: spaces.Space[Any] | None = None) -> None:
+        self.observation_space = spaces.Dict(
+            {
+                "picture": spaces.Box(0, 255, (3, 6, 6), np.uint8),
+                "speed": spaces.Box(-np.inf, np.inf, (2,)),
+            }
+        )
+        self.action_space = copy.deepcopy(action_space or spaces.Discrete(3))
+
+    def look(self) -> dict[str, Any]:
+        picture = self.np_random.integers(0, 256, (3, 6, 6), np.uint8)
+        return {"picture": picture, "speed": np.float32(self.np_random.normal(size=2))}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.look(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.look(), 0.0, bool(self.np_random.random() < 0.2), False, {}

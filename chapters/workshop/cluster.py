@@ -35,6 +35,7 @@ import torch
 from numpy.typing import NDArray
 
 from literate_rl.actors import Census, MakeActor, Slot, Weights
+from literate_rl.processes import count_death
 
 __all__ = ["RayActors", "import_ray"]
 
@@ -90,7 +91,7 @@ def join(ray: Any, actors: int, address: str | None) -> None:
 
 
 # %% [markdown]
-# The transport has the methods of the one with shared memory. If Ray runs in this process
+# The transport has the methods of `SharedMemory` ({doc}`/chapters/processes`). If Ray runs in this process
 # already, it is used as it is, and it keeps running.
 
 
@@ -174,7 +175,7 @@ class RayActors:
 
     def replace(self, actor: int, error: Exception) -> None:
         """Start a new actor in the place of a dead one, with the same calls."""
-        self.census.count_death(actor, error)
+        count_death(self.census, actor, error)
         self.actors[actor] = self.start()
         lost = [call for call, slot in self.pending.items() if slot[0] == actor]
         for call in lost:
@@ -191,8 +192,8 @@ class RayActors:
 
 
 # %% [markdown]
-# `__main__` hands this transport to the learner when the settings ask for Ray. In a program of
-# your own that is one argument:
+# The command line hands this transport to the learner when the settings ask for Ray. In a program
+# of your own that is one argument:
 #
 # ```python
 # from functools import partial

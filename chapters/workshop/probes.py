@@ -58,6 +58,7 @@ __all__ = [
     "unwrapped",
     "warning",
     "watch",
+    "write_contract",
     "write_out",
 ]
 
@@ -462,6 +463,31 @@ def write_out(
     gives = ",\n   ".join([*results, "<...>"])
     lines = [f"   {x.row}  {x.text}" + " (a warning)" * x.harmful for x in rules]
     return "\n".join([f"{title}({gap.join(takes)})", f"-> {gives}", *lines])
+
+
+# %% [markdown]
+# A contract has roles for continuous and for discrete actions. A role for one kind alone says so.
+
+
+# %% tags=["export"]
+def write_contract(
+    family: str,
+    continuous: Mapping[str, Iterable[Any]],
+    discrete: Mapping[str, Iterable[Any]],
+) -> str:
+    """Return the text of a contract: each role once, under the name of its network."""
+    kinds: dict[str, list[str]] = {}
+    for kind, parts in (("continuous", continuous), ("discrete", discrete)):
+        for part, roles in parts.items():
+            title = "QNet" if part == "qnet" else part.capitalize()
+            for role in roles:
+                kinds.setdefault(role.text(title), []).append(kind)
+    # A family without continuous actions need not say that its actions are discrete.
+    texts = [
+        f"# {found[0]} actions\n{text}" if continuous and len(found) == 1 else text
+        for text, found in kinds.items()
+    ]
+    return "\n\n".join([family, *texts])
 
 
 # %% [markdown]

@@ -41,6 +41,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -946,7 +947,7 @@ def load(path: str | Path, **models: Any) -> Any:
 #
 # The rule is: **a command must come from you, not from the directory.** An id that would
 # import a module must be named again, `--resume DIR --env gym_maze:Maze-v0`. The same holds
-# for the address of a cluster ({doc}`/chapters/actors`), which could answer with
+# for the address of a cluster ({doc}`/chapters/workshop/cluster`), which could answer with
 # pickles. If your own program passes `run.settings["env"]` to Gymnasium, this rule is up to
 # you.
 
@@ -1145,7 +1146,9 @@ def write_video(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
         fps=fps,
         macro_block_size=2,
         ffmpeg_log_level="error",
-        output_params=["-f", "mp4"],  # the new name does not say so
+        # The new name does not say that it is an mp4. Its index comes first, so that a
+        # page plays it while it still arrives.
+        output_params=["-f", "mp4", "-movflags", "+faststart"],
     )
     writer.send(None)
     for frame in frames:
@@ -1213,13 +1216,24 @@ class StoredRuns(NamedTuple):
     judged: dict[str, NDArray[np.float64]]
 
 
+def results_folder() -> Path:
+    """Return the folder of the stored measurements.
+
+    It is ``benchmarks/results`` in the working directory or above it. An installed
+    package has a copy.
+    """
+    package = Path(str(files("literate_rl")))
+    places = (Path.cwd(), *Path.cwd().parents, package, *package.parents)
+    folders = (place / "benchmarks" / "results" for place in places)
+    return next(filter(Path.is_dir, folders), Path.cwd())
+
+
 def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
     """Read the training runs that a benchmark of this book has stored.
 
     Args:
         name: Name of the experiment, for example ``"cartpole"``.
-        folder: Where the files are. None finds ``benchmarks/results/learning`` in the
-            working directory or above it.
+        folder: Where the files are; None means ``learning`` in ``results_folder()``.
 
     Returns:
         The runs by variant. In a bin in which no episode ended, the curve is the line
@@ -1228,10 +1242,7 @@ def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
     Raises:
         FileNotFoundError: If there is no such experiment.
     """
-    if folder is None:
-        above = (Path.cwd(), *Path.cwd().parents)
-        results = (place / "benchmarks" / "results" / "learning" for place in above)
-        folder = next(filter(Path.is_dir, results), Path.cwd())
+    folder = folder or results_folder() / "learning"
     ends, bins = (read_rows(folder / f"{name}{part}.csv") for part in ("", "_curves"))
     runs = {}
     for variant in dict.fromkeys(row["variant"] for row in ends):

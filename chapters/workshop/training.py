@@ -51,16 +51,18 @@ from literate_rl.actors import (
     ActorsConfig,
     MakeTransport,
     RemoteLearner,
+    TransportConfig,
     actors_settings,
 )
 from literate_rl.agents import best_device, make_envs, seed_everything
-from literate_rl.contracts import ByName, StateSpec, check_model, state_spec
+from literate_rl.contracts import check_model
 from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.policies import Policy, make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.processes import transport_named
 from literate_rl.rainbow import (
     LogitsOf,
     Rainbow,
@@ -73,6 +75,7 @@ from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import results_of
 from literate_rl.workshop.nests import as_discrete, as_space, plain_space
+from literate_rl.workshop.states import ByName, StateSpec, state_spec
 from literate_rl.workshop.runs import Learner, Run, fit, flat_env
 
 __all__ = ["Agent", "make_qnet_policy", "train"]
@@ -207,15 +210,19 @@ def make_ppo(env: str, config: PPOConfig, **models: Any) -> PPO:
     return PPO(policy, envs, config, fast_act(policy))
 
 
+def pictures_or_vectors(env: str, envs: SyncVectorEnv) -> spaces.Space[Any]:
+    """Return the space of images as it is, and any other space as one of vectors."""
+    space = spaces_of(env)[0]
+    pictures = len(space.shape or ()) == 3
+    return space if pictures else envs.single_observation_space
+
+
 def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
     """Build PPG; its policy has two values."""
     envs = environments(env, config.seed, config.num_envs)
-    space = spaces_of(env)[0]
-    # Images stay images; all other observations become vectors.
-    pictures = len(space.shape or ()) == 3
     with legible_refusal():
         policy = make_phasic_policy(
-            space if pictures else envs.single_observation_space,
+            pictures_or_vectors(env, envs),
             envs.single_action_space,
             config.share_encoder,
             config.detach,
@@ -232,7 +239,7 @@ def make_impala(env: str, config: ActorsConfig, **models: Any) -> IMPALA | Actor
         return IMPALA(policy, envs, config)
     envs.close()
     build = partial(make_envs, partial(flat_env, env), config.n_sample)
-    return ActorLearner(policy, build, config, on_ray(config))
+    return ActorLearner(policy, build, config, transport_of(config))
 
 
 def make_a2c(env: str, config: A2CConfig, **models: Any) -> A2C:
@@ -248,7 +255,7 @@ def make_a3c(env: str, config: A3CConfig, **models: Any) -> A3C:
     policy = actor_critic(env, envs, models)
     envs.close()
     build = partial(make_envs, partial(flat_env, env), config.num_envs)
-    return A3C(policy, build, config, on_ray(config))
+    return A3C(policy, build, config, transport_of(config))
 
 
 def make_dqn(env: str, config: DQNConfig, **models: Any) -> DQN:
@@ -278,7 +285,7 @@ def make_rainbow(env: str, config: RainbowConfig, **models: Any) -> DQN:
             policy = make_qnet_policy(*spaces_of(env), **models, support=support)
         else:
             policy = make_rainbow_policy(
-                envs.single_observation_space,
+                pictures_or_vectors(env, envs),
                 envs.single_action_space,
                 **{name: getattr(config, name) for name in size + parts},
             )
@@ -418,10 +425,11 @@ def fast_act(policy: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
     return numpy_act(policy) if on_cpu else None
 
 
-def on_ray(config: Any) -> MakeTransport | None:
-    """Return the transport on Ray if the settings name it."""
-    cluster = partial(RayActors, address=config.address)
-    return cluster if config.transport == "ray" else None
+def transport_of(config: TransportConfig) -> MakeTransport:
+    """Return the transport that the settings name."""
+    if config.transport == "ray":
+        return partial(RayActors, address=config.address)
+    return transport_named(config.transport)
 
 
 @contextmanager

@@ -6,11 +6,13 @@ of the page, the kind of page that it is, and what it is about in a sentence.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from docutils import nodes
 from order import read_order
+from pygments.formatters import HtmlFormatter
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -75,8 +77,19 @@ def first_sentence(doctree: nodes.document | None) -> str:
     return ""
 
 
+def dark_code(app: Sphinx) -> None:
+    """Write the colours of code on a dark page, which the reader may choose too."""
+    formatter = HtmlFormatter(style="a11y-high-contrast-dark", nobackground=True)
+    rules = formatter.get_style_defs('html[data-theme="dark"] .highlight')
+    folder = Path(app.outdir) / "_static"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dark.css").write_text(f"@media screen {{\n{rules}\n}}\n", "utf-8")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_js_file("book.js", loading_method="defer")
+    app.add_css_file("dark.css")
+    app.connect("builder-inited", dark_code)
     app.connect("html-page-context", describe)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

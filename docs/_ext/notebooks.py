@@ -20,15 +20,15 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     failed = 0
     for chapter in chapter_paths():
-        path = ROOT / f"chapters/notebooks/{chapter.stem}.ipynb"
+        place = chapter.relative_to(ROOT / "chapters")
+        path = (ROOT / "chapters/notebooks" / place).with_suffix(".ipynb")
         notebook = nbformat.read(path, as_version=4)
         starts = read(chapter).metadata["source_map"]
-        place = {"metadata": {"path": str(path.parent)}}
         with tqdm(total=len(notebook.cells), desc=chapter.stem) as bar:
             client = NotebookClient(
                 notebook,
                 timeout=120,
-                resources=place,
+                resources={"metadata": {"path": str(path.parent)}},
                 on_cell_complete=lambda cell, cell_index, bar=bar: bar.update(),
             )
             try:
@@ -42,9 +42,7 @@ def main() -> int:
                     if any(o.output_type == "error" for o in cell.get("outputs", []))
                 )
                 line = starts[number] + 1
-                message = (
-                    f"chapters/{chapter.name}:{line}: {error.ename}: {error.evalue}"
-                )
+                message = f"chapters/{place}:{line}: {error.ename}: {error.evalue}"
                 tqdm.write(message, file=sys.stderr)
         nbformat.write(notebook, out / path.name)
     print(f"Executed notebooks are in {out}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -25,6 +26,7 @@ TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXPORT = re.compile(r"^# %%.*tags=\[[^]]*\"export\"", re.MULTILINE)
 FIRST_HEADING = re.compile(r"^# # (.+)$", re.MULTILINE)
 QUESTION = re.compile(r"^# \*\*(.+?\?)\*\*", re.MULTILINE | re.DOTALL)
+MINUTES = re.compile(r"(?:takes about|[Ii]n) (\d+) minutes")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,12 @@ class Chapter:
         return self.docname.removeprefix("chapters/").replace("/", ".")
 
     @property
+    def notebook(self) -> str:
+        """Name of its notebook for readers: ``05_advantages.ipynb``."""
+        number = self.number.zfill(2) if self.number.isdigit() else self.number
+        return f"{number}_{self.docname.rpartition('/')[2]}.ipynb"
+
+    @property
     def kind(self) -> str:
         """One of ``path``, ``evidence`` (no package code) and ``workshop``."""
         if self.docname.startswith("chapters/workshop/"):
@@ -66,6 +74,12 @@ class Chapter:
         """The question that it opens with, printed in bold."""
         found = QUESTION.search(self.source)
         return " ".join(found[1].replace("\n# ", " ").split()) if found else ""
+
+    @property
+    def minutes(self) -> int | None:
+        """How long it takes to read, as its first lines say."""
+        found = MINUTES.search(self.source[:3000].replace("\n# ", " "))
+        return int(found[1]) if found else None
 
 
 def chapter_files(root: Path = ROOT) -> dict[str, Path]:
@@ -154,35 +168,59 @@ def sidebar_changed(app: Sphinx, env: BuildEnvironment) -> list[str]:
 
 
 class ChapterList(SphinxDirective):
-    """``{chapter-list}``: part by part the chapters, each with its question."""
+    """``{chapter-list}``: part by part the chapters, as cards.
+
+    A card has the chapter's number and title, its question, the minutes it takes, and
+    room for a picture. With ``:workshop:`` the list is that of the workshop, without
+    cards: nobody has to read it to follow the path.
+    """
+
+    option_spec = {"workshop": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         """Build the lists."""
         root = Path(self.env.srcdir)
         content: list[nodes.Node] = []
         part = None
+        workshop = "workshop" in self.options
         for chapter in read_order(root):
             self.env.note_dependency(str(root / f"{chapter.docname}.py"))
-            if chapter.kind == "workshop":
+            if (chapter.kind == "workshop") != workshop:
                 continue
             if chapter.part != part:
                 part = chapter.part
-                content.append(nodes.rubric("", part, heading_level=3))
-                content.append(nodes.bullet_list(classes=["chapter-list"]))
-            reference = addnodes.pending_xref(
-                "",
-                nodes.inline("", f"{chapter.number} {chapter.title}"),
-                refdomain="std",
-                reftype="doc",
-                reftarget=f"/{chapter.docname}",
-                refdoc=self.env.docname,
-                refexplicit=True,
-                refwarn=True,
-            )
-            line = nodes.paragraph("", "", reference)
-            line += nodes.Text(f" · {chapter.question}")
-            content[-1] += nodes.list_item("", line)  # type: ignore[operator]
+                if not workshop:
+                    content.append(nodes.rubric("", part, heading_level=3))
+                kind = "workshop-list" if workshop else "chapter-list"
+                content.append(nodes.bullet_list(classes=[kind]))
+            item = nodes.list_item("", self.link(chapter))
+            if not workshop:
+                # What fills the place for the picture knows the chapter by its page.
+                item.insert(0, nodes.container(classes=["chapter-thumbnail"]))
+                item[0]["page"] = chapter.docname
+                item += nodes.paragraph(
+                    "", chapter.question, classes=["chapter-question"]
+                )
+                if chapter.minutes:
+                    words = f"{chapter.minutes} minutes"
+                    item += nodes.paragraph("", words, classes=["chapter-minutes"])
+            content[-1] += item  # type: ignore[operator]
         return content
+
+    def link(self, chapter: Chapter) -> nodes.paragraph:
+        """Return the number and the title, which leads to the chapter."""
+        reference = addnodes.pending_xref(
+            "",
+            nodes.inline("", chapter.title),
+            refdomain="std",
+            reftype="doc",
+            reftarget=f"/{chapter.docname}",
+            refdoc=self.env.docname,
+            refexplicit=True,
+            refwarn=True,
+        )
+        number = nodes.inline("", f"{chapter.number} ", classes=["chapter-number"])
+        return nodes.paragraph("", "", number, reference, classes=["chapter-title"])
 
 
 def readme_table(chapters: list[Chapter]) -> str:

@@ -114,6 +114,7 @@ NOT_AT_THE_TOP = {
     "workshop.pictures",
     "workshop.playground",
     "workshop.probes",
+    "workshop.rules",
     "workshop.signatures",
 }
 

@@ -24,6 +24,8 @@ from docutils.utils import new_document
 from myst_nb.sphinx_ import NbMetadataCollector
 from myst_parser.parsers.sphinx_ import MystParser
 from nbformat import NotebookNode
+from order import read_order
+from reader import FOLDER
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.ext.intersphinx import InventoryAdapter
@@ -326,8 +328,7 @@ class WeaveCells(SphinxTransform):
         facts = nodes.paragraph(classes=["chapter-facts"])
         if run.get("runtime"):
             facts += nodes.Text(f"Ran in {run['runtime']:.0f} s · ")
-        place = path.relative_to(ROOT / "chapters").with_suffix(".ipynb")
-        facts += download("Notebook", f"/chapters/notebooks/{place}")
+        facts += handed_out(self.env.docname, Path(self.env.srcdir))
         facts += nodes.Text(" · ")
         if has_module:
             facts += addnodes.pending_xref(
@@ -342,6 +343,14 @@ class WeaveCells(SphinxTransform):
             facts += nodes.Text(" · ")
         facts += download("Source", f"/{path.relative_to(ROOT)}")
         title.parent.insert(title.parent.index(title) + 1, facts)
+
+
+def handed_out(page: str, root: Path) -> nodes.Node:
+    """Return a link that downloads a chapter's notebook for readers."""
+    [name] = [each.notebook for each in read_order(root) if each.docname == page]
+    uri = "../" * page.count("/") + f"{FOLDER}/{name}"
+    tag = f'<a class="reference download internal" download="" href="{uri}">'
+    return nodes.raw("", f"{tag}Notebook</a>", format="html")
 
 
 def download(text: str, target: str) -> nodes.Node:

@@ -24,6 +24,24 @@ from sphinx.environment import BuildEnvironment
 from typeset import typeset
 
 GLOSSARY, BIBLIOGRAPHY = "docs/glossary", "docs/bibliography"
+# These are words of everyday English too: a function returns, a program runs.
+EVERYDAY = {
+    "agent",
+    "argument",
+    "done",
+    "environment",
+    "features",
+    "head",
+    "iteration",
+    "priority",
+    "return",
+    "run",
+    "scan",
+    "score",
+    "type",
+    "value",
+    "window",
+}
 
 
 def definitions(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
@@ -54,7 +72,11 @@ def link_words(app: Sphinx, document: nodes.document, page: str) -> None:
     if not page.startswith("chapters/"):
         return
     words = definitions(app.env)
-    anchors = {word.lower(): anchor for word, (anchor, _) in words.items()}
+    anchors = {
+        word.lower(): anchor
+        for word, (anchor, _) in words.items()
+        if word not in EVERYDAY
+    }
     find = pattern(tuple(words))
     uri = app.builder.get_relative_uri(page, GLOSSARY)
     for text in list(running_text(document)):

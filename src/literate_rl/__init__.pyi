@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 2cffce217035c7fe
+# Generated from chapters/*.py (edit there); digest bdafbfd9cff94e66
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -117,38 +117,39 @@ from .impala import (
 from .actors import (
     Actor as Actor,
     ActorLearner as ActorLearner,
-    ActorProcess as ActorProcess,
     ActorsConfig as ActorsConfig,
     Census as Census,
     InProcess as InProcess,
     RemoteLearner as RemoteLearner,
-    SharedMemory as SharedMemory,
     Transport as Transport,
     TransportConfig as TransportConfig,
     actors_settings as actors_settings,
     slot_layout as slot_layout,
 )
+from .processes import (
+    ActorProcess as ActorProcess,
+    SharedMemory as SharedMemory,
+)
 from .contracts import (
     CONTRACTS as CONTRACTS,
-    ActionValue as ActionValue,
     Broken as Broken,
-    ByName as ByName,
-    CategoricalActor as CategoricalActor,
-    CategoricalQNetwork as CategoricalQNetwork,
     Contract as Contract,
     ContractError as ContractError,
+    Result as Result,
+    Role as Role,
+    check_model as check_model,
+)
+from .contract_models import (
+    ActionValue as ActionValue,
+    CategoricalActor as CategoricalActor,
+    CategoricalQNetwork as CategoricalQNetwork,
     DeterministicActor as DeterministicActor,
     DuelingQNetwork as DuelingQNetwork,
     ProbabilityActor as ProbabilityActor,
     QNetwork as QNetwork,
-    Result as Result,
-    Role as Role,
     SquashedGaussianActor as SquashedGaussianActor,
-    StateSpec as StateSpec,
     StateValue as StateValue,
-    check_model as check_model,
     squashed_log_prob as squashed_log_prob,
-    state_spec as state_spec,
 )
 from .a2c import (
     A2C as A2C,
@@ -249,6 +250,12 @@ from .workshop.runs import (
 )
 from .workshop.memory import (
     UnrollBuffer as UnrollBuffer,
+)
+from .workshop.states import (
+    ByName as ByName,
+    StateSpec as StateSpec,
+    look_around as look_around,
+    state_spec as state_spec,
 )
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,

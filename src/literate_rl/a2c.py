@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 3c1c8222c2d8f571
+# Generated from chapters/a2c.py (edit there); digest 87b73816a1d4752a
 """A2C and A3C: one step on each rollout, and workers that send gradients."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from literate_rl.actors import (
 )
 from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
-from literate_rl.contracts import ByName, state_spec
+from literate_rl.workshop.states import ByName, state_spec
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.runs import env_seed
@@ -406,7 +406,7 @@ class A3C(RemoteLearner):
         make_envs: Function that makes the vector environment of one worker, with
             ``config.num_envs`` copies.
         config: The settings.
-        transport: Makes the transport, or None for the one that the settings name.
+        transport: Makes the transport, or None for ``InProcess``.
     """
 
     @checked

@@ -1,21 +1,13 @@
-# Generated from chapters/actors.py (edit there); digest 135bf013b9b5912f
-"""Actors that collect for one learner, in turns or in processes of their own."""
+# Generated from chapters/actors.py (edit there); digest 598450de43521de0
+"""Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
 
 import copy
-import pickle
-import signal
-import sys
-import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
-from multiprocessing import get_context, resource_tracker
-from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
@@ -33,17 +25,15 @@ from literate_rl.impala import (
 )
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import env_seed
-from literate_rl.workshop.signatures import Count, checked
+from literate_rl.workshop.signatures import Count, check_that, checked
 
 __all__ = [
     "Actor",
     "ActorLearner",
-    "ActorProcess",
     "ActorsConfig",
     "Census",
     "InProcess",
     "RemoteLearner",
-    "SharedMemory",
     "Transport",
     "TransportConfig",
     "actors_settings",
@@ -72,10 +62,12 @@ class TransportConfig:
     address: str | None = None
 
     def __post_init__(self) -> None:
-        if self.address is not None and self.transport != "ray":
-            raise ValueError(f"transport must be ray for address {self.address}")
-        if self.actors is None and self.transport != "in_process":
-            raise ValueError(f"actors must be given for transport {self.transport}")
+        alone, where = self.address is None, self.transport
+        check_that(
+            alone or where == "ray", f"transport must be ray for address {self.address}"
+        )
+        here = self.actors is not None or where == "in_process"
+        check_that(here, f"actors must be given for transport {where}")
 
 
 @checked
@@ -90,8 +82,9 @@ class ActorsConfig(TransportConfig, IMPALAConfig):
     def __post_init__(self) -> None:
         IMPALAConfig.__post_init__(self)
         TransportConfig.__post_init__(self)
-        if self.actors is not None and (self.priority or self.lag or self.on_policy):
-            raise ValueError("priority, lag and on_policy must be off with actors")
+        other = self.priority or self.lag or self.on_policy
+        words = "priority, lag and on_policy must be off with actors"
+        check_that(self.actors is None or not other, words)
 
 
 def actors_settings(env: str) -> ActorsConfig:
@@ -161,8 +154,8 @@ class Actor:
     def work(self, weights: Weights, out: Any) -> None:
         """Act for one unroll with these weights, and write it to ``out``."""
         num_steps, room = len(out["reward"]), out["next_obs"].shape[1:]
-        if (seen := np.shape(self.collector.obs)) != room:
-            raise ValueError(f"make_envs must make observations {room}, got {seen}")
+        seen = np.shape(self.collector.obs)
+        check_that(seen == room, f"make_envs must make observations {room}, got {seen}")
         batch = self.collect(weights, num_steps)
 
         # The log-probabilities are computed now, for all steps at once. Environments
@@ -187,12 +180,10 @@ class Actor:
 
 
 Slot = tuple[int, int]  # number of the actor, and of the slot among its slots
-# An actor that dies so often without a single unroll will not live next time either.
-PATIENCE = 3
 
 
 class Census:
-    """Who is at work, and who has died.
+    """Who is at work.
 
     Attributes:
         unrolls: Unrolls that each actor has delivered in its present life.
@@ -214,18 +205,6 @@ class Census:
         """Actors that have delivered an unroll in their present life."""
         return sum(unrolls > 0 for unrolls in self.unrolls)
 
-    def count_death(self, actor: int, how: object) -> None:
-        """Count a death, or lose patience."""
-        failed = 0 if self.unrolls[actor] else self.failed_starts[actor] + 1
-        if failed == PATIENCE:
-            raise ChildProcessError(
-                f"actor {actor} died {PATIENCE} times before its first unroll, the "
-                f"last time with {how}. (A script that starts actors needs the line "
-                '`if __name__ == "__main__":` in front of what it does.)'
-            )
-        self.failed_starts[actor], self.unrolls[actor] = failed, 0
-        self.replaced += 1
-
 
 class Transport(Protocol):
     """What the learner asks of a transport."""
@@ -235,19 +214,15 @@ class Transport(Protocol):
     @property
     def waiting(self) -> int:
         """Whole unrolls that wait for the learner."""
-        ...
 
     def submit(self, slot: Slot, weights: Weights) -> None:
         """Give a slot to its actor, with a copy of these weights."""
-        ...
 
     def receive(self) -> tuple[Slot, Any]:
         """Wait for a whole unroll; it may be read until its slot is submitted."""
-        ...
 
     def close(self) -> None:
         """End all actors. May be called twice."""
-        ...
 
 
 class Worker(Protocol):
@@ -255,11 +230,9 @@ class Worker(Protocol):
 
     def work(self, weights: Weights, out: Any) -> None:
         """Work with these weights, and write the result to ``out``."""
-        ...
 
     def close(self) -> None:
         """Close the environments."""
-        ...
 
 
 MakeActor = Callable[[int], Worker]  # from a seed
@@ -327,15 +300,13 @@ class RemoteLearner:
     Args:
         policy: The policy to train, on any device.
         config: The settings, with those of ``TransportConfig`` among them.
-        transport: Makes the transport, or None for the one that the settings name. The
-            one on Ray is ``RayActors`` in ``literate_rl.workshop.cluster``.
+        transport: Makes the transport, or None for ``InProcess``.
 
     Attributes:
         make_actor: Makes an actor, from a seed.
         layout: The memory of one slot.
         learner: Has what a checkpoint keeps.
-        learn: Takes the result in a slot, adds its steps to ``step`` and returns
-            metrics.
+        learn: Learns from a result, counts ``step`` and returns metrics.
     """
 
     make_actor: MakeActor
@@ -346,9 +317,14 @@ class RemoteLearner:
     def __init__(
         self, policy: Any, config: Any, transport: MakeTransport | None
     ) -> None:
-        if config.actors is None:
-            raise ValueError("config.actors must be at least 1, got None")
-        self.make_transport = transport or transport_named(config.transport)
+        some, where = config.actors is not None, config.transport
+        check_that(some, "config.actors must be at least 1, got None")
+        others = (
+            "SharedMemory of literate_rl.processes or RayActors of literate_rl.workshop"
+        )
+        fits = transport is not None or where == "in_process"
+        check_that(fits, f"transport {where}: pass {others}")
+        self.make_transport = transport or InProcess
         self.policy, self.config, self.actors = policy, config, config.actors
         self.transport: Transport | None = None
         self.versions: dict[Slot, int] = {}
@@ -412,7 +388,6 @@ class RemoteLearner:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    # What follows is for the loop around the learner, `fit`, and for checkpoints.
     @property
     def checkpoint_due(self) -> bool:
         """Whether the run is to be saved before the next iteration."""
@@ -436,10 +411,9 @@ class ActorLearner(RemoteLearner):
 
     Args:
         policy: The policy to train, on any device.
-        make_envs: Function that makes the vector environment of one actor, with
-            ``config.n_sample`` copies.
+        make_envs: Makes the ``config.n_sample`` environments of one actor.
         config: The settings.
-        transport: Makes the transport, or None for the one that the settings name.
+        transport: As for ``RemoteLearner``.
     """
 
     @checked
@@ -454,10 +428,8 @@ class ActorLearner(RemoteLearner):
         # Environments are made once here, to see what they are like.
         envs = make_envs()
         self.layout = slot_layout(policy, envs, config.unroll_len)
-        if envs.num_envs != (wanted := config.n_sample):
-            raise ValueError(
-                f"make_envs must make {wanted} copies, got {envs.num_envs}"
-            )
+        given, wanted = envs.num_envs, config.n_sample
+        check_that(given == wanted, f"make_envs must make {wanted} copies, got {given}")
         envs.close()
         # The recipe of an actor: what is missing is the seed.
         self.make_actor = partial(Actor, make_envs, copy.deepcopy(policy).cpu())
@@ -478,212 +450,3 @@ class ActorLearner(RemoteLearner):
         mean = torch.from_numpy(record["episode_return"]).nanmean().item()
         named = {f"losses/{name}": number for name, number in losses.items()}
         return {"charts/episodic_return": mean, **named}
-
-
-def run_actor(
-    recipe: bytes,
-    seed: int,
-    memory: Any,
-    layout: np.dtype[np.void],
-    tasks: Connection,
-    whole: Connection,
-) -> None:
-    """Be an actor process: take tokens, fill their slots, send the tokens back."""
-    torch.set_num_threads(1)
-    slots = np.frombuffer(memory, layout)
-    try:
-        actor = pickle.loads(recipe)(seed)
-        for index in tokens(tasks):
-            actor.work(slots[index]["weights"], slots[index]["result"])
-            whole.send(index)
-    except BaseException:
-        # An environment that calls `sys.exit` is an error too. If the learner is gone,
-        # there is nobody to tell.
-        with suppress(OSError):
-            whole.send(traceback.format_exc())
-
-
-def tokens(connection: Connection) -> Iterator[int]:
-    """Yield tokens until the pipe closes."""
-    with suppress(EOFError):
-        while True:
-            yield connection.recv()
-
-
-@dataclass
-class ActorProcess:
-    """One actor process, as the learner sees it.
-
-    Attributes:
-        process: The process.
-        tasks: The pipe that tokens go to it by.
-        whole: The pipe that they come back by.
-        held: Tokens that it has, in the order in which they were sent.
-    """
-
-    process: Any
-    tasks: Connection
-    whole: Connection
-    held: list[int] = field(default_factory=list)
-
-    def send(self, index: int) -> None:
-        """Send a token. If the process is dead, the end of its pipe will tell."""
-        self.held.append(index)
-        with suppress(BrokenPipeError):
-            self.tasks.send(index)
-
-    def hang_up(self) -> None:
-        """Close the pipes. May be done twice."""
-        self.tasks.close()
-        self.whole.close()
-
-    def end(self, patience: float) -> None:
-        """Hang up; wait some seconds for the process to leave, then kill it."""
-        self.hang_up()
-        self.process.join(patience)
-        self.process.kill()
-        self.process.join()
-
-
-def pickled(make_actor: MakeActor) -> bytes:
-    """Write down how to make an actor, for another process."""
-    problem = (
-        "make_envs must be a function that another process can import, not a lambda, "
-        "one from inside another function, or one from a notebook"
-    )
-    try:
-        recipe = pickle.dumps(make_actor)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ValueError(f"{problem}: {error}") from error
-    # A notebook has no file, and neither has `python -c`.
-    if b"__main__" in recipe and not hasattr(sys.modules["__main__"], "__file__"):
-        raise ValueError(problem)
-    return recipe
-
-
-@contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
-    # This helper of Python's unblocks the signal when it starts, so it starts first.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class SharedMemory:
-    """Actors in processes of their own, with memory that both sides see.
-
-    Args:
-        make_actor: Function from a seed to an ``Actor``, one that can be pickled.
-        layout: What ``slot_layout`` returned.
-        seed: Decides the seeds of the actors.
-        actors: Number of actors.
-        slots: Slots of each of them.
-    """
-
-    def __init__(
-        self,
-        make_actor: MakeActor,
-        layout: np.dtype[np.void],
-        seed: int,
-        actors: int,
-        slots: int,
-    ) -> None:
-        self.recipe, self.layout = pickled(make_actor), layout
-        self.census = Census(actors, seed)
-        self.context = get_context("forkserver")
-        self.context.set_forkserver_preload(["literate_rl.actors"])
-        # All the memory that there will ever be, {eq}`slot-memory`.
-        size = slots * layout.itemsize
-        self.memory = [self.context.RawArray("B", size) for _ in range(actors)]
-        self.slots = [np.frombuffer(memory, layout) for memory in self.memory]
-        self.whole: deque[Slot] = deque()
-        self.lives = [self.start(actor) for actor in range(actors)]
-
-    @property
-    def waiting(self) -> int:
-        """Whole unrolls that wait for the learner."""
-        return len(self.whole)
-
-    def submit(self, slot: Slot, weights: Weights) -> None:
-        """Write the weights into the slot and send its token."""
-        actor, index = slot
-        fill(self.slots[actor][index]["weights"], weights)
-        self.lives[actor].send(index)
-
-    def receive(self) -> tuple[Slot, Any]:
-        """Wait for a whole unroll, and replace actors that have died meanwhile."""
-        if not self.lives:
-            raise ValueError("the actors have ended: this transport is closed")
-        # As long as there is nothing to learn from, sleep. Then hear all that there is.
-        while pipes := wait(
-            [life.whole for life in self.lives], timeout=0 if self.whole else None
-        ):
-            for pipe in pipes:
-                self.hear(pipe)
-        actor, index = self.whole.popleft()
-        return (actor, index), self.slots[actor][index]["result"]
-
-    def hear(self, pipe: Any) -> None:
-        """Read a message: a token, the text of an error, or the end of the pipe."""
-        actor = [life.whole for life in self.lives].index(pipe)
-        try:
-            message = pipe.recv()
-        except (EOFError, OSError):
-            self.replace(actor)
-            return
-        if isinstance(message, str):
-            raise ChildProcessError(f"actor {actor} failed:\n{message}")
-        # A token: its unroll is whole.
-        self.lives[actor].held.remove(message)
-        self.census.unrolls[actor] += 1
-        self.whole.append((actor, message))
-
-    def replace(self, actor: int) -> None:
-        """Start a new actor in the place of a dead one, with the same tokens."""
-        dead = self.lives[actor]
-        dead.end(patience=1.0)
-        self.census.count_death(actor, f"exit code {dead.process.exitcode}")
-        self.lives[actor] = self.start(actor)
-        for index in dead.held:
-            self.lives[actor].send(index)
-
-    def start(self, actor: int) -> ActorProcess:
-        """Start a process that becomes the actor of this number."""
-        take, tasks = self.context.Pipe(duplex=False)
-        whole, give = self.context.Pipe(duplex=False)
-        seed, memory = self.census.new_seed(), self.memory[actor]
-        process = self.context.Process(
-            target=run_actor,
-            args=(self.recipe, seed, memory, self.layout, take, give),
-            daemon=True,
-        )
-        with interrupts_blocked():
-            process.start()
-        # A pipe closes when nobody is left at its other side. So the learner keeps no
-        # copy of the actor's ends.
-        take.close()
-        give.close()
-        return ActorProcess(process, tasks, whole)
-
-    def close(self) -> None:
-        """End all processes; one that does not leave within seconds is killed."""
-        # First all hear that it is over, so that they leave at the same time.
-        for life in self.lives:
-            life.hang_up()
-        last_moment = time.monotonic() + 2.0
-        for life in self.lives:
-            life.end(patience=max(0.0, last_moment - time.monotonic()))
-        self.lives, self.whole = [], deque()
-
-
-def transport_named(name: str) -> MakeTransport:
-    """Return the transport that goes by a name in the settings."""
-    if name == "ray":
-        raise ValueError(
-            "transport ray: pass RayActors of literate_rl.workshop.cluster"
-        )
-    return SharedMemory if name == "shared" else InProcess

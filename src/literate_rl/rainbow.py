@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 8b0ded3895091944
+# Generated from chapters/rainbow.py (edit there); digest d4ecff3f9cf8c0d3
 """Rainbow: distributions of returns, noisy layers, and all six parts together."""
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from torch.nn.functional import linear, relu, smooth_l1_loss
 
 from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, QError, q_target
 from literate_rl.policies import Policy
+from literate_rl.ppg import ConvolutionalEncodingNetwork
 from literate_rl.replay import Batch
 from literate_rl.workshop.fast import project_atoms
-from literate_rl.workshop.nests import as_discrete, as_vectors, plain_space
+from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, plain_space
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -176,11 +177,32 @@ class NoisyLinear(nn.Module):
         return torch.addcmul(self.mean(x), out, self.deviation(into * x))
 
 
+class PictureLayer(nn.Module):
+    """A first layer for pictures, which may come flat: the encoder of {doc}`ppg`.
+
+    Args:
+        space: The space of one picture.
+        outputs: Number of outputs.
+    """
+
+    def __init__(self, space: spaces.Box, outputs: int) -> None:
+        super().__init__()
+        self.shape = space.shape
+        self.encoder = ConvolutionalEncodingNetwork(space, outputs)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features of pictures."""
+        if obs.shape[-3:] != self.shape:
+            obs = obs.unflatten(-1, self.shape)
+        features: Tensor = self.encoder(obs)[0]
+        return features
+
+
 class RainbowNetwork(nn.Module):
     """A network for the logits of N distributions over K atoms.
 
     Args:
-        inputs: Size of an observation.
+        inputs: Size of an observation, or the space of pictures.
         num_actions: Number of actions N.
         num_atoms: Number of atoms K; 1 for values without a distribution.
         hidden: Width of the hidden layers.
@@ -195,7 +217,7 @@ class RainbowNetwork(nn.Module):
     @checked
     def __init__(
         self,
-        inputs: Count,
+        inputs: Count | spaces.Box,
         num_actions: Count,
         num_atoms: Count,
         hidden: Count,
@@ -206,7 +228,10 @@ class RainbowNetwork(nn.Module):
         super().__init__()
         self.num_actions, self.num_atoms = num_actions, num_atoms
         self.dueling, self.noisy = dueling, noisy
-        self.first = nn.Linear(inputs, hidden)
+        if isinstance(inputs, spaces.Box):
+            self.first: nn.Module = PictureLayer(inputs, hidden)
+        else:
+            self.first = nn.Linear(inputs, hidden)
         # The last layer has a row for each action, and one more for the value.
         rows = num_actions + dueling
         sizes = (hidden, hidden), (hidden, rows * num_atoms)
@@ -348,7 +373,8 @@ def make_rainbow_policy(
     """Build the policy that fits the spaces of one environment.
 
     Args:
-        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        observation_space: A box of vectors or of pictures, which may come flat; or what
+            ``plain_space`` made of it.
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_atoms: Atoms of a distribution; 1 for values alone.
@@ -359,10 +385,14 @@ def make_rainbow_policy(
         sigma: As in ``NoisyLinear``.
         hold: Steps that one noise of the layers lasts.
     """
-    box, discrete = as_vectors(observation_space), as_discrete(action_space)
+    box, discrete = as_space(observation_space), as_discrete(action_space)
     num_actions = int(discrete.n)
+    if isinstance(box, spaces.Box) and len(box.shape) == 3:
+        inputs: Any = box
+    else:
+        inputs = as_vectors(box).shape[0]
     network = RainbowNetwork(
-        box.shape[0], num_actions, num_atoms, hidden, dueling, noisy, sigma
+        inputs, num_actions, num_atoms, hidden, dueling, noisy, sigma
     )
     # What a checkpoint needs in order to build the policy again.
     recipe = {
@@ -490,7 +520,9 @@ class RainbowConfig(DQNConfig):
 
 # Settings with which the agent has learned, by environment. For what an entry leaves
 # out, the default holds.
-SETTINGS: dict[str, dict[str, Any]] = {"CartPole-v1": {}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"num_steps": 20, "batch_size": 128, "train_interval": 2},
+}
 
 
 def rainbow_settings(env: str) -> RainbowConfig:

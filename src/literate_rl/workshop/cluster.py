@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cluster.py (edit there); digest de167f761802cda3
+# Generated from chapters/workshop/cluster.py (edit there); digest 130c324b8cd5926d
 """Actors on a cluster: a transport that is made of Ray's calls and references."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from literate_rl.actors import Census, MakeActor, Slot, Weights
+from literate_rl.processes import count_death
 
 __all__ = ["RayActors", "import_ray"]
 
@@ -145,7 +146,7 @@ class RayActors:
 
     def replace(self, actor: int, error: Exception) -> None:
         """Start a new actor in the place of a dead one, with the same calls."""
-        self.census.count_death(actor, error)
+        count_death(self.census, actor, error)
         self.actors[actor] = self.start()
         lost = [call for call, slot in self.pending.items() if slot[0] == actor]
         for call in lost:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/pictures.py (edit there); digest c4930fb13019ef29
+# Generated from chapters/workshop/pictures.py (edit there); digest cf05247e05711222
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -501,7 +501,10 @@ class Widget:
     """Something to touch: HTML for a browser, words for all others."""
 
     def __init__(self, html: str, words: str) -> None:
-        self.html, self.words = html, words
+        # JupyterLab keeps the arrow keys and others for itself, unless the element that
+        # has the focus says this.
+        ours = r'<\1 data-lm-suppress-shortcuts="true"'
+        self.html, self.words = re.sub("<(input|button|summary)\\b", ours, html), words
 
     def __repr__(self) -> str:
         return self.words

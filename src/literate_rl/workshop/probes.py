@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest f4a4baa1e8c9443b
+# Generated from chapters/workshop/probes.py (edit there); digest 6d0e8f1b3b520887
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ __all__ = [
     "unwrapped",
     "warning",
     "watch",
+    "write_contract",
     "write_out",
 ]
 
@@ -378,3 +379,23 @@ def write_out(
     gives = ",\n   ".join([*results, "<...>"])
     lines = [f"   {x.row}  {x.text}" + " (a warning)" * x.harmful for x in rules]
     return "\n".join([f"{title}({gap.join(takes)})", f"-> {gives}", *lines])
+
+
+def write_contract(
+    family: str,
+    continuous: Mapping[str, Iterable[Any]],
+    discrete: Mapping[str, Iterable[Any]],
+) -> str:
+    """Return the text of a contract: each role once, under the name of its network."""
+    kinds: dict[str, list[str]] = {}
+    for kind, parts in (("continuous", continuous), ("discrete", discrete)):
+        for part, roles in parts.items():
+            title = "QNet" if part == "qnet" else part.capitalize()
+            for role in roles:
+                kinds.setdefault(role.text(title), []).append(kind)
+    # A family without continuous actions need not say that its actions are discrete.
+    texts = [
+        f"# {found[0]} actions\n{text}" if continuous and len(found) == 1 else text
+        for text, found in kinds.items()
+    ]
+    return "\n\n".join([family, *texts])

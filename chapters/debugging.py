@@ -1,0 +1,1064 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # It does not learn
+#
+# **Why does my agent not learn, and what do I change first?** A bug in reinforcement learning
+# seldom raises an error. The agent acts, all numbers are finite, and the curve stays flat. After
+# this chapter you can find out in about a second which part of an agent is broken, read symptoms
+# from the metrics of a run, and tune the three settings that matter most.
+#
+# It takes about 25 minutes. You need {doc}`ppo`, and the two flags of {doc}`agents`.
+
+# %% tags=["hide-input"]
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+
+import gymnasium as gym
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from gymnasium.wrappers import TimeLimit, TransformReward
+
+from literate_rl.agents import make_envs, seed_everything
+from literate_rl.evaluation import evaluate, paired_difference
+from literate_rl.policies import make_policy
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.ppo_error import policy_error_from_log_prob, ppo_policy_loss
+from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.runs import fit, stored_runs
+
+torch.set_num_threads(1)  # the networks are too small to be shared out
+
+# %% [markdown]
+# ## A house with six rooms
+#
+# Do not look for a bug where learning takes minutes and nobody knows the right answer. Build a
+# world that is learned in a second and whose answers are exact. {cite:t}`jones2021` calls such
+# worlds **probe environments**: each of them tests one part of an agent. Here are six of them as
+# rooms of a house. Each episode starts in a room at random. The agent sees in which room it is,
+# and the discount is $\gamma = 0.8$.
+#
+# | room | what happens | exact answer | what it tests |
+# |---|---|---|---|
+# | pays | it pays 1 and ends | value 1 | the critic's loss, and the end of an episode |
+# | reads | it pays 1 or $-1$, as the observation says | values 1 and $-1$ | observations reach the critic |
+# | waits | the first step pays 0, the second pays 1 | value $\gamma = 0.8$ | discount and next value |
+# | lasts | each step pays 1, until a time limit | value $1 / (1 - \gamma) = 5$ | the two flags |
+# | chooses | right pays 1, left 0 | probability 1 of right | the policy's loss |
+# | both | the observation says which action pays 1 | probability 1 of that action | an advantage belongs to its observation |
+
+
+# %%
+class House(gym.Env):
+    """Six rooms. Their states are numbered; "reads" and "both" have two each."""
+
+    observation_space = gym.spaces.Box(0, 1, (9,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        """Begin an episode."""
+        super().reset(seed=seed)
+        self.state = self.np_random.choice([0, 1, 2, 3, 5, 6, 7, 8])
+        return np.eye(9, dtype=np.float32)[self.state], {}
+
+    def step(self, action):
+        """Take one step."""
+        pays = [1, 1, -1, 0, 1, 1, action, action, 1 - action][self.state]
+        terminated = self.state not in (3, 5)  # "waits" goes on, and so does "lasts"
+        if self.state == 3:
+            self.state = 4
+        obs = np.eye(9, dtype=np.float32)[self.state]
+        return obs, float(pays), bool(terminated), False, {}
+
+
+@torch.no_grad()
+def answers(policy):
+    """Return what an agent says about each room."""
+    states = torch.eye(9)
+    value, right = policy.value(states), policy.network(states).softmax(-1)[:, 1]
+    return {
+        "pays": value[0].item(),
+        "reads": (value[1] - value[2]).item() / 2,
+        "waits": value[3].item(),
+        "lasts": value[5].item(),
+        "chooses": right[6].item(),
+        "both": (right[7] + 1 - right[8]).item() / 2,
+    }
+
+
+EXACT = {"pays": 1, "reads": 1, "waits": 0.8, "lasts": 5, "chooses": 1, "both": 1}
+
+# %% [markdown]
+# Seven agents move in. The first is PPO as it is in this book. Each of the others is the same
+# with one mistake: in the loss, in the flags, in the next observation, or in the order of a
+# column.
+
+
+# %%
+def uphill(*terms):
+    """Compute the policy's loss with the wrong sign."""
+    (policy_loss, entropy_loss), info = policy_error_from_log_prob(*terms)
+    return ppo_policy_loss(-policy_loss, entropy_loss), info
+
+
+class OneFlag(PPO):
+    """Takes each end for the end of the task."""
+
+    def collect(self):
+        """Collect, and call each end a termination."""
+        batch = super().collect()
+        done = batch.terminated | batch.truncated
+        return batch._replace(terminated=done, truncated=torch.zeros_like(done))
+
+
+class NoEnd(PPO):
+    """Takes no end for the end of the task."""
+
+    def collect(self):
+        """Collect, and call each end a truncation."""
+        batch = super().collect()
+        done = batch.terminated | batch.truncated
+        return batch._replace(terminated=torch.zeros_like(done), truncated=done)
+
+
+class NextIsNow(PPO):
+    """Asks the critic about the observation before the step, not after it."""
+
+    def collect(self):
+        """Collect, and forget where each step led."""
+        batch = super().collect()
+        return batch._replace(next_obs=batch.obs)
+
+
+class Scattered(PPO):
+    """Gives each sample the advantage of another one."""
+
+    def look_back(self, batch):
+        """Look back, and shuffle one column."""
+        samples = super().look_back(batch)
+        order = torch.randperm(len(samples.adv), generator=self.generator)
+        return samples._replace(adv=samples.adv[order])
+
+
+# %% tags=["hide-input"]
+def build(make, config, learner=PPO, **arguments):
+    """Build environments, the policy that fits them, and the learner."""
+    seed_everything(config.seed)
+    envs = make_envs(make, config.num_envs)
+    spaces_of_one = envs.single_observation_space, envs.single_action_space
+    policy = make_policy(*spaces_of_one, normalize=config.normalize_obs)
+    return learner(policy, envs, config, numpy_act(policy), **arguments)
+
+
+def train(*task, **arguments):
+    """Train an agent; return the learner and its metrics, one array for each."""
+    made = build(*task, **arguments)
+    rows = fit(made, progress=False)
+    return made, {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def house():
+    """Make a house in which an episode has five steps at most."""
+    return TimeLimit(House(), 5)
+
+
+at_home = PPOConfig(
+    total_steps=5_120,
+    num_envs=8,
+    num_steps=32,
+    num_epochs=8,
+    num_minibatches=1,
+    learning_rate=3e-3,
+    anneal=False,
+    gamma=0.8,
+    lambda_=0.8,
+    entropy_weight=0.0,
+)
+
+# %% [markdown]
+# The folded cell builds and trains them, for 5,120 steps each. One more mistake needs no class of
+# its own: a critic that does not learn.
+
+# %%
+agents = {
+    "as it should be": train(house, at_home),
+    "wrong sign of the loss": train(house, at_home, policy_error=uphill),
+    "advantages out of order": train(house, at_home, Scattered),
+    "critic does not learn": train(house, replace(at_home, value_weight=0.0)),
+    "next observation is this one": train(house, at_home, NextIsNow),
+    "one flag, always terminated": train(house, at_home, OneFlag),
+    "one flag, never terminated": train(house, at_home, NoEnd),
+}
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "A table of seven agents and six rooms with the answer of each. The first agent has all six right. Each of the others is wrong in one to four rooms, which are marked"}}
+said = {name: answers(learner.policy) for name, (learner, _) in agents.items()}
+wrong = {
+    name: {room for room, exact in EXACT.items() if abs(told[room] - exact) > 0.15}
+    for name, told in said.items()
+}
+fig, axis = plt.subplots(figsize=(7, 2.9))
+for row, (name, told) in enumerate(said.items()):
+    for column, (room, number) in enumerate(told.items()):
+        bad = room in wrong[name]
+        face = {"facecolor": "C1" if bad else "none", "edgecolor": "none"}
+        style = {"color": "black", "weight": "bold"} if bad else {}
+        words = f"{number:.2f}".replace("-", "−")
+        place = {"ha": "center", "va": "center"}
+        axis.text(column, row, " " * 15, bbox=face, fontsize=8, **place)
+        axis.text(column, row, words, fontsize=9, **place, **style)
+heads = [f"{room}\n({exact:g})" for room, exact in EXACT.items()]
+axis.set_xticks(range(6), heads, fontsize=9)
+axis.set_yticks(range(7), said, fontsize=9)
+axis.set(xlim=(-0.6, 5.6), ylim=(6.6, -0.6))
+axis.xaxis.tick_top()
+axis.tick_params(length=0)
+for side in axis.spines.values():
+    side.set_visible(False)
+fig.tight_layout()
+
+# %% [markdown]
+# Below each room stands its exact answer; marked cells are wrong by more than 0.15. **Notice**
+# that each mistake leaves its own trace: the house says not only *that* something is broken but
+# *what*. Two agents are marked in the same two rooms, but with the wrong sign an agent is sure of
+# the wrong action, and with advantages out of order it drifts anywhere.
+#
+# **Notice** also that four of the six broken agents choose the right actions. Their return is as
+# high as that of the first agent, and only their values give them away. In a harder world the
+# same mistakes cost return; here nobody would see them in the curve.
+#
+# So when an agent of your own does not learn, let it live here first. It takes about a second,
+# and a test that does so belongs beside every learner.
+
+# %% tags=["claims"]
+assert wrong["as it should be"] == set()
+assert wrong["wrong sign of the loss"] == {"chooses", "both"}
+assert wrong["advantages out of order"] & {"chooses", "both"}
+assert not wrong["advantages out of order"] & {"pays", "reads", "waits", "lasts"}
+assert wrong["critic does not learn"] == {"pays", "reads", "waits", "lasts"}
+assert wrong["next observation is this one"] == {"waits"}
+assert wrong["one flag, always terminated"] == {"lasts"}
+assert wrong["one flag, never terminated"] == {"pays", "reads", "waits"}
+choosing = [name for name in wrong if not wrong[name] & {"chooses", "both"}]
+assert len(choosing) == 5, "the healthy agent and four of the six broken ones"
+traces = [sorted(rooms) for name, rooms in wrong.items() if "order" not in name]
+assert len({*map(tuple, traces)}) == len(traces), "each its own"
+assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "both"))
+
+# %% [markdown]
+# ## Find your symptom
+#
+# The house finds mistakes in the code. Others come from the task or from the settings, and those
+# show in the metrics. Each row of this table leads to a section in which the symptom is produced,
+# explained and cured.
+#
+# | what you see | likely cause | check |
+# |---|---|---|
+# | [the return falls below that of random actions](#the-return-falls) | wrong sign | does one update make good actions likelier? |
+# | [entropy 0 at once, divergence and clip fraction huge](#the-entropy-falls-to-zero-at-once) | learning rate too high | divergence of the first iterations |
+# | [entropy, divergence and clip fraction do not move](#the-entropy-falls-to-zero-at-once) | learning rate too low | the same |
+# | [the clip never does anything](#the-clip-never-does-anything) | old policy computed anew | are ratios still 1 after the first epoch? |
+# | [explained variance about 0](#the-explained-variance-stays-at-zero) | shapes `(B, 1)` and `(B,)` | print the shape of the loss before its mean |
+# | [value loss in the thousands, the policy stands still](#the-value-loss-is-huge) | size of the rewards | the actor's share of the gradient |
+# | [explained variance below 0](#the-explained-variance-is-negative) | units of the observations | their standard deviations, saturated units |
+# | [never does what pays off late](#it-never-does-what-pays-off-late) | a time limit taken for an end | ends that have the limit's length |
+# | [training is fine, evaluation is not](#training-is-fine-evaluation-is-not) | greedy actions | evaluate with noise |
+# | [it worked yesterday](#it-worked-yesterday) | luck | more seeds |
+#
+# Two more have their place elsewhere. Ratios that differ from 1 *before* the first update are a
+# trap of {doc}`ppo`. And if a curve has stopped rising, look at *how* episodes end, as the
+# beginning of that chapter does.
+
+# %% tags=["hide-input"]
+settings = replace(ppo_settings("CartPole-v1"), total_steps=6_144, seed=3)
+healthy = train("CartPole-v1", settings)
+NAMES = {
+    "return": "charts/episodic_return",
+    "entropy": "losses/entropy",
+    "divergence": "losses/approx_kl",
+    "clip fraction": "losses/clipfrac",
+    "value loss": "losses/value_loss",
+    "explained variance": "losses/explained_variance",
+}
+
+
+def last(run, panel, number=5):
+    """Return the mean of a metric over the last iterations."""
+    return np.nanmean(run[1][NAMES[panel]][-number:])
+
+
+# %% [markdown]
+# All runs on CartPole below are short, 6,144 steps. The agent of {doc}`ppo` trains for 50,000,
+# but this is enough to see a symptom.
+#
+# ### The return falls
+#
+# **You see** a return below that of random actions, about 20 on CartPole, and an entropy that
+# falls all the same: the agent learns eagerly, and learns the wrong thing.
+#
+# **Cause.** A sign. An optimiser walks downhill, so a loss is *minus* what is wanted; the
+# advantage is what was earned minus what was expected.
+#
+# **Check.** Take one update on one rollout. Afterwards actions with an advantage above the mean
+# must be likelier than before.
+
+
+# %%
+def good_actions_gain(learner):
+    """Return how much likelier one update makes good actions, weighted by advantage."""
+    samples = learner.look_back(learner.collect())
+    learner.learn(samples)
+    with torch.no_grad():
+        log_prob, _ = learner.policy.evaluate_actions(samples.obs, samples.action)
+    adv = samples.adv - samples.adv.mean()
+    return ((log_prob - samples.log_prob) * adv).mean().item()
+
+
+gains = {
+    "as it should be": good_actions_gain(build("CartPole-v1", settings)),
+    "wrong sign": good_actions_gain(
+        build("CartPole-v1", settings, policy_error=uphill)
+    ),
+}
+print(*(f"{name}: {gain:+.5f}" for name, gain in gains.items()), sep="\n")
+
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 6 thousand steps. Return: the healthy agent rises above 50, the one with the wrong sign falls to about 9. Entropy: that of the healthy agent falls slowly, that of the other one falls to almost zero"}}
+def draw(runs, *panels, log=()):
+    """Draw some metrics of several runs, one panel for each metric."""
+    fig, axes = plt.subplots(1, len(panels), figsize=(7, 2.1))
+    for axis, panel in zip(axes, panels, strict=True):
+        for number, (name, (_, metrics)) in enumerate(runs.items()):
+            values = metrics[NAMES[panel]]
+            if panel == "return":  # a running mean; some iterations end no episode
+                known = np.isfinite(values)
+                values = np.interp(
+                    np.arange(len(values)), np.flatnonzero(known), values[known]
+                )
+                values = np.convolve(values, np.full(4, 0.25), "valid")
+            steps = metrics["step"][len(metrics["step"]) - len(values) :]
+            style = ("-", "--", ":")[number]
+            axis.plot(steps / 1000, values, style, color=f"C{number}", label=name)
+        axis.set_title(panel, fontsize=10)
+        axis.set_xlabel("thousand steps", fontsize=9)
+        if panel in log:
+            axis.set_yscale("symlog", linthresh=1e-3)
+            axis.set_yticks(
+                [0, 1e-2, 1, 1e2] if panel == "divergence" else [0, 1, 1e3, 1e6]
+            )
+            axis.minorticks_off()
+    fig.legend(
+        *axes[0].get_legend_handles_labels(), ncols=3, loc="upper center", fontsize=9
+    )
+    fig.tight_layout(rect=(0, 0, 1, 0.9))
+
+
+sick = train("CartPole-v1", settings, policy_error=uphill)
+draw({"as it should be": healthy, "wrong sign": sick}, "return", "entropy")
+
+# %% [markdown]
+# **Fix.** The sign, and a test that makes this check.
+
+# %% tags=["claims"]
+assert gains["as it should be"] > 0 > gains["wrong sign"]
+assert last(sick, "return") < 12, "about 9"
+assert last(healthy, "return") > 35
+assert last(sick, "entropy") < 0.3 < last(healthy, "entropy")
+
+# %% [markdown]
+# ### The entropy falls to zero at once
+#
+# **You see** that the first iteration already ends with an entropy near 0, a divergence far above
+# 1 and a clip fraction near 1; the return freezes.
+#
+# **Cause.** Nearly always a learning rate that is far too high. The first update jumps over
+# everything that the clip was meant to guard, for the clip removes the incentive to go further
+# and cannot take a step back.
+#
+# **The opposite** looks as if nothing were wrong: entropy at its maximum of $\log 2 = 0.69$ for
+# two actions, divergence and clip fraction 0, a flat return.
+#
+# **Check.** The divergence of the first iterations. Around 0.01 is healthy.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels over 6 thousand steps for three learning rates. With 0.3 the entropy is zero from the first iteration, the divergence begins above 10 and the clip fraction at 1. With 0.00001 nothing moves: entropy at 0.69, divergence and clip fraction at 0. With 0.002 the entropy falls slowly, the divergence stays near 0.01 and the clip fraction below a half"}}
+rates = {"learning rate 2e-3": healthy}
+for rate in (0.3, 1e-5):
+    changed = replace(settings, learning_rate=rate)
+    rates[f"learning rate {rate:g}"] = train("CartPole-v1", changed)
+draw(rates, "entropy", "divergence", "clip fraction", log=("divergence",))
+for name, run in rates.items():
+    values = [f"{run[1][NAMES[panel]][0]:.4f}" for panel in ("entropy", "divergence")]
+    print(
+        f"{name:22s} after one iteration: entropy {values[0]}, divergence {values[1]}"
+    )
+
+# %% [markdown]
+# **Fix.** Change the learning rate by factors of three until the divergence of an iteration lies
+# between 0.001 and 0.05. If the entropy falls fast although the divergence is small, the policy
+# is simply sure of itself; if it is sure too early, `entropy_weight` holds it back.
+
+# %% tags=["claims"]
+usual, high, low = (run[1] for run in rates.values())
+assert high["losses/entropy"][0] < 0.1, "near 0 after the first iteration"
+assert high["losses/approx_kl"][0] > 5, "far above 1"
+assert high["losses/clipfrac"][0] > 0.9, "near 1"
+assert low["losses/entropy"].min() > 0.68, "at its maximum"
+assert low["losses/approx_kl"].max() < 1e-4, "divergence 0"
+assert low["losses/clipfrac"].max() == 0, "clip fraction 0"
+assert 15 < last(rates["learning rate 1e-05"], "return") < 30, "as random actions"
+half = usual["losses/approx_kl"][: len(usual["step"]) // 2]
+assert 0.001 < np.median(half) < 0.05, "healthy"
+
+# %% [markdown]
+# ### The clip never does anything
+#
+# **You see** that the loss reports a clip fraction of exactly 0 in every minibatch, and yet the
+# policy moves, perhaps too far.
+#
+# **Cause.** The old log-probabilities are not old. They were computed anew in the loop, from the
+# policy in training, so every ratio is 1 and PPO has become a policy gradient without a clip that
+# repeats its rollout ten times.
+#
+# **Check.** The first ratios of an iteration must all be 1, and those after the first update must
+# not.
+
+
+# %%
+def not_old(log_prob, log_prob_old, *others):
+    """Take the log-probabilities of the policy in training for the old ones."""
+    return policy_error_from_log_prob(log_prob, log_prob.detach(), *others)
+
+
+def reported(policy_error):
+    """Return what the loss says of each update: divergences and clip fractions."""
+    seen = []
+
+    def watched(*terms):
+        loss, info = policy_error(*terms)
+        seen.append(info)
+        return loss, info
+
+    build("CartPole-v1", settings, policy_error=watched).iterate()
+    return [abs(info.approx_kl) for info in seen], [info.clipfrac for info in seen]
+
+
+for name, error in {"old": policy_error_from_log_prob, "not old": not_old}.items():
+    kl, clipfrac = reported(error)
+    print(f"{name:8s}", *(f"{x:.5f}" for x in kl[:6]), "…")
+
+# %% [markdown]
+# These are estimates of the divergence, as the loss reports them at the first six updates. The
+# first is 0 for both, as it should be.
+#
+# **Fix.** Compute the old log-probabilities once, before the epochs, without gradient;
+# `look_back` of {doc}`ppo` does. How much does it matter? On Pendulum, the stored runs of
+# {doc}`ppo_evidence` say, no agent without a clip has learned.
+
+# %% tags=["claims"]
+kl_of_old, _ = reported(policy_error_from_log_prob)
+assert kl_of_old[0] == 0, "the first ratios are 1"
+assert max(kl_of_old[1:]) > 1e-4, "the others are not"
+assert max(kl) == 0, "never"
+assert max(clipfrac) == 0
+assert stored_runs("ablation_pendulum")["no clip"].final.max() < -700, (
+    "none has learned"
+)
+
+# %% [markdown]
+# ### The explained variance stays at zero
+#
+# **You see** a value loss that falls a little and then stays, and an explained variance of about
+# 0: the critic says nearly the same in every state.
+#
+# **Cause.** One of the two is a column. A critic returns `(B, 1)`, the targets are `(B,)`, and
+# their difference is a square `(B, B)`: each value is pulled to *all* targets, so the best it can
+# do is their mean. The policy's loss has the same trap, and there it is worse: normalised
+# advantages have mean 0, so the gradient is 0 as well.
+#
+# **Check.** Print the shape of the loss before its mean.
+
+# %%
+learner = build("CartPole-v1", replace(settings, num_steps=64))
+samples = learner.look_back(learner.collect())
+foreseen = {}
+for name in ("(B,)", "(B, 1)"):
+    torch.manual_seed(1)
+    critic = torch.nn.Sequential(
+        torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1)
+    )
+    optimizer = torch.optim.Adam(critic.parameters(), 0.02)
+    for _ in range(150):
+        value = critic(samples.obs)
+        value = value if name == "(B, 1)" else value.squeeze(-1)
+        errors = (value - samples.target).square()
+        optimizer.zero_grad()
+        errors.mean().backward()
+        optimizer.step()
+    left = samples.target - critic(samples.obs).squeeze(-1).detach()
+    foreseen[name] = 1 - (left.var() / samples.target.var()).item()
+    print(f"value {name}: errors {tuple(errors.shape)}, explained {foreseen[name]:.2f}")
+
+log_prob, _ = learner.policy.evaluate_actions(samples.obs, samples.action)
+adv = (samples.adv - samples.adv.mean()) / samples.adv.std()
+lengths = {}
+for name, column in {"(B,)": log_prob, "(B, 1)": log_prob.unsqueeze(-1)}.items():
+    actor = list(learner.policy.network.actor.parameters())
+    parts = torch.autograd.grad((column * adv).mean(), actor, retain_graph=True)
+    lengths[name] = torch.cat([part.flatten() for part in parts]).norm().item()
+    print(f"log-probability {name}: the gradient has length {lengths[name]:.6f}")
+
+# %% [markdown]
+# **Fix.** `squeeze(-1)` where the network ends, once. Or let the signature refuse the column: the
+# losses of this book raise, because they say `Float[Tensor, "B"]` ({doc}`workshop/signatures`).
+
+# %% tags=["claims"]
+assert foreseen["(B, 1)"] < 0.15 < 0.3 < foreseen["(B,)"], "about 0"
+assert lengths["(B, 1)"] < 1e-4 * lengths["(B,)"], "the gradient is 0"
+from literate_rl.ppo_error import ppo_value_data, ppo_value_error
+
+flat = samples.target
+try:
+    ppo_value_error(ppo_value_data(flat.unsqueeze(-1), flat, flat, None), None)
+except ValueError as error:
+    refused = str(error)
+assert "data.value_new" in refused, "the signature names the column"
+
+# %% [markdown]
+# ### The value loss is huge
+#
+# **You see** a value loss in the millions, and a policy that stands still: divergence 0, entropy
+# at its maximum. Here CartPole pays 1,000 for each step and not 1.
+#
+# **Cause.** Values of thousands are far from where a critic starts, so its gradient is huge. One
+# bound clips the gradients of actor and critic *together*, and each number of the actor's part
+# becomes far smaller than the $\epsilon$ of Adam, $10^{-5}$, so that Adam cannot scale it up
+# again. (Advantages are normalised, so the size of the rewards reaches the actor in no other way.)
+#
+# **Check.** The actor's share of the gradient.
+
+
+# %%
+def rich():
+    """Make CartPole with a thousand times its rewards."""
+    return TransformReward(gym.make("CartPole-v1"), lambda reward: 1000 * reward)
+
+
+def actor_share(learner):
+    """Return the length of the actor's gradient, relative to that of both."""
+    learner.learn(learner.look_back(learner.collect()))
+    network = learner.policy.network
+    squares = [
+        sum(p.grad.square().sum() for p in part.parameters())
+        for part in (network.actor, network.critic)
+    ]
+    return (squares[0] / sum(squares)).sqrt().item()
+
+
+cures = {
+    "rewards of 1": build("CartPole-v1", settings),
+    "rewards of 1,000": build(rich, settings),
+    "1,000, then scaled": build(rich, replace(settings, scale_reward=True)),
+}
+shares = {name: actor_share(learner) for name, learner in cures.items()}
+print(*(f"{name:20s}{share:.6f}" for name, share in shares.items()), sep="\n")
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels over 6 thousand steps. With rewards of 1,000 the value loss is in the millions, the divergence is zero and the entropy stays at 0.69. Scaled, the value loss is below one, the divergence is near 0.01 and the entropy falls"}}
+big = train(rich, settings)
+scaled = train(rich, replace(settings, scale_reward=True))
+runs = {"rewards of 1,000": big, "the same, scaled": scaled}
+draw(runs, "value loss", "divergence", "entropy", log=("value loss", "divergence"))
+
+# %% [markdown]
+# **Fix.** `scale_reward=True` divides rewards by the running standard deviation of the return
+# ({doc}`policies`). If you know the size, divide by it yourself. On Pendulum, where values go
+# down to $-160$, scaled rewards helped most of all changes while training ({doc}`ppo_evidence`).
+
+# %% tags=["claims"]
+assert shares["rewards of 1,000"] < 0.001 < 0.01 < shares["1,000, then scaled"]
+weights = sum(
+    p.numel() for p in cures["rewards of 1,000"].policy.network.actor.parameters()
+)
+usual_size = settings.max_grad_norm * shares["rewards of 1,000"] / math.sqrt(weights)
+assert usual_size < 0.1 * 1e-5, "far smaller than Adam's epsilon"
+assert last(big, "value loss") > 1e6, "in the millions"
+assert big[1]["losses/approx_kl"].max() < 1e-3, "divergence 0"
+assert big[1]["losses/entropy"].min() > 0.65, "at its maximum"
+assert last(scaled, "value loss") < 1
+assert last(scaled, "entropy") < 0.65, "it learns"
+assert last(scaled, "return") > 1.2 * last(big, "return")
+pendulum = stored_runs("ablation_pendulum")
+best = max(pendulum, key=lambda name: pendulum[name].area.mean())
+assert best == "rewards scaled", "helped most"
+
+# %% [markdown]
+# ### The explained variance is negative
+#
+# **You see** an explained variance below 0: the critic's guesses are worse than a constant. Here
+# an engineer reports the cart's position and speed in millimetres.
+#
+# **Cause.** Numbers in the hundreds push every hidden unit to $-1$ or 1, where it has no slope,
+# and hide what the other observations say.
+#
+# **Check.** The standard deviation of each observation, and the share of hidden units beyond
+# 0.99.
+
+
+# %%
+class Millimetres(gym.ObservationWrapper):
+    """CartPole whose position and speed are in thousandths of the usual unit."""
+
+    def __init__(self):
+        super().__init__(gym.make("CartPole-v1"))
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+
+    def observation(self, obs):
+        """Change the units."""
+        return obs * np.array([1000, 1000, 1, 1], np.float32)
+
+
+@torch.no_grad()
+def saturated(learner):
+    """Return the deviation of each observation, and the share of units beyond 0.99."""
+    obs, network = learner.collect().obs.flatten(0, 1), learner.policy.network
+    hidden = network.actor[:2](network.normalizer(obs))
+    return obs.std(0).tolist(), (hidden.abs() > 0.99).float().mean().item()
+
+
+raw = train(Millimetres, settings)
+normal = train(Millimetres, replace(settings, normalize_obs=True))
+beyond = {}
+for name, (learner, _) in {"as they are": raw, "normalised": normal}.items():
+    deviations, beyond[name] = saturated(learner)
+    shown = ", ".join(f"{x:.3g}" for x in deviations)
+    print(f"{name:12s} deviations {shown}; saturated {beyond[name]:.0%}")
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 6 thousand steps. Explained variance: with observations as they are it stays around zero and often below, normalised it rises towards one. Return: as they are it stays below 50, normalised it rises above 100"}}
+draw({"as they are": raw, "normalised": normal}, "explained variance", "return")
+
+# %% [markdown]
+# **Fix.** `normalize_obs=True` shifts and scales each observation by what was seen so far
+# ({doc}`policies`), or choose units in which the numbers are about 1. (The deviations printed are
+# those before the normaliser.) An explained variance below 0 during the first iterations is
+# harmless; there the critic knows nothing yet.
+
+# %% tags=["claims"]
+explained = raw[1]["losses/explained_variance"]
+assert (explained < 0).mean() > 0.2, "often below 0"
+assert explained[-10:].mean() < 0.3
+assert normal[1]["losses/explained_variance"][-10:].mean() > 0.4
+assert beyond["as they are"] > 0.6 > 0.3 > beyond["normalised"]
+assert last(normal, "return") > 1.5 * last(raw, "return")
+
+# %% [markdown]
+# ### It never does what pays off late
+#
+# **You see** an agent that takes small rewards and shuns every effort, and values that are too
+# low.
+#
+# **Cause.** A time limit was taken for the end of the task. In the next world each step pays 1.
+# Once the agent may invest: that costs 5, and from then on each step pays 2. Forever, that is
+# worth $-5 + 2\gamma / (1 - \gamma) = 13$ with $\gamma = 0.9$, and going on as before is worth
+# 10. But training cuts episodes after five steps, and within five steps the investment does not
+# pay.
+#
+# **Check.** No step with the length of the limit may be `terminated`, save by chance.
+
+
+# %%
+class Investment(gym.Env):
+    """Each step pays 1; action 1 invests 5, and then each step pays 2."""
+
+    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        """Begin an episode."""
+        super().reset(seed=seed)
+        self.rich = False
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        """Take one step."""
+        invests = action == 1 and not self.rich
+        reward = -5.0 if invests else 1.0 + self.rich
+        self.rich = self.rich or invests
+        return np.full(1, self.rich, np.float32), reward, False, False, {}
+
+
+patient = replace(at_home, gamma=0.9, lambda_=0.95)
+investors = {
+    "two flags": train(lambda: TimeLimit(Investment(), 5), patient),
+    "one flag": train(lambda: TimeLimit(Investment(), 5), patient, OneFlag),
+}
+found = {}
+for name, (learner, _) in investors.items():
+    batch = learner.collect()
+    at_limit = batch.terminated & (batch.episode_length == 5)
+    long = evaluate(learner.policy, lambda **_: TimeLimit(Investment(), 50), 2).mean()
+    value = learner.policy.value(torch.ones(1, 1)).item()
+    found[name] = (at_limit.sum().item(), value, long)
+    words = f"{name}: {found[name][0]} terminated at the limit,"
+    print(words, f"value once invested {value:.1f}, return of 50 steps {long:.0f}")
+
+# %% [markdown]
+# With one flag the agent never invests. Once invested, all that follows is worth $2 / (1 -
+# \gamma) = 20$, which only the first critic knows.
+#
+# **Fix.** Two flags, as {doc}`agents` says. On Pendulum the stored runs of one flag are worse
+# too, while training and at the end ({doc}`ppo_evidence`).
+
+# %% tags=["claims"]
+assert found["two flags"][0] == 0 < found["one flag"][0]
+assert abs(found["two flags"][1] - 20) < 2, "20"
+assert found["one flag"][1] < 12
+assert found["two flags"][2] == -5 + 49 * 2
+assert math.isclose(-5 + 2 * 0.9 / (1 - 0.9), 13)
+assert found["one flag"][2] == 50, "never invests"
+for key in ("area", "final"):
+    ends, usual = (
+        getattr(pendulum[name], key) for name in ("time limit as an end", "as it is")
+    )
+    assert paired_difference(ends, usual).high < 0, "worse too"
+
+# %% [markdown]
+# ### Training is fine, evaluation is not
+#
+# **You see** good returns while training and poor ones in the evaluation, from the same policy.
+#
+# **Cause.** Training draws its actions, and the evaluation takes the likeliest one. Where the
+# agent cannot tell two states apart, chance is part of what it has learned. The corridor of
+# {cite:t}`sutton2018` (example 13.1) is the smallest such world: three cells in a row, a goal
+# behind the third, and in the second cell left and right are exchanged. All cells look alike and
+# each step costs 1.
+#
+# **Check.** Evaluate both ways.
+
+
+# %%
+class Corridor(gym.Env):
+    """Three cells that look alike; in the second one left and right are exchanged."""
+
+    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        """Begin an episode."""
+        super().reset(seed=seed)
+        self.cell = 0
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        """Take one step."""
+        right = (action == 1) != (self.cell == 1)
+        self.cell = max(0, self.cell + (1 if right else -1))
+        return np.ones(1, np.float32), -1.0, self.cell == 3, False, {}
+
+
+def corridor(**_):
+    """Make a corridor in which an episode has a hundred steps at most."""
+    return TimeLimit(Corridor(), 100)
+
+
+lost = replace(at_home, gamma=0.99, lambda_=0.95, learning_rate=1e-3)
+learner, metrics = train(corridor, lost)
+as_drawn = metrics["charts/episodic_return"][-10:].mean()
+greedy = evaluate(learner.policy, corridor, 5).mean()
+print(f"as drawn {as_drawn:.1f}, greedy {greedy:.0f}")
+
+# %% [markdown]
+# The best policy goes right with probability 0.59 and needs 11.7 steps on average. The likeliest
+# action alone runs to and fro until the limit.
+#
+# **Fix.** Evaluate as you will use the agent, and say which of the two a number is. If greedy
+# actions are needed, the observation has to tell the states apart. The other direction is
+# harmless: noise costs return while training, and greedy actions get it back.
+
+# %% tags=["claims"]
+assert -25 < as_drawn < -9
+assert greedy == -100, "until the limit"
+# The mean number of steps by the linear equations of the three cells.
+chance = np.linspace(0.01, 0.99, 981)
+steps_needed = []
+for p in chance:
+    walk = np.array([[1 - p, p, 0], [p, 0, 1 - p], [0, 1 - p, 0]])
+    steps_needed.append(np.linalg.solve(np.eye(3) - walk, np.ones(3))[0])
+assert abs(chance[np.argmin(steps_needed)] - 0.59) < 0.01
+assert abs(min(steps_needed) - 11.7) < 0.1
+
+# %% [markdown]
+# ### It worked yesterday
+#
+# **You see** that a change has helped, or has ruined everything, and today it has not.
+#
+# **Cause.** Luck.
+#
+# **Check.** More seeds, before you look for a reason. Here are 20 stored runs of one agent, the
+# A2C of {doc}`ppo_evidence`, that differ in nothing but the seed, and what three of them would
+# have told.
+
+# %%
+finals = stored_runs("a2c")["A2C"].final
+of_three = np.array([np.mean(three) for three in combinations(finals, 3)])
+low, high = np.quantile(of_three, [0.05, 0.95])
+print(f"20 seeds: {finals.min():.0f} to {finals.max():.0f}, mean {finals.mean():.0f}")
+print(f"means of three seeds: nine in ten between {low:.0f} and {high:.0f}")
+
+# %% [markdown]
+# **Fix.** Ten seeds for a claim, the same seeds for both agents, and their paired differences
+# ({doc}`evaluation`). For debugging, choose symptoms that do not need seeds: everything above
+# shows in the first iterations of any run.
+
+# %% tags=["claims"]
+assert len(finals) == 20
+assert finals.min() < 110
+assert finals.max() == 500
+assert high - low > 200, "three seeds tell little"
+
+# %% [markdown]
+# ## Three settings first
+#
+# The code is right, and the agent is slow. Now, and not before, it is time to tune. Most settings
+# of PPO make no difference that five seeds could show ({doc}`ppo_evidence`). Begin with the three
+# that decide how far the policy moves and on what evidence, and leave the rest.
+#
+# | setting | try | too low | too high |
+# |---|---|---|---|
+# | learning rate | 1e-3, then by factors of 2 or 3 between 1e-4 and 1e-2 | divergence below 0.001, clip fraction 0 | entropy gone at once, clip fraction above a half |
+# | rollout, `num_envs` × `num_steps` | 1,024, then doubled or halved between 256 and 8,192 | two rollouts disagree on the direction | few updates; slow at the start |
+# | epochs | 4, then up to 10 | rollouts are thrown away half used | divergence and clip fraction grow from epoch to epoch |
+#
+# One setting comes even before: $\gamma$ belongs to the task. If what matters comes $n$ steps
+# later, $1 / (1 - \gamma)$ should not be much smaller than $n$. Here is what speaks for the
+# table.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels. Left: in the mazes the return while training rises with the learning rate from 0.0005 to 0.002, and is higher with 6 epochs than with 3 at each rate. Middle: how much the gradients of two rollouts agree, from near 0 at 64 steps to nearly 1 at 1024 steps for a new policy; for a trained one it is far lower. Right: learning curves on CartPole, ten epochs rise to several hundred, one epoch stays below 100"}}
+maze = stored_runs("ppg_maze_tuning")
+grid = {
+    (rate, epochs): maze[f"PPO, step size {rate:g}, {epochs} epochs"].area.item()
+    for rate in (5e-4, 1e-3, 2e-3)
+    for epochs in (3, 6)
+}
+rollout_lengths = (64, 256, 1024)
+
+
+def agreement(learner):
+    """Return the mean cosine between the gradients of any two rollouts, by length."""
+    learner.config = replace(learner.config, num_steps=2048)
+    samples = learner.look_back(learner.collect())
+    actor, cosines = list(learner.policy.network.actor.parameters()), []
+    for length in rollout_lengths:
+        directions = []
+        for rows in torch.arange(16 * 1024).split(length)[:16]:
+            adv = samples.adv[rows] - samples.adv[rows].mean()
+            log_prob, _ = learner.policy.evaluate_actions(
+                samples.obs[rows], samples.action[rows]
+            )
+            parts = torch.autograd.grad((log_prob * adv).mean(), actor)
+            gradient = torch.cat([part.flatten() for part in parts])
+            directions.append(gradient / gradient.norm())
+        table = torch.stack(directions) @ torch.stack(directions).T
+        number = len(directions)
+        cosines.append(((table.sum() - number) / (number * (number - 1))).item())
+    return cosines
+
+
+agree = {
+    "new policy": agreement(build("CartPole-v1", settings)),
+    "after 6,144 steps": agreement(healthy[0]),
+}
+ablation = stored_runs("ablation_cartpole")
+fig, (left, middle, right) = plt.subplots(1, 3, figsize=(7, 2.5))
+for number, epochs in enumerate((3, 6)):
+    curve = {rate: area for (rate, n), area in grid.items() if n == epochs}
+    left.plot(
+        *zip(*curve.items(), strict=True),
+        "o-",
+        color=f"C{number}",
+        label=f"{epochs} epochs",
+    )
+left.set(xscale="log", xlabel="learning rate", title="mazes, return")
+left.set_xticks([5e-4, 1e-3, 2e-3], ["5e-4", "1e-3", "2e-3"])
+left.minorticks_off()
+for number, (name, cosines) in enumerate(agree.items()):
+    middle.plot(rollout_lengths, cosines, "o-", color=f"C{number}", label=name)
+middle.set(xscale="log", xlabel="steps of a rollout", title="two gradients agree")
+middle.set_xticks(rollout_lengths, rollout_lengths)
+middle.minorticks_off()
+for number, (name, label) in enumerate(
+    {"one epoch": "1 epoch", "as it is": "10 epochs"}.items()
+):
+    curves = ablation[name]
+    right.plot(
+        curves.steps / 1000, curves.curves.mean(0), color=f"C{number}", label=label
+    )
+right.set(xlabel="thousand steps", title="CartPole, return")
+for axis in (left, middle, right):
+    axis.title.set_fontsize(10)
+    axis.legend(fontsize=8)
+fig.tight_layout()
+print("return in the mazes while training, by learning rate and epochs")
+print(
+    *(f"{rate:g}, {epochs}: {area:.2f}" for (rate, epochs), area in grid.items()),
+    sep=" | ",
+)
+
+# %% [markdown]
+# **Notice** on the left that both settings matter in the mazes of {doc}`ppg_evidence`. Of the six
+# settings the best has four times the learning rate and twice the epochs of the worst. It is a
+# corner of the grid, which is a reason to look further, and each point is one seed, which is a
+# reason not to trust the last digit. (The seed, 101, was used for nothing else: settings are
+# chosen on other seeds than those that judge them.)
+#
+# **Notice** in the middle why a rollout needs a length. With 64 steps two rollouts of the same
+# new policy point in almost unrelated directions, with 1,024 they agree. After 6,144 steps of
+# training the gross mistakes are gone, and the same number of steps says much less about what is
+# left. So if a run learns at first and then trembles, make its rollouts longer.
+#
+# **Notice** on the right what epochs are for: one epoch has a tenth of the updates of ten, and on
+# CartPole it reaches a seventh of the return. Epochs are the cheapest speed there is, as long as
+# the clip fraction stays below a half.
+#
+# The settings with which the agents of this book have learned lie inside the table:
+
+# %%
+tasks = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1")
+tasks += ("literate_rl/Moving-v0", "literate_rl/HybridLander-v0")
+chosen = {task: ppo_settings(task) for task in tasks}
+for task, config in chosen.items():
+    rollout = config.num_envs * config.num_steps
+    name = task.removeprefix("literate_rl/")
+    words = f"learning rate {config.learning_rate:g}, rollout {rollout:5d}"
+    print(f"{name:16s} {words}, epochs {config.num_epochs}")
+
+# %% tags=["claims"]
+worst, best = (pick(grid, key=grid.get) for pick in (min, max))
+assert best == (4 * worst[0], 2 * worst[1]) == (2e-3, 6), "a corner of the grid"
+assert len(maze["PPO, step size 0.002, 6 epochs"].area) == 1, "one seed"
+assert abs(agree["new policy"][0]) < 0.5, "unrelated"
+assert agree["new policy"][-1] > 0.8, "they agree"
+assert agree["after 6,144 steps"][1] < 0.5 * agree["new policy"][2]
+one, ten = (ablation[name].area for name in ("one epoch", "as it is"))
+assert paired_difference(one, ten).high < 0
+assert 6 < ten.mean() / one.mean() < 8, "a seventh"
+for config in chosen.values():
+    assert 1e-4 <= config.learning_rate <= 1e-2
+    assert 256 <= config.num_envs * config.num_steps <= 8192
+    assert 4 <= config.num_epochs <= 10
+
+# %% [markdown]
+# ## Summary
+#
+# - First a world with known answers, then the task. A mistake need not show in the return.
+# - Entropy, divergence, clip fraction and explained variance are the four to look at; the first
+#   iterations already tell.
+# - A column where a row belongs, a second flag forgotten, rewards and observations in odd units:
+#   each has a check of one line.
+# - Luck looks like a bug and like a cure. More seeds first.
+# - Tune the learning rate, the rollout and the epochs, in this order, and leave the rest.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "In every iteration the clip fraction is 0, the divergence about 0.00001 and the entropy of "
+    "two actions 0.69. The six rooms are right. What do you try first?",
+    ["a larger clip range", "a larger learning rate", "a larger entropy bonus"],
+    right="a larger learning rate",
+    because="The policy hardly moves, so no clip holds it and it has not lost its noise. Either "
+    "the learning rate is too small or almost nothing of the gradient reaches the actor.",
+)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This function is meant to shift and scale observations, so that each has mean 0 and standard
+# deviation 1 over the batch. An agent that uses it saturates as before. Repair it.
+
+
+# %%
+def answer(obs):
+    """Return the observations, shifted and scaled."""
+    return (obs - obs.mean()) / obs.std()
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
+
+
+def normalised(obs):
+    """Return the observations, shifted and scaled."""
+    return (obs - obs.mean(0)) / obs.std(0)
+
+
+batches = [(torch.tensor([[1000.0, 0.1], [3000.0, 0.3], [2000.0, 0.5]]),)]
+grade(answer, normalised, *batches)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(obs):
+    """Return the observations, shifted and scaled."""
+    # Over the batch, for each observation by itself.
+    return (obs - obs.mean(0)) / obs.std(0)
+
+
+grade(answer, normalised, *batches)
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# How fast can the house be learned? `rooms_right(rate)` trains the healthy agent there for ten
+# iterations with a learning rate and returns how many of the six answers are right. Which is the
+# smallest of 1e-4, 1e-3 and 1e-2 with which all six are? Guess first.
+
+
+# %%
+@cache
+def rooms_right(rate):
+    """Return the number of right answers after ten iterations."""
+    config = replace(at_home, total_steps=2_560, learning_rate=rate)
+    told = answers(train(house, config)[0].policy)
+    return sum(abs(told[room] - exact) <= 0.15 for room, exact in EXACT.items())
+
+
+def answer():
+    """Return the smallest learning rate that is enough."""
+    return ...
+
+
+# %% tags=["hide-input"]
+def smallest_rate():
+    """Return the first learning rate that is enough."""
+    return next((x for x in (1e-4, 1e-3, 1e-2) if rooms_right(x) == 6), None)
+
+
+grade(answer, smallest_rate, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    """Return the smallest learning rate that is enough."""
+    right = {rate: rooms_right(rate) for rate in (1e-4, 1e-3, 1e-2)}
+    return min((rate for rate, number in right.items() if number == 6), default=None)
+
+
+grade(answer, smallest_rate, ())
+print({rate: rooms_right(rate) for rate in (1e-4, 1e-3, 1e-2)})
+
+# %% [markdown]
+# ## References
+#
+# Probe environments are from {cite:t}`jones2021`. {cite:t}`henderson2018` show how much seeds and
+# details change a result, {cite:t}`huang2022` collect the details of PPO, and
+# {cite:t}`andrychowicz2021` measure which settings matter. Time limits: {cite:t}`pardo2018`.

@@ -1,0 +1,792 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Actors in processes
+#
+# **How does experience cross from one process to another, and what if one of them dies?** After
+# this chapter you can let actors collect in processes of their own, kill any of them without
+# losing count, and say why no lock is needed. It takes about 25 minutes. You need the slots,
+# tokens and lag of {doc}`actors`, but no knowledge of processes: a *process* is a running program
+# with memory of its own, and a *pipe* carries messages from one to another.
+
+# %% tags=["export", "hide-input"]
+"""Actors in processes of their own, with memory that they share with the learner."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from literate_rl.actors import (
+    Census,
+    InProcess,
+    MakeActor,
+    MakeTransport,
+    Slot,
+    Weights,
+    fill,
+)
+from literate_rl.workshop.signatures import check_that, checked
+
+__all__ = ["ActorProcess", "SharedMemory"]
+
+# %% [markdown]
+# ## Kill them
+#
+# The transport of this chapter is one more argument of the learner that you know:
+# `ActorLearner(policy, make_envs, config, SharedMemory)`. Two actors, in processes of their own,
+# work for it. After 20 unrolls, and after every 40 more, one of them is killed with `SIGKILL`,
+# which no process can catch or survive.
+#
+# (New processes import the functions that they run from a file, and a notebook has none. So the
+# hidden cell starts a small program. It ends with `if __name__ == "__main__":`, as every script
+# that starts actors must, because each actor imports the script.)
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over seconds, with four vertical lines where an actor is killed, two for each. Left: the unrolls learned from of each actor. The line of the one that was killed stops rising for a moment, then rises again. Right: the lag of each unroll, which lies around 3 and rises above 10 for two unrolls after each kill"}}
+import json
+import subprocess
+import sys
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+program = """
+import json, os, signal, time
+from functools import partial
+import torch
+from literate_rl.actors import ActorLearner, ActorsConfig
+from literate_rl.agents import make_envs
+from literate_rl.policies import make_policy
+from literate_rl.processes import SharedMemory
+
+class Watched(SharedMemory):
+    def receive(self):
+        slot, record = super().receive()
+        self.latest = slot[0]
+        return slot, record
+
+def run():
+    config = ActorsConfig(actors=2, n_sample=4, unroll_len=32, update_per_collect=1)
+    build, rows, kills = partial(make_envs, "CartPole-v1", 4), [], []
+    envs = build()
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    with ActorLearner(policy, build, config, Watched) as learner:
+        for number in range(1, 161):
+            row = learner.iterate() | {"step": learner.step, "time": time.monotonic()}
+            rows.append(row | {"actor": learner.transport.latest})
+            if number % 40 == 20:
+                victim = number // 40 % 2
+                os.kill(learner.transport.lives[victim].process.pid, signal.SIGKILL)
+                kills.append({"actor": victim, "time": time.monotonic()})
+    return {"rows": rows, "kills": kills}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(run()))
+"""
+command = [sys.executable, "-c", program]
+done = subprocess.run(command, capture_output=True, text=True, check=True)
+rows, kills = json.loads(done.stdout).values()
+seconds = np.array([row["time"] for row in rows]) - rows[0]["time"]
+actor = np.array([row["actor"] for row in rows])
+lag = np.array([row["charts/lag"] for row in rows])
+
+fig, axes = plt.subplots(1, 2, figsize=(7, 2.6))
+for number, color in enumerate(("C0", "C1")):
+    axes[0].plot(
+        seconds, np.cumsum(actor == number), color, label=f"actor {number + 1}"
+    )
+    mine = actor == number
+    axes[1].plot(seconds[mine], lag[mine], color + ".")
+    for kill in kills:
+        if kill["actor"] == number:
+            for axis in axes:
+                axis.axvline(kill["time"] - rows[0]["time"], color=color, ls="--")
+axes[0].set(xlabel="seconds", ylabel="unrolls learned from")
+axes[0].legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+axes[1].set(xlabel="seconds", ylabel="lag")
+fig.tight_layout()
+print(
+    f"killed {len(kills)}, replaced {rows[-1]['charts/replaced']}, "
+    f"steps learned from {rows[-1]['step']} = 160 x 32 x 4"
+)
+
+# %% [markdown]
+# Each dashed line is a kill, in the colour of the actor that died. **Notice** on the left that the
+# learner goes on with the other actor, and that a moment later a new process continues where the
+# dead one was. No unroll is missing or counted twice: the number of steps is exact. **Notice** on
+# the right what a death costs. By {eq}`lag-of-turns` the lag of two actors with two slots is 3, and
+# most unrolls are close to it. While one of them is being replaced, only the two slots of the
+# other go round, so the lag falls to 1. The slots of the dead actor keep the weights that they had,
+# and when their unrolls come at last, the learner has learned from many others.
+
+# %% tags=["claims"]
+assert len(kills) == rows[-1]["charts/replaced"] == 4, "killed and replaced"
+assert rows[-1]["step"] == 160 * 32 * 4, "the number of steps is exact"
+assert np.mean(lag <= 4) > 0.5, "most are close to the lag of turns"
+assert np.sum(lag[4:] == 1) >= 4, "one actor alone has a lag of 1"
+for kill in kills:
+    after = (actor == kill["actor"]) & (seconds > kill["time"] - rows[0]["time"])
+    assert lag[after][:6].max() > 4, "the unrolls of a new life come late"
+
+# %% [markdown]
+# ## Who has the token?
+#
+# Why does a death do no harm? Between each actor and the learner there are two pipes, and a slot
+# belongs to the side that has its token. For each actor the learner also keeps a **record** of the
+# tokens that the actor has. Choose a moment with the slider. What if the actor is killed right
+# then?
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import Picture, dial
+
+away = -9999.0  # words that are not said now wait outside of the picture
+places = {  # of the token, and how full the unroll is
+    "writing": (390, 128, 0.0, "–"),
+    "there": (220, 105, 0.0, "0"),
+    "acting": (50, 128, 0.5, "0"),
+    "back": (220, 150, 1.0, "0"),
+    "learning": (390, 128, 1.0, "–"),
+}
+stories = {
+    "writing": "The learner writes its weights into the slot.\nKilled now, the actor leaves "
+    "nothing behind.",
+    "there": "The token is in the pipe, and the learner's record says so.\nKilled now, the "
+    "actor never reads it. The new one is sent the tokens on the record.",
+    "acting": "The actor has copied the weights and written half of the unroll.\nKilled now, "
+    "it never sends the token, so nobody looks. The new one gets the token, finds the weights "
+    "in the slot and starts from the first step.",
+    "back": "The unroll is whole, and its token is in the pipe.\nKilled now, the actor has "
+    "done its work: what is in a pipe stays there. The learner reads the token, then the end of "
+    "the pipe.",
+    "learning": "The learner has taken the token off its record and learns from the unroll.\n"
+    "Killed now, the actor does no harm: the slot is not its own.",
+}
+
+
+def frame(moment):
+    x, y, full, record = places[moment]
+    picture = Picture(
+        "A slot, its token and the learner's record",
+        "An actor on the left, the learner on the right, between them a slot with weights and "
+        "an unroll, and two pipes. A dot, the token, goes from the learner through the upper "
+        "pipe to the actor and through the lower one back.",
+    )
+    picture.box(50, 95, "", width=84, height=150)
+    picture.box(390, 95, "", width=84, height=150)
+    picture.text(50, 40, "actor", bold=True)
+    picture.text(390, 40, "learner", bold=True)
+    picture.text(390, 66, "record:", "quiet")
+    for words in ("0", "–"):
+        picture.text(390, 86 if words == record else away, words, "accent")
+    picture.cells(176, 45, ["weights", "unroll"], width=84)
+    right = 222 + 84 * full
+    picture.path(f"M222,31H{right:.0f}V59H222Z", "second", "band")
+    picture.arrow((344, 105), (96, 105), head=True, tone="quiet")
+    picture.arrow((96, 150), (344, 150), head=True, tone="quiet")
+    picture.path(f"M{x},{y}h0", "accent", "token")
+    picture.text(220, 12, "slot 0", "quiet")
+    picture.text(220, 84, "tokens to the actor", "quiet")
+    picture.text(220, 130, "tokens of whole unrolls", "quiet")
+    picture.top, picture.bottom = 0.0, 174.0
+    return [picture], stories[moment]
+
+
+dial("A slot, moment by moment", frame, {"moment": list(places)}, start=("acting",))
+
+# %% [markdown]
+# **Notice** that only one thing has to be remembered, the record. A token is on it from the moment
+# when it is sent until the moment when it comes back. So a new actor is sent what is on the record
+# of the dead one, and that is all. Here are the facts about pipes that this rests on:
+
+# %%
+import os
+from multiprocessing import Pipe
+
+take, give = Pipe(duplex=False)
+give.send(0)  # the token of a whole unroll
+give.close()  # the actor dies
+print("first:", take.recv())
+try:
+    take.recv()
+except EOFError:
+    print("then: the end of the pipe")
+
+# %% [markdown]
+# | what could happen | why it does no harm |
+# |---|---|
+# | an actor is killed while it writes | its token never comes; its pipe closes, and the learner sees that at once |
+# | an actor is killed while it sends | a message as small as a token goes through a pipe as a whole or not at all |
+# | an actor is killed while others work | no two actors share a pipe or a slot, so there is no lock that one could hold while it dies |
+# | the learner is killed | the pipes close for the actors too, and they exit |
+# | an environment raises an error | it would come again, so the run ends with the actor's traceback, as it does in one process |
+# | an actor dies three times in a row without a single unroll | it will not live next time either, so the run ends |
+#
+# One failure is not prevented. An actor that *hangs* looks like one that is slow, so the others
+# go on without it. If all of them hang, the learner waits until you press Ctrl-C twice: the first
+# time only asks it to finish its iteration.
+#
+# ## Memory, processes and Ctrl-C
+#
+# Three decisions need a reason.
+#
+# **The memory** that both sides see is reserved once. If $b_w$ and $b_u$ are the bytes of the
+# weights and of an unroll, $n_A$ actors with $n_S$ slots each need
+#
+# $$
+# n_A \, n_S \, (b_w + b_u) ,
+# $$ (slot-memory)
+#
+# and never more, however slow the learner is. The memory is anonymous: it has no name in the file
+# system, so nothing is left behind, no matter which process is killed. Could a token arrive before
+# the numbers that it stands for? No: sending and receiving are calls into the kernel that take the
+# same lock, and what was written before one of them is seen after the other. A flag in shared
+# memory would need memory barriers, which Python does not have.
+#
+# **The processes** come from a *fork server*. Importing PyTorch takes seconds. The server is a
+# fresh process that imports this module once and then copies itself for each actor, so that a new
+# actor costs only a copy and its environments. Copying the learner itself would be wrong: a copy
+# keeps only one thread but all locks, and a lock that another thread held would never be
+# released.
+#
+# **Ctrl-C** goes from the terminal to all processes. The learner wants to finish its iteration
+# and needs its actors for that, so they start with the signal blocked. They end when their pipe
+# closes.
+#
+# ## Line by line
+#
+# This is the actor's side of the protocol. The actor itself is that of {doc}`actors` and knows
+# nothing of all this; its recipe arrives as bytes.
+
+
+# %% tags=["export"]
+def run_actor(
+    recipe: bytes,
+    seed: int,
+    memory: Any,
+    layout: np.dtype[np.void],
+    tasks: Connection,
+    whole: Connection,
+) -> None:
+    """Be an actor process: take tokens, fill their slots, send the tokens back."""
+    torch.set_num_threads(1)
+    slots = np.frombuffer(memory, layout)
+    try:
+        actor = pickle.loads(recipe)(seed)
+        for index in tokens(tasks):
+            actor.work(slots[index]["weights"], slots[index]["result"])
+            whole.send(index)
+    except BaseException:
+        # An environment that calls `sys.exit` is an error too. If the learner is gone,
+        # there is nobody to tell.
+        with suppress(OSError):
+            whole.send(traceback.format_exc())
+
+
+def tokens(connection: Connection) -> Iterator[int]:
+    """Yield tokens until the pipe closes."""
+    with suppress(EOFError):
+        while True:
+            yield connection.recv()
+
+
+# %% [markdown]
+# For each actor process the learner keeps its two pipes and the record of its tokens, `held`.
+
+
+# %% tags=["export", "hide-input"]
+@dataclass
+class ActorProcess:
+    """One actor process, as the learner sees it.
+
+    Attributes:
+        process: The process.
+        tasks: The pipe that tokens go to it by.
+        whole: The pipe that they come back by.
+        held: Tokens that it has, in the order in which they were sent.
+    """
+
+    process: Any
+    tasks: Connection
+    whole: Connection
+    held: list[int] = field(default_factory=list)
+
+    def send(self, index: int) -> None:
+        """Send a token. If the process is dead, the end of its pipe will tell."""
+        self.held.append(index)
+        with suppress(BrokenPipeError):
+            self.tasks.send(index)
+
+    def hang_up(self) -> None:
+        """Close the pipes. May be done twice."""
+        self.tasks.close()
+        self.whole.close()
+
+    def end(self, patience: float) -> None:
+        """Hang up; wait some seconds for the process to leave, then kill it."""
+        self.hang_up()
+        self.process.join(patience)
+        self.process.kill()
+        self.process.join()
+
+
+# %% [markdown]
+# Two helpers: one writes down how to make an actor, as bytes for another process, the other
+# blocks Ctrl-C while a process starts.
+
+
+# %% tags=["export", "hide-input"]
+def pickled(make_actor: MakeActor) -> bytes:
+    """Write down how to make an actor, for another process."""
+    problem = (
+        "make_envs must be a function that another process can import, not a lambda, "
+        "one from inside another function, or one from a notebook"
+    )
+    try:
+        recipe = pickle.dumps(make_actor)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(f"{problem}: {error}") from error
+    # A notebook has no file, and neither has `python -c`.
+    if b"__main__" in recipe and not hasattr(sys.modules["__main__"], "__file__"):
+        raise ValueError(problem)
+    return recipe
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
+    # This helper of Python's unblocks the signal when it starts, so it starts first.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# %% [markdown]
+# A death is not an error, unless it happens again and again.
+
+
+# %% tags=["export"]
+# An actor that dies so often without a single unroll will not live next time either.
+PATIENCE = 3
+
+
+def count_death(census: Census, actor: int, how: object) -> None:
+    """Count the death of an actor, or lose patience."""
+    failed = 0 if census.unrolls[actor] else census.failed_starts[actor] + 1
+    if failed == PATIENCE:
+        raise ChildProcessError(
+            f"actor {actor} died {PATIENCE} times before its first unroll, the last "
+            f"time with {how}. (A script that starts actors needs the line "
+            '`if __name__ == "__main__":` in front of what it does.)'
+        )
+    census.failed_starts[actor], census.unrolls[actor] = failed, 0
+    census.replaced += 1
+
+
+# %% [markdown]
+# The transport waits for all pipes at once. When one closes, its actor is dead, and a new one
+# gets the tokens that it held. The weights are still in their slots.
+
+
+# %% tags=["export"]
+class SharedMemory:
+    """Actors in processes of their own, with memory that both sides see.
+
+    Args:
+        make_actor: Function from a seed to an ``Actor``, one that can be pickled.
+        layout: What ``slot_layout`` returned.
+        seed: Decides the seeds of the actors.
+        actors: Number of actors.
+        slots: Slots of each of them.
+    """
+
+    def __init__(
+        self,
+        make_actor: MakeActor,
+        layout: np.dtype[np.void],
+        seed: int,
+        actors: int,
+        slots: int,
+    ) -> None:
+        self.recipe, self.layout = pickled(make_actor), layout
+        self.census = Census(actors, seed)
+        self.context = get_context("forkserver")
+        self.context.set_forkserver_preload(["literate_rl.processes"])
+        # All the memory that there will ever be, {eq}`slot-memory`.
+        size = slots * layout.itemsize
+        self.memory = [self.context.RawArray("B", size) for _ in range(actors)]
+        self.slots = [np.frombuffer(memory, layout) for memory in self.memory]
+        self.whole: deque[Slot] = deque()
+        self.lives = [self.start(actor) for actor in range(actors)]
+
+    @property
+    def waiting(self) -> int:
+        """Whole unrolls that wait for the learner."""
+        return len(self.whole)
+
+    def submit(self, slot: Slot, weights: Weights) -> None:
+        """Write the weights into the slot and send its token."""
+        actor, index = slot
+        fill(self.slots[actor][index]["weights"], weights)
+        self.lives[actor].send(index)
+
+    def receive(self) -> tuple[Slot, Any]:
+        """Wait for a whole unroll, and replace actors that have died meanwhile."""
+        closed = not self.lives
+        check_that(not closed, "the actors have ended: this transport is closed")
+        # As long as there is nothing to learn from, sleep. Then hear all that there is.
+        while pipes := wait(
+            [life.whole for life in self.lives], timeout=0 if self.whole else None
+        ):
+            for pipe in pipes:
+                self.hear(pipe)
+        actor, index = self.whole.popleft()
+        return (actor, index), self.slots[actor][index]["result"]
+
+    def hear(self, pipe: Any) -> None:
+        """Read a message: a token, the text of an error, or the end of the pipe."""
+        actor = [life.whole for life in self.lives].index(pipe)
+        try:
+            message = pipe.recv()
+        except (EOFError, OSError):
+            self.replace(actor)
+            return
+        if isinstance(message, str):
+            raise ChildProcessError(f"actor {actor} failed:\n{message}")
+        # A token: its unroll is whole.
+        self.lives[actor].held.remove(message)
+        self.census.unrolls[actor] += 1
+        self.whole.append((actor, message))
+
+    def replace(self, actor: int) -> None:
+        """Start a new actor in the place of a dead one, with the same tokens."""
+        dead = self.lives[actor]
+        dead.end(patience=1.0)
+        count_death(self.census, actor, f"exit code {dead.process.exitcode}")
+        self.lives[actor] = self.start(actor)
+        for index in dead.held:
+            self.lives[actor].send(index)
+
+    def start(self, actor: int) -> ActorProcess:
+        """Start a process that becomes the actor of this number."""
+        take, tasks = self.context.Pipe(duplex=False)
+        whole, give = self.context.Pipe(duplex=False)
+        seed, memory = self.census.new_seed(), self.memory[actor]
+        process = self.context.Process(
+            target=run_actor,
+            args=(self.recipe, seed, memory, self.layout, take, give),
+            daemon=True,
+        )
+        with interrupts_blocked():
+            process.start()
+        # A pipe closes when nobody is left at its other side. So the learner keeps no
+        # copy of the actor's ends.
+        take.close()
+        give.close()
+        return ActorProcess(process, tasks, whole)
+
+    def close(self) -> None:
+        """End all processes; one that does not leave within seconds is killed."""
+        # First all hear that it is over, so that they leave at the same time.
+        for life in self.lives:
+            life.hang_up()
+        last_moment = time.monotonic() + 2.0
+        for life in self.lives:
+            life.end(patience=max(0.0, last_moment - time.monotonic()))
+        self.lives, self.whole = [], deque()
+
+
+# %% [markdown]
+# The command line knows transports by the names in the settings. (For actors on other machines
+# {doc}`workshop/cluster` has a transport made of Ray's calls.)
+
+
+# %% tags=["export", "hide-input"]
+@checked
+def transport_named(name: Literal["in_process", "shared"]) -> MakeTransport:
+    """Return the transport that goes by a name in the settings."""
+    return SharedMemory if name == "shared" else InProcess
+
+
+# %% [markdown]
+# ## From the command line
+#
+# | you type | what happens |
+# |---|---|
+# | `python -m literate_rl impala --actors 2` | two actors take turns in this process |
+# | `… --actors 2 --transport shared` | two processes; the bar shows actors at work, queue, lag and steps per second |
+# | `… --actors 8 --transport ray` | eight actors on a cluster ({doc}`workshop/cluster`) |
+# | Ctrl-C | finishes this unroll, saves, ends the actors, and prints how to continue |
+# | `… --resume runs/NAME` | continues from the last checkpoint, with fresh actors |
+#
+# Watch the lag in every run: it says what the clock makes of {eq}`lag-of-turns`. A resumed run is
+# as good as one that was never stopped, but not the same: which unroll arrives first is up to the
+# machine, and no seed can change that.
+#
+# ## Traps
+#
+# ### Trap: a lock that dies with its owner
+#
+# In torchbeast all actors take the numbers of free buffers from one `SimpleQueue`. Taking
+# something needs the queue's lock, and *an actor holds it while it waits*. If that actor is
+# killed, the lock is never released. The queue is not empty, and nobody can take anything from it
+# any more:
+
+# %%
+queue_program = """
+import os, signal, time
+from multiprocessing import get_context
+
+def actor(queue):
+    queue.get()
+
+context = get_context("fork")
+queue = context.SimpleQueue()
+first = context.Process(target=actor, args=(queue,), daemon=True)
+first.start()
+while queue._rlock.acquire(block=False):  # until the first one waits in get()
+    queue._rlock.release()
+    time.sleep(0.01)
+os.kill(first.pid, signal.SIGKILL)
+first.join()
+queue.put("a free buffer")
+second = context.Process(target=actor, args=(queue,), daemon=True)
+second.start()
+second.join(1.0)
+print("the second actor got it:", not second.is_alive())
+"""
+command = [sys.executable, "-c", queue_program]
+got_it = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+print(got_it)
+
+# %% [markdown]
+# A pipe for each actor has no lock to leave behind.
+
+# %% tags=["claims"]
+assert got_it == "the second actor got it: False\n"
+
+# %% [markdown]
+# ### Trap: an end that stays open
+#
+# A pipe ends when *all* copies of its other end are closed. The learner makes the pipe, so it has
+# a copy of the actor's end, and whatever is forked from the learner later has one too. As long as
+# one of them is open, the learner waits for a process that no longer exists:
+
+# %%
+take, give = Pipe(duplex=False)
+forgotten = os.dup(give.fileno())  # a copy of the actor's end
+give.close()  # the actor dies
+before = take.poll(0.1)  # is there a message, or the end?
+os.close(forgotten)
+after = take.poll(0.1)
+print(f"the end is seen: {before} with a copy, {after} without")
+
+# %% [markdown]
+# This is why `SharedMemory.start` closes the actor's ends as soon as the process has them.
+
+# %% tags=["claims"]
+assert not before, "it waits"
+assert after, "and then it sees the end"
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | question | this chapter | [torchbeast](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py), monobeast | [Sample Factory](https://github.com/alex-petrenko/sample-factory/tree/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/vec_env/subproc_vec_env.py), SubprocVecEnv |
+# |---|---|---|---|---|
+# | experience crosses by | shared memory | [shared memory](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L315) | [shared memory](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/utils/shared_buffers.py#L55) | [a pipe](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/vec_env/subproc_vec_env.py#L35-L43), step by step |
+# | a slot changes hands by | two pipes for each actor | [two queues](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L364-L365) for all actors | [signals](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/sampling/rollout_worker.py#L227) | no slots |
+# | processes start by | a fork server | [fork](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L363) | [spawn](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/utils/multiprocessing_utils.py#L14): each imports anew | [a fork server](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/vec_env/subproc_vec_env.py#L112-L114) |
+# | an actor dies | replaced, nothing is lost | [not noticed](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L502) before the end | [reported](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/runners/runner.py#L581-L601) after a long silence | [the pipe](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/vec_env/subproc_vec_env.py#L137) ends, and with it the run |
+#
+# We read the code at the linked commits. What the transports cost is measured in
+# {doc}`/docs/results`.
+#
+# Unrolls are not all that can cross. In SEED {cite:p}`espeholt2020` actors only step
+# environments and send observations, and one server computes all actions in large batches on an
+# accelerator. Sample Factory {cite:p}`petrenko2020` does that within one machine, Sebulba
+# {cite:p}`hessel2021` with the environments on a TPU's host. With large networks it pays. The
+# networks here are so small that asking costs more than computing.
+#
+# ## On the best device
+#
+# The learner may use a GPU. The memory of the slots is the computer's own, so the weights are
+# copied there when a slot is given away.
+
+# %%
+from literate_rl.actors import slot_layout, weights_of
+from literate_rl.agents import best_device, make_envs
+from literate_rl.policies import make_policy
+
+envs = make_envs("CartPole-v1", 4)
+policy = make_policy(envs.single_observation_space, envs.single_action_space)
+policy = policy.to(best_device())
+layout = slot_layout(policy, envs, unroll_len=32)
+memory = get_context("forkserver").RawArray("B", 2 * layout.itemsize)
+slots = np.frombuffer(memory, layout)
+fill(slots[0]["weights"], weights_of(policy))
+print(f"{layout['weights'].itemsize} bytes from {best_device().type} to shared memory")
+
+# %% tags=["claims"]
+assert len(memory) == 2 * layout.itemsize, "two slots"
+for name, array in weights_of(policy).items():
+    assert (slots[0]["weights"][name] == array).all(), "the weights are in the slot"
+
+# %% [markdown]
+# ## Summary
+#
+# - Experience crosses through memory that both sides see. A token through a pipe says whose turn
+#   it is, so there is no lock.
+# - The learner keeps a record of the tokens that each actor has. A dead actor's successor is sent
+#   the tokens on its record, so no whole unroll is lost and the count stays right.
+# - A pipe tells of a death by its end, provided that nobody keeps a copy of the other end.
+# - New processes come from a fork server, which has PyTorch imported and holds no lock.
+# - The same actor runs in one process, in many, or on a cluster: the transport is an argument.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+#
+# No code, just think.
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "Two actors have two slots each, and the learner is fast. In one of the actors an environment "
+    "falls into an endless loop. What do you see after a while?",
+    [
+        "the run ends with an error",
+        "about half as many steps in a second, and a lag of about 1",
+        "about half as many steps in a second, and a lag of about 3",
+    ],
+    right="about half as many steps in a second, and a lag of about 1",
+    because="Its pipe stays open, so the learner takes it for slow and waits for the other one. "
+    "One actor with two slots has a lag of 1, as after the kills above. But here the two slots of "
+    "the first never come back, and the chart of actors at work still says 2.",
+)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# An actor has died. The function gets the learner's record of that actor: `("go", slot)` is a
+# token that the learner sent, `("whole", slot)` one that came back with its unroll. It is meant
+# to return the tokens that the successor must get, in the order in which they were sent. It is
+# right as long as nothing has come back; after that, two sides may have the same token. Fix it.
+
+
+# %%
+def answer(events):
+    held = []
+    for kind, slot in events:
+        if kind == "go" and slot not in held:
+            held.append(slot)
+    return held
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
+
+
+def left_behind(events):
+    held = []
+    for kind, slot in events:
+        if kind == "go":
+            held.append(slot)
+        else:
+            held.remove(slot)
+    return held
+
+
+accidents = [
+    [("go", 0), ("go", 1)],
+    [("go", 0), ("go", 1), ("whole", 0), ("go", 0)],
+    [("go", 0), ("go", 1), ("whole", 0), ("whole", 1)],
+]
+grade(answer, left_behind, *[(events,) for events in accidents])
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(events):
+    # A token that came back is the learner's. A second actor with the same token would write
+    # to a slot while the learner reads it, and its unroll would count twice.
+    sent = [slot for kind, slot in events if kind == "go"]
+    back = sum(kind == "whole" for kind, _ in events)
+    # An actor takes its tokens in order, so what came back came from the front.
+    return sent[back:]
+
+
+grade(answer, left_behind, *[(events,) for events in accidents])
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# What a death costs depends on the length of an unroll, because an unroll that is not whole is
+# lost. Suppose that actors run on machines that may be taken away at any time, on average after 60
+# seconds. A step takes 10 milliseconds, handing over a slot 100, and starting a new actor 2
+# seconds. `pace(length)` returns how many steps arrive in a second. Which of the `lengths` is
+# best? Guess first, then let `answer` return it.
+
+# %%
+lengths = (10, 30, 100, 300, 1000, 3000)
+
+
+def pace(length, num_lives=2000):
+    lives = np.random.default_rng(0).exponential(60.0, num_lives)  # in seconds
+    whole = lives // (0.1 + 0.01 * length)  # unrolls that were finished in each life
+    return length * whole.sum() / (lives + 2.0).sum()
+
+
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def best_length():
+    return max(lengths, key=pace)
+
+
+grade(answer, best_length, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # A short unroll spends its time on handing over, a long one is often lost. If handing over
+    # takes c seconds and an actor lives for L, the best unroll takes about the square root of
+    # 2 c L: 3.5 seconds, so 350 steps. It is the rule for the time between two checkpoints.
+    return max(lengths, key=pace)
+
+
+grade(answer, best_length, ())
+
+# %% tags=["claims"]
+assert answer() == 300, "near the rule's 350"
+
+# %% [markdown]
+# ## References
+#
+# Actors in processes with shared buffers are those of {cite:t}`kuttler2019`, who wrote IMPALA in
+# PyTorch, and of {cite:t}`petrenko2020`. Actions that are computed elsewhere:
+# {cite:t}`espeholt2020` and {cite:t}`hessel2021`. The rule of the last exercise is from
+# {cite:t}`young1974`.

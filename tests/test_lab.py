@@ -1,0 +1,188 @@
+"""A reader's notebook in JupyterLab, as ``make lab`` opens it: from top to bottom."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+import reader
+import tangle
+from playwright.sync_api import Browser, Page, expect
+
+ROOT = tangle.ROOT
+PAIR = "chapters/notebooks/advantages.ipynb"
+MINUTE = 60_000
+# All tests look at one server and one page.
+pytestmark = pytest.mark.xdist_group("lab")
+NAME = "05_advantages.ipynb"
+SOLUTION = """\
+def answer():
+    def mistake(lambda_):
+        return np.mean([sum(errors(batch, cell_value + n / 3, lambda_)) for n in noise])
+
+    return float(min(grid, key=mistake))
+"""
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a book of one chapter, with the notebooks that ``make lab`` lays."""
+    root = tmp_path_factory.mktemp("book")
+    (root / PAIR).parent.mkdir(parents=True)
+    for name in ("pyproject.toml", "chapters/advantages.py", PAIR):
+        shutil.copy(ROOT / name, root / name)
+    reader.lay(root / "notebooks", reader.reader_notebooks(reader.Book()))
+    return root
+
+
+@pytest.fixture(scope="module")
+def address(book: Path) -> Iterator[str]:
+    """Start JupyterLab in the folder of the notebooks; return its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folders = {
+        f"JUPYTER_{kind}_DIR": str(book / "jupyter" / kind)
+        for kind in ("CONFIG", "DATA", "RUNTIME")
+    }
+    jupyterlab = {
+        f"JUPYTERLAB_{kind}_DIR": str(book / "jupyter" / kind)
+        for kind in ("SETTINGS", "WORKSPACES")
+    }
+    path = {"IPYTHONDIR": str(book / "ipython"), "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "jupyterlab", "notebooks", "--no-browser"]
+    command += ["--allow-root", "--ip=127.0.0.1", f"--port={port}"]
+    command += ["--IdentityProvider.token=", "--ServerApp.password="]
+    with (book / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            command,
+            cwd=book,
+            env={**os.environ, **folders, **jupyterlab, **path},
+            stdout=log,
+            stderr=log,
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(f"{address}/api/status")
+        yield address
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def wait_for(url: str, seconds: float = 60) -> None:
+    """Wait until a server answers."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            urllib.request.urlopen(url).close()
+            return
+        except urllib.error.URLError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def lab(address: str, browser: Browser) -> Iterator[Page]:
+    """Open a notebook and run all of its cells."""
+    page = browser.new_page(viewport={"width": 1300, "height": 900})
+    page.set_default_timeout(MINUTE)
+    page.goto(f"{address}/lab/tree/{NAME}")
+    kernel = page.locator("#jp-main-statusbar").get_by_text("Python 3 (ipykernel) |")
+    expect(kernel).to_contain_text("Idle", timeout=MINUTE)
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.locator('.lm-Menu-item[data-command="runmenu:run-all"]').click()
+    expect(kernel).to_contain_text("Busy", timeout=MINUTE)
+    expect(kernel).to_contain_text("Idle", timeout=2 * MINUTE)
+    yield page
+    page.close()
+
+
+def test_all_of_it_runs(lab: Page, book: Path) -> None:
+    saved = saved_when(lab, book, lambda text: '"execution_count": null' not in text)
+    cells = [cell for cell in saved.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
+    for output in (output for cell in cells for output in cell.outputs):
+        assert output.output_type != "error", output
+        assert output.get("name") != "stderr", output
+
+
+def saved_when(
+    page: Page, book: Path, ready: Callable[[str], bool]
+) -> nbformat.NotebookNode:
+    """Save the notebook until its file is as wanted; return it."""
+    path, end = book / "notebooks" / NAME, time.monotonic() + 30
+    while not ready(path.read_text("utf-8")):
+        assert time.monotonic() < end, "the notebook was not saved"
+        page.keyboard.press("Control+s")
+        page.wait_for_timeout(500)
+    return nbformat.read(path, 4)
+
+
+def test_equations_have_their_numbers(lab: Page) -> None:
+    number = lab.locator("mjx-container", has_text="5.1").first
+    number.wait_for(state="attached")
+    assert lab.locator("mjx-merror, [data-mjx-error]").count() == 0
+
+
+def test_a_dial_listens_to_the_keys(lab: Page) -> None:
+    figure = lab.locator("figure.lr-picture").first
+    slider, readout = figure.locator("input"), figure.locator("output")
+    before, said = int(slider.input_value()), readout.text_content()
+    slider.focus()
+    lab.keyboard.press("ArrowLeft")
+    assert int(slider.input_value()) == before - 1
+    assert readout.text_content() != said
+    lab.keyboard.press("ArrowRight")
+    assert int(slider.input_value()) == before
+    assert readout.text_content() == said
+
+
+def test_a_question_listens_to_the_keys(lab: Page) -> None:
+    answers = lab.locator(".lr-predict input")
+    answers.first.focus()
+    lab.keyboard.press("Space")
+    lab.keyboard.press("ArrowDown")
+    assert answers.nth(1).is_checked()
+    lab.locator(".lr-predict summary").focus()
+    lab.keyboard.press("Enter")
+    assert lab.locator(".lr-predict details").get_attribute("open") is not None
+
+
+def test_the_last_exercise_is_solved_without_changing_the_book(
+    lab: Page, book: Path
+) -> None:
+    before = {path: path.read_bytes() for path in book.glob("chapters/**/*.*")}
+    assert len(before) == 2
+    empty = "Not yet: the answer is still empty."
+    assert lab.get_by_text(empty).count() == 1
+    lab.locator(".jp-CodeCell .cm-content", has_text="return ...").click()
+    lab.keyboard.press("Control+a")
+    lab.keyboard.insert_text(SOLUTION)
+    lab.keyboard.press("Shift+Enter")
+    lab.keyboard.press("Shift+Enter")
+    expect(lab.get_by_text("Right: all 1 cases agree.")).to_have_count(2)
+    expect(lab.get_by_text(empty)).to_have_count(0)
+    saved_when(lab, book, lambda text: "def mistake(lambda_)" in text)
+    assert {path: path.read_bytes() for path in book.glob("chapters/**/*.*")} == before
+    assert (book / "notebooks" / NAME.replace("ipynb", "py")).exists() is False
+
+
+def test_a_link_opens_the_next_notebook(lab: Page) -> None:
+    panel = ".jp-NotebookPanel:not(.lm-mod-hidden)"
+    # Only the cells in view are there: the head is at the top.
+    lab.locator(f"{panel} .jp-Cell").first.evaluate("cell => cell.scrollIntoView()")
+    lab.locator(f"{panel} a", has_text="6 Policies").first.click()
+    tab = lab.locator(".lm-TabBar-tabLabel", has_text="06_policies.ipynb")
+    expect(tab).to_be_visible()

@@ -1,0 +1,287 @@
+"""The start page: films, an equation with its code, cards and counts."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+
+import imageio_ffmpeg
+import order
+import pytest
+import tangle
+from bs4 import Tag
+from playwright.sync_api import Browser, Page, expect
+from test_site import SITE, Visit, accessibility, exported_cells, soup, visit_in
+from weave import comment_lines, split
+
+from benchmarks import films
+from benchmarks.store import read_table
+
+ROOT = tangle.ROOT
+START = "index.html"
+CHAPTERS = [c for c in order.read_order(ROOT) if c.kind != "workshop"]
+PLAYING = """() => document.querySelector('.hero video').currentTime > 0.2"""
+
+
+@cache
+def start() -> Tag:
+    """Return the start page, parsed."""
+    return soup(START)
+
+
+@cache
+def table() -> dict[str, dict[str, str]]:
+    """Return what was filmed."""
+    return {row["film"]: row for row in read_table(films.TABLE)[0]}
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    """Return a window without memory that reads the site from the disk."""
+    visit = visit_in(browser, SITE.as_uri())
+    yield visit
+    visit.page.context.close()
+
+
+# --- Films ----------------------------------------------------------------------------
+
+
+def test_every_agent_has_a_film_and_the_page_shows_each_once():
+    sources = [str(tag["src"]) for tag in start().select(".film source")]
+    assert sorted(sources) == sorted(f"_static/films/{x}.mp4" for x in films.FILMED)
+    assert list(table()) == list(films.FILMED)
+
+
+@pytest.mark.parametrize("name", films.FILMED)
+def test_a_film_is_small_and_plays_while_it_arrives(name):
+    path = films.FILMS / f"{name}.mp4"
+    content = path.read_bytes()
+    assert len(content) < 100_000
+    assert content.index(b"moov") < content.index(b"mdat")
+    reader = imageio_ffmpeg.read_frames(str(path))
+    about = next(reader)
+    reader.close()
+    assert about["codec"] == "h264"
+    assert about["pix_fmt"].startswith("yuv420p")
+    assert about["size"] == (2 * films.PANEL + films.GAP, films.PANEL)
+    assert about["duration"] == pytest.approx(float(table()[name]["seconds"]), abs=0.3)
+
+
+def test_films_have_what_a_reader_without_script_needs():
+    videos = start().select(".film video")
+    assert videos
+    for video in videos:
+        for name in ("controls", "muted", "loop", "playsinline", "width", "height"):
+            assert video.has_attr(name), f"{name}: {video}"
+        assert not video.has_attr("autoplay")
+        assert (SITE / str(video["poster"])).is_file()
+        assert len(str(video["aria-label"])) > 40
+
+
+def test_the_captions_say_what_was_measured():
+    for figure in start().select("figure.film"):
+        name = re.findall(r"films/(\w+)\.mp4", str(figure))[0]
+        row, words = table()[name], figure.figcaption.get_text(" ", strip=True)
+        assert f"after {int(row['steps']):,} steps" in words
+        shown = [float(x.get_text().replace("−", "-")) for x in figure("strong")]
+        wanted = [float(row["mean_before"]), float(row["mean_after"])]
+        assert shown == pytest.approx(wanted, rel=0.06, abs=0.006)
+
+
+def test_the_results_give_the_returns_of_the_episodes_shown():
+    rows = soup("docs/results.html").select("#the-films tbody tr")
+    assert len(rows) == len(table())
+    for line, row in zip(rows, table().values(), strict=True):
+        words = line.get_text(" ")
+        assert row["env"] in words
+        for when in ("before", "after"):
+            assert f"({', '.join(row[f'returns_{when}'].split())})" in words
+
+
+def test_the_readme_shows_the_film_and_its_returns():
+    text, row = (ROOT / "README.md").read_text("utf-8"), table()[films.ON_README]
+    for link in re.findall(r"\]\((docs/_static/[^)]+)\)", text):
+        assert (ROOT / link).is_file(), link
+    assert f"films/{films.ON_README}.mp4" in text
+    for when in ("before", "after"):
+        value = f"{float(row[f'mean_{when}']):.0f}".replace("-", "−")
+        assert f"mean return {value}" in " ".join(text.split()), when
+    assert f"{int(row['steps']):,} steps" in text
+
+
+def hero(visit: Visit, motion: str) -> Page:
+    """Open the start page as somebody who wants things to move, or not to."""
+    visit.page.emulate_media(reduced_motion=motion)
+    return visit.go(START)
+
+
+def test_the_film_plays_by_itself_and_stops_for_good_when_told(visit):
+    page = hero(visit, "no-preference")
+    page.wait_for_function(PLAYING)
+    video, button = page.locator(".hero video"), page.locator(".hero .film-button")
+    expect(button).to_have_attribute("aria-label", "Pause the film")
+    button.click()
+    expect(button).to_have_attribute("aria-label", "Play the film")
+    assert video.evaluate("film => film.paused && film.muted && film.loop")
+    # Out of sight and back: it stays as the reader has left it.
+    page.locator(".reliable").scroll_into_view_if_needed()
+    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_timeout(300)
+    assert video.evaluate("film => film.paused")
+    others = page.locator(".films video")
+    assert others.evaluate_all("films => films.every(film => film.paused)")
+    assert not visit.complaints
+
+
+def test_the_film_stands_still_for_those_who_ask_for_it(visit):
+    page = hero(visit, "reduce")
+    page.wait_for_timeout(1000)
+    video, button = page.locator(".hero video"), page.locator(".hero .film-button")
+    assert video.evaluate("film => film.paused && film.currentTime === 0")
+    # The button still plays it, from the keyboard too.
+    button.press("Enter")
+    page.wait_for_function(PLAYING)
+    button.press("Enter")
+    assert video.evaluate("film => film.paused")
+
+
+def test_a_film_stops_when_its_reader_asks_for_less_motion(visit):
+    page = hero(visit, "no-preference")
+    page.wait_for_function(PLAYING)
+    page.emulate_media(reduced_motion="reduce")
+    page.wait_for_function("() => document.querySelector('.hero video').paused")
+
+
+def test_every_film_plays_on_a_click(visit):
+    page = visit.go(START)
+    for button in page.locator(".films .film-button").all():
+        button.click()
+        expect(button).to_have_attribute("aria-label", "Pause the film")
+        button.click()
+    assert not visit.complaints
+
+
+def test_the_page_works_without_a_script(browser):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{SITE.as_uri()}/{START}")
+    expect(page.locator(".hero video[controls]")).to_be_visible()
+    expect(page.locator(".film-button")).to_have_count(0)
+    expect(page.locator(".chapter-list > li")).to_have_count(len(CHAPTERS))
+    page.get_by_role("link", name="Read chapter 1").click()
+    expect(page.locator("h1")).to_contain_text(CHAPTERS[0].title)
+    context.close()
+
+
+# --- The equation and its code --------------------------------------------------------
+
+
+def test_the_code_of_the_specimen_is_that_of_its_chapter():
+    [box] = start().select(".specimen")
+    shown = "\n".join(pre.get_text().strip("\n") for pre in box.select("pre"))
+    [function] = re.findall(r"^def (\w+)", shown, re.MULTILINE)
+    [link] = box.select(".specimen-source a")
+    page, _, place = str(link["href"]).partition("#")
+    assert place == f"def-{function}"
+    [cell] = [x for x in exported_cells(page) if f"def {function}(" in x]
+    code = [number for row in split(cell) for number in row.lines]
+    lines = cell.split("\n")
+    wanted = [lines[number] for number in code if lines[number].strip()]
+    assert [line for line in shown.split("\n") if line.strip()] == wanted
+    # The comments stand beside the code, and the line that computes is marked.
+    words = " ".join(box.get_text().split())
+    for comment in comment_lines(cell).values():
+        for piece in re.split(r"\{eq\}`[^`]*`|`", comment):
+            assert " ".join(piece.split()) in words
+    assert len(box.select(".specimen-line")) == 1
+
+
+def test_the_specimen_names_its_code_and_its_tests():
+    [line] = start().select(".specimen .equation-ties")
+    assert re.fullmatch(r"computed by .+ · tested by .+", line.get_text())
+
+
+# --- Cards and counts -----------------------------------------------------------------
+
+
+def test_each_chapter_has_a_card_with_a_picture():
+    cards = start().select(".chapter-list > li")
+    assert len(cards) == len(CHAPTERS)
+    for card, chapter in zip(cards, CHAPTERS, strict=True):
+        link = card.select_one("a")
+        assert link is not None
+        assert link["href"] == f"{chapter.docname}.html"
+        assert link.get_text() == chapter.title
+        number = card.select_one(".chapter-number")
+        assert number is not None
+        assert number.get_text().strip() == chapter.number
+        assert card.select(".chapter-thumbnail :is(svg, img)"), chapter.docname
+        assert not card.select(".chapter-thumbnail svg text"), "too small to read"
+        question = card.select_one(".chapter-question")
+        assert question is not None
+        assert question.get_text().endswith("?")
+        minutes = card.select_one(".chapter-minutes")
+        assert minutes is not None
+        assert minutes.get_text() == f"{chapter.minutes} minutes"
+
+
+def test_pictures_do_not_make_the_page_heavy():
+    assert (SITE / START).stat().st_size < 500_000
+
+
+def test_the_workshop_stands_apart():
+    links = [str(a["href"]) for a in start().select(".workshop-list a")]
+    assert links
+    assert all(link.startswith("chapters/workshop/") for link in links)
+
+
+def test_the_counts_are_true():
+    lines = [li.get_text(" ", strip=True) for li in start().select(".reliable li")]
+    found = {
+        name.rstrip(","): int(count.replace(",", ""))
+        for count, name, *_ in map(str.split, lines)
+    }
+    entries = soup("docs/equations.html").select(".equation-entry")
+    assert found["equations"] == len(entries)
+    errata = (ROOT / "docs/errata.md").read_text("utf-8")
+    shown = set(re.findall(r"^```\{errata-tests\} (\S+)", errata, re.MULTILINE))
+    assert found["mistakes"] == len(shown)
+    assert found["chapters"] == len(order.read_order(ROOT))
+
+
+# --- Its looks ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_start_page_is_accessible(visit, width, scheme):
+    visit.go(START)
+    assert not accessibility(visit.set(width, scheme))
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 820, 390])
+def test_nothing_is_cut_or_overlaps(visit, width):
+    visit.go(START)
+    page = visit.set(width)
+    root = page.locator("html")
+    assert root.evaluate("root => root.scrollWidth <= root.clientWidth")
+    for box in page.locator(".specimen .weave-code").all():
+        assert width < 1280 or box.evaluate("box => box.scrollWidth <= box.clientWidth")
+    film = page.locator(".hero .film-frame").bounding_box()
+    words = page.locator(".hero-words").bounding_box()
+    assert film is not None
+    assert words is not None
+    beside = words["x"] + words["width"] <= film["x"]
+    assert beside if width >= 1280 else words["y"] + words["height"] <= film["y"]
+    # In a desktop's first screen stand the promise, the buttons and the film.
+    if width >= 1280:
+        assert film["y"] + film["height"] < 800
+        button = page.get_by_role("link", name="Read chapter 1").bounding_box()
+        assert button is not None
+        assert button["y"] + button["height"] < 800
+
+
+def test_headings_follow_one_another():
+    levels = [int(tag.name[1]) for tag in start().select("main :is(h1, h2, h3)")]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))

@@ -1,0 +1,437 @@
+"""Actors in processes, which are started and killed for real."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from gymnasium.vector import SyncVectorEnv
+from test_actors import log_probs, make_learner, policy_for
+from worlds import counting, deadly
+
+from literate_rl.actors import Actor, InProcess, slot_layout, weights_of
+from literate_rl.processes import SharedMemory, pickled, transport_named
+from literate_rl.workshop.cli import main
+from literate_rl.workshop.cluster import RayActors
+from literate_rl.workshop.runs import fit, load_checkpoint
+
+# --- Processes ------------------------------------------------------------------------
+
+
+def wave(policy: Any, version: int) -> dict[str, np.ndarray]:
+    """Return weights that are a wave, which begins elsewhere for each version."""
+    return {
+        name: 0.3 * np.sin(np.arange(x.size) + version).reshape(x.shape).astype(x.dtype)
+        for name, x in weights_of(policy).items()
+    }
+
+
+class Witness:
+    """Takes unrolls from a transport and checks each of them.
+
+    An unroll is whole if its steps follow each other in every environment. It was made
+    with one version if what the policy said fits these weights and no other. Over all
+    unrolls of an environment no step may be missing and none may come twice.
+    """
+
+    def __init__(self, transport: Any, policy: Any, actors: int, slots: int) -> None:
+        self.transport, self.policy = transport, policy
+        self.versions: dict[Any, int] = {}
+        self.version = self.frames = 0
+        self.next_step: dict[float, int] = defaultdict(int)
+        for index in range(slots):
+            for actor in range(actors):
+                self.submit((actor, index))
+
+    def submit(self, slot: Any) -> None:
+        self.versions[slot] = self.version
+        self.transport.submit(slot, wave(self.policy, self.version))
+
+    def take(self) -> None:
+        slot, unroll = self.transport.receive()
+        steps = len(unroll["reward"])
+        name, count = unroll["obs_plus_1"][..., 0], unroll["obs_plus_1"][..., 1]
+        for b in range(unroll["reward"].shape[1]):
+            start = self.next_step[name[0, b]]
+            assert (name[:, b] == name[0, b]).all()
+            assert (count[:, b] == np.arange(start, start + steps + 1)).all()
+            assert (unroll["reward"][:, b] == count[1:, b]).all()
+            self.next_step[name[0, b]] = start + steps
+        weights = wave(self.policy, self.versions[slot])
+        self.policy.load_state_dict(
+            {k: torch.from_numpy(x) for k, x in weights.items()}
+        )
+        said = log_probs(self.policy, unroll)
+        np.testing.assert_allclose(unroll["log_prob"], said, rtol=1e-5, atol=1e-6)
+        self.frames += unroll["reward"].size
+        self.version += 1
+        self.submit(slot)
+
+    def take_until(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
+        """Take unrolls until something has happened, but not for ever."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "it has not happened"
+            self.take()
+
+
+def shared(
+    build: Callable[[], SyncVectorEnv],
+    actors: int = 1,
+    slots: int = 2,
+    steps: int = 8,
+) -> tuple[SharedMemory, Any]:
+    policy = policy_for(build())
+    layout = slot_layout(policy, build(), steps)
+    make_actor = partial(Actor, build, policy)
+    return SharedMemory(make_actor, layout, 1, actors, slots), policy
+
+
+def pids(transport: SharedMemory) -> list[int]:
+    return [life.process.pid for life in transport.lives]
+
+
+def gone(*numbers: int) -> bool:
+    """Wait, for a bounded time, until no such process is left."""
+    return eventually(lambda: not any(map(psutil.pid_exists, numbers)))
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+@pytest.mark.equation("slot-memory")
+def test_memory_is_bounded_by_the_slots_and_actors_sleep_while_they_wait() -> None:
+    """A learner that does not come: the queue fills up, and then nothing happens."""
+    transport, policy = shared(counting, actors=2, slots=3)
+    layout = transport.layout
+    pockets = layout["weights"].itemsize + layout["result"].itemsize
+    assert 0 <= layout.itemsize - pockets < 16  # what alignment costs
+    assert sum(map(len, transport.memory)) == 2 * 3 * layout.itemsize
+    witness = Witness(transport, policy, actors=2, slots=3)
+    witness.take()  # all have begun
+    actors = [psutil.Process(pid) for pid in pids(transport)]
+
+    def spent() -> float:
+        return sum(sum(actor.cpu_times()[:2]) for actor in actors)
+
+    def asleep() -> bool:
+        before = spent()
+        time.sleep(0.2)
+        return spent() == before
+
+    assert eventually(asleep)
+    before = [actor.memory_info().rss for actor in actors]
+    for _ in range(5):
+        assert asleep()
+    assert [actor.memory_info().rss for actor in actors] == before
+    witness.take()
+    assert transport.waiting == 5
+    for _ in range(20):
+        witness.take()
+    transport.close()
+    assert gone(*(actor.pid for actor in actors))
+
+
+def test_actors_that_are_killed_are_replaced_and_nothing_is_torn_or_counted_twice():
+    """Kill at random moments, in the middle of an unroll and while waiting."""
+    rng = random.Random(0)
+    transport, policy = shared(partial(counting, nap=0.0005), actors=2, slots=2)
+    witness, kills = Witness(transport, policy, actors=2, slots=2), 0
+    everyone = set(pids(transport))
+    for _ in range(14):
+        for _ in range(rng.randrange(1, 8)):
+            witness.take()
+        time.sleep(0.02 * rng.random())
+        victims = rng.choice([[0], [1], [0, 1]])
+        for actor in victims:
+            os.kill(pids(transport)[actor], signal.SIGKILL)
+        kills += len(victims)
+        witness.take_until(lambda kills=kills: transport.census.replaced >= kills)
+        everyone |= set(pids(transport))
+    for _ in range(30):
+        witness.take()
+    assert transport.census.replaced == kills
+    assert transport.census.at_work == 2
+    assert len(everyone) == 2 + kills
+    # Each environment begins at its first step and goes on without a gap.
+    assert witness.frames == sum(witness.next_step.values())
+    transport.close()
+    assert gone(*everyone)
+
+
+def test_an_actor_that_hangs_does_not_keep_the_learner_from_ending() -> None:
+    transport, policy = shared(counting)
+    witness = Witness(transport, policy, actors=1, slots=2)
+    witness.take()
+    (pid,) = pids(transport)
+    os.kill(pid, signal.SIGSTOP)
+    transport.close()
+    assert gone(pid)
+    transport.close()  # twice is no mistake
+    with pytest.raises(ValueError, match="this transport is closed"):
+        transport.receive()
+
+
+def test_ctrl_c_is_not_for_actors() -> None:
+    transport, policy = shared(counting)
+    witness = Witness(transport, policy, actors=1, slots=2)
+    for _ in range(3):
+        os.kill(pids(transport)[0], signal.SIGINT)
+        witness.take()
+    assert transport.census.replaced == 0
+    transport.close()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_an_error_in_an_actor_ends_the_run_with_its_words(error) -> None:
+    # With one slot the actor goes on only when the learner has taken what there was.
+    transport, policy = shared(partial(counting, fails_at=20, error=error), slots=1)
+    witness = Witness(transport, policy, actors=1, slots=1)
+    for _ in range(2):  # two unrolls of 8 steps are below step 20
+        witness.take()
+    with pytest.raises(ChildProcessError, match="actor 0 failed") as raised:
+        witness.take()
+    assert "the pole is made of glass" in str(raised.value)
+    assert "worlds.py" in str(raised.value)
+    transport.close()
+
+
+def test_an_actor_that_always_dies_is_given_up() -> None:
+    policy = policy_for(counting(1))
+    layout = slot_layout(policy, counting(1), 4)
+    transport = SharedMemory(partial(Actor, deadly, policy), layout, 1, 1, 2)
+    witness = Witness(transport, policy, actors=1, slots=2)
+    message = "actor 0 died 3 times before its first unroll, .* exit code -9"
+    with pytest.raises(ChildProcessError, match=message):
+        witness.take()
+    transport.close()
+
+
+def test_what_cannot_be_sent_to_a_process_is_refused() -> None:
+    with pytest.raises(ValueError, match="make_envs must be a function that another"):
+        shared(lambda: counting())
+
+
+def test_what_only_a_notebook_has_is_refused(monkeypatch) -> None:
+    """A notebook has a module ``__main__`` without a file."""
+    notebook = ModuleType("__main__")
+    exec("def make(): pass", vars(notebook))
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    with pytest.raises(ValueError, match="or one from a notebook"):
+        pickled(partial(Actor, vars(notebook)["make"], None))
+
+
+def test_both_transports_bring_the_same_unrolls() -> None:
+    """The same seed and the same weights give the same experience anywhere."""
+    policy = policy_for(counting())
+    layout = slot_layout(policy, counting(), 8)
+    common = (partial(Actor, counting, policy), layout, 7, 1, 2)
+    transports = [InProcess(*common), SharedMemory(*common)]
+    streams = []
+    for transport in transports:
+        witness = Witness(transport, policy, actors=1, slots=2)
+        content = []
+        for _ in range(4):
+            witness.take()
+            content.append(dict(witness.next_step))
+        streams.append(content)
+        transport.close()
+    assert streams[0] == streams[1]
+
+
+def test_a_run_with_processes_counts_every_step() -> None:
+    with make_learner(transport=SharedMemory, total_steps=300) as learner:
+        history = fit(learner, progress=False)
+        everyone = pids(learner.transport)
+    assert [row["step"] for row in history] == list(range(15, 301, 15))
+    assert all(row["charts/lag"] >= 0 for row in history)
+    assert history[-1]["charts/replaced"] == 0
+    assert gone(*everyone)
+
+
+@pytest.mark.parametrize("transport", [InProcess, SharedMemory])
+def test_a_learner_that_fails_can_go_on(transport, monkeypatch) -> None:
+    """An unroll that could not be learned from does not leave a slot behind."""
+
+    def fail(batch: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with make_learner(actors=1, slots=1, transport=transport) as learner:
+        learner.iterate()
+        with monkeypatch.context() as context:
+            context.setattr(learner.learner, "learn", fail)
+            with pytest.raises(KeyboardInterrupt):
+                learner.iterate()
+        assert learner.transport is None
+        learner.iterate()
+        assert learner.step == 2 * 15
+
+
+def test_a_transport_goes_by_its_name() -> None:
+    assert transport_named("in_process") is InProcess
+    assert transport_named("shared") is SharedMemory
+    with pytest.raises(ValueError, match=r"'in_process' or .*, got 'ray'"):
+        transport_named("ray")  # type: ignore[arg-type]
+
+
+# --- The command line -----------------------------------------------------------------
+
+TINY = ["--env=CartPole-v1", "--actors=2", "--transport=shared", "--n-sample=2"]
+TINY += ["--unroll-len=8", "--checkpoint-interval=20", "--update-per-collect=1"]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run of the command in a session of its own, which has begun to learn."""
+    options = [*TINY, "--name=a", "--total-steps=100000000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "literate_rl", "impala", *options],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    table = tmp_path / "runs/a/metrics.csv"
+
+    def ready() -> bool:
+        ended = process.poll() is not None  # then there is nothing to wait for
+        return ended or (table.exists() and table.read_text().count("\n") > 60)
+
+    began = eventually(ready, seconds=90) and process.poll() is None
+    yield process
+    for member in session(process.pid):
+        os.kill(member, signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert began, err
+
+
+def session(leader: int) -> list[int]:
+    """Return the processes of a session."""
+    members = []
+    for pid in psutil.pids():
+        try:
+            if os.getsid(pid) == leader:
+                members.append(pid)
+        except (ProcessLookupError, PermissionError):
+            continue
+    return members
+
+
+def live(leader: int) -> list[int]:
+    """Return those that are no zombies."""
+    found = []
+    for pid in session(leader):
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def test_a_killed_learner_leaves_no_actor_and_its_run_goes_on(
+    started, tmp_path, monkeypatch, capsys
+) -> None:
+    # The learner, the fork server, multiprocessing's tracker and two actors.
+    assert len(live(started.pid)) == 5
+    started.kill()
+    assert eventually(lambda: not live(started.pid))
+    step = load_checkpoint(tmp_path / "runs/a/checkpoint.pt")["step"]
+    assert step > 0
+    assert step % 16 == 0
+    settings = tmp_path / "runs/a/settings.json"
+    goal = step + 160
+    text = settings.read_text().replace("100000000", str(goal))
+    settings.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    main(["impala", "--resume", "runs/a"])
+    assert "return of 20 episodes" in capsys.readouterr().out
+    assert load_checkpoint(tmp_path / "runs/a/checkpoint.pt")["step"] == goal
+    rows = (tmp_path / "runs/a/metrics.csv").read_text().splitlines()[1:]
+    steps = [int(row.split(",")[0]) for row in rows]
+    assert steps == list(range(16, goal + 1, 16))
+
+
+def test_ctrl_c_saves_and_leaves_no_process(started) -> None:
+    os.killpg(started.pid, signal.SIGINT)
+    out, err = started.communicate(timeout=60)
+    assert started.returncode == 0, err
+    assert re.search(r"interrupted at step \d+, go on with --resume runs/a", out)
+    assert "Traceback" not in err
+    for word in ("actors=2", "queue=", "lag=", "steps/s="):
+        assert word in err
+    assert eventually(lambda: not live(started.pid))
+
+
+# --- Locks ----------------------------------------------------------------------------
+
+KILLED_IN_GET = """
+import os, signal, time
+from multiprocessing import get_context
+
+def actor(queue):
+    queue.get()
+
+context = get_context("fork")
+queue = context.SimpleQueue()
+first = context.Process(target=actor, args=(queue,), daemon=True)
+first.start()
+while queue._rlock.acquire(block=False):
+    queue._rlock.release()
+    time.sleep(0.01)
+os.kill(first.pid, signal.SIGKILL)
+first.join()
+queue.put("a free buffer")
+assert not queue.empty()
+print(queue._rlock.acquire(timeout=0.5))
+"""
+
+
+@pytest.mark.erratum("lock-of-the-dead")
+def test_a_queue_is_lost_when_a_process_dies_that_waits_in_it() -> None:
+    """A program of its own, because it forks."""
+    command = [sys.executable, "-c", KILLED_IN_GET]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr
+
+
+# --- Without Ray ----------------------------------------------------------------------
+
+
+def test_an_address_where_nobody_answers_is_refused_at_once() -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(ValueError, match=f"no Ray cluster answers .* {address}"):
+            RayActors(lambda seed: None, np.dtype([]), 1, 1, 1, address)
+
+
+def test_the_error_says_how_to_get_ray(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    learner = make_learner()
+    learner.make_transport = RayActors
+    with pytest.raises(ValueError, match=r"pip install 'literate-rl\[ray\]'"):
+        learner.iterate()

@@ -1,0 +1,196 @@
+"""The files around the book: CI, forms, citation. They call the Makefile and agree."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import release
+import yaml
+from check import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+FORMS = sorted(
+    path
+    for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")
+    if path.stem != "config"
+)
+PRE_COMMIT = ROOT / ".pre-commit-config.yaml"
+TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+MAKE = re.compile(r"make ([a-z]+)( [A-Z]+=\S.*)?")
+
+
+def read(path: Path) -> Any:
+    """Return what a YAML file holds."""
+    return yaml.safe_load(path.read_text("utf-8"))
+
+
+def steps(workflow: Any) -> list[dict[str, Any]]:
+    """Return the steps of all jobs."""
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+def commands() -> list[tuple[str, str]]:
+    """Return (file, command) of all that CI and git run."""
+    found = [
+        (path.name, step["run"])
+        for path in WORKFLOWS
+        for step in steps(read(path))
+        if "run" in step
+    ]
+    hooks = [hook for repo in read(PRE_COMMIT)["repos"] for hook in repo["hooks"]]
+    return found + [(PRE_COMMIT.name, hook["entry"]) for hook in hooks]
+
+
+def test_there_are_three_workflows_and_three_forms():
+    assert [path.stem for path in WORKFLOWS] == ["ci", "pages", "release"]
+    assert [path.stem for path in FORMS] == ["bug", "mistake", "question"]
+
+
+def test_ci_and_git_call_the_makefile_and_nothing_else():
+    assert len(commands()) >= 6
+    for name, command in commands():
+        called = MAKE.fullmatch(command.strip())
+        assert called, f"{name}: {command}"
+        assert called[1] in TARGETS, f"{name}: the Makefile has no target {called[1]}"
+
+
+def test_each_target_is_phony_and_described():
+    phony = re.search(r"^\.PHONY: (.+)$", MAKEFILE, re.MULTILINE)
+    assert phony
+    assert set(phony[1].split()) == TARGETS
+    assert set(re.findall(r"^([a-z]+):.*## \S", MAKEFILE, re.MULTILINE)) == TARGETS
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_says_when_where_and_with_which_rights(path):
+    workflow = read(path)
+    assert workflow[True], "YAML reads `on` as true"
+    assert workflow["permissions"] == {"contents": "read"}, "more only where needed"
+    for job in workflow["jobs"].values():
+        assert job["runs-on"]
+    for step in steps(workflow):
+        assert ("run" in step) != ("uses" in step)
+        if "uses" in step:
+            assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", step["uses"])
+
+
+def test_all_agree_on_the_versions_of_python():
+    prefix = "Programming Language :: Python :: "
+    listed = [c.removeprefix(prefix) for c in PROJECT["classifiers"] if prefix in c]
+    matrix = read(WORKFLOWS[0])["jobs"]["test"]["strategy"]["matrix"]
+    assert matrix["python-version"] == listed
+    minors = [int(version.split(".")[1]) for version in listed]
+    assert minors == [*range(minors[0], minors[-1] + 1)]
+    assert PROJECT["requires-python"] == f">=3.{minors[0]},<3.{minors[-1] + 1}"
+    bounds = f"(3, {minors[0]}) <= sys.version_info < (3, {minors[-1] + 1})"
+    assert bounds in MAKEFILE
+    for path in WORKFLOWS[1:]:
+        for step in steps(read(path)):
+            if "setup-python" in step.get("uses", ""):
+                assert step["with"]["python-version"] in listed
+
+
+def test_the_website_is_deployed_from_where_it_is_built():
+    pages = read(ROOT / ".github/workflows/pages.yml")
+    upload = next(s for s in steps(pages) if "upload-pages" in s.get("uses", ""))
+    assert f". {upload['with']['path']}\n" in MAKEFILE
+    asked = next(s for s in steps(pages) if "configure-pages" in s.get("uses", ""))
+    address = f"${{{{ steps.{asked['id']}.outputs.base_url }}}}"
+    assert f"make html ADDRESS={address}" in [step.get("run") for step in steps(pages)]
+    assert pages["jobs"]["deploy"]["permissions"] == {
+        "pages": "write",
+        "id-token": "write",
+    }
+
+
+def test_a_release_is_published_without_a_password():
+    text = (ROOT / ".github/workflows/release.yml").read_text("utf-8")
+    publish = yaml.safe_load(text)["jobs"]["publish"]
+    assert publish["permissions"] == {"id-token": "write"}
+    assert "pypi-publish" in publish["steps"][-1]["uses"]
+    assert "secrets" not in text
+    assert "password" not in str(publish)
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_a_form_asks_for_something(path):
+    form = read(path)
+    assert form["name"]
+    assert form["description"]
+    fields = [field for field in form["body"] if field["type"] != "markdown"]
+    names = [field["id"] for field in fields]
+    assert len(set(names)) == len(names)
+    assert all(field["attributes"]["label"] for field in fields)
+    assert any(field.get("validations", {}).get("required") for field in fields)
+
+
+def test_the_citation_fits_the_project():
+    citation = read(ROOT / "CITATION.cff")
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["license"] == PROJECT["license"]
+    assert citation["keywords"] == PROJECT["keywords"]
+    assert citation["authors"] == [{"name": "The Literate RL authors"}]
+    conf = (ROOT / "conf.py").read_text("utf-8")
+    assert f'author = "{citation["authors"][0]["name"]}"' in conf
+
+
+def test_the_version_is_the_same_everywhere():
+    assert set(release.versions().values()) == {PROJECT["version"]}
+    assert not [*release.problems()]
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Path:
+    """Return a folder with copies of the files that tell the version."""
+    for name in (*release.versions(), "CHANGELOG.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_a_release_names_each_version_that_differs(copies):
+    text = (copies / "CITATION.cff").read_text("utf-8")
+    changed = text.replace(f"version: {PROJECT['version']}", "version: 9.8.7")
+    (copies / "CITATION.cff").write_text(changed, "utf-8")
+    (problem,) = release.problems(root=copies)
+    assert "CITATION.cff" in problem
+    assert "9.8.7" in problem
+
+
+def test_a_release_needs_its_own_tag_and_a_heading_of_the_changelog(copies):
+    version = PROJECT["version"]
+    changes = copies / "CHANGELOG.md"
+    changes.write_text("# Changelog\n\n## Unreleased\n", "utf-8")
+    (problem,) = release.problems(f"v{version}", copies)
+    assert "CHANGELOG.md" in problem
+    changes.write_text(f"# Changelog\n\n## {version} (some day)\n", "utf-8")
+    assert not [*release.problems(f"v{version}", copies)]
+    (problem,) = release.problems("v9.8.7", copies)
+    assert "v9.8.7" in problem
+
+
+def test_contributing_leads_to_the_page():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert "docs/contributing.md" in links
+    for link in links:
+        assert link.startswith("https://") or (ROOT / link).exists(), link
+    for target in re.findall(r"`?make ([a-z]+)", text):
+        assert target in TARGETS
+
+
+def test_the_site_says_how_to_cite():
+    assert "\n## How to cite\n" in (ROOT / "docs/start.md").read_text("utf-8")
+
+
+def test_no_file_invents_an_address_of_the_repository():
+    files = [*(ROOT / ".github").rglob("*.*"), ROOT / "CITATION.cff", PRE_COMMIT]
+    for path in files:
+        assert "github.com/" not in path.read_text("utf-8"), path

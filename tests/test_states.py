@@ -1,0 +1,132 @@
+"""States by name: they are named, split from a vector, and passed to a model."""
+
+from __future__ import annotations
+
+import copy
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from worlds import Tower
+
+from literate_rl.contract_models import CategoricalActor
+from literate_rl.workshop.runs import flat_env
+from literate_rl.workshop.states import ByName, StateSpec, look_around, state_spec
+
+
+class TwoStates(nn.Module):
+    """Takes two states, something that is no tensor, and an option."""
+
+    def __init__(self, action_num: int = 3) -> None:
+        super().__init__()
+        self.net = nn.Linear(6, action_num)
+
+    def forward(
+        self, cart: Tensor, pole: Tensor, mode: str = "usual", *, scale: float = 1.0
+    ) -> Any:
+        assert mode in ("usual", "other")
+        features = torch.cat([cart, pole], -1)
+        return scale * self.net(features), features.sum(), None, "anything"
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+
+    def forward(self, state: Tensor, scale: float) -> Tensor:
+        return scale * self.net(state)
+
+
+def test_state_spec_reads_names_shapes_and_dtypes() -> None:
+    spec = state_spec(Tower().observation_space)
+    assert spec == StateSpec(
+        ("picture", "speed"), ((3, 6, 6), (2,)), (torch.uint8, None)
+    )
+    assert state_spec(spaces.Box(-1, 1, (4,))) == StateSpec(
+        ("state",), ((4,),), (None,)
+    )
+    both = spaces.Tuple((spaces.Discrete(5), spaces.Box(-1, 1, ())))
+    assert state_spec(both) == StateSpec(
+        ("state_0", "state_1"), ((5,), (1,)), (None, None)
+    )
+    with pytest.raises(ValueError, match="for an argument, got 'my state'"):
+        state_spec(spaces.Dict({"my state": spaces.Discrete(2)}))
+
+
+@pytest.mark.parametrize("lead", [(), (7,), (5, 2), (1, 1)])
+def test_split_undoes_flattening(lead: tuple[int, ...]) -> None:
+    space = Tower().observation_space
+    space.seed(0)
+    drawn = [space.sample() for _ in range(max(1, math.prod(lead)))]
+    flat = np.stack([spaces.flatten(space, x) for x in drawn])
+    obs = torch.as_tensor(flat).float().reshape(*lead, -1)
+    states = state_spec(space).split(obs)
+    for name, state in states.items():
+        expected = np.stack([x[name] for x in drawn])
+        shape = (*lead, *expected.shape[1:])
+        np.testing.assert_array_equal(state, expected.reshape(shape))
+    assert states["speed"].data_ptr() == obs[..., -2:].data_ptr(), "a view"
+
+
+def test_a_lone_picture_may_come_as_it_is_or_flat() -> None:
+    spec = state_spec(spaces.Box(0, 1, (3, 6, 6)))
+    picture = torch.rand(5, 2, 3, 6, 6)
+    assert torch.equal(spec.split(picture)["state"], picture)
+    assert torch.equal(spec.split(picture.flatten(2))["state"], picture)
+
+
+@pytest.mark.parametrize("lead", [(), (4,), (5, 2)])
+def test_by_name_flattens_what_stands_in_front_and_puts_it_back(
+    lead: tuple[int, ...],
+) -> None:
+    actor = CategoricalActor(4, 3)
+    by_name = ByName(actor, state_spec(spaces.Box(-1, 1, (4,))))
+    obs, action = torch.randn(*lead, 4), torch.randint(0, 3, (*lead, 1))
+    results = by_name(obs, action=action)
+    assert [tuple(x.shape) for x in results] == [
+        (*lead, 1),
+        (*lead, 1),
+        (*lead, 1),
+        (*lead, 3),
+    ]
+    rows = actor(obs.reshape(-1, 4), action.reshape(-1, 1))
+    for one, other in zip(results, rows, strict=True):
+        assert torch.equal(one.flatten(), other.flatten())
+
+
+def test_by_name_knows_wrappers_extras_and_a_lone_tensor() -> None:
+    spec = state_spec(spaces.Box(-1, 1, (4,)))
+    obs = torch.randn(5, 2, 4)
+    (twice,) = ByName(partial(Scaled(), scale=2.0), spec)(obs)
+    assert twice.shape == (5, 2, 3)
+    two = StateSpec(("cart", "pole"), ((4,), (2,)), (None, None))
+    q_value, number, nothing, word = ByName(TwoStates(), two)(torch.randn(5, 2, 6))
+    assert (q_value.shape, number.shape) == ((5, 2, 3), ())
+    assert (nothing, word) == (None, "anything")
+    model = ByName(partial(Scaled(), scale=2.0), spec)
+    assert len(list(model.parameters())) == 2
+    assert set(copy.deepcopy(model).state_dict()) == set(model.state_dict())
+    with pytest.raises(TypeError, match=r"a torch\.nn\.Module"):
+        ByName(torch.relu, spec)
+
+
+@pytest.mark.parametrize("make", [Tower, partial(flat_env, Tower)])
+def test_looking_around_finds_names_below_a_wrapper_and_flat_observations(
+    make: Any,
+) -> None:
+    before = torch.get_rng_state()
+    spec, action_space, obs = look_around(make)
+    assert spec.names == ("picture", "speed")
+    assert action_space == spaces.Discrete(3)
+    assert obs.shape[1:] == (3 * 6 * 6 + 2,)
+    assert len(obs) >= 32
+    picture = spec.split(obs)["picture"]
+    assert picture.dtype == torch.uint8
+    assert picture.float().std() > 10, "bytes, not a fraction of them"
+    assert torch.equal(torch.get_rng_state(), before)
