@@ -673,11 +673,17 @@ def test_keys_turn_every_dial(fresh, name):
             for _ in range(int(value)):
                 slider.press("ArrowRight")
             assert shown(figure) == start
-        for switch in figure.locator("td button").all():
+        switches = figure.locator("td button").all()
+        moved = []
+        for switch in switches:
+            state = switch.get_attribute("aria-pressed") or ""
             switch.press("Space")
-            assert shown(figure) != start
+            expect(switch).not_to_have_attribute("aria-pressed", state)
+            moved.append(shown(figure) != start)
             switch.press("Enter")
             assert shown(figure) == start
+        # Some change nothing, and rightly: the mask of an action that is not drawn.
+        assert any(moved) or not switches
     assert not fresh.complaints
 
 
