@@ -20,7 +20,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from benchmarks.learning import Experiment, Variant, main, noisy_return
-from benchmarks.ppg_learning import TRAINING_LEVELS, UNSEEN_LEVELS
+from benchmarks.ppg_learning import MAZE, TRAINING_LEVELS, UNSEEN_LEVELS
 from literate_rl.rainbow import (
     Rainbow,
     RainbowConfig,
@@ -118,7 +118,7 @@ def mazes(
     made = {name: Variant(changes, maze_agent) for name, changes in variants.items()}
     return Experiment(
         "UnseenByteMaze-v0",
-        MAZE_CONFIG,
+        rainbow_settings(MAZE),
         seeds,
         200,
         made,
@@ -126,18 +126,6 @@ def mazes(
         first_seed=first_seed,
     )
 
-
-# Steps, environments, features and discount are those of PPO and PPG. A step is drawn
-# four times on average, where they have six epochs.
-MAZE_CONFIG = RainbowConfig(
-    total_steps=150_000,
-    num_envs=32,
-    hidden=64,
-    gamma=0.97,
-    num_steps=3,
-    train_interval=16,
-    value_max=1.0,
-)
 
 EXPERIMENTS = {
     "rainbow_mazes": mazes(3, {"Rainbow": {}}),

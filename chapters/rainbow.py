@@ -958,6 +958,17 @@ class RainbowConfig(DQNConfig):
 # out, the default holds.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"num_steps": 20, "batch_size": 128, "train_interval": 2},
+    # Steps, environments, features and discount are those of PPG in its mazes. A step
+    # is drawn four times on average.
+    "literate_rl/Maze-v0": {
+        "total_steps": 150_000,
+        "num_envs": 32,
+        "hidden": 64,
+        "gamma": 0.97,
+        "num_steps": 3,
+        "train_interval": 16,
+        "value_max": 1.0,
+    },
 }
 
 
