@@ -41,6 +41,7 @@ extensions = [
     "typeset",
     "book",
     "words",
+    "symbols",
 ]
 
 # --- What is a page. A list of what is, not of what is not: every .py file is a

@@ -181,6 +181,22 @@ def test_what_a_link_leads_to_is_shown_beside_it(window, target, request):
     expect(peek).to_be_hidden()
 
 
+@pytest.mark.parametrize("window", ["fresh", "from_disk"])
+def test_an_equation_says_what_its_letters_mean(window, request):
+    page = request.getfixturevalue(window).go(CHAPTER)
+    equation = page.locator("#equation-gae")
+    formula, peek = equation.locator(".katex-display"), page.locator("#peek")
+    for show in (formula.hover, equation.locator(".headerlink").focus):
+        page.keyboard.press("Tab")  # from here on, focus is seen
+        show()
+        expect(peek).to_be_visible()
+        expect(peek).to_contain_text("TD error")
+        expect(peek).to_contain_text("discount")
+        page.mouse.move(0, 0)
+        page.keyboard.press("Escape")
+        expect(peek).to_be_hidden()
+
+
 def test_the_glossary_leads_to_the_chapters():
     [item] = soup("docs/glossary.html").select("#term-advantage")
     definition = item.find_next("dd")

@@ -136,26 +136,37 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   };
   let timer;
   const hide = () => { clearTimeout(timer); if (box.matches(":popover-open")) box.hidePopover(); };
-  const show = link => {
-    const inside = content(link);
-    if (!inside) return;
+  const show = (place, inside) => {
     box.replaceChildren(inside);
     box.showPopover();
-    const at = link.getBoundingClientRect();
+    const at = place.getBoundingClientRect();
     const left = Math.min(at.left, root.clientWidth - box.offsetWidth - 16);
     const below = at.bottom + 8 + box.offsetHeight < innerHeight;
     box.style.left = `${Math.max(16, left) + scrollX}px`;
     box.style.top = `${scrollY + (below ? at.bottom + 8 : at.top - box.offsetHeight - 8)}px`;
   };
-  for (const link of all("article a[href*='#']")) {
-    if (link.matches(".headerlink") || !content(link)) continue;
-    link.addEventListener("pointerenter", event => {
-      if (event.pointerType === "mouse") timer = setTimeout(show, 150, link);
+  const offer = (place, inside, focused, delay) => {
+    place.addEventListener("pointerenter", event => {
+      if (event.pointerType === "mouse") timer = setTimeout(() => show(place, inside()), delay);
     });
-    link.addEventListener("pointerleave", hide);
-    link.addEventListener("focus", () => { if (link.matches(":focus-visible")) show(link); });
-    link.addEventListener("blur", hide);
+    place.addEventListener("pointerleave", hide);
+    focused.addEventListener("focus", () => { if (focused.matches(":focus-visible")) show(place, inside()); });
+    focused.addEventListener("blur", hide);
+  };
+  for (const link of all("article a[href*='#']")) {
+    if (!link.matches(".headerlink") && content(link)) offer(link, () => content(link), link, 150);
   }
+  // What the letters of an equation mean: by mouse, by a tap, or at its number by Tab.
+  for (const equation of all("div.math[id]")) {
+    const template = document.getElementById(`where-${equation.id}`);
+    const number = equation.querySelector(".headerlink");
+    if (!template || !number) continue;
+    const formula = equation.querySelector(".katex-display");
+    const inside = () => template.content.cloneNode(true);
+    offer(formula, inside, number, 400);
+    formula.addEventListener("click", () => show(formula, inside()));
+  }
+  addEventListener("pointerdown", event => { if (!event.target.closest(".katex-display")) hide(); });
   addEventListener("keydown", event => { if (event.key === "Escape") hide(); });
 }
 
