@@ -331,18 +331,18 @@ def steps_needed(epsilon):
 
 
 def corridor(epsilon, horizon):
+    prob = np.clip(reached(epsilon, horizon), 0, 1)
     picture = plot(
         "How far random actions get",
         "A bar for each state: how likely it is to be reached. The bars fall steeply.",
         Axis("state", -0.6, 10.6, ticks=(0, 5, 10)),
         Axis("reached with probability", 0, 1, ticks=(0, 0.5, 1)),
-        Mark(
-            "bars", list(range(11)), np.clip(reached(epsilon, horizon), 0, 1), "accent"
-        ),
+        Mark("bars", list(range(11)), prob, "accent"),
         width=440,
     )
     return [picture], (
-        f"{epsilon:.0%} of the actions are random, {epsilon / 2:.1%} go right.\n"
+        f"{epsilon:.0%} of the actions are random, {epsilon / 2:.1%} go right. "
+        f"The end is reached in {horizon} steps with probability {prob[-1]:.2g}.\n"
         f"An agent that knows the way needs {steps_needed(epsilon):.1f} steps to the end."
     )
 
