@@ -142,7 +142,7 @@ def test_every_page_of_the_sources_is_built():
 
 @each_page
 def test_internal_links_are_alive(name):
-    tags = soup(name).select("[href], [src]")
+    tags = soup(name).select("[href]:not(base), [src]")
     links = {str(tag.get("href") or tag.get("src")) for tag in tags}
     problems = [broken(name, link) for link in sorted(links) if is_internal(link)]
     assert not [problem for problem in problems if problem]
@@ -156,7 +156,9 @@ def test_ids_are_unique(name):
 @each_page
 def test_images_have_a_text_alternative(name):
     for image in soup(name).select("img"):
-        assert str(image.get("alt", "")).strip(), image
+        # Drawings on the cards of the start page are there to be recognised, no more.
+        decorates = image.find_parent(class_="chapter-list") is not None
+        assert decorates or str(image.get("alt", "")).strip(), image
 
 
 @each_page

@@ -207,8 +207,9 @@ class Probe:
         self.weights = [p for p in self.model.parameters() if p.requires_grad]
         self.states, self.space = states, space
         self.action, self.transform = action, transform
-        discrete = isinstance(space, spaces.Discrete)
-        self.num_actions = int(space.n) if discrete else None  # type: ignore[attr-defined]
+        self.num_actions: int | None = None
+        if isinstance(space, spaces.Discrete):
+            self.num_actions = int(space.n)
 
     def rows(
         self, batch: int, row: int | None = None, scale: float = 1.0

@@ -410,8 +410,8 @@ class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
 
     def observe(self) -> NDArray[np.float32]:
         """Return the three layers of each copy, (B, 3, size, size)."""
-        shape = (self.num_envs, *self.single_observation_space.shape)  # type: ignore[misc]
-        obs = np.zeros(shape, dtype=np.float32)
+        one: Any = self.single_observation_space.shape
+        obs = np.zeros((self.num_envs, *one), dtype=np.float32)
         obs[:, 0] = self.walls[self.level]
         for layer, place in ((1, self.place), (2, self.places[self.level, 1])):
             obs[self.copies, layer, place[:, 0], place[:, 1]] = 1

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest 6d0e8f1b3b520887
+# Generated from chapters/workshop/probes.py (edit there); digest bbb7ef3e91297090
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -150,8 +150,9 @@ class Probe:
         self.weights = [p for p in self.model.parameters() if p.requires_grad]
         self.states, self.space = states, space
         self.action, self.transform = action, transform
-        discrete = isinstance(space, spaces.Discrete)
-        self.num_actions = int(space.n) if discrete else None  # type: ignore[attr-defined]
+        self.num_actions: int | None = None
+        if isinstance(space, spaces.Discrete):
+            self.num_actions = int(space.n)
 
     def rows(
         self, batch: int, row: int | None = None, scale: float = 1.0
