@@ -240,6 +240,8 @@ def rows_of(
     # References were not resolved there yet: here they lead into the chapter.
     scratch = nodes.document(chapter.settings, chapter.reporter)
     scratch += box
+    for node in scratch.findall(addnodes.pending_xref):
+        node["refdoc"] = docname
     app.env.resolve_references(scratch, docname, app.builder)
     return scratch[0]
 
