@@ -265,7 +265,7 @@ for place, run in enumerate(solved.values()):
         )
 axis.set_yticks([-place for place in range(len(solved))], list(solved))
 axis.set(xlabel="share of mazes solved", xlim=(0, 1))
-axis.legend(
+_ = axis.legend(
     axis.get_lines()[:2], ["training", "new mazes"], fontsize=8, loc="lower left"
 )
 

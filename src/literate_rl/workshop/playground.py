@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/playground.py (edit there); digest ef6141c5e6383d10
+# Generated from chapters/workshop/playground.py (edit there); digest 9da58e928b3fa357
 """Playground: a trained agent that runs in the page and can be pushed."""
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ SCRIPT += """  const marks = figure.querySelectorAll(".lr-moves");
       at: `${(432 - 394 * (history.length - 1 - i) / 300).toFixed(1)},` +
         (80 * (high - clamp(value, low, high)) / (high - low)).toFixed(1)}));
     line.setAttribute("d", points.map(({value, at}, i) => value === null ? ""
-      : `${i && points[i - 1].value !== null ? "L" : "M"}${at}`).join(""));
+      : (i && points[i - 1].value !== null ? "L" : "M") + at).join(""));
     dots.setAttribute("d", points.filter((point) => point.kicked)
       .map(({at}) => `M${at}h0`).join(""));
   };
