@@ -59,7 +59,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
     });
     if (above.length && document.body.matches(".chapter")) {
       const link = links[above.length - 1];
-      const title = document.querySelector("h1").firstChild.parentNode.innerText.replace("#", "");
+      const title = document.querySelector("h1").innerText;
       remember("reading", JSON.stringify({ href: link.href, words: `${title.trim()}: ${link.textContent}` }));
     }
   };
