@@ -73,13 +73,21 @@ def meanings(env: BuildEnvironment) -> dict[Key, tuple[str, str]]:
     }
 
 
+def reread(app: Sphinx, env: BuildEnvironment) -> list[str]:
+    """Keep the meanings for all pages; write all again if one has changed."""
+    now = meanings(env)
+    changed = now != getattr(env, "meanings", None)
+    env.meanings = now  # type: ignore[attr-defined]
+    return list(env.found_docs) if changed else []
+
+
 def explain(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
 ) -> None:
     """Add the lists of a chapter's numbered equations to its templates."""
     if not page.startswith("chapters/"):
         return
-    known = meanings(app.env)
+    known = app.env.meanings  # type: ignore[attr-defined]
     for block in doctree.findall(nodes.math_block):
         lines = {known[key]: None for key in symbols(block.astext()) if key in known}
         if block.get("label") and lines:
@@ -91,6 +99,7 @@ def explain(
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
+    app.connect("env-updated", reread)
     # After `words`, which begins the list of templates.
     app.connect("html-page-context", explain, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

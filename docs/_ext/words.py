@@ -55,6 +55,14 @@ def definitions(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
     return found
 
 
+def reread(app: Sphinx, env: BuildEnvironment) -> list[str]:
+    """Keep the words for all pages; write all of them again if one has changed."""
+    now = definitions(env)
+    changed = now != getattr(env, "words", None)
+    env.words = now  # type: ignore[attr-defined]
+    return list(env.found_docs) if changed else []
+
+
 @cache
 def pattern(words: tuple[str, ...]) -> re.Pattern[str]:
     """Return what finds a word of several, the longest first, also in the plural."""
@@ -71,7 +79,7 @@ def link_words(app: Sphinx, document: nodes.document, page: str) -> None:
         name_chapters(app, document)
     if not page.startswith("chapters/"):
         return
-    words = definitions(app.env)
+    words = app.env.words  # type: ignore[attr-defined]
     anchors = {
         word.lower(): anchor
         for word, (anchor, _) in words.items()
@@ -131,7 +139,7 @@ def templates(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
 ) -> None:
     """Lay what the links of a page lead to into the page."""
-    words = dict(definitions(app.env).values())
+    words = dict(app.env.words.values())  # type: ignore[attr-defined]
     cited = {
         citation.citation_id: citation.formatted_entry.text.render_as("html")
         for citation in app.env.get_domain("cite").citations  # type: ignore[attr-defined]
@@ -163,6 +171,7 @@ def formula_at(app: Sphinx, page: str, anchor: str) -> str:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
+    app.connect("env-updated", reread)
     # After the references are resolved, so that no link is put into a link.
     app.connect("doctree-resolved", link_words, priority=900)
     app.connect("html-page-context", templates)
