@@ -5,10 +5,12 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
-from playwright.sync_api import Browser, sync_playwright
+from pages import document
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 # The tangler and the weaver are no package: Sphinx finds them here, and so do tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs/_ext"))
@@ -39,7 +41,31 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("REQUIRE_BROWSER") == "1":
             pytest.fail(message)
         pytest.skip(message)
+    expect.set_options(timeout=30_000)  # a busy machine is no fault of a page
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def show(browser: Browser) -> Iterator[Any]:
+    """Return a function that opens pictures; fail if the page complains or calls."""
+    contexts, complaints = [], []
+
+    def open_page(*items: Any, width: int = 1280, **options: Any) -> Page:
+        viewport = {"width": width, "height": 900}
+        context = browser.new_context(viewport=viewport, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("request", lambda request: complaints.append(request.url))
+        page.set_content(document(*items))
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []

@@ -5,7 +5,6 @@ import __future__
 import ast
 import json
 import re
-from collections.abc import Iterator
 from functools import cache
 from math import log, pi
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import tangle
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from literate_rl.workshop import pictures
 from literate_rl.workshop.pictures import (
@@ -68,23 +67,6 @@ def diagrams() -> list[Picture]:
 def gallery() -> list[Any]:
     """Return what the chapter shows, and the diagrams of all others."""
     return run_chapter()[0] + diagrams()
-
-
-def document(*items: Any) -> str:
-    """Return a page that shows some pictures, as an exported notebook does."""
-    style = (
-        "body { font: 16px/1.5 system-ui, sans-serif; margin: 16px; max-width: 46rem;"
-        " color: #1a2332; background: #fffdf9 }"
-        "@media (prefers-color-scheme: dark) {"
-        " body { color: #ced6dd; background: #14181e } }"
-    )
-    cells = "".join(f"<div>{item._repr_html_()}</div>" for item in items)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width"><title>Pictures</title>'
-        f"<style>{style}</style></head><body><main><h1>Pictures</h1>{cells}</main>"
-        "</body></html>"
-    )
 
 
 def line(value: float) -> Picture:
@@ -272,29 +254,6 @@ def test_wrong_dials_are_errors():
 
 
 # --- In a browser ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def show(browser: Browser) -> Iterator[Any]:
-    """Return a function that opens pictures; fail if the page complains or calls."""
-    contexts, complaints = [], []
-
-    def open_page(*items: Any, width: int = 1280, **options: Any) -> Page:
-        viewport = {"width": width, "height": 900}
-        context = browser.new_context(viewport=viewport, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(5_000)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("request", lambda request: complaints.append(request.url))
-        page.set_content(document(*items))
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
 
 
 def state(page: Page, number: int = 0) -> tuple[list[str | None], str]:

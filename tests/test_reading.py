@@ -27,8 +27,8 @@ KEYWORD = {"light": "rgb(103, 48, 197)", "dark": "rgb(220, 198, 224)"}
 
 @pytest.mark.parametrize("width", [NARROW, 820, 1280])
 def test_the_contents_open_where_there_is_no_room_for_them(fresh, width):
+    fresh.page.set_viewport_size({"width": width, "height": 844})
     page = fresh.go(CHAPTER)
-    page.set_viewport_size({"width": width, "height": 844})
     contents = page.locator("#contents")
     expect(contents).to_be_hidden()
     page.get_by_role("button", name="Contents").click()

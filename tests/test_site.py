@@ -357,7 +357,7 @@ def visit_in(browser: Browser, address: str, **options: Any) -> Visit:
     rights = ["clipboard-read", "clipboard-write"]
     context = browser.new_context(permissions=rights, **options)
     visit = Visit(context.new_page(), address)
-    visit.page.set_default_timeout(10_000)
+    visit.page.set_default_timeout(30_000)
     visit.page.set_viewport_size({"width": WIDE, "height": 900})
     visit.page.emulate_media(color_scheme="light", reduced_motion="reduce")
 
