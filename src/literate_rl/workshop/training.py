@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest cf81b056428814ff
+# Generated from chapters/workshop/training.py (edit there); digest 0a81b42dee6eac1c
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -39,6 +39,16 @@ from literate_rl.actors import (
 )
 from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.contracts import check_model
+from literate_rl.ddpg import (
+    DDPG,
+    DDPGConfig,
+    HDDPGConfig,
+    TD3Config,
+    ddpg_settings,
+    hddpg_settings,
+    make_ddpg_policy,
+    td3_settings,
+)
 from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
@@ -254,6 +264,22 @@ def make_rainbow(env: str, config: RainbowConfig, **models: Any) -> DQN:
     return Rainbow(policy.to(best_device()), envs, config)
 
 
+def make_ddpg(env: str, config: DDPGConfig, **models: Any) -> DDPG:
+    """Build DDPG or one of its relatives."""
+    envs = environments(env, config.seed, config.num_envs)
+    # The observations of our own networks are flattened vectors.
+    states = spaces_of(env)[0] if models else envs.single_observation_space
+    with legible_refusal("Discrete or a Box with one dimension and bounds"):
+        policy = make_ddpg_policy(
+            states,
+            envs.single_action_space,
+            config.hidden,
+            config.num_critics,
+            **models,
+        )
+    return DDPG(policy.to(best_device()), envs, config)
+
+
 class Algorithm(NamedTuple):
     """What ``train`` knows about an algorithm.
 
@@ -279,6 +305,9 @@ ALGORITHMS = {
     "a3c": Algorithm(A3CConfig, a3c_settings, make_a3c, TWO),
     "dqn": Algorithm(DQNConfig, dqn_settings, make_dqn, ("qnet",)),
     "rainbow": Algorithm(RainbowConfig, rainbow_settings, make_rainbow, ("qnet",)),
+    "ddpg": Algorithm(DDPGConfig, ddpg_settings, make_ddpg, TWO),
+    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, make_ddpg, TWO),
+    "td3": Algorithm(TD3Config, td3_settings, make_ddpg, TWO),
 }
 
 
