@@ -772,7 +772,8 @@ class DQN:
         given, wanted = envs.num_envs, config.num_envs
         if given != wanted:
             raise ValueError(f"envs must have {wanted} copies, got {given}")
-        self.policy, self.config = policy, config
+        self.policy: Any = policy
+        self.config: OffPolicyConfig = config
         self.error = error or partial(fused_q_error, double=config.double)
         # The target network: an older copy that nobody trains.
         self.target_policy = copy.deepcopy(policy).requires_grad_(False)

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 21c81462081a05a3
+# Generated from chapters/dqn.py (edit there); digest def3b8c747d03bef
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -363,7 +363,8 @@ class DQN:
         given, wanted = envs.num_envs, config.num_envs
         if given != wanted:
             raise ValueError(f"envs must have {wanted} copies, got {given}")
-        self.policy, self.config = policy, config
+        self.policy: Any = policy
+        self.config: OffPolicyConfig = config
         self.error = error or partial(fused_q_error, double=config.double)
         # The target network: an older copy that nobody trains.
         self.target_policy = copy.deepcopy(policy).requires_grad_(False)
