@@ -772,7 +772,7 @@ class DQN:
         given, wanted = envs.num_envs, config.num_envs
         if given != wanted:
             raise ValueError(f"envs must have {wanted} copies, got {given}")
-        self.policy: Any = policy
+        self.policy = policy
         self.config: OffPolicyConfig = config
         self.error = error or partial(fused_q_error, double=config.double)
         # The target network: an older copy that nobody trains.

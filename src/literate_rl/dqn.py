@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest def3b8c747d03bef
+# Generated from chapters/dqn.py (edit there); digest 31017b6649cfd304
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ class DQN:
         given, wanted = envs.num_envs, config.num_envs
         if given != wanted:
             raise ValueError(f"envs must have {wanted} copies, got {given}")
-        self.policy: Any = policy
+        self.policy = policy
         self.config: OffPolicyConfig = config
         self.error = error or partial(fused_q_error, double=config.double)
         # The target network: an older copy that nobody trains.
