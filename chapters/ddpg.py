@@ -398,12 +398,6 @@ def make_ddpg_policy(
             copies with fresh weights.
     """
     states, actions = as_space(observation_space), as_space(action_space)
-    recipe: dict[str, Any] = {
-        "observation_space": plain_space(states),
-        "action_space": plain_space(actions),
-        "hidden": hidden,
-        "num_critics": num_critics,
-    }
     # Continuous actions have bounds, discrete ones probabilities.
     if isinstance(actions, spaces.Discrete):
         size = int(actions.n)
@@ -417,6 +411,12 @@ def make_ddpg_policy(
         raise ValueError(
             f"action_space must be Discrete or a vector within bounds, got {actions}"
         )
+    recipe: dict[str, Any] = {
+        "observation_space": plain_space(states),
+        "action_space": plain_space(actions),
+        "hidden": hidden,
+        "num_critics": num_critics,
+    }
     if actor is None:
         inputs = as_vectors(states).shape[0]
         actor = make_actor(inputs, hidden=hidden)

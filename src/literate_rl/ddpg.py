@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 7e82d0fb47c0fbe7
+# Generated from chapters/ddpg.py (edit there); digest b99b2d87285188f4
 """DDPG, HDDPG and TD3: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -376,12 +376,6 @@ def make_ddpg_policy(
             copies with fresh weights.
     """
     states, actions = as_space(observation_space), as_space(action_space)
-    recipe: dict[str, Any] = {
-        "observation_space": plain_space(states),
-        "action_space": plain_space(actions),
-        "hidden": hidden,
-        "num_critics": num_critics,
-    }
     # Continuous actions have bounds, discrete ones probabilities.
     if isinstance(actions, spaces.Discrete):
         size = int(actions.n)
@@ -395,6 +389,12 @@ def make_ddpg_policy(
         raise ValueError(
             f"action_space must be Discrete or a vector within bounds, got {actions}"
         )
+    recipe: dict[str, Any] = {
+        "observation_space": plain_space(states),
+        "action_space": plain_space(actions),
+        "hidden": hidden,
+        "num_critics": num_critics,
+    }
     if actor is None:
         inputs = as_vectors(states).shape[0]
         actor = make_actor(inputs, hidden=hidden)
