@@ -41,6 +41,7 @@ from literate_rl.contract_models import (
 from literate_rl.dqn import DQN, EpsilonGreedy, OffPolicyConfig, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
+from literate_rl.workshop.fast import clip_gradient
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
 from literate_rl.workshop.signatures import (
     Count,
@@ -360,8 +361,8 @@ class BoxActions:
 # **Discrete actions** can be learned in this way too, if the actor returns probabilities and the
 # critic takes a row of $N$ numbers. The action that is taken is a one-hot row, drawn from the
 # probabilities; the actor climbs through the probabilities themselves. So the critic is asked about
-# rows between those that it has learned from. It works on small tasks, but nothing guarantees it;
-# {doc}`dqn` is made for them.
+# rows between those that it has learned from, and nothing says that it is right there. {doc}`dqn` is
+# made for discrete actions.
 
 
 # %% tags=["export"]
@@ -702,7 +703,8 @@ class DDPG(DQN):
             decrease=config.decrease,
         )
         super().__init__(policy, envs, config, error, policy.act)
-        self.actor_parameters = list(policy.network.actor.parameters())
+        actor = policy.network.actor
+        self.actor_parameters = [p for p in actor.parameters() if p.requires_grad]
         policy.actions.scale = config.noise
 
     def follow(self, batch: Batch) -> None:
@@ -719,9 +721,11 @@ class DDPG(DQN):
         # optimiser does not move them.
         for parameter in self.parameters:
             parameter.grad = None
-        grads = torch.autograd.grad(loss, self.actor_parameters)
+        # A model of your own may have parameters on which its action does not depend.
+        grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
         for parameter, grad in zip(self.actor_parameters, grads, strict=True):
             parameter.grad = grad
+        clip_gradient(self.actor_parameters, self.config.max_grad_norm)
         self.optimizer.step()
 
 
@@ -934,7 +938,7 @@ assert weights["TD3"] != weights["DDPG"]
 # TD3 is [`None`](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L92)
 # unless you pass one, and the random start has
 # [100 steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L86).
-# Its author [recommends](https://github.com/DLR-RM/stable-baselines3/issues/1547) to add some. Here the
+# A maintainer [recommends](https://github.com/DLR-RM/stable-baselines3/issues/1547) to add some. Here the
 # default is 0.1, and `noise=0` is a choice.
 #
 # ### Trap: the unit of the noise
