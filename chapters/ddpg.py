@@ -11,7 +11,7 @@
 #
 # **How does one follow the gradient of a critic through an action?** After this chapter you can
 # train an agent whose actions are numbers, without any probability. You can say why its critic
-# promises too much, and which of three repairs helps against it. It takes about 40 minutes. You
+# promises too much, and what three repairs do about it. It takes about 40 minutes. You
 # need the target network of {doc}`dqn` and the buffer of {doc}`replay`.
 
 # %% tags=["export", "hide-input"]
@@ -220,22 +220,22 @@ assert all(len(found.final) >= 2 for found in runs.values())
 # actions in the states of a batch,
 #
 # $$
-# J(\phi) = \frac{1}{B} \sum_{b} Q_\theta\bigl(s_b, \mu_\phi(s_b)\bigr) .
+# \hat J(\phi) = \frac{1}{B} \sum_{b} Q_\theta\bigl(s_b, \mu_\phi(s_b)\bigr) .
 # $$ (actor-loss)
 #
 # By the chain rule the gradient has two factors. The critic says which way the *action* should move,
 # and the actor says which way its *parameters* have to move for that:
 #
 # $$
-# \nabla_\phi J = \frac{1}{B} \sum_b \nabla_\phi \mu_\phi(s_b) \;
+# \nabla_\phi \hat J = \frac{1}{B} \sum_b \nabla_\phi \mu_\phi(s_b) \;
 # \nabla_a Q_\theta(s_b, a) \big|_{a = \mu_\phi(s_b)} .
 # $$ (policy-gradient-through-critic)
 #
 # This is the **deterministic policy gradient** {cite:p}`silver2014`, and automatic differentiation
 # computes it if the actor's action is passed to the critic. There is no ratio of probabilities and
-# no score, so steps of any age will do, and a single number of each state suffices. In return the
-# gradient is only as good as the critic's slope, of which nothing says that it is right: the critic
-# is trained to have the right *values* at actions that were taken.
+# no score, so steps of any age will do. In return the gradient is only as good as the critic's
+# slope. Nothing says that the slope is right: the critic is trained to have the right *values*, at
+# actions that were taken.
 #
 # The two networks live in one module. The states reach them by name, so that models of your own fit
 # ({doc}`contracts`).
@@ -293,7 +293,7 @@ class ActorCritics(nn.Module):
 # its noise would try only a small part of the box.
 #
 # The result may lie outside of the box. The buffer keeps it as it is, and only the environment gets a
-# clipped one: then the critic learns that beyond the edge nothing more is to be gained.
+# clipped one. So the critic learns that there is nothing to gain beyond the edge.
 
 
 # %% tags=["export"]
@@ -552,8 +552,8 @@ dial(
 # %% [markdown]
 # **Notice** that the minimum removes both ridges, because the errors of the two critics stand at
 # different places. Where both promise too much, it cannot help. Smoothing lowers a narrow ridge, and
-# it also lowers a true summit a little. Neither makes a value too high that was right: TD3 errs on
-# the low side. That is the safer side, since actions that nobody overrates are not sought out.
+# it also lowers a true summit a little. The minimum never raises a value, so TD3 errs on the low
+# side. That side is safer, because an actor is not drawn to actions that are underrated.
 
 # %% tags=["claims"]
 ridge = [target_at(-0.6, k, s) for k, s in ((1, 0.0), (1, 0.2), (2, 0.0))]
@@ -582,8 +582,8 @@ assert target_at(0.5, 1, 0.2) < truth(0.5), "a true summit becomes a little lowe
 # still explore, a bad outcome may be their fault. With one agent it has a price. A value settles
 # where the pulls of both sides are equal, $\alpha_+ \mathbb E[(y - Q)^+] = \alpha_- \mathbb
 # E[(Q - y)^+]$. That is not the mean of the targets but lies above it, and by the target it enters
-# the next value, and the next. This is what the upper curve of the second figure shows. Equal rates
-# are DDPG.
+# the next value, and the next. This is what HDDPG's curve in the figure above shows. Equal rates are
+# DDPG. How far the value of two targets rises:
 
 
 # %% tags=["export"]
@@ -633,6 +633,9 @@ assert abs(settled[0.1] - 9 / 11) < 0.01
 
 # %% [markdown]
 # ## From targets to losses
+#
+# The pieces make a function of the same form as `q_error`, so that the loop of {doc}`dqn` can use it.
+# With twins, the TD error that becomes a priority is measured from the mean of both values.
 
 
 # %% tags=["export"]
@@ -816,7 +819,8 @@ def as_many(critic: Any, number: int) -> list[Any]:
 #
 # Three agents, one class: they differ in settings only. With `num_critics=1`, `target_interval=1` and
 # `smoothing=0` TD3 *is* DDPG, update for update, and so is HDDPG with equal rates. Priorities
-# (`alpha`) and $n$ steps (`num_steps`) come from the loop that all share.
+# (`alpha`) and $n$ steps (`num_steps`) come from the loop that all share; what {doc}`contracts` calls
+# DDPGPer is DDPG with `alpha=0.6`.
 
 
 # %% tags=["export"]
@@ -1010,8 +1014,8 @@ assert apart["with fresh weights"] > 0.01
 # | delay | 2 | [2, in steps](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L255) | [2, in updates](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L197) | [2, in updates](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/td3.py#L215) | [a flag of the caller](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/td3.py#L172) | [2, in updates](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L238) |
 # | time limits | bootstrap | [bootstrap](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L218-L223) | [bootstrap](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L320-L322) | [bootstrap](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L651) | as the user stores them | [bootstrap](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L305) |
 #
-# We read the code at the linked commits. In all of them the actor climbs the first critic only. HDDPG is Machin's, where both rates are
-# [1 by default](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/hddpg.py#L29-L30), which makes it DDPG.
+# We read the code at the linked commits. In all of them the actor climbs the first critic only. HDDPG
+# is Machin's, where both rates are [1 by default](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/hddpg.py#L29-L30), which makes it DDPG.
 
 # %% [markdown]
 # ## Summary
@@ -1046,7 +1050,8 @@ predict(
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function should compute `smoothed_action`. On a symmetric box of one number it is right. Fix it.
+# This function should compute `smoothed_action`. On a box of one number from
+# $-1$ to $1$ it is right. Fix it.
 
 
 # %%
