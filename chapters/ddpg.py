@@ -81,9 +81,9 @@ __all__ = [
 # takes the action as an *input*, then it is differentiable with respect to the action. In each state
 # its values form a landscape over the actions, and one can walk uphill.
 #
-# The thin line below is what the actions are really worth in one state. The thick line is what a
+# The dashed line below is what the actions are really worth in one state. The solid line is what a
 # critic believes: it has a **ridge**, an error, at actions that it has hardly seen. The dots are the
-# steps of an actor that knows only the thick line. Move the sliders.
+# steps of an actor that knows only the solid line. Move the sliders.
 
 # %% tags=["hide-input"]
 import math
@@ -126,8 +126,8 @@ def landscape(ridge, start, steps):
         "has a second, narrow hill at -0.6. Dots show an actor that walks uphill.",
         Axis("action", -1.05, 1.05, ticks=(-1, -0.6, 0, 0.5, 1)),
         Axis("value", -0.7, 1.05, ticks=(0, 0.5, 1)),
-        Mark("line", places, [truth(x) for x in places], "quiet"),
-        Mark("line thick", places, believe, "accent"),
+        Mark("line dashed", places, [truth(x) for x in places], "quiet"),
+        Mark("line", places, believe, "accent"),
         Mark("dots", way, [believed(x, ridge) for x in way], "second"),
         width=440,
     )
@@ -515,7 +515,7 @@ def smoothed_action(
 
 # %% [markdown]
 # What do the two do to the ridge of the first picture? Here the older actor stands on it. The second
-# critic has an error too, at another place. The thick line is what a target believes of each next
+# critic has an error too, at another place. The solid line is what a target believes of each next
 # action.
 
 # %% tags=["hide-input"]
@@ -551,8 +551,8 @@ def targets(num_critics, smoothing):
         "it has a high ridge; smoothing makes it lower, and twins make it vanish.",
         Axis("next action", -1.05, 1.05, ticks=(-1, -0.6, 0, 0.5, 1)),
         Axis("value", -0.7, 1.05, ticks=(0, 0.5, 1)),
-        Mark("line", places, [truth(x) for x in places], "quiet"),
-        Mark("line thick", seen, found, "accent"),
+        Mark("line dashed", places, [truth(x) for x in places], "quiet"),
+        Mark("line", seen, found, "accent"),
         width=440,
     )
     ridge = target_at(-0.6, num_critics, smoothing)
