@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest bdafbfd9cff94e66
+# Generated from chapters/*.py (edit there); digest dcb00be698daef18
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -153,19 +153,21 @@ from .contract_models import (
 )
 from .a2c import (
     A2C as A2C,
-    A3C as A3C,
     A2CConfig as A2CConfig,
-    A3CConfig as A3CConfig,
     ContractPolicy as ContractPolicy,
     GradientLearner as GradientLearner,
-    GradientWorker as GradientWorker,
     a2c_error as a2c_error,
     a2c_gradient as a2c_gradient,
     a2c_loss as a2c_loss,
     a2c_settings as a2c_settings,
+    make_contract_policy as make_contract_policy,
+)
+from .a3c import (
+    A3C as A3C,
+    A3CConfig as A3CConfig,
+    GradientWorker as GradientWorker,
     a3c_settings as a3c_settings,
     gradient_layout as gradient_layout,
-    make_contract_policy as make_contract_policy,
 )
 from .replay import (
     Batch as Batch,
