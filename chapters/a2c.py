@@ -75,7 +75,7 @@ __all__ = [
 # usual elsewhere. The numbers below belong to the *last* policy of each seed: its mean return over
 # 100 fresh greedy episodes.
 
-# % tags=["hide-input"] mystnb={"image": {"alt": "Two panels with ten curves of the return over 200,000 steps. On the left all rise to nearly 500 and stay. On the right eight do, and two thick ones rise, fall and end far below"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with ten curves of the return over 200,000 steps. On the left all rise to nearly 500 and stay. On the right eight do, and two thick ones rise, fall and end far below"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.workshop.runs import stored_runs

@@ -473,7 +473,7 @@ assert all(torch.equal(x, y) for x, y in pairs), "one slot is A2C bit for bit"
 # Here two workers, each in a process of its own ({doc}`processes`), train on CartPole for 200,000
 # steps. For comparison there is A2C with the same settings. Each curve is the mean of ten seeds.
 
-# % tags=["hide-input"] mystnb={"image": {"alt": "Two curves of the mean return over 200,000 steps, which rise together to 500"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two curves of the mean return over 200,000 steps, which rise together to 500"}}
 fig, axis = plt.subplots(figsize=(7, 2.6))
 kinds = {
     "A2C": stored_runs("a2c_cartpole")["A2C"],
