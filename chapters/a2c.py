@@ -107,13 +107,17 @@ assert (usual.final == 500).sum() == 8, "eight on the right"
 assert (usual.final < 475).sum() == 2, "two of ten forgot"
 assert (usual.curves[usual.final < 475].max(1) > 470).all(), "what they had learned"
 
+# %% [markdown]
+# Here are both loops in one picture. The first step of PPO is the only one that no clip can touch,
+# and it is A2C's.
+
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture
 
 picture = Picture(
     "PPO and A2C",
     "Two rows. Above, PPO: the agent acts, and many steps of the optimiser follow, which "
-    "the clip holds back. Below, A2C: the agent acts, and one step follows. In both rows "
+    "the clip limits from the second on. Below, A2C: the agent acts, and one step follows. In both rows "
     "the new weights go back to the agent, which acts again.",
 )
 for y, name, steps in ((48, "PPO", 5), (148, "A2C", 1)):
@@ -124,8 +128,9 @@ for y, name, steps in ((48, "PPO", 5), (148, "A2C", 1)):
     picture.path(f"M{row[-1].x},{y + 15}v16H40v-10", "quiet")
     picture.path(f"M36,{y + 27}l4,-6l4,6", "quiet")
     picture.text(125, y + 42, "weights", "quiet")
-picture.text(298, 18, "the clip holds these back", "quiet")
-picture.text(245, 148, "nothing to hold back", "quiet", anchor="start")
+picture.path("M236,24v-6H406v6", "quiet")
+picture.text(321, 6, "the clip limits these", "quiet")
+picture.text(245, 148, "nothing to clip", "quiet", anchor="start")
 picture
 
 # %% [markdown]
@@ -192,9 +197,8 @@ ppo_terms, _ = policy_error_from_log_prob(
 weight = policy.network.actor[-1].weight
 for name, terms in (("A2C", a2c_terms), ("PPO", ppo_terms)):
     (grad,) = torch.autograd.grad(terms.policy_loss, weight, retain_graph=True)
-    print(
-        f"{name}: loss {terms.policy_loss.item():+.4f}, gradient {grad[0, :4].tolist()}"
-    )
+    rounded = [round(x, 5) for x in grad[0, :4].tolist()]
+    print(f"{name}: loss {terms.policy_loss.item():+.4f}, gradient {rounded}")
 
 # %% [markdown]
 # The losses differ and the gradients agree. PPO's loss is the mean of $-\rho \hat A$ and A2C's is
@@ -341,8 +345,8 @@ for decay in (0.99, 0.999):
 # %% [markdown]
 # With a decay of 0.99 the step after 1,000 quiet updates is eighty times as long as without them.
 # With 0.999 it has hardly changed. Smaller rewards help in another way: the critic's errors are
-# smaller, so they no longer fill the whole gradient, whose norm is clipped to 0.5. That this is
-# why two runs forgot is likely, but we have not proved it.
+# smaller, so they no longer fill the whole gradient, whose norm is clipped to 0.5. This is the
+# likely reason why two runs forgot; we have not proved it.
 #
 # The order matters for what the first figure shows. First we ran its ten seeds with the usual
 # settings, and two runs forgot. Then we chose the pair among 15 settings, most of them in a fast
@@ -858,7 +862,7 @@ assert step[1] < 0.004, "hardly moves"
 # | learning rate | falls to 0 | [constant](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L70) | [falls to 0](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L129) | [constant](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L41-L42) |
 # | optimiser | RMSProp, $\varepsilon$ outside the root | [the same](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L127) | [RMSProp, inside](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L84) | [the user's](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L32) |
 # | entropy weight | 0 | [0](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L74) | [0.01](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L126) | [none](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L43) |
-# | norm of a clipped gradient | 0.5 | [0.5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L76) | [0.5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L127) | [any](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L45) |
+# | norm of a clipped gradient | 0.5 | [0.5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L76) | [0.5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L127) | [not clipped](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L45) |
 #
 # We read the code at the linked commits, and give the defaults.
 #
@@ -881,7 +885,7 @@ assert (last["step"], learner.iteration) == (2_000, 50), "40 steps in an update"
 # ## Summary
 #
 # - A2C takes one step on each rollout, so there is nothing to clip.
-# - Its gradient is PPO's where the ratio is 1. The two losses agree nowhere else.
+# - Its gradient is PPO's where the ratio is 1, and in general only there.
 # - A target is the sum of the rewards up to the end of the rollout and the critic's value there.
 # - RMSProp forgets how large gradients once were. After quiet updates its steps can be far too
 #   long.
@@ -900,7 +904,7 @@ predict(
     [
         "yes, as long as nothing is clipped",
         "no: each sample's gradient is multiplied by its ratio, and that is no longer 1",
-        "yes, but its sign has changed",
+        "no: the advantages have to be estimated anew",
     ],
     right="no: each sample's gradient is multiplied by its ratio, and that is no longer 1",
     because="The first step has moved the policy. Inside the clip range the gradient of a "
