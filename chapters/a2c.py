@@ -108,8 +108,8 @@ assert (usual.final < 475).sum() == 2, "two of ten forgot"
 assert (usual.curves[usual.final < 475].max(1) > 470).all(), "what they had learned"
 
 # %% [markdown]
-# Here are both loops in one picture. The first step of PPO is the only one that no clip can touch,
-# and it is A2C's.
+# Here are both loops in one picture. The first step of PPO, on the whole rollout, is the only one
+# that the clip can never touch. A2C stops there.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture
