@@ -611,6 +611,9 @@ predict(
     "that was just below the limit is now above it. Slightly less than half would do.",
 )
 
+# %% tags=["claims"]
+assert 0.45 < limit(7) / limit(3) < 0.5, "slightly less than half"
+
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
