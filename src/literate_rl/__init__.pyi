@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest dcb00be698daef18
+# Generated from chapters/*.py (edit there); digest b8380b6ad00aeaee
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -169,10 +169,13 @@ from .a3c import (
     a3c_settings as a3c_settings,
     gradient_layout as gradient_layout,
 )
+from .windows import (
+    STORED as STORED,
+    Rings as Rings,
+)
 from .replay import (
     Batch as Batch,
     ReplayBuffer as ReplayBuffer,
-    Rings as Rings,
     SumTree as SumTree,
     importance_weights as importance_weights,
 )
