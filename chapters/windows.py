@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from literate_rl.agents import Rollout
 from literate_rl.workshop.signatures import Count, checked
 
-__all__ = ["STORED", "Rings"]
+__all__ = ["Rings"]
 
 # %% [markdown]
 # ## How far a target looks

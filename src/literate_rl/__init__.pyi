@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest b8380b6ad00aeaee
+# Generated from chapters/*.py (edit there); digest afd2b0803685d36c
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -170,7 +170,6 @@ from .a3c import (
     gradient_layout as gradient_layout,
 )
 from .windows import (
-    STORED as STORED,
     Rings as Rings,
 )
 from .replay import (

@@ -1,4 +1,4 @@
-# Generated from chapters/windows.py (edit there); digest 521fc12d1f76c6a6
+# Generated from chapters/windows.py (edit there); digest 4615ee456ef1ef88
 """Windows: the last steps of each environment in a ring, and stretches of them."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from literate_rl.agents import Rollout
 from literate_rl.workshop.signatures import Count, checked
 
-__all__ = ["STORED", "Rings"]
+__all__ = ["Rings"]
 
 
 STORED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
