@@ -133,8 +133,8 @@ print({n: round(mean) for n, mean in needed.items()})
 
 # %% [markdown]
 # Two steps halve the number, roughly, and five divide it by four. Longer windows are no gift,
-# though. Between its start and its end a window holds rewards that an *older* policy has earned.
-# {doc}`dqn` says what that costs.
+# though. Between its start and its end a window holds rewards that an *older* policy has earned,
+# and nothing corrects for that. {doc}`dqn` says why people use them all the same.
 
 # %% tags=["claims"]
 assert needed[1] > needed[2] > needed[3] > needed[5] > needed[10], (
