@@ -117,8 +117,8 @@ dial(
 # %% [markdown]
 # The dashed line is the truth. **Notice** how the value creeps back along the path: a state can
 # learn only from a later state that has learned. With $n = 1$ news of the reward comes one state
-# further at a time, with $n = 5$ five. Here is the number of updates until all ten states are
-# half-way, the mean over ten seeds:
+# further at a time, with $n = 5$ five. Here is the number of updates until the values of all ten
+# states are half-way to the truth, the mean over ten seeds:
 
 
 # %%
@@ -132,7 +132,8 @@ needed = {n: updates_needed(n) for n in lengths}
 print({n: round(mean) for n, mean in needed.items()})
 
 # %% [markdown]
-# Two steps halve the number, roughly, and five divide it by four. Longer windows are no gift,
+# A target that looks two steps ahead needs roughly half as many updates, and one that looks five
+# steps ahead a quarter. Longer windows are no gift,
 # though. Between its start and its end a window holds rewards that an *older* policy has earned,
 # and nothing corrects for that. {doc}`dqn` says why people use them all the same.
 
@@ -159,7 +160,7 @@ assert (np.diff(first) <= 0).all(), "it creeps back"
 #
 # $$
 # m = \min \, \{ k \ge 1 : k = n \text{ or } \mathrm{done}_{t+k-1}
-#     \text{ or step } t + k - 1 \text{ is the newest} \} .
+#     \text{ or } t + k - 1 \text{ is the newest} \} .
 # $$ (replay-window)
 #
 # These $m$ steps are a **window**. Its target is the discounted sum of its rewards, plus the
@@ -254,6 +255,7 @@ dial(
 
 
 # %% tags=["export"]
+# What the memory keeps of a step.
 STORED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 

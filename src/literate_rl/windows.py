@@ -1,4 +1,4 @@
-# Generated from chapters/windows.py (edit there); digest 4615ee456ef1ef88
+# Generated from chapters/windows.py (edit there); digest 41dfab075188ac7c
 """Windows: the last steps of each environment in a ring, and stretches of them."""
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from literate_rl.workshop.signatures import Count, checked
 __all__ = ["Rings"]
 
 
+# What the memory keeps of a step.
 STORED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 
