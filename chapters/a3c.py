@@ -213,8 +213,8 @@ picture
 # processors, not a way to learn better.
 #
 # V-trace ({doc}`off_policy`) can correct old *experience*, because it knows how likely the actions
-# were. No such correction is known for an old *gradient*. {doc}`impala`, which came after A3C,
-# sends experience.
+# were. An old *gradient* has lost them: it is one sum over all steps of its rollout, and no ratio
+# can weigh them any more. {doc}`impala`, which came after A3C, sends experience.
 #
 # ## How late is too late
 #
@@ -474,7 +474,7 @@ assert all(torch.equal(x, y) for x, y in pairs), "one slot is A2C bit for bit"
 # steps. For comparison there is A2C with the same settings and seeds. Each curve is the mean of
 # ten seeds.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two curves of the mean return over 200,000 steps, which rise together to 500"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two curves of the mean return over 200,000 steps, which rise to 500, that of A3C a little later"}}
 from literate_rl.evaluation import paired_difference
 
 fig, axis = plt.subplots(figsize=(7, 2.6))
@@ -587,7 +587,7 @@ assert last["charts/lag"] == 1, "two workers with one slot each"
 # - A gradient is as many steps late as there are other gradients under way.
 # - The effect of late gradients depends roughly on lag times learning rate: with half of one you
 #   may use about twice the other.
-# - No correction is known for an old gradient. Old experience can be corrected.
+# - V-trace can correct old experience. It cannot correct an old gradient.
 # - A3C with one worker and one slot is A2C, bit for bit.
 #
 # ## Exercises

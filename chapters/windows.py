@@ -133,9 +133,8 @@ print({n: round(mean) for n, mean in needed.items()})
 
 # %% [markdown]
 # A target that looks two steps ahead needs roughly half as many updates, and one that looks five
-# steps ahead a quarter. Longer windows are no gift,
-# though. Between its start and its end a window holds rewards that an *older* policy has earned,
-# and nothing corrects for that. {doc}`dqn` says why people use them all the same.
+# steps ahead a quarter. Looking far has a price, though. The rewards on the way were earned by an
+# *older* policy, and nothing corrects for that. {doc}`dqn` says why people do it all the same.
 
 # %% tags=["claims"]
 assert needed[1] > needed[2] > needed[3] > needed[5] > needed[10], (
