@@ -1002,16 +1002,12 @@ def answer():
 
 
 # %% tags=["hide-input"]
+from bisect import bisect
+
+
 def first_of(decay):
     """Return the smallest number, found by halving an interval."""
-    below, above = 0, 100_000
-    while above - below > 1:
-        middle = (below + above) // 2
-        if step_after(middle, decay) > 5:
-            above = middle
-        else:
-            below = middle
-    return above
+    return bisect(range(100_000), 5, key=lambda quiet: step_after(quiet, decay))
 
 
 def quiet_updates():
@@ -1024,15 +1020,10 @@ grade(answer, quiet_updates, ())
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
     # With 0.999 the mean takes ten times as long to forget, longer than the run.
-    first = []
-    for decay in (0.99, 0.999):
-        quiet = 0
-        while step_after(quiet, decay) <= 5:
-            quiet += 50
-        while step_after(quiet - 1, decay) > 5:
-            quiet -= 1
-        first.append(quiet)
-    return first
+    return [
+        next(q for q in range(10_000) if step_after(q, 0.99) > 5),
+        next(q for q in range(7_500, 10_000) if step_after(q, 0.999) > 5),
+    ]
 
 
 grade(answer, quiet_updates, ())
