@@ -1020,6 +1020,7 @@ grade(answer, quiet_updates, ())
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
     # With 0.999 the mean takes ten times as long to forget, longer than the run.
+    # (The second search starts late to save time.)
     return [
         next(q for q in range(10_000) if step_after(q, 0.99) > 5),
         next(q for q in range(7_500, 10_000) if step_after(q, 0.999) > 5),
