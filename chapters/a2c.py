@@ -919,21 +919,16 @@ with torch.no_grad():
     for parameter in moved.parameters():
         parameter += 0.01 * torch.randn_like(parameter)
 new, entropy = moved.evaluate_actions(batch.obs, batch.action)
-again, info = policy_error_from_log_prob(
+terms, info = policy_error_from_log_prob(
     *(x.flatten() for x in (new, old.detach(), entropy, adv)), None, 0.2
 )
-weight = moved.network.actor[-1].weight
-ppo_grad, a2c_grad, by_hand = (
-    torch.autograd.grad(loss, weight, retain_graph=True)[0]
-    for loss in (
-        again.policy_loss,
-        -(adv * new).mean(),
-        -((new - old).exp().detach() * adv * new).mean(),
-    )
+losses, weight = (
+    (terms.policy_loss, -(adv * new).mean()),
+    moved.network.actor[-1].weight,
 )
+grads = [torch.autograd.grad(x, weight, retain_graph=True)[0] for x in losses]
 assert info.clipfrac == 0, "no ratio has left the range"
-assert not torch.allclose(ppo_grad, a2c_grad, rtol=1e-3), "another gradient"
-assert torch.allclose(ppo_grad, by_hand, rtol=1e-3, atol=1e-7), "its ratio times A2C's"
+assert not torch.allclose(*grads, rtol=1e-3), "another gradient"
 
 # %% [markdown]
 # ### Exercise 2: find the bug

@@ -180,6 +180,33 @@ def test_where_the_ratio_is_one_the_gradient_of_ppo_is_that_of_a2c(env) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.equation("def-a2c-is-ppo")
+def test_at_a_second_step_ppo_weighs_each_gradient_with_its_ratio() -> None:
+    envs = make_envs(partial(flat_env, "CartPole-v1"), 4)
+    policy = policy_for(envs)
+    batch = rollout_of(envs, policy, 30)
+    old, _ = policy.evaluate_actions(batch.obs, batch.action)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter += 0.01 * torch.randn(parameter.shape, generator=generator)
+    new, entropy = policy.evaluate_actions(batch.obs, batch.action)
+    adv = torch.randn(30, 4, generator=generator)
+    terms, info = policy_error_from_log_prob(
+        *(x.flatten() for x in (new, old.detach(), entropy, adv)), None, 0.2
+    )
+    assert info.clipfrac == 0.0, "nothing is clipped"
+    plain = a2c_error(new, entropy, new, adv, adv).policy_loss
+    weighted = -((new - old).exp().detach() * adv * new).mean()
+    weight = policy.network.actor[-1].weight
+    ppo, a2c, by_hand = (
+        torch.autograd.grad(loss, weight, retain_graph=True)[0]
+        for loss in (terms.policy_loss, plain, weighted)
+    )
+    torch.testing.assert_close(ppo, by_hand, rtol=1e-4, atol=1e-7)
+    assert not torch.allclose(ppo, a2c, rtol=1e-3)
+
+
 # --- A2C ------------------------------------------------------------------------------
 
 
