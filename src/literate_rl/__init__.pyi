@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest bdafbfd9cff94e66
+# Generated from chapters/*.py (edit there); digest 633f1bf383223538
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -178,7 +178,6 @@ from .dqn import (
     DQN as DQN,
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
-    FusedQError as FusedQError,
     QError as QError,
     double_q_target as double_q_target,
     dqn_settings as dqn_settings,
@@ -259,10 +258,12 @@ from .workshop.states import (
 )
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
+    FusedQError as FusedQError,
     categorical_terms as categorical_terms,
     chain_backward as chain_backward,
     chain_layers as chain_layers,
     chain_outputs as chain_outputs,
+    chain_q_error as chain_q_error,
     clip_gradient as clip_gradient,
     numpy_act as numpy_act,
     project_atoms as project_atoms,
