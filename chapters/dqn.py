@@ -1020,7 +1020,9 @@ def dqn_settings(env: str) -> DQNConfig:
 
 
 # %% [markdown]
-# ## Trap: the unit of an interval
+# ## Traps
+#
+# ### Trap: the unit of an interval
 #
 # "Renew the copy every 500": 500 what? Steps of one environment, of all of them, calls of `step`,
 # or updates? CleanRL once [renewed it](https://github.com/vwxyzjn/cleanrl/issues/322) only at

@@ -526,7 +526,7 @@ def hybrid_terms(
 # ## Moving mass to atoms
 #
 # C51 moves a distribution of returns, by a reward and a discount, and shares out each piece of
-# its mass among the two atoms that enclose the place where it lands ({doc}`/chapters/rainbow`).
+# its mass among the two atoms that enclose the place where it lands ({doc}`/chapters/c51`).
 # The plain form is a loop over atoms and batch.
 #
 # **Profile.** For a batch of 32 nearly all of the time is the price of calls, and for 1024 it is

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 633f1bf383223538
+# Generated from chapters/*.py (edit there); digest 53c5119790625ff0
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -189,6 +189,11 @@ from .dqn import (
     q_error as q_error,
     q_target as q_target,
 )
+from .c51 import (
+    categorical_error as categorical_error,
+    project_distribution as project_distribution,
+    project_distribution_loop as project_distribution_loop,
+)
 from .rainbow import (
     LogitsOf as LogitsOf,
     NoisyLinear as NoisyLinear,
@@ -196,11 +201,8 @@ from .rainbow import (
     RainbowConfig as RainbowConfig,
     RainbowNetwork as RainbowNetwork,
     RainbowPolicy as RainbowPolicy,
-    categorical_error as categorical_error,
     factorised_noise as factorised_noise,
     make_rainbow_policy as make_rainbow_policy,
-    project_distribution as project_distribution,
-    project_distribution_loop as project_distribution_loop,
     rainbow_error as rainbow_error,
     rainbow_settings as rainbow_settings,
 )
