@@ -9,10 +9,10 @@
 # %% [markdown]
 # # C51
 #
-# **What does an agent learn that asks how likely each return is, and not only what it is on
-# average?** After this chapter you can send a distribution of returns through the Bellman equation,
-# put it on fixed atoms without losing its mean, and write the error from which a network learns it.
-# It takes about 25 minutes. You need {doc}`dqn`.
+# **Why learn how likely each return is, if only the mean decides what to do?** After this chapter
+# you can send a distribution of returns through the Bellman equation, put it on fixed atoms without
+# losing its mean, and write the error from which a network learns it. It takes about 25 minutes. You
+# need {doc}`dqn`. The agent that learns in this way is that of {doc}`rainbow`.
 
 # %% tags=["export", "hide-input"]
 """C51: distributions of returns, moved, projected on atoms and compared."""
@@ -463,16 +463,10 @@ from literate_rl.agents import best_device
 
 device = best_device()
 logit = torch.zeros(1, 11, device=device)
-target = project_distribution(
-    before.float().to(device),
-    torch.ones(1, device=device),
-    torch.ones(1, device=device),
-    0.0,
-    10.0,
-)
-print(
-    f"on {device.type}: {categorical_error(logit.log_softmax(-1), target).item():.3f}"
-)
+one_more = torch.ones(1, device=device)
+target = project_distribution(before.float().to(device), one_more, one_more, 0.0, 10.0)
+error = categorical_error(logit.log_softmax(-1), target)
+print(f"on {device.type}: {error.item():.3f}")
 
 # %% [markdown]
 # ## Summary

@@ -298,75 +298,6 @@ class EpsilonGreedy:
 
 
 # %% [markdown]
-# How far does this get an agent that knows nothing yet? Think of a corridor of states 0 to 10. The
-# agent starts at 0 and believes that left is best; at 0 a step to the left stays. What pays is at
-# the other end. The bars show how likely it is to have reached a state by the end of an episode.
-
-# %% tags=["hide-input"]
-last_state = 10
-
-
-def moves(right):
-    """Return the probabilities of moving from state to state, the last one stays."""
-    matrix = np.diag([right] * last_state, 1) + np.diag([1 - right] * last_state, -1)
-    matrix[0, 0], matrix[last_state] = 1 - right, np.eye(last_state + 1)[last_state]
-    return matrix
-
-
-def reached(epsilon, horizon):
-    """Return how likely each state is reached if half of the random steps go right."""
-    found = [1.0]
-    for state in range(1, last_state + 1):
-        walk = moves(epsilon / 2)
-        walk[state] = np.eye(last_state + 1)[state]  # who has been there stays there
-        found.append(np.linalg.matrix_power(walk, horizon)[0, state])
-    return found
-
-
-def steps_needed(epsilon):
-    """Return the mean steps to the end of an agent that believes right is best."""
-    inner = moves(1 - epsilon / 2)[:last_state, :last_state]
-    return np.linalg.solve(np.eye(last_state) - inner, np.ones(last_state))[0]
-
-
-def corridor(epsilon, horizon):
-    prob = np.clip(reached(epsilon, horizon), 0, 1)
-    picture = plot(
-        "How far random actions get",
-        "A bar for each state: how likely it is to be reached. The bars fall steeply.",
-        Axis("state", -0.6, 10.6, ticks=(0, 5, 10)),
-        Axis("reached with probability", 0, 1, ticks=(0, 0.5, 1)),
-        Mark("bars", list(range(11)), prob, "accent"),
-        width=440,
-    )
-    return [picture], (
-        f"{epsilon:.0%} of the actions are random, {epsilon / 2:.1%} go right. "
-        f"The end is reached in {horizon} steps with probability {prob[-1]:.2g}.\n"
-        f"An agent that knows the way needs {steps_needed(epsilon):.1f} steps to the end."
-    )
-
-
-knobs = {
-    "ε": [0.0, 0.05, 0.1, 0.3, 0.5, 1.0],
-    "steps of an episode": [10, 50, 200, 1000],
-}
-dial("ε and the horizon", corridor, knobs, start=(0.1, 200))
-
-# %% [markdown]
-# **Notice** how steeply the bars fall. With $\varepsilon = 0.1$ even 1,000 steps hardly ever lead
-# beyond state 3, because each further state takes one more lucky step. With $\varepsilon = 1$ an
-# episode of 200 steps gets to the end more often than not. But an agent that knows the way would
-# then need 110 steps on average, and 11 with $\varepsilon = 0.1$. So agents begin with a large
-# $\varepsilon$ and make it smaller.
-
-# %% tags=["claims"]
-assert reached(0.1, 1000)[4] < 0.02, "hardly ever beyond state 3"
-assert reached(0.1, 1000)[3] > 0.1
-assert reached(1.0, 200)[10] > 0.5, "more often than not"
-assert [round(steps_needed(e)) for e in (0.0, 0.1, 1.0)] == [10, 11, 110]
-
-
-# %% [markdown]
 # ## Targets
 #
 # The values come from a network with weights $\theta$; we write $Q_\theta$. The target network
@@ -673,8 +604,10 @@ def fused_q_error(
 # %% [markdown]
 # ## What changes on the way
 #
-# Two things change slowly. The probability of a random action falls linearly from $\varepsilon_0$
-# to $\varepsilon_1$ over the first $I$ steps and then stays there. At step $i$ it is
+# Two things change slowly. An agent that knows nothing needs many random actions to get anywhere.
+# To one that knows the way they are mistakes ({doc}`rainbow_evidence` has a picture of both). So the
+# probability of a random action falls linearly from $\varepsilon_0$ to $\varepsilon_1$ over the
+# first $I$ steps and then stays there. At step $i$ it is
 #
 # $$
 # \varepsilon_i = \varepsilon_0 + \min(1, i / I) \, (\varepsilon_1 - \varepsilon_0) .

@@ -526,7 +526,8 @@ def make_rainbow_policy(
 # ## The error of a batch
 #
 # Now everything meets in one function. Take a window with reward $r$, discount $\gamma'$ and next
-# state $s'$, the network in training $\theta$ and the older one $\bar\theta$. Then
+# state $s'$, the network in training $\theta$ and the older one $\bar\theta$. With the error
+# $\mathcal L$ of {eq}`categorical-error`,
 #
 # $$
 # a^* = \operatorname*{argmax}_a Q_\theta(s', a) , \qquad
@@ -811,7 +812,7 @@ assert 64 * (128 * 128 + 128) == 1_056_768
 # ### Exercise 2: find the bug
 #
 # This function should compute a noisy layer for a batch, where each row has its own noise: `into`
-# holds the factors of the inputs, `out` those of the outputs. It runs, it has the right mean, and it
+# holds the factors of the inputs, `out` those of the outputs. It runs, and it
 # explores. Still it is not the layer of {eq}`noisy-weights` and {eq}`factorised-noise`. Fix it.
 
 
