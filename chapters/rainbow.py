@@ -320,6 +320,7 @@ class RainbowNetwork(nn.Module):
         super().__init__()
         self.num_actions, self.num_atoms = num_actions, num_atoms
         self.dueling, self.noisy = dueling, noisy
+        # The first layer has no noise.
         if isinstance(inputs, spaces.Box):
             self.first: nn.Module = PictureLayer(inputs, hidden)
         else:
@@ -530,9 +531,11 @@ def make_rainbow_policy(
 # $\mathcal L$ of {eq}`categorical-error`,
 #
 # $$
-# a^* = \operatorname*{argmax}_a Q_\theta(s', a) , \qquad
-# \hat q = \text{projection of } q_{\bar\theta}(s', a^*) \text{ moved by } r, \gamma' , \qquad
-# \text{error} = \mathcal L\bigl( \hat q,\, q_\theta(s, a) \bigr) .
+# \begin{aligned}
+# a^* &= \operatorname*{argmax}_a Q_\theta(s', a) , \\
+# \hat q &= \text{projection of } q_{\bar\theta}(s', a^*) \text{ moved by } r, \gamma' , \\
+# \text{error} &= \mathcal L\bigl( \hat q,\, q_\theta(s, a) \bigr) .
+# \end{aligned}
 # $$ (rainbow-target)
 #
 # There are three passes through noisy layers, and each draws a noise of its own. If choosing and
@@ -558,6 +561,7 @@ def rainbow_error(
         generator: The source of the layers' noise.
         double: Whether the policy in training chooses the next action.
     """
+    # The network in training is asked twice, the older one once.
     own, choosing, judging = draw_noise(policy, 3, generator)
     with torch.no_grad():
         # The older network gives the returns that follow each action. The network in

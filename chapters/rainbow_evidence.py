@@ -114,7 +114,7 @@ for place, kind in enumerate(ablation.values()):
     axis.plot(kind.final, rows, "o", alpha=0.5, color="C0")
     axis.plot(kind.final.mean(), -place, "|", markersize=16, color="C3")
 axis.set_yticks([-place for place in range(len(ablation))], list(ablation))
-axis.set(xlabel="greedy return of the last policy", xlim=(0, 510))
+_ = axis.set(xlabel="greedy return of the last policy", xlim=(0, 510))
 
 # %% tags=["hide-input"]
 gaps = {

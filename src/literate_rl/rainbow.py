@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest c28eb16e4124e184
+# Generated from chapters/rainbow.py (edit there); digest 1f15531008d207cd
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ class RainbowNetwork(nn.Module):
         super().__init__()
         self.num_actions, self.num_atoms = num_actions, num_atoms
         self.dueling, self.noisy = dueling, noisy
+        # The first layer has no noise.
         if isinstance(inputs, spaces.Box):
             self.first: nn.Module = PictureLayer(inputs, hidden)
         else:
@@ -353,6 +354,7 @@ def rainbow_error(
         generator: The source of the layers' noise.
         double: Whether the policy in training chooses the next action.
     """
+    # The network in training is asked twice, the older one once.
     own, choosing, judging = draw_noise(policy, 3, generator)
     with torch.no_grad():
         # The older network gives the returns that follow each action. The network in
