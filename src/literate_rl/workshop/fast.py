@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 569e289c59906361
+# Generated from chapters/workshop/fast.py (edit there); digest f7ca4a23102f7a2e
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -454,7 +454,6 @@ class FusedQError(NamedTuple):
         chain_backward(self.layers, self.outputs, row)
 
 
-@torch.no_grad()
 def chain_q_error(
     layers: list[nn.Module],
     target_layers: list[nn.Module],
@@ -471,12 +470,13 @@ def chain_q_error(
         target: Function of reward, discount, next values and the values that choose.
         double: Whether the network in training chooses the next action.
     """
-    next_q = chain_outputs(target_layers, batch.next_obs)[-1]
-    chooser = chain_outputs(layers, batch.next_obs)[-1] if double else next_q
-    aim = target(batch.reward, batch.discount, next_q, chooser)
-    outputs, taken = chain_outputs(layers, batch.obs), batch.action.unsqueeze(-1)
-    value = outputs[-1].gather(-1, taken).squeeze(-1)
-    loss = smooth_l1_loss(value, aim, reduction="none")
+    with torch.no_grad():
+        next_q = chain_outputs(target_layers, batch.next_obs)[-1]
+        chooser = chain_outputs(layers, batch.next_obs)[-1] if double else next_q
+        aim = target(batch.reward, batch.discount, next_q, chooser)
+        outputs, taken = chain_outputs(layers, batch.obs), batch.action.unsqueeze(-1)
+        value = outputs[-1].gather(-1, taken).squeeze(-1)
+        loss = smooth_l1_loss(value, aim, reduction="none")
     return FusedQError(loss, aim - value, value, layers, outputs, taken)
 
 
