@@ -163,8 +163,8 @@ for name, kind in {"all six parts": whole, **parts}.items():
 # %% [markdown]
 # **Notice** how much depends on the number of updates. Without $n$ steps all three runs now end at
 # 500. Each of them learns more slowly than the whole agent with the same seed, but more updates carry
-# the news back too. And without random actions at the start no run stays near 200 any more; the
-# lowest ends at 474. What we saw above is not what a part is worth, but what it is worth where
+# the news back too. Without random actions at the start no run stays near 200 any more, and the
+# lowest ends at 474; here $n$ is larger as well. So the figure above says what a part is worth where
 # updates are few. Three seeds are too few for more.
 #
 # Does this agree with the literature? On Atari {cite:t}`hessel2018` found that taking away
