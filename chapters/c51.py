@@ -142,7 +142,7 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 # $$ (shifted-atom)
 #
 # Here $\gamma'$ is $\gamma$, or $\gamma^m$ after a window of $m$ steps, or 0 after a termination:
-# what {doc}`replay` calls `discount`. Each moved atom carries its probability, and we call the
+# what {doc}`windows` calls `discount`. Each moved atom carries its probability, and we call the
 # two together a piece. The pieces hardly ever land on atoms again. So each is divided between the
 # two atoms around it, with more for the nearer one. An atom $x_j$ gets
 #

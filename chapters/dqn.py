@@ -11,7 +11,7 @@
 #
 # **How can a value be learned from its own guess without diverging?** After this chapter you can
 # say when such a value diverges and what prevents it, and train an agent that acts by values
-# alone. It takes about 40 minutes. You need values and $n$-step returns ({doc}`advantages`) and
+# alone. It takes about 35 minutes. You need values and $n$-step returns ({doc}`advantages`) and
 # the buffer of {doc}`replay`.
 
 # %% tags=["export", "hide-input"]
@@ -308,7 +308,7 @@ class EpsilonGreedy:
 # y = r + \gamma \max_{a'} Q_{\bar\theta}(s', a') .
 # $$ (q-target)
 #
-# The buffer returns windows of $n$ steps ({doc}`replay`). Then $r$ is the discounted sum of their
+# The buffer returns windows of $n$ steps ({doc}`windows`). Then $r$ is the discounted sum of their
 # rewards, $s'$ is where the last one led, and the factor $\gamma$ becomes $\gamma^m$ with the
 # true number $m \le n$ of steps, or 0 if the episode terminated there. The code calls the factor
 # `discount`.

@@ -97,7 +97,7 @@ picture
 # | 1 | double Q-learning | which network chooses the next action | {doc}`dqn` |
 # | 2 | dueling network | value and advantages are separate | {doc}`dqn` |
 # | 3 | priorities | which steps are drawn | {doc}`replay` |
-# | 4 | $n$ steps | how far a target looks | {doc}`replay` |
+# | 4 | $n$ steps | how far a target looks | {doc}`windows` |
 # | 5 | distributions | what is learned | {doc}`c51` |
 # | 6 | noisy layers | how to explore | below |
 #

@@ -12,7 +12,7 @@
 # **Which of the improvements of DQN matter, and on which tasks?** This page shows measurements and
 # no new code: one part at a time taken away from DQN and from Rainbow, a task where exploring is
 # hard, and pictures. After it you know which part to look at first when your own agent does not
-# learn. It takes about 15 minutes. You need {doc}`dqn`, {doc}`rainbow` and the paired differences
+# learn. It takes about 20 minutes. You need {doc}`dqn`, {doc}`rainbow` and the paired differences
 # of {doc}`evaluation`.
 #
 # In short: where updates are few, $n$ steps carry the others on CartPole; a noise that lasts finds
