@@ -123,6 +123,11 @@ def batch_of(seed: int = 0) -> Batch:
     return Batch(obs, draw(N, 2), draw(N), next_obs, discount, weight, torch.arange(N))
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
 # --- Targets and losses ---------------------------------------------------------------
 
 
