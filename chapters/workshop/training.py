@@ -55,6 +55,7 @@ from literate_rl.actors import (
     actors_settings,
 )
 from literate_rl.agents import best_device, make_envs, seed_everything
+from literate_rl.apex import Apex, DQNApexConfig, RainbowApexConfig, apex_settings
 from literate_rl.contracts import check_model
 from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
@@ -292,6 +293,12 @@ def make_rainbow(env: str, config: RainbowConfig, **models: Any) -> DQN:
     return Rainbow(policy.to(best_device()), envs, config)
 
 
+def make_apex(make: Callable[..., DQN], env: str, config: Any, **models: Any) -> Apex:
+    """Build a learner with many actors and one memory."""
+    build = partial(make_envs, partial(flat_env, env), config.num_envs)
+    return Apex(make(env, config, **models), build, transport_of(config))
+
+
 # %% [markdown]
 # All algorithms in one table, each with its settings for an environment and with the models of
 # your own that it takes:
@@ -323,6 +330,15 @@ ALGORITHMS = {
     "a3c": Algorithm(A3CConfig, a3c_settings, make_a3c, TWO),
     "dqn": Algorithm(DQNConfig, dqn_settings, make_dqn, ("qnet",)),
     "rainbow": Algorithm(RainbowConfig, rainbow_settings, make_rainbow, ("qnet",)),
+    "dqnapex": Algorithm(
+        DQNApexConfig, apex_settings, partial(make_apex, make_dqn), ("qnet",)
+    ),
+    "rainbowapex": Algorithm(
+        RainbowApexConfig,
+        partial(apex_settings, algorithm="rainbow"),
+        partial(make_apex, make_rainbow),
+        ("qnet",),
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest bdafbfd9cff94e66
+# Generated from chapters/*.py (edit there); digest c550ac352ac7ca59
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -204,6 +204,17 @@ from .rainbow import (
     project_distribution_loop as project_distribution_loop,
     rainbow_error as rainbow_error,
     rainbow_settings as rainbow_settings,
+)
+from .apex import (
+    Apex as Apex,
+    ApexActor as ApexActor,
+    ApexConfig as ApexConfig,
+    DQNApexConfig as DQNApexConfig,
+    RainbowApexConfig as RainbowApexConfig,
+    actor_epsilons as actor_epsilons,
+    apex_settings as apex_settings,
+    experience_layout as experience_layout,
+    first_priorities as first_priorities,
 )
 from .workshop.nests import (
     as_discrete as as_discrete,

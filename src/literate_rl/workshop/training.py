@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest cf81b056428814ff
+# Generated from chapters/workshop/training.py (edit there); digest 61b87c98a3c0c239
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from literate_rl.actors import (
     actors_settings,
 )
 from literate_rl.agents import best_device, make_envs, seed_everything
+from literate_rl.apex import Apex, DQNApexConfig, RainbowApexConfig, apex_settings
 from literate_rl.contracts import check_model
 from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
@@ -254,6 +255,12 @@ def make_rainbow(env: str, config: RainbowConfig, **models: Any) -> DQN:
     return Rainbow(policy.to(best_device()), envs, config)
 
 
+def make_apex(make: Callable[..., DQN], env: str, config: Any, **models: Any) -> Apex:
+    """Build a learner with many actors and one memory."""
+    build = partial(make_envs, partial(flat_env, env), config.num_envs)
+    return Apex(make(env, config, **models), build, transport_of(config))
+
+
 class Algorithm(NamedTuple):
     """What ``train`` knows about an algorithm.
 
@@ -279,6 +286,15 @@ ALGORITHMS = {
     "a3c": Algorithm(A3CConfig, a3c_settings, make_a3c, TWO),
     "dqn": Algorithm(DQNConfig, dqn_settings, make_dqn, ("qnet",)),
     "rainbow": Algorithm(RainbowConfig, rainbow_settings, make_rainbow, ("qnet",)),
+    "dqnapex": Algorithm(
+        DQNApexConfig, apex_settings, partial(make_apex, make_dqn), ("qnet",)
+    ),
+    "rainbowapex": Algorithm(
+        RainbowApexConfig,
+        partial(apex_settings, algorithm="rainbow"),
+        partial(make_apex, make_rainbow),
+        ("qnet",),
+    ),
 }
 
 
