@@ -264,12 +264,15 @@ class Apex(RemoteLearner):
             learner.buffer.cut(mine)
         self.store(rollout, torch.from_numpy(record["priority"]), mine)
 
+        # The learning rate and the count of steps, as in the loop without actors.
+        learner.anneal()
         learner.collector.step += rollout.reward.numel()
         self.step = learner.step
-        learner.anneal()
         # As many updates for each step as without actors.
         due = config.updates_per_rollout if self.step >= config.learning_starts else 0
-        losses = learner.mean_losses([learner.learn() for _ in range(due)])
+        losses: dict[str, float] = learner.mean_losses(
+            [learner.learn() for _ in range(due)]
+        )
         return {
             "charts/episodic_return": rollout.episode_return.nanmean().item()
         } | losses

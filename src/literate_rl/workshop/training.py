@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 61b87c98a3c0c239
+# Generated from chapters/workshop/training.py (edit there); digest cbf37e02b2524c51
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -269,12 +269,14 @@ class Algorithm(NamedTuple):
         settings: Function from the id of an environment to settings.
         make: Function from environment, settings and models to a learner.
         models: Names of the models of your own that it takes, all of them or none.
+        contract: Their contract, if it has another name than the algorithm.
     """
 
     config: type[Any]
     settings: Callable[[str], Any]
     make: Callable[..., Learner]
     models: tuple[str, ...] = ()
+    contract: str = ""
 
 
 TWO = ("actor", "critic")
@@ -294,6 +296,7 @@ ALGORITHMS = {
         partial(apex_settings, algorithm="rainbow"),
         partial(make_apex, make_rainbow),
         ("qnet",),
+        "rainbow",
     ),
 }
 
@@ -433,7 +436,8 @@ def make_learner(
             f"got {' and '.join(models)}"
         )
     if models and check:
-        check_model(algorithm, env=partial(gym.make, env), **models)
+        family = known.contract or algorithm
+        check_model(family, env=partial(gym.make, env), **models)
     return known.make(env, config, **models)
 
 
