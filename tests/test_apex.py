@@ -55,7 +55,7 @@ SMALL = DQNApexConfig(
     batch_size=16,
     hidden=16,
     num_steps=3,
-    checkpoint_interval=5,
+    checkpoint_interval=4,
 )
 SMALL_RAINBOW = RainbowApexConfig(
     **{
@@ -91,18 +91,9 @@ def make_plain(config: Any, envs: SyncVectorEnv) -> DQN:
     space = envs.single_observation_space, envs.single_action_space
     torch.manual_seed(config.seed)
     if hasattr(config, "num_atoms"):
-        names = [
-            "hidden",
-            "num_atoms",
-            "value_min",
-            "value_max",
-            "dueling",
-            "noisy",
-            "sigma",
-            "hold",
-        ]
+        names = "hidden num_atoms value_min value_max dueling noisy sigma hold"
         policy: Any = make_rainbow_policy(
-            *space, **{name: getattr(config, name) for name in names}
+            *space, **{name: getattr(config, name) for name in names.split()}
         )
         return Rainbow(policy, envs, config)
     return DQN(make_q_policy(*space, config.hidden, config.dueling), envs, config)
@@ -147,7 +138,13 @@ def test_the_ladder_is_that_of_the_paper() -> None:
 def test_each_environment_of_each_actor_acts_with_its_own_chance() -> None:
     """The values always prefer action 0, so every other action was drawn."""
     config = replace(
-        SMALL, num_envs=2, rollout_len=500, epsilon=0.8, power=2.0, buffer_size=10**5
+        SMALL,
+        num_envs=2,
+        rollout_len=500,
+        train_interval=10,
+        epsilon=0.8,
+        power=2.0,
+        checkpoint_interval=100,
     )
     apex = make_apex(config, counting, learning_starts=10**6)
     last = list(apex.policy.network)[-1]
@@ -205,12 +202,11 @@ def test_first_priorities_are_the_learners_own_errors(
     for mine in (place[place % (2 * half) < half], place[place % (2 * half) >= half]):
         batch = buffer.windows(mine, num_steps, config.gamma)
         batch = batch._replace(reward=batch.reward * 0.3)
-        # The order of the steps decides which noise a row gets, but one draw is for all.
         found = learner.error(learner.policy, learner.target_policy, batch, None)
         given = torch.from_numpy(buffer.tree.mass[mine])
         wanted = found.td_error.abs().clamp_min(1e-6).double()
         torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-6)
-        assert given.std() > 1e-4, "they differ from step to step"
+        assert given.std() > 1e-5, "they differ from step to step"
 
 
 def test_rows_that_are_no_steps_have_no_priority_and_may_hold_anything() -> None:
@@ -244,7 +240,7 @@ def test_with_the_largest_no_actor_judges() -> None:
 def test_signatures_hold() -> None:
     assert assert_held(actor_epsilons, Random(0)) > 5
     envs = cartpoles(2)
-    learner = make_plain(replace(SMALL, num_envs=2), envs)
+    learner = make_plain(replace(SMALL, num_envs=2, train_interval=8), envs)
     learner.collector.reset(0)
     rollout = learner.collector.collect(lambda obs: torch.zeros(2, dtype=int), 4)
     given = {
@@ -286,18 +282,17 @@ def test_the_rings_hold_what_each_environment_did() -> None:
     fit(apex, progress=False)
     rings = apex.learner.buffer.rings
     assert rings.count.tolist() == [80] * 6
-    # Four checkpoints, each with fresh environments.
+    # Five checkpoints, each with fresh environments.
     names = {*rings.fields["obs"][:480, 0].tolist()}
-    assert len(names) == 4 * 6
+    assert len(names) == 5 * 6
     check_rings(apex)
 
 
 def test_a_killed_actor_loses_nothing_that_counts() -> None:
     build = partial(counting, 3, nap=0.0005)
-    changes = {"transport": "shared", "total_steps": 4800, "buffer_size": 4800}
-    with make_apex(build=build, transport=SharedMemory, **changes) as apex:
-        kills, steps = 0, []
-        while apex.step < 4800:
+    with make_apex(build=build, transport=SharedMemory, total_steps=4800) as apex:
+        kills, steps, row = 0, [], {"charts/replaced": 0}
+        while apex.step < 4800 or row["charts/replaced"] < 4:
             row = apex.iterate()
             steps.append(apex.step)
             if len(steps) % 25 == 20 and kills < 4:
@@ -305,8 +300,8 @@ def test_a_killed_actor_loses_nothing_that_counts() -> None:
                 os.kill(victim, signal.SIGKILL)
                 kills += 1
         assert (kills, row["charts/replaced"]) == (4, 4)
-        assert steps == list(range(24, 4801, 24)), "each step counts once"
-        assert len(apex.learner.buffer) == 4800
+        assert steps == list(range(24, 24 * len(steps) + 1, 24)), "each counts once"
+        assert len(apex.learner.buffer) == apex.step
         check_rings(apex)
 
 
@@ -326,7 +321,9 @@ def test_pictures_travel_as_bytes() -> None:
             return self.look(), 1.0, False, False, {}
 
     build = partial(make_envs, Camera, 2)
-    apex = make_apex(SMALL_RAINBOW, build, num_envs=2, learning_starts=0)
+    apex = make_apex(
+        SMALL_RAINBOW, build, num_envs=2, learning_starts=1, train_interval=8
+    )
     assert apex.layout["result"]["obs"].base == np.uint8
     for _ in range(3):
         apex.iterate()
@@ -433,20 +430,18 @@ def test_updates_are_as_many_for_each_step_as_without_actors() -> None:
 
 
 def test_weights_travel_back_and_the_lag_is_that_of_the_slots() -> None:
-    apex = make_apex(learning_starts=0, checkpoint_interval=10**6)
+    apex = make_apex(learning_starts=1, checkpoint_interval=10**6)
     lags = [apex.iterate()["charts/lag"] for _ in range(12)]
     assert lags == [0, 1, 2] + [3] * 9
-    actor = apex.transport.actors[0].actor
+    # The slot that was given away last brings the weights of this moment.
     latest = {k: x.copy() for k, x in weights_of(apex.policy).items()}
-    slot = apex.transport.tasks.popleft()
-    apex.transport.tasks = deque([slot])
-    apex.submit(apex.transport, slot)
-    apex.transport.receive()
-    apex.transport.receive()
-    number = apex.transport.actors[slot[0]]
-    assert actor is apex.transport.actors[0].actor
-    for name, x in weights_of(number.actor.policy).items():
-        np.testing.assert_array_equal(x, latest[name])
+    transport = apex.transport
+    slot = transport.tasks[-1]
+    transport.tasks = deque([slot])
+    transport.receive()
+    acted = weights_of(transport.actors[slot[0]].actor.policy)
+    for name, x in latest.items():
+        np.testing.assert_array_equal(acted[name], x)
     apex.close()
 
 
@@ -458,7 +453,7 @@ def test_weights_travel_back_and_the_lag_is_that_of_the_slots() -> None:
     [
         ({"actors": None}, "actors must be an integer"),
         ({"train_interval": 7}, r"must divide rollout_len \* num_envs, 24, got 7"),
-        ({"epsilon": 1.5}, "epsilon must be at most 1"),
+        ({"epsilon": 1.5}, "epsilon must be .*at most 1"),
         ({"power": -1.0}, "power must be at least 0"),
         ({"priorities": "nobody"}, "priorities must be 'actor' or 'largest'"),
         ({"rollout_len": 0}, "rollout_len must be at least 1"),
