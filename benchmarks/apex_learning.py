@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.agents import make_envs
 from literate_rl.apex import Apex, DQNApexConfig, apex_settings
-from literate_rl.dqn import DQN, make_q_policy
+from literate_rl.dqn import DQN, DQNConfig, make_q_policy
 from literate_rl.processes import transport_named
 from literate_rl.workshop.runs import flat_env
 
@@ -53,16 +53,14 @@ def build(
     return learner if alone else Apex(learner, build_envs, transport)
 
 
-def plain(config: DQNApexConfig) -> Any:
+def plain(config: DQNApexConfig) -> DQNConfig:
     """Return those settings that DQN has too."""
-    from dataclasses import fields
-
-    from literate_rl.dqn import DQNConfig
-
     return DQNConfig(**{f.name: getattr(config, f.name) for f in fields(DQNConfig)})
 
 
-def waiting(make: Any = slow_cartpole, seeds: int = 10, first: int = 1, where="shared"):
+def waiting(
+    make: Any = slow_cartpole, seeds: int = 10, first: int = 1, where: str = "shared"
+) -> Experiment:
     """Return the experiment that is about seconds: nobody, or some actors, collect."""
     config = replace(
         apex_settings(ENV),
