@@ -66,6 +66,149 @@ __all__ = [
     "first_priorities",
 ]
 
+# %% [markdown]
+# ## What waits to be seen
+#
+# A prioritised memory draws a step more often the larger its TD error was when it was last seen. What
+# about a step that nobody has seen yet? The usual answer: it gets the largest priority so far, so
+# that it is drawn soon, and then its priority is right ({doc}`replay`). With one agent that collects
+# a step and learns from thirty this is cheap. But with many actors the memory fills faster than the
+# learner can look.
+#
+# Here is a memory of 2,000 steps. Two in a hundred of the new ones are surprising: their error is 1,
+# and it shrinks by three tenths at each draw. All others have an error of 0.02. Choose how many new steps
+# arrive for each one that is drawn. The picture shows how many of the surprising steps have been drawn
+# at least once, over their age. At an age of 2,000 steps they leave.
+
+# %% tags=["hide-input"]
+import numpy as np
+import torch
+
+from literate_rl.agents import Rollout
+from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+size, batch_size, dull = 2000, 32, 0.02
+
+
+def ages_when_seen(arriving, judged, seed=0, lives=5):
+    """Return how old each surprising step was at its first draw, inf if none came.
+
+    ``arriving`` is the number of new steps for each that is drawn. ``judged`` says
+    whether they come with their own error as priority, or get the largest so far.
+    """
+    rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    number = round(arriving * batch_size)
+    first = np.where(rng.random(lives * size) < 0.02, 1.0, dull)
+    age = np.full(len(first), np.inf)
+    error, buffer = first.copy(), ReplayBuffer(size, alpha=0.6)
+    for start in range(0, len(first) - number, number):
+        new = torch.from_numpy(first[start : start + number]).float()[:, None]
+        none = torch.zeros_like(new)
+        no = none.bool()
+        # The steps themselves play no role; the observation is the step's number.
+        count = torch.arange(start, start + number)[:, None]
+        steps = (count, none, none, count, no, no, ~no, none, none)
+        buffer.push(Rollout(*steps), new if judged else None)
+        # One batch; what is drawn is learned from and gets its new error.
+        batch = buffer.sample(batch_size, generator)
+        drawn = batch.obs.numpy()
+        age[drawn] = np.minimum(age[drawn], start + number - drawn)
+        error[drawn] = np.maximum(dull, 0.7 * error[drawn])
+        buffer.update(batch.place, torch.from_numpy(error[drawn]))
+    # The memory has to be full first, and the last steps had no time.
+    known = slice(size, (lives - 1) * size)
+    return age[known][first[known] == 1.0]
+
+
+arrivals = [0.25, 0.5, 1.0, 1.3, 2.0, 4.0]
+found = {
+    (arriving, judged): ages_when_seen(arriving, judged)
+    for arriving in arrivals
+    for judged in (False, True)
+}
+grid = list(range(0, size + 1, 50))
+
+
+def seen_by(ages, limit=size):
+    """Return the share of steps that were drawn by some age."""
+    return float((ages <= limit).mean())
+
+
+def frame(arriving):
+    lines, words = [], []
+    kinds = (
+        (False, "line thick", "second", "the largest priority so far"),
+        (True, "line thick", "accent", "its actor's own error"),
+    )
+    for judged, look, tone, name in kinds:
+        ages = found[arriving, judged]
+        lines.append(Mark(look, grid, [seen_by(ages, age) for age in grid], tone))
+        words.append(f"A new step gets {name}: {seen_by(ages):.0%} are seen in time.")
+    picture = plot(
+        "Surprising steps that have been seen",
+        "Two rising lines over the age of a step. If its priority is its own error, the "
+        "line rises at once; with the largest priority so far it rises slowly.",
+        Axis(
+            "age, in steps that have arrived since",
+            0,
+            1.03 * size,
+            ticks=(0, 1000, 2000),
+        ),
+        Axis("share", 0, 1.02, ticks=(0, 0.5, 1)),
+        *lines,
+        width=440,
+    )
+    return [picture], "\n".join(words)
+
+
+dial(
+    "Who sets the priority of a new step",
+    frame,
+    {"new steps for each one that is drawn": arrivals},
+    start=(2.0,),
+)
+
+# %% [markdown]
+# **Notice** that up to half a step for each draw both rules see everything. From one on, the largest
+# priority fails: nearly all that is drawn is drawn for the first time, because it is new and not
+# because it is surprising. With two new steps for each draw less than half of the surprising steps are
+# ever seen. Where every new step comes with its own error, all of them are.
+#
+# So in **Ape-X** {cite:p}`horgan2018` whoever collects a step also judges it. The actor has the weights, the rewards
+# and the next states; it can compute the TD error before it sends the step. In the paper 360 actors brought
+# about 1.3 steps for each one that the learner drew.
+
+# %% tags=["claims"]
+for arriving in (0.25, 0.5):
+    assert min(seen_by(found[arriving, judged]) for judged in (False, True)) > 0.97
+assert seen_by(found[1.0, False]) < 0.95, "it fails from one on"
+assert seen_by(found[2.0, False]) < 0.5, "less than half"
+assert seen_by(found[2.0, True]) > 0.97, "all of them"
+assert len(found[2.0, True]) > 80, "enough to say so"
+
+
+# @@PAYS@@
+
+# %% [markdown]
+# ## First priorities
+#
+# The learner's priority of a step is the size of its TD error: how far the value is from the target of the
+# window that begins there. The actor computes the same with its own weights $\theta'$, which are $d$
+# versions old, and in the place of the target network too, of which it has none. With the $m$ steps of
+# {eq}`replay-window` and the best action by the same weights,
+#
+# $$
+# u_t = \Big| \sum_{k=0}^{m-1} \gamma^k r_{t+k}
+#     + \gamma^m \, (1 - \mathrm{te}_{t+m-1}) \max_a Q_{\theta'}(s'_{t+m-1}, a)
+#     - Q_{\theta'}(s_t, a_t) \Big| .
+# $$ (first-priority)
+#
+# There is nothing to derive and hardly anything to write: a memory makes the windows, and the learner's
+# own `error` compares values with targets. It is called with one network for both. So what is true for DQN is true for Rainbow,
+# whose priority is a divergence of distributions, and for any learner that has an `error`. Windows end
+# with the rollout, because the actor cannot know what comes next. The learner sees longer ones later.
+
 
 # %% tags=["export"]
 @torch.no_grad()
@@ -98,6 +241,61 @@ def first_priorities(
     return priority
 
 
+# %% [markdown]
+# The actor's weights do not change during a rollout, so all of its steps are judged in one pass at its end.
+
+# %% [markdown]
+# ## A ladder of explorers
+#
+# What should many actors do differently from each other? An agent alone begins with many random actions and ends with few
+# ({doc}`dqn`). Many environments can do both at once, all the time: of $n$ environments number $i$ acts at random with probability
+#
+# $$
+# \varepsilon_i = \varepsilon^{\, 1 + 7 i / (n - 1)} , \qquad i = 0, \dots, n - 1, \quad \varepsilon = 0.4 .
+# $$ (epsilon-ladder)
+#
+# So the logarithms are evenly spaced. Choose how many environments there are, and how steep the ladder is.
+
+# %% tags=["hide-input"]
+from literate_rl.apex import actor_epsilons  # the package's own, defined below
+
+
+def rungs(number, power):
+    ladder = actor_epsilons(number, 0.4, power)
+    places = np.linspace(0, 1, number) if number > 1 else np.zeros(1)
+    picture = plot(
+        "Probability of a random action",
+        "A dot for each environment, on a logarithmic scale. They fall on a straight line.",
+        Axis("i / (n − 1)", -0.03, 1.03, ticks=(0, 0.5, 1)),
+        Axis("powers of ten", -3.5, 0, ticks=(-3, -2, -1, 0)),
+        Mark("dots", places.tolist(), ladder.log10().tolist(), "accent"),
+        width=440,
+    )
+    often, rarely = 1 / ladder[0].item(), 1 / ladder[-1].item()
+    return [picture], (
+        f"The first environment acts at random every {often:.1f} steps, the last one "
+        f"every {rarely:,.0f}.\n{(ladder > 0.05).sum()} of {number} explore more than DQN "
+        "does at its end (0.05)."
+    )
+
+
+knobs = {"environments": [1, 2, 4, 8, 16, 64], "power": [0.0, 3.5, 7.0]}
+dial("The ladder of explorers", rungs, knobs, start=(8, 7.0))
+
+# %% [markdown]
+# **Notice** the ends. The first environment wanders off after two or three steps and tries what nobody would; the
+# last one plays some 1,500 steps between two random actions, and so gets to states that only a good
+# player sees. All of them write to the same memory. Learning is off-policy, so it may learn from each.
+# Nothing has to be scheduled, and no environment is ever done with exploring.
+
+# %% tags=["claims"]
+ladder = actor_epsilons(8)
+assert 2 < 1 / ladder[0] < 3, "after two or three steps"
+assert 1450 < 1 / ladder[-1] < 1550, "some 1,500 steps"
+gaps = ladder.log().diff()
+assert torch.allclose(gaps, gaps[0].expand(7)), "evenly spaced logarithms"
+
+
 # %% tags=["export"]
 @checked
 def actor_epsilons(
@@ -115,6 +313,14 @@ def actor_epsilons(
     # The ladder {eq}`epsilon-ladder`; a single environment has the first rung.
     share = torch.arange(number) / max(1, number - 1)
     return epsilon ** (1 + power * share)
+
+
+# %% [markdown]
+# ## The actor
+#
+# An actor gets weights and writes what it did, as in {doc}`actors`. Two things are new: its environments
+# have their rungs of the ladder, and it judges its steps. Which rungs? The slot brings the number of the actor along with
+# the weights. So an actor that replaces a dead one goes on with the same rungs.
 
 
 # %% tags=["export"]
@@ -171,6 +377,10 @@ class ApexActor:
         self.actor.close()
 
 
+# %% [markdown]
+# The rest of the slot is what the memory keeps of a step, in the environment's own dtype, so that a picture stays bytes.
+
+
 # %% tags=["export", "hide-input"]
 @checked
 def experience_layout(
@@ -202,12 +412,27 @@ def experience_layout(
     return np.dtype([("weights", pocket), ("result", result)], align=True)
 
 
+# %% [markdown]
+# ## The learner
+#
+# The learner is that of {doc}`dqn` or {doc}`rainbow`, as it is. `Apex` only feeds it. Each environment of each actor has a ring of its own
+# in the memory. A rollout of one actor goes to its rings; for all others nothing happened.
+
+
+# %% tags=["export"]
 def among_all(rollout: Rollout, mine: slice, num_envs: int) -> Rollout:
     """Return the steps of one actor among those of all; the others did not happen."""
     whole = Rollout(*(x.new_zeros(len(x), num_envs, *x.shape[2:]) for x in rollout))
     for wide, x in zip(whole, rollout, strict=True):
         wide[:, mine] = x
     return whole
+
+
+# %% [markdown]
+# Transports, slots and tokens are those of {doc}`actors` and {doc}`processes`, and so is what happens when an actor is
+# killed: its successor gets the same tokens, no whole rollout is lost, and none counts twice. But the successor
+# starts new episodes. A window must not run from the last step of the dead actor into the first of
+# its successor, so the first rollout of a life says that it is `fresh`, and the rings are cut.
 
 
 # %% tags=["export"]
@@ -287,7 +512,24 @@ class Apex(RemoteLearner):
         self.learner.buffer.push(among_all(rollout, mine, num_envs), first)
 
 
-# %% tags=["export"]
+# %% [markdown]
+# How does this compare with the loop without actors? Take one actor with one slot, so that the lag is 0. Let its rollouts be as
+# long as those of DQN between two updates, let both act greedily in the same episodes, and let every new step get
+# the largest priority. Then they take the same steps, draw the same batches and end with the same weights, *bit for bit*. A test trains both
+# and compares all that they hold. What differs by default is, in this order: the actor's random
+# actions come from a generator of its own, the ladder takes the place of the schedule, slots make data older, and
+# new steps have other priorities.
+#
+# In one process everything can be repeated, and a resumed run is the same bit for bit. With processes it is as good, but not the same.
+#
+# ## Settings
+#
+# The settings are those of the learner and a few more. As many updates are taken for each step as without actors.
+# So a run costs the same computation, and the learner waits for the actors or the actors for the learner. (In
+# the paper neither waits, so the number of updates for each step is up to the machine.)
+
+
+# %% tags=["export", "hide-input"]
 @checked
 @dataclass(frozen=True)
 class ApexConfig(TransportConfig):
@@ -368,3 +610,265 @@ def apex_settings(
     own = {name: x for name, x in asdict(settings).items() if x != default[name]}
     config: DQNApexConfig | RainbowApexConfig = made(**own)
     return config
+
+
+# %% [markdown]
+# | you type | what happens |
+# |---|---|
+# | `python -m literate_rl apex --env CartPole-v1` | DQN with two actors that take turns |
+# | `… apex --actors 4 --transport shared` | four processes; `--transport ray` for a cluster |
+# | `… apex --algorithm rainbow` | Rainbow learns, without noisy layers: the ladder explores |
+# | `… apex --resume runs/NAME` | continues from the last checkpoint |
+#
+# In Python the families have the names of {doc}`contracts`: `train("DQNApex", "CartPole-v1", actors=4, transport="shared")`,
+# with a Q network of your own if you like.
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: one rung for all
+#
+# The number of an actor has to reach its exploration. In RLlib 0.8.2 it did not: [all actors](https://github.com/ray-project/ray/issues/7478) had the same
+# $\varepsilon$. Nothing failed, and on Breakout it scored even better. Another way to the same end is a coin that is tossed once for a whole
+# batch of environments ({doc}`dqn`). Look at what the memory holds instead:
+
+# %%
+from dataclasses import replace
+from functools import partial
+
+from literate_rl.agents import make_envs
+from literate_rl.apex import Apex, ApexActor, apex_settings
+from literate_rl.dqn import DQN, make_q_policy
+
+
+def make_learner(config, **changes):
+    """Build DQN with actors on CartPole, in one process."""
+    config = replace(config, **changes)
+    build = partial(make_envs, "CartPole-v1", config.num_envs)
+    envs = build()
+    torch.manual_seed(config.seed)
+    spaces = envs.single_observation_space, envs.single_action_space
+    policy = make_q_policy(*spaces, config.hidden, config.dueling)
+    return Apex(DQN(policy, envs, config), build)
+
+
+def random_actions(learner, rollouts=40):
+    """Return how often each environment did not do what the values say."""
+    with learner:
+        for _ in range(rollouts):
+            learner.iterate()
+    rings = learner.learner.buffer.rings
+    steps = rings.num_envs * int(rings.count.min())
+    obs, action = (torch.from_numpy(rings.fields[k][:steps]) for k in ("obs", "action"))
+    with torch.no_grad():
+        other = learner.policy(obs).argmax(-1) != action
+    return other.reshape(-1, rings.num_envs).double().mean(0).numpy()
+
+
+untrained = replace(apex_settings("CartPole-v1"), learning_starts=100_000)
+apart = random_actions(make_learner(untrained))
+alike = random_actions(make_learner(untrained, power=0.0))
+print("ladder:  ", *(f"{share:.1%}" for share in apart))
+print("one rung:", *(f"{share:.1%}" for share in alike))
+
+# %% tags=["claims"]
+assert apart[0] > 0.15
+assert apart[-1] < 0.01, "half of the draws hit the better of two actions"
+assert alike.min() > 0.1
+
+# %% [markdown]
+# ### Trap: two scales in one memory
+#
+# A memory keeps $u^{\alpha_u}$, not $u$. If the actor's priority enters as it is and the learner's with its exponent, steps change
+# their mass when they are seen for the first time, although nothing about them has changed. JORLDY [sends](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L194-L196)
+# $u$, its memory [keeps](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/buffer/per_buffer.py#L25-L30) it, and its learner [writes](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L109-L112) $u^{0.6}$.
+
+# %%
+errors = np.array([0.01, 0.1, 1.0, 10.0])
+for error, new, old in zip(errors, errors, errors**0.6, strict=True):
+    print(f"error {error:5.2f}: mass {new:5.2f} while new, {old:4.2f} once seen")
+
+# %% [markdown]
+# Where errors are below 1, as with clipped rewards, new steps hide behind old ones. That is the opposite of what an actor's judgement is for. In this book only
+# the buffer knows the exponent.
+
+# %% tags=["claims"]
+assert ((errors < errors**0.6) == (errors < 1)).all(), "below 1 new steps hide"
+assert errors[0] / errors[0] ** 0.6 < 0.2, "by a factor of six"
+
+# %% [markdown]
+# ### Trap: a loop in a loop
+#
+# `{key: error for key in keys for error in errors}` looks like a table of keys and errors. But every key meets every error, and the last one stays:
+
+# %%
+keys, judged = ["a", "b", "c"], [0.1, 5.0, 0.2]
+nested = {key: error for key in keys for error in judged}
+print("nested:", nested)
+print("paired:", dict(zip(keys, judged, strict=True)))
+
+# %% [markdown]
+# A widely used reimplementation of Ape-X computes [first priorities](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py#L142)
+# so, and the [probabilities](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/replay.py#L26) of its memory too. So its steps are drawn all alike. Compare first priorities with the learner's own
+# errors: right after the steps are stored they are equal. That is the first test of this chapter.
+
+# %% tags=["claims"]
+assert set(nested.values()) == {judged[-1]}, "the last one stays"
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | choice | this chapter | [RLlib](https://github.com/ray-project/ray/blob/017138de79c259a7092aa743712b4f56ead070df/rllib/algorithms/apex_dqn/apex_dqn.py), until 2.x | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/apex.py) | [JORLDY](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py) | [Ape-X-DQN](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py) |
+# |---|---|---|---|---|---|
+# | who sets first priorities | the actor, by the learner's error | the actor, by the [learner's error](https://github.com/ray-project/ray/blob/0e1bad6b2d9109f2165f8d7bda310ab8e77cbf3d/rllib/algorithms/dqn/dqn_tf_policy.py) | nobody: [the largest](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer_d.py#L122-L128) in the actor's own memory | the actor, by the values of the [actions taken](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L188-L194) | the actor, the [last one](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py#L142) for all |
+# | exploration | a rung for each environment | a rung for [each actor](https://github.com/ray-project/ray/blob/01433cf7b62c122b8caab4392d20a687e8d6a8f7/rllib/utils/exploration/per_worker_epsilon_greedy.py) | [falls](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/dqn.py#L282-L286) at each action, alike for all | a rung for [each actor](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L166-L172) | a rung for [each actor](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py#L111-L114) |
+# | the memory | one, beside the learner | four shards | one for each actor | one, beside the learner | one, in a process of its own |
+# | windows | when drawn | by the actor | one step | by the [actor](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L174-L180) | by the actor |
+#
+# We read the code at the linked commits. Machin's note says that $n$ steps are still to do; with a memory of unrolls they cost nothing.
+#
+# ## On the best device
+#
+# The learner may use a GPU. The actors stay on the CPU.
+
+# %%
+from literate_rl.agents import best_device
+from literate_rl.workshop.runs import fit
+
+config = replace(apex_settings("CartPole-v1"), total_steps=2400, learning_starts=800)
+envs = make_envs("CartPole-v1", config.num_envs)
+torch.manual_seed(0)
+policy = make_q_policy(envs.single_observation_space, envs.single_action_space)
+learner = DQN(policy.to(best_device()), envs, config)
+with Apex(learner, partial(make_envs, "CartPole-v1", config.num_envs)) as many:
+    last = fit(many, progress=False)[-1]
+print(f"{last['step']} steps on {best_device().type}, lag {last['charts/lag']}")
+
+# %% tags=["claims"]
+assert all(np.isfinite(last[name]) for name in last if "losses" in name)
+assert last["charts/lag"] == 3, "two actors with two slots each"
+
+# %% [markdown]
+# ## Summary
+#
+# - Many actors fill a memory faster than the learner can look. A new step with the largest priority then
+#   waits, and most leave unseen.
+# - So the actor judges its steps: the learner's own error, with the weights that acted.
+# - Environments explore on a ladder, from nearly always to nearly never, and all write to one memory.
+# - The learner is DQN or Rainbow, unchanged. Slots, tokens and lag are those of any actors.
+# - An actor that is replaced starts new episodes, so its rings are cut.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "An actor's weights are a few versions old. How wrong can its first priorities make the "
+    "memory in the long run?",
+    [
+        "not at all: the first draw of a step replaces its priority",
+        "a step may never be drawn because its first priority was too small",
+        "the values become biased, and no importance weight can undo it",
+    ],
+    right="a step may never be drawn because its first priority was too small",
+    because="A step that is drawn gets the learner's error. But a step that its actor found dull "
+    "may leave the memory unseen even if the learner has come to be surprised by it. Bias is no "
+    "question of how old a priority is: the weights use whatever priority it was drawn with.",
+)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# The function should return the first priorities of one environment's steps, with one reward in each target: rewards, the actor's values of all actions
+# at each state *and at the state after the last step*, the actions, and where the task ended. It runs, and where nothing ends it is right. Fix it.
+
+
+# %%
+def answer(reward, q, action, terminated, gamma=0.9):
+    priorities = []
+    for t in range(len(reward)):
+        target = reward[t] + gamma * max(q[t + 1])
+        priorities.append(abs(target - q[t][action[t]]))
+    return priorities
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
+
+
+def judged_steps(reward, q, action, terminated, gamma=0.9):
+    priorities = []
+    for t in range(len(reward)):
+        future = 0.0 if terminated[t] else max(q[t + 1])
+        priorities.append(abs(reward[t] + gamma * future - q[t][action[t]]))
+    return priorities
+
+
+q = [[1.0, 2.0], [0.5, 0.0], [3.0, 1.0]]
+grade(
+    answer,
+    judged_steps,
+    ([1.0, 1.0], q, [0, 1], [False, False]),
+    ([1.0, 0.0], q, [1, 0], [True, False]),
+)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(reward, q, action, terminated, gamma=0.9):
+    # Behind a termination the row belongs to another episode, and nothing is to come.
+    priorities = []
+    for t in range(len(reward)):
+        future = 0.0 if terminated[t] else max(q[t + 1])
+        priorities.append(abs(reward[t] + gamma * future - q[t][action[t]]))
+    return priorities
+
+
+grade(
+    answer,
+    judged_steps,
+    ([1.0, 1.0], q, [0, 1], [False, False]),
+    ([1.0, 0.0], q, [1, 0], [True, False]),
+)
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# Somebody proposes a compromise: give new steps the largest priority, and simply learn twice as much. How many
+# new steps may arrive for each that is drawn before less than 95 % of the surprising ones are seen, if nobody judges them?
+# Guess first. `found[arriving, judged]` has the ages of the first picture, and `seen_by` returns
+# the share. Return the largest of the `arrivals` that is still good enough.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def good_enough():
+    return max(x for x in arrivals if seen_by(found[x, False]) >= 0.95)
+
+
+grade(answer, good_enough, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # Somewhat below one: each new step must be drawn about once before any step can be
+    # drawn because it is surprising.
+    return max(x for x in arrivals if seen_by(found[x, False]) >= 0.95)
+
+
+grade(answer, good_enough, ())
+
+# %% tags=["claims"]
+assert answer() < 1, "below one"
+
+# %% [markdown]
+# ## References
+#
+# Ape-X is from {cite:t}`horgan2018`, the priorities from {cite:t}`schaul2016`. The first system with many actors and a replay memory for
+# DQN was Gorila {cite:p}`nair2015`. R2D2 {cite:p}`kapturowski2019` remembers longer sequences with the same parts.
