@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import deque
@@ -23,7 +24,7 @@ from torch import Tensor
 from worlds import counting
 
 from literate_rl.actors import weights_of
-from literate_rl.agents import make_envs
+from literate_rl.agents import Rollout, make_envs
 from literate_rl.apex import (
     Apex,
     ApexActor,
@@ -40,10 +41,13 @@ from literate_rl.dqn import (
     dqn_settings,
     fused_q_error,
     make_q_policy,
+    q_target,
 )
 from literate_rl.processes import SharedMemory
 from literate_rl.rainbow import Rainbow, make_rainbow_policy, rainbow_settings
-from literate_rl.workshop.runs import Run, fit
+from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.cli import main
+from literate_rl.workshop.runs import Run, fit, load_checkpoint
 
 SMALL = DQNApexConfig(
     actors=2,
@@ -477,6 +481,92 @@ def test_settings_are_those_without_actors_where_they_are_the_environments_own()
             for field in ("total_steps", "num_steps", "train_interval", "tau"):
                 assert getattr(config, field) == getattr(plain, field)
     assert not apex_settings("CartPole-v1", "rainbow").noisy
+
+
+# --- Mistakes -------------------------------------------------------------------------
+
+
+@pytest.mark.erratum("one-rung-for-all")
+def test_one_rung_for_all_is_no_ladder() -> None:
+    """Of 32 workers with one schedule all explore alike; a ladder spreads them."""
+    alike = np.full(32, 0.9999**10_000)
+    ladder = actor_epsilons(32).numpy()
+    assert alike.max() / alike.min() == 1
+    assert ladder.max() / ladder.min() > 600
+    # At any time somebody explores more than the schedule does, and somebody less.
+    for steps in (2_000, 10_000, 50_000):
+        schedule = 0.9999**steps
+        assert steps < 5_000 or ladder.max() > schedule
+        assert ladder.min() < schedule
+
+
+@pytest.mark.erratum("two-scales")
+def test_a_first_priority_without_its_exponent_is_on_another_scale() -> None:
+    """The same error, while new and once drawn; here the two masses are the same."""
+    error, alpha = torch.tensor([0.01, 0.5, 10.0]), 0.6
+    sent, written = error.double(), error.double() ** alpha
+    assert (sent[:2] < written[:2]).all()
+    assert sent[2] > written[2]
+    one = torch.zeros(3, 1)
+    no = one.bool()
+    steps = Rollout(one, one.long(), one, one, no, no, ~no, one, one)
+    buffer = ReplayBuffer(3, alpha)
+    buffer.push(steps, error[:, None])
+    first = buffer.tree.mass.copy()
+    buffer.update(torch.arange(3), error)
+    np.testing.assert_allclose(first, buffer.tree.mass)
+    np.testing.assert_allclose(first, written.numpy(), rtol=1e-6)
+
+
+@pytest.mark.erratum("loop-in-a-loop")
+def test_every_key_meets_every_error_and_the_last_one_stays() -> None:
+    keys, errors = range(5), [0.3, 9.0, 0.1, 4.0, 0.2]
+    table = {key: error for key in keys for error in errors}
+    assert set(table.values()) == {0.2}
+    prob = np.array(errors) ** 0.6 / sum(errors)
+    prob /= prob.sum()
+    drawn = {key: p for key in keys for p in prob}
+    assert len(set(drawn.values())) == 1, "all are drawn alike"
+
+
+@pytest.mark.erratum("the-action-taken")
+def test_the_value_of_the_action_taken_is_another_priority() -> None:
+    """Where the next action was random, the first priority is not the learner's."""
+    generator = torch.Generator().manual_seed(0)
+    q, following = torch.randn(2, 4000, 2, generator=generator)
+    best = following.argmax(-1)
+    explore = torch.rand(4000, generator=generator) < 0.4
+    taken = torch.where(explore, torch.randint(2, (4000,), generator=generator), best)
+    reward, value = torch.zeros(4000), q[:, 0]
+    learner = q_target(reward, torch.full((4000,), 0.99), following) - value
+    actor = 0.99 * following.gather(-1, taken[:, None])[:, 0] - value
+    other = ~torch.isclose(learner, actor)
+    assert 0.17 < other.double().mean() < 0.23, "every fifth step"
+    assert torch.equal(other, taken != best)
+
+
+# --- The command ----------------------------------------------------------------------
+
+
+def test_apex_names_its_learner(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ["--total-steps=640", "--learning-starts=320", "--batch-size=16"]
+    short += ["--checkpoint-interval=4", "--num-steps=3"]
+    main(["apex", "--env=CartPole-v1", "--name=a", *short])
+    main(["apex", "--algorithm=rainbow", "--num-atoms=11", "--name=b", *short])
+    for name, algorithm in (("a", "dqnapex"), ("b", "rainbowapex")):
+        stored = json.loads((tmp_path / f"runs/{name}/settings.json").read_text())
+        assert stored["algorithm"] == algorithm
+        settings = tmp_path / f"runs/{name}/settings.json"
+        settings.write_text(settings.read_text().replace("640", "960"))
+    main(["apex", "--resume=runs/a"])
+    main(["apex", "--algorithm", "rainbow", "--resume", "runs/b"])
+    out = capsys.readouterr().out
+    assert out.count("return of 20 episodes without noise") == 4
+    checkpoint = load_checkpoint(tmp_path / "runs/a/checkpoint.pt")
+    assert checkpoint["step"] == 960
+    with pytest.raises(SystemExit):
+        main(["apex", "--algorithm=ppo"])
 
 
 def test_the_number_of_environments_must_fit() -> None:

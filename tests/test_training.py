@@ -28,6 +28,8 @@ TINY: dict[str, dict[str, Any]] = {
     "impala": {"n_sample": 4},
     "rainbow": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
     "dqn": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
+    "dqnapex": {"learning_starts": 500, "batch_size": 32},
+    "rainbowapex": {"learning_starts": 500, "batch_size": 32},
 }
 
 
@@ -79,7 +81,7 @@ class TwoNet(nn.Module):
 
 def models(algorithm: str) -> dict[str, Any]:
     torch.manual_seed(0)
-    if algorithm == "rainbow":
+    if algorithm in ("rainbow", "rainbowapex"):
         return {"qnet": CategoricalQNetwork(4, 2, atom_num=11)}
     if ALGORITHMS[algorithm].models == ("qnet",):
         return {"qnet": QNet()}
