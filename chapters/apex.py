@@ -280,7 +280,7 @@ def first_priorities(
     memory = ReplayBuffer(rollout.reward.numel())
     place, steps = memory.rings.push(rollout)
     batch = memory.windows(place, num_steps, gamma)
-    # The learner's own error, with one network for everything.
+    # The learner's own error, with one network for everything: {eq}`first-priority`.
     priority = torch.zeros_like(rollout.reward)
     priority[steps] = error(policy, policy, batch, generator).td_error.abs()
     return priority

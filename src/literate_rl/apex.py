@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 8e323b071407bf03
+# Generated from chapters/apex.py (edit there); digest ec4b5b213474b906
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def first_priorities(
     memory = ReplayBuffer(rollout.reward.numel())
     place, steps = memory.rings.push(rollout)
     batch = memory.windows(place, num_steps, gamma)
-    # The learner's own error, with one network for everything.
+    # The learner's own error, with one network for everything: {eq}`first-priority`.
     priority = torch.zeros_like(rollout.reward)
     priority[steps] = error(policy, policy, batch, generator).td_error.abs()
     return priority
