@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest ec4b5b213474b906
+# Generated from chapters/apex.py (edit there); digest d2e254b500d84f4b
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -130,12 +130,13 @@ class ApexActor:
         """Act for one rollout with these weights; write it and its priorities."""
         config, actor, number = self.config, self.actor, int(weights["actor"])
         # The slot says which actor this is, and so how much its environments explore.
-        if hasattr(actor.policy.actions, "epsilon"):
-            actor.policy.actions.epsilon = self.epsilons[number]
+        actor.policy.actions.epsilon = self.epsilons[number]
+        # Is this the first rollout of a life? Then its environments have just been reset.
         out["actor"], out["fresh"] = number, actor.collector.step == 0
         rollout = actor.collect(weights, config.rollout_len)
         for name, x in rollout._asdict().items():
             out[name] = x
+        # What is each step worth to the learner, which scales rewards first?
         if config.priorities == "actor":
             scaled = rollout._replace(reward=rollout.reward * config.reward_scale)
             out["priority"] = first_priorities(
@@ -214,6 +215,7 @@ class Apex(RemoteLearner):
         super().__init__(learner.policy, config, transport)
         self.learner = learner
         acting, envs = copy.deepcopy(learner.policy).cpu(), learner.collector.envs
+        # The learner's own environments only show what a step looks like.
         self.layout = experience_layout(acting, envs, config.rollout_len)
         envs.close()
         # The recipe of an actor: what is missing is the seed.
@@ -238,7 +240,7 @@ class Apex(RemoteLearner):
         learner, config, number = self.learner, self.config, int(record["actor"])
         rollout = Rollout(*(torch.from_numpy(record[name]) for name in Rollout._fields))
         mine = slice(number * config.num_envs, (number + 1) * config.num_envs)
-        # An actor that has just begun does not go on where the last one ended.
+        # An actor that has just begun does not continue where the last one ended.
         if record["fresh"]:
             learner.buffer.cut(mine)
         self.store(rollout, torch.from_numpy(record["priority"]), mine)
@@ -259,6 +261,7 @@ class Apex(RemoteLearner):
     def store(self, rollout: Rollout, priority: Tensor, mine: slice) -> None:
         """Write the steps of one actor to its rings of the memory."""
         num_envs = self.config.actors * self.config.num_envs
+        # Without priorities of the actor the memory gives each step the largest so far.
         first = None
         if self.config.priorities == "actor":
             first = priority.new_zeros(len(priority), num_envs)
