@@ -410,7 +410,7 @@ class ApexActor:
         config, actor, number = self.config, self.actor, int(weights["actor"])
         # The slot says which actor this is, and so how much its environments explore.
         actor.policy.actions.epsilon = self.epsilons[number]
-        # Is this the first rollout of a life? Then its environments have just been reset.
+        # In the first rollout of a life the environments have just been reset.
         out["actor"], out["fresh"] = number, actor.collector.step == 0
         rollout = actor.collect(weights, config.rollout_len)
         for name, x in rollout._asdict().items():
@@ -789,14 +789,14 @@ assert set(nested.values()) == {judged[-1]}, "the last one stays"
 # %% [markdown]
 # ## What well-known implementations do
 #
-# | choice | this chapter | [RLlib](https://github.com/ray-project/ray/blob/017138de79c259a7092aa743712b4f56ead070df/rllib/algorithms/apex_dqn/apex_dqn.py), until 2.x | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/apex.py) | [JORLDY](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py) | [Ape-X-DQN](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py) |
+# | choice | this chapter | [RLlib](https://github.com/ray-project/ray/blob/017138de79c259a7092aa743712b4f56ead070df/rllib/algorithms/apex_dqn/apex_dqn.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/apex.py) | [JORLDY](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py) | [Ape-X-DQN](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py) |
 # |---|---|---|---|---|---|
 # | who sets first priorities | the actor, by the learner's error | the actor, by the [learner's error](https://github.com/ray-project/ray/blob/0e1bad6b2d9109f2165f8d7bda310ab8e77cbf3d/rllib/algorithms/dqn/dqn_tf_policy.py) | nobody: [the largest](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer_d.py#L122-L128) in the actor's own memory | the actor, by the values of the [actions taken](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L188-L194) | the actor, the [last one](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py#L142) for all |
 # | exploration | a rung for each environment | a rung for [each actor](https://github.com/ray-project/ray/blob/01433cf7b62c122b8caab4392d20a687e8d6a8f7/rllib/utils/exploration/per_worker_epsilon_greedy.py) | [falls](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/dqn.py#L282-L286) at each action, alike for all | a rung for [each actor](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L166-L172) | a rung for [each actor](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py#L111-L114) |
 # | the memory | one, beside the learner | four shards | one for each actor | one, beside the learner | one, in a process of its own |
 # | windows | when drawn | by the actor | one step | by the [actor](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L174-L180) | by the actor |
 #
-# We read the code at the linked commits. RLlib has dropped Ape-X since.
+# We read the code at the linked commits.
 #
 # ## On the best device
 #

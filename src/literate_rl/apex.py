@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest d2e254b500d84f4b
+# Generated from chapters/apex.py (edit there); digest dde8f6b66974afcf
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ApexActor:
         config, actor, number = self.config, self.actor, int(weights["actor"])
         # The slot says which actor this is, and so how much its environments explore.
         actor.policy.actions.epsilon = self.epsilons[number]
-        # Is this the first rollout of a life? Then its environments have just been reset.
+        # In the first rollout of a life the environments have just been reset.
         out["actor"], out["fresh"] = number, actor.collector.step == 0
         rollout = actor.collect(weights, config.rollout_len)
         for name, x in rollout._asdict().items():
