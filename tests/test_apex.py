@@ -39,7 +39,6 @@ from literate_rl.dqn import (
     DQN,
     DQNConfig,
     dqn_settings,
-    fused_q_error,
     make_q_policy,
     q_target,
 )
@@ -251,7 +250,7 @@ def test_signatures_hold() -> None:
     rollout = rollout._replace(episode_return=none, episode_length=none)
     given = {
         "policy": lambda: learner.policy,
-        "error": lambda: fused_q_error,
+        "error": lambda: learner.error,
         "rollout": lambda: rollout,
     }
     assert assert_held(first_priorities, Random(0), **given) > 3
