@@ -32,6 +32,7 @@ NAMES = (
 PEER_NAMES = (
     "ppo_loop",
     "dqn_loop",
+    "td3_loop",
     "advantages_torchrl",
     "vtrace_torchrl",
     "actors_ray",

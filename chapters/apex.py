@@ -10,8 +10,8 @@
 # # Ape-X
 #
 # **Many actors fill one memory. Who sets the priorities of their steps?** After this chapter you
-# can let several actors collect for DQN or Rainbow, each with an exploration of its own, and say
-# why they judge their steps before they send them. It takes about 25 minutes. You need priorities
+# can let several actors collect for DQN, Rainbow or DDPG, each with an exploration of its own, and
+# say why they judge their steps before they send them. It takes about 25 minutes. You need priorities
 # ({doc}`replay`), {doc}`dqn`, and the slots and the lag of {doc}`actors`.
 
 # %% tags=["export", "hide-input"]
@@ -42,6 +42,7 @@ from literate_rl.actors import (
     weights_of,
 )
 from literate_rl.agents import Collector, Rollout
+from literate_rl.ddpg import DDPGConfig, ddpg_settings
 from literate_rl.dqn import DQNConfig, dqn_settings
 from literate_rl.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.replay import ReplayBuffer
@@ -58,6 +59,7 @@ __all__ = [
     "Apex",
     "ApexActor",
     "ApexConfig",
+    "DDPGApexConfig",
     "DQNApexConfig",
     "RainbowApexConfig",
     "actor_epsilons",
@@ -470,7 +472,7 @@ def experience_layout(
 # %% [markdown]
 # ## The learner
 #
-# The learner is that of {doc}`dqn` or {doc}`rainbow`, as it is, and `Apex` feeds it. In its memory
+# The learner is that of {doc}`dqn`, {doc}`rainbow` or {doc}`ddpg`, as it is, and `Apex` feeds it. In its memory
 # each environment of each actor has a ring of its own. A rollout of one actor goes to its own
 # rings; for the others nothing has happened.
 
@@ -499,9 +501,9 @@ class Apex(RemoteLearner):
     Use it as a context manager, or call ``close``, so that the actors end.
 
     Args:
-        learner: ``DQN``, ``Rainbow`` or another learner with ``policy``, ``error``,
-            ``buffer``, ``collector``, ``anneal`` and ``learn``. Its environments are
-            looked at once and closed.
+        learner: ``DQN``, ``Rainbow``, ``DDPG`` or another one with ``policy``,
+            ``error``, ``buffer``, ``collector``, ``anneal`` and ``learn``. Its
+            environments are looked at once and closed.
         make_envs: Makes the ``config.num_envs`` environments of one actor.
         transport: As for ``RemoteLearner``.
     """
@@ -640,6 +642,21 @@ class RainbowApexConfig(ApexConfig, RainbowConfig):
         check_apex(self)
 
 
+@checked
+@dataclass(frozen=True)
+class DDPGApexConfig(ApexConfig, DDPGConfig):
+    """Settings of DDPG with many actors and one memory.
+
+    Each action has DDPG's noise; on the ladder some are random altogether.
+    """
+
+    alpha: NonNegative = 0.6
+    checkpoint_interval: Count = 250
+
+    def __post_init__(self) -> None:
+        check_apex(self)
+
+
 def check_apex(config: Any) -> None:
     """Raise unless the settings of actors and learner fit each other."""
     TransportConfig.__post_init__(config)
@@ -651,12 +668,13 @@ def check_apex(config: Any) -> None:
 LEARNERS: dict[str, tuple[Any, Any]] = {
     "dqn": (DQNApexConfig, dqn_settings),
     "rainbow": (RainbowApexConfig, rainbow_settings),
+    "ddpg": (DDPGApexConfig, ddpg_settings),
 }
 
 
 def apex_settings(
-    env: str, algorithm: Literal["dqn", "rainbow"] = "dqn"
-) -> DQNApexConfig | RainbowApexConfig:
+    env: str, algorithm: Literal["dqn", "rainbow", "ddpg"] = "dqn"
+) -> DQNApexConfig | RainbowApexConfig | DDPGApexConfig:
     """Return the settings that a learner has without actors, and two actors.
 
     Args:
@@ -668,7 +686,7 @@ def apex_settings(
     default = asdict(type(settings)())
     # Where the learner has a setting of its own for the environment, it holds here too.
     own = {name: x for name, x in asdict(settings).items() if x != default[name]}
-    config: DQNApexConfig | RainbowApexConfig = made(**own)
+    config: DQNApexConfig | RainbowApexConfig | DDPGApexConfig = made(**own)
     return config
 
 
@@ -678,6 +696,7 @@ def apex_settings(
 # | `python -m literate_rl apex --env CartPole-v1` | DQN with two actors that take turns |
 # | `… apex --actors 4 --transport shared` | four processes; `--transport ray` for a cluster |
 # | `… apex --algorithm rainbow` | Rainbow learns, without noisy layers: the ladder explores |
+# | `… apex --algorithm ddpg --env Pendulum-v1` | DDPG learns ({doc}`ddpg`) |
 # | `… apex --resume runs/NAME` | continues from the last checkpoint |
 #
 # In Python the families have the names of {doc}`contracts`: `train("DQNApex", "CartPole-v1",
@@ -826,7 +845,7 @@ assert last["charts/lag"] == 3, "two actors with two slots each"
 #   wait, and many leave unseen.
 # - So the actor judges its steps: the learner's own error, with the weights that acted.
 # - Environments explore on a ladder, from often to nearly never, and all write to one memory.
-# - The learner is DQN or Rainbow, unchanged. Slots, tokens and lag are those of any actors.
+# - The learner is DQN, Rainbow or DDPG, unchanged. Slots, tokens and lag are those of any actors.
 # - An actor that is replaced starts new episodes, so its rings are cut.
 #
 # ## Exercises

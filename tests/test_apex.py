@@ -28,6 +28,8 @@ from literate_rl.agents import Rollout, make_envs
 from literate_rl.apex import (
     Apex,
     ApexActor,
+    ApexConfig,
+    DDPGApexConfig,
     DQNApexConfig,
     RainbowApexConfig,
     actor_epsilons,
@@ -35,6 +37,7 @@ from literate_rl.apex import (
     experience_layout,
     first_priorities,
 )
+from literate_rl.ddpg import DDPG, make_ddpg_policy
 from literate_rl.dqn import (
     DQN,
     DQNConfig,
@@ -69,6 +72,18 @@ SMALL_RAINBOW = RainbowApexConfig(
     num_atoms=11,
     value_max=20.0,
 )
+SMALL_DDPG = DDPGApexConfig(
+    **{field.name: getattr(SMALL, field.name) for field in fields(ApexConfig)},
+    num_envs=3,
+    train_interval=12,
+    total_steps=480,
+    learning_starts=48,
+    batch_size=16,
+    hidden=16,
+    num_steps=3,
+    checkpoint_interval=4,
+    num_critics=2,
+)
 
 
 def cartpoles(copies: int = 3, limit: int = 9) -> SyncVectorEnv:
@@ -78,6 +93,11 @@ def cartpoles(copies: int = 3, limit: int = 9) -> SyncVectorEnv:
         return TimeLimit(gym.make("CartPole-v1").unwrapped, limit)
 
     return make_envs(make, copies)
+
+
+def pendulums(copies: int = 3) -> SyncVectorEnv:
+    """Pendulums with a short time limit."""
+    return make_envs(lambda: TimeLimit(gym.make("Pendulum-v1").unwrapped, 9), copies)
 
 
 def late_resets(copies: int = 3) -> SyncVectorEnv:
@@ -99,6 +119,9 @@ def make_plain(config: Any, envs: SyncVectorEnv) -> DQN:
             *space, **{name: getattr(config, name) for name in names.split()}
         )
         return Rainbow(policy, envs, config)
+    if hasattr(config, "num_critics"):
+        policy = make_ddpg_policy(*space, config.hidden, config.num_critics)
+        return DDPG(policy, envs, config)
     return DQN(make_q_policy(*space, config.hidden, config.dueling), envs, config)
 
 
@@ -106,7 +129,8 @@ def make_apex(
     config: Any = SMALL, build: Any = None, transport: Any = None, **changes: Any
 ) -> Apex:
     config = replace(config, **changes)
-    build = build or partial(cartpoles, config.num_envs)
+    kind = pendulums if hasattr(config, "num_critics") else cartpoles
+    build = build or partial(kind, config.num_envs)
     return Apex(make_plain(config, build()), build, transport)
 
 
@@ -210,6 +234,23 @@ def test_first_priorities_are_the_learners_own_errors(
         wanted = found.td_error.abs().clamp_min(1e-6).double()
         torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-6)
         assert given.std() > 1e-5, "they differ from step to step"
+
+
+@pytest.mark.equation("first-priority")
+@pytest.mark.parametrize("num_steps", [1, 3])
+def test_first_priorities_of_ddpg_are_those_of_its_critics(num_steps) -> None:
+    apex = make_apex(SMALL_DDPG, num_steps=num_steps, alpha=1.0, learning_starts=10**6)
+    apex.iterate()
+    learner, buffer = apex.learner, apex.learner.buffer
+    place = np.flatnonzero(buffer.tree.mass)
+    assert len(place) == 24
+    batch = buffer.windows(place, num_steps, SMALL_DDPG.gamma)
+    found = learner.error(
+        learner.policy, learner.target_policy, batch, torch.Generator()
+    )
+    given = torch.from_numpy(buffer.tree.mass[place])
+    torch.testing.assert_close(given, found.td_error.abs().double(), rtol=1e-4, atol=0)
+    apex.close()
 
 
 def test_rows_that_are_no_steps_have_no_priority_and_may_hold_anything() -> None:
@@ -395,7 +436,7 @@ def test_one_actor_with_one_slot_is_the_loop_without_actors(priorities) -> None:
     assert equal == (priorities == "largest")
 
 
-@pytest.mark.parametrize("config", [SMALL, SMALL_RAINBOW])
+@pytest.mark.parametrize("config", [SMALL, SMALL_RAINBOW, SMALL_DDPG])
 def test_in_turns_a_resumed_run_is_the_same_bit_for_bit(
     config: Any, tmp_path: Path
 ) -> None:
@@ -466,7 +507,7 @@ def test_weights_travel_back_and_the_lag_is_that_of_the_slots() -> None:
     ],
 )
 def test_illegal_settings_are_named(changes, message) -> None:
-    for config in (SMALL, SMALL_RAINBOW):
+    for config in (SMALL, SMALL_RAINBOW, SMALL_DDPG):
         with pytest.raises((TypeError, ValueError), match=message):
             replace(config, **changes)
 

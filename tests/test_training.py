@@ -11,8 +11,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.contract_models import (
+    ActionValue,
     CategoricalActor,
     CategoricalQNetwork,
+    ProbabilityActor,
     StateValue,
 )
 from literate_rl.contracts import ContractError
@@ -22,6 +24,7 @@ from literate_rl.workshop.training import ALGORITHMS, Agent, make_qnet_policy, t
 
 CARTPOLE = "CartPole-v1"
 SHORT = {"total_steps": 1500, "progress": False}
+DDPG_LIKE = ("ddpg", "hddpg", "td3", "ddpgapex")
 # Settings with which a short run reaches updates.
 TINY: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32},
@@ -30,7 +33,7 @@ TINY: dict[str, dict[str, Any]] = {
     "dqn": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
     "dqnapex": {"learning_starts": 500, "batch_size": 32},
     "rainbowapex": {"learning_starts": 500, "batch_size": 32},
-}
+} | {name: {"learning_starts": 1300, "batch_size": 32} for name in DDPG_LIKE}
 
 
 class QNet(nn.Module):
@@ -85,6 +88,8 @@ def models(algorithm: str) -> dict[str, Any]:
         return {"qnet": CategoricalQNetwork(4, 2, atom_num=11)}
     if ALGORITHMS[algorithm].models == ("qnet",):
         return {"qnet": QNet()}
+    if algorithm in DDPG_LIKE:
+        return {"actor": ProbabilityActor(4, 2), "critic": ActionValue(4, 2)}
     return {"actor": CategoricalActor(4, 2), "critic": StateValue(4)}
 
 

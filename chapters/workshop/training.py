@@ -55,8 +55,25 @@ from literate_rl.actors import (
     actors_settings,
 )
 from literate_rl.agents import best_device, make_envs, seed_everything
-from literate_rl.apex import Apex, DQNApexConfig, RainbowApexConfig, apex_settings
+from literate_rl.apex import (
+    Apex,
+    DDPGApexConfig,
+    DQNApexConfig,
+    RainbowApexConfig,
+    apex_settings,
+)
 from literate_rl.contracts import check_model
+from literate_rl.ddpg import (
+    DDPG,
+    ActorCritics,
+    DDPGConfig,
+    HDDPGConfig,
+    TD3Config,
+    ddpg_settings,
+    hddpg_settings,
+    make_ddpg_policy,
+    td3_settings,
+)
 from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
@@ -167,6 +184,8 @@ class Agent:
         policy = self.policy
         if isinstance(policy, ContractPolicy):
             results = results_of(policy.actor.model(**states))
+        elif isinstance(policy.network, ActorCritics) and "models" in policy.recipe[1]:
+            results = results_of(policy.network.actor.model(**states))
         elif model := own_model(policy.network):
             q, *rest = results_of(model(**states))
             if isinstance(policy, RainbowPolicy):
@@ -305,6 +324,22 @@ def make_apex(make: Callable[..., DQN], env: str, config: Any, **models: Any) ->
 
 
 # %% tags=["export"]
+def make_ddpg(env: str, config: DDPGConfig, **models: Any) -> DDPG:
+    """Build DDPG or one of its relatives."""
+    envs = environments(env, config.seed, config.num_envs)
+    # The observations of our own networks are flattened vectors.
+    states = spaces_of(env)[0] if models else envs.single_observation_space
+    with legible_refusal("Discrete or a Box with one dimension and bounds"):
+        policy = make_ddpg_policy(
+            states,
+            envs.single_action_space,
+            config.hidden,
+            config.num_critics,
+            **models,
+        )
+    return DDPG(policy.to(best_device()), envs, config)
+
+
 class Algorithm(NamedTuple):
     """What ``train`` knows about an algorithm.
 
@@ -332,6 +367,9 @@ ALGORITHMS = {
     "a3c": Algorithm(A3CConfig, a3c_settings, make_a3c, TWO),
     "dqn": Algorithm(DQNConfig, dqn_settings, make_dqn, ("qnet",)),
     "rainbow": Algorithm(RainbowConfig, rainbow_settings, make_rainbow, ("qnet",)),
+    "ddpg": Algorithm(DDPGConfig, ddpg_settings, make_ddpg, TWO),
+    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, make_ddpg, TWO),
+    "td3": Algorithm(TD3Config, td3_settings, make_ddpg, TWO),
     "dqnapex": Algorithm(
         DQNApexConfig, apex_settings, partial(make_apex, make_dqn), ("qnet",)
     ),
@@ -341,6 +379,12 @@ ALGORITHMS = {
         partial(make_apex, make_rainbow),
         ("qnet",),
         "rainbow",
+    ),
+    "ddpgapex": Algorithm(
+        DDPGApexConfig,
+        partial(apex_settings, algorithm="ddpg"),
+        partial(make_apex, make_ddpg),
+        TWO,
     ),
 }
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest c550ac352ac7ca59
+# Generated from chapters/*.py (edit there); digest cf752b397a90e419
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -179,6 +179,7 @@ from .dqn import (
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
     FusedQError as FusedQError,
+    OffPolicyConfig as OffPolicyConfig,
     QError as QError,
     double_q_target as double_q_target,
     dqn_settings as dqn_settings,
@@ -205,10 +206,28 @@ from .rainbow import (
     rainbow_error as rainbow_error,
     rainbow_settings as rainbow_settings,
 )
+from .ddpg import (
+    DDPG as DDPG,
+    ActorCritics as ActorCritics,
+    BoxActions as BoxActions,
+    DDPGConfig as DDPGConfig,
+    HDDPGConfig as HDDPGConfig,
+    OneHotActions as OneHotActions,
+    TD3Config as TD3Config,
+    clipped_double_target as clipped_double_target,
+    critic_error as critic_error,
+    ddpg_error as ddpg_error,
+    ddpg_settings as ddpg_settings,
+    hddpg_settings as hddpg_settings,
+    make_ddpg_policy as make_ddpg_policy,
+    smoothed_action as smoothed_action,
+    td3_settings as td3_settings,
+)
 from .apex import (
     Apex as Apex,
     ApexActor as ApexActor,
     ApexConfig as ApexConfig,
+    DDPGApexConfig as DDPGApexConfig,
     DQNApexConfig as DQNApexConfig,
     RainbowApexConfig as RainbowApexConfig,
     actor_epsilons as actor_epsilons,

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest dde8f6b66974afcf
+# Generated from chapters/apex.py (edit there); digest a12b4464fae1d551
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from literate_rl.actors import (
     weights_of,
 )
 from literate_rl.agents import Collector, Rollout
+from literate_rl.ddpg import DDPGConfig, ddpg_settings
 from literate_rl.dqn import DQNConfig, dqn_settings
 from literate_rl.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.replay import ReplayBuffer
@@ -42,6 +43,7 @@ __all__ = [
     "Apex",
     "ApexActor",
     "ApexConfig",
+    "DDPGApexConfig",
     "DQNApexConfig",
     "RainbowApexConfig",
     "actor_epsilons",
@@ -197,9 +199,9 @@ class Apex(RemoteLearner):
     Use it as a context manager, or call ``close``, so that the actors end.
 
     Args:
-        learner: ``DQN``, ``Rainbow`` or another learner with ``policy``, ``error``,
-            ``buffer``, ``collector``, ``anneal`` and ``learn``. Its environments are
-            looked at once and closed.
+        learner: ``DQN``, ``Rainbow``, ``DDPG`` or another one with ``policy``,
+            ``error``, ``buffer``, ``collector``, ``anneal`` and ``learn``. Its
+            environments are looked at once and closed.
         make_envs: Makes the ``config.num_envs`` environments of one actor.
         transport: As for ``RemoteLearner``.
     """
@@ -319,6 +321,21 @@ class RainbowApexConfig(ApexConfig, RainbowConfig):
         check_apex(self)
 
 
+@checked
+@dataclass(frozen=True)
+class DDPGApexConfig(ApexConfig, DDPGConfig):
+    """Settings of DDPG with many actors and one memory.
+
+    Each action has DDPG's noise; on the ladder some are random altogether.
+    """
+
+    alpha: NonNegative = 0.6
+    checkpoint_interval: Count = 250
+
+    def __post_init__(self) -> None:
+        check_apex(self)
+
+
 def check_apex(config: Any) -> None:
     """Raise unless the settings of actors and learner fit each other."""
     TransportConfig.__post_init__(config)
@@ -330,12 +347,13 @@ def check_apex(config: Any) -> None:
 LEARNERS: dict[str, tuple[Any, Any]] = {
     "dqn": (DQNApexConfig, dqn_settings),
     "rainbow": (RainbowApexConfig, rainbow_settings),
+    "ddpg": (DDPGApexConfig, ddpg_settings),
 }
 
 
 def apex_settings(
-    env: str, algorithm: Literal["dqn", "rainbow"] = "dqn"
-) -> DQNApexConfig | RainbowApexConfig:
+    env: str, algorithm: Literal["dqn", "rainbow", "ddpg"] = "dqn"
+) -> DQNApexConfig | RainbowApexConfig | DDPGApexConfig:
     """Return the settings that a learner has without actors, and two actors.
 
     Args:
@@ -347,5 +365,5 @@ def apex_settings(
     default = asdict(type(settings)())
     # Where the learner has a setting of its own for the environment, it holds here too.
     own = {name: x for name, x in asdict(settings).items() if x != default[name]}
-    config: DQNApexConfig | RainbowApexConfig = made(**own)
+    config: DQNApexConfig | RainbowApexConfig | DDPGApexConfig = made(**own)
     return config

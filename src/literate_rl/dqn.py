@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest c49e2c04647fd90f
+# Generated from chapters/dqn.py (edit there); digest b9c5146983ced31d
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ __all__ = [
     "DQNConfig",
     "EpsilonGreedy",
     "FusedQError",
+    "OffPolicyConfig",
     "QError",
     "double_q_target",
     "dqn_settings",
@@ -345,7 +346,7 @@ class DQN:
     Args:
         policy: The policy to train, on any device; its rows are values.
         envs: A vector environment with ``config.num_envs`` copies.
-        config: The settings.
+        config: The settings, a ``DQNConfig`` or a relative of it.
         error: Function that compares values with targets, or None for ``q_error``.
         act: Function of observations and noise, or None for ``policy.act`` or its form
             in NumPy.
@@ -355,14 +356,15 @@ class DQN:
         self,
         policy: Any,
         envs: VectorEnv[Any, Any, Any],
-        config: DQNConfig,
+        config: Any,
         error: Callable[..., QError | FusedQError] | None = None,
         act: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         given, wanted = envs.num_envs, config.num_envs
         if given != wanted:
             raise ValueError(f"envs must have {wanted} copies, got {given}")
-        self.policy, self.config = policy, config
+        self.policy = policy
+        self.config: OffPolicyConfig = config
         self.error = error or partial(fused_q_error, double=config.double)
         # The target network: an older copy that nobody trains.
         self.target_policy = copy.deepcopy(policy).requires_grad_(False)
@@ -453,8 +455,12 @@ class DQN:
         # then.
         self.updates += 1
         if self.updates % config.target_interval == 0:
-            polyak_update(self.target_weights, self.weights, config.tau)
+            self.follow(batch)
         return QError(error.loss.detach(), error.td_error, error.value)
+
+    def follow(self, batch: Batch) -> None:
+        """Let the target network follow."""
+        polyak_update(self.target_weights, self.weights, self.config.tau)
 
     def sample(self) -> Batch:
         """Draw a batch with scaled rewards, on the policy's device."""
@@ -520,15 +526,13 @@ class DQN:
 
 @checked
 @dataclass(frozen=True)
-class DQNConfig:
-    """Settings of DQN.
+class OffPolicyConfig:
+    """Settings that DQN shares with the agents built on it.
 
     Attributes:
         seed: Decides all that is random in the run, except for the first weights.
         total_steps: Steps in the environments, all of them together.
         num_envs: Number of environments.
-        double: Whether the network in training chooses the next action.
-        dueling: Whether the network separates a state's value from the advantages.
         hidden: Width of the hidden layers.
         num_steps: Number n of rewards in a target before the value.
         gamma: Discount.
@@ -557,8 +561,6 @@ class DQNConfig:
     seed: Annotated[int, Ge(0)] = 1
     total_steps: Count = 100_000
     num_envs: Count = 4
-    double: bool = True
-    dueling: bool = False
     hidden: Count = 128
     num_steps: Count = 1
     gamma: Fraction = 0.99
@@ -601,6 +603,20 @@ class DQNConfig:
     def rounds(self) -> int:
         """Rollouts of one iteration."""
         return max(1, self.log_interval // (self.rollout_len * self.num_envs))
+
+
+@checked
+@dataclass(frozen=True)
+class DQNConfig(OffPolicyConfig):
+    """Settings of DQN: the shared ones and two of its own.
+
+    Attributes:
+        double: Whether the network in training chooses the next action.
+        dueling: Whether the network separates a state's value from the advantages.
+    """
+
+    double: bool = True
+    dueling: bool = False
 
 
 # Settings with which the agent has learned, by environment. For what an entry leaves
