@@ -226,15 +226,16 @@ axes[1].legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that actors divide the waiting. By the clock it is more than that, because the learner
-# has to keep up: {doc}`/docs/results` says how many frames arrive in a second. **Notice** also
-# that the lines of the right picture are not of one kind. Without actors exploration ends; the
-# ladder below never ends, and with one actor its rungs are others than with four. So look at the
-# last policies, which play without noise. There are too few seeds to put them in an order.
+# **Notice** that actors divide the waiting. By the clock a run takes longer, because the learner
+# has to keep up; {doc}`/docs/results` says how many frames arrive in a second. **Notice** also
+# that the lines on the right differ in more than the number of actors. Without actors exploration
+# comes to an end. The ladder below never ends, and with one actor its rungs are others than with
+# four. So look at the last policies, which play without noise. There are too few seeds to put them
+# in an order.
 #
 # All runs share their settings: those of {doc}`dqn` with half as many updates and with
-# priorities. No others were tried. `python -m benchmarks.apex_learning apex_waiting` trained the
-# runs.
+# priorities. No others were tried, so they suit the agent without actors best. `python -m
+# benchmarks.apex_learning apex_waiting` trained the runs.
 
 # %% tags=["claims"]
 assert list(waiting.values()) == [120, 120, 60, 30]
@@ -245,8 +246,8 @@ assert all((run.steps[-1] == 30_000).all() for run in runs.values())
 # ## First priorities
 #
 # The learner's priority of a step is the size of its TD error: how far the value is from the target
-# of the window that begins there. The actor computes the same. It has no target network, so its own
-# weights $\theta'$, which are $d$ versions old, take both parts. With the $m$ steps of
+# of the window that begins there. The actor computes the same. It has no target network, so both
+# values come from its own weights $\theta'$, which are some versions old. With the $m$ steps of
 # {eq}`replay-window`,
 #
 # $$
@@ -717,7 +718,7 @@ from dataclasses import replace
 from functools import partial
 
 from literate_rl.agents import make_envs
-from literate_rl.apex import Apex, ApexActor, apex_settings
+from literate_rl.apex import Apex, apex_settings
 from literate_rl.dqn import DQN, make_q_policy
 
 
@@ -865,8 +866,8 @@ predict(
     ],
     right="a step may never be drawn because its first priority was too small",
     because="A step that is drawn gets the learner's error. But a step that its actor found dull "
-    "may leave the memory unseen even if the learner has come to be surprised by it. Bias is no "
-    "question of how old a priority is: the weights use whatever priority it was drawn with.",
+    "may leave the memory unseen, even if it would surprise the learner by now. The importance "
+    "weights are right all the same: they use the priority with which the step was drawn.",
 )
 
 # %% [markdown]

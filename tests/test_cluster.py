@@ -23,7 +23,7 @@ from test_actors import policy_for
 from test_processes import Witness
 from worlds import counting
 
-from literate_rl.a2c import A3C, A3CConfig
+from literate_rl.a3c import A3C, A3CConfig
 from literate_rl.actors import Actor, InProcess, slot_layout
 from literate_rl.apex import Apex, DQNApexConfig
 from literate_rl.dqn import DQN, make_q_policy
