@@ -1,0 +1,330 @@
+# Generated from chapters/*.py (edit there); digest 99dbfa92deb81057
+from . import workshop as workshop
+from .agents import (
+    Collector as Collector,
+    Rollout as Rollout,
+    best_device as best_device,
+    discounted_returns as discounted_returns,
+    grade as grade,
+    make_envs as make_envs,
+    seed_everything as seed_everything,
+    true_successors as true_successors,
+)
+from .policy_gradient import (
+    categorical_entropy as categorical_entropy,
+    categorical_log_prob as categorical_log_prob,
+    optimal_baseline as optimal_baseline,
+    policy_gradient_error as policy_gradient_error,
+)
+from .exact_values import (
+    Ring as Ring,
+    tabular_values as tabular_values,
+)
+from .evaluation import (
+    Difference as Difference,
+    evaluate as evaluate,
+    paired_difference as paired_difference,
+    t_interval as t_interval,
+)
+from .advantages import (
+    gae as gae,
+    gae_loop as gae_loop,
+    lambda_returns as lambda_returns,
+    n_step_returns as n_step_returns,
+)
+from .policies import (
+    ActorCritic as ActorCritic,
+    CategoricalActions as CategoricalActions,
+    GaussianActions as GaussianActions,
+    Policy as Policy,
+    RewardScaler as RewardScaler,
+    RunningMoments as RunningMoments,
+    make_actions as make_actions,
+    make_policy as make_policy,
+)
+from .ppo_error import (
+    approx_kl_k3 as approx_kl_k3,
+    clipped_surrogate as clipped_surrogate,
+    fused_ppo_policy_error as fused_ppo_policy_error,
+    policy_error_from_log_prob as policy_error_from_log_prob,
+    ppo_info as ppo_info,
+    ppo_policy_data as ppo_policy_data,
+    ppo_policy_data_continuous as ppo_policy_data_continuous,
+    ppo_policy_error as ppo_policy_error,
+    ppo_policy_error_continuous as ppo_policy_error_continuous,
+    ppo_policy_loss as ppo_policy_loss,
+    ppo_value_data as ppo_value_data,
+    ppo_value_error as ppo_value_error,
+)
+from .ppo import (
+    PPO as PPO,
+    PPOConfig as PPOConfig,
+    Samples as Samples,
+    ppo_settings as ppo_settings,
+)
+from .hybrid_action import (
+    HybridDistribution as HybridDistribution,
+    HybridPolicyNetwork as HybridPolicyNetwork,
+    mask_args as mask_args,
+    sample_hybrid_action as sample_hybrid_action,
+    select_args as select_args,
+)
+from .hybrid_policy import (
+    HybridActions as HybridActions,
+    make_hybrid_policy as make_hybrid_policy,
+)
+from .hybrid_ppo import (
+    ppo_policy_error_hybrid as ppo_policy_error_hybrid,
+    ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
+)
+from .disjoint_network import (
+    CategoricalProjectionNetwork as CategoricalProjectionNetwork,
+    DisjointPolicyValueNetwork as DisjointPolicyValueNetwork,
+    EncodingNetwork as EncodingNetwork,
+    NormalProjectionNetwork as NormalProjectionNetwork,
+)
+from .ppg import (
+    AuxiliaryPhase as AuxiliaryPhase,
+    Chunks as Chunks,
+    ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
+    PPGAlgorithm as PPGAlgorithm,
+    PPGAuxPhaseLossInfo as PPGAuxPhaseLossInfo,
+    PPGConfig as PPGConfig,
+    PhasicNetwork as PhasicNetwork,
+    auxiliary_loss as auxiliary_loss,
+    element_wise_squared_loss as element_wise_squared_loss,
+    make_phasic_policy as make_phasic_policy,
+    ppg_settings as ppg_settings,
+)
+from .off_policy import (
+    clipped_policy as clipped_policy,
+    vtrace as vtrace,
+    vtrace_data as vtrace_data,
+    vtrace_error_continuous_action as vtrace_error_continuous_action,
+    vtrace_error_discrete_action as vtrace_error_discrete_action,
+    vtrace_error_from_log_prob as vtrace_error_from_log_prob,
+    vtrace_loop as vtrace_loop,
+    vtrace_loss as vtrace_loss,
+)
+from .impala import (
+    IMPALA as IMPALA,
+    IMPALAConfig as IMPALAConfig,
+    Unroll as Unroll,
+    VTraceLearner as VTraceLearner,
+    impala_settings as impala_settings,
+    to_unroll as to_unroll,
+)
+from .actors import (
+    Actor as Actor,
+    ActorLearner as ActorLearner,
+    ActorsConfig as ActorsConfig,
+    Census as Census,
+    InProcess as InProcess,
+    RemoteLearner as RemoteLearner,
+    Transport as Transport,
+    TransportConfig as TransportConfig,
+    actors_settings as actors_settings,
+    slot_layout as slot_layout,
+)
+from .processes import (
+    ActorProcess as ActorProcess,
+    SharedMemory as SharedMemory,
+)
+from .contracts import (
+    CONTRACTS as CONTRACTS,
+    Broken as Broken,
+    Contract as Contract,
+    ContractError as ContractError,
+    Result as Result,
+    Role as Role,
+    check_model as check_model,
+)
+from .contract_models import (
+    ActionValue as ActionValue,
+    CategoricalActor as CategoricalActor,
+    CategoricalQNetwork as CategoricalQNetwork,
+    DeterministicActor as DeterministicActor,
+    DuelingQNetwork as DuelingQNetwork,
+    ProbabilityActor as ProbabilityActor,
+    QNetwork as QNetwork,
+    SquashedGaussianActor as SquashedGaussianActor,
+    StateValue as StateValue,
+    squashed_log_prob as squashed_log_prob,
+)
+from .a2c import (
+    A2C as A2C,
+    A2CConfig as A2CConfig,
+    ContractPolicy as ContractPolicy,
+    GradientLearner as GradientLearner,
+    a2c_error as a2c_error,
+    a2c_gradient as a2c_gradient,
+    a2c_loss as a2c_loss,
+    a2c_settings as a2c_settings,
+    make_contract_policy as make_contract_policy,
+)
+from .a3c import (
+    A3C as A3C,
+    A3CConfig as A3CConfig,
+    GradientWorker as GradientWorker,
+    a3c_settings as a3c_settings,
+    gradient_layout as gradient_layout,
+)
+from .windows import (
+    Rings as Rings,
+)
+from .replay import (
+    Batch as Batch,
+    ReplayBuffer as ReplayBuffer,
+    SumTree as SumTree,
+    importance_weights as importance_weights,
+)
+from .dqn import (
+    DQN as DQN,
+    DQNConfig as DQNConfig,
+    EpsilonGreedy as EpsilonGreedy,
+    FusedQError as FusedQError,
+    OffPolicyConfig as OffPolicyConfig,
+    QError as QError,
+    double_q_target as double_q_target,
+    dqn_settings as dqn_settings,
+    dueling_q as dueling_q,
+    fused_q_error as fused_q_error,
+    linear_schedule as linear_schedule,
+    make_q_policy as make_q_policy,
+    polyak_update as polyak_update,
+    q_error as q_error,
+    q_target as q_target,
+)
+from .rainbow import (
+    LogitsOf as LogitsOf,
+    NoisyLinear as NoisyLinear,
+    Rainbow as Rainbow,
+    RainbowConfig as RainbowConfig,
+    RainbowNetwork as RainbowNetwork,
+    RainbowPolicy as RainbowPolicy,
+    categorical_error as categorical_error,
+    factorised_noise as factorised_noise,
+    make_rainbow_policy as make_rainbow_policy,
+    project_distribution as project_distribution,
+    project_distribution_loop as project_distribution_loop,
+    rainbow_error as rainbow_error,
+    rainbow_settings as rainbow_settings,
+)
+from .ddpg import (
+    DDPG as DDPG,
+    ActorCritics as ActorCritics,
+    BoxActions as BoxActions,
+    DDPGConfig as DDPGConfig,
+    HDDPGConfig as HDDPGConfig,
+    OneHotActions as OneHotActions,
+    TD3Config as TD3Config,
+    clipped_double_target as clipped_double_target,
+    critic_error as critic_error,
+    ddpg_error as ddpg_error,
+    ddpg_settings as ddpg_settings,
+    hddpg_settings as hddpg_settings,
+    make_ddpg_policy as make_ddpg_policy,
+    smoothed_action as smoothed_action,
+    td3_settings as td3_settings,
+)
+from .apex import (
+    Apex as Apex,
+    ApexActor as ApexActor,
+    ApexConfig as ApexConfig,
+    DDPGApexConfig as DDPGApexConfig,
+    DQNApexConfig as DQNApexConfig,
+    RainbowApexConfig as RainbowApexConfig,
+    actor_epsilons as actor_epsilons,
+    apex_settings as apex_settings,
+    experience_layout as experience_layout,
+    first_priorities as first_priorities,
+)
+from .workshop.nests import (
+    as_discrete as as_discrete,
+    as_space as as_space,
+    as_vectors as as_vectors,
+    ends as ends,
+    leaves as leaves,
+    map_nest as map_nest,
+    pack as pack,
+    plain_space as plain_space,
+    read_hybrid_space as read_hybrid_space,
+    unpack as unpack,
+)
+from .workshop.episodes import (
+    EpisodeCounter as EpisodeCounter,
+    check_chain as check_chain,
+    check_copies as check_copies,
+    check_experience as check_experience,
+    env_maker as env_maker,
+    on_cpu as on_cpu,
+    plain_actions as plain_actions,
+)
+from .workshop.worlds import (
+    ForceCartPole as ForceCartPole,
+    HybridLander as HybridLander,
+    Maze as Maze,
+    MazeLevels as MazeLevels,
+    Moving as Moving,
+)
+from .workshop.runs import (
+    Learner as Learner,
+    Run as Run,
+    StoredRuns as StoredRuns,
+    env_seed as env_seed,
+    fit as fit,
+    flat_env as flat_env,
+    load as load,
+    load_checkpoint as load_checkpoint,
+    record_video as record_video,
+    save_checkpoint as save_checkpoint,
+    show as show,
+    stored_runs as stored_runs,
+    video_html as video_html,
+)
+from .workshop.memory import (
+    UnrollBuffer as UnrollBuffer,
+)
+from .workshop.states import (
+    ByName as ByName,
+    StateSpec as StateSpec,
+    look_around as look_around,
+    state_spec as state_spec,
+)
+from .workshop.fast import (
+    FusedPolicyError as FusedPolicyError,
+    categorical_terms as categorical_terms,
+    chain_backward as chain_backward,
+    chain_layers as chain_layers,
+    chain_outputs as chain_outputs,
+    clip_gradient as clip_gradient,
+    numpy_act as numpy_act,
+    project_atoms as project_atoms,
+    reverse_scan as reverse_scan,
+)
+from .workshop.alf import (
+    AlgStep as AlgStep,
+    LossInfo as LossInfo,
+    PPGAuxAlgorithm as PPGAuxAlgorithm,
+    PPGAuxOptions as PPGAuxOptions,
+    PPGAuxPhaseLoss as PPGAuxPhaseLoss,
+    PPGRolloutInfo as PPGRolloutInfo,
+    PPGTrainInfo as PPGTrainInfo,
+    TimeStep as TimeStep,
+    ppg_network_forward as ppg_network_forward,
+)
+from .workshop.ding import (
+    IMPALAPolicy as IMPALAPolicy,
+    IMPALAPolicyConfig as IMPALAPolicyConfig,
+    Timestep as Timestep,
+    collate as collate,
+)
+from .workshop.cluster import (
+    RayActors as RayActors,
+    import_ray as import_ray,
+)
+from .workshop.training import (
+    Agent as Agent,
+    make_qnet_policy as make_qnet_policy,
+    train as train,
+)
