@@ -21,6 +21,7 @@ NAMES = (
     "ppg_aux",
     "vtrace",
     "actors",
+    "apex",
     "replay",
     "container",
     "import_time",

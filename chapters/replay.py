@@ -533,19 +533,29 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return int(self.rings.count.sum())
 
-    def push(self, rollout: Rollout) -> None:
-        """Write steps over the oldest ones; a new one gets the largest priority so far.
+    def push(
+        self, rollout: Rollout, priority: Float[Tensor, "T B"] | None = None
+    ) -> None:
+        """Write steps over the oldest ones.
 
         A rollout goes on where the last one ended; call ``cut`` first if it does not.
+
+        Args:
+            rollout: The steps.
+            priority: Their first priorities; None stands for the largest so far.
         """
-        place = self.rings.push(rollout)
+        place, steps = self.rings.push(rollout)
         if self.alpha > 0:
             self.tree = self.tree or SumTree(self.rings.places)
             self.tree.update(place, np.full(len(place), self.largest**self.alpha))
+        if priority is not None:
+            came, wanted = tuple(priority.shape), tuple(rollout.reward.shape)
+            check_that(came == wanted, f"priority must be {wanted}, got {came}")
+            self.update(torch.from_numpy(place), priority[steps])
 
-    def cut(self) -> None:
-        """Mark the newest steps as truncated, as a reset from outside does."""
-        self.rings.cut()
+    def cut(self, envs: slice = slice(None)) -> None:
+        """Mark the newest steps of some rings as truncated, as a reset does."""
+        self.rings.cut(envs)
 
     @checked
     def sample(
@@ -580,7 +590,14 @@ class ReplayBuffer:
             probability = torch.from_numpy(self.tree.mass[place] / total)
             weight = importance_weights(probability, len(self), beta).numpy()
 
+        return self.windows(place, num_steps, gamma, weight)
+
+    def windows(
+        self, place: NDArray[Any], num_steps: int, gamma: float, weight: Any = 1.0
+    ) -> Batch:
+        """Return the windows that begin at some places."""
         # Look ahead from each place; observation and action are those of the start.
+        weight = np.broadcast_to(weight, len(place))
         reward, last, discount = self.rings.window(place, num_steps, gamma)
         fields = self.rings.fields
         numbers = [x.astype(fields["reward"].dtype) for x in (reward, discount, weight)]
@@ -608,7 +625,7 @@ class ReplayBuffer:
         check_finite(priority, priority=priority)
         # A step without error today may have one tomorrow, so no priority is quite 0.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()
-        self.largest = max(self.largest, float(size.max()))
+        self.largest = max(self.largest, float(size.max(initial=0.0)))
         self.tree.update(place.cpu().numpy(), size**self.alpha)
 
     def state_dict(self) -> dict[str, Any]:

@@ -304,9 +304,9 @@ def test_help_shows_the_defaults_that_suit_the_environment(capsys):
 
 
 def test_help_without_an_algorithm_names_the_algorithms(capsys):
-    assert "{ppo,ppg,impala,a2c,a3c,dqn,rainbow,ddpg,hddpg,td3}" in help_of(
-        ["--help"], capsys
-    )
+    names = "ppo,ppg,impala,a2c,a3c,dqn,rainbow,ddpg,hddpg,td3"
+    names += ",dqnapex,rainbowapex,ddpgapex,apex"
+    assert f"{{{names}}}" in help_of(["--help"], capsys)
 
 
 def test_an_error_is_one_line_and_no_traceback(tmp_path):

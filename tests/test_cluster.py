@@ -25,6 +25,8 @@ from worlds import counting
 
 from literate_rl.a3c import A3C, A3CConfig
 from literate_rl.actors import Actor, InProcess, slot_layout
+from literate_rl.apex import Apex, DQNApexConfig
+from literate_rl.dqn import DQN, make_q_policy
 from literate_rl.workshop.cli import main
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.runs import fit, load_checkpoint
@@ -111,6 +113,36 @@ def test_gradients_come_from_a_cluster_as_they_come_in_turns(connected) -> None:
     torch.testing.assert_close(*trained)
     start = policy_for(counting()).state_dict()
     assert not all(torch.equal(start[name], x) for name, x in trained[0].items())
+
+
+def test_steps_and_their_priorities_come_from_a_cluster_as_they_come_in_turns(
+    connected,
+) -> None:
+    """One actor with one slot: the same memory and the same weights."""
+    config = DQNApexConfig(
+        actors=1,
+        slots=1,
+        num_envs=2,
+        rollout_len=8,
+        train_interval=4,
+        learning_starts=16,
+        batch_size=8,
+        hidden=8,
+    )
+    ends = []
+    for transport in (InProcess, RayActors):
+        envs = counting()
+        torch.manual_seed(0)
+        spaces = envs.single_observation_space, envs.single_action_space
+        learner = DQN(make_q_policy(*spaces, config.hidden), envs, config)
+        with Apex(learner, counting, transport) as apex:
+            for _ in range(5):
+                apex.iterate()
+            buffer = learner.buffer
+            ends.append((buffer.tree.mass.copy(), *apex.policy.parameters()))
+    assert (ends[0][0] > 0).sum() == 80
+    assert all(map(torch.equal, ends[0][1:], ends[1][1:]))
+    assert (ends[0][0] == ends[1][0]).all()
 
 
 def test_the_command_joins_a_cluster_and_leaves_it_running(

@@ -24,13 +24,15 @@ from literate_rl.workshop.training import ALGORITHMS, Agent, make_qnet_policy, t
 
 CARTPOLE = "CartPole-v1"
 SHORT = {"total_steps": 1500, "progress": False}
-DDPG_LIKE = ("ddpg", "hddpg", "td3")
+DDPG_LIKE = ("ddpg", "hddpg", "td3", "ddpgapex")
 # Settings with which a short run reaches updates.
 TINY: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32},
     "impala": {"n_sample": 4},
     "rainbow": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
     "dqn": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
+    "dqnapex": {"learning_starts": 500, "batch_size": 32},
+    "rainbowapex": {"learning_starts": 500, "batch_size": 32},
 } | {name: {"learning_starts": 1300, "batch_size": 32} for name in DDPG_LIKE}
 
 
@@ -82,7 +84,7 @@ class TwoNet(nn.Module):
 
 def models(algorithm: str) -> dict[str, Any]:
     torch.manual_seed(0)
-    if algorithm == "rainbow":
+    if algorithm in ("rainbow", "rainbowapex"):
         return {"qnet": CategoricalQNetwork(4, 2, atom_num=11)}
     if ALGORITHMS[algorithm].models == ("qnet",):
         return {"qnet": QNet()}

@@ -130,6 +130,15 @@ def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
 
 
 # %% tags=["export"]
+def apex_of(options: list[str]) -> tuple[str, list[str]]:
+    """Return which learner the actors of ``apex`` work for, and the other options."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    known = [name.removesuffix("apex") for name in ALGORITHMS if name.endswith("apex")]
+    parser.add_argument("--algorithm", choices=known, default=known[0])
+    given, others = parser.parse_known_args(options)
+    return f"{given.algorithm}apex", others
+
+
 def run_directory(name: str) -> Path:
     """Return the directory of a new run, below runs/."""
     name = name.replace("/", "_")
@@ -256,10 +265,13 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m literate_rl")
-    parser.add_argument("algorithm", choices=list(ALGORITHMS))
+    parser.add_argument("algorithm", choices=[*ALGORITHMS, "apex"])
     arguments = sys.argv[1:] if arguments is None else arguments
     algorithm: Any = parser.parse_args(arguments[:1]).algorithm
-    command = parse(algorithm, arguments[1:])
+    options = arguments[1:]
+    if algorithm == "apex":
+        algorithm, options = apex_of(options)
+    command = parse(algorithm, options)
     torch.set_num_threads(1)  # the networks are too small to be shared out
     try:
         report(*carry_out(algorithm, command), command.watch)

@@ -53,6 +53,13 @@ from literate_rl.actors import (
     actors_settings,
 )
 from literate_rl.agents import best_device, make_envs, seed_everything
+from literate_rl.apex import (
+    Apex,
+    DDPGApexConfig,
+    DQNApexConfig,
+    RainbowApexConfig,
+    apex_settings,
+)
 from literate_rl.contracts import check_model
 from literate_rl.ddpg import (
     DDPG,
@@ -310,6 +317,12 @@ def rainbow_policy(
     return make_rainbow_policy(observation_space, action_space, **chosen)
 
 
+def make_apex(make: Callable[..., DQN], env: str, config: Any, **models: Any) -> Apex:
+    """Build a learner with many actors and one memory."""
+    build = partial(make_envs, partial(flat_env, env), config.num_envs)
+    return Apex(make(env, config, **models), build, transport_of(config))
+
+
 # %% [markdown]
 # All algorithms in one table, each with its settings for an environment and with the models of
 # your own that it takes:
@@ -340,12 +353,14 @@ class Algorithm(NamedTuple):
         settings: Function from the id of an environment to settings.
         make: Function from environment, settings and models to a learner.
         models: Names of the models of your own that it takes, all of them or none.
+        contract: Their contract, if it has another name than the algorithm.
     """
 
     config: type[Any]
     settings: Callable[[str], Any]
     make: Callable[..., Learner]
     models: tuple[str, ...] = ()
+    contract: str = ""
 
 
 TWO = ("actor", "critic")
@@ -360,6 +375,22 @@ ALGORITHMS = {
     "ddpg": Algorithm(DDPGConfig, ddpg_settings, make_ddpg, TWO),
     "hddpg": Algorithm(HDDPGConfig, hddpg_settings, make_ddpg, TWO),
     "td3": Algorithm(TD3Config, td3_settings, make_ddpg, TWO),
+    "dqnapex": Algorithm(
+        DQNApexConfig, apex_settings, partial(make_apex, make_dqn), ("qnet",)
+    ),
+    "rainbowapex": Algorithm(
+        RainbowApexConfig,
+        partial(apex_settings, algorithm="rainbow"),
+        partial(make_apex, make_rainbow),
+        ("qnet",),
+        "rainbow",
+    ),
+    "ddpgapex": Algorithm(
+        DDPGApexConfig,
+        partial(apex_settings, algorithm="ddpg"),
+        partial(make_apex, make_ddpg),
+        TWO,
+    ),
 }
 
 
@@ -511,7 +542,8 @@ def make_learner(
             f"got {' and '.join(models)}"
         )
     if models and check:
-        check_model(algorithm, env=partial(gym.make, env), **models)
+        family = known.contract or algorithm
+        check_model(family, env=partial(gym.make, env), **models)
     return known.make(env, config, **models)
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 00642382dee279d2
+# Generated from chapters/*.py (edit there); digest 2e0733c664d46d7d
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -227,6 +227,18 @@ from .ddpg import (
     make_ddpg_policy as make_ddpg_policy,
     smoothed_action as smoothed_action,
     td3_settings as td3_settings,
+)
+from .apex import (
+    Apex as Apex,
+    ApexActor as ApexActor,
+    ApexConfig as ApexConfig,
+    DDPGApexConfig as DDPGApexConfig,
+    DQNApexConfig as DQNApexConfig,
+    RainbowApexConfig as RainbowApexConfig,
+    actor_epsilons as actor_epsilons,
+    apex_settings as apex_settings,
+    experience_layout as experience_layout,
+    first_priorities as first_priorities,
 )
 from .workshop.nests import (
     as_discrete as as_discrete,

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 1fac79acbc77949c
+# Generated from chapters/dqn.py (edit there); digest ce23ea0689b5c5df
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -382,13 +382,16 @@ class DQN:
 
     def prepare(self) -> None:
         """Set what changes from iteration to iteration."""
-        config, step = self.config, self.step
         # A run that is resumed starts with fresh environments. A run that continues
         # must do the same, so each checkpoint resets them, and the buffer is told.
         if self.collector.obs is None or self.checkpoint_due:
-            self.collector.reset(env_seed(config.seed, step))
+            self.collector.reset(env_seed(self.config.seed, self.step))
             self.buffer.cut()
-        # The probability of a random action, and the learning rate.
+        self.anneal()
+
+    def anneal(self) -> None:
+        """Set the probability of a random action, and the learning rate."""
+        config, step = self.config, self.step
         self.epsilon = linear_schedule(
             config.epsilon_start, config.epsilon_end, config.epsilon_steps, step
         )

@@ -1,4 +1,4 @@
-# Generated from chapters/windows.py (edit there); digest 41dfab075188ac7c
+# Generated from chapters/windows.py (edit there); digest 0d392847fac73fd8
 """Windows: the last steps of each environment in a ring, and stretches of them."""
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Rings:
         self.head, self.count = np.zeros((2, self.num_envs), np.int64)
 
     @checked
-    def push(self, rollout: Rollout) -> NDArray[Any]:
-        """Write steps over the oldest ones; return their places.
+    def push(self, rollout: Rollout) -> tuple[NDArray[Any], tuple[Any, Any]]:
+        """Write steps over the oldest ones; return their places, and which they are.
 
         A rollout goes on where the last one ended; call ``cut`` first if it does not.
         """
@@ -83,17 +83,17 @@ class Rings:
             self.fields[name][place] = x[step, env]
         self.head = (self.head + total) % self.length
         self.count = np.minimum(self.count + total, self.length)
-        return place
+        return place, (step, env)
 
     def newest(self) -> NDArray[np.int64]:
         """Return the place of each environment's newest step."""
         row = (self.head - 1) % self.length
         return row * self.num_envs + np.arange(self.num_envs)
 
-    def cut(self) -> None:
-        """Mark the newest steps as truncated, as a reset from outside does."""
+    def cut(self, envs: slice = slice(None)) -> None:
+        """Mark the newest steps of some rings as truncated, as a reset does."""
         if self.fields:
-            self.fields["truncated"][self.newest()[self.count > 0]] = True
+            self.fields["truncated"][self.newest()[envs][self.count[envs] > 0]] = True
 
     def window(
         self, place: NDArray[np.int64], num_steps: int, gamma: float

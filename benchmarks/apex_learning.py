@@ -1,0 +1,82 @@
+"""Training runs of DQN with many actors and one memory, in environments that wait.
+
+``python -m benchmarks.apex_learning [NAME …]`` works as ``benchmarks.learning`` does.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from benchmarks.learning import Experiment, Variant, main
+from literate_rl.agents import make_envs
+from literate_rl.apex import Apex, DQNApexConfig, apex_settings
+from literate_rl.dqn import DQN, DQNConfig, make_q_policy
+from literate_rl.processes import transport_named
+from literate_rl.workshop.runs import flat_env
+
+ENV = "CartPole-v1"
+WAIT = 0.004  # seconds
+
+
+class Waiting(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment whose step takes a while, without any work for the processor."""
+
+    def step(self, action: Any) -> Any:
+        """Wait, and take the step."""
+        time.sleep(WAIT)
+        return self.env.step(action)
+
+
+def slow_cartpole() -> gym.Env[Any, Any]:
+    """Return a CartPole that waits."""
+    return Waiting(flat_env(ENV))
+
+
+def build(
+    config: DQNApexConfig, make: Any = slow_cartpole, alone: bool = False
+) -> DQN | Apex:
+    """Build the agent of the chapter, or DQN with the same settings."""
+    build_envs = partial(make_envs, make, config.num_envs)
+    envs = build_envs()
+    torch.manual_seed(config.seed)
+    spaces = envs.single_observation_space, envs.single_action_space
+    policy = make_q_policy(*spaces, config.hidden, config.dueling)
+    # Without actors the rollouts of DQN are as long as its own settings say.
+    learner = DQN(policy, envs, plain(config) if alone else config)
+    transport = transport_named(config.transport)
+    return learner if alone else Apex(learner, build_envs, transport)
+
+
+def plain(config: DQNApexConfig) -> DQNConfig:
+    """Return those settings that DQN has too."""
+    return DQNConfig(**{f.name: getattr(config, f.name) for f in fields(DQNConfig)})
+
+
+def waiting(
+    make: Any = slow_cartpole, seeds: int = 10, first: int = 1, where: str = "shared"
+) -> Experiment:
+    """Return the experiment that is about seconds: nobody, or some actors, collect."""
+    config = replace(
+        apex_settings(ENV),
+        total_steps=30_000,
+        train_interval=4,
+        checkpoint_interval=10_000,  # beyond the end: no reset in between
+    )
+    variants = {"no actors": Variant({}, partial(build, make=make, alone=True))}
+    for actors in (1, 2, 4):
+        changes = {"actors": actors, "transport": where}
+        name = f"{actors} actor{'s' * (actors > 1)}"
+        variants[name] = Variant(changes, partial(build, make=make))
+    return Experiment(ENV, config, seeds, 20, variants, first_seed=first, by_clock=True)
+
+
+EXPERIMENTS = {"apex_waiting": waiting()}
+
+if __name__ == "__main__":
+    main("python -m benchmarks.apex_learning", EXPERIMENTS)

@@ -1,0 +1,967 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Ape-X
+#
+# **Many actors fill one memory. Who sets the priorities of their steps?** After this chapter you
+# can let several actors collect for DQN, Rainbow or DDPG, each with an exploration of its own, and
+# say why they judge their steps before they send them. It takes about 25 minutes. You need priorities
+# ({doc}`replay`), {doc}`dqn`, and the slots and the lag of {doc}`actors`.
+
+# %% tags=["export", "hide-input"]
+"""Ape-X: many actors, one memory, and first priorities that the actors set."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from torch import Tensor
+
+from literate_rl.actors import (
+    Actor,
+    InProcess,
+    MakeTransport,
+    RemoteLearner,
+    Slot,
+    Transport,
+    TransportConfig,
+    Weights,
+    weights_of,
+)
+from literate_rl.agents import Collector, Rollout
+from literate_rl.ddpg import DDPGConfig, ddpg_settings
+from literate_rl.dqn import DQNConfig, dqn_settings
+from literate_rl.rainbow import RainbowConfig, rainbow_settings
+from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.signatures import (
+    Count,
+    Float,
+    Fraction,
+    NonNegative,
+    check_that,
+    checked,
+)
+
+__all__ = [
+    "Apex",
+    "ApexActor",
+    "ApexConfig",
+    "DDPGApexConfig",
+    "DQNApexConfig",
+    "RainbowApexConfig",
+    "actor_epsilons",
+    "apex_settings",
+    "experience_layout",
+    "first_priorities",
+]
+
+# %% [markdown]
+# ## What waits to be seen
+#
+# A prioritised memory draws a step more often the larger its TD error was when it was last seen.
+# What about a step that nobody has seen yet? Usually it gets the largest priority so far, so that
+# it is drawn soon, and then its priority is right ({doc}`replay`). For one agent, which learns from
+# many steps for each that it takes, this is cheap. But many actors fill the memory faster than the
+# learner can look.
+#
+# Here is a memory of 2,000 steps. Two in a hundred of the new ones are surprising: their error is
+# 1, and each draw makes it smaller by three tenths. All others have an error of 0.02. Choose how
+# many new steps arrive for each one that is drawn. The picture shows how many of the surprising
+# steps have been drawn at least once, over their age. At an age of 2,000 steps they leave.
+
+# %% tags=["hide-input"]
+import numpy as np
+import torch
+
+from literate_rl.agents import Rollout
+from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+size, batch_size, dull = 2000, 32, 0.02
+
+
+def ages_when_seen(arriving, judged, seed=0, lives=5):
+    """Return how old each surprising step was at its first draw, inf if none came.
+
+    ``arriving`` is the number of new steps for each that is drawn. ``judged`` says
+    whether they come with their own error as priority, or get the largest so far.
+    """
+    rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    number = round(arriving * batch_size)
+    first = np.where(rng.random(lives * size) < 0.02, 1.0, dull)
+    age = np.full(len(first), np.inf)
+    error, buffer = first.copy(), ReplayBuffer(size, alpha=0.6)
+    for start in range(0, len(first) - number, number):
+        new = torch.from_numpy(first[start : start + number]).float()[:, None]
+        none = torch.zeros_like(new)
+        no = none.bool()
+        # The steps themselves play no role; the observation is the step's number.
+        count = torch.arange(start, start + number)[:, None]
+        steps = (count, none, none, count, no, no, ~no, none, none)
+        buffer.push(Rollout(*steps), new if judged else None)
+        # One batch; what is drawn is learned from and gets its new error.
+        batch = buffer.sample(batch_size, generator)
+        drawn = batch.obs.numpy()
+        age[drawn] = np.minimum(age[drawn], start + number - drawn)
+        error[drawn] = np.maximum(dull, 0.7 * error[drawn])
+        buffer.update(batch.place, torch.from_numpy(error[drawn]))
+    # The memory has to be full first, and the last steps had no time.
+    known = slice(size, (lives - 1) * size)
+    return age[known][first[known] == 1.0]
+
+
+arrivals = [0.25, 0.5, 1.0, 1.3, 2.0, 4.0]
+found = {
+    (arriving, judged): ages_when_seen(arriving, judged)
+    for arriving in arrivals
+    for judged in (False, True)
+}
+grid = list(range(0, size + 1, 50))
+
+
+def seen_by(ages, limit=size):
+    """Return the share of steps that were drawn by some age."""
+    return float((ages <= limit).mean())
+
+
+def frame(arriving):
+    lines, words = [], []
+    kinds = (
+        (True, "accent", "Upper line, a new step has its own error"),
+        (False, "second", "Lower line, it gets the largest priority so far"),
+    )
+    for judged, tone, name in kinds:
+        ages = found[arriving, judged]
+        shares = [seen_by(ages, age) for age in grid]
+        lines.append(Mark("line thick", grid, shares, tone))
+        words.append(f"{name}: {seen_by(ages):.0%} are seen in time.")
+    picture = plot(
+        "Surprising steps that have been seen",
+        "Two rising lines over the age of a step. If its priority is its own error, the "
+        "line rises at once; with the largest priority so far it rises slowly.",
+        Axis(
+            "age, in steps that have arrived since",
+            0,
+            1.03 * size,
+            ticks=(0, 1000, 2000),
+        ),
+        Axis("share", 0, 1.02, ticks=(0, 0.5, 1)),
+        *lines,
+        width=440,
+    )
+    return [picture], "\n".join(words)
+
+
+dial(
+    "Who sets the priority of a new step",
+    frame,
+    {"new steps for each one that is drawn": arrivals},
+    start=(2.0,),
+)
+
+# %% [markdown]
+# **Notice** that with half a step for each draw, or less, both rules see everything. From one on,
+# the largest priority fails. Steps are then drawn because they are new and not because they are
+# surprising, and with two new steps for each draw less than half of the surprising ones are ever
+# seen. If each new step comes with its own error, all of them are, and with four new steps for each
+# draw still nine of ten.
+#
+# So in **Ape-X** {cite:p}`horgan2018` the actor that collects a step also judges it. It has the
+# weights, the rewards and the next states, so it can compute the TD error before it sends the step.
+# In the paper 360 actors brought 12,500 steps a second, and the learner drew 9,700: about 1.3 for
+# each draw.
+
+# %% tags=["claims"]
+for arriving in (0.25, 0.5):
+    assert all(seen_by(found[arriving, judged]) == 1 for judged in (False, True))
+assert seen_by(found[1.0, False]) < 0.95, "it fails from one on"
+assert seen_by(found[2.0, False]) < 0.5, "less than half"
+assert seen_by(found[2.0, True]) == 1, "all of them"
+assert seen_by(found[4.0, True]) >= 0.9, "nine of ten"
+assert len(found[2.0, True]) > 80, "enough to say so"
+
+
+# %% [markdown]
+# ## What it buys
+#
+# The learner is DQN, on a CartPole whose every step takes four milliseconds longer. Without actors
+# it takes a step in each of four environments, learns, and takes the next. In the other runs one,
+# two or four actors collect for it, each in a process of its own, with four environments each.
+# All runs take 30,000 steps and the same number of updates. On the left time is counted as if
+# waiting were all of it: four milliseconds for each step, shared among the actors.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Return while training of four kinds of runs, on the left over seconds of waiting, on the right over steps. With four actors all steps are taken in 30 seconds, with two in 60, with one or none in 120. Over steps no line is ahead of all others all the time"}}
+import matplotlib.pyplot as plt
+
+from literate_rl.workshop.runs import stored_runs
+
+runs = stored_runs("apex_waiting")
+looks = {"no actors": "C7-", "1 actor": "C0-", "2 actors": "C1-", "4 actors": "C3-"}
+fig, axes = plt.subplots(1, 2, figsize=(7, 3), sharey=True)
+waiting = {}
+for (key, look), actors in zip(looks.items(), (1, 1, 2, 4), strict=True):
+    steps, mean = runs[key].steps, np.nanmean(runs[key].curves, 0)
+    waiting[key] = 0.004 * steps[-1] / actors
+    axes[0].plot(steps / steps[-1] * waiting[key], mean, look, label=key)
+    axes[1].plot(steps / 1000, mean, look, label=key)
+    lag = runs[key].judged["lag"].mean()
+    final = " ".join(f"{x:.0f}" for x in runs[key].final)
+    print(f"{key:10s}{waiting[key]:4.0f} s, lag {lag:.1f}, last policies: {final}")
+axes[0].set(xlabel="seconds of waiting", ylabel="return while training")
+axes[1].set(xlabel="thousand steps")
+axes[1].legend(fontsize=8)
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** that actors divide the waiting. By the clock a run takes longer, because the learner
+# has to keep up; {doc}`/docs/results` says how many frames arrive in a second. **Notice** also
+# that the lines on the right differ in more than the number of actors. Without actors exploration
+# comes to an end. The ladder below never ends, and with one actor its rungs are others than with
+# four. So look at the last policies, which play without noise. There are too few seeds to put them
+# in an order.
+#
+# All runs share their settings: those of {doc}`dqn` with half as many updates and with
+# priorities. No others were tried, so they suit the agent without actors best. `python -m
+# benchmarks.apex_learning apex_waiting` trained the runs.
+
+# %% tags=["claims"]
+assert list(waiting.values()) == [120, 120, 60, 30]
+assert [round(runs[key].judged["lag"].mean()) for key in looks] == [0, 1, 3, 7]
+assert all((run.steps[-1] == 30_000).all() for run in runs.values())
+
+# %% [markdown]
+# ## First priorities
+#
+# The learner's priority of a step is the size of its TD error: how far the value is from the target
+# of the window that begins there. The actor computes the same. It has no target network, so both
+# values come from its own weights $\theta'$, which are some versions old. With the $m$ steps of
+# {eq}`replay-window`,
+#
+# $$
+# u_t = \Big| \sum_{k=0}^{m-1} \gamma^k r_{t+k}
+#     + \gamma^m \, (1 - \mathrm{te}_{t+m-1}) \max_a Q_{\theta'}(s'_{t+m-1}, a)
+#     - Q_{\theta'}(s_t, a_t) \Big| .
+# $$ (first-priority)
+#
+# There is hardly anything to write. A memory makes the windows, and the learner's own `error`
+# compares values with targets; it is called with one network for both. So whatever holds for DQN
+# holds for Rainbow, whose priority is a divergence of distributions, and for any learner that has
+# an `error`. Windows end with the rollout, because the actor cannot know what comes next. The
+# learner sees longer ones later.
+
+
+# %% tags=["export"]
+@torch.no_grad()
+@checked
+def first_priorities(
+    policy: Any,
+    error: Callable[..., Any],
+    rollout: Rollout,
+    num_steps: Count,
+    gamma: Fraction,
+    generator: torch.Generator,
+) -> Float[Tensor, "T B"]:
+    """Return the priorities that a learner with this policy would give to steps.
+
+    Args:
+        policy: The policy that acted; it takes the place of the target network too.
+        error: The learner's own: of policy, target policy, batch and generator.
+        rollout: The steps, with rewards in the learner's scale.
+        num_steps: Number n of rewards in a target. Windows end with the rollout.
+        gamma: Discount.
+        generator: For errors that draw noise.
+    """
+    # A memory of these steps and nothing else, and every step the start of a window.
+    memory = ReplayBuffer(rollout.reward.numel())
+    place, steps = memory.rings.push(rollout)
+    batch = memory.windows(place, num_steps, gamma)
+    # The learner's own error, with one network for everything: {eq}`first-priority`.
+    priority = torch.zeros_like(rollout.reward)
+    priority[steps] = error(policy, policy, batch, generator).td_error.abs()
+    return priority
+
+
+# %% [markdown]
+# The actor's weights do not change during a rollout, so all of its steps are judged in one pass at
+# its end.
+
+# %% [markdown]
+# ## A ladder of explorers
+#
+# What should many actors do differently from each other? An agent alone begins with many random
+# actions and ends with few ({doc}`dqn`). Many environments can do both at once, all the time. Of
+# $n$ environments, number $i$ acts at random with probability
+#
+# $$
+# \varepsilon_i = \varepsilon^{\, 1 + 7 i / (n - 1)} , \qquad i = 0, \dots, n - 1, \quad \varepsilon = 0.4 .
+# $$ (epsilon-ladder)
+#
+# The logarithms are evenly spaced. Choose how many environments there are and how steep the ladder
+# is.
+
+# %% tags=["hide-input"]
+from literate_rl.apex import actor_epsilons  # the package's own, defined below
+
+
+def rungs(number, power):
+    ladder = actor_epsilons(number, 0.4, power)
+    places = np.linspace(0, 1, number) if number > 1 else np.zeros(1)
+    picture = plot(
+        "Probability of a random action",
+        "A dot for each environment, on a logarithmic scale. They fall on a straight line.",
+        Axis("i / (n − 1)", -0.03, 1.03, ticks=(0, 0.5, 1)),
+        Axis("powers of ten", -3.5, 0, ticks=(-3, -2, -1, 0)),
+        Mark("dots", places.tolist(), ladder.log10().tolist(), "accent"),
+        width=440,
+    )
+    often, rarely = 1 / ladder[0].item(), 1 / ladder[-1].item()
+    return [picture], (
+        f"The first environment acts at random every {often:.1f} steps, the last one "
+        f"every {rarely:,.0f}.\n{(ladder > 0.05).sum()} of {number} explore more than DQN "
+        "does at its end (0.05)."
+    )
+
+
+knobs = {"environments": [1, 2, 4, 8, 16, 64], "power": [0.0, 3.5, 7.0]}
+dial("The ladder of explorers", rungs, knobs, start=(8, 7.0))
+
+# %% [markdown]
+# **Notice** the ends. The first environment wanders off after two or three steps and tries what no
+# good player would. The last one plays some 1,500 steps between two random actions, so it gets to
+# states that only a good player sees. All of them write to the same memory, and learning is
+# off-policy, so it can learn from each. Nothing has to be scheduled, and exploring never ends.
+
+# %% tags=["claims"]
+ladder = actor_epsilons(8)
+assert 2 < 1 / ladder[0] < 3, "after two or three steps"
+assert 1450 < 1 / ladder[-1] < 1550, "some 1,500 steps"
+gaps = ladder.log().diff()
+assert torch.allclose(gaps, gaps[0].expand(7)), "evenly spaced logarithms"
+
+
+# %% tags=["export"]
+@checked
+def actor_epsilons(
+    number: Count, epsilon: Fraction = 0.4, power: NonNegative = 7.0
+) -> Float[Tensor, "number"]:
+    """Return the probability of a random action for each of some environments.
+
+    Args:
+        number: Number n of the environments of all actors.
+        epsilon: That of the first one.
+        power: The last one has this number to the power ``1 + power``.
+
+    Source: Horgan et al. 2018, section 4.1.
+    """
+    # The ladder {eq}`epsilon-ladder`; a single environment has the first rung.
+    share = torch.arange(number) / max(1, number - 1)
+    return epsilon ** (1 + power * share)
+
+
+# %% [markdown]
+# ## The actor
+#
+# An actor gets weights and writes down what it did, as in {doc}`actors`. Two things are new: its
+# environments have their rungs of the ladder, and it judges its steps. The slot brings the number
+# of the actor along with the weights, so an actor that replaces a dead one goes on with the same
+# rungs.
+
+
+# %% tags=["export"]
+class ApexActor:
+    """Acts for one rollout at a time, and judges its steps.
+
+    Args:
+        make_envs: Function that makes its vector environment.
+        policy: A policy on the CPU, which is copied.
+        error: The learner's error.
+        config: The settings.
+        seed: Decides the noise and the environments' random numbers.
+    """
+
+    def __init__(
+        self,
+        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        policy: Any,
+        error: Callable[..., Any],
+        config: Any,
+        seed: int,
+    ) -> None:
+        self.actor = Actor(make_envs, policy, seed)
+        self.error, self.config = error, config
+        # A row of the ladder for each actor.
+        everyone = config.actors, config.num_envs
+        self.epsilons = actor_epsilons(
+            config.actors * config.num_envs, config.epsilon, config.power
+        ).reshape(everyone)
+
+    def work(self, weights: Weights, out: Any) -> None:
+        """Act for one rollout with these weights; write it and its priorities."""
+        config, actor, number = self.config, self.actor, int(weights["actor"])
+        # The slot says which actor this is, and so how much its environments explore.
+        actor.policy.actions.epsilon = self.epsilons[number]
+        # In the first rollout of a life the environments have just been reset.
+        out["actor"], out["fresh"] = number, actor.collector.step == 0
+        rollout = actor.collect(weights, config.rollout_len)
+        for name, x in rollout._asdict().items():
+            out[name] = x
+        # What is each step worth to the learner, which scales rewards first?
+        if config.priorities == "actor":
+            scaled = rollout._replace(reward=rollout.reward * config.reward_scale)
+            out["priority"] = first_priorities(
+                actor.policy,
+                self.error,
+                scaled,
+                config.num_steps,
+                config.gamma,
+                actor.generator,
+            )
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.actor.close()
+
+
+# %% [markdown]
+# A slot has room for a rollout in the environment's own dtype, so that a picture stays bytes.
+
+
+# %% tags=["export", "hide-input"]
+@checked
+def experience_layout(
+    policy: Any, envs: VectorEnv[Any, Any, Any], rollout_len: Count
+) -> np.dtype[np.void]:
+    """Describe the memory of one slot, a record with ``weights`` and ``result``.
+
+    The weights come with the number of the ``actor``. The result has a field for each
+    of ``Rollout``, the ``priority`` of each step, the number of the actor, and whether
+    its environments were ``fresh``.
+
+    Args:
+        policy: A policy on the CPU.
+        envs: The environments of one actor.
+        rollout_len: Steps of each of them in a slot.
+    """
+    # One step shows what observations and actions look like.
+    collector = Collector(envs, policy.to_env)
+    collector.reset(0)
+    one = collector.collect(lambda obs: policy.act(obs.float(), 0.0), 1)
+    steps = {
+        name: (x.numpy().dtype, (rollout_len, *x.shape[1:]))
+        for name, x in {**one._asdict(), "priority": one.reward}.items()
+    }
+    weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
+    result: list[Any] = [(name, *form) for name, form in steps.items()]
+    result += [("actor", np.int64), ("fresh", np.bool_)]
+    pocket = [*weights, ("actor", np.int64)]
+    return np.dtype([("weights", pocket), ("result", result)], align=True)
+
+
+# %% [markdown]
+# ## The learner
+#
+# The learner is that of {doc}`dqn`, {doc}`rainbow` or {doc}`ddpg`, as it is, and `Apex` feeds it. In its memory
+# each environment of each actor has a ring of its own. A rollout of one actor goes to its own
+# rings; for the others nothing has happened.
+
+
+# %% tags=["export"]
+def among_all(rollout: Rollout, mine: slice, num_envs: int) -> Rollout:
+    """Return the steps of one actor among those of all; the others did not happen."""
+    whole = Rollout(*(x.new_zeros(len(x), num_envs, *x.shape[2:]) for x in rollout))
+    for wide, x in zip(whole, rollout, strict=True):
+        wide[:, mine] = x
+    return whole
+
+
+# %% [markdown]
+# Transports, slots and tokens are those of {doc}`actors` and {doc}`processes`. If an actor is
+# killed, its successor gets the same tokens, no whole rollout is lost, and none counts twice. But
+# the successor starts new episodes, and no window may run from the last step of the dead actor into
+# the first of its successor. So the first rollout of a life says that it is `fresh`, and then the
+# rings are cut.
+
+
+# %% tags=["export"]
+class Apex(RemoteLearner):
+    """Learns from a memory that many actors fill.
+
+    Use it as a context manager, or call ``close``, so that the actors end.
+
+    Args:
+        learner: ``DQN``, ``Rainbow``, ``DDPG`` or another one with ``policy``,
+            ``error``, ``buffer``, ``collector``, ``anneal`` and ``learn``. Its
+            environments are looked at once and closed.
+        make_envs: Makes the ``config.num_envs`` environments of one actor.
+        transport: As for ``RemoteLearner``.
+    """
+
+    @checked
+    def __init__(
+        self,
+        learner: Any,
+        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        transport: MakeTransport | None = None,
+    ) -> None:
+        config = learner.config
+        super().__init__(learner.policy, config, transport)
+        self.learner = learner
+        acting, envs = copy.deepcopy(learner.policy).cpu(), learner.collector.envs
+        # The learner's own environments only show what a step looks like.
+        self.layout = experience_layout(acting, envs, config.rollout_len)
+        envs.close()
+        # The recipe of an actor: what is missing is the seed.
+        self.make_actor = partial(ApexActor, make_envs, acting, learner.error, config)
+
+    def submit(self, transport: Transport, slot: Slot) -> None:
+        """Give a slot away, with the weights as they are now and its actor's number."""
+        self.versions[slot] = self.version
+        message = {**weights_of(self.policy), "actor": np.int64(slot[0])}
+        transport.submit(slot, message)
+
+    def iterate(self) -> dict[str, float]:
+        """Wait for a rollout, store it, learn from the memory, and return metrics."""
+        # A run that is resumed starts with fresh actors. Where actors take turns, a run
+        # that continues does so at each checkpoint, so that both are the same run.
+        if self.make_transport is InProcess and self.checkpoint_due:
+            self.close()
+        return super().iterate()
+
+    def learn(self, record: Any) -> dict[str, float]:
+        """Store a rollout and take the updates that are due; return metrics."""
+        learner, config, number = self.learner, self.config, int(record["actor"])
+        rollout = Rollout(*(torch.from_numpy(record[name]) for name in Rollout._fields))
+        mine = slice(number * config.num_envs, (number + 1) * config.num_envs)
+        # An actor that has just begun does not continue where the last one ended.
+        if record["fresh"]:
+            learner.buffer.cut(mine)
+        self.store(rollout, torch.from_numpy(record["priority"]), mine)
+
+        # The learning rate and the count of steps, as in the loop without actors.
+        learner.anneal()
+        learner.collector.step += rollout.reward.numel()
+        self.step = learner.step
+        # As many updates for each step as without actors.
+        due = config.updates_per_rollout if self.step >= config.learning_starts else 0
+        losses: dict[str, float] = learner.mean_losses(
+            [learner.learn() for _ in range(due)]
+        )
+        return {
+            "charts/episodic_return": rollout.episode_return.nanmean().item()
+        } | losses
+
+    def store(self, rollout: Rollout, priority: Tensor, mine: slice) -> None:
+        """Write the steps of one actor to its rings of the memory."""
+        num_envs = self.config.actors * self.config.num_envs
+        # Without priorities of the actor the memory gives each step the largest so far.
+        first = None
+        if self.config.priorities == "actor":
+            first = priority.new_zeros(len(priority), num_envs)
+            first[:, mine] = priority
+        self.learner.buffer.push(among_all(rollout, mine, num_envs), first)
+
+
+# %% [markdown]
+# How does this compare with the loop without actors? Take one actor with one slot, so that the lag
+# is 0. Let its rollouts be as long as those of DQN between two updates, let both act greedily in the
+# same episodes, and give each new step the largest priority. Then they take the same steps, draw the
+# same batches and end with the same weights, *bit for bit*. A test trains both and compares all that
+# they hold. By default four things differ: random actions come from the actor's own generator, the
+# ladder replaces the schedule, slots make data older, and new steps have other priorities.
+#
+# In one process everything can be repeated, and a resumed run is the same bit for bit. With
+# processes it is as good, but not the same, because the clock decides which rollout comes first.
+#
+# ## Settings
+#
+# The settings are those of the learner and a few more. There are as many updates for each step as
+# without actors, so the learner waits for the actors or they wait for it. In the paper neither
+# waits, and the machine decides how many updates there are for each step.
+
+
+# %% tags=["export", "hide-input"]
+@checked
+@dataclass(frozen=True)
+class ApexConfig(TransportConfig):
+    """Settings of many actors with one memory, beside those of their learner.
+
+    Each actor has ``num_envs`` environments. Those settings of the learner that let
+    its own exploration fall play no role.
+
+    Attributes:
+        rollout_len: Steps of each environment in one slot.
+        epsilon: Probability of a random action in the first environment of all.
+        power: The last one has this number to the power ``1 + power``.
+        priorities: Who sets the priority of a new step: the actor that took it, or
+            nobody, and it gets the largest so far.
+    """
+
+    actors: Count = 2
+    rollout_len: Count = 20
+    epsilon: Fraction = 0.4
+    power: NonNegative = 7.0
+    priorities: Literal["actor", "largest"] = "actor"
+
+
+@checked
+@dataclass(frozen=True)
+class DQNApexConfig(ApexConfig, DQNConfig):
+    """Settings of DQN with many actors and one memory."""
+
+    alpha: NonNegative = 0.6
+    checkpoint_interval: Count = 250
+
+    def __post_init__(self) -> None:
+        check_apex(self)
+
+
+@checked
+@dataclass(frozen=True)
+class RainbowApexConfig(ApexConfig, RainbowConfig):
+    """Settings of Rainbow with many actors and one memory.
+
+    The ladder of the actors explores, so the layers are not noisy unless asked for.
+    """
+
+    noisy: bool = False
+    checkpoint_interval: Count = 250
+
+    def __post_init__(self) -> None:
+        check_apex(self)
+
+
+@checked
+@dataclass(frozen=True)
+class DDPGApexConfig(ApexConfig, DDPGConfig):
+    """Settings of DDPG with many actors and one memory.
+
+    Each action has DDPG's noise; on the ladder some are random altogether.
+    """
+
+    alpha: NonNegative = 0.6
+    checkpoint_interval: Count = 250
+
+    def __post_init__(self) -> None:
+        check_apex(self)
+
+
+def check_apex(config: Any) -> None:
+    """Raise unless the settings of actors and learner fit each other."""
+    TransportConfig.__post_init__(config)
+    steps, each = config.rollout_len * config.num_envs, config.train_interval
+    words = f"train_interval must divide rollout_len * num_envs, {steps}, got {each}"
+    check_that(steps % each == 0, words)
+
+
+LEARNERS: dict[str, tuple[Any, Any]] = {
+    "dqn": (DQNApexConfig, dqn_settings),
+    "rainbow": (RainbowApexConfig, rainbow_settings),
+    "ddpg": (DDPGApexConfig, ddpg_settings),
+}
+
+
+def apex_settings(
+    env: str, algorithm: Literal["dqn", "rainbow", "ddpg"] = "dqn"
+) -> DQNApexConfig | RainbowApexConfig | DDPGApexConfig:
+    """Return the settings that a learner has without actors, and two actors.
+
+    Args:
+        env: Id of the environment.
+        algorithm: The learner.
+    """
+    made, known = LEARNERS[algorithm]
+    settings = known(env)
+    default = asdict(type(settings)())
+    # Where the learner has a setting of its own for the environment, it holds here too.
+    own = {name: x for name, x in asdict(settings).items() if x != default[name]}
+    config: DQNApexConfig | RainbowApexConfig | DDPGApexConfig = made(**own)
+    return config
+
+
+# %% [markdown]
+# | you type | what happens |
+# |---|---|
+# | `python -m literate_rl apex --env CartPole-v1` | DQN with two actors that take turns |
+# | `… apex --actors 4 --transport shared` | four processes; `--transport ray` for a cluster |
+# | `… apex --algorithm rainbow` | Rainbow learns, without noisy layers: the ladder explores |
+# | `… apex --algorithm ddpg --env Pendulum-v1` | DDPG learns ({doc}`ddpg`) |
+# | `… apex --resume runs/NAME` | continues from the last checkpoint |
+#
+# In Python the families have the names of {doc}`contracts`: `train("DQNApex", "CartPole-v1",
+# actors=4)`, with a Q network of your own if you like.
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: one rung for all
+#
+# The number of an actor has to reach its exploration. In RLlib 0.8.2 it did not, and
+# [all actors](https://github.com/ray-project/ray/issues/7478) had the same $\varepsilon$. Nothing
+# failed, and on Breakout it even scored better. A look at the memory shows it: how often did each
+# environment not do what the values say?
+
+# %%
+from dataclasses import replace
+from functools import partial
+
+from literate_rl.agents import make_envs
+from literate_rl.apex import Apex, apex_settings
+from literate_rl.dqn import DQN, make_q_policy
+
+
+def make_learner(config, **changes):
+    """Build DQN with actors on CartPole, in one process."""
+    config = replace(config, **changes)
+    build = partial(make_envs, "CartPole-v1", config.num_envs)
+    envs = build()
+    torch.manual_seed(config.seed)
+    spaces = envs.single_observation_space, envs.single_action_space
+    policy = make_q_policy(*spaces, config.hidden, config.dueling)
+    return Apex(DQN(policy, envs, config), build)
+
+
+def random_actions(learner, rollouts=40):
+    """Return how often each environment did not do what the values say."""
+    with learner:
+        for _ in range(rollouts):
+            learner.iterate()
+    rings = learner.learner.buffer.rings
+    steps = rings.num_envs * int(rings.count.min())
+    obs, action = (torch.from_numpy(rings.fields[k][:steps]) for k in ("obs", "action"))
+    with torch.no_grad():
+        other = learner.policy(obs).argmax(-1) != action
+    return other.reshape(-1, rings.num_envs).double().mean(0).numpy()
+
+
+untrained = replace(apex_settings("CartPole-v1"), learning_starts=100_000)
+apart = random_actions(make_learner(untrained))
+alike = random_actions(make_learner(untrained, power=0.0))
+print("ladder:  ", *(f"{share:.1%}" for share in apart))
+print("one rung:", *(f"{share:.1%}" for share in alike))
+
+# %% tags=["claims"]
+assert apart[0] > 0.15
+assert apart[-1] < 0.01, "half of the draws hit the better of two actions"
+assert alike.min() > 0.1
+
+# %% [markdown]
+# ### Trap: two scales in one memory
+#
+# A memory keeps $u^{\alpha_u}$, not $u$. If the actor's priority enters as it is and the learner's
+# with its exponent, the mass of a step changes when it is seen for the first time, although its
+# error has not changed. JORLDY
+# [sends](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L194-L196)
+# $u$, its memory
+# [keeps](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/buffer/per_buffer.py#L25-L30)
+# it, and its learner
+# [writes](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L109-L112)
+# $u^{0.6}$.
+
+# %%
+errors = np.array([0.01, 0.1, 1.0, 10.0])
+for error, new, old in zip(errors, errors, errors**0.6, strict=True):
+    print(f"error {error:5.2f}: mass {new:5.2f} while new, {old:4.2f} once seen")
+
+# %% [markdown]
+# Where errors are below 1, as with clipped rewards, new steps hide behind old ones: the opposite of
+# what an actor's judgement is for. In this book only the buffer knows the exponent.
+
+# %% tags=["claims"]
+assert ((errors < errors**0.6) == (errors < 1)).all(), "below 1 new steps hide"
+assert errors[0] / errors[0] ** 0.6 < 0.2, "by a factor of six"
+
+# %% [markdown]
+# ### Trap: a loop in a loop
+#
+# `{key: error for key in keys for error in errors}` looks like a table of keys and errors. But
+# every key meets every error, and the last one stays:
+
+# %%
+keys, judged = ["a", "b", "c"], [0.1, 5.0, 0.2]
+nested = {key: error for key in keys for error in judged}
+print("nested:", nested)
+print("paired:", dict(zip(keys, judged, strict=True)))
+
+# %% [markdown]
+# One reimplementation of Ape-X computes
+# [first priorities](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py#L142)
+# so, and also the
+# [probabilities](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/replay.py#L26)
+# of its memory. So it draws all steps alike. A test would have found it: right after a step is
+# stored, its priority is what the learner itself would say.
+
+# %% tags=["claims"]
+assert set(nested.values()) == {judged[-1]}, "the last one stays"
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | choice | this chapter | [RLlib](https://github.com/ray-project/ray/blob/017138de79c259a7092aa743712b4f56ead070df/rllib/algorithms/apex_dqn/apex_dqn.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/apex.py) | [JORLDY](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py) | [Ape-X-DQN](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py) |
+# |---|---|---|---|---|---|
+# | who sets first priorities | the actor, by the learner's error | the actor, by the [learner's error](https://github.com/ray-project/ray/blob/0e1bad6b2d9109f2165f8d7bda310ab8e77cbf3d/rllib/algorithms/dqn/dqn_tf_policy.py) | nobody: [the largest](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer_d.py#L122-L128) in the actor's own memory | the actor, by the values of the [actions taken](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L188-L194) | the actor, the [last one](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py#L142) for all |
+# | exploration | a rung for each environment | a rung for [each actor](https://github.com/ray-project/ray/blob/01433cf7b62c122b8caab4392d20a687e8d6a8f7/rllib/utils/exploration/per_worker_epsilon_greedy.py) | [falls](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/dqn.py#L282-L286) at each action, alike for all | a rung for [each actor](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L166-L172) | a rung for [each actor](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py#L111-L114) |
+# | the memory | one, beside the learner | four shards | one for each actor | one, beside the learner | one, in a process of its own |
+# | windows | when drawn | by the actor | one step | by the [actor](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L174-L180) | by the actor |
+#
+# We read the code at the linked commits.
+#
+# ## On the best device
+#
+# The learner may use a GPU. The actors stay on the CPU.
+
+# %%
+from literate_rl.agents import best_device
+from literate_rl.workshop.runs import fit
+
+config = replace(apex_settings("CartPole-v1"), total_steps=2400, learning_starts=800)
+envs = make_envs("CartPole-v1", config.num_envs)
+torch.manual_seed(0)
+policy = make_q_policy(envs.single_observation_space, envs.single_action_space)
+learner = DQN(policy.to(best_device()), envs, config)
+with Apex(learner, partial(make_envs, "CartPole-v1", config.num_envs)) as many:
+    last = fit(many, progress=False)[-1]
+print(f"{last['step']} steps on {best_device().type}, lag {last['charts/lag']}")
+
+# %% tags=["claims"]
+assert all(np.isfinite(last[name]) for name in last if "losses" in name)
+assert last["charts/lag"] == 3, "two actors with two slots each"
+
+# %% [markdown]
+# ## Summary
+#
+# - Many actors fill a memory faster than the learner can look. With the largest priority, new steps
+#   wait, and many leave unseen.
+# - So the actor judges its steps: the learner's own error, with the weights that acted.
+# - Environments explore on a ladder, from often to nearly never, and all write to one memory.
+# - The learner is DQN, Rainbow or DDPG, unchanged. Slots, tokens and lag are those of any actors.
+# - An actor that is replaced starts new episodes, so its rings are cut.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "An actor's weights are a few versions old. How wrong can its first priorities make the "
+    "memory in the long run?",
+    [
+        "not at all: the first draw of a step replaces its priority",
+        "a step may never be drawn because its first priority was too small",
+        "the values become biased, and no importance weight can undo it",
+    ],
+    right="a step may never be drawn because its first priority was too small",
+    because="A step that is drawn gets the learner's error. But a step that its actor found dull "
+    "may leave the memory unseen, even if it would surprise the learner by now. The importance "
+    "weights are right all the same: they use the priority with which the step was drawn.",
+)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# The function should return the first priorities of the steps of one environment, with $n = 1$. It
+# gets the rewards, the values of all actions at each state *and at the state after the last step*,
+# the actions, and where the task ended. It is right where nothing ends. Fix it.
+
+
+# %%
+def answer(reward, q, action, terminated, gamma=0.9):
+    priorities = []
+    for t in range(len(reward)):
+        target = reward[t] + gamma * max(q[t + 1])
+        priorities.append(abs(target - q[t][action[t]]))
+    return priorities
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
+
+
+def judged_steps(reward, q, action, terminated, gamma=0.9):
+    priorities = []
+    for t in range(len(reward)):
+        future = 0.0 if terminated[t] else max(q[t + 1])
+        priorities.append(abs(reward[t] + gamma * future - q[t][action[t]]))
+    return priorities
+
+
+q = [[1.0, 2.0], [0.5, 0.0], [3.0, 1.0]]
+grade(
+    answer,
+    judged_steps,
+    ([1.0, 1.0], q, [0, 1], [False, False]),
+    ([1.0, 0.0], q, [1, 0], [True, False]),
+)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(reward, q, action, terminated, gamma=0.9):
+    # Behind a termination the row belongs to another episode, and nothing is to come.
+    priorities = []
+    for t in range(len(reward)):
+        future = 0.0 if terminated[t] else max(q[t + 1])
+        priorities.append(abs(reward[t] + gamma * future - q[t][action[t]]))
+    return priorities
+
+
+grade(
+    answer,
+    judged_steps,
+    ([1.0, 1.0], q, [0, 1], [False, False]),
+    ([1.0, 0.0], q, [1, 0], [True, False]),
+)
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# Suppose that nobody judges new steps. How many may arrive for each one that is drawn before less
+# than 95 % of the surprising ones are seen? Guess first. `found[arriving, judged]` has the ages of
+# the first picture, and `seen_by` returns the share. Return the largest of the `arrivals` that is
+# still good enough.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def good_enough():
+    return max(x for x in arrivals if seen_by(found[x, False]) >= 0.95)
+
+
+grade(answer, good_enough, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # Somewhat below one: each new step must be drawn about once before any step can be
+    # drawn because it is surprising.
+    return max(x for x in arrivals if seen_by(found[x, False]) >= 0.95)
+
+
+grade(answer, good_enough, ())
+
+# %% tags=["claims"]
+assert answer() < 1, "below one"
+
+# %% [markdown]
+# ## References
+#
+# Ape-X is from {cite:t}`horgan2018`, the priorities are from {cite:t}`schaul2016`. Before it, Gorila
+# {cite:p}`nair2015` had many actors and a memory without priorities. R2D2
+# {cite:p}`kapturowski2019` remembers longer sequences with the same parts.
