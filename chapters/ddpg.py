@@ -35,7 +35,7 @@ from literate_rl.contract_models import (
     DeterministicActor,
     ProbabilityActor,
 )
-from literate_rl.dqn import DQN, EpsilonGreedy, OffPolicyConfig, QError
+from literate_rl.dqn import DQN, EpsilonGreedy, ExploringConfig, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
@@ -340,7 +340,7 @@ class DDPG(DQN):
         # none, so the optimiser does not move it.
         for parameter in self.parameters:
             parameter.grad = None
-        grads = torch.autograd.grad(loss, self.actor_parameters)
+        grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
         for parameter, grad in zip(self.actor_parameters, grads, strict=True):
             parameter.grad = grad
         self.optimizer.step()
@@ -421,7 +421,7 @@ def as_many(critic: Any, number: int) -> list[Any]:
 # %% tags=["export"]
 @checked
 @dataclass(frozen=True)
-class DDPGConfig(OffPolicyConfig):
+class DDPGConfig(ExploringConfig):
     """Settings of DDPG: those of DQN with other defaults, and some of its own.
 
     Attributes:

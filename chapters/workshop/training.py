@@ -41,7 +41,7 @@ from literate_rl.a2c import (
     A3C,
     A2CConfig,
     A3CConfig,
-    ContractPolicy,
+    ContractActor,
     a2c_settings,
     a3c_settings,
     make_contract_policy,
@@ -81,6 +81,7 @@ from literate_rl.rainbow import (
     make_rainbow_policy,
     rainbow_settings,
 )
+from literate_rl.sac import SAC, SACConfig, make_sac_policy, sac_settings
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import results_of
@@ -174,7 +175,7 @@ class Agent:
             policies, whose only state is ``state``, return the greedy actions.
         """
         policy = self.policy
-        if isinstance(policy, ContractPolicy):
+        if isinstance(policy, ContractActor):
             results = results_of(policy.actor.model(**states))
         elif model := own_model(policy.network):
             q, *rest = results_of(model(**states))
@@ -324,6 +325,23 @@ def make_ddpg(env: str, config: DDPGConfig, **models: Any) -> DDPG:
     return DDPG(policy.to(best_device()), envs, config)
 
 
+def make_sac(env: str, config: SACConfig, **models: Any) -> SAC:
+    """Build SAC."""
+    envs = environments(env, config.seed, config.num_envs)
+    # The observations of our own networks are flattened vectors.
+    states = spaces_of(env)[0] if models else envs.single_observation_space
+    with legible_refusal("Discrete or a Box with one dimension and bounds"):
+        policy = make_sac_policy(
+            states,
+            envs.single_action_space,
+            config.hidden,
+            config.num_critics,
+            config.hold,
+            **models,
+        )
+    return SAC(policy.to(best_device()), envs, config)
+
+
 class Algorithm(NamedTuple):
     """What ``train`` knows about an algorithm.
 
@@ -352,6 +370,7 @@ ALGORITHMS = {
     "ddpg": Algorithm(DDPGConfig, ddpg_settings, make_ddpg, TWO),
     "hddpg": Algorithm(HDDPGConfig, hddpg_settings, make_ddpg, TWO),
     "td3": Algorithm(TD3Config, td3_settings, make_ddpg, TWO),
+    "sac": Algorithm(SACConfig, sac_settings, make_sac, TWO),
 }
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 256a944ad0eabd1c
+# Generated from chapters/*.py (edit there); digest c93ce42c424cb0fe
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -156,6 +156,7 @@ from .a2c import (
     A3C as A3C,
     A2CConfig as A2CConfig,
     A3CConfig as A3CConfig,
+    ContractActor as ContractActor,
     ContractPolicy as ContractPolicy,
     GradientLearner as GradientLearner,
     GradientWorker as GradientWorker,
@@ -178,6 +179,7 @@ from .dqn import (
     DQN as DQN,
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
+    ExploringConfig as ExploringConfig,
     FusedQError as FusedQError,
     OffPolicyConfig as OffPolicyConfig,
     QError as QError,
@@ -222,6 +224,20 @@ from .ddpg import (
     make_ddpg_policy as make_ddpg_policy,
     smoothed_action as smoothed_action,
     td3_settings as td3_settings,
+)
+from .sac import (
+    SAC as SAC,
+    Choices as Choices,
+    SACConfig as SACConfig,
+    SoftContractPolicy as SoftContractPolicy,
+    SoftCritics as SoftCritics,
+    SoftPolicy as SoftPolicy,
+    SquashedGaussian as SquashedGaussian,
+    make_sac_policy as make_sac_policy,
+    sac_error as sac_error,
+    sac_settings as sac_settings,
+    soft_value as soft_value,
+    temperature_error as temperature_error,
 )
 from .workshop.nests import (
     as_discrete as as_discrete,

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest fe2bb46991435807
+# Generated from chapters/ddpg.py (edit there); digest 3005c5c92cabbcf7
 """DDPG, HDDPG and TD3: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from literate_rl.contract_models import (
     DeterministicActor,
     ProbabilityActor,
 )
-from literate_rl.dqn import DQN, EpsilonGreedy, OffPolicyConfig, QError
+from literate_rl.dqn import DQN, EpsilonGreedy, ExploringConfig, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
@@ -319,7 +319,7 @@ class DDPG(DQN):
         # none, so the optimiser does not move it.
         for parameter in self.parameters:
             parameter.grad = None
-        grads = torch.autograd.grad(loss, self.actor_parameters)
+        grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
         for parameter, grad in zip(self.actor_parameters, grads, strict=True):
             parameter.grad = grad
         self.optimizer.step()
@@ -398,7 +398,7 @@ def as_many(critic: Any, number: int) -> list[Any]:
 
 @checked
 @dataclass(frozen=True)
-class DDPGConfig(OffPolicyConfig):
+class DDPGConfig(ExploringConfig):
     """Settings of DDPG: those of DQN with other defaults, and some of its own.
 
     Attributes:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 0a81b42dee6eac1c
+# Generated from chapters/workshop/training.py (edit there); digest 47564d012235d7fa
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from literate_rl.a2c import (
     A3C,
     A2CConfig,
     A3CConfig,
-    ContractPolicy,
+    ContractActor,
     a2c_settings,
     a3c_settings,
     make_contract_policy,
@@ -64,6 +64,7 @@ from literate_rl.rainbow import (
     make_rainbow_policy,
     rainbow_settings,
 )
+from literate_rl.sac import SAC, SACConfig, make_sac_policy, sac_settings
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import results_of
@@ -144,7 +145,7 @@ class Agent:
             policies, whose only state is ``state``, return the greedy actions.
         """
         policy = self.policy
-        if isinstance(policy, ContractPolicy):
+        if isinstance(policy, ContractActor):
             results = results_of(policy.actor.model(**states))
         elif model := own_model(policy.network):
             q, *rest = results_of(model(**states))
@@ -280,6 +281,23 @@ def make_ddpg(env: str, config: DDPGConfig, **models: Any) -> DDPG:
     return DDPG(policy.to(best_device()), envs, config)
 
 
+def make_sac(env: str, config: SACConfig, **models: Any) -> SAC:
+    """Build SAC."""
+    envs = environments(env, config.seed, config.num_envs)
+    # The observations of our own networks are flattened vectors.
+    states = spaces_of(env)[0] if models else envs.single_observation_space
+    with legible_refusal("Discrete or a Box with one dimension and bounds"):
+        policy = make_sac_policy(
+            states,
+            envs.single_action_space,
+            config.hidden,
+            config.num_critics,
+            config.hold,
+            **models,
+        )
+    return SAC(policy.to(best_device()), envs, config)
+
+
 class Algorithm(NamedTuple):
     """What ``train`` knows about an algorithm.
 
@@ -308,6 +326,7 @@ ALGORITHMS = {
     "ddpg": Algorithm(DDPGConfig, ddpg_settings, make_ddpg, TWO),
     "hddpg": Algorithm(HDDPGConfig, hddpg_settings, make_ddpg, TWO),
     "td3": Algorithm(TD3Config, td3_settings, make_ddpg, TWO),
+    "sac": Algorithm(SACConfig, sac_settings, make_sac, TWO),
 }
 
 
