@@ -19,9 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from benchmarks.harness import provenance
-from benchmarks.store import RESULTS, read_table, write_table
 from literate_rl.actors import RemoteLearner
 from literate_rl.agents import make_envs
 from literate_rl.evaluation import evaluate
@@ -29,6 +26,9 @@ from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import fit, flat_env
+
+from benchmarks.harness import provenance
+from benchmarks.store import RESULTS, read_table, write_table
 
 BINS = 25
 # Episodes of the final evaluation start from seeds that no training run uses.
@@ -77,6 +77,7 @@ class Experiment:
         judges: Further numbers that are taken of the trained policy, by name.
         first_seed: The smallest of the seeds.
         by_clock: Whether to store seconds of wall-clock time and the mean lag as well.
+        watched: Metrics whose curves are stored beside that of the return.
     """
 
     env: str
@@ -88,6 +89,7 @@ class Experiment:
     judges: dict[str, Callable[[Any], float]] = field(default_factory=dict)
     first_seed: int = 1
     by_clock: bool = False
+    watched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class Result:
         area: Mean of the training returns over the run.
         cpu_seconds: CPU time of the training, without that of other processes.
         judged: What the judges said, by their names.
+        watched: Means of further metrics in the bins, by their names.
     """
 
     curve: list[tuple[int, float]]
@@ -107,6 +110,7 @@ class Result:
     area: float
     cpu_seconds: float
     judged: dict[str, float]
+    watched: dict[str, list[float]] = field(default_factory=dict)
 
 
 def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
@@ -127,7 +131,11 @@ def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
     curve = binned(history, config.total_steps)
     known = [value for _, value in curve if not np.isnan(value)]
     area = float(np.mean(known)) if known else float("nan")
-    return Result(curve, float(returns.mean()), area, seconds, judged)
+    watched = {
+        name: [value for _, value in binned(history, config.total_steps, name)]
+        for name in experiment.watched
+    }
+    return Result(curve, float(returns.mean()), area, seconds, judged, watched)
 
 
 def clock(history: list[dict[str, float]]) -> dict[str, float]:
@@ -151,10 +159,15 @@ def close(learner: Any) -> None:
         getattr(learner, "ppo", learner).collector.envs.close()
 
 
-def binned(history: list[dict[str, float]], total: int) -> list[tuple[int, float]]:
-    """Return the mean return of the episodes that ended in each part of a run."""
+def binned(
+    history: list[dict[str, float]], total: int, name: str = "charts/episodic_return"
+) -> list[tuple[int, float]]:
+    """Return the mean return of the episodes that ended in each part of a run.
+
+    Or that of another metric, by its name.
+    """
     step = np.array([row["step"] for row in history])
-    value = np.array([row["charts/episodic_return"] for row in history])
+    value = np.array([row[name] for row in history])
     ends = np.linspace(0, total, BINS + 1)[1:]
     place = np.searchsorted(ends, step).clip(max=BINS - 1)
     curve = []
@@ -216,10 +229,11 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
                 continue
             result = train(experiment, experiment.variants[variant], seed)
             head = {"variant": variant, "seed": str(seed)}
-            curves += [
-                head | {"step": str(step), "return": f"{value:.4g}"}
-                for step, value in result.curve
-            ]
+            for place, (step, value) in enumerate(result.curve):
+                point = head | {"step": str(step), "return": f"{value:.4g}"}
+                for watched, values in result.watched.items():
+                    point[watched] = f"{values[place]:.4g}"
+                curves.append(point)
             numbers = {
                 "return": f"{result.final:.5g}",
                 "area": f"{result.area:.4g}",
@@ -229,7 +243,7 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
             finals.append(head | numbers)
             origin["seeds"] = f"{experiment.first_seed} to {seed}"
             for path, columns, table in (
-                (curve_path, CURVE_COLUMNS, curves),
+                (curve_path, (*CURVE_COLUMNS, *experiment.watched), curves),
                 (final_path, tuple(finals[-1]), finals),
             ):
                 rows = [[row[column] for column in columns] for row in table]

@@ -116,6 +116,14 @@ class BoxActions:
         added, instead = noise.chunk(2, -1)
         return torch.where(instead.isnan(), row + added, instead)
 
+    def nearby(
+        self, action: Tensor, generator: torch.Generator, smoothing: float, clip: float
+    ) -> Tensor:
+        """Return actions near others, as ``smoothed_action`` says."""
+        noise = torch.randn(action.shape, generator=generator).to(action)
+        box = self.low.to(action), self.high.to(action)
+        return smoothed_action(action, noise, *box, smoothing, clip)
+
     def to_env(self, action: Tensor) -> NDArray[np.float32]:
         """Clip actions to the box, each dimension to its own bounds."""
         clipped: NDArray[np.float32] = action.clamp(self.low, self.high).numpy()
@@ -123,26 +131,49 @@ class BoxActions:
 
 
 # %% tags=["export"]
-class OneHotActions(EpsilonGreedy):
-    """One of N actions; a row holds probabilities, and an action is a one-hot row."""
+class OneHotActions:
+    """One of N actions; a row holds probabilities, and an action is a one-hot row.
+
+    Args:
+        num_actions: Number of actions N.
+        start: What the environment calls the first action.
+
+    Attributes:
+        epsilon: Probability of a random action, as in ``EpsilonGreedy``.
+    """
+
+    def __init__(self, num_actions: int, start: int = 0) -> None:
+        self.num_actions, self.start = num_actions, start
+        self.epsilon: float | Tensor = 0.0
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
-        shape = num_steps, num_envs, self.num_actions
         # The race of {doc}`policies` draws an action from the probabilities. ε-greedy
         # adds a random one now and then.
+        shape = num_steps, num_envs, self.num_actions
         race = -torch.empty(shape).exponential_(generator=generator).log()
-        return race + super().noise(num_steps, num_envs, generator)
+        now_and_then = EpsilonGreedy(self.num_actions)
+        now_and_then.epsilon = self.epsilon
+        return race + now_and_then.noise(num_steps, num_envs, generator)
 
     @checked
     def choose(
         self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
     ) -> Float[Tensor, "*B N"]:
         """Return the actions that follow from probabilities and noise."""
-        best = (row.log() + noise).argmax(-1, keepdim=True)
+        # The smallest positive number is put for 0, so that a random action can win
+        # against any noise, even where its probability is 0.
+        log_prob = row.clamp(min=torch.finfo(row.dtype).tiny).log()
+        best = (log_prob + noise).argmax(-1, keepdim=True)
         return torch.zeros_like(row).scatter_(-1, best, 1.0)
+
+    def nearby(
+        self, action: Tensor, generator: torch.Generator, smoothing: float, clip: float
+    ) -> Tensor:
+        """Return probabilities as they are: they lie between the actions already."""
+        return action
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
@@ -288,9 +319,7 @@ def ddpg_error(
         # 1. What would the older actor do next?
         action = target_policy(batch.next_obs)
         if smoothing > 0:
-            noise = torch.randn(action.shape, generator=generator).to(action)
-            box = policy.actions.low.to(action), policy.actions.high.to(action)
-            action = smoothed_action(action, noise, *box, smoothing, clip)
+            action = policy.actions.nearby(action, generator, smoothing, clip)
         # 2. What do the older critics think of it? That gives the target.
         next_q = target_policy.network.q(batch.next_obs, action)
         target = clipped_double_target(batch.reward, batch.discount, next_q)
@@ -407,7 +436,8 @@ def bounded(space: spaces.Box) -> bool:
 
 def as_many(critic: Any, number: int) -> list[Any]:
     """Return critics, made from one if only one is given."""
-    given = list(critic) if isinstance(critic, (list, tuple)) else [critic]
+    several = isinstance(critic, list | tuple | nn.ModuleList)
+    given = list(critic) if several else [critic]
     while len(given) < number:
         # Equal critics would learn the same and stay equal: a copy begins anew.
         twin = copy.deepcopy(given[0])

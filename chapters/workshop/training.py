@@ -58,6 +58,7 @@ from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.contracts import check_model
 from literate_rl.ddpg import (
     DDPG,
+    ActorCritics,
     DDPGConfig,
     HDDPGConfig,
     TD3Config,
@@ -177,6 +178,8 @@ class Agent:
         policy = self.policy
         if isinstance(policy, ContractActor):
             results = results_of(policy.actor.model(**states))
+        elif isinstance(policy.network, ActorCritics) and "models" in policy.recipe[1]:
+            results = results_of(policy.network.actor.model(**states))
         elif model := own_model(policy.network):
             q, *rest = results_of(model(**states))
             if isinstance(policy, RainbowPolicy):

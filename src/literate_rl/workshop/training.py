@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 47564d012235d7fa
+# Generated from chapters/workshop/training.py (edit there); digest f096130bf656162c
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.contracts import check_model
 from literate_rl.ddpg import (
     DDPG,
+    ActorCritics,
     DDPGConfig,
     HDDPGConfig,
     TD3Config,
@@ -147,6 +148,8 @@ class Agent:
         policy = self.policy
         if isinstance(policy, ContractActor):
             results = results_of(policy.actor.model(**states))
+        elif isinstance(policy.network, ActorCritics) and "models" in policy.recipe[1]:
+            results = results_of(policy.network.actor.model(**states))
         elif model := own_model(policy.network):
             q, *rest = results_of(model(**states))
             if isinstance(policy, RainbowPolicy):

@@ -1,0 +1,104 @@
+"""Training runs of DDPG, HDDPG and TD3: how well they learn, and what each part does.
+
+``python -m benchmarks.ddpg_learning [NAME …]`` works as ``benchmarks.learning`` does.
+The settings of Pendulum come from a study on seeds above 100, one setting for all
+three agents; there was no search. ``td3_cheetah`` needs MuJoCo.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from literate_rl.agents import make_envs
+from literate_rl.ddpg import DDPG, DDPGConfig, ddpg_settings
+from literate_rl.workshop.runs import flat_env
+from literate_rl.workshop.training import make_learner
+
+from benchmarks.learning import EVALUATION_SEED, Experiment, Variant, main
+
+ENV = "Pendulum-v1"
+DISCRETE = "CartPole-v1"
+CHEETAH = "HalfCheetah-v5"
+
+# What makes TD3 and HDDPG of DDPG.
+TD3: dict[str, Any] = {"num_critics": 2, "target_interval": 2, "smoothing": 0.2}
+AGENTS: dict[str, dict[str, Any]] = {
+    "DDPG": {},
+    "HDDPG": {"decrease": 0.5},
+    "TD3": TD3,
+}
+# TD3 without one of its three parts.
+SWITCHES: dict[str, dict[str, Any]] = {
+    "without twins": {**TD3, "num_critics": 1},
+    "without delay": {**TD3, "target_interval": 1},
+    "without smoothing": {**TD3, "smoothing": 0.0},
+}
+
+# An estimate is compared with what the agent earns, from the first 200 steps of a few
+# long episodes on. 400 further steps are played: the rest counts less than 2 %.
+COPIES, COMPARED, PLAYED = 8, 200, 600
+
+
+class Watched(DDPG):
+    """DDPG that compares its critic with what the greedy policy earns."""
+
+    def iterate(self) -> dict[str, float]:
+        """Act and learn in turns for a while, compare, and return metrics."""
+        return super().iterate() | self.hindsight()
+
+    @torch.no_grad()
+    def hindsight(self) -> dict[str, float]:
+        """Return means of the critic's estimates and of the discounted returns."""
+        long = partial(gym.make, ENV, max_episode_steps=PLAYED)
+        envs = make_envs(partial(flat_env, long), COPIES)
+        obs, _ = envs.reset(seed=EVALUATION_SEED)
+        estimates, rewards = [], np.zeros((PLAYED, COPIES))
+        for step in range(PLAYED):
+            rows = torch.as_tensor(obs, dtype=torch.float32)
+            if step < COMPARED:
+                estimates.append(self.policy.network.value(rows))
+            action = self.policy.to_env(self.policy.act(rows, 0.0))
+            obs, rewards[step], *_ = envs.step(action)
+        envs.close()
+        earned = np.zeros(COPIES)
+        sums = []
+        for reward in rewards[::-1]:
+            earned = reward + self.config.gamma * earned
+            sums.append(earned)
+        return {
+            "estimate": torch.cat(estimates).mean().item(),
+            "earned": float(np.mean(sums[-COMPARED:])),
+        }
+
+
+def watched(config: DDPGConfig) -> Watched:
+    """Build the agent as the command line does, and let it be watched."""
+    learner: Any = make_learner("ddpg", ENV, config, {})
+    return Watched(learner.policy, learner.collector.envs, config)
+
+
+def build(config: DDPGConfig, env: str) -> Any:
+    """Build the agent as the command line does."""
+    return make_learner("ddpg", env, config, {})
+
+
+def pendulum(
+    variants: dict[str, dict[str, Any]], seeds: int, goal: float | None = None
+) -> Experiment:
+    """Return the experiment that trains variants of DDPG on Pendulum."""
+    made = {name: Variant(changes, watched) for name, changes in variants.items()}
+    names = ("estimate", "earned")
+    return Experiment(ENV, ddpg_settings(ENV), seeds, 100, made, goal, watched=names)
+
+
+EXPERIMENTS = {
+    "ddpg_pendulum": pendulum(AGENTS, seeds=10, goal=-200),
+    "td3_switches": pendulum(SWITCHES, seeds=5),
+}
+
+if __name__ == "__main__":
+    main("python -m benchmarks.ddpg_learning", EXPERIMENTS)
