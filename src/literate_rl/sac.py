@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 920c99e3636393f6
+# Generated from chapters/sac.py (edit there); digest f54183db4a692800
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -54,6 +54,82 @@ __all__ = [
     "soft_value",
     "temperature_error",
 ]
+
+
+class Choices(NamedTuple):
+    """Actions that stand for all that a policy may do: one drawn, or each of a few.
+
+    Attributes:
+        action: The action that was drawn; None for each of the discrete ones.
+        log_prob: Log-probability of each choice.
+        weight: How much it counts: 1 for a draw, else its probability.
+    """
+
+    action: Float[Tensor, "N A"] | None
+    log_prob: Float[Tensor, "N M"]
+    weight: Float[Tensor, "N M"]
+
+
+def one_draw(action: Tensor, log_prob: Tensor) -> Choices:
+    """Return the choices that a single draw makes."""
+    return Choices(action, log_prob, torch.ones_like(log_prob))
+
+
+def all_actions(log_prob: Tensor) -> Choices:
+    """Return all discrete actions with their probabilities as the choices."""
+    return Choices(None, log_prob, log_prob.exp())
+
+
+@checked
+def soft_value(
+    q: Float[Tensor, "K N M"],
+    log_prob: Float[Tensor, "N M"],
+    weight: Float[Tensor, "N M"],
+    alpha: float | Float[Tensor, ""],
+) -> Float[Tensor, "N"]:
+    """Return what states are worth to a policy that is paid for its entropy.
+
+    Args:
+        q: What K critics think of M choices.
+        log_prob: Log-probabilities of the choices.
+        weight: How much each choice counts.
+        alpha: The temperature: what a nat of entropy is worth.
+
+    Source: Haarnoja et al. 2018, equation 3, with the minimum of Fujimoto et al. 2018.
+    """
+    # The least optimistic critic is believed. A choice that cannot happen counts
+    # nothing, {eq}`soft-value`.
+    surprise = -log_prob.masked_fill(weight == 0, 0.0)
+    return (weight * (q.amin(0) + alpha * surprise)).sum(-1)
+
+
+def sac_error(
+    policy: Any,
+    target_critics: Any,
+    batch: Batch,
+    generator: torch.Generator,
+) -> QError:
+    """Compare what critics think of actions with their soft targets.
+
+    Args:
+        policy: The policy in training.
+        target_critics: The older copy of its critics.
+        batch: Windows of steps, as the buffer returned them.
+        generator: The source of the next actions.
+    """
+    with torch.no_grad():
+        # 1. What would the policy do next? Only the critics have an older copy.
+        choices = policy.draw(batch.next_obs, generator)
+        # 2. What are these choices worth, their entropy included?
+        next_q = target_critics(batch.next_obs, choices.action)
+        alpha = policy.log_alpha.exp()
+        value = soft_value(next_q, choices.log_prob, choices.weight, alpha)
+        # 3. The target, {eq}`soft-target`. After a termination nothing is added.
+        target = clipped_double_target(batch.reward, batch.discount, value.unsqueeze(0))
+    # 4. How far is each critic from it, for the action that was taken?
+    q = policy.critics.taken(batch.obs, batch.action)
+    loss, value = critic_error(q, target), q.detach().mean(0)
+    return QError(loss, target - value, value)
 
 
 class SquashedGaussian(GaussianActions):
@@ -140,121 +216,6 @@ class GaussianRows(nn.Module):
         return torch.cat([mu, log_sigma.clamp(-5.0, 2.0)], -1)
 
 
-class Choices(NamedTuple):
-    """Actions that stand for all that a policy may do: one drawn, or each of a few.
-
-    Attributes:
-        action: The action that was drawn; None for each of the discrete ones.
-        log_prob: Log-probability of each choice.
-        weight: How much it counts: 1 for a draw, else its probability.
-    """
-
-    action: Float[Tensor, "N A"] | None
-    log_prob: Float[Tensor, "N M"]
-    weight: Float[Tensor, "N M"]
-
-
-def one_draw(action: Tensor, log_prob: Tensor) -> Choices:
-    """Return the choices that a single draw makes."""
-    return Choices(action, log_prob, torch.ones_like(log_prob))
-
-
-def all_actions(log_prob: Tensor) -> Choices:
-    """Return all discrete actions with their probabilities as the choices."""
-    return Choices(None, log_prob, log_prob.exp())
-
-
-@checked
-def soft_value(
-    q: Float[Tensor, "K N M"],
-    log_prob: Float[Tensor, "N M"],
-    weight: Float[Tensor, "N M"],
-    alpha: float | Float[Tensor, ""],
-) -> Float[Tensor, "N"]:
-    """Return what states are worth to a policy that is paid for its entropy.
-
-    Args:
-        q: What K critics think of M choices.
-        log_prob: Log-probabilities of the choices.
-        weight: How much each choice counts.
-        alpha: The temperature: what a nat of entropy is worth.
-
-    Source: Haarnoja et al. 2018, equation 3, with the minimum of Fujimoto et al. 2018.
-    """
-    # The least optimistic critic is believed. A choice that cannot happen counts
-    # nothing, {eq}`soft-value`.
-    surprise = -log_prob.masked_fill(weight == 0, 0.0)
-    return (weight * (q.amin(0) + alpha * surprise)).sum(-1)
-
-
-@checked
-def temperature_error(
-    log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: float
-) -> Float[Tensor, ""]:
-    """Return a loss whose gradient raises the temperature if the entropy is too low.
-
-    Args:
-        log_alpha: Logarithm of the temperature; the only one that gets a gradient.
-        entropy: Entropies, or minus log-probabilities of draws.
-        target: What they should be on average.
-
-    Source: Haarnoja et al. 2018 (Algorithms and Applications), equation 18.
-    """
-    # The slope with respect to $\log\alpha$ is the distance from the target,
-    # {eq}`temperature`.
-    return log_alpha * (entropy.detach().mean() - target)
-
-
-class SoftCritics(nn.Module):
-    """Critics that judge actions.
-
-    Args:
-        critics: They keep their contract. Those of discrete actions may return the
-            values of all actions, or take ``action``, a one-hot row.
-        observation_space: Where the names of the states come from; not flattened.
-        num_actions: Number of discrete actions; None if they are continuous.
-    """
-
-    def __init__(
-        self,
-        critics: Sequence[Any],
-        observation_space: spaces.Space[Any],
-        num_actions: int | None = None,
-    ) -> None:
-        super().__init__()
-        spec, self.num_actions = state_spec(observation_space), num_actions
-        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
-        self.takes_action = ["action" in forward_parameters(x) for x in critics]
-
-    def forward(self, obs: Tensor, action: Tensor | None) -> Float[Tensor, "K N M"]:
-        """Return what each critic thinks of an action, or of each discrete one."""
-        values = []
-        for critic, takes_action in zip(self.critics, self.takes_action, strict=True):
-            if not takes_action:
-                values.append(critic(obs)[0])
-            elif action is not None:
-                values.append(critic(obs, action=action)[0])
-            else:
-                values.append(self.one_by_one(critic, obs))
-        return torch.stack(values)
-
-    def one_by_one(self, critic: nn.Module, obs: Tensor) -> Tensor:
-        """Ask a critic about each discrete action, all of them in one batch."""
-        number = self.num_actions or 0
-        each = torch.eye(number).to(obs).expand(len(obs), number, number)
-        again = obs.unsqueeze(1).expand(-1, number, -1)
-        value: Tensor = critic(again, action=each)[0]
-        return value.squeeze(-1)
-
-    def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return what each critic thinks of the actions that were taken."""
-        if self.num_actions is None:
-            return self(obs, action).squeeze(-1)
-        q = self(obs, None)
-        index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
-        return q.gather(-1, index).squeeze(-1)
-
-
 class SoftPolicy(Policy):
     """A policy with critics and a temperature.
 
@@ -318,33 +279,85 @@ class SoftContractPolicy(ContractActor):
         return one_draw(*results[:2])
 
 
-def sac_error(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
-) -> QError:
-    """Compare what critics think of actions with their soft targets.
+class SoftCritics(nn.Module):
+    """Critics that judge actions.
 
     Args:
-        policy: The policy in training.
-        target_critics: The older copy of its critics.
-        batch: Windows of steps, as the buffer returned them.
-        generator: The source of the next actions.
+        critics: They keep their contract. Those of discrete actions may return the
+            values of all actions, or take ``action``, a one-hot row.
+        observation_space: Where the names of the states come from; not flattened.
+        num_actions: Number of discrete actions; None if they are continuous.
     """
-    with torch.no_grad():
-        # 1. What would the policy do next? Only the critics have an older copy.
-        choices = policy.draw(batch.next_obs, generator)
-        # 2. What are these choices worth, their entropy included?
-        next_q = target_critics(batch.next_obs, choices.action)
-        alpha = policy.log_alpha.exp()
-        value = soft_value(next_q, choices.log_prob, choices.weight, alpha)
-        # 3. The target, {eq}`soft-target`. After a termination nothing is added.
-        target = clipped_double_target(batch.reward, batch.discount, value.unsqueeze(0))
-    # 4. How far is each critic from it, for the action that was taken?
-    q = policy.critics.taken(batch.obs, batch.action)
-    loss, value = critic_error(q, target), q.detach().mean(0)
-    return QError(loss, target - value, value)
+
+    def __init__(
+        self,
+        critics: Sequence[Any],
+        observation_space: spaces.Space[Any],
+        num_actions: int | None = None,
+    ) -> None:
+        super().__init__()
+        spec, self.num_actions = state_spec(observation_space), num_actions
+        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
+        self.takes_action = ["action" in forward_parameters(x) for x in critics]
+
+    def forward(self, obs: Tensor, action: Tensor | None) -> Float[Tensor, "K N M"]:
+        """Return what each critic thinks of an action, or of each discrete one."""
+        values = []
+        for critic, takes_action in zip(self.critics, self.takes_action, strict=True):
+            if not takes_action:
+                values.append(critic(obs)[0])
+            elif action is not None:
+                values.append(critic(obs, action=action)[0])
+            else:
+                values.append(self.one_by_one(critic, obs))
+        return torch.stack(values)
+
+    def one_by_one(self, critic: nn.Module, obs: Tensor) -> Tensor:
+        """Ask a critic about each discrete action, all of them in one batch."""
+        number = self.num_actions or 0
+        each = torch.eye(number).to(obs).expand(len(obs), number, number)
+        again = obs.unsqueeze(1).expand(-1, number, -1)
+        value: Tensor = critic(again, action=each)[0]
+        return value.squeeze(-1)
+
+    def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
+        """Return what each critic thinks of the actions that were taken."""
+        if self.num_actions is None:
+            return self(obs, action).squeeze(-1)
+        q = self(obs, None)
+        index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
+        return q.gather(-1, index).squeeze(-1)
+
+
+@checked
+def temperature_error(
+    log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: float
+) -> Float[Tensor, ""]:
+    """Return a loss whose gradient raises the temperature if the entropy is too low.
+
+    Args:
+        log_alpha: Logarithm of the temperature; the only one that gets a gradient.
+        entropy: Entropies, or minus log-probabilities of draws.
+        target: What they should be on average.
+
+    Source: Haarnoja et al. 2018 (Algorithms and Applications), equation 18.
+    """
+    # The slope with respect to $\log\alpha$ is the distance from the target,
+    # {eq}`temperature`.
+    return log_alpha * (entropy.detach().mean() - target)
+
+
+def entropy_scale(
+    action_space: spaces.Space[Any], target: float | None
+) -> tuple[float, float]:
+    """Return the entropy of one unit, and the target in units of the box."""
+    if isinstance(action_space, spaces.Box):
+        # A box that is h times as wide adds log h, for each number.
+        half = (action_space.high - action_space.low).astype(np.float64) / 2
+        unit = float(np.log(half).sum())
+        return unit, unit + (-half.size if target is None else target)
+    most = math.log(int(action_space.n))  # type: ignore[attr-defined]
+    return 0.0, most / 2 if target is None else target
 
 
 class SAC(DQN):
@@ -417,19 +430,6 @@ class SAC(DQN):
             "charts/alpha": self.policy.log_alpha.exp().item(),
             "charts/entropy": entropy,
         }
-
-
-def entropy_scale(
-    action_space: spaces.Space[Any], target: float | None
-) -> tuple[float, float]:
-    """Return the entropy of one unit, and the target in units of the box."""
-    if isinstance(action_space, spaces.Box):
-        # A box that is h times as wide adds log h, for each number.
-        half = (action_space.high - action_space.low).astype(np.float64) / 2
-        unit = float(np.log(half).sum())
-        return unit, unit + (-half.size if target is None else target)
-    most = math.log(int(action_space.n))  # type: ignore[attr-defined]
-    return 0.0, most / 2 if target is None else target
 
 
 @checked
@@ -532,6 +532,40 @@ class SACConfig(OffPolicyConfig):
 # out, the default holds.
 SETTINGS: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {"total_steps": 10_000},
+    "CartPole-v1": {
+        "total_steps": 20_000,
+        "num_envs": 4,
+        "hidden": 128,
+        "num_steps": 20,
+        "anneal": True,
+        "batch_size": 128,
+        "train_interval": 4,
+        "tau": 0.02,
+        "reward_scale": 0.05,
+        "log_interval": 1000,
+        "temperature": 0.05,
+        "target_entropy": 0.1,
+    },
+    "MountainCarContinuous-v0": {
+        "total_steps": 50_000,
+        "gamma": 0.9999,
+        "learning_rate": 3e-4,
+        "batch_size": 512,
+        "train_interval": 32,
+        "tau": 0.01,
+        "log_interval": 1600,
+        "temperature": 0.1,
+        "tune": False,
+        "hold": 16,
+    },
+    "HalfCheetah-v5": {
+        "total_steps": 100_000,
+        "hidden": 256,
+        "learning_rate": 3e-4,
+        "batch_size": 256,
+        "learning_starts": 5000,
+        "log_interval": 1000,
+    },
 }
 
 
