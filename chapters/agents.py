@@ -262,7 +262,7 @@ for gamma in discounts[4:]:
 # |---|---|---|---|
 # | **value based** | $Q$, and takes the action with the highest one | SARSA | {doc}`DQN <dqn>` |
 # | **policy based** | the policy itself | **REINFORCE, {doc}`next chapter <policy_gradient>`** | |
-# | **actor–critic** | a policy (the actor) and a value that judges it (the critic) | {doc}`A2C <a2c>`, {doc}`PPO <ppo>`, {doc}`PPG <ppg>` | {doc}`IMPALA <impala>`, DDPG, SAC |
+# | **actor–critic** | a policy (the actor) and a value that judges it (the critic) | {doc}`A2C <a2c>`, {doc}`PPO <ppo>`, {doc}`PPG <ppg>` | {doc}`IMPALA <impala>`, {doc}`DDPG <ddpg>`, SAC |
 #
 # You are here: at the row in the middle. The book goes on to the row below, first on its left
 # side and then on its right, and ends with DQN and its relatives. Names without a link are other

@@ -9,7 +9,10 @@
 # %% [markdown]
 # # DDPG and TD3
 #
-# **How does one follow the gradient of a critic through an action?**
+# **How does one follow the gradient of a critic through an action?** After this chapter you can
+# train an agent whose actions are numbers, without any probability. You can say why its critic
+# promises too much, and which of three repairs helps against it. It takes about 40 minutes. You
+# need the target network of {doc}`dqn` and the buffer of {doc}`replay`.
 
 # %% tags=["export", "hide-input"]
 """DDPG, HDDPG and TD3: an actor that climbs the values of a critic."""
@@ -69,6 +72,229 @@ __all__ = [
 ]
 
 
+# %% [markdown]
+# ## A critic is a landscape
+#
+# DQN takes the best of $N$ actions: it computes all $N$ values and compares them. If an action is a
+# force between $-1$ and $1$, there are infinitely many values. But if the critic is a network that
+# takes the action as an *input*, then it is differentiable with respect to the action. In each state
+# its values form a landscape over the actions, and one can walk uphill.
+#
+# The thin line below is what the actions are really worth in one state. The thick line is what a
+# critic believes: it has a **ridge**, an error, at actions that it has hardly seen. The dots are the
+# steps of an actor that knows only the thick line. Move the sliders.
+
+# %% tags=["hide-input"]
+import math
+
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+places = [-1 + 0.02 * i for i in range(101)]
+
+
+def truth(action):
+    return 0.5 - 0.5 * (action - 0.5) ** 2
+
+
+def believed(action, ridge):
+    return truth(action) + ridge * math.exp(-(((action + 0.6) / 0.12) ** 2) / 2)
+
+
+def slope(action, ridge):
+    """Return the derivative of what is believed with respect to the action."""
+    bump = believed(action, ridge) - truth(action)
+    return -(action - 0.5) - (action + 0.6) / 0.12**2 * bump
+
+
+def walk(start, steps, ridge):
+    """Return the actor's action after each step uphill."""
+    found = [start]
+    for _ in range(steps):
+        uphill = found[-1] + 0.02 * slope(found[-1], ridge)
+        found.append(min(max(uphill, -1.0), 1.0))
+    return found
+
+
+def landscape(ridge, start, steps):
+    way = walk(start, steps, ridge)
+    here = way[-1]
+    believe = [believed(x, ridge) for x in places]
+    picture = plot(
+        "An actor walks up a critic",
+        "Two curves over the action. The true one has one hill at 0.5. The believed one "
+        "has a second, narrow hill at -0.6. Dots show an actor that walks uphill.",
+        Axis("action", -1.05, 1.05, ticks=(-1, -0.6, 0, 0.5, 1)),
+        Axis("value", -0.7, 1.05, ticks=(0, 0.5, 1)),
+        Mark("line", places, [truth(x) for x in places], "quiet"),
+        Mark("line thick", places, believe, "accent"),
+        Mark("dots", way, [believed(x, ridge) for x in way], "second"),
+        width=440,
+    )
+    promise, real = believed(here, ridge), truth(here)
+    return [picture], (
+        f"The actor stands at {here:.2f}. The critic promises {promise:.2f}, "
+        f"the environment pays {real:.2f}.".replace("-", "−")
+    )
+
+
+dial(
+    "A critic over one action, and an actor that walks uphill",
+    landscape,
+    {
+        "height of the ridge": [0.0, 0.2, 0.4, 0.7, 1.0],
+        "start": [-0.9, -0.6, -0.3, 0.0, 0.9],
+        "steps": [0, 3, 10, 30, 100, 300],
+    },
+    start=(1.0, -0.9, 10),
+)
+
+# %% [markdown]
+# **Notice** that the actor needs no list of actions, only a slope. Without a ridge it reaches the
+# best action from anywhere. With the ridge at full height it stays on it if it starts at $-0.9$:
+# the critic promises 0.90, and the environment pays $-0.09$.
+#
+# The actor is an *adversary* of its critic. It looks for the place where the critic promises most,
+# and that is often where the critic is wrong. A maximum of noisy guesses is too high, as in
+# {doc}`dqn`; here the maximum is found by climbing.
+
+# %% tags=["claims"]
+for start in (-0.9, -0.6, -0.3, 0.0, 0.9):
+    assert abs(walk(start, 300, 0.0)[-1] - 0.5) < 0.01, "from anywhere"
+stuck = walk(-0.9, 300, 1.0)[-1]
+assert abs(believed(stuck, 1.0) - 0.90) < 0.01, "what the critic promises"
+assert abs(truth(stuck) + 0.09) < 0.005, "what the environment pays"
+
+# %% [markdown]
+# ## What it buys, and what the critic believes
+#
+# Here are three agents that learn to swing a pendulum up and to hold it there: **DDPG**
+# {cite:p}`lillicrap2016`, the plain form; **HDDPG**, whose values rise faster than they fall; and
+# **TD3** {cite:p}`fujimoto2018`, which has three repairs. On the left are their returns while
+# training. On the right is how much more the critic promises than the agent then earns: its mean
+# estimate over some states, minus the mean discounted return of the greedy policy from the same
+# states on.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns of DDPG, HDDPG and TD3 over 10,000 steps of Pendulum, which rise from -1200 to about -150. Right: what the critics promise minus what is earned. For all of them it falls from far above; at the end TD3 is below zero, DDPG near it and HDDPG above it"}}
+import matplotlib.pyplot as plt
+import numpy as np
+
+from literate_rl.workshop.runs import stored_runs
+
+runs = stored_runs("ddpg_pendulum")
+fig, axes = plt.subplots(1, 2, figsize=(7.6, 3))
+gaps = {}
+for color, (name, found) in zip(("C0", "C2", "C1"), runs.items(), strict=True):
+    steps = found.steps / 1000
+    gaps[name] = found.watched["estimate"] - found.watched["earned"]
+    for axis, curves in zip(axes, (found.curves, gaps[name]), strict=True):
+        axis.plot(steps, curves.T, color=color, alpha=0.2, linewidth=0.7)
+        axis.plot(steps, curves.mean(0), color=color, linewidth=2, label=name)
+axes[0].set(xlabel="thousand steps", ylabel="return while training")
+axes[1].axhline(0, color="gray", linewidth=0.8)
+axes[1].set(xlabel="thousand steps", ylabel="promised minus earned", ylim=(-30, 60))
+axes[0].legend()
+fig.tight_layout()
+for name, found in runs.items():
+    ends = " ".join(f"{x:.0f}" for x in np.sort(found.final))
+    print(f"{name:6s} {ends}")
+
+# %% [markdown]
+# Each thin line is one of ten seeds, each thick one a mean. The printed numbers are the mean returns
+# of 100 greedy episodes of each last policy. **Notice**:
+#
+# - GOALS
+# - At first all critics promise far too much: they know nothing, so they say 0, and a pendulum that
+#   hangs down earns hundreds less.
+# - At the end TD3 promises *less* than it earns, and HDDPG promises more than DDPG. Both differences
+#   have the sign that the mathematics below predicts.
+
+# %% tags=["claims"]
+assert all(len(found.final) >= 2 for found in runs.values())
+
+# %% [markdown]
+# ## The gradient through the action
+#
+# The **actor** is a network with parameters $\phi$ that returns one action, $a = \mu_\phi(s)$. The
+# **critic** $Q_\theta(s, a)$ judges it. The actor should maximise what the critic thinks of its
+# actions in the states of a batch,
+#
+# $$
+# J(\phi) = \frac{1}{B} \sum_{b} Q_\theta\bigl(s_b, \mu_\phi(s_b)\bigr) .
+# $$ (actor-loss)
+#
+# By the chain rule the gradient has two factors. The critic says which way the *action* should move,
+# and the actor says which way its *parameters* have to move for that:
+#
+# $$
+# \nabla_\phi J = \frac{1}{B} \sum_b \nabla_\phi \mu_\phi(s_b) \;
+# \nabla_a Q_\theta(s_b, a) \big|_{a = \mu_\phi(s_b)} .
+# $$ (policy-gradient-through-critic)
+#
+# This is the **deterministic policy gradient** {cite:p}`silver2014`, and automatic differentiation
+# computes it if the actor's action is passed to the critic. There is no ratio of probabilities and
+# no score, so steps of any age will do, and a single number of each state suffices. In return the
+# gradient is only as good as the critic's slope, of which nothing says that it is right: the critic
+# is trained to have the right *values* at actions that were taken.
+#
+# The two networks live in one module. The states reach them by name, so that models of your own fit
+# ({doc}`contracts`).
+
+
+# %% tags=["export"]
+class ActorCritics(nn.Module):
+    """An actor, and critics that judge its actions; models that keep their contract.
+
+    Args:
+        actor: Called with its states by name; its first result is the action.
+        critics: Called with states and ``action``; the first result is the value.
+        observation_space: Where the names of the states come from; not flattened.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        critics: Sequence[Any],
+        observation_space: spaces.Space[Any],
+    ) -> None:
+        super().__init__()
+        spec = state_spec(observation_space)
+        self.actor = ByName(actor, spec)
+        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the actor's first result for observations."""
+        row: Tensor = self.actor(obs)[0]
+        return row
+
+    def q(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K *B"]:
+        """Return what each of K critics thinks of actions."""
+        values = [critic(obs, action=action)[0] for critic in self.critics]
+        return torch.stack(values).squeeze(-1)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return what the first critic thinks of the actor's own actions."""
+        value: Tensor = self.critics[0](obs, action=self(obs))[0]
+        return value.squeeze(-1)
+
+
+# %% [markdown]
+# ## Actions that are numbers
+#
+# A deterministic actor does not explore. So noise is added when it acts. Numbers in an action may
+# have different units, so the noise is a share $\sigma_a$ of half the box, for each number. With
+# $h = \tfrac12 (a_{\max} - a_{\min})$ and standard normal numbers $\eta$,
+#
+# $$
+# a = \mu_\phi(s) + \sigma_a \, h \odot \eta .
+# $$ (box-noise)
+#
+# The first steps are drawn uniformly from the box. A small network's first actions are all alike, so
+# its noise would try only a small part of the box.
+#
+# The result may lie outside of the box. The buffer keeps it as it is, and only the environment gets a
+# clipped one: then the critic learns that beyond the edge nothing more is to be gained.
+
+
 # %% tags=["export"]
 class BoxActions:
     """Numbers in a box; a row is the action itself, and noise is added to it.
@@ -94,7 +320,7 @@ class BoxActions:
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
         shape = num_steps, num_envs, len(self.low)
-        # What is added to an action, each dimension in proportion to its own bounds.
+        # What is added, each number in proportion to its own bounds, {eq}`box-noise`.
         share = torch.as_tensor(self.scale).reshape(-1, 1)
         added = (
             share * (self.high - self.low) / 2 * torch.randn(shape, generator=generator)
@@ -128,6 +354,14 @@ class BoxActions:
         """Clip actions to the box, each dimension to its own bounds."""
         clipped: NDArray[np.float32] = action.clamp(self.low, self.high).numpy()
         return clipped
+
+
+# %% [markdown]
+# **Discrete actions** can be learned in this way too, if the actor returns probabilities and the
+# critic takes a row of $N$ numbers. The action that is taken is a one-hot row, drawn from the
+# probabilities; the actor climbs through the probabilities themselves. So the critic is asked about
+# rows between those that it has learned from. It works on small tasks, but nothing guarantees it;
+# {doc}`dqn` is made for them.
 
 
 # %% tags=["export"]
@@ -181,41 +415,21 @@ class OneHotActions:
         return names
 
 
-# %% tags=["export"]
-class ActorCritics(nn.Module):
-    """An actor, and critics that judge its actions; models that keep their contract.
-
-    Args:
-        actor: Called with its states by name; its first result is the action.
-        critics: Called with states and ``action``; the first result is the value.
-        observation_space: Where the names of the states come from; not flattened.
-    """
-
-    def __init__(
-        self,
-        actor: Any,
-        critics: Sequence[Any],
-        observation_space: spaces.Space[Any],
-    ) -> None:
-        super().__init__()
-        spec = state_spec(observation_space)
-        self.actor = ByName(actor, spec)
-        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return the actor's first result for observations."""
-        row: Tensor = self.actor(obs)[0]
-        return row
-
-    def q(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K *B"]:
-        """Return what each of K critics thinks of actions."""
-        values = [critic(obs, action=action)[0] for critic in self.critics]
-        return torch.stack(values).squeeze(-1)
-
-    def value(self, obs: Tensor) -> Tensor:
-        """Return what the first critic thinks of the actor's own actions."""
-        value: Tensor = self.critics[0](obs, action=self(obs))[0]
-        return value.squeeze(-1)
+# %% [markdown]
+# ## Targets that promise less
+#
+# The critic learns from its own guess, as in {doc}`dqn`. The older copy of the actor takes the place
+# of the maximum. In DDPG the target is $y = r + \gamma\, Q_{\bar\theta}(s', \mu_{\bar\phi}(s'))$.
+#
+# TD3 changes three things. **Twins**: there are two critics, with different first weights and
+# therefore different errors. Both learn from the same target, that of the less optimistic one,
+#
+# $$
+# y = r + \gamma \min_k Q_{\bar\theta_k}(s', a') .
+# $$ (clipped-double-target)
+#
+# As always in this book, $\gamma$ becomes $\gamma^m$ in a window of $m$ steps, and 0 after a
+# termination. A time limit is none.
 
 
 # %% tags=["export"]
@@ -239,29 +453,16 @@ def clipped_double_target(
     return target
 
 
-# %% tags=["export"]
-@checked
-def critic_error(
-    q: Float[Tensor, "K N"],
-    target: Float[Tensor, "N"],
-    increase: NonNegative = 1.0,
-    decrease: NonNegative = 1.0,
-) -> Float[Tensor, "N"]:
-    """Compute how wrong K critics are, summed over them.
-
-    Args:
-        q: Their values, with gradient.
-        target: What the values should be; a constant.
-        increase: Rate at which a value rises towards its target.
-        decrease: Rate at which it falls.
-    """
-    td_error = target.detach() - q
-    # A wrong value below its target and one above it may learn at different rates,
-    # {eq}`hysteretic`.
-    rate = torch.where(td_error > 0, increase, decrease).to(q)
-    error = (0.5 * rate * td_error.square()).sum(0)
-    check_finite(error, q=q, target=target)
-    return error
+# %% [markdown]
+# **Smoothing**: similar actions should have similar values. So the next action is moved a little, at
+# random, before it is judged. A narrow ridge then counts only a little. Again each number moves in
+# proportion to its own half width, by a share with standard deviation $\sigma_y$ that is never more
+# than $c_y$, and it stays within its own bounds:
+#
+# $$
+# a' = \operatorname{clip}\bigl( \mu_{\bar\phi}(s') + h \odot
+# \operatorname{clip}(\sigma_y \eta, -c_y, c_y), \; a_{\min}, \; a_{\max} \bigr) .
+# $$ (smoothed-action)
 
 
 # %% tags=["export"]
@@ -290,6 +491,147 @@ def smoothed_action(
     half = (high - low) / 2
     distance = half * (smoothing * noise).clamp(-clip, clip)
     return (action + distance).clamp(low, high)
+
+
+# %% [markdown]
+# What do the two do to the ridge of the first picture? Here the older actor stands on it. The second
+# critic has an error too, at another place. The thick line is what a target believes of each next
+# action.
+
+# %% tags=["hide-input"]
+import torch
+
+from literate_rl.ddpg import smoothed_action  # the same as above
+
+noise = torch.randn(4001, 1, generator=torch.Generator().manual_seed(0))
+low, high = torch.tensor([-1.0]), torch.tensor([1.0])
+
+
+def critics_at(action, num_critics):
+    """Return the least of the critics' beliefs; each has its ridge somewhere else."""
+    base = 0.5 - 0.5 * (action - 0.5) ** 2
+    values = [base + torch.exp(-(((action - x) / 0.12) ** 2) / 2) for x in (-0.6, 0.0)]
+    return torch.stack(values[:num_critics]).amin(0)
+
+
+def target_at(action, num_critics, smoothing):
+    """Return what a target believes of a next action, averaged over the noise."""
+    rows = smoothed_action(
+        torch.full_like(noise, action), noise, low, high, smoothing, 0.5
+    )
+    return critics_at(rows, num_critics).mean().item()
+
+
+def targets(num_critics, smoothing):
+    seen = places[::2]
+    found = [target_at(x, num_critics, smoothing) for x in seen]
+    picture = plot(
+        "What a target believes",
+        "The true values, and what the target believes. With one critic and no smoothing "
+        "it has a high ridge; smoothing makes it lower, and twins make it vanish.",
+        Axis("next action", -1.05, 1.05, ticks=(-1, -0.6, 0, 0.5, 1)),
+        Axis("value", -0.7, 1.05, ticks=(0, 0.5, 1)),
+        Mark("line", places, [truth(x) for x in places], "quiet"),
+        Mark("line thick", seen, found, "accent"),
+        width=440,
+    )
+    ridge = target_at(-0.6, num_critics, smoothing)
+    return [
+        picture
+    ], f"On the ridge the target believes {ridge:.2f}; the truth is −0.10."
+
+
+dial(
+    "Targets with one critic or two, and with smoothing",
+    targets,
+    {"critics": [1, 2], "smoothing": [0.0, 0.1, 0.2, 0.4]},
+    start=(1, 0.0),
+)
+
+# %% [markdown]
+# **Notice** that the minimum removes both ridges, because the errors of the two critics stand at
+# different places. Where both promise too much, it cannot help. Smoothing lowers a narrow ridge, and
+# it also lowers a true summit a little. Neither makes a value too high that was right: TD3 errs on
+# the low side. That is the safer side, since actions that nobody overrates are not sought out.
+
+# %% tags=["claims"]
+ridge = [target_at(-0.6, k, s) for k, s in ((1, 0.0), (1, 0.2), (2, 0.0))]
+assert ridge[0] > 0.85, "the ridge"
+assert 0.3 < ridge[1] < 0.6, "smoothing lowers it"
+assert abs(ridge[2] - truth(-0.6)) < 0.01, "the minimum removes it"
+assert target_at(0.5, 1, 0.2) < truth(0.5), "a true summit becomes a little lower"
+
+# %% [markdown]
+# The third change is a **delay**. Actor and targets move only after every second update of the
+# critics, so that the actor climbs a landscape that has had time to settle. In the code it is the
+# setting `target_interval`.
+#
+# ## Two rates
+#
+# HDDPG has one critic and another idea. Let the values rise with one rate and fall with another,
+#
+# $$
+# \mathcal L = \tfrac12 \sum_k \alpha(\delta_k) \, \delta_k^2 , \qquad \alpha(\delta) =
+# \begin{cases} \alpha_+ & \text{if } \delta > 0 \\ \alpha_- & \text{else,} \end{cases}
+# \qquad \delta_k = y - Q_{\theta_k}(s, a) .
+# $$ (hysteretic)
+#
+# With $\alpha_- < \alpha_+$ bad news counts less than good news. The idea is from **hysteretic
+# Q-learning** {cite:p}`matignon2007`, made for several agents that learn side by side: if the others
+# still explore, a bad outcome may be their fault. With one agent it has a price. A value settles
+# where the pulls of both sides are equal, $\alpha_+ \mathbb E[(y - Q)^+] = \alpha_- \mathbb
+# E[(Q - y)^+]$. That is not the mean of the targets but lies above it, and by the target it enters
+# the next value, and the next. This is what the upper curve of the second figure shows. Equal rates
+# are DDPG.
+
+
+# %% tags=["export"]
+@checked
+def critic_error(
+    q: Float[Tensor, "K N"],
+    target: Float[Tensor, "N"],
+    increase: NonNegative = 1.0,
+    decrease: NonNegative = 1.0,
+) -> Float[Tensor, "N"]:
+    """Compute how wrong K critics are, summed over them.
+
+    Args:
+        q: Their values, with gradient.
+        target: What the values should be; a constant.
+        increase: Rate at which a value rises towards its target.
+        decrease: Rate at which it falls.
+    """
+    td_error = target.detach() - q
+    # A wrong value below its target and one above it may learn at different rates,
+    # {eq}`hysteretic`.
+    rate = torch.where(td_error > 0, increase, decrease).to(q)
+    error = (0.5 * rate * td_error.square()).sum(0)
+    check_finite(error, q=q, target=target)
+    return error
+
+
+# %%
+# Targets of 1 and −1, equally often. Where does the value settle?
+settled = {}
+for decrease in (1.0, 0.5, 0.1):
+    q = torch.zeros(1, 2, requires_grad=True)
+    value = torch.zeros(())
+    for _ in range(2000):
+        q = value.expand(1, 2).clone().requires_grad_()
+        (grad,) = torch.autograd.grad(
+            critic_error(q, torch.tensor([1.0, -1.0]), 1.0, decrease).sum(), q
+        )
+        value = value - 0.01 * grad.sum()
+    settled[decrease] = value.item()
+    print(f"rates 1 and {decrease}: the value settles at {value.item():.2f}")
+
+# %% tags=["claims"]
+assert abs(settled[1.0]) < 1e-6
+assert abs(settled[0.5] - 1 / 3) < 0.01, "above the mean, which is 0"
+assert abs(settled[0.1] - 9 / 11) < 0.01
+
+# %% [markdown]
+# ## From targets to losses
 
 
 # %% tags=["export"]
@@ -330,6 +672,13 @@ def ddpg_error(
     return QError(loss, target - value, value)
 
 
+# %% [markdown]
+# ## The loop
+#
+# It is that of {doc}`dqn`. Only what happens when the targets move is new: before them, the actor
+# climbs.
+
+
 # %% tags=["export"]
 class DDPG(DQN):
     """DQN for actions that are numbers: an actor finds the best one.
@@ -365,14 +714,24 @@ class DDPG(DQN):
         """Take one step of the optimiser on the actor."""
         # What the first critic thinks of the actor's own actions, {eq}`actor-loss`.
         loss = -self.policy.network.value(obs).mean()
-        # The gradient goes through the critic to the actor. The critic itself gets
-        # none, so the optimiser does not move it.
+        # The gradient goes through the critic to the actor's parameters alone,
+        # {eq}`policy-gradient-through-critic`. Those of the critic get none, so the
+        # optimiser does not move them.
         for parameter in self.parameters:
             parameter.grad = None
         grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
         for parameter, grad in zip(self.actor_parameters, grads, strict=True):
             parameter.grad = grad
         self.optimizer.step()
+
+
+# %% [markdown]
+# ## A policy for the spaces of an environment
+#
+# Our own networks are those of {doc}`contract_models`: two hidden layers, and `tanh` stretched to the
+# bounds of each number. A pair of models of your own does as well. TD3 needs a second critic. If only
+# one is given, the other is a copy *with fresh weights*: two equal critics that learn from equal
+# targets would stay equal, and their minimum would be either of them.
 
 
 # %% tags=["export"]
@@ -398,12 +757,6 @@ def make_ddpg_policy(
             copies with fresh weights.
     """
     states, actions = as_space(observation_space), as_space(action_space)
-    recipe: dict[str, Any] = {
-        "observation_space": plain_space(states),
-        "action_space": plain_space(actions),
-        "hidden": hidden,
-        "num_critics": num_critics,
-    }
     # Continuous actions have bounds, discrete ones probabilities.
     if isinstance(actions, spaces.Discrete):
         size = int(actions.n)
@@ -417,6 +770,12 @@ def make_ddpg_policy(
         raise ValueError(
             f"action_space must be Discrete or a vector within bounds, got {actions}"
         )
+    recipe: dict[str, Any] = {
+        "observation_space": plain_space(states),
+        "action_space": plain_space(actions),
+        "hidden": hidden,
+        "num_critics": num_critics,
+    }
     if actor is None:
         inputs = as_vectors(states).shape[0]
         actor = make_actor(inputs, hidden=hidden)
@@ -446,6 +805,14 @@ def as_many(critic: Any, number: int) -> list[Any]:
                 module.reset_parameters()
         given.append(twin)
     return given
+
+
+# %% [markdown]
+# ## Settings
+#
+# Three agents, one class: they differ in settings only. With `num_critics=1`, `target_interval=1` and
+# `smoothing=0` TD3 *is* DDPG, update for update, and so is HDDPG with equal rates. Priorities
+# (`alpha`) and $n$ steps (`num_steps`) come from the loop that all share.
 
 
 # %% tags=["export"]
@@ -522,3 +889,225 @@ def hddpg_settings(env: str) -> HDDPGConfig:
 def td3_settings(env: str) -> TD3Config:
     """Return settings of TD3, likewise."""
     return TD3Config(**SETTINGS.get(env, {}))
+
+
+# %%
+from dataclasses import replace
+
+from literate_rl.agents import best_device, make_envs
+from literate_rl.workshop.runs import fit, flat_env
+
+
+def make_learner(config, env="Pendulum-v1"):
+    """Build environments, policy and learner."""
+    envs = make_envs(partial(flat_env, env), config.num_envs)
+    torch.manual_seed(config.seed)
+    spaces = envs.single_observation_space, envs.single_action_space
+    policy = make_ddpg_policy(*spaces, config.hidden, config.num_critics)
+    return DDPG(policy.to(best_device()), envs, config)
+
+
+off = {"num_critics": 1, "target_interval": 1, "smoothing": 0.0}
+weights = {}
+for name, config in {
+    "DDPG": ddpg_settings("Pendulum-v1"),
+    "TD3 without its parts": replace(td3_settings("Pendulum-v1"), **off),
+    "TD3": td3_settings("Pendulum-v1"),
+}.items():
+    learner = make_learner(replace(config, total_steps=1000))
+    history = fit(learner, progress=False)
+    weights[name] = next(learner.policy.network.actor.parameters()).sum().item()
+    print(
+        f"{name:22s} {learner.updates} updates, first weights sum to {weights[name]:.6f}"
+    )
+
+# %% tags=["claims"]
+assert weights["TD3 without its parts"] == weights["DDPG"], "update for update"
+assert weights["TD3"] != weights["DDPG"]
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: no noise at all
+#
+# A deterministic actor that gets no noise repeats itself. In Stable-Baselines3 the noise of DDPG and
+# TD3 is [`None`](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L92)
+# unless you pass one, and the random start has
+# [100 steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L86).
+# Its author [recommends](https://github.com/DLR-RM/stable-baselines3/issues/1547) to add some. Here the
+# default is 0.1, and `noise=0` is a choice.
+#
+# ### Trap: the unit of the noise
+#
+# 0.1 of what? Spinning Up adds 0.1 in the
+# [units of the environment](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L266-L269).
+# If a thruster takes 0 to 0.02, that is five times its range; if a valve takes 0 to 100, it is nothing.
+
+# %%
+from literate_rl.ddpg import BoxActions
+
+thruster, valve = (0.0, 0.02), (0.0, 100.0)
+box = BoxActions([thruster[0], valve[0]], [thruster[1], valve[1]])
+box.scale = 0.1
+drawn = box.noise(2000, 1, torch.Generator().manual_seed(0))[:, 0, :2]
+ours = drawn.std(0) / (box.high - box.low)
+theirs = 0.1 / (box.high - box.low)
+for name, share in (("a share of the box", ours), ("units of the environment", theirs)):
+    print(f"{name:26s} thruster {share[0]:.3f} of its range, valve {share[1]:.3f}")
+
+# %% tags=["claims"]
+assert torch.allclose(ours, torch.tensor([0.05, 0.05]), atol=0.003)
+assert torch.allclose(theirs, torch.tensor([5.0, 0.001]))
+
+# %% [markdown]
+# ### Trap: twins that are one
+#
+# If the second critic is a plain copy of the first, both get the same batches and the same targets.
+# They stay equal for ever. Nothing crashes, and the minimum does nothing.
+
+# %%
+import copy
+
+from literate_rl.contract_models import ActionValue
+
+torch.manual_seed(0)
+first = ActionValue(3, 1, 16)
+apart = {}
+for name, second in {
+    "copied": copy.deepcopy(first),
+    "with fresh weights": ActionValue(3, 1, 16),
+}.items():
+    one, optimizers = copy.deepcopy(first), []
+    critics = [one, second]
+    adam = [torch.optim.Adam(x.parameters(), 1e-2) for x in critics]
+    for _ in range(100):
+        obs, action, y = torch.randn(32, 3), torch.rand(32, 1), torch.randn(32, 1)
+        for critic, optimizer in zip(critics, adam, strict=True):
+            optimizer.zero_grad()
+            (critic(obs, action) - y).square().mean().backward()
+            optimizer.step()
+    apart[name] = (one(obs, action) - second(obs, action)).abs().max().item()
+    print(f"a second critic {name}: after 100 updates {apart[name]:.3f} apart")
+
+# %% tags=["claims"]
+assert apart["copied"] == 0.0
+assert apart["with fresh weights"] > 0.01
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | choice | this chapter | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L196-L267) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L157-L211) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/td3.py#L190-L220) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/td3.py#L169-L260) | [Spinning Up](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L181-L264) |
+# |---|---|---|---|---|---|---|
+# | noise when acting | 0.1 of half the box | [0.1 of half the box](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L203), one draw for all environments | [none](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L92) | [none](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/ddpg.py#L49); "default" is [0.1 in −1..1](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/ddpg.py#L93-L94) | [as the caller says](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/ddpg.py#L209-L216) | [0.1 in units of the environment](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L266-L269) |
+# | random start | 500 steps | [25,000 steps](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L65) | [100 steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L86) | as the user collects | none | [10,000 steps](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L47) |
+# | smoothing of the target | share of half the box | [share of half the box](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L232-L234) | [in −1..1](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L174-L176) | [in −1..1](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/td3.py#L195-L199) | [none unless overridden](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/td3.py#L263-L266) | [in units of the environment](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L192-L193) |
+# | bounds of the next action | of each number | [of the first number](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L236-L238) | [−1 and 1](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L176) | [none](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/td3.py#L195-L202) | none | [plus and minus the first upper bound](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L160) |
+# | second critic | fresh weights | [fresh weights](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L172-L173) | fresh weights | [a copy unless one is given](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/td3.py#L90) | as the user passes it | fresh weights |
+# | delay | 2 | [2, in steps](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L255) | [2, in updates](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L197) | [2, in updates](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/td3.py#L215) | [a flag of the caller](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/td3.py#L172) | [2, in updates](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L238) |
+# | time limits | bootstrap | [bootstrap](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L218-L223) | [bootstrap](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L320-L322) | [bootstrap](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L651) | as the user stores them | [bootstrap](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L305) |
+#
+# We read the code at the linked commits. In all of them the actor climbs the first critic only, and a
+# critic's loss is the squared error. HDDPG is Machin's, where both rates are
+# [1 by default](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/hddpg.py#L29-L30), which makes it DDPG.
+
+# %% [markdown]
+# ## Summary
+#
+# - A critic that takes the action as an input has a slope in it; the actor climbs that slope.
+# - The actor seeks out the critic's errors, so the values of DDPG tend to be too high.
+# - TD3 believes the less optimistic of two critics, judges nearby actions, and lets the actor wait.
+# - Rates for rising and falling make values optimistic (HDDPG) or pessimistic.
+# - Noise, its clip and the bounds of a target have a scale for each number of an action.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "The actor's step needs the gradient of the critic's value. While the actor takes its step, "
+    "may the critic's weights move too, to raise the value?",
+    [
+        "yes, both want a higher value",
+        "no, the critic would learn to promise more",
+        "it makes no difference",
+    ],
+    right="no, the critic would learn to promise more",
+    because="The critic must only learn from targets. If it climbed with the actor, it would "
+    "simply praise whatever the actor does. So `climb` asks for the gradient of the actor's "
+    "parameters alone.",
+)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This function should compute `smoothed_action`. On a symmetric box of one number it is right. Fix it.
+
+
+# %%
+def answer(action, noise, low, high):
+    distance = (0.2 * noise).clamp(-0.5, 0.5)
+    return (action + distance).clamp(low[0], high[0])
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
+
+
+def near_actions(seed):
+    """Return actions, noise and the bounds of two numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    low, high = torch.tensor([-1.0, 0.0]), torch.tensor([3.0, 0.5])
+    share, noise = torch.rand(2, 6, 2, generator=generator)
+    return low + share * (high - low), 4 * noise - 2, low, high
+
+
+grade(answer, smoothed_action, *map(near_actions, range(3)))
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(action, noise, low, high):
+    # The share is one of half the box, and each number has bounds of its own.
+    distance = (high - low) / 2 * (0.2 * noise).clamp(-0.5, 0.5)
+    return (action + distance).clamp(low, high)
+
+
+grade(answer, smoothed_action, *map(near_actions, range(3)))
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# Targets are 1 and $-1$, equally often. With which rate of decrease does the value settle at 0.5, if
+# the rate of increase is 1? Guess first, then solve the equation of the pulls or try rates with the
+# cell above.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def wanted_rate():
+    # Pull up: 1 · (1 − 0.5). Pull down: rate · (0.5 + 1).
+    return (1 - 0.5) / (0.5 + 1)
+
+
+grade(answer, wanted_rate, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    return 1 / 3
+
+
+grade(answer, wanted_rate, ())
+
+# %% [markdown]
+# ## References
+#
+# The deterministic policy gradient is from {cite:t}`silver2014`, DDPG from {cite:t}`lillicrap2016`, TD3
+# from {cite:t}`fujimoto2018`, who also measured how much critics promise. Hysteretic Q-learning is from
+# {cite:t}`matignon2007`.

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 15a04d9f5c52104c
+# Generated from chapters/ddpg.py (edit there); digest a289bf51df66d936
 """DDPG, HDDPG and TD3: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -56,6 +56,42 @@ __all__ = [
 ]
 
 
+class ActorCritics(nn.Module):
+    """An actor, and critics that judge its actions; models that keep their contract.
+
+    Args:
+        actor: Called with its states by name; its first result is the action.
+        critics: Called with states and ``action``; the first result is the value.
+        observation_space: Where the names of the states come from; not flattened.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        critics: Sequence[Any],
+        observation_space: spaces.Space[Any],
+    ) -> None:
+        super().__init__()
+        spec = state_spec(observation_space)
+        self.actor = ByName(actor, spec)
+        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the actor's first result for observations."""
+        row: Tensor = self.actor(obs)[0]
+        return row
+
+    def q(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K *B"]:
+        """Return what each of K critics thinks of actions."""
+        values = [critic(obs, action=action)[0] for critic in self.critics]
+        return torch.stack(values).squeeze(-1)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return what the first critic thinks of the actor's own actions."""
+        value: Tensor = self.critics[0](obs, action=self(obs))[0]
+        return value.squeeze(-1)
+
+
 class BoxActions:
     """Numbers in a box; a row is the action itself, and noise is added to it.
 
@@ -80,7 +116,7 @@ class BoxActions:
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
         shape = num_steps, num_envs, len(self.low)
-        # What is added to an action, each dimension in proportion to its own bounds.
+        # What is added, each number in proportion to its own bounds, {eq}`box-noise`.
         share = torch.as_tensor(self.scale).reshape(-1, 1)
         added = (
             share * (self.high - self.low) / 2 * torch.randn(shape, generator=generator)
@@ -166,42 +202,6 @@ class OneHotActions:
         return names
 
 
-class ActorCritics(nn.Module):
-    """An actor, and critics that judge its actions; models that keep their contract.
-
-    Args:
-        actor: Called with its states by name; its first result is the action.
-        critics: Called with states and ``action``; the first result is the value.
-        observation_space: Where the names of the states come from; not flattened.
-    """
-
-    def __init__(
-        self,
-        actor: Any,
-        critics: Sequence[Any],
-        observation_space: spaces.Space[Any],
-    ) -> None:
-        super().__init__()
-        spec = state_spec(observation_space)
-        self.actor = ByName(actor, spec)
-        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return the actor's first result for observations."""
-        row: Tensor = self.actor(obs)[0]
-        return row
-
-    def q(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K *B"]:
-        """Return what each of K critics thinks of actions."""
-        values = [critic(obs, action=action)[0] for critic in self.critics]
-        return torch.stack(values).squeeze(-1)
-
-    def value(self, obs: Tensor) -> Tensor:
-        """Return what the first critic thinks of the actor's own actions."""
-        value: Tensor = self.critics[0](obs, action=self(obs))[0]
-        return value.squeeze(-1)
-
-
 @checked
 def clipped_double_target(
     reward: Float[Tensor, "N"],
@@ -220,30 +220,6 @@ def clipped_double_target(
     target = torch.addcmul(reward, discount, future)
     check_finite(target, reward=reward, discount=discount, next_q=future)
     return target
-
-
-@checked
-def critic_error(
-    q: Float[Tensor, "K N"],
-    target: Float[Tensor, "N"],
-    increase: NonNegative = 1.0,
-    decrease: NonNegative = 1.0,
-) -> Float[Tensor, "N"]:
-    """Compute how wrong K critics are, summed over them.
-
-    Args:
-        q: Their values, with gradient.
-        target: What the values should be; a constant.
-        increase: Rate at which a value rises towards its target.
-        decrease: Rate at which it falls.
-    """
-    td_error = target.detach() - q
-    # A wrong value below its target and one above it may learn at different rates,
-    # {eq}`hysteretic`.
-    rate = torch.where(td_error > 0, increase, decrease).to(q)
-    error = (0.5 * rate * td_error.square()).sum(0)
-    check_finite(error, q=q, target=target)
-    return error
 
 
 @checked
@@ -271,6 +247,30 @@ def smoothed_action(
     half = (high - low) / 2
     distance = half * (smoothing * noise).clamp(-clip, clip)
     return (action + distance).clamp(low, high)
+
+
+@checked
+def critic_error(
+    q: Float[Tensor, "K N"],
+    target: Float[Tensor, "N"],
+    increase: NonNegative = 1.0,
+    decrease: NonNegative = 1.0,
+) -> Float[Tensor, "N"]:
+    """Compute how wrong K critics are, summed over them.
+
+    Args:
+        q: Their values, with gradient.
+        target: What the values should be; a constant.
+        increase: Rate at which a value rises towards its target.
+        decrease: Rate at which it falls.
+    """
+    td_error = target.detach() - q
+    # A wrong value below its target and one above it may learn at different rates,
+    # {eq}`hysteretic`.
+    rate = torch.where(td_error > 0, increase, decrease).to(q)
+    error = (0.5 * rate * td_error.square()).sum(0)
+    check_finite(error, q=q, target=target)
+    return error
 
 
 def ddpg_error(
@@ -344,8 +344,9 @@ class DDPG(DQN):
         """Take one step of the optimiser on the actor."""
         # What the first critic thinks of the actor's own actions, {eq}`actor-loss`.
         loss = -self.policy.network.value(obs).mean()
-        # The gradient goes through the critic to the actor. The critic itself gets
-        # none, so the optimiser does not move it.
+        # The gradient goes through the critic to the actor's parameters alone,
+        # {eq}`policy-gradient-through-critic`. Those of the critic get none, so the
+        # optimiser does not move them.
         for parameter in self.parameters:
             parameter.grad = None
         grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
@@ -376,12 +377,6 @@ def make_ddpg_policy(
             copies with fresh weights.
     """
     states, actions = as_space(observation_space), as_space(action_space)
-    recipe: dict[str, Any] = {
-        "observation_space": plain_space(states),
-        "action_space": plain_space(actions),
-        "hidden": hidden,
-        "num_critics": num_critics,
-    }
     # Continuous actions have bounds, discrete ones probabilities.
     if isinstance(actions, spaces.Discrete):
         size = int(actions.n)
@@ -395,6 +390,12 @@ def make_ddpg_policy(
         raise ValueError(
             f"action_space must be Discrete or a vector within bounds, got {actions}"
         )
+    recipe: dict[str, Any] = {
+        "observation_space": plain_space(states),
+        "action_space": plain_space(actions),
+        "hidden": hidden,
+        "num_critics": num_critics,
+    }
     if actor is None:
         inputs = as_vectors(states).shape[0]
         actor = make_actor(inputs, hidden=hidden)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 7f1a01195244c6b7
+# Generated from chapters/workshop/runs.py (edit there); digest 40e260d7840fb9e1
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -831,6 +831,7 @@ class StoredRuns(NamedTuple):
         area: Mean of the training returns over the whole run, (seeds,).
         cpu_seconds: CPU time of the training, (seeds,).
         judged: What else was measured after the training, by name, (seeds,) each.
+        watched: Curves of what else was measured while training, by name.
     """
 
     steps: NDArray[np.float64]
@@ -839,6 +840,7 @@ class StoredRuns(NamedTuple):
     area: NDArray[np.float64]
     cpu_seconds: NDArray[np.float64]
     judged: dict[str, NDArray[np.float64]]
+    watched: dict[str, NDArray[np.float64]]
 
 
 def results_folder() -> Path:
@@ -877,19 +879,25 @@ def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
             for name in mine[0]
             if name not in ("variant", "seed")
         }
-        points = [(r["step"], r["return"]) for r in bins if r["variant"] == variant]
-        table = np.array(points, float).reshape(len(mine), -1, 2)
-        steps, curves = table[0, :, 0], table[:, :, 1]
-        for curve in curves:
+        final = columns.pop("return")
+        mine = [row for row in bins if row["variant"] == variant]
+        curves = {
+            name: np.array([row[name] for row in mine], float).reshape(len(final), -1)
+            for name in mine[0]
+            if name not in ("variant", "seed")
+        }
+        steps = curves.pop("step")[0]
+        for curve in (row for table in curves.values() for row in table):
             known = np.isfinite(curve)
             curve[:] = np.interp(steps, steps[known], curve[known])
         runs[variant] = StoredRuns(
             steps,
-            curves,
-            columns.pop("return"),
+            curves.pop("return"),
+            final,
             columns.pop("area"),
             columns.pop("cpu_seconds"),
             columns,
+            curves,
         )
     return runs
 
