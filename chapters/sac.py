@@ -152,30 +152,19 @@ assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their shar
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: thin curves of returns and their mean, which rise from about -1400 and reach -200 within 10,000 steps. Right: the temperatures, which fall from 1 to about 0.1"}}
 import matplotlib.pyplot as plt
 
-from literate_rl.workshop.runs import read_rows, results_folder, stored_runs
-
-
-def stored_curves(name, metric):
-    """Return the steps and the curves of a stored metric, one row for each run."""
-    rows = read_rows(results_folder() / "learning" / f"{name}_curves.csv")
-    seeds = sorted({int(row["seed"]) for row in rows})
-    steps = [float(r["step"]) for r in rows if r["seed"] == rows[0]["seed"]]
-    curves = [[float(r[metric]) for r in rows if int(r["seed"]) == s] for s in seeds]
-    return np.array(steps), np.array(curves)
-
+from literate_rl.workshop.runs import stored_runs
 
 runs = stored_runs("sac_pendulum")["SAC"]
-steps, alphas = stored_curves("sac_pendulum", "charts/alpha")
-_, entropies = stored_curves("sac_pendulum", "charts/entropy")
+steps, final = runs.steps / 1000, np.sort(runs.final)
+alphas, entropies = (runs.watched[f"charts/{name}"] for name in ("alpha", "entropy"))
 fig, axes = plt.subplots(1, 2, figsize=(8, 2.8))
 for axis, curves in zip(axes, (runs.curves, alphas), strict=True):
-    axis.plot(steps / 1000, curves.T, color="C1", alpha=0.35, linewidth=0.8)
-    axis.plot(steps / 1000, curves.mean(0), color="C1", linewidth=2.5)
+    axis.plot(steps, curves.T, color="C1", alpha=0.35, linewidth=0.8)
+    axis.plot(steps, curves.mean(0), color="C1", linewidth=2.5)
     axis.set(xlabel="thousand steps")
 axes[0].set(ylabel="return while training")
 axes[1].set(ylabel="temperature", yscale="log")
 fig.tight_layout()
-final = np.sort(runs.final)
 print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in final))
 
 # %% [markdown]

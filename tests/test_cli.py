@@ -304,7 +304,8 @@ def test_help_shows_the_defaults_that_suit_the_environment(capsys):
 
 
 def test_help_without_an_algorithm_names_the_algorithms(capsys):
-    assert "{ppo,ppg,impala,a2c,a3c,dqn,rainbow}" in help_of(["--help"], capsys)
+    known = "{ppo,ppg,impala,a2c,a3c,dqn,rainbow,ddpg,hddpg,td3,sac}"
+    assert known in help_of(["--help"], capsys)
 
 
 def test_an_error_is_one_line_and_no_traceback(tmp_path):

@@ -276,6 +276,18 @@ def test_one_draw_is_right_on_average() -> None:
     torch.testing.assert_close(mean / 100_000, exact, rtol=0, atol=0.02)
 
 
+@pytest.mark.erratum("mean-over-actions")
+def test_a_mean_over_actions_is_a_part_of_the_expectation() -> None:
+    q, log_prob = judged(2)
+    right = soft_value(q, log_prob, log_prob.exp(), 0.3)
+    wrong = (log_prob.exp() * (q.amin(0) - 0.3 * log_prob)).mean(-1)
+    torch.testing.assert_close(wrong * ACTIONS, right)
+    # As a target: four actions that are all worth 10 become a state that is worth 2.5.
+    worth, even = torch.full((1, 1, 4), 10.0), torch.full((1, 4), 0.25)
+    assert soft_value(worth, even.log(), even, 0.0).item() == 10
+    assert (even * worth[0]).mean(-1).item() == 2.5
+
+
 def test_the_least_optimistic_critic_is_believed() -> None:
     q, log_prob = judged(3)
     both = soft_value(q, log_prob, log_prob.exp(), 0.0)
@@ -333,7 +345,7 @@ def test_the_temperature_moves_towards_the_target(entropy: float, sign: int) -> 
     assert grads[0].item() == pytest.approx(entropy + 1.0)
 
 
-@pytest.mark.equation("temperature")
+@pytest.mark.equation("log-alpha")
 @pytest.mark.erratum("log-alpha")
 def test_log_alpha_and_alpha_agree_but_for_the_step() -> None:
     for entropy in (-3.0, -1.0, 2.0):
@@ -349,6 +361,7 @@ def test_log_alpha_and_alpha_agree_but_for_the_step() -> None:
             assert (one.item() == 0) == (entropy == -1.0)
 
 
+@pytest.mark.equation("entropy-unit")
 def test_the_unit_of_the_target() -> None:
     wide = spaces.Box(np.float32(LOW), np.float32(HIGH))
     unit, target = entropy_scale(wide, None)
