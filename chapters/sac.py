@@ -198,7 +198,7 @@ assert abs(late + 1).max() < 0.15, "and holds the entropy at its target, -1"
 # $$
 # V(s) = \alpha \log Z - \alpha \operatorname{KL}(\pi \,\|\, p) ,
 # \qquad p(a) = \frac{e^{Q(s, a) / \alpha}}{Z} .
-# $$ (soft-optimal)
+# $$ (def-soft-optimal)
 #
 # The first term does not depend on the policy, and a KL divergence is never below 0. So the best
 # policy is $p$ itself, the one in the dial. To climb the soft value is to pull $\pi$ towards it
@@ -369,17 +369,14 @@ class SquashedGaussian(GaussianActions):
     @checked
     def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
         """Return the entropies, from an integral over each number's noise."""
-        # The action is a function of the noise. So its entropy is the mean of minus its
-        # log-density over the noise, one number at a time.
+        # The entropy is the mean of minus the log-density, weighted by how likely each
+        # noise is. The log-density is a sum over the numbers of an action, and so is
+        # its mean: all of them can share the points.
         noise = torch.linspace(-7, 7, 141).to(row)
-        share = (-noise.square() / 2).exp()
-        mu, log_sigma = (x.unsqueeze(-1) for x in row.chunk(2, -1))
-        half = self.box.half_width.to(row).unsqueeze(-1).expand_as(mu)
-        u = mu + log_sigma.exp() * noise
-        width = torch.ones(1).to(row)
-        each = [x.expand_as(u).unsqueeze(-1) for x in (u, mu, log_sigma)]
-        log_prob = squashed_log_prob(*each, width) - half.log()
-        return -(share * log_prob).sum(-1).div(share.sum()).sum(-1)
+        share = (-noise.square() / 2).softmax(-1)
+        rows = row.unsqueeze(-2).expand(*row.shape[:-1], len(noise), -1)
+        points = noise.unsqueeze(-1).expand(*rows.shape[:-1], row.shape[-1] // 2)
+        return -(share * self.draw(rows, points)[1]).sum(-1)
 
     def to_env(self, action: Tensor) -> NDArray[np.float32]:
         """Return the actions as vector environments take them."""
@@ -411,7 +408,7 @@ axes[0].set(xlabel="action", ylabel="density", ylim=(0, 2))
 axes[0].legend(fontsize=8)
 axes[1].plot(sigmas, entropy)
 axes[1].axhline(math.log(2), color="gray", linewidth=0.8)
-axes[1].set(xlabel="σ before the squash", ylabel="entropy", xscale="log")
+axes[1].set(xlabel="σ before the squash", ylabel="entropy", xscale="log", ylim=(-3, 1))
 fig.tight_layout()
 
 # %% [markdown]
@@ -618,10 +615,11 @@ def temperature_error(
 # $\log \alpha$,
 #
 # $$
-# \frac{\partial}{\partial \log \alpha} \bigl[ \log \alpha \, (H - \bar H) \bigr] = H - \bar H ,
-# \qquad
-# \frac{\partial}{\partial \log \alpha} \bigl[ \alpha \, (H - \bar H) \bigr] = \alpha \, (H - \bar H) .
-# $$ (log-alpha)
+# \begin{aligned}
+# \frac{\partial}{\partial \log \alpha} \bigl[ \log \alpha \, (H - \bar H) \bigr] &= H - \bar H , \\
+# \frac{\partial}{\partial \log \alpha} \bigl[ \alpha \, (H - \bar H) \bigr] &= \alpha \, (H - \bar H) .
+# \end{aligned}
+# $$ (def-log-alpha)
 #
 # Since $\alpha > 0$, both have the same sign and are zero at the same place. Only the steps differ in
 # length, by the factor $\alpha$, and Adam divides a constant factor out again.
@@ -654,7 +652,7 @@ def entropy_scale(
 ) -> tuple[float, float]:
     """Return the entropy of one unit, and the target in units of the box."""
     if isinstance(action_space, spaces.Box):
-        # A box that is h times as wide adds log h, for each number.
+        # A box that is h times as wide adds log h, for each number: {eq}`entropy-unit`.
         half = (action_space.high - action_space.low).astype(np.float64) / 2
         unit = float(np.log(half).sum())
         return unit, unit + (-half.size if target is None else target)
@@ -931,9 +929,8 @@ assert abs(exact - draws.mean().item()) < 4 * draws.std().item() / 100
 assert draws.std() > 0.2, "with noise"
 
 # %% [markdown]
-# A low target suits most lists. The paper's $0.98 \log N$ {cite:p}`christodoulou2019` asks for an
-# almost uniform policy, whatever the task. In CartPole, where both actions are needed about equally
-# often but hardly ever in the same state, we take 0.1 of at most $\log 2 = 0.69$.
+# {cite:t}`christodoulou2019` aims at $0.98 \log N$, an almost uniform policy. In CartPole we take
+# 0.1, of at most $\log 2 = 0.69$, with 20 steps in a target.
 
 # %% [markdown]
 # ## Traps
@@ -996,7 +993,7 @@ assert (right, wrong) == (10.0, 2.5)
 # | tanh's Jacobian | exact | [+ 1e-6](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L148) | [+ 1e-6](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L241) | [+ 1.2e-7](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py#L38) | the user's | [exact](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/core.py#L60) |
 # | $\log \sigma$ | clamped to −5..2 | [tanh to −5..2](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L134-L135) | [clamped to −20..2](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/sac/policies.py#L164) | the user's | the user's | [clamped to −20..2](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/core.py#L42) |
 # | actor's step | every update | [every 2nd, twice](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L275-L277) | every update | every update | every update | every update |
-# | what cuts the bootstrap | termination | [termination](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L249) | [termination](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L314) | termination | [`terminal`](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/sac.py#L420-L423) of the user | [termination](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/sac.py#L301-L304) |
+# | what cuts the bootstrap | termination | [termination](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L249) | [termination](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L320-L322) | [termination](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L651) | [`terminal`](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/sac.py#L420-L423) of the user | [termination](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/sac.py#L301-L304) |
 #
 # We read the code at the linked commits. With its two steps at every second update CleanRL takes as
 # many steps of the actor as the others.

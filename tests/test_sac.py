@@ -311,7 +311,7 @@ def test_an_action_that_cannot_happen_counts_nothing() -> None:
     assert grad[:, 1:].isfinite().all()
 
 
-@pytest.mark.equation("soft-optimal")
+@pytest.mark.equation("def-soft-optimal")
 def test_the_best_policy_is_the_softmax_of_the_values() -> None:
     alpha, q = 0.7, torch.tensor([1.0, 0.2, -0.5], dtype=torch.float64)
     best = (q / alpha).log_softmax(-1)
@@ -345,7 +345,7 @@ def test_the_temperature_moves_towards_the_target(entropy: float, sign: int) -> 
     assert grads[0].item() == pytest.approx(entropy + 1.0)
 
 
-@pytest.mark.equation("log-alpha")
+@pytest.mark.equation("def-log-alpha")
 @pytest.mark.erratum("log-alpha")
 def test_log_alpha_and_alpha_agree_but_for_the_step() -> None:
     for entropy in (-3.0, -1.0, 2.0):

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest f54183db4a692800
+# Generated from chapters/sac.py (edit there); digest d9d36172aeb22fc5
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -183,17 +183,14 @@ class SquashedGaussian(GaussianActions):
     @checked
     def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
         """Return the entropies, from an integral over each number's noise."""
-        # The action is a function of the noise. So its entropy is the mean of minus its
-        # log-density over the noise, one number at a time.
+        # The entropy is the mean of minus the log-density, weighted by how likely each
+        # noise is. The log-density is a sum over the numbers of an action, and so is
+        # its mean: all of them can share the points.
         noise = torch.linspace(-7, 7, 141).to(row)
-        share = (-noise.square() / 2).exp()
-        mu, log_sigma = (x.unsqueeze(-1) for x in row.chunk(2, -1))
-        half = self.box.half_width.to(row).unsqueeze(-1).expand_as(mu)
-        u = mu + log_sigma.exp() * noise
-        width = torch.ones(1).to(row)
-        each = [x.expand_as(u).unsqueeze(-1) for x in (u, mu, log_sigma)]
-        log_prob = squashed_log_prob(*each, width) - half.log()
-        return -(share * log_prob).sum(-1).div(share.sum()).sum(-1)
+        share = (-noise.square() / 2).softmax(-1)
+        rows = row.unsqueeze(-2).expand(*row.shape[:-1], len(noise), -1)
+        points = noise.unsqueeze(-1).expand(*rows.shape[:-1], row.shape[-1] // 2)
+        return -(share * self.draw(rows, points)[1]).sum(-1)
 
     def to_env(self, action: Tensor) -> NDArray[np.float32]:
         """Return the actions as vector environments take them."""
@@ -352,7 +349,7 @@ def entropy_scale(
 ) -> tuple[float, float]:
     """Return the entropy of one unit, and the target in units of the box."""
     if isinstance(action_space, spaces.Box):
-        # A box that is h times as wide adds log h, for each number.
+        # A box that is h times as wide adds log h, for each number: {eq}`entropy-unit`.
         half = (action_space.high - action_space.low).astype(np.float64) / 2
         unit = float(np.log(half).sum())
         return unit, unit + (-half.size if target is None else target)
