@@ -31,6 +31,7 @@ NAMES = (
 PEER_NAMES = (
     "ppo_loop",
     "dqn_loop",
+    "sac_loop",
     "advantages_torchrl",
     "vtrace_torchrl",
     "actors_ray",

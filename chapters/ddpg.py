@@ -188,7 +188,7 @@ for color, (name, found) in zip(("C0", "C2", "C1"), runs.items(), strict=True):
     gaps[name] = found.watched["estimate"] - found.watched["earned"]
     for axis, curves in zip(axes, (found.curves, gaps[name]), strict=True):
         axis.plot(steps, curves.T, color=color, alpha=0.2, linewidth=0.7)
-        axis.plot(steps, curves.mean(0), color=color, linewidth=2, label=name)
+        axis.plot(steps, np.median(curves, 0), color=color, linewidth=2, label=name)
 axes[0].set(xlabel="thousand steps", ylabel="return while training")
 axes[1].axhline(0, color="gray", linewidth=0.8)
 axes[1].set(xlabel="thousand steps", ylabel="promised minus earned", ylim=(-30, 60))
@@ -199,7 +199,7 @@ for name, found in runs.items():
     print(f"{name:6s} {ends}")
 
 # %% [markdown]
-# Each thin line is one of ten seeds, each thick one a mean. The printed numbers are the mean returns
+# Each thin line is one of ten seeds, each thick one their median. The printed numbers are the mean returns
 # of 100 greedy episodes of each last policy. **Notice**:
 #
 # - GOALS
@@ -573,9 +573,9 @@ assert target_at(0.5, 1, 0.2) < truth(0.5), "a true summit becomes a little lowe
 # $$
 # \mathcal L = \tfrac12 \sum_k \alpha(\delta_k) \, \delta_k^2 , \qquad \alpha(\delta) =
 # \begin{cases} \alpha_+ & \text{if } \delta > 0 \\ \alpha_- & \text{else,} \end{cases}
-# \qquad \delta_k = y - Q_{\theta_k}(s, a) .
 # $$ (hysteretic)
 #
+# where $\delta_k = y - Q_{\theta_k}(s, a)$ is the TD error of critic $k$.
 # With $\alpha_- < \alpha_+$ bad news counts less than good news. The idea is from **hysteretic
 # Q-learning** {cite:p}`matignon2007`, made for several agents that learn side by side: if the others
 # still explore, a bad outcome may be their fault. With one agent it has a price. A value settles
@@ -977,7 +977,7 @@ for name, second in {
     "copied": copy.deepcopy(first),
     "with fresh weights": ActionValue(3, 1, 16),
 }.items():
-    one, optimizers = copy.deepcopy(first), []
+    one = copy.deepcopy(first)
     critics = [one, second]
     adam = [torch.optim.Adam(x.parameters(), 1e-2) for x in critics]
     for _ in range(100):
@@ -1002,12 +1002,11 @@ assert apart["with fresh weights"] > 0.01
 # | random start | 500 steps | [25,000 steps](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L65) | [100 steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L86) | as the user collects | none | [10,000 steps](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L47) |
 # | smoothing of the target | share of half the box | [share of half the box](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L232-L234) | [in −1..1](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L174-L176) | [in −1..1](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/td3.py#L195-L199) | [none unless overridden](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/td3.py#L263-L266) | [in units of the environment](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L192-L193) |
 # | bounds of the next action | of each number | [of the first number](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L236-L238) | [−1 and 1](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L176) | [none](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/td3.py#L195-L202) | none | [plus and minus the first upper bound](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L160) |
-# | second critic | fresh weights | [fresh weights](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L172-L173) | fresh weights | [a copy unless one is given](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/td3.py#L90) | as the user passes it | fresh weights |
+# | second critic | fresh weights | [fresh weights](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L172-L173) | [fresh weights](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/policies.py#L964-L969) | [a copy unless one is given](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/td3.py#L90) | [as the user passes it](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/td3.py#L27-L28) | [fresh weights](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/core.py#L57-L58) |
 # | delay | 2 | [2, in steps](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L255) | [2, in updates](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L197) | [2, in updates](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/td3.py#L215) | [a flag of the caller](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/td3.py#L172) | [2, in updates](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L238) |
 # | time limits | bootstrap | [bootstrap](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L218-L223) | [bootstrap](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L320-L322) | [bootstrap](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L651) | as the user stores them | [bootstrap](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L305) |
 #
-# We read the code at the linked commits. In all of them the actor climbs the first critic only, and a
-# critic's loss is the squared error. HDDPG is Machin's, where both rates are
+# We read the code at the linked commits. In all of them the actor climbs the first critic only. HDDPG is Machin's, where both rates are
 # [1 by default](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/hddpg.py#L29-L30), which makes it DDPG.
 
 # %% [markdown]

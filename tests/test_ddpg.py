@@ -325,7 +325,8 @@ def learner_for(
     return DDPG(policy or make_ddpg_policy(*both, *sizes), envs, config)
 
 
-@pytest.mark.equation("actor-loss", "policy-gradient-through-critic")
+@pytest.mark.equation("policy-gradient-through-critic")
+@pytest.mark.equation("actor-loss")
 def test_the_actors_gradient_against_finite_differences_through_the_critic() -> None:
     policy = policy_for(2)
     network: Any = policy.network
@@ -817,7 +818,7 @@ class Flat(OwnCritic):
 @pytest.mark.parametrize(
     ("actor", "critic", "message"),
     [
-        (Loud(), OwnCritic(), r"action\[:, 0\] must lie in -1 to 3"),
+        (Loud(), OwnCritic(), r"action\[:, [01]\] must lie in"),
         (OwnActor(), Deaf(), "gradient"),
         (OwnActor(), Flat(), r"q_value must have shape \(5, 1\)"),
         (OwnActor(), [OwnCritic(), Flat()], "critic 2"),
@@ -878,3 +879,72 @@ def test_the_command_line(
         assert (tmp_path / "runs" / name / "checkpoint.pt").exists()
     settings = json.loads((tmp_path / "runs/own/settings.json").read_text())
     assert settings["algorithm"] == algorithm
+
+
+# --- Errata ---------------------------------------------------------------------------
+
+
+@pytest.mark.erratum("one-noise-for-the-batch")
+def test_one_noise_for_all_shifts_and_does_not_spread() -> None:
+    low, high = (torch.tensor(x) for x in (LOW, HIGH))
+    action = ((low + high) / 2).expand(500, 2)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(500, 2, generator=generator)
+    each = smoothed_action(action, noise, low, high)
+    same = smoothed_action(action, noise[:1].expand(500, 2), low, high)
+    assert (each.std(0) > 0.1 * (high - low) / 2).all()
+    assert torch.equal(same, same[:1].expand(500, 2))
+    assert not torch.equal(same, action)
+
+
+@pytest.mark.erratum("one-draw-for-all-environments")
+def test_one_draw_moves_all_environments_alike() -> None:
+    action, scale = torch.zeros(4, 2), torch.tensor([2.0, 0.25])
+    one = action + torch.normal(0, scale * 0.1)
+    assert torch.equal(one, one[:1].expand(4, 2))
+    assert one.abs().min() > 0
+    actions = BoxActions(LOW, HIGH)
+    actions.scale = 0.1
+    ours = actions.noise(1, 4, torch.Generator().manual_seed(0))[0]
+    assert len(actions.choose(action, ours)[:, 0].unique()) == 4
+
+
+@pytest.mark.erratum("twins-that-are-one")
+def test_a_copied_critic_stays_a_copy() -> None:
+    first = OwnCritic()
+    for fresh in (False, True):
+        given = first if fresh else [first, copy.deepcopy(first)]
+        policy = make_ddpg_policy(
+            Reach.observation_space, BOX, 8, 2, actor=OwnActor(), critic=given
+        )
+        learner = learner_for(TD3Config(**SMALL), policy=policy)
+        for _ in range(3):
+            learner.iterate()
+        batch = learner.sample()
+        one, other = learner.policy.network.q(batch.obs, batch.action)
+        assert torch.equal(one, other) != fresh
+        first = OwnCritic()
+
+
+@pytest.mark.erratum("target-outside-the-box")
+def test_noise_without_a_clip_leaves_the_box() -> None:
+    low, high = torch.tensor([-1.0]), torch.tensor([1.0])
+    edge = torch.full((200, 1), 0.95)
+    noise = torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
+    assert (edge + (0.2 * noise).clamp(-0.5, 0.5)).max() > 1.2
+    assert smoothed_action(edge, noise, low, high).max() == 1
+
+
+@pytest.mark.erratum("discrete-batch-of-one")
+def test_a_sample_for_each_row_and_each_row_again() -> None:
+    def draw(rows: int) -> Tensor:
+        prob = torch.full((rows, 3), 1 / 3)
+        drawn = torch.distributions.Categorical(prob).sample(torch.Size([rows, 1]))
+        return drawn.view(rows, 1)
+
+    assert draw(1).shape == (1, 1)
+    with pytest.raises(RuntimeError, match="invalid for input of size 16"):
+        draw(4)
+    actions = OneHotActions(3)
+    noise = actions.noise(1, 4, torch.Generator().manual_seed(0))[0]
+    assert actions.choose(torch.full((4, 3), 1 / 3), noise).shape == (4, 3)
