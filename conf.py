@@ -53,6 +53,17 @@ include_patterns = [
     "docs/*.md",
     "docs/api/**.md",
 ]
+# Folders without a page, so that nobody looks for one in thousands of files.
+exclude_patterns = [
+    ".*",
+    "benchmarks",
+    "build",
+    "dist",
+    "notebooks",
+    "runs",
+    "src",
+    "tests",
+]
 nb_custom_formats = {".py": "weave.read_chapter"}
 
 # --- Execution

@@ -264,7 +264,7 @@ def test_a_chapter_is_light(site, browser):
       new PerformanceObserver(list => done(list.getEntries().map(x => x.value)
         .reduce((a, b) => a + b, 0))).observe({type: "layout-shift", buffered: true})
       || setTimeout(done, 500, 0))""")
-    assert shift < 0.05
+    assert shift < 0.03
     visit.page.context.close()
 
 

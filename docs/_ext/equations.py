@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 INDEX = "docs/equations"
 
 
+MARKS = ("equation", "erratum")
+
+
 @dataclass(frozen=True)
 class Test:
     """A marked test: where it stands and its source."""
@@ -38,20 +41,23 @@ class Test:
     source: str
 
 
-def marked_tests(mark: str) -> dict[str, list[Test]]:
-    """Return the tests with ``@pytest.mark.<mark>("label")``, by label."""
-    found: dict[str, list[Test]] = defaultdict(list)
+def marked_tests() -> dict[str, dict[str, list[Test]]]:
+    """Return the tests with ``@pytest.mark.<mark>("label")``, by mark and label."""
+    found: dict[str, Any] = {mark: defaultdict(list) for mark in MARKS}
     for path in sorted((ROOT / "tests").glob("test_*.py")):
         text = path.read_text("utf-8")
+        lines = text.splitlines()
         for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.FunctionDef):
                 continue
+            source = "\n".join(lines[node.lineno - 1 : node.end_lineno])
             for decorator in node.decorator_list:
-                if ast.unparse(decorator).startswith(f"pytest.mark.{mark}("):
+                words = ast.unparse(decorator).partition("(")[0]
+                mark = words.removeprefix("pytest.mark.")
+                if mark in MARKS:
                     label = ast.literal_eval(decorator.args[0])  # type: ignore[attr-defined]
-                    source = ast.get_source_segment(text, node) or ""
-                    found[label].append(Test(path.name, node.name, source))
-    return dict(found)
+                    found[mark][label].append(Test(path.name, node.name, source))
+    return {mark: dict(tests) for mark, tests in found.items()}
 
 
 # --- Collecting -----------------------------------------------------------------------
@@ -59,7 +65,7 @@ def marked_tests(mark: str) -> dict[str, list[Test]]:
 
 def load_tests(app: Sphinx, env: BuildEnvironment, *_: Any) -> list[str]:
     """Read the marks; pages whose tests changed are written again."""
-    tests = {mark: marked_tests(mark) for mark in ("equation", "erratum")}
+    tests = marked_tests()
     changed = tests != getattr(env, "marked_tests", None)
     env.marked_tests = tests  # type: ignore[attr-defined]
     pages = [INDEX, "docs/errata", *getattr(env, "equations_of", {})]

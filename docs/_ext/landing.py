@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 from curves import html_table
 from docutils import nodes
 from docutils.parsers.rst import directives
-from equations import computing, marked_tests, ties
+from equations import computing, ties
 from order import read_order
 from sphinx import addnodes
 from sphinx.application import Sphinx
@@ -267,7 +267,7 @@ def counts(env: BuildEnvironment) -> dict[str, int]:
     tests = [path.read_text("utf-8") for path in (ROOT / "tests").glob("test_*.py")]
     return {
         "equations": sum(not label.startswith("def-") for label in labels),
-        "errata": len(marked_tests("erratum")),
+        "errata": len(env.marked_tests["erratum"]),
         "chapters": sum(x.docname in env.found_docs for x in read_order(ROOT)),
         "tests": sum(len(re.findall(r"^def test_", x, re.MULTILINE)) for x in tests),
     }

@@ -342,6 +342,11 @@ class WeaveCells(SphinxTransform):
             )
             facts += nodes.Text(" · ")
         facts += download("Source", f"/{path.relative_to(ROOT)}")
+        if has_module:
+            # Where no script runs, the style sheet hides it.
+            switch = '<button type="button" class="weave-switch">{}</button>'
+            words = "Show the plain notebook"
+            facts += nodes.raw("", switch.format(words), format="html")
         title.parent.insert(title.parent.index(title) + 1, facts)
 
 

@@ -19,6 +19,7 @@ from urllib.parse import urldefrag
 
 from docutils import nodes
 from order import read_order
+from pybtex.backends.html import Backend
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from typeset import typeset
@@ -140,20 +141,16 @@ def templates(
 ) -> None:
     """Lay what the links of a page lead to into the page."""
     words = dict(app.env.words.values())  # type: ignore[attr-defined]
-    cited = {
-        citation.citation_id: citation.formatted_entry.text.render_as("html")
-        for citation in app.env.get_domain("cite").citations  # type: ignore[attr-defined]
-    }
+    citations = app.env.get_domain("cite").citations  # type: ignore[attr-defined]
+    cited = {citation.citation_id: citation.formatted_entry for citation in citations}
     found = []
     for place, anchor in targets(page, context.get("body") or ""):
         if place == GLOSSARY and anchor in words:
             inside = f"<p>{escape(words[anchor])}</p>"
         elif place == BIBLIOGRAPHY and anchor in cited:
-            inside = f"<p>{cited[anchor]}</p>"
-        elif anchor.startswith("equation-") and (
-            formula := formula_at(app, place, anchor)
-        ):
-            inside = formula
+            inside = f"<p>{cited[anchor].text.render(Backend())}</p>"
+        elif formula := formulas_of(app, place).get(anchor):
+            inside = typeset(formula, display=True)
         else:
             continue
         key = f"{place.rsplit('/', 1)[-1]}-{anchor}"
@@ -161,12 +158,15 @@ def templates(
     context["templates"] = "\n".join(found)
 
 
-def formula_at(app: Sphinx, page: str, anchor: str) -> str:
-    """Return the formula of another page that has an anchor."""
-    for block in app.env.get_doctree(page).findall(nodes.math_block):
-        if nodes.make_id(f"equation-{block.get('label')}") == anchor:
-            return typeset(block.astext(), display=True)
-    return ""
+@cache
+def formulas_of(app: Sphinx, page: str) -> dict[str, str]:
+    """Return the numbered formulas of a page, by their anchors."""
+    blocks = app.env.get_doctree(page).findall(nodes.math_block)
+    return {
+        nodes.make_id(f"equation-{block['label']}"): block.astext()
+        for block in blocks
+        if block.get("label")
+    }
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -24,12 +24,8 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
 // --- The switch between two columns and the plain notebook. The choice is kept, and so
 // is the place: the section that one was reading is still there.
 {
-  if (recall("weave") === "plain") root.dataset.weave = "plain";
-  const facts = document.querySelector(".chapter-facts");
-  if (facts && document.querySelector(".woven")) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "weave-switch";
+  const button = document.querySelector(".weave-switch");
+  if (button) {
     const label = () => {
       button.textContent =
         root.dataset.weave === "plain" ? "Show in two columns" : "Show the plain notebook";
@@ -42,7 +38,6 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
       label();
     });
     label();
-    facts.append(button);
   }
 }
 
