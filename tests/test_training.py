@@ -11,8 +11,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.contract_models import (
+    ActionValue,
     CategoricalActor,
     CategoricalQNetwork,
+    ProbabilityActor,
+    QNetwork,
     StateValue,
 )
 from literate_rl.contracts import ContractError
@@ -29,6 +32,8 @@ TINY: dict[str, dict[str, Any]] = {
     "rainbow": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
     "dqn": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
 }
+for name in ("ddpg", "hddpg", "td3", "sac"):
+    TINY[name] = {"learning_starts": 1300, "log_interval": 250, "batch_size": 32}
 
 
 class QNet(nn.Module):
@@ -83,6 +88,10 @@ def models(algorithm: str) -> dict[str, Any]:
         return {"qnet": CategoricalQNetwork(4, 2, atom_num=11)}
     if ALGORITHMS[algorithm].models == ("qnet",):
         return {"qnet": QNet()}
+    if algorithm in ("ddpg", "hddpg", "td3"):
+        return {"actor": ProbabilityActor(4, 2), "critic": ActionValue(4, 2)}
+    if algorithm == "sac":
+        return {"actor": CategoricalActor(4, 2), "critic": QNetwork(4, 2)}
     return {"actor": CategoricalActor(4, 2), "critic": StateValue(4)}
 
 

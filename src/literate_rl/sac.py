@@ -1,12 +1,13 @@
-# Generated from chapters/sac.py (edit there); digest d9d36172aeb22fc5
+# Generated from chapters/sac.py (edit there); digest 2bfae377be7c9019
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -167,18 +168,20 @@ class SquashedGaussian(GaussianActions):
     ) -> tuple[Float[Tensor, "*B A"], Float[Tensor, "*B"]]:
         """Return the same actions, and their log-densities."""
         # Here $u$ is known, and nothing has to be undone.
-        u = super().choose(row, noise)
+        mu, log_sigma = row.chunk(2, -1)
+        u = mu + log_sigma.exp() * noise
         half = self.box.half_width.to(u)
         action = self.box.middle.to(u) + half * u.tanh()
-        return action, squashed_log_prob(u, *row.chunk(2, -1), half)
+        return action, squashed_log_prob(u, mu, log_sigma, half)
 
     @checked
     def log_prob(
         self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
     ) -> Float[Tensor, "*B"]:
         """Return the log-densities of actions that come back."""
+        mu, log_sigma = row.chunk(2, -1)
         u = self.box.to(row.device).undo(action)
-        return squashed_log_prob(u, *row.chunk(2, -1), self.box.half_width.to(u))
+        return squashed_log_prob(u, mu, log_sigma, self.box.half_width.to(u))
 
     @checked
     def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
@@ -319,9 +322,9 @@ class SoftCritics(nn.Module):
 
     def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
         """Return what each critic thinks of the actions that were taken."""
-        if self.num_actions is None:
-            return self(obs, action).squeeze(-1)
-        q = self(obs, None)
+        q: Tensor = self(obs, None if self.num_actions else action)
+        if not self.num_actions:
+            return q.squeeze(-1)
         index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
         return q.gather(-1, index).squeeze(-1)
 
@@ -479,13 +482,13 @@ def make_sac_policy(
     if isinstance(space, spaces.Discrete):
         network: nn.Module = layers(inputs, hidden, int(space.n))
         actions: Any = CategoricalActions(int(space.n), int(space.start))
-        models = [QNetwork(inputs, int(space.n), hidden) for _ in range(num_critics)]
+        judge: Callable[[], nn.Module] = partial(QNetwork, inputs, int(space.n), hidden)
     else:
         size = space.shape[0]
         network = GaussianRows(inputs, hidden, size)
         actions = SquashedGaussian(space.low, space.high, hold)
-        models = [ActionValue(inputs, size, hidden) for _ in range(num_critics)]
-    critics = SoftCritics(models, states, number)
+        judge = partial(ActionValue, inputs, size, hidden)
+    critics = SoftCritics([judge() for _ in range(num_critics)], states, number)
     return SoftPolicy(network, actions, critics, ("make_sac_policy", recipe))
 
 
