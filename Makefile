@@ -72,7 +72,8 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.impala_learning
 	$(BIN)/python -m benchmarks.dqn_learning
 	$(BIN)/python -m benchmarks.rainbow_learning
-	$(BIN)/python -m benchmarks.ddpg_learning ddpg_pendulum td3_switches ddpg_variants
+	$(BIN)/python -m benchmarks.ddpg_learning \
+	  ddpg_pendulum td3_switches ddpg_priorities ddpg_discrete
 
 films: $(READY)  ## Film the agents before and after training; a stopped run goes on
 	$(BIN)/python -m benchmarks.films

@@ -31,7 +31,11 @@ NAMES = (
 PEER_NAMES = (
     "ppo_loop",
     "dqn_loop",
+<<<<<<< HEAD
     "sac_loop",
+=======
+    "td3_loop",
+>>>>>>> ddpg
     "advantages_torchrl",
     "vtrace_torchrl",
     "actors_ray",

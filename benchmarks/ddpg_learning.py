@@ -2,23 +2,26 @@
 
 ``python -m benchmarks.ddpg_learning [NAME …]`` works as ``benchmarks.learning`` does.
 The settings of Pendulum come from a study on seeds above 100, one setting for all
-three agents; there was no search. ``td3_cheetah`` needs MuJoCo.
+three agents; there was no search. Those of the other tasks follow the defaults of the
+peers and of DQN, without a search. ``td3_cheetah`` needs MuJoCo, which
+``pip install '.[mujoco]'`` brings.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+
+from benchmarks.learning import EVALUATION_SEED, Experiment, Variant, main
 from literate_rl.agents import make_envs
 from literate_rl.ddpg import DDPG, DDPGConfig, ddpg_settings
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.training import make_learner
-
-from benchmarks.learning import EVALUATION_SEED, Experiment, Variant, main
 
 ENV = "Pendulum-v1"
 DISCRETE = "CartPole-v1"
@@ -95,9 +98,39 @@ def pendulum(
     return Experiment(ENV, ddpg_settings(ENV), seeds, 100, made, goal, watched=names)
 
 
+def experiment(
+    env: str, variants: dict[str, dict[str, Any]], seeds: int, **changes: Any
+) -> Experiment:
+    """Return the experiment that trains variants of DDPG on another task."""
+    made = {name: Variant(x, partial(build, env=env)) for name, x in variants.items()}
+    return Experiment(env, replace(ddpg_settings(env), **changes), seeds, 100, made)
+
+
 EXPERIMENTS = {
     "ddpg_pendulum": pendulum(AGENTS, seeds=10, goal=-200),
     "td3_switches": pendulum(SWITCHES, seeds=5),
+    # Demonstrations, without a goal: priorities, and probabilities as actions.
+    "ddpg_priorities": pendulum({"TD3, priorities": {**TD3, "alpha": 0.6}}, seeds=3),
+    "ddpg_discrete": experiment(
+        DISCRETE,
+        {"DDPG": {}, "TD3": TD3},
+        seeds=3,
+        total_steps=20_000,
+        num_steps=10,
+        reward_scale=0.05,
+    ),
+    # As the peers: layers of 256, batches of 256, and random steps at first.
+    "td3_cheetah": experiment(
+        CHEETAH,
+        {"TD3": TD3},
+        seeds=5,
+        total_steps=100_000,
+        hidden=256,
+        batch_size=256,
+        learning_starts=5000,
+        epsilon_steps=5000,
+        log_interval=5000,
+    ),
 }
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from benchmarks import (
     a2c_learning,
     ablation,
     actors,
+    ddpg_learning,
     hybrid_learning,
     impala_learning,
     learning,
@@ -231,6 +232,23 @@ def test_every_variant_of_impala_trains(name: str) -> None:
         changes = variant.changes | tiny
         learner = variant.build(replace(experiment.config, **changes))
         assert math.isfinite(learner.iterate()["losses/policy_loss"])
+        learning.close(learner)
+
+
+@pytest.mark.parametrize(
+    "name", [k for k in ddpg_learning.EXPERIMENTS if "td3_c" not in k]
+)
+def test_every_variant_of_ddpg_trains(name: str) -> None:
+    experiment = ddpg_learning.EXPERIMENTS[name]
+    short = {"total_steps": 60, "learning_starts": 30, "log_interval": 30}
+    config = replace(experiment.config, **short)
+    for variant in experiment.variants.values():
+        assert variant.build is not None
+        learner = variant.build(replace(config, **variant.changes))
+        for _ in range(2):
+            metrics = learner.iterate()
+        assert math.isfinite(metrics["losses/loss"])
+        assert metrics.keys() >= {*experiment.watched}
         learning.close(learner)
 
 
