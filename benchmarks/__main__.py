@@ -31,11 +31,8 @@ NAMES = (
 PEER_NAMES = (
     "ppo_loop",
     "dqn_loop",
-<<<<<<< HEAD
-    "sac_loop",
-=======
     "td3_loop",
->>>>>>> ddpg
+    "sac_loop",
     "advantages_torchrl",
     "vtrace_torchrl",
     "actors_ray",

@@ -21,20 +21,18 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmarks.dqn_loop import as_peer, linear_layers
-from benchmarks.harness import Case, Goal, cpu_seconds
+from benchmarks.harness import Case, Goal
+from benchmarks.td3_loop import STEPS, scaled_pendulum, step_clock
 from literate_rl.agents import make_envs
 from literate_rl.sac import SAC, SACConfig, make_sac_policy
 from literate_rl.workshop.runs import fit, flat_env
 
 ROUNDS = 11
 PACKAGES = ("stable-baselines3", "gymnasium")
-STEPS = 1024
 CONFIG = SACConfig(
     total_steps=STEPS,
     batch_size=256,
@@ -42,12 +40,6 @@ CONFIG = SACConfig(
     log_interval=128,
     buffer_size=50_000,
 )
-
-
-def scaled_pendulum() -> gym.Env[Any, Any]:
-    """Return Pendulum with actions from -1 to 1."""
-    one = np.ones(1, np.float32)
-    return gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), -one, one)
 
 
 def own_learner(config: SACConfig) -> SAC:
@@ -150,11 +142,6 @@ def same(layer: nn.Module, other: nn.Module) -> None:
     """Assert that two layers have the same weights."""
     for x, y in zip(layer.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
-
-
-def step_clock(build: Callable[[], Callable[[], object]], repeats: int) -> float:
-    """Return the CPU seconds of one step; building the learner is not counted."""
-    return sum(cpu_seconds(build(), 1) for _ in range(repeats)) / (repeats * STEPS)
 
 
 def loop(config: SACConfig) -> Callable[[], object]:
