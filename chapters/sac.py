@@ -77,7 +77,7 @@ __all__ = [
 # ## The price of a nat
 #
 # DDPG's actor climbs to the action that its critic likes best. If there are two good actions, it
-# ends on one of them, and if the critic was wrong about that one, the agent never tries the other.
+# ends on one of them, and if the critic was wrong about that one, the agent may never try the other.
 # So far we have added noise by hand. Now the policy is *paid* for being random: each nat of its
 # entropy is worth $\alpha$ to it. This price is called the **temperature**.
 #
@@ -313,6 +313,9 @@ def sac_error(
 # `choose` act, `log_prob` judges actions that come back. SAC itself needs only `draw`, which returns
 # an action and its log-density at once. It knows $u$, so it never computes $\operatorname{artanh}$,
 # and it is exact even where the action has rounded to a bound.
+#
+# With `hold` a noise lasts for several steps, which leads further in tasks where a single push does
+# little.
 #
 # No formula is known for the entropy. But the action is a function of one normal number per
 # dimension, so it is an integral that a few points give to many digits.
@@ -875,26 +878,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "log_interval": 1000,
         "temperature": 0.05,
         "target_entropy": 0.1,
-    },
-    "MountainCarContinuous-v0": {
-        "total_steps": 50_000,
-        "gamma": 0.9999,
-        "learning_rate": 3e-4,
-        "batch_size": 512,
-        "train_interval": 32,
-        "tau": 0.01,
-        "log_interval": 1600,
-        "temperature": 0.1,
-        "tune": False,
-        "hold": 16,
-    },
-    "HalfCheetah-v5": {
-        "total_steps": 100_000,
-        "hidden": 256,
-        "learning_rate": 3e-4,
-        "batch_size": 256,
-        "learning_starts": 5000,
-        "log_interval": 1000,
     },
 }
 

@@ -51,6 +51,7 @@ from literate_rl.sac import (
     soft_value,
     temperature_error,
 )
+from literate_rl.workshop.cli import main
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 from literate_rl.workshop.training import train
 
@@ -886,6 +887,22 @@ def test_our_own_density_is_that_of_the_contract_model() -> None:
     log_prob = actor(obs, choices.action)[1]
     torch.testing.assert_close(choices.log_prob, log_prob, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(actor.mode(obs), policy.act(obs, 0.0))
+
+
+def test_the_command_line_trains_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["--total-steps", "100", "--log-interval", "50", "--batch-size", "16"]
+    small += ["--learning-starts", "50", "--target-entropy", "-2", "--no-anneal"]
+    main(["sac", "--env", PENDULUM, "--name", "short", *small])
+    said = capsys.readouterr().out
+    assert "return of 20 episodes without noise: -" in said
+    assert (tmp_path / "runs/short/checkpoint.pt").exists()
+    policy = load(tmp_path / "runs/short")
+    assert policy.act(torch.zeros(1, 3), 0.0).shape == (1, 1)
+    main(["sac", "--resume", "runs/short"])
+    assert "checkpoint:" in capsys.readouterr().out
 
 
 class NotReparametrised(SquashedGaussianActor):

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 2bfae377be7c9019
+# Generated from chapters/sac.py (edit there); digest e93cfd671c7beac3
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -545,26 +545,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "log_interval": 1000,
         "temperature": 0.05,
         "target_entropy": 0.1,
-    },
-    "MountainCarContinuous-v0": {
-        "total_steps": 50_000,
-        "gamma": 0.9999,
-        "learning_rate": 3e-4,
-        "batch_size": 512,
-        "train_interval": 32,
-        "tau": 0.01,
-        "log_interval": 1600,
-        "temperature": 0.1,
-        "tune": False,
-        "hold": 16,
-    },
-    "HalfCheetah-v5": {
-        "total_steps": 100_000,
-        "hidden": 256,
-        "learning_rate": 3e-4,
-        "batch_size": 256,
-        "learning_starts": 5000,
-        "log_interval": 1000,
     },
 }
 
