@@ -448,6 +448,8 @@ class GaussianRows(nn.Module):
 
 
 # %% [markdown]
+# The cell above, folded, has a small network for the rows; it keeps $\log \sigma$ between −5 and 2.
+#
 # `SoftPolicy` puts rows, distribution, critics and temperature together. The temperature is stored
 # as its logarithm, so that it stays positive. `draw` returns the choices that stand for the policy in
 # a batch of states, with gradient. For numbers the gradient goes through the draw: $\mu$ and $\sigma$
@@ -652,13 +654,13 @@ uniform = torch.full((1,), 1 / share).log() - math.log(
 assert abs(-uniform.item() + 1) < 1e-6, "its entropy is -1"
 
 
-# %% tags=["export", "hide-input"]
+# %% tags=["export"]
 def entropy_scale(
     action_space: spaces.Space[Any], target: float | None
 ) -> tuple[float, float]:
     """Return the entropy of one unit, and the target in units of the box."""
     if isinstance(action_space, spaces.Box):
-        # A box that is h times as wide adds log h, for each number: {eq}`entropy-unit`.
+        # A box that is h times as wide adds log h, for each number.
         half = (action_space.high - action_space.low).astype(np.float64) / 2
         unit = float(np.log(half).sum())
         return unit, unit + (-half.size if target is None else target)
@@ -704,7 +706,7 @@ class SAC(DQN):
         self.actor_parameters = [p for p in self.parameters if p not in judges]
         with torch.no_grad():
             policy.log_alpha.fill_(config.temperature).log_()
-        # In which unit is the entropy? That of the box, after this.
+        # The target entropy, in the unit of the box: {eq}`entropy-unit`.
         space = envs.single_action_space
         self.unit, self.target_entropy = entropy_scale(space, config.target_entropy)
         self.entropies: list[Tensor] = []

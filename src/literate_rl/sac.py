@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest e93cfd671c7beac3
+# Generated from chapters/sac.py (edit there); digest 3239eb8659f0361c
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ def entropy_scale(
 ) -> tuple[float, float]:
     """Return the entropy of one unit, and the target in units of the box."""
     if isinstance(action_space, spaces.Box):
-        # A box that is h times as wide adds log h, for each number: {eq}`entropy-unit`.
+        # A box that is h times as wide adds log h, for each number.
         half = (action_space.high - action_space.low).astype(np.float64) / 2
         unit = float(np.log(half).sum())
         return unit, unit + (-half.size if target is None else target)
@@ -383,7 +383,7 @@ class SAC(DQN):
         self.actor_parameters = [p for p in self.parameters if p not in judges]
         with torch.no_grad():
             policy.log_alpha.fill_(config.temperature).log_()
-        # In which unit is the entropy? That of the box, after this.
+        # The target entropy, in the unit of the box: {eq}`entropy-unit`.
         space = envs.single_action_space
         self.unit, self.target_entropy = entropy_scale(space, config.target_entropy)
         self.entropies: list[Tensor] = []
