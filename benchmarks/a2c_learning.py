@@ -7,7 +7,7 @@ minibatch and a clip range that nothing leaves, so it learns with Adam and GAE. 
 length of a rollout, learning rate, discount and lambda were chosen among ten settings,
 by three runs of each with the seeds 100 to 102.
 
-The other experiments are about the agents of the chapter on A2C and A3C.
+The other experiments are about the agents of the chapters on A2C and on A3C.
 """
 
 from __future__ import annotations
@@ -20,15 +20,8 @@ import gymnasium as gym
 import torch
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.a2c import (
-    A2C,
-    A3C,
-    A2CConfig,
-    A3CConfig,
-    a2c_settings,
-    a3c_settings,
-    make_contract_policy,
-)
+from literate_rl.a2c import A2C, A2CConfig, a2c_settings, make_contract_policy
+from literate_rl.a3c import A3C, A3CConfig, a3c_settings
 from literate_rl.agents import make_envs
 from literate_rl.contract_models import CategoricalActor, StateValue
 from literate_rl.impala import IMPALA, impala_settings

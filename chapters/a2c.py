@@ -7,18 +7,16 @@
 # ---
 
 # %% [markdown]
-# # A2C and A3C
+# # A2C
 #
-# **What is left of PPO without its clip, and what if workers send gradients instead of
-# experience?** After this chapter you can train with the simplest actor-critic algorithm, say how
-# old a gradient may be before it does harm, and train a network of your own with four algorithms.
+# **What is left of PPO without its clip?** After this chapter you can train with the simplest
+# actor-critic algorithm, say what PPO adds to it, and train a network of your own with both.
 #
-# It takes about 35 minutes. You need advantages ({doc}`advantages`), PPO's loss
-# ({doc}`ppo_error`), the slots, tokens and lag of {doc}`actors`, and, for the part about your own
-# network, {doc}`contracts`.
+# It takes about 30 minutes. You need advantages ({doc}`advantages`), PPO's loss
+# ({doc}`ppo_error`) and, for the part about your own network, {doc}`contracts`.
 
 # %% tags=["export", "hide-input"]
-"""A2C and A3C: one step on each rollout, and workers that send gradients."""
+"""A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 from zlib import crc32
 
@@ -39,14 +36,6 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.actors import (
-    Actor,
-    MakeTransport,
-    RemoteLearner,
-    TransportConfig,
-    Weights,
-    weights_of,
-)
 from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
 from literate_rl.workshop.states import ByName, state_spec
@@ -64,184 +53,92 @@ from literate_rl.workshop.signatures import (
 
 __all__ = [
     "A2C",
-    "A3C",
     "A2CConfig",
-    "A3CConfig",
     "ContractActor",
     "ContractPolicy",
     "GradientLearner",
-    "GradientWorker",
     "a2c_error",
     "a2c_gradient",
     "a2c_loss",
     "a2c_settings",
-    "a3c_settings",
-    "gradient_layout",
     "make_contract_policy",
 ]
 
 # %% [markdown]
-# ## A gradient that comes late
+# ## One step and no clip
 #
-# In {doc}`actors` workers sent their experience, and the learner computed gradients. It can be
-# the other way round: each worker computes the gradient itself and sends that. By the time it
-# arrives, the learner has taken other steps. Its weights have moved, but the gradient is still
-# that of the old weights. How bad is that?
+# PPO ({doc}`ppo`) goes over each rollout several times. Its clip keeps the policy from moving too
+# far. **A2C**, the advantage actor-critic {cite:p}`mnih2016`, takes a single step of the optimiser
+# on each rollout and throws the rollout away. So there is nothing to clip. Is that enough?
 #
-# Take a very simple loss, the parabola $x^2 / 2$ with its lowest point at 0. Its gradient is $x$,
-# the distance from there. Gradient descent moves by the gradient times the **step size**. Here
-# each step uses the gradient of an earlier point. The number of steps between is the **lag**.
-# Drag the two sliders.
+# The task is CartPole. A rollout has five steps in each of eight environments, so 200,000 steps
+# are 5,000 updates. Each line is one seed. On the right is the same agent with settings that are
+# usual elsewhere. The numbers below belong to the *last* policy of each seed: its mean return over
+# 100 fresh greedy episodes.
 
-# %% tags=["hide-input"]
-import math
-
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
-
-lags = [0, 1, 2, 3, 5, 7, 10]
-step_sizes = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.5, 1.9, 2.1]
-
-
-def limit(lag):
-    return 2 * math.sin(math.pi / (2 * (2 * lag + 1)))
-
-
-def descent(lag, step_size, num_steps=80):
-    x = [1.0]
-    for k in range(num_steps):
-        x.append(x[k] - step_size * x[max(k - lag, 0)])
-    return x
-
-
-def frame(lag, step_size):
-    x = [max(-3.0, min(3.0, value)) for value in descent(lag, step_size)]
-    way = plot(
-        "The way down",
-        "The distance from the lowest point over 80 steps",
-        Axis("step", 0, 84, ticks=(0, 20, 40, 60, 80)),
-        Axis("distance from the lowest point", -3.1, 3.1, ticks=(-3, 0, 3)),
-        Mark("line dashed", [0, 84], [0, 0], "quiet"),
-        Mark("line", list(range(81)), x, "accent"),
-        width=380,
-    )
-    border = plot(
-        "What is stable",
-        "The largest stable step size falls as the lag grows; a dot marks the setting",
-        Axis("lag", -0.5, 10.5, ticks=(0, 5, 10)),
-        Axis("step size", 0, 2.2, ticks=(0, 1, 2)),
-        Mark("line", list(range(11)), [limit(d) for d in range(11)], "quiet"),
-        Mark("dots", [lag], [step_size], "accent"),
-        width=380,
-    )
-    word = "settles" if step_size < limit(lag) else "swings further and further"
-    return [way, border], f"limit at this lag: {limit(lag):.2f}. It {word}."
-
-
-dial("Step size and lag", frame, {"lag": lags, "step size": step_sizes}, start=(3, 0.3))
-
-# %% [markdown]
-# **Notice** that late gradients do no lasting harm as long as the steps are small: at a step size
-# of 0.05 the descent settles for every lag. (A line that leaves the picture is drawn at its
-# edge.) The largest stable step size falls as the lag $d$ grows. It is 2 at lag 0 and 1 at lag 1,
-# and then it falls like $\pi / (2d + 1)$. What counts is roughly the *product*: with twice the
-# lag, steps may be about half as large. So the remedy for lag is a smaller learning rate, and its
-# price is slower learning at the start.
-
-# %% tags=["claims"]
-for lag in lags:
-    assert abs(descent(lag, 0.05, 2000)[-1]) < 1e-3, "0.05 settles at every lag"
-    for factor, settles in ((0.97, True), (1.03, False)):
-        end = max(map(abs, descent(lag, factor * limit(lag), 4000)[-200:]))
-        assert (end < 1e-2) == settles, "the border is where it is drawn"
-assert abs(limit(0) - 2) < 1e-12
-assert abs(limit(1) - 1) < 1e-12
-assert abs(limit(10) * 21 / math.pi - 1) < 0.01
-
-# %% [markdown]
-# Does a real learner behave like that? Here one worker has 1, 32 or 128 slots, so each of its
-# gradients is 0, 31 or 127 updates late. All else is the same: CartPole, 50,000 steps, 1,250
-# updates. Each line is one seed.
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Curves of the return over 50,000 steps. Without lag they climb to nearly 500; with a lag of 31 and of 127 they stay near the bottom"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with ten curves of the return over 200,000 steps. On the left all rise to nearly 500 and stay. On the right eight do, and two thick ones rise, fall and end far below"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.workshop.runs import stored_runs
 
-late = stored_runs("a3c_lag")
-fig, axis = plt.subplots(figsize=(7, 2.8))
-for number, (name, run) in enumerate(late.items()):
-    lines = axis.plot(run.steps / 1000, run.curves.T, f"C{number}")
-    lines[0].set_label(name)
-    print(f"{name:8s} return at the end: {' '.join(f'{x:3.0f}' for x in run.final)}")
-axis.set(xlabel="thousand steps", ylabel="return while training")
-axis.legend(fontsize=8)
+kinds = {
+    "settings of this chapter": stored_runs("a2c_cartpole")["A2C"],
+    "settings usual elsewhere": stored_runs("a2c_plain")["A2C"],
+}
+fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.6), sharey=True)
+for axis, (name, run) in zip(axes, kinds.items(), strict=True):
+    forgot = run.final < 475
+    axis.plot(run.steps / 1000, run.curves[~forgot].T, "C0", lw=0.9)
+    axis.plot(run.steps / 1000, run.curves[forgot].T, "C1", lw=1.8)
+    axis.set(title=name, xlabel="thousand steps")
+    print(f"{name}: return at the end {' '.join(f'{x:.0f}' for x in run.final)}")
+axes[0].set_ylabel("return while training")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that the learner without lag ends above 490 in each run. With gradients 31 updates
-# late, and the same settings, it learns very little. With 127, seven of ten runs end at the return
-# of an agent that always pushes to the same side: the first 128 gradients all belong to the
-# untrained policy, and nothing corrects their direction in between. (The lags were chosen after
-# trials with two other seeds. `python -m benchmarks.a2c_learning a3c_lag` trained the runs.)
+# **Notice** that one step is enough: all ten runs on the left end with the highest return there is,
+# and so do eight on the right. The two thick ones learned the task and forgot it again. What
+# prevents that is told below, with the settings. `python -m benchmarks.a2c_learning` trained all
+# runs.
 
 # %% tags=["claims"]
-fresh, old, oldest = late.values()
-assert fresh.final.min() > 490, "above 490 in each run"
-assert old.final.max() < 250, "hardly gets off the ground"
-assert oldest.final.max() < 100, "nothing is left"
-from literate_rl.agents import make_envs
-
-one_sided = make_envs("CartPole-v1", 64)
-one_sided.reset(seed=0)
-alive, pushes = np.ones(64, dtype=bool), 0
-while alive.any():
-    pushes += alive.sum() / 64
-    alive &= ~one_sided.step(np.ones(64, dtype=int))[2]
-assert (abs(oldest.final - pushes) < 0.5).sum() == 7, "always the same side"
+ours, usual = kinds.values()
+assert (ours.final == 500).all(), "all ten runs of this chapter"
+assert (usual.final == 500).sum() == 8, "eight on the right"
+assert (usual.final < 475).sum() == 2, "two of ten forgot"
+assert (usual.curves[usual.final < 475].max(1) > 470).all(), "what they had learned"
 
 # %% [markdown]
-# ## Two ways to share the work
-#
-# If workers send gradients, they do most of the computing. The learner only takes the steps.
+# Here are both loops in one picture. The first step of PPO, on the whole rollout, is the only one
+# that the clip can never touch. A2C stops there.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture
 
 picture = Picture(
-    "Experience or gradients",
-    "Two rows. Above, as in IMPALA: the worker acts and sends an unroll; the learner "
-    "computes the gradient and takes the step. Below, as in A3C: the worker acts and "
-    "computes the gradient, which it sends; the learner only takes the step. In both "
-    "rows the weights go back to the worker.",
+    "PPO and A2C",
+    "Two rows. Above, PPO: the agent acts, and many steps of the optimiser follow, which "
+    "the clip limits from the second on. Below, A2C: the agent acts, and one step follows. In both rows "
+    "the new weights go back to the agent, which acts again.",
 )
-for y, name, left, right, sent in (
-    (40, "IMPALA", ["act"], ["gradient", "step"], "unroll"),
-    (150, "A3C", ["act", "gradient"], ["step"], "gradient"),
-):
-    picture.text(0, y - 34, name, anchor="start", bold=True)
-    worker = picture.box(77, y, " · ".join(left), width=150, height=44)
-    learner = picture.box(362, y, " · ".join(right), width=150, height=44)
-    picture.arrow((152, y - 8), (287, y - 8), sent, "accent")
-    picture.arrow((287, y + 12), (152, y + 12), "", "quiet")
-    picture.text(219, y + 26, "weights", "quiet")
-picture.text(77, 200, "workers", "quiet")
-picture.text(362, 200, "learner", "quiet")
+for y, name, steps in ((48, "PPO", 5), (148, "A2C", 1)):
+    picture.text(0, y - 38, name, anchor="start", bold=True)
+    act = picture.box(40, y, "act", width=80, height=40)
+    row = picture.cells(210, y, ["step"] * steps, width=40)
+    picture.arrow((80, y - 6), (188, y - 6), "rollout", "accent")
+    picture.path(f"M{row[-1].x},{y + 15}v16H40v-10", "quiet")
+    picture.path(f"M36,{y + 27}l4,-6l4,6", "quiet")
+    picture.text(125, y + 42, "weights", "quiet")
+picture.path("M236,24v-6H406v6", "quiet")
+picture.text(321, 6, "the clip limits these", "quiet")
+picture.text(245, 148, "nothing to clip", "quiet", anchor="start")
 picture
 
 # %% [markdown]
-# **A3C**, the asynchronous advantage actor-critic {cite:p}`mnih2016`, works the second way.
-# **A2C** is what is left when nothing is asynchronous any more: one rollout, one gradient, one
-# step. In this chapter asynchrony is a way to use many processors, not a way to learn better.
+# ## PPO without its clip
 #
-# V-trace ({doc}`off_policy`) can correct old *experience*, because it knows how likely the
-# actions were. No such correction is known for an old *gradient*. {doc}`impala`, which came after
-# A3C, sends experience.
-#
-# ## A2C, or PPO without its clip
-#
-# A rollout has few steps, usually five, in each of several environments. From each step the
-# rewards are added up to the end of the rollout, and the critic estimates what comes after it.
-# With $n$ steps to go,
+# From each step of a rollout the rewards are added up to the rollout's end, and the critic
+# estimates what comes after it. With $n$ steps to go,
 #
 # $$
 # G^{(n)}_t = \sum_{k=0}^{n-1} \gamma^k \, r_{t+k} + \gamma^n \, V(s_{t+n}) ,
@@ -301,9 +198,8 @@ ppo_terms, _ = policy_error_from_log_prob(
 weight = policy.network.actor[-1].weight
 for name, terms in (("A2C", a2c_terms), ("PPO", ppo_terms)):
     (grad,) = torch.autograd.grad(terms.policy_loss, weight, retain_graph=True)
-    print(
-        f"{name}: loss {terms.policy_loss.item():+.4f}, gradient {grad[0, :4].tolist()}"
-    )
+    rounded = [round(x, 5) for x in grad[0, :4].tolist()]
+    print(f"{name}: loss {terms.policy_loss.item():+.4f}, gradient {rounded}")
 
 # %% [markdown]
 # The losses differ and the gradients agree. PPO's loss is the mean of $-\rho \hat A$ and A2C's is
@@ -365,8 +261,7 @@ def a2c_error(
 # ### Settings
 #
 # The optimiser is RMSProp, which divides each gradient by the root of a running mean of its
-# square. CartPole has two settings of its own: rewards are multiplied by 0.1 before learning, and
-# the running mean changes ten times more slowly than usual. The section on learning says why.
+# square.
 
 
 # %% tags=["export", "hide-input"]
@@ -428,11 +323,47 @@ def a2c_settings(env: str) -> A2CConfig:
 
 
 # %% [markdown]
+# CartPole has two settings of its own: rewards are multiplied by 0.1 before learning, and the
+# running mean changes ten times more slowly than usual. Why? When every episode goes well,
+# gradients almost vanish, and soon so does the running mean of their squares. Then a gradient that
+# is a little larger causes a very large step. Here a weight has had gradients of 0.1. Now come
+# quiet updates with gradients of 0.0001, and then one of 0.01:
+
+
+# %%
+def step_after(quiet, decay):
+    """Return the size of the last step in learning rates."""
+    square = 0.1**2
+    for gradient in [1e-4] * quiet + [1e-2]:
+        square = decay * square + (1 - decay) * gradient**2
+    return gradient / (square**0.5 + 1e-5)
+
+
+for decay in (0.99, 0.999):
+    steps = [f"{quiet}: {step_after(quiet, decay):.1f}" for quiet in (0, 500, 1000)]
+    print(f"decay {decay}, step after quiet updates: {', '.join(steps)}")
+
+# %% [markdown]
+# With a decay of 0.99 the step after 1,000 quiet updates is eighty times as long as without them.
+# With 0.999 it has hardly changed. Smaller rewards help in another way: the critic's errors are
+# smaller, so they no longer fill the whole gradient, whose norm is clipped to 0.5. This is the
+# likely reason why two runs forgot; we have not proved it.
+#
+# The order matters for what the first figure shows. First we ran its ten seeds with the usual
+# settings, and two runs forgot. Then we chose the pair among 15 settings, most of them in a fast
+# simulation of CartPole with 8 or 16 other seeds each. So the ten seeds told us to look for other
+# settings, but not which.
+
+# %% tags=["claims"]
+assert 75 < step_after(1000, 0.99) / step_after(0, 0.99) < 90, "eighty times"
+assert step_after(1000, 0.999) < 2 * step_after(0, 0.999), "hardly changed"
+
+# %% [markdown]
 # ### The gradient
 #
-# One function turns a rollout into a gradient. A2C and the workers of A3C both call it. It uses
-# `torch.autograd.grad`, which returns the gradient and stores nothing. (The usual `backward`
-# *adds* it to `parameter.grad`, which must be cleared. The first trap is about that.)
+# One function turns a rollout into a gradient. It uses `torch.autograd.grad`, which returns the
+# gradient and stores nothing. (The usual `backward` *adds* it to `parameter.grad`, which must be
+# cleared.)
 
 
 # %% tags=["export"]
@@ -470,7 +401,8 @@ def a2c_gradient(
 # %% [markdown]
 # ### The step
 #
-# `GradientLearner` takes the step. It does not need to know where a gradient was computed.
+# `GradientLearner` takes the step. It does not ask where the gradient was computed. In {doc}`a3c`
+# that is another process.
 
 
 # %% tags=["export"]
@@ -622,285 +554,6 @@ def named(losses: dict[str, float]) -> dict[str, float]:
 
 
 # %% [markdown]
-# ### Does it learn?
-#
-# The task is CartPole, with 200,000 steps. Each number of the output belongs to one seed: the
-# mean over 100 fresh greedy episodes of its *last* policy. The third curve is A2C with settings
-# that are usual elsewhere: unscaled rewards, and a decay of 0.99.
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three rising curves of the mean return over 200,000 steps"}}
-fig, axis = plt.subplots(figsize=(7, 2.8))
-kinds = {
-    "A2C": stored_runs("a2c_cartpole")["A2C"],
-    "A3C, two workers": stored_runs("a3c_cartpole")["two workers"],
-    "A2C, rewards as they are": stored_runs("a2c_plain")["A2C"],
-}
-for name, run in kinds.items():
-    axis.plot(run.steps / 1000, run.curves.mean(0), label=name)
-    finals = " ".join(f"{x:.0f}" for x in run.final)
-    print(f"{name}: return at the end {finals}")
-axis.set(xlabel="thousand steps", ylabel="return while training")
-axis.legend(fontsize=8)
-fig.tight_layout()
-
-# %% [markdown]
-# **Notice** the third line of the output. Two of the ten runs learned the task and forgot it
-# again. The likely reason is this. When every episode goes well, gradients almost vanish. RMSProp
-# divides by the root of a running mean of their squares, which soon becomes just as small. Then
-# the next gradient that is a little larger causes a very large step.
-#
-# The two settings of CartPole are meant to prevent that. With a decay of 0.999 the mean changes
-# ten times more slowly. With rewards of a tenth the critic's errors are smaller, so they no
-# longer fill the whole gradient, whose norm is clipped to 0.5. The order matters for what the
-# figure proves. First we ran its ten seeds with the plain settings, and two runs forgot. Then we
-# chose the pair among 15 settings, most of them in a fast simulation of CartPole with 8 or 16
-# other seeds each. So the ten seeds told us to look for other settings, but not which.
-#
-# The gradients of two workers, each in a process of its own, are about one update late. We see no
-# harm from that in these runs. `python -m benchmarks.a2c_learning` trained all runs.
-
-# %% tags=["claims"]
-scaled, remote, plain = kinds.values()
-assert scaled.final.min() >= 475, "all runs of A2C end well"
-assert remote.final.min() >= 475, "and so do all of A3C"
-assert (plain.final < 475).sum() == 2, "two of ten forgot"
-assert plain.curves[plain.final < 475].max() > 490, "what they had learned"
-assert 0.5 < remote.judged["lag"].mean() < 1.5, "about one step late"
-
-# %% [markdown]
-# ## Workers that send gradients
-#
-# Nothing about slots, tokens and transports in {doc}`actors` depends on what is sent.
-# `RemoteLearner` hands out slots, waits for a result, lets `learn` use it and gives the slot
-# back. For A3C the result is a gradient. If $g$ is the gradient of the loss and $\alpha$ the
-# learning rate, a step is
-#
-# $$
-# \theta_{k+1} = \theta_k - \alpha \, g(\theta_{k-d}) ,
-# $$ (def-stale-step)
-#
-# where $d$ is the lag {eq}`policy-lag`. (RMSProp and gradient clipping also rescale $g$.) On a
-# parabola with curvature $u$ the gradient is $g(\theta) = u \, \theta$. There the steps settle at
-# the lowest point if, and only if,
-#
-# $$
-# \alpha \, u < 2 \sin \frac{\pi}{2 (2d + 1)} .
-# $$ (def-stale-limit)
-#
-# With $u = 1$ this is the curve in the second picture above {cite:p}`levin1976`.
-#
-# ### Settings
-#
-# A3C has the settings of A2C and those of any learner with workers.
-
-
-# %% tags=["export", "hide-input"]
-@checked
-@dataclass(frozen=True)
-class A3CConfig(TransportConfig, A2CConfig):
-    """Settings of A3C: those of A2C, and where the workers are.
-
-    Each worker has ``num_envs`` environments. The default is two workers with one slot
-    each, so each has one gradient under way.
-    """
-
-    actors: Count = 2
-    slots: Count = 1
-
-
-def a3c_settings(env: str) -> A3CConfig:
-    """Return A2C's settings for the id of an environment, with two workers."""
-    return A3CConfig(**asdict(a2c_settings(env)))
-
-
-# %% [markdown]
-# ### The worker
-#
-# A slot's result is a gradient, which is as large as the weights, and the numbers that the
-# learner reports. A worker collects exactly as in IMPALA, because it contains an `Actor`, which
-# does the collecting.
-
-
-# %% tags=["export"]
-def gradient_layout(policy: Any, config: A2CConfig) -> np.dtype[np.void]:
-    """Describe the memory of a slot whose result is a gradient.
-
-    Its ``result`` has the ``gradient`` by the names of the parameters, the returns of
-    the episodes that ended (NaN where none did), the number of steps and the losses.
-    """
-    weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
-    parts = dict(policy.named_parameters())
-    result: list[Any] = [
-        ("gradient", [entry for entry in weights if entry[0] in parts]),
-        ("episode_return", np.float32, (config.num_steps, config.num_envs)),
-        ("num_steps", np.int64),
-        ("losses", [(name, np.float64) for name in a2c_loss._fields]),
-    ]
-    return np.dtype([("weights", weights), ("result", result)], align=True)
-
-
-class GradientWorker:
-    """Acts for one rollout at a time and computes the gradient itself.
-
-    Args:
-        make_envs: Function that makes its vector environment.
-        policy: A policy on the CPU, which is copied.
-        config: The settings.
-        seed: Seed of the noise and of the environments.
-    """
-
-    def __init__(
-        self,
-        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
-        policy: Any,
-        config: A2CConfig,
-        seed: int,
-    ) -> None:
-        self.actor, self.config = Actor(make_envs, policy, seed), config
-
-    def work(self, weights: Weights, out: Any) -> None:
-        """Act with these weights, and write the gradient to ``out``."""
-        # Collect a rollout, as an actor of IMPALA does.
-        batch = self.actor.collect(weights, self.config.num_steps)
-        # Send the gradient, and with it what the learner reports.
-        policy = self.actor.policy
-        gradient, losses = a2c_gradient(policy, batch, self.config)
-        for (name, _), part in zip(policy.named_parameters(), gradient, strict=True):
-            out["gradient"][name] = part
-        out["episode_return"] = batch.episode_return
-        out["num_steps"] = batch.reward.numel()
-        for name, number in losses.items():
-            out["losses"][name] = number
-
-    def close(self) -> None:
-        """Close the environments."""
-        self.actor.close()
-
-
-# %% [markdown]
-# How much data is sent? For CartPole a gradient is much larger than the experience that it was
-# computed from. Here are both sizes in bytes:
-
-# %%
-from literate_rl.a2c import A3CConfig, gradient_layout
-from literate_rl.actors import slot_layout
-
-sizes = {
-    "unroll": slot_layout(policy, envs, 5)["result"].itemsize,
-    "gradient": gradient_layout(policy, A3CConfig())["result"].itemsize,
-}
-print(sizes)
-
-# %% [markdown]
-# With image observations and a small network it would be the other way round. Gradients are worth
-# sending where the *computation* is too much for one learner.
-
-# %% tags=["claims"]
-assert sizes["gradient"] > 10 * sizes["unroll"], "much larger"
-
-# %% [markdown]
-# ### The learner
-#
-# The learner copies the gradient, because the slot goes back to the worker, and takes the step.
-# It counts the environment steps behind the gradients that have arrived. This count decides when
-# the run ends, how large the learning rate is and when to save. If a worker is killed
-# ({doc}`processes`), its half-finished gradient never arrives and is not counted. The worker that
-# replaces it gets the same slots.
-
-
-# %% tags=["export"]
-class A3C(RemoteLearner):
-    """Takes a step on each gradient that a worker sends.
-
-    Use it as a context manager, or call ``close``, so that the workers end.
-
-    Args:
-        policy: The policy to train, on any device.
-        make_envs: Function that makes the vector environment of one worker, with
-            ``config.num_envs`` copies.
-        config: The settings.
-        transport: Makes the transport, or None for ``InProcess``.
-    """
-
-    @checked
-    def __init__(
-        self,
-        policy: Any,
-        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
-        config: A3CConfig,
-        transport: MakeTransport | None = None,
-    ) -> None:
-        super().__init__(policy, config, transport)
-        # Make the environments once here, to check how many there are.
-        envs = make_envs()
-        check_copies(envs, config)
-        envs.close()
-        self.layout = gradient_layout(policy, config)
-        # How to make a worker; only its seed is missing.
-        self.make_actor = partial(
-            GradientWorker, make_envs, copy.deepcopy(policy).cpu(), config
-        )
-        self.learner = GradientLearner(policy, config)
-
-    def learn(self, record: Any) -> dict[str, float]:
-        """Take a step on a gradient; return metrics."""
-        parts, device = record["gradient"], self.learner.parameters[0].device
-        gradient = [
-            torch.tensor(parts[name], device=device) for name in parts.dtype.names
-        ]
-        taken = self.learner.learn(gradient, self.step)
-        self.step += int(record["num_steps"])
-        losses = {name: float(record["losses"][name]) for name in a2c_loss._fields}
-        ended = torch.from_numpy(record["episode_return"])
-        return {**returned(ended), **taken, **named(losses)}
-
-
-# %% [markdown]
-# One worker with one slot has no lag, because it waits while the learner takes its step. This is
-# A2C, and with the same seeds the parameters are the same, bit for bit. So the tests of A2C also
-# test much of A3C.
-
-# %%
-from literate_rl.a2c import A2C, A3C, A2CConfig
-from literate_rl.actors import InProcess
-from literate_rl.workshop.fast import numpy_act
-
-
-def fresh_policy():
-    torch.manual_seed(1)
-    return make_policy(envs.single_observation_space, envs.single_action_space)
-
-
-def one_worker(make_worker, *others):
-    return InProcess(lambda seed: make_worker(1), *others)  # with the seed of A2C
-
-
-policy = fresh_policy()
-alone = A2C(policy, build_envs(), A2CConfig(), numpy_act(policy))
-for slots in (1, 4):
-    remote = A3C(
-        fresh_policy(), build_envs, A3CConfig(actors=1, slots=slots), one_worker
-    )
-    with remote:
-        for _ in range(50):
-            lag = remote.iterate()["charts/lag"]
-            if slots == 1:
-                alone.iterate()
-    pairs = zip(policy.parameters(), remote.policy.parameters(), strict=True)
-    same = all(torch.equal(x, y) for x, y in pairs)
-    print(f"{slots} slots: lag {lag}, the same parameters after 50 steps: {same}")
-
-# %% tags=["claims"]
-assert lag == 3, "with four slots the lag is three"
-assert not same, "and the parameters are others"
-remote = A3C(fresh_policy(), build_envs, A3CConfig(actors=1, slots=1), one_worker)
-with remote:
-    for _ in range(50):
-        remote.iterate()
-pairs = zip(policy.parameters(), remote.policy.parameters(), strict=True)
-assert all(torch.equal(x, y) for x, y in pairs), "one slot is A2C bit for bit"
-
-# %% [markdown]
 # ## A network of your own
 #
 # {doc}`contracts` says what A2C, PPO, A3C and IMPALA require of a network. An **actor** gets
@@ -908,12 +561,12 @@ assert all(torch.equal(x, y) for x, y in pairs), "one slot is A2C bit for bit"
 # it returns that action and judges it. A **critic** returns a value.
 #
 # Such an actor returns no row of numbers for an action distribution, so it is not a `Policy`
-# ({doc}`policies`). But losses, learners and actors never need a row. They need `act`,
+# ({doc}`policies`). But losses and learners never need a row. They need `act`,
 # `evaluate_actions` and `value`, which we can build from an actor and a critic.
 #
 # There is one obstacle. A contract actor draws its action *inside* `forward`, from PyTorch's
-# global generator. A resumed run would draw other actions, and so would a worker in another
-# process. So the noise of this policy is a **seed**, one for each step. `act` seeds the global
+# global generator. A resumed run would draw other actions, and so would another process. So the
+# noise of this policy is a **seed**, one for each step. `act` seeds the global
 # generator with it, calls the actor and then restores the generator.
 #
 # Judging may be random too. No formula is known for the entropy of a squashed Gaussian, so an
@@ -1089,7 +742,7 @@ def make_contract_policy(
 import gymnasium as gym
 from gymnasium.spaces import Box, Dict
 
-from literate_rl.a2c import make_contract_policy
+from literate_rl.a2c import A2C, A2CConfig, make_contract_policy
 from literate_rl.contracts import check_model
 from literate_rl.ppo import PPO, PPOConfig
 from literate_rl.workshop.runs import fit
@@ -1164,12 +817,12 @@ last = np.nanmean([row["charts/episodic_return"] for row in rows[-3:]])
 assert last > 1.5 * first, "it learns"
 
 # %% [markdown]
-# Next, all four families train the same actor, `CategoricalActor` of {doc}`contract_models`, and
-# the same critic, for 60,000 steps with each family's own settings. There is one seed each: this
-# is a demonstration, not a comparison. All four learn something. A2C ends at 84 and A3C, with the same
-# settings, near 500, which shows how little a single seed says. (The models have ReLU layers with
-# PyTorch's default initialisation, and A2C's settings were chosen with the networks of
-# {doc}`policies`.)
+# Next, four algorithms train the same actor, `CategoricalActor` of {doc}`contract_models`, and the
+# same critic, for 60,000 steps with each algorithm's own settings. (A3C is A2C with workers,
+# {doc}`a3c`.) There is one seed each: this is a demonstration, not a comparison. All four learn
+# something. A2C ends at 84 and A3C, with the same settings, near 500, which shows how little a
+# single seed says. (The models have ReLU layers with PyTorch's default initialisation, and A2C's
+# settings were chosen with the networks of {doc}`policies`.)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four curves of the return over 60,000 steps: A3C and PPO reach 500, IMPALA 200 and more, A2C rises and falls again"}}
 fig, axis = plt.subplots(figsize=(7, 2.6))
@@ -1191,37 +844,6 @@ assert families["A3C"].final[0] > 490
 # %% [markdown]
 # ## Traps
 #
-# ### Trap: the gradient that nobody clears
-#
-# The best-known A3C programs for PyTorch have a shared model and a local one in each process. They
-# clear the *shared* gradient, compute the local one, and let the shared model's gradient point to
-# it. Here is the idiom, with a loss whose gradient is always 1:
-
-# %%
-shared_model, local = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
-optimizer, used = torch.optim.SGD(shared_model.parameters(), 0.1), []
-for _ in range(4):
-    local.load_state_dict(shared_model.state_dict())
-    loss = local(torch.ones(1, 1)).sum()
-    optimizer.zero_grad()  # clears the shared gradient ...
-    loss.backward()  # ... and adds to the local one
-    shared_model.weight._grad = local.weight.grad
-    used.append(shared_model.weight.grad.item())
-    optimizer.step()
-print("gradients used:", used)
-
-# %% [markdown]
-# Before PyTorch 2.0 `zero_grad` wrote zeros. Both gradients were one tensor, so the local one was
-# cleared too. [Since then](https://github.com/pytorch/pytorch/pull/92731) `zero_grad` sets the
-# gradient to `None`: the shared model drops the tensor, and the local one keeps it. Each step now
-# uses the sum of all gradients so far. There is no error, and the agent even learns for a while.
-# With `torch.autograd.grad` there is nothing to clear. The table below links to the lines, and
-# {doc}`/docs/errata` has the details.
-
-# %% tags=["claims"]
-assert used == [1.0, 2.0, 3.0, 4.0], "and not 1, 1, 1, 1"
-
-# %% [markdown]
 # ### Trap: the number under the root
 #
 # RMSProp divides by $\sqrt{v} + \varepsilon$ in PyTorch and by $\sqrt{v + \varepsilon}$ in
@@ -1252,44 +874,42 @@ assert step[1] < 0.004, "hardly moves"
 # %% [markdown]
 # ## What well-known implementations do
 #
-# | choice | this chapter | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py) | [OpenAI Baselines](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py) | [pytorch-a3c](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/train.py) | [Machin's A3C](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py) |
-# |---|---|---|---|---|---|
-# | steps of a rollout | 5 | [5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L71) | [5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L123) | [20](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L35-L36) | the user's |
-# | learning rate | falls to 0 | [constant](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L70) | [falls to 0](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L129) | [constant](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L19-L20) | the user's |
-# | optimiser | RMSProp, $\varepsilon$ outside the root | [the same](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L127) | [RMSProp, inside](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L84) | [Adam, shared by all](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/my_optim.py) | the user's |
-# | entropy weight | 0 | [0](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L74) | [0.01](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L126) | [0.01](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L25-L26) | the user's |
-# | norm of a clipped gradient | 0.5 | [0.5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L76) | [0.5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L127) | [50](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L29-L30) | [any](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py#L24) |
-# | who takes the step | the learner, one gradient at a time | one process | one process | [each process](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/train.py#L108-L109), in shared memory, without a lock | [a server](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py#L44-L58), for the gradients of several |
-# | a gradient is cleared | there is nothing to clear | before each | by the graph | [in the wrong model](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/train.py#L103-L109) | not looked at here |
+# | choice | this chapter | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py) | [OpenAI Baselines](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py) |
+# |---|---|---|---|---|
+# | steps of a rollout | 5 | [5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L71) | [5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L123) | [whole episodes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L269-L273) |
+# | steps of the optimiser on it | 1 | [1](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L143-L144) | [1](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L213) | [5 for the actor, 10 for the critic](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L39-L40) |
+# | what follows a time limit | the critic's value | [the critic's value](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/on_policy_algorithm.py#L234-L245) | [nothing](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/runner.py#L61-L67) | [nothing](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L275) |
+# | advantages are scaled | no | [no](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L83) | [no](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L93) | [yes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L48) |
+# | learning rate | falls to 0 | [constant](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L70) | [falls to 0](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L129) | [constant](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L41-L42) |
+# | optimiser | RMSProp, $\varepsilon$ outside the root | [the same](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L127) | [RMSProp, inside](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L84) | [the user's](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L32) |
+# | entropy weight | 0 | [0](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L74) | [0.01](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L126) | [none](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L43) |
+# | norm of a clipped gradient | 0.5 | [0.5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L76) | [0.5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L127) | [not clipped](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L45) |
 #
-# Updating shared memory without a lock is known as Hogwild {cite:p}`recht2011`. It was analysed
-# for sparse gradients, and those of a network are dense. In this chapter one learner applies
-# whole gradients, so parts of two are never mixed. We read the code at the linked commits.
+# We read the code at the linked commits, and give the defaults.
 #
 # ## On the best device
 #
-# The learner may be on a GPU. Its workers compute on the CPU.
+# A learner needs a policy, environments and settings; `fit` runs it ({doc}`workshop/runs`).
 
 # %%
 from literate_rl.agents import best_device
 
-device = best_device()
-with A3C(fresh_policy().to(device), build_envs, A3CConfig(total_steps=800)) as remote:
-    last = fit(remote, progress=False)[-1]
-print(f"{last['step']} steps on {device.type}, lag {last['charts/lag']}")
+policy = make_policy(envs.single_observation_space, envs.single_action_space)
+learner = A2C(policy.to(best_device()), build_envs(), A2CConfig(total_steps=2_000))
+last = fit(learner, progress=False)[-1]
+print(f"{last['step']} steps in {learner.iteration} updates on {best_device().type}")
 
 # %% tags=["claims"]
-assert last["charts/lag"] == 1, "two workers with one slot each"
+assert (last["step"], learner.iteration) == (2_000, 50), "40 steps in an update"
 
 # %% [markdown]
 # ## Summary
 #
-# - A2C takes one step on each rollout. Its gradient is PPO's where the ratio is 1.
-# - Workers can send gradients instead of experience. No correction is known for a gradient that
-#   is old.
-# - The effect of late gradients depends roughly on lag times learning rate: with half of one you
-#   may use about twice the other.
-# - A3C with one worker and one slot is A2C, bit for bit. More slots add lag.
+# - A2C takes one step on each rollout, so there is nothing to clip.
+# - Its gradient is PPO's where the ratio is 1, and in general only there.
+# - A target is the sum of the rewards up to the end of the rollout and the critic's value there.
+# - RMSProp forgets how large gradients once were. After quiet updates its steps can be far too
+#   long.
 # - A model that draws its own actions becomes a policy too, once its draws follow from a seed.
 #
 # ## Exercises
@@ -1300,18 +920,36 @@ assert last["charts/lag"] == 1, "two workers with one slot each"
 from literate_rl.workshop.pictures import predict
 
 predict(
-    "Four workers with one slot each send gradients, and the run just about settles. You double "
-    "the workers and leave everything else. Twice as many gradients arrive in a second. What "
-    "happens?",
+    "PPO has taken one step on a rollout. Now it goes over the whole rollout a second time. No "
+    "ratio has left the clip range. Is the gradient of its policy loss still that of A2C's?",
     [
-        "it learns about twice as fast",
-        "it may swing and fall: the lag has more than doubled",
-        "nothing: each worker still has one slot",
+        "yes, as long as nothing is clipped",
+        "no: each sample's gradient is multiplied by its ratio, and that is no longer 1",
+        "no: the advantages have to be estimated anew",
     ],
-    right="it may swing and fall: the lag has more than doubled",
-    because="With eight workers each gradient is seven steps old, not three. A learning rate "
-    "that was just below the limit is now above it. Slightly less than half would do.",
+    right="no: each sample's gradient is multiplied by its ratio, and that is no longer 1",
+    because="The first step has moved the policy. Inside the clip range the gradient of a "
+    "sample is its ratio times A2C's. The ratio makes up for the old policy that drew the "
+    "action. A2C's loss has no ratio, so it should not be used twice.",
 )
+
+# %% tags=["claims"]
+moved = make_policy(envs.single_observation_space, envs.single_action_space)
+old, _ = moved.evaluate_actions(batch.obs, batch.action)
+with torch.no_grad():
+    for parameter in moved.parameters():
+        parameter += 0.01 * torch.randn_like(parameter)
+new, entropy = moved.evaluate_actions(batch.obs, batch.action)
+terms, info = policy_error_from_log_prob(
+    *(x.flatten() for x in (new, old.detach(), entropy, adv)), None, 0.2
+)
+losses, weight = (
+    (terms.policy_loss, -(adv * new).mean()),
+    moved.network.actor[-1].weight,
+)
+grads = [torch.autograd.grad(x, weight, retain_graph=True)[0] for x in losses]
+assert info.clipfrac == 0, "no ratio has left the range"
+assert not torch.allclose(*grads, rtol=1e-3), "another gradient"
 
 # %% [markdown]
 # ### Exercise 2: find the bug
@@ -1369,10 +1007,9 @@ grade(answer, returns_of, *cases)
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# On the parabola of the first picture, gradients are 7 steps late. Which of the step sizes 0.05,
-# 0.1, 0.15, 0.2 and 0.25 brings you closest to the lowest point in 100 steps? It is not the
-# largest one that is stable. Guess first; then let `answer` return it.
-# `descent(lag, step_size, num_steps)` returns the distances.
+# How many quiet updates does it take until `step_after` exceeds 5 learning rates, with a decay of
+# 0.99 and with one of 0.999? A run on CartPole has 5,000 updates. Guess first; then let `answer`
+# return both numbers as a list.
 
 
 # %%
@@ -1381,27 +1018,40 @@ def answer():
 
 
 # %% tags=["hide-input"]
-def closest():
-    return min((0.05, 0.1, 0.15, 0.2, 0.25), key=lambda a: abs(descent(7, a, 100)[-1]))
+from bisect import bisect
 
 
-grade(answer, closest, ())
+def first_of(decay):
+    """Return the smallest number, found by halving an interval."""
+    return bisect(range(100_000), 5, key=lambda quiet: step_after(quiet, decay))
+
+
+def quiet_updates():
+    return [first_of(0.99), first_of(0.999)]
+
+
+grade(answer, quiet_updates, ())
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # A smooth descent without swinging: about 1 / (e d), a quarter of the limit.
-    return min((0.05, 0.1, 0.15, 0.2, 0.25), key=lambda a: abs(descent(7, a, 100)[-1]))
+    # With 0.999 the mean takes ten times as long to forget, longer than the run.
+    # (The second search starts late to save time.)
+    return [
+        next(q for q in range(10_000) if step_after(q, 0.99) > 5),
+        next(q for q in range(7_500, 10_000) if step_after(q, 0.999) > 5),
+    ]
 
 
-grade(answer, closest, ())
+grade(answer, quiet_updates, ())
 
 # %% tags=["claims"]
-assert answer() == 0.05, "the smallest of them"
+fast, slow = answer()
+assert 9 * fast < slow < 10 * fast, "ten times as long"
+assert fast < 5_000 < slow, "longer than the run"
 
 # %% [markdown]
 # ## References
 #
-# A3C is from {cite:t}`mnih2016`, who also describe the synchronous form. {cite:t}`huang2022a2c`
-# show with code that A2C is a special case of PPO. The limit for a recursion with a delay is from
-# {cite:t}`levin1976`, updates without a lock from {cite:t}`recht2011`. The contract is Machin's.
+# A2C is the synchronous form of A3C, which {cite:t}`mnih2016` introduced. {cite:t}`huang2022a2c`
+# show with code that A2C is a special case of PPO. The contract is Machin's.

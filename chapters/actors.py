@@ -544,7 +544,7 @@ def fill(pocket: Any, weights: Weights) -> None:
 # ### The learner
 #
 # Everything on the learner's side of the protocol is in `iterate`. What the learner does with an
-# unroll is left to a method `learn`, because none of this depends on it: in {doc}`a2c` actors send
+# unroll is left to a method `learn`, because none of this depends on it: in {doc}`a3c` actors send
 # gradients, and the rest stays as it is here. The other methods are what `fit` asks of any learner
 # ({doc}`workshop/runs`), so progress, checkpoints and the command line work as they do elsewhere.
 # The transport starts with the first iteration. Until then the learner can be restored from a

@@ -10,12 +10,12 @@
 # # Replay
 #
 # **What is worth remembering, and how often should it be seen again?** After this chapter you can
-# keep the last million steps of many environments, cut windows of several steps out of them, and
-# more often draw the steps that still surprise. It takes about 35 minutes. You need to know the
-# flags `terminated` and `truncated` ({doc}`agents`) and $n$-step returns ({doc}`advantages`).
+# draw the steps that still surprise more often than others, from a memory of a million, and say
+# what that does to the values that are learned. It takes about 30 minutes. You need the rings and
+# windows of {doc}`windows`.
 
 # %% tags=["export", "hide-input"]
-"""Replay: rings of steps, windows in them, and priorities in a tree of sums."""
+"""Replay: priorities in a tree of sums, and a buffer of windows."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from literate_rl.agents import Rollout
+from literate_rl.windows import STORED, Rings
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -40,16 +41,15 @@ from literate_rl.workshop.signatures import (
     checked,
 )
 
-__all__ = ["Batch", "ReplayBuffer", "Rings", "SumTree", "importance_weights"]
+__all__ = ["Batch", "ReplayBuffer", "SumTree", "importance_weights"]
 
 # %% [markdown]
 # ## One good step among two thousand
 #
-# PPO and its relatives use a step a few times and throw it away. Other agents learn $Q(s, a)$,
-# the value of taking the action $a$ in the state $s$. They may learn from any step, however old
-# it is and whatever policy took it; the next chapter, {doc}`dqn`, says why. So they can keep
-# their steps and learn from them again: **experience replay** {cite:p}`lin1992`. Each batch then
-# poses the same question: which steps?
+# Some agents learn $Q(s, a)$, the value of taking the action $a$ in the state $s$. They may learn
+# from any step, however old it is and whatever policy took it; the next chapter, {doc}`dqn`, says
+# why. So they keep their steps and learn from them again: **experience replay**
+# {cite:p}`lin1992`. Each batch then poses the same question: which steps?
 #
 # Think of a cliff with a narrow path of ten states. In each state one of two actions is right.
 # The other ends the episode and pays nothing. The tenth right action in a row pays 1. Somebody
@@ -189,248 +189,6 @@ first = {name: flags.argmax(0) for name, flags in seen.items()}
 assert all((np.diff(place) <= 0).all() for place in first.values()), "it creeps back"
 
 # %% [markdown]
-# ## A ring for each environment
-#
-# A memory that is full forgets its oldest step. In an array this takes no copying: a *head* says
-# which row is written next, and from the last row it goes on to the first. This is a **ring
-# buffer**, and each environment has one of its own. So the next row holds the step that came
-# next, unless the episode has terminated, was truncated, or no newer step is there yet.
-#
-# Why care about the next row? A target may look more than one step ahead. Start at step $t$ and
-# add up $n$ rewards, or fewer if one of those three ends comes first. With
-# $\mathrm{done} = 1$ at a step that is terminated or truncated, the number of steps is
-#
-# $$
-# m = \min \, \{ k \ge 1 : k = n \text{ or } \mathrm{done}_{t+k-1}
-#     \text{ or step } t + k - 1 \text{ is the newest} \} .
-# $$ (replay-window)
-#
-# These $m$ steps are a **window**. Its target is the discounted sum of its rewards, plus the
-# value of the state at its end:
-#
-# $$
-# \sum_{k=0}^{m-1} \gamma^k r_{t+k}
-#     + \gamma^m \, (1 - \mathrm{te}_{t+m-1}) \max_a Q(s'_{t+m-1}, a) .
-# $$ (replay-target)
-#
-# It is the $n$-step return {eq}`n-step-return` with the best action's value as the critic. (Its
-# rewards were earned by older policies, and nothing corrects for that; {doc}`dqn` says why people
-# do it all the same.)
-#
-# Three things are easy to get wrong here. The power of $\gamma$ is $m$, the number of steps that
-# are really there. A truncated window keeps the value at its end. And the state at the end is the
-# true successor $s'$. A step has to store it, because the next row may belong to another episode.
-# (Storing it once halves the memory; {doc}`/docs/errata` says what that costs at a time limit.)
-#
-# Below is a ring of ten rows. The head has wrapped around, so the oldest step, 4, comes right
-# after the newest, 13.
-
-# %% tags=["hide-input"]
-from literate_rl.replay import Rings
-from literate_rl.workshop.pictures import Picture
-
-numbers = list(range(14))
-flags = {name: [False] * 14 for name in ("terminated", "truncated")}
-flags["terminated"][7], flags["truncated"][10] = True, True
-ring = Rings(10)
-ring.push(rollout_of(numbers, [0] * 14, [1.0] * 14, [k + 1 for k in numbers], **flags))
-
-
-def window_of(step, num_steps):
-    """Return number of steps and discount of a window, from the ring."""
-    reward, _, discount = ring.window(np.array([step % 10]), num_steps, 0.5)
-    # The rewards are 1, 1/2, 1/4, …, so their sum tells how many there are.
-    return round(1 - np.log2(2 - reward[0])), discount[0]
-
-
-def draw(step, num_steps):
-    picture = Picture(
-        "A ring and a window in it",
-        "Ten cells with the steps 10 to 13 and 4 to 9. Step 7 is terminated, step 10 "
-        "truncated, step 13 the newest. A bracket below shows the steps of the window.",
-        width=440,
-    )
-    tones = {0: "second", 7: "second", 3: "accent"}
-    order = [10, 11, 12, 13, 4, 5, 6, 7, 8, 9]
-    boxes = picture.cells(24, 30, order, tones, width=38, gap=4)
-    for place, words in {7: "terminated", 0: "cut", 3: "newest"}.items():
-        picture.text(boxes[place].x, 4, words, tones[place])
-    picture.arrow((boxes[4].x, 112), (boxes[4].x, 94), "head", "quiet", side=-1)
-    count, discount = window_of(step, num_steps)
-    places = [(step + k) % 10 for k in range(count)]
-    brackets = ""
-    # A window that goes on in the first row has two brackets.
-    for part in (
-        [p for p in places if p >= places[0]],
-        [p for p in places if p < places[0]],
-    ):
-        if part:
-            left, right = boxes[part[0]].x - 17, boxes[part[-1]].x + 17
-            brackets += f"M{left:.0f},54V64H{right:.0f}V54"
-    picture.path(brackets, "accent", "thick")
-    picture.path(f"M{boxes[places[0]].x:.0f},74h0", "accent", "dots")
-    picture.reach(-6, 125)
-    words = "nothing" if discount == 0 else "γ" + ("", "²", "³", "⁴", "⁵")[count - 1]
-    rewards = f"{count} reward{'s' * (count > 1)}, from step {step}"
-    rewards += f" to {step + count - 1}" * (count > 1)
-    value = f"the value of what step {step + count - 1} led to counts {words}"
-    return [picture], f"{rewards}; {value}"
-
-
-dial(
-    "Windows in a ring",
-    draw,
-    {"start": list(range(4, 14)), "n": [1, 2, 3, 4, 5]},
-    start=(9, 3),
-)
-
-# %% [markdown]
-# **Notice** that every step can be a start. A window that meets an end is only shorter. And the
-# window of step 9 continues in the first row, as if the array had no end.
-#
-# ## Line by line: rings and windows
-#
-# Each field is one array for all rings, row by row, and a row has one place for each environment.
-# So *one step later* is always the same distance further on: as many places as there are
-# environments. The wrap from the last row to the first is a remainder of a division.
-#
-# The arrays take the shape and the dtype of the first rollout. So an image stays bytes; as
-# float32 it would need four times the memory.
-
-
-# %% tags=["export"]
-STORED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-
-
-class Rings:
-    """The last steps of some environments, one ring for each.
-
-    Args:
-        capacity: The most steps it holds, over all environments; each gets an equal
-            share, rounded down.
-
-    Attributes:
-        fields: An array for each of ``STORED``; time and environments, in this order,
-            are flattened into one dimension of ``places``.
-        head: The row that is written next, for each environment.
-        count: Steps that are stored, for each environment.
-    """
-
-    @checked
-    def __init__(self, capacity: Count) -> None:
-        self.capacity = capacity
-        self.form: dict[str, Any] = {}
-        self.fields: dict[str, NDArray[Any]] = {}
-        self.head = self.count = np.zeros(0, np.int64)
-
-    def reserve(self, form: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
-        """Make empty rings for rows of these shapes ``(B, *)`` and dtypes."""
-        self.form, self.num_envs = form, form["reward"][0][0]
-        self.length = self.capacity // self.num_envs
-        if self.length < 1:
-            raise ValueError(
-                f"capacity must be at least 1 for each of {self.num_envs} "
-                f"environments, got {self.capacity}"
-            )
-        self.places = self.length * self.num_envs
-        self.fields = {
-            name: np.zeros((self.places, *shape[1:]), dtype)
-            for name, (shape, dtype) in form.items()
-        }
-        self.head, self.count = np.zeros((2, self.num_envs), np.int64)
-
-    @checked
-    def push(self, rollout: Rollout) -> NDArray[Any]:
-        """Write steps over the oldest ones; return their places.
-
-        A rollout goes on where the last one ended; call ``cut`` first if it does not.
-        """
-        arrays = {name: getattr(rollout, name).cpu().numpy() for name in STORED}
-        form = {name: (x.shape[1:], x.dtype) for name, x in arrays.items()}
-        if not self.fields:
-            self.reserve(form)
-        elif form != self.form:
-            raise ValueError(f"rollout must be like the first, {self.form}, got {form}")
-
-        # Steps that did not happen are left out, so each ring counts its own. If a
-        # rollout is longer than the ring, only its last steps stay.
-        real = rollout.real.cpu().numpy()
-        number = real.cumsum(0)
-        total = number[-1]
-        step, env = np.nonzero(real & (number > total - self.length))
-
-        # The first new step goes to the head's row, the others to the rows after it.
-        row = (self.head[env] + number[step, env] - 1) % self.length
-        place: NDArray[np.int64] = row * self.num_envs + env
-        for name, x in arrays.items():
-            self.fields[name][place] = x[step, env]
-        self.head = (self.head + total) % self.length
-        self.count = np.minimum(self.count + total, self.length)
-        return place
-
-    def newest(self) -> NDArray[np.int64]:
-        """Return the place of each environment's newest step."""
-        row = (self.head - 1) % self.length
-        return row * self.num_envs + np.arange(self.num_envs)
-
-    def cut(self) -> None:
-        """Mark the newest steps as truncated, as a reset from outside does."""
-        if self.fields:
-            self.fields["truncated"][self.newest()[self.count > 0]] = True
-
-    def window(
-        self, place: NDArray[np.int64], num_steps: int, gamma: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-        """Look ahead from some places.
-
-        Returns:
-            The discounted sum of the rewards, the place of the last step, and the
-            factor by which the value after it counts.
-        """
-        # The places of n steps, one row for each; the remainder wraps them around.
-        ahead = np.arange(num_steps)[:, None]
-        places = (place + self.num_envs * ahead) % self.places
-
-        # Where a window has to end: the three kinds of {eq}`replay-window`.
-        terminated = self.fields["terminated"][places]
-        last = terminated | self.fields["truncated"][places]
-        last |= places == self.newest()[place % self.num_envs]
-
-        # A step belongs to the window if none before it was the last.
-        inside = np.ones_like(last)
-        inside[1:] = ~np.logical_or.accumulate(last[:-1])
-        m = inside.sum(0)
-
-        # The two parts of the target {eq}`replay-target`. After the end there may be
-        # anything, even NaN, which times zero is still NaN; so it is masked.
-        reward = np.where(inside, self.fields["reward"][places], 0.0)
-        total = (float(gamma) ** ahead * reward).sum(0)
-        ending = m - 1, np.arange(len(place))
-        discount = np.where(terminated[ending], 0.0, float(gamma) ** m)
-        return total, places[ending], discount
-
-    def draw(self, number: int, generator: torch.Generator) -> NDArray[np.int64]:
-        """Draw places of steps, all alike and with replacement."""
-        stored = int(self.count.sum())
-        chosen = torch.randint(stored, (number,), generator=generator).numpy()
-        # Number the steps ring by ring. Which ring holds the chosen one, in which row?
-        ends = self.count.cumsum()
-        env = np.searchsorted(ends, chosen, side="right")
-        row = chosen - (ends - self.count)[env]
-        place: NDArray[np.int64] = row * self.num_envs + env
-        return place
-
-
-# %% [markdown]
-# Two special cases remain. The first are *phantom rows*: an environment that spends a step on its
-# reset makes one row for each episode in which nothing happened ({doc}`agents`). Such a row is
-# not stored, so two rings may hold different numbers of steps.
-#
-# The second are *cuts*. When a run is saved, its environments are reset, so the step after the
-# newest one will belong to another episode. `cut` marks that. A run that continues and a run that
-# is resumed from the file then see the same steps, and their results are identical.
-
-# %% [markdown]
 # ## Draw by surprise
 #
 # **Prioritised replay** {cite:p}`schaul2016` gives each step a priority $u_i$: the size of its TD
@@ -474,6 +232,7 @@ class Rings:
 
 # %% tags=["hide-input"]
 from literate_rl.replay import SumTree
+from literate_rl.workshop.pictures import Picture
 
 masses = np.array([1, 2, 1, 3, 1, 1, 2, 1.0])
 point = 0.62  # where the mark is, as a share of the total
@@ -718,8 +477,8 @@ def importance_weights(
 #
 # ## Line by line: the buffer
 #
-# `ReplayBuffer` puts the parts together: rings, windows, and a tree if $\alpha_u > 0$. One detail
-# is new. The $B$ marks of a batch are not independent: the row of masses is cut into $B$ equal
+# `ReplayBuffer` puts the parts together: the rings and windows of {doc}`windows`, and a tree if
+# $\alpha_u > 0$. One detail is new. The $B$ marks of a batch are not independent: the row of masses is cut into $B$ equal
 # pieces, and each piece gets one mark. This is **stratified sampling**. Every step keeps its
 # expected number of draws, but batches vary less.
 
@@ -948,55 +707,6 @@ assert abs(10 / (1 + 9**0.5) - 2.5) < 1e-12, "two and a half times"
 # %% [markdown]
 # ## Traps
 #
-# ### Trap: the last steps are never a start
-#
-# A popular way to make windows is a queue of the last $n$ steps: when it is full, its first step
-# is stored as a start, with the sum of all $n$ rewards; when an episode ends, the queue is
-# emptied. Here are the first and last steps of the windows that it stores, for two episodes of
-# six steps.
-
-# %%
-from collections import deque
-
-
-def windows_of_a_queue(terminated, num_steps=3):
-    """Return first and last step of each window that a queue stores."""
-    queue, stored = deque(maxlen=num_steps), []
-    for step, end in enumerate(terminated):
-        queue.append(step)
-        if len(queue) == num_steps:
-            stored.append((queue[0], queue[-1]))
-            if end:
-                queue.clear()
-    return stored
-
-
-ends = [step == 5 for step in range(12)]
-print("first episode terminated:", *windows_of_a_queue(ends))
-print("first episode cut off:   ", *windows_of_a_queue([False] * 12))
-
-# %% [markdown]
-# In the first line steps 4 and 5 are never a start, so nothing is learned about their actions.
-# But these are the last moves before the fall, the ones whose outcome is known best.
-#
-# In the second line a time limit has ended the first episode. The queue is told about
-# terminations only, so it does not notice, and the windows 4 to 6 and 5 to 7 mix two episodes.
-# CleanRL's Rainbow has
-# [both](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L305-L330).
-
-# %% tags=["claims"]
-starts = {first for first, _ in windows_of_a_queue(ends)}
-assert not starts & {4, 5}, "steps 4 and 5 are never a start"
-mixed = {w for w in windows_of_a_queue([False] * 12) if w[0] < 6 <= w[1]}
-assert mixed == {(4, 6), (5, 7)}, "windows in two episodes"
-numbers = list(range(12))
-ours = Rings(12)
-none = [False] * 12
-ours.push(rollout_of(numbers, numbers, [1.0] * 12, numbers, none, truncated=ends))
-_, last, _ = ours.window(np.arange(12), 3, 0.9)
-assert list(last) == [2, 3, 4, 5, 5, 5, 8, 9, 10, 11, 11, 11], "none of it here"
-
-# %% [markdown]
 # ### Trap: weights that reach the wrong steps
 #
 # A loss of shape `(N,)` times weights of shape `(N, 1)` is a table of shape `(N, N)`: every
@@ -1024,18 +734,13 @@ assert (loss * weight).mean() != loss.mean() * weight.mean()
 #
 # | choice | this chapter | [CleanRL, Rainbow](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L266-L370) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L847-L954) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/buffer/prio.py#L11-L113) | [Dopamine, JAX](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/replay_memory/accumulator.py#L44-L187) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L234-L434) |
 # |---|---|---|---|---|---|---|
-# | windows are made | when drawn | when stored, by a [queue](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L305-L330) | when drawn | [when drawn](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L768-L808) | when stored, by a queue | when stored, [by episode](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L182-L189) |
-# | last steps of an episode | start windows | never start one | start windows | start windows | only if it [terminates](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/replay_memory/accumulator.py#L174-L187) | start windows |
-# | window across a time limit | no | [yes](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L453) | no | no | no | no |
-# | power of $\gamma$ | the true number of steps | [always $n$](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L478-L479) | the [true number](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L926) | the [true number](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L1212-L1221) | [always $n$](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/dqn/dqn_agent.py#L365); shorter ones have ended | [always $n$](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L248-L254), with the state after one step |
 # | priorities | any $\alpha_u$ | $\alpha_u = 0.5$ | none | any $\alpha_u$ | [root of the loss](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L454-L466) | $\alpha_u = 0.6$ |
 # | priority of a new step | largest so far | [largest so far](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L322) | – | [largest so far](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/buffer/prio.py#L46-L47) | [largest so far](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/dqn/dqn_agent.py#L640-L646) | the largest, raised to $\alpha_u$ [twice](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L302-L305) |
 # | $\beta_w$ | set by the agent | 0.4 [to 1](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L427-L430) | – | [set by hand](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/buffer/prio.py#L112-L113) | [always 0.5](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L426-L434) | 0.4, plus 0.001 at [each draw](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L425-L427) |
 # | weights divided by | largest of the batch | [of the batch](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L353-L354) | – | [of the batch](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/buffer/prio.py#L106), or not | [of the batch](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L434) | [of the batch](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L424) |
 # | tree | a batch at a time, groups of 16, float64 | a number at a time, pairs, [float32](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L211-L239) | – | compiled by [Numba](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/utils/segtree.py#L95-L140), pairs, float64 | a batch at a time, pairs, float64, [differences](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/replay_memory/sum_tree.py#L64-L79) | [a batch at a time](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L177-L186), pairs, float64 |
 #
-# We read the code at the linked commits. Look at the first rows: a queue that makes windows
-# before it stores them loses some, and code that makes them when it draws does not.
+# We read the code at the linked commits.
 #
 # Dopamine chose its $\beta_w$ by experiment: a note beside it says that a constant 0.5 did better
 # on four of five games than the usual linear schedule.
@@ -1066,29 +771,34 @@ assert {column.device.type for column in batch} == {device.type}
 # %% [markdown]
 # ## Summary
 #
-# - Each environment has a ring: what came next is in the next row, up to an end or the newest.
-# - A window has the true number of steps, the true power of $\gamma$ and the true successor.
+# - A memory asks which of its steps to see again, and how often.
 # - Priorities spend updates where something is left to learn, but noise looks the same to them.
-# - In a sum tree a mark finds its mass in a few steps; a few thousand masses need no tree.
+# - In a sum tree a mark finds its mass in a few steps.
+# - A few thousand masses need no tree, and nor do large batches from some ten thousand.
 # - Importance weights remove the bias of the priorities, which matters most at the end.
 #
 # ## Exercises
 #
 # ### Exercise 1: predict
-#
-# No code yet, only a thought.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import predict
 
 predict(
-    "The last steps of a ring are 7, 8 and 9. Step 9 is the newest, and nothing has ended. You draw "
-    "the window of step 8 with n = 3 and γ = 0.9. What does the value behind it count?",
-    ["0.9", "0.81", "0.729", "nothing: the window is not complete"],
-    right="0.81",
-    because="Two steps are there, 8 and 9, so the value of the state after step 9 "
-    "counts 0.9². Later, when step 10 has come, the same start has a longer window.",
+    "A memory holds a hundred thousand steps, and α = 0.5. The TD error of one of them grows to "
+    "four times what it was. How much more often is this step drawn now?",
+    ["four times as often", "twice as often", "half as often", "as often as before"],
+    right="twice as often",
+    because="Its mass is the root of its priority, so it doubles. The sum of all masses hardly "
+    "changes.",
 )
+
+# %% tags=["claims"]
+tree = SumTree(100_000)
+tree.update(np.arange(100_000), np.full(100_000, 1.0**0.5))
+before = tree.mass[7] / tree.total
+tree.update(np.array([7]), np.array([4.0**0.5]))
+assert abs(tree.mass[7] / tree.total / before - 2) < 1e-3, "twice as often"
 
 # %% [markdown]
 # ### Exercise 2: find the bug

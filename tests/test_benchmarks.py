@@ -40,7 +40,7 @@ from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
 from literate_rl.impala import IMPALAConfig
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo_error import ppo_policy_data
-from literate_rl.workshop.runs import fit
+from literate_rl.workshop.runs import fit, stored_runs
 
 SMALL = learning.ppo_settings("CartPole-v1")
 
@@ -191,6 +191,19 @@ def test_a_stopped_experiment_goes_on(small, tmp_path: Path, capsys) -> None:
     assert len(finals) == 4
     assert len(curves) == 4 * learning.BINS
     assert provenance["env"] == "CartPole-v1"
+
+
+def test_curves_of_further_metrics_are_stored(tmp_path: Path) -> None:
+    short = learning.quick(ddpg_learning.EXPERIMENTS["ddpg_priorities"])
+    learning.run("x", short, "c", tmp_path)
+    (runs,) = stored_runs("x", tmp_path).values()
+    assert set(runs.watched) == {"estimate", "earned"}
+    for found in runs.watched.values():
+        assert found.shape == runs.curves.shape == (1, learning.BINS)
+        assert np.isfinite(found).all()
+    # A pendulum that hangs earns hundreds less than nothing; a new critic expects 0.
+    assert runs.watched["earned"].max() < -100
+    assert abs(runs.watched["estimate"]).max() < 10
 
 
 def test_other_settings_start_over(small, tmp_path: Path, capsys) -> None:

@@ -23,7 +23,7 @@ from test_actors import policy_for
 from test_processes import Witness
 from worlds import counting
 
-from literate_rl.a2c import A3C, A3CConfig
+from literate_rl.a3c import A3C, A3CConfig
 from literate_rl.actors import Actor, InProcess, slot_layout
 from literate_rl.workshop.cli import main
 from literate_rl.workshop.cluster import RayActors

@@ -381,6 +381,14 @@ def test_a_climb_moves_the_actor_uphill_and_nothing_else() -> None:
     assert network.value(obs).mean() > height
 
 
+def test_the_actors_gradient_is_clipped_too() -> None:
+    learner = learner_for(DDPGConfig(**SMALL, max_grad_norm=1e-3))
+    learner.iterate()
+    learner.climb(100 * learner.sample().obs)
+    grads = [p.grad.flatten() for p in learner.actor_parameters]
+    assert torch.cat(grads).norm().item() == pytest.approx(1e-3, rel=1e-3)
+
+
 def test_the_critics_step_does_not_move_the_actor() -> None:
     learner = learner_for(DDPGConfig(**SMALL, target_interval=1000))
     before = copy.deepcopy(learner.policy.network.actor.state_dict())
@@ -682,11 +690,13 @@ def test_policies_refuse_other_actions(space: Any) -> None:
 
 
 class OwnActor(nn.Module):
-    """An actor with a second result."""
+    """An actor with a second result, and weights that its action does not need."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = DeterministicActor(1, LOW, HIGH, hidden=8)
+        self.beside, self.fixed = nn.Linear(1, 1), nn.Linear(1, 1)
+        self.fixed.requires_grad_(False)
 
     def forward(self, my_state: Tensor) -> tuple[Tensor, Tensor]:
         return self.inner(my_state), my_state + 1

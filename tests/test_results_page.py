@@ -61,3 +61,11 @@ def test_the_kernel_of_hybrid_actions_is_as_fast_as_the_page_says() -> None:
         ratios = [float(row["ratio"]) for row in rows if row["method"] == method]
         assert len(ratios) == 4
         assert low < min(ratios) <= max(ratios) < high
+
+
+def test_ddpg_misses_its_goal_in_one_run_and_its_relatives_reach_it() -> None:
+    runs = stored_runs("ddpg_pendulum")
+    assert [len(found.final) for found in runs.values()] == [10, 10, 10]
+    for name, reached in (("DDPG", 9), ("HDDPG", 10), ("TD3", 10)):
+        assert (runs[name].final >= -200).sum() == reached
+    assert round(runs["DDPG"].final.min()) == -288

@@ -41,6 +41,7 @@ from literate_rl import (
     vtrace_error_discrete_action,
 )
 from literate_rl.workshop.nests import map_nest
+from literate_rl.workshop.training import ALGORITHMS
 
 # What the described systems are about stands on the path. Only how they are called, the
 # conventions of a library, may be an adapter.
@@ -287,6 +288,13 @@ def examples_of_the_contract_page() -> dict[str, str]:
 
 def test_every_family_of_the_contract_page_has_its_contract() -> None:
     assert set(FAMILIES.split()) | {"Dueling"} == set(literate_rl.CONTRACTS)
+
+
+def test_families_that_this_book_trains() -> None:
+    trained = {name.upper() for name in ALGORITHMS}
+    prioritised = {"DQNPer", "DDPGPer"}  # the same agents, with alpha above 0
+    later = {"SAC", "DQNApex", "DDPGApex"}
+    assert {*FAMILIES.split()} - prioritised - later <= trained
 
 
 def test_all_twelve_examples_are_on_the_page() -> None:

@@ -25,15 +25,15 @@ from literate_rl.workshop.training import ALGORITHMS, Agent, make_qnet_policy, t
 
 CARTPOLE = "CartPole-v1"
 SHORT = {"total_steps": 1500, "progress": False}
+DDPG_LIKE = ("ddpg", "hddpg", "td3")
 # Settings with which a short run reaches updates.
 TINY: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32},
     "impala": {"n_sample": 4},
     "rainbow": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
     "dqn": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
-}
-for name in ("ddpg", "hddpg", "td3", "sac"):
-    TINY[name] = {"learning_starts": 1300, "log_interval": 250, "batch_size": 32}
+} | {name: {"learning_starts": 1300, "batch_size": 32} for name in DDPG_LIKE}
+TINY["sac"] = {"learning_starts": 1300, "log_interval": 250, "batch_size": 32}
 
 
 class QNet(nn.Module):
@@ -88,7 +88,7 @@ def models(algorithm: str) -> dict[str, Any]:
         return {"qnet": CategoricalQNetwork(4, 2, atom_num=11)}
     if ALGORITHMS[algorithm].models == ("qnet",):
         return {"qnet": QNet()}
-    if algorithm in ("ddpg", "hddpg", "td3"):
+    if algorithm in DDPG_LIKE:
         return {"actor": ProbabilityActor(4, 2), "critic": ActionValue(4, 2)}
     if algorithm == "sac":
         return {"actor": CategoricalActor(4, 2), "critic": QNetwork(4, 2)}

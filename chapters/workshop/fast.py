@@ -766,6 +766,8 @@ def chain_backward(
 @torch.no_grad()
 def clip_gradient(parameters: list[Any], bound: float) -> None:
     """Scale gradients so that their norm is at most ``bound``."""
+    if bound == float("inf"):
+        return
     grads = [p.grad for p in parameters if p.grad is not None]
     norm = torch.stack(torch._foreach_norm(grads)).square().sum().sqrt()
     share = bound / (norm + 1e-6)

@@ -38,14 +38,12 @@ from torch import Tensor, nn
 
 from literate_rl.a2c import (
     A2C,
-    A3C,
     A2CConfig,
-    A3CConfig,
     ContractActor,
     a2c_settings,
-    a3c_settings,
     make_contract_policy,
 )
+from literate_rl.a3c import A3C, A3CConfig, a3c_settings
 from literate_rl.actors import (
     ActorLearner,
     ActorsConfig,

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest c93ce42c424cb0fe
+# Generated from chapters/*.py (edit there); digest 285e7cdf77cc8dea
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -153,25 +153,29 @@ from .contract_models import (
 )
 from .a2c import (
     A2C as A2C,
-    A3C as A3C,
     A2CConfig as A2CConfig,
-    A3CConfig as A3CConfig,
     ContractActor as ContractActor,
     ContractPolicy as ContractPolicy,
     GradientLearner as GradientLearner,
-    GradientWorker as GradientWorker,
     a2c_error as a2c_error,
     a2c_gradient as a2c_gradient,
     a2c_loss as a2c_loss,
     a2c_settings as a2c_settings,
+    make_contract_policy as make_contract_policy,
+)
+from .a3c import (
+    A3C as A3C,
+    A3CConfig as A3CConfig,
+    GradientWorker as GradientWorker,
     a3c_settings as a3c_settings,
     gradient_layout as gradient_layout,
-    make_contract_policy as make_contract_policy,
+)
+from .windows import (
+    Rings as Rings,
 )
 from .replay import (
     Batch as Batch,
     ReplayBuffer as ReplayBuffer,
-    Rings as Rings,
     SumTree as SumTree,
     importance_weights as importance_weights,
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest a289bf51df66d936
+# Generated from chapters/ddpg.py (edit there); digest 6e18ef485057e051
 """DDPG, HDDPG and TD3: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from literate_rl.contract_models import (
 from literate_rl.dqn import DQN, EpsilonGreedy, ExploringConfig, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
+from literate_rl.workshop.fast import clip_gradient
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
 from literate_rl.workshop.signatures import (
     Count,
@@ -332,7 +333,8 @@ class DDPG(DQN):
             decrease=config.decrease,
         )
         super().__init__(policy, envs, config, error, policy.act)
-        self.actor_parameters = list(policy.network.actor.parameters())
+        actor = policy.network.actor
+        self.actor_parameters = [p for p in actor.parameters() if p.requires_grad]
         policy.actions.scale = config.noise
 
     def follow(self, batch: Batch) -> None:
@@ -349,9 +351,11 @@ class DDPG(DQN):
         # optimiser does not move them.
         for parameter in self.parameters:
             parameter.grad = None
+        # A model of your own may have parameters on which its action does not depend.
         grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
         for parameter, grad in zip(self.actor_parameters, grads, strict=True):
             parameter.grad = grad
+        clip_gradient(self.actor_parameters, self.config.max_grad_norm)
         self.optimizer.step()
 
 

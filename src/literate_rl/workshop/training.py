@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest f096130bf656162c
+# Generated from chapters/workshop/training.py (edit there); digest e185b32e974e99d8
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from torch import Tensor, nn
 
 from literate_rl.a2c import (
     A2C,
-    A3C,
     A2CConfig,
-    A3CConfig,
     ContractActor,
     a2c_settings,
-    a3c_settings,
     make_contract_policy,
 )
+from literate_rl.a3c import A3C, A3CConfig, a3c_settings
 from literate_rl.actors import (
     ActorLearner,
     ActorsConfig,

@@ -1,0 +1,700 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A3C
+#
+# **What if workers send gradients instead of experience?** After this chapter you can let several
+# processes compute gradients for one learner, and say how old a gradient may be before it does
+# harm.
+#
+# It takes about 25 minutes. You need {doc}`a2c`, whose gradient the workers compute, and the
+# slots, tokens and lag of {doc}`actors`.
+
+# %% tags=["export", "hide-input"]
+"""A3C: workers that send gradients, and a learner that takes the steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from literate_rl.a2c import (
+    A2CConfig,
+    GradientLearner,
+    a2c_gradient,
+    a2c_loss,
+    a2c_settings,
+    check_copies,
+    named,
+    returned,
+)
+from literate_rl.actors import (
+    Actor,
+    MakeTransport,
+    RemoteLearner,
+    TransportConfig,
+    Weights,
+    weights_of,
+)
+from literate_rl.workshop.signatures import Count, checked
+
+__all__ = [
+    "A3C",
+    "A3CConfig",
+    "GradientWorker",
+    "a3c_settings",
+    "gradient_layout",
+]
+
+# %% [markdown]
+# ## A gradient that comes late
+#
+# In {doc}`actors` workers sent their experience, and the learner computed gradients. It can be
+# the other way round: each worker computes the gradient itself and sends that. By the time it
+# arrives, the learner has taken other steps. Its weights have moved, but the gradient is still
+# that of the old weights. How bad is that?
+#
+# Take a very simple loss, the parabola $x^2 / 2$ with its lowest point at 0. Its gradient is $x$,
+# the distance from there. Gradient descent moves by the gradient times the **step size**. Here
+# each step uses the gradient of an earlier point. The number of steps between is the **lag**.
+# Drag the two sliders.
+
+# %% tags=["hide-input"]
+import math
+
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+lags = [0, 1, 2, 3, 5, 7, 10]
+step_sizes = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.5, 1.9, 2.1]
+
+
+def limit(lag):
+    return 2 * math.sin(math.pi / (2 * (2 * lag + 1)))
+
+
+def descent(lag, step_size, num_steps=80):
+    x = [1.0]
+    for k in range(num_steps):
+        x.append(x[k] - step_size * x[max(k - lag, 0)])
+    return x
+
+
+def frame(lag, step_size):
+    x = [max(-3.0, min(3.0, value)) for value in descent(lag, step_size)]
+    way = plot(
+        "The way down",
+        "The distance from the lowest point over 80 steps",
+        Axis("step", 0, 84, ticks=(0, 20, 40, 60, 80)),
+        Axis("distance from the lowest point", -3.1, 3.1, ticks=(-3, 0, 3)),
+        Mark("line dashed", [0, 84], [0, 0], "quiet"),
+        Mark("line", list(range(81)), x, "accent"),
+        width=380,
+    )
+    border = plot(
+        "What is stable",
+        "The largest stable step size falls as the lag grows; a dot marks the setting",
+        Axis("lag", -0.5, 10.5, ticks=(0, 5, 10)),
+        Axis("step size", 0, 2.2, ticks=(0, 1, 2)),
+        Mark("line", list(range(11)), [limit(d) for d in range(11)], "quiet"),
+        Mark("dots", [lag], [step_size], "accent"),
+        width=380,
+    )
+    word = "settles" if step_size < limit(lag) else "swings further and further"
+    return [way, border], f"limit at this lag: {limit(lag):.2f}. It {word}."
+
+
+dial("Step size and lag", frame, {"lag": lags, "step size": step_sizes}, start=(3, 0.3))
+
+# %% [markdown]
+# **Notice** that late gradients do no lasting harm as long as the steps are small: at a step size
+# of 0.05 the descent settles for every lag. (A line that leaves the picture is drawn at its
+# edge.) The largest stable step size falls as the lag $d$ grows. It is 2 at lag 0 and 1 at lag 1,
+# and then it falls like $\pi / (2d + 1)$. What counts is roughly the *product*: with twice the
+# lag, steps may be about half as large. So the remedy for lag is a smaller learning rate, and its
+# price is slower learning at the start.
+
+# %% tags=["claims"]
+for lag in lags:
+    assert abs(descent(lag, 0.05, 2000)[-1]) < 1e-3, "0.05 settles at every lag"
+    for factor, settles in ((0.97, True), (1.03, False)):
+        end = max(map(abs, descent(lag, factor * limit(lag), 4000)[-200:]))
+        assert (end < 1e-2) == settles, "the border is where it is drawn"
+assert abs(limit(0) - 2) < 1e-12
+assert abs(limit(1) - 1) < 1e-12
+assert abs(limit(10) * 21 / math.pi - 1) < 0.01
+
+# %% [markdown]
+# Does a real learner behave like that? Here one worker has 1, 32 or 128 slots, so each of its
+# gradients is 0, 31 or 127 updates late. All else is the same: CartPole, 50,000 steps, 1,250
+# updates. Each line is one seed.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Curves of the return over 50,000 steps. Without lag they climb to nearly 500; with a lag of 31 and of 127 they stay near the bottom"}}
+import matplotlib.pyplot as plt
+
+from literate_rl.workshop.runs import stored_runs
+
+late = stored_runs("a3c_lag")
+fig, axis = plt.subplots(figsize=(7, 2.8))
+for number, (name, run) in enumerate(late.items()):
+    lines = axis.plot(run.steps / 1000, run.curves.T, f"C{number}")
+    lines[0].set_label(name)
+    print(f"{name:8s} return at the end: {' '.join(f'{x:3.0f}' for x in run.final)}")
+axis.set(xlabel="thousand steps", ylabel="return while training")
+axis.legend(fontsize=8)
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** that the learner without lag ends above 490 in each run. With gradients 31 updates
+# late, and the same settings, it learns very little. With 127, seven of ten runs end at the return
+# of an agent that always pushes to the same side: the first 128 gradients all belong to the
+# untrained policy, and nothing corrects their direction in between. (The lags were chosen after
+# trials with two other seeds. `python -m benchmarks.a2c_learning a3c_lag` trained the runs.)
+
+# %% tags=["claims"]
+fresh, old, oldest = late.values()
+assert fresh.final.min() > 490, "above 490 in each run"
+assert old.final.max() < 250, "hardly gets off the ground"
+assert oldest.final.max() < 100, "nothing is left"
+from literate_rl.agents import make_envs
+
+one_sided = make_envs("CartPole-v1", 64)
+one_sided.reset(seed=0)
+alive, pushes = np.ones(64, dtype=bool), 0
+while alive.any():
+    pushes += alive.sum() / 64
+    alive &= ~one_sided.step(np.ones(64, dtype=int))[2]
+assert (abs(oldest.final - pushes) < 0.5).sum() == 7, "always the same side"
+
+# %% [markdown]
+# ## Two ways to share the work
+#
+# If workers send gradients, they do most of the computing. The learner only takes the steps.
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import Picture
+
+picture = Picture(
+    "Experience or gradients",
+    "Two rows. Above, as in IMPALA: the worker acts and sends an unroll; the learner "
+    "computes the gradient and takes the step. Below, as in A3C: the worker acts and "
+    "computes the gradient, which it sends; the learner only takes the step. In both "
+    "rows the weights go back to the worker.",
+)
+for y, name, left, right, sent in (
+    (40, "IMPALA", ["act"], ["gradient", "step"], "unroll"),
+    (150, "A3C", ["act", "gradient"], ["step"], "gradient"),
+):
+    picture.text(0, y - 34, name, anchor="start", bold=True)
+    worker = picture.box(77, y, " · ".join(left), width=150, height=44)
+    learner = picture.box(362, y, " · ".join(right), width=150, height=44)
+    picture.arrow((152, y - 8), (287, y - 8), sent, "accent")
+    picture.arrow((287, y + 12), (152, y + 12), "", "quiet")
+    picture.text(219, y + 26, "weights", "quiet")
+picture.text(77, 200, "workers", "quiet")
+picture.text(362, 200, "learner", "quiet")
+picture
+
+# %% [markdown]
+# **A3C**, the asynchronous advantage actor-critic {cite:p}`mnih2016`, works the second way. Its
+# workers compute the gradient of {doc}`a2c`. In this chapter asynchrony is a way to use many
+# processors, not a way to learn better.
+#
+# V-trace ({doc}`off_policy`) can correct old *experience*, because it knows how likely the actions
+# were. An old *gradient* has lost them: it is one sum over all steps of its rollout, and no ratio
+# can weigh them any more. {doc}`impala`, which came after A3C, sends experience.
+#
+# ## How late is too late
+#
+# If $g$ is the gradient of the loss and $\alpha$ the learning rate, a step with a late gradient is
+#
+# $$
+# \theta_{k+1} = \theta_k - \alpha \, g(\theta_{k-d}) ,
+# $$ (def-stale-step)
+#
+# where $d$ is the lag {eq}`policy-lag`. (RMSProp and gradient clipping also rescale $g$.) On a
+# parabola with curvature $u$ the gradient is $g(\theta) = u \, \theta$. There the steps settle at
+# the lowest point if, and only if,
+#
+# $$
+# \alpha \, u < 2 \sin \frac{\pi}{2 (2d + 1)} .
+# $$ (def-stale-limit)
+#
+# With $u = 1$ this is the curve in the second picture above {cite:p}`levin1976`.
+
+# %% [markdown]
+# ## Line by line
+#
+# Nothing about slots, tokens and transports in {doc}`actors` depends on what is sent.
+# `RemoteLearner` hands out slots, waits for a result, lets `learn` use it and gives the slot back.
+# For A3C the result is a gradient.
+#
+# ### Settings
+#
+# A3C has the settings of A2C and those of any learner with workers.
+
+
+# %% tags=["export", "hide-input"]
+@checked
+@dataclass(frozen=True)
+class A3CConfig(TransportConfig, A2CConfig):
+    """Settings of A3C: those of A2C, and where the workers are.
+
+    Each worker has ``num_envs`` environments. The default is two workers with one slot
+    each, so each has one gradient under way.
+    """
+
+    actors: Count = 2
+    slots: Count = 1
+
+
+def a3c_settings(env: str) -> A3CConfig:
+    """Return A2C's settings for the id of an environment, with two workers."""
+    return A3CConfig(**asdict(a2c_settings(env)))
+
+
+# %% [markdown]
+# ### The worker
+#
+# A slot's result is a gradient, which is as large as the weights, and the numbers that the
+# learner reports. A worker collects exactly as in IMPALA, because it contains an `Actor`, which
+# does the collecting.
+
+
+# %% tags=["export"]
+def gradient_layout(policy: Any, config: A2CConfig) -> np.dtype[np.void]:
+    """Describe the memory of a slot whose result is a gradient.
+
+    Its ``result`` has the ``gradient`` by the names of the parameters, the returns of
+    the episodes that ended (NaN where none did), the number of steps and the losses.
+    """
+    weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
+    parts = dict(policy.named_parameters())
+    result: list[Any] = [
+        ("gradient", [entry for entry in weights if entry[0] in parts]),
+        ("episode_return", np.float32, (config.num_steps, config.num_envs)),
+        ("num_steps", np.int64),
+        ("losses", [(name, np.float64) for name in a2c_loss._fields]),
+    ]
+    return np.dtype([("weights", weights), ("result", result)], align=True)
+
+
+class GradientWorker:
+    """Acts for one rollout at a time and computes the gradient itself.
+
+    Args:
+        make_envs: Function that makes its vector environment.
+        policy: A policy on the CPU, which is copied.
+        config: The settings.
+        seed: Seed of the noise and of the environments.
+    """
+
+    def __init__(
+        self,
+        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        policy: Any,
+        config: A2CConfig,
+        seed: int,
+    ) -> None:
+        self.actor, self.config = Actor(make_envs, policy, seed), config
+
+    def work(self, weights: Weights, out: Any) -> None:
+        """Act with these weights, and write the gradient to ``out``."""
+        # Collect a rollout, as an actor of IMPALA does.
+        batch = self.actor.collect(weights, self.config.num_steps)
+        # Send the gradient, and with it what the learner reports.
+        policy = self.actor.policy
+        gradient, losses = a2c_gradient(policy, batch, self.config)
+        for (name, _), part in zip(policy.named_parameters(), gradient, strict=True):
+            out["gradient"][name] = part
+        out["episode_return"] = batch.episode_return
+        out["num_steps"] = batch.reward.numel()
+        for name, number in losses.items():
+            out["losses"][name] = number
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.actor.close()
+
+
+# %% [markdown]
+# How much data is sent? For CartPole a gradient is much larger than the experience that it was
+# computed from. Here are both sizes in bytes:
+
+# %%
+from functools import partial
+
+import torch
+
+from literate_rl.a3c import A3CConfig, gradient_layout
+from literate_rl.actors import slot_layout
+from literate_rl.policies import make_policy
+from literate_rl.workshop.runs import flat_env
+
+torch.set_num_threads(1)  # networks as small as these gain nothing from more
+build_envs = partial(make_envs, partial(flat_env, "CartPole-v1"), 8)
+envs = build_envs()
+
+
+def fresh_policy():
+    torch.manual_seed(1)
+    return make_policy(envs.single_observation_space, envs.single_action_space)
+
+
+policy = fresh_policy()
+sizes = {
+    "unroll": slot_layout(policy, envs, 5)["result"].itemsize,
+    "gradient": gradient_layout(policy, A3CConfig())["result"].itemsize,
+}
+print(sizes)
+
+# %% [markdown]
+# With image observations and a small network it would be the other way round. Gradients are worth
+# sending where the *computation* is too much for one learner.
+
+# %% tags=["claims"]
+assert sizes["gradient"] > 10 * sizes["unroll"], "much larger"
+
+# %% [markdown]
+# ### The learner
+#
+# The learner copies the gradient, because the slot goes back to the worker, and takes the step.
+# It counts the environment steps behind the gradients that have arrived. This count decides when
+# the run ends, how large the learning rate is and when to save. If a worker is killed
+# ({doc}`processes`), its half-finished gradient never arrives and is not counted. The worker that
+# replaces it gets the same slots.
+
+
+# %% tags=["export"]
+class A3C(RemoteLearner):
+    """Takes a step on each gradient that a worker sends.
+
+    Use it as a context manager, or call ``close``, so that the workers end.
+
+    Args:
+        policy: The policy to train, on any device.
+        make_envs: Function that makes the vector environment of one worker, with
+            ``config.num_envs`` copies.
+        config: The settings.
+        transport: Makes the transport, or None for ``InProcess``.
+    """
+
+    @checked
+    def __init__(
+        self,
+        policy: Any,
+        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        config: A3CConfig,
+        transport: MakeTransport | None = None,
+    ) -> None:
+        super().__init__(policy, config, transport)
+        # Make the environments once here, to check how many there are.
+        envs = make_envs()
+        check_copies(envs, config)
+        envs.close()
+        self.layout = gradient_layout(policy, config)
+        # How to make a worker; only its seed is missing.
+        self.make_actor = partial(
+            GradientWorker, make_envs, copy.deepcopy(policy).cpu(), config
+        )
+        self.learner = GradientLearner(policy, config)
+
+    def learn(self, record: Any) -> dict[str, float]:
+        """Take a step on a gradient; return metrics."""
+        parts, device = record["gradient"], self.learner.parameters[0].device
+        gradient = [
+            torch.tensor(parts[name], device=device) for name in parts.dtype.names
+        ]
+        taken = self.learner.learn(gradient, self.step)
+        self.step += int(record["num_steps"])
+        losses = {name: float(record["losses"][name]) for name in a2c_loss._fields}
+        ended = torch.from_numpy(record["episode_return"])
+        return {**returned(ended), **taken, **named(losses)}
+
+
+# %% [markdown]
+# ### A2C once more
+#
+# One worker with one slot has no lag, because it waits while the learner takes its step. This is
+# A2C, and with the same seeds the parameters are the same, bit for bit. So the tests of A2C also
+# test much of A3C.
+
+# %%
+from literate_rl.a2c import A2C, A2CConfig
+from literate_rl.a3c import A3C
+from literate_rl.actors import InProcess
+from literate_rl.workshop.fast import numpy_act
+
+
+def one_worker(make_worker, *others):
+    return InProcess(lambda seed: make_worker(1), *others)  # with the seed of A2C
+
+
+policy = fresh_policy()
+alone = A2C(policy, build_envs(), A2CConfig(), numpy_act(policy))
+for slots in (1, 4):
+    remote = A3C(
+        fresh_policy(), build_envs, A3CConfig(actors=1, slots=slots), one_worker
+    )
+    with remote:
+        for _ in range(50):
+            lag = remote.iterate()["charts/lag"]
+            if slots == 1:
+                alone.iterate()
+    pairs = zip(policy.parameters(), remote.policy.parameters(), strict=True)
+    same = all(torch.equal(x, y) for x, y in pairs)
+    print(f"slots: {slots}, lag: {lag}, the same parameters after 50 steps: {same}")
+
+# %% tags=["claims"]
+assert lag == 3, "with four slots the lag is three"
+assert not same, "and the parameters are others"
+remote = A3C(fresh_policy(), build_envs, A3CConfig(actors=1, slots=1), one_worker)
+with remote:
+    for _ in range(50):
+        remote.iterate()
+pairs = zip(policy.parameters(), remote.policy.parameters(), strict=True)
+assert all(torch.equal(x, y) for x, y in pairs), "one slot is A2C bit for bit"
+
+# %% [markdown]
+# ### Does it learn?
+#
+# Here two workers, each in a process of its own ({doc}`processes`), train on CartPole for 200,000
+# steps. For comparison there is A2C with the same settings and seeds. Each curve is the mean of
+# ten seeds.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two curves of the mean return over 200,000 steps, which rise to 500, that of A3C a little later"}}
+from literate_rl.evaluation import paired_difference
+
+fig, axis = plt.subplots(figsize=(7, 2.6))
+kinds = {
+    "A2C": stored_runs("a2c_cartpole")["A2C"],
+    "A3C, two workers": stored_runs("a3c_cartpole")["two workers"],
+}
+for name, run in kinds.items():
+    axis.plot(run.steps / 1000, run.curves.mean(0), label=name)
+    print(f"{name}: return at the end {' '.join(f'{x:.0f}' for x in run.final)}")
+alone, remote = kinds.values()
+behind = paired_difference(remote.area, alone.area)
+print(f"A3C minus A2C while training: {behind.mean:.0f} ", end="")
+print(f"({behind.low:.0f} to {behind.high:.0f})")
+print(f"mean lag of A3C: {remote.judged['lag'].mean():.2f}")
+axis.set(xlabel="thousand steps", ylabel="return while training")
+axis.legend(fontsize=8)
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** that all runs of both agents end with the highest return. The gradients of A3C are
+# about one update late, and it rises more slowly: averaged over the run its return is about 14
+# lower than A2C's with the same seed. (The interval holds the true difference with a confidence
+# of 95 %, {doc}`evaluation`.) The lag may be the reason. But A3C also has twice as many
+# environments, so this comparison cannot say. `python -m benchmarks.a2c_learning` trained all
+# runs.
+
+# %% tags=["claims"]
+assert (alone.final == 500).all(), "all runs of A2C"
+assert (remote.final == 500).all(), "and all of A3C"
+assert 0.5 < remote.judged["lag"].mean() < 1.5, "about one update late"
+assert -22.5 < behind.low < behind.high < -5, "more slowly"
+assert -15 < behind.mean < -13, "about 14"
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: the gradient that nobody clears
+#
+# The best-known A3C programs for PyTorch have a shared model and a local one in each process. They
+# clear the *shared* gradient, compute the local one, and let the shared model's gradient point to
+# it. Here is the idiom, with a loss whose gradient is always 1:
+
+# %%
+from torch import nn
+
+shared_model, local = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+optimizer, used = torch.optim.SGD(shared_model.parameters(), 0.1), []
+for _ in range(4):
+    local.load_state_dict(shared_model.state_dict())
+    loss = local(torch.ones(1, 1)).sum()
+    optimizer.zero_grad()  # clears the shared gradient ...
+    loss.backward()  # ... and adds to the local one
+    shared_model.weight._grad = local.weight.grad
+    used.append(shared_model.weight.grad.item())
+    optimizer.step()
+print("gradients used:", used)
+
+# %% [markdown]
+# Before PyTorch 2.0 `zero_grad` wrote zeros. Both gradients were one tensor, so the local one was
+# cleared too. [Since then](https://github.com/pytorch/pytorch/pull/92731) `zero_grad` sets the
+# gradient to `None`: the shared model drops the tensor, and the local one keeps it. Each step now
+# uses the sum of all gradients so far. There is no error, and the agent even learns for a while.
+# With `torch.autograd.grad` there is nothing to clear. The table below links to the lines, and
+# {doc}`/docs/errata` has the details.
+
+# %% tags=["claims"]
+assert used == [1.0, 2.0, 3.0, 4.0], "and not 1, 1, 1, 1"
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | choice | this chapter | [ikostrikov's pytorch-a3c](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/train.py) | [MorvanZhou's pytorch-A3C](https://github.com/MorvanZhou/pytorch-A3C/blob/5ab27abee2c3ac3ca921ac393bfcbda4e0a91745/discrete_A3C.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py) |
+# |---|---|---|---|---|
+# | who takes the step | the learner, one gradient at a time | [each process](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/train.py#L108-L109), in shared memory, without a lock | [each process](https://github.com/MorvanZhou/pytorch-A3C/blob/5ab27abee2c3ac3ca921ac393bfcbda4e0a91745/utils.py#L40-L44), likewise | [a server](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py#L44-L58), for [the sum of several](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/parallel/server/param_server.py#L230-L232) |
+# | a gradient is cleared | there is nothing to clear | [in the wrong model](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/train.py#L103-L109) | [in the wrong model](https://github.com/MorvanZhou/pytorch-A3C/blob/5ab27abee2c3ac3ca921ac393bfcbda4e0a91745/utils.py#L40-L44) | [before each](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L385) |
+# | gradients sent for a rollout | 1 | 1 | 1 | 1, the last of [5 for the actor and 10 for the critic](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py#L20-L21) |
+# | steps of a rollout | 5 | [20](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L35-L36) | [5](https://github.com/MorvanZhou/pytorch-A3C/blob/5ab27abee2c3ac3ca921ac393bfcbda4e0a91745/discrete_A3C.py#L18) | [whole episodes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L269-L273) |
+# | a loss is averaged over the steps | yes | [no, summed](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/train.py#L87-L101) | [yes](https://github.com/MorvanZhou/pytorch-A3C/blob/5ab27abee2c3ac3ca921ac393bfcbda4e0a91745/discrete_A3C.py#L63) | [yes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L377) |
+# | optimiser | the learner's, RMSProp | [Adam, shared by all](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/my_optim.py) | [Adam, shared by all](https://github.com/MorvanZhou/pytorch-A3C/blob/5ab27abee2c3ac3ca921ac393bfcbda4e0a91745/shared_adam.py#L14-L22) | the server's, of the user's choice |
+# | learning rate | falls to 0 | [constant](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L19-L20) | [constant](https://github.com/MorvanZhou/pytorch-A3C/blob/5ab27abee2c3ac3ca921ac393bfcbda4e0a91745/discrete_A3C.py#L109) | the user's |
+# | entropy weight | 0 | [0.01](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L25-L26) | [none](https://github.com/MorvanZhou/pytorch-A3C/blob/5ab27abee2c3ac3ca921ac393bfcbda4e0a91745/discrete_A3C.py#L53-L64) | [none](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py#L22) |
+# | norm of a clipped gradient | 0.5 | [50](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L29-L30) | [not clipped](https://github.com/MorvanZhou/pytorch-A3C/blob/5ab27abee2c3ac3ca921ac393bfcbda4e0a91745/utils.py#L40-L44) | [not clipped](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py#L24) |
+#
+# Updating shared memory without a lock is known as Hogwild {cite:p}`recht2011`. It was analysed
+# for sparse gradients, and those of a network are dense. In this chapter one learner applies
+# whole gradients, so parts of two are never mixed. We read the code at the linked commits, and
+# give the defaults.
+#
+# ## On the best device
+#
+# The learner may be on a GPU. Its workers compute on the CPU.
+
+# %%
+from literate_rl.agents import best_device
+from literate_rl.workshop.runs import fit
+
+device = best_device()
+with A3C(fresh_policy().to(device), build_envs, A3CConfig(total_steps=800)) as remote:
+    last = fit(remote, progress=False)[-1]
+print(f"{last['step']} steps on {device.type}, lag {last['charts/lag']}")
+
+# %% tags=["claims"]
+assert last["charts/lag"] == 1, "two workers with one slot each"
+
+# %% [markdown]
+# ## Summary
+#
+# - Workers can send gradients instead of experience. Then they do most of the computing.
+# - A gradient is as many steps late as there are other gradients under way.
+# - The effect of late gradients depends roughly on lag times learning rate: with half of one you
+#   may use about twice the other.
+# - V-trace can correct old experience. It cannot correct an old gradient.
+# - A3C with one worker and one slot is A2C, bit for bit.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "Four workers with one slot each send gradients, and the run just about settles. You double "
+    "the workers and leave everything else. Twice as many gradients arrive in a second. What "
+    "happens?",
+    [
+        "it learns about twice as fast",
+        "it may swing and fall: the lag has more than doubled",
+        "nothing: each worker still has one slot",
+    ],
+    right="it may swing and fall: the lag has more than doubled",
+    because="With eight workers each gradient is seven steps old, not three. A learning rate "
+    "that was just below the limit is now above it. Slightly less than half would do.",
+)
+
+# %% tags=["claims"]
+assert 0.45 < limit(7) / limit(3) < 0.5, "slightly less than half"
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# Workers take turns on the parabola $x^2 / 2$. Each holds the weight that it was given last, and
+# its gradient is that of this weight. With one worker the program is right. With more it runs too,
+# but it is as if each worker learned alone. Fix it.
+
+
+# %%
+def answer(num_workers, step_size, num_steps):
+    weight, held = 1.0, [1.0] * num_workers
+    for k in range(num_steps):
+        worker = k % num_workers
+        gradient = held[worker]
+        weight = held[worker] - step_size * gradient
+        held[worker] = weight
+    return weight
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
+
+
+def taking_turns(num_workers, step_size, num_steps):
+    """Return where the workers end, with a lag of one less than there are of them."""
+    return descent(num_workers - 1, step_size, num_steps)[-1]
+
+
+cases = [(1, 0.3, 20), (2, 0.3, 20), (4, 0.1, 50), (8, 0.1, 9)]
+grade(answer, taking_turns, *cases)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(num_workers, step_size, num_steps):
+    weight, held = 1.0, [1.0] * num_workers
+    for k in range(num_steps):
+        worker = k % num_workers
+        gradient = held[worker]
+        # The gradient is old. The step starts from the weight as it is now.
+        weight = weight - step_size * gradient
+        held[worker] = weight
+    return weight
+
+
+grade(answer, taking_turns, *cases)
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# On the parabola of the first picture, gradients are 7 steps late. Which of the step sizes 0.05,
+# 0.1, 0.15, 0.2 and 0.25 brings you closest to the lowest point in 100 steps? It is not the
+# largest one that is stable. Guess first; then let `answer` return it.
+# `descent(lag, step_size, num_steps)` returns the distances.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def closest():
+    return min((0.05, 0.1, 0.15, 0.2, 0.25), key=lambda a: abs(descent(7, a, 100)[-1]))
+
+
+grade(answer, closest, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # A smooth descent without swinging: about 1 / (e d), a quarter of the limit.
+    return min((0.05, 0.1, 0.15, 0.2, 0.25), key=lambda a: abs(descent(7, a, 100)[-1]))
+
+
+grade(answer, closest, ())
+
+# %% tags=["claims"]
+assert answer() == 0.05, "the smallest of them"
+
+# %% [markdown]
+# ## References
+#
+# A3C is from {cite:t}`mnih2016`. The limit for a recursion with a delay is from
+# {cite:t}`levin1976`, updates without a lock from {cite:t}`recht2011`.

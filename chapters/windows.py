@@ -1,0 +1,598 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Windows of steps
+#
+# **What must an agent remember, so that it can learn from several steps at once?** After this
+# chapter you can keep the last million steps of many environments, and cut windows of several steps
+# out of them that never mix two episodes. It takes about 20 minutes. You need to know the flags
+# `terminated` and `truncated` ({doc}`agents`) and $n$-step returns ({doc}`advantages`).
+
+# %% tags=["export", "hide-input"]
+"""Windows: the last steps of each environment in a ring, and stretches of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from literate_rl.agents import Rollout
+from literate_rl.workshop.signatures import Count, checked
+
+__all__ = ["Rings"]
+
+# %% [markdown]
+# ## How far a target looks
+#
+# PPO and its relatives use a step a few times and throw it away. Other agents keep their steps and
+# learn from them again: **experience replay** {cite:p}`lin1992`. Each time they draw some steps
+# from their memory and move a value towards a target, which is made of rewards and of the value of
+# a later state.
+#
+# How much later? Here is a path of ten states. Its last step pays 1, all others pay nothing, and
+# the memory holds twenty walks along it. In each update a step is drawn, and the value of its state
+# moves a quarter of the way towards a target that looks $n$ steps ahead. Drag the sliders.
+
+# %% tags=["hide-input"]
+import numpy as np
+import torch
+
+from literate_rl.agents import Rollout
+from literate_rl.windows import Rings  # the package's own, defined below
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+num_states, gamma = 10, 0.9
+exact = gamma ** (num_states - 1 - np.arange(num_states))
+
+
+def rollout_of(obs, action, reward, next_obs, terminated, truncated=None):
+    """Return the steps of one environment, given as lists."""
+    columns = [torch.tensor(x).unsqueeze(1) for x in (obs, action)]
+    columns += [torch.tensor(reward, dtype=torch.float32).unsqueeze(1)]
+    columns += [torch.tensor(x).unsqueeze(1) for x in (next_obs, terminated)]
+    no = torch.zeros(len(obs), 1, dtype=torch.bool)
+    cut = no if truncated is None else torch.tensor(truncated).unsqueeze(1)
+    nan = torch.full((len(obs), 1), torch.nan)
+    return Rollout(*columns, cut, ~no, nan, nan)
+
+
+def walks(number=20):
+    """Return the steps of some walks along the path."""
+    state = list(range(num_states)) * number
+    end = [s == num_states - 1 for s in state]
+    paid = [float(x) for x in end]
+    return rollout_of(state, [0] * len(state), paid, [s + 1 for s in state], end)
+
+
+def learn(n, seed, num_updates):
+    """Learn the values from the memory; return them after every tenth update."""
+    memory, value = Rings(20 * num_states), np.zeros(num_states + 1)
+    memory.push(walks())
+    generator = torch.Generator().manual_seed(seed)
+    history = [value.copy()]
+    for _ in range(num_updates // 10):
+        place = memory.draw(10, generator)
+        reward, last, discount = memory.window(place, n, gamma)
+        target = reward + discount * value[memory.fields["next_obs"][last]]
+        for state, y in zip(memory.fields["obs"][place], target, strict=True):
+            value[state] += (y - value[state]) / 4
+        history.append(value.copy())
+    return np.array(history)[:, :num_states]
+
+
+lengths = [1, 2, 3, 5, 10]
+histories = {n: learn(n, 0, 600) for n in lengths}
+states = list(range(1, num_states + 1))
+
+
+def frame(n, updates):
+    at = histories[n][updates // 10]
+    picture = plot(
+        "What is learned from a memory",
+        "The learned values rise to the exact ones, the last state first, and sooner "
+        "with longer windows.",
+        Axis("state", 0.5, 10.5, ticks=(1, 5, 10)),
+        Axis("value", 0, 1.1, ticks=(0, 0.5, 1)),
+        Mark("bars", states, at.tolist(), "accent"),
+        Mark("line dashed", states, exact.tolist()),
+        width=440,
+    )
+    return [picture], f"{(at > exact / 2).sum()} of 10 states are half-way."
+
+
+updates = [0, 50, 100, 150, 200, 300, 400, 500, 600]
+dial(
+    "How far a target looks", frame, {"n": lengths, "updates": updates}, start=(1, 100)
+)
+
+# %% [markdown]
+# The dashed line is the truth. **Notice** how the value creeps back along the path: a state can
+# learn only from a later state that has learned. With $n = 1$ news of the reward comes one state
+# further at a time, with $n = 5$ five. Here is the number of updates until the values of all ten
+# states are half-way to the truth, the mean over ten seeds:
+
+
+# %%
+def updates_needed(n):
+    """Return the updates until all states are half-way, the mean over ten seeds."""
+    reached = [(learn(n, s, 800) > exact / 2).all(1) for s in range(1, 11)]
+    return np.mean([10 * flags.argmax() for flags in reached])
+
+
+needed = {n: updates_needed(n) for n in lengths}
+print({n: round(mean) for n, mean in needed.items()})
+
+# %% [markdown]
+# A target that looks two steps ahead needs roughly half as many updates, and one that looks five
+# steps ahead a quarter. Looking far has a price, though. The rewards on the way were earned by an
+# *older* policy, and nothing corrects for that. {doc}`dqn` says why people do it all the same.
+
+# %% tags=["claims"]
+assert needed[1] > needed[2] > needed[3] > needed[5] > needed[10], (
+    "the longer the sooner"
+)
+assert 1.7 < needed[1] / needed[2] < 2.2, "roughly half"
+assert 3.7 < needed[1] / needed[5] < 4.7, "a quarter"
+first = (histories[1] > exact / 2).argmax(0)
+assert (np.diff(first) <= 0).all(), "it creeps back"
+
+# %% [markdown]
+# ## A ring for each environment
+#
+# A memory that is full forgets its oldest step. In an array this takes no copying: a *head* says
+# which row is written next, and from the last row it goes on to the first. This is a **ring
+# buffer**, and each environment has one of its own. So the next row holds the step that came
+# next, unless the episode has terminated, was truncated, or no newer step is there yet.
+#
+# Why care about the next row? A target may look more than one step ahead. Start at step $t$ and
+# add up $n$ rewards, or fewer if one of those three ends comes first. With
+# $\mathrm{done} = 1$ at a step that is terminated or truncated, the number of steps is
+#
+# $$
+# m = \min \, \{ k \ge 1 : k = n \text{ or } \mathrm{done}_{t+k-1}
+#     \text{ or } t + k - 1 \text{ is the newest} \} .
+# $$ (replay-window)
+#
+# These $m$ steps are a **window**. Its target is the discounted sum of its rewards, plus the
+# value of the state at its end. Where actions are chosen, that is the value of the best one:
+#
+# $$
+# \sum_{k=0}^{m-1} \gamma^k r_{t+k}
+#     + \gamma^m \, (1 - \mathrm{te}_{t+m-1}) \max_a Q(s'_{t+m-1}, a) .
+# $$ (replay-target)
+#
+# It is the $n$-step return {eq}`n-step-return` with the best action's value as the critic. On the
+# path above there was one action, so its value was that of the state.
+#
+# Three things are easy to get wrong here. The power of $\gamma$ is $m$, the number of steps that
+# are really there. A truncated window keeps the value at its end. And the state at the end is the
+# true successor $s'$. A step has to store it, because the next row may belong to another episode.
+# (Storing it once halves the memory; {doc}`/docs/errata` says what that costs at a time limit.)
+#
+# Below is a ring of ten rows. The head has wrapped around, so the oldest step, 4, comes right
+# after the newest, 13.
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import Picture
+
+numbers = list(range(14))
+flags = {name: [False] * 14 for name in ("terminated", "truncated")}
+flags["terminated"][7], flags["truncated"][10] = True, True
+ring = Rings(10)
+ring.push(rollout_of(numbers, [0] * 14, [1.0] * 14, [k + 1 for k in numbers], **flags))
+
+
+def window_of(step, num_steps):
+    """Return number of steps and discount of a window, from the ring."""
+    reward, _, discount = ring.window(np.array([step % 10]), num_steps, 0.5)
+    # The rewards are 1, 1/2, 1/4, …, so their sum tells how many there are.
+    return round(1 - np.log2(2 - reward[0])), discount[0]
+
+
+def draw(step, num_steps):
+    picture = Picture(
+        "A ring and a window in it",
+        "Ten cells with the steps 10 to 13 and 4 to 9. Step 7 is terminated, step 10 "
+        "truncated, step 13 the newest. A bracket below shows the steps of the window.",
+        width=440,
+    )
+    tones = {0: "second", 7: "second", 3: "accent"}
+    order = [10, 11, 12, 13, 4, 5, 6, 7, 8, 9]
+    boxes = picture.cells(24, 30, order, tones, width=38, gap=4)
+    for place, words in {7: "terminated", 0: "cut", 3: "newest"}.items():
+        picture.text(boxes[place].x, 4, words, tones[place])
+    picture.arrow((boxes[4].x, 112), (boxes[4].x, 94), "head", "quiet", side=-1)
+    count, discount = window_of(step, num_steps)
+    places = [(step + k) % 10 for k in range(count)]
+    brackets = ""
+    # A window that goes on in the first row has two brackets.
+    for part in (
+        [p for p in places if p >= places[0]],
+        [p for p in places if p < places[0]],
+    ):
+        if part:
+            left, right = boxes[part[0]].x - 17, boxes[part[-1]].x + 17
+            brackets += f"M{left:.0f},54V64H{right:.0f}V54"
+    picture.path(brackets, "accent", "thick")
+    picture.path(f"M{boxes[places[0]].x:.0f},74h0", "accent", "dots")
+    picture.reach(-6, 125)
+    words = "nothing" if discount == 0 else "γ" + ("", "²", "³", "⁴", "⁵")[count - 1]
+    rewards = f"{count} reward{'s' * (count > 1)}, from step {step}"
+    rewards += f" to {step + count - 1}" * (count > 1)
+    value = f"the value of what step {step + count - 1} led to counts {words}"
+    return [picture], f"{rewards}; {value}"
+
+
+dial(
+    "Windows in a ring",
+    draw,
+    {"start": list(range(4, 14)), "n": [1, 2, 3, 4, 5]},
+    start=(9, 3),
+)
+
+# %% [markdown]
+# **Notice** that every step can be a start. A window that meets an end is only shorter. And the
+# window of step 9 continues in the first row, as if the array had no end.
+#
+# ## Line by line: rings and windows
+#
+# Each field is one array for all rings, row by row, and a row has one place for each environment.
+# So *one step later* is always the same distance further on: as many places as there are
+# environments. The wrap from the last row to the first is a remainder of a division.
+#
+# The arrays take the shape and the dtype of the first rollout. So an image stays bytes; as
+# float32 it would need four times the memory.
+
+
+# %% tags=["export"]
+# What the memory keeps of a step.
+STORED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+
+
+class Rings:
+    """The last steps of some environments, one ring for each.
+
+    Args:
+        capacity: The most steps it holds, over all environments; each gets an equal
+            share, rounded down.
+
+    Attributes:
+        fields: An array for each of ``STORED``; time and environments, in this order,
+            are flattened into one dimension of ``places``.
+        head: The row that is written next, for each environment.
+        count: Steps that are stored, for each environment.
+    """
+
+    @checked
+    def __init__(self, capacity: Count) -> None:
+        self.capacity = capacity
+        self.form: dict[str, Any] = {}
+        self.fields: dict[str, NDArray[Any]] = {}
+        self.head = self.count = np.zeros(0, np.int64)
+
+    def reserve(self, form: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
+        """Make empty rings for rows of these shapes ``(B, *)`` and dtypes."""
+        self.form, self.num_envs = form, form["reward"][0][0]
+        self.length = self.capacity // self.num_envs
+        if self.length < 1:
+            raise ValueError(
+                f"capacity must be at least 1 for each of {self.num_envs} "
+                f"environments, got {self.capacity}"
+            )
+        self.places = self.length * self.num_envs
+        self.fields = {
+            name: np.zeros((self.places, *shape[1:]), dtype)
+            for name, (shape, dtype) in form.items()
+        }
+        self.head, self.count = np.zeros((2, self.num_envs), np.int64)
+
+    @checked
+    def push(self, rollout: Rollout) -> NDArray[Any]:
+        """Write steps over the oldest ones; return their places.
+
+        A rollout goes on where the last one ended; call ``cut`` first if it does not.
+        """
+        arrays = {name: getattr(rollout, name).cpu().numpy() for name in STORED}
+        form = {name: (x.shape[1:], x.dtype) for name, x in arrays.items()}
+        if not self.fields:
+            self.reserve(form)
+        elif form != self.form:
+            raise ValueError(f"rollout must be like the first, {self.form}, got {form}")
+
+        # Steps that did not happen are left out, so each ring counts its own. If a
+        # rollout is longer than the ring, only its last steps stay.
+        real = rollout.real.cpu().numpy()
+        number = real.cumsum(0)
+        total = number[-1]
+        step, env = np.nonzero(real & (number > total - self.length))
+
+        # The first new step goes to the head's row, the others to the rows after it.
+        row = (self.head[env] + number[step, env] - 1) % self.length
+        place: NDArray[np.int64] = row * self.num_envs + env
+        for name, x in arrays.items():
+            self.fields[name][place] = x[step, env]
+        self.head = (self.head + total) % self.length
+        self.count = np.minimum(self.count + total, self.length)
+        return place
+
+    def newest(self) -> NDArray[np.int64]:
+        """Return the place of each environment's newest step."""
+        row = (self.head - 1) % self.length
+        return row * self.num_envs + np.arange(self.num_envs)
+
+    def cut(self) -> None:
+        """Mark the newest steps as truncated, as a reset from outside does."""
+        if self.fields:
+            self.fields["truncated"][self.newest()[self.count > 0]] = True
+
+    def window(
+        self, place: NDArray[np.int64], num_steps: int, gamma: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+        """Look ahead from some places.
+
+        Returns:
+            The discounted sum of the rewards, the place of the last step, and the
+            factor by which the value after it counts.
+        """
+        # The places of n steps, one row for each; the remainder wraps them around.
+        ahead = np.arange(num_steps)[:, None]
+        places = (place + self.num_envs * ahead) % self.places
+
+        # Where a window has to end: the three kinds of {eq}`replay-window`.
+        terminated = self.fields["terminated"][places]
+        last = terminated | self.fields["truncated"][places]
+        last |= places == self.newest()[place % self.num_envs]
+
+        # A step belongs to the window if none before it was the last.
+        inside = np.ones_like(last)
+        inside[1:] = ~np.logical_or.accumulate(last[:-1])
+        m = inside.sum(0)
+
+        # The two parts of the target {eq}`replay-target`. After the end there may be
+        # anything, even NaN, which times zero is still NaN; so it is masked.
+        reward = np.where(inside, self.fields["reward"][places], 0.0)
+        total = (float(gamma) ** ahead * reward).sum(0)
+        ending = m - 1, np.arange(len(place))
+        discount = np.where(terminated[ending], 0.0, float(gamma) ** m)
+        return total, places[ending], discount
+
+    def draw(self, number: int, generator: torch.Generator) -> NDArray[np.int64]:
+        """Draw places of steps, all alike and with replacement."""
+        stored = int(self.count.sum())
+        chosen = torch.randint(stored, (number,), generator=generator).numpy()
+        # Number the steps ring by ring. Which ring holds the chosen one, in which row?
+        ends = self.count.cumsum()
+        env = np.searchsorted(ends, chosen, side="right")
+        row = chosen - (ends - self.count)[env]
+        place: NDArray[np.int64] = row * self.num_envs + env
+        return place
+
+
+# %% [markdown]
+# Two special cases remain. The first are *phantom rows*: an environment that spends a step on its
+# reset makes one row for each episode in which nothing happened ({doc}`agents`). Such a row is
+# not stored, so two rings may hold different numbers of steps.
+#
+# The second are *cuts*. When a run is saved, its environments are reset, so the step after the
+# newest one will belong to another episode. `cut` marks that. A run that continues and a run that
+# is resumed from the file then see the same steps, and their results are identical.
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: the last steps are never a start
+#
+# A popular way to make windows is a queue of the last $n$ steps: when it is full, its first step
+# is stored as a start, with the sum of all $n$ rewards; when an episode ends, the queue is
+# emptied. Here are the first and last steps of the windows that it stores, for two episodes of
+# six steps.
+
+# %%
+from collections import deque
+
+
+def windows_of_a_queue(terminated, num_steps=3):
+    """Return first and last step of each window that a queue stores."""
+    queue, stored = deque(maxlen=num_steps), []
+    for step, end in enumerate(terminated):
+        queue.append(step)
+        if len(queue) == num_steps:
+            stored.append((queue[0], queue[-1]))
+            if end:
+                queue.clear()
+    return stored
+
+
+ends = [step == 5 for step in range(12)]
+print("first episode terminated:", *windows_of_a_queue(ends))
+print("first episode cut off:   ", *windows_of_a_queue([False] * 12))
+
+# %% [markdown]
+# In the first line steps 4 and 5 are never a start, so nothing is learned about their actions.
+# But these are the last moves before the fall, the ones whose outcome is known best.
+#
+# In the second line a time limit has ended the first episode. The queue is told about
+# terminations only, so it does not notice, and the windows 4 to 6 and 5 to 7 mix two episodes.
+# CleanRL's Rainbow has
+# [both](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L305-L330).
+
+# %% tags=["claims"]
+starts = {first for first, _ in windows_of_a_queue(ends)}
+assert not starts & {4, 5}, "steps 4 and 5 are never a start"
+mixed = {w for w in windows_of_a_queue([False] * 12) if w[0] < 6 <= w[1]}
+assert mixed == {(4, 6), (5, 7)}, "windows in two episodes"
+numbers = list(range(12))
+ours = Rings(12)
+none = [False] * 12
+ours.push(rollout_of(numbers, numbers, [1.0] * 12, numbers, none, truncated=ends))
+_, last, _ = ours.window(np.arange(12), 3, 0.9)
+assert list(last) == [2, 3, 4, 5, 5, 5, 8, 9, 10, 11, 11, 11], "none of it here"
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | choice | this chapter | [CleanRL, Rainbow](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L266-L370) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L847-L954) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/data/buffer/prio.py#L11-L113) | [Dopamine, JAX](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/replay_memory/accumulator.py#L44-L187) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/buffers/prioritized_buffer.py#L234-L434) |
+# |---|---|---|---|---|---|---|
+# | windows are made | when drawn | when stored, by a [queue](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L305-L330) | when drawn | [when drawn](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L768-L808) | when stored, by a queue | when stored, [by episode](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L182-L189) |
+# | last steps of an episode | start windows | never start one | start windows | start windows | only if it [terminates](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/replay_memory/accumulator.py#L174-L187) | start windows |
+# | window across a time limit | no | [yes](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L453) | no | no | no | no |
+# | power of $\gamma$ | the true number of steps | [always $n$](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L478-L479) | the [true number](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L926) | the [true number](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L1212-L1221) | [always $n$](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/dqn/dqn_agent.py#L365); shorter ones have ended | [always $n$](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L248-L254), with the state after one step |
+#
+# We read the code at the linked commits. A queue that makes windows before it stores them loses
+# some; code that makes them when it draws does not.
+#
+# This book has another memory, {doc}`workshop/memory`, for longer stretches of an episode.
+#
+# ## On the best device
+#
+# A memory of pictures is often larger than a GPU's. So steps stay in the main memory, and what was
+# drawn goes to the device where the network is.
+
+# %%
+from literate_rl.agents import best_device
+
+memory = Rings(200)
+memory.push(walks())
+place = memory.draw(256, torch.Generator().manual_seed(0))
+reward, last, discount = memory.window(place, 3, gamma)
+obs = torch.from_numpy(memory.fields["obs"][place]).to(best_device())
+print(f"{len(obs)} windows on {obs.device.type}, from {memory.count.sum()} steps")
+
+# %% tags=["claims"]
+assert obs.device.type == best_device().type
+assert set(discount.tolist()) <= {0.0, gamma**3}, "three steps, or the end of the walk"
+
+# %% [markdown]
+# ## Summary
+#
+# - Agents that learn values may keep their steps and learn from them again.
+# - Each environment has a ring: what came next is in the next row, up to an end or the newest.
+# - A target that looks $n$ steps ahead brings news of a reward $n$ states further in one update.
+# - A window has the true number of steps, the true power of $\gamma$ and the true successor.
+# - Whatever makes windows before it stores them must not forget the last steps of an episode.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "The last steps of a ring are 7, 8 and 9. Step 9 is the newest, and nothing has ended. You draw "
+    "the window of step 8 with n = 3 and γ = 0.9. What does the value behind it count?",
+    ["0.9", "0.81", "0.729", "nothing: the window is not complete"],
+    right="0.81",
+    because="Two steps are there, 8 and 9, so the value of the state after step 9 "
+    "counts 0.9². Later, when step 10 has come, the same start has a longer window.",
+)
+
+# %% tags=["claims"]
+short = Rings(10)
+flags = {name: [False] * 10 for name in ("terminated", "truncated")}
+short.push(rollout_of(states, [0] * 10, [1.0] * 10, states, **flags))
+assert np.isclose(short.window(np.array([8]), 3, 0.9)[2][0], 0.81)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This function returns the discounted sum of a window's rewards and what the value behind it
+# counts, for the steps of one environment. It runs, and as long as no episode is cut off it is
+# right. Fix it.
+
+
+# %%
+def answer(reward, terminated, truncated, start, n, gamma=0.9):
+    total, m = 0.0, 0
+    while m < n and start + m < len(reward):
+        total += gamma**m * reward[start + m]
+        m += 1
+        if terminated[start + m - 1]:
+            return total, 0.0
+    return total, gamma**m
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
+
+
+def window(reward, terminated, truncated, start, n, gamma=0.9):
+    ring, steps = Rings(len(reward)), list(range(len(reward)))
+    ring.push(rollout_of(steps, steps, reward, steps, terminated, truncated))
+    total, _, discount = ring.window(np.array([start]), n, gamma)
+    return float(total[0]), float(discount[0])
+
+
+paid, no, third = (
+    [1.0, 2.0, 3.0, 4.0, 5.0],
+    [False] * 5,
+    [False, False, True, False, False],
+)
+cases = [(paid, no, no, 1, 2), (paid, third, no, 1, 3), (paid, no, no, 3, 3)]
+cases += [(paid, no, third, 1, 3), (paid, no, third, 2, 2)]
+grade(answer, window, *cases)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(reward, terminated, truncated, start, n, gamma=0.9):
+    total, m = 0.0, 0
+    while m < n and start + m < len(reward):
+        total += gamma**m * reward[start + m]
+        m += 1
+        if terminated[start + m - 1]:
+            return total, 0.0
+        # Where an episode is cut off, the window ends and the value counts.
+        if truncated[start + m - 1]:
+            break
+    return total, gamma**m
+
+
+grade(answer, window, *cases)
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# On the path of the first picture, what is the smallest $n$ that needs less than a quarter of the
+# updates of $n = 1$? Guess first; then let `answer` find it with `updates_needed(n)`.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def smallest():
+    return next(n for n in range(1, 11) if updates_needed(n) < needed[1] / 4)
+
+
+grade(answer, smallest, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # Half the path. News has to travel ten states, five at a time.
+    n = 1
+    while updates_needed(n) >= needed[1] / 4:
+        n += 1
+    return n
+
+
+grade(answer, smallest, ())
+
+# %% tags=["claims"]
+assert answer() == 5
+
+# %% [markdown]
+# ## References
+#
+# Experience replay is from {cite:t}`lin1992`; DQN made it famous.

@@ -1,0 +1,315 @@
+"""A3C, whose workers send gradients, also where they are killed."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import signal
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_a2c import make_a2c, policy_for, same
+from test_actors import cartpoles
+from test_processes import gone, pids, wave
+from torch import nn
+from worlds import counting, deadly
+
+from literate_rl.a2c import a2c_settings, make_contract_policy
+from literate_rl.a3c import (
+    A3C,
+    A3CConfig,
+    GradientWorker,
+    a3c_settings,
+    gradient_layout,
+)
+from literate_rl.actors import InProcess, weights_of
+from literate_rl.agents import make_envs
+from literate_rl.processes import SharedMemory, transport_named
+from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.runs import Run, fit, flat_env
+
+SMALL = A3CConfig(
+    num_envs=3, num_steps=5, total_steps=300, checkpoint_interval=4, slots=2
+)
+
+
+def make_a3c(env: str = "CartPole-v1", **changes: Any) -> A3C:
+    config = replace(SMALL, **changes)
+    build = partial(make_envs, partial(flat_env, env), config.num_envs)
+    transport = transport_named(config.transport)
+    return A3C(policy_for(build()), build, config, transport)
+
+
+# --- Settings -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_steps": 0}, "num_steps must be at least 1, got 0"),
+        ({"gamma": 1.5}, "gamma must be .*1.5"),
+        ({"epsilon": 0.0}, "epsilon must be .*0.0"),
+        ({"actors": 0}, "actors must be at least 1, got 0"),
+        ({"transport": "pigeon"}, "transport must be"),
+        ({"address": "auto"}, "transport must be ray for address auto"),
+    ],
+)
+def test_illegal_settings_are_named(changes, message) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        replace(SMALL, **changes)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "unknown"])
+def test_settings_are_those_of_a2c_with_two_workers(env: str) -> None:
+    alone, remote = a2c_settings(env), a3c_settings(env)
+    assert all(getattr(remote, k) == x for k, x in vars(alone).items())
+    assert (remote.actors, remote.slots, remote.transport) == (2, 1, "in_process")
+
+
+def test_the_number_of_environments_must_be_right() -> None:
+    with pytest.raises(ValueError, match="envs must have 3 copies, got 2"):
+        A3C(policy_for(counting()), counting, SMALL)
+
+
+# --- Workers --------------------------------------------------------------------------
+
+
+def with_seed(seed: int) -> Any:
+    """Return the transport of this process, whose only worker has this seed."""
+
+    def make(make_actor: Any, *others: Any) -> InProcess:
+        return InProcess(lambda _: make_actor(seed), *others)
+
+    return make
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_one_worker_with_one_slot_is_a2c_bit_for_bit(env) -> None:
+    changes = {"checkpoint_interval": 1000, "seed": 3, "entropy_weight": 0.01}
+    alone = make_a2c(env, **changes)
+    alone.act = numpy_act(alone.policy)
+    config = replace(SMALL, actors=1, slots=1, **changes)
+    build = partial(make_envs, partial(flat_env, env), 3)
+    with A3C(policy_for(build()), build, config, with_seed(3)) as remote:
+        for _ in range(20):
+            here, there = alone.iterate(), remote.iterate()
+            assert there["charts/lag"] == 0
+            for name, number in here.items():
+                assert there[name] == number or math.isnan(number)
+            assert same(alone.policy, remote.policy)
+        assert alone.step == remote.step == 300
+
+
+@pytest.mark.equation("def-stale-step")
+def test_each_gradient_is_that_of_the_weights_before_its_lag() -> None:
+    """Keep all weights and go over the work of the only worker once more."""
+    learner = make_a3c(actors=1, slots=4)
+    learner.make_transport, applied, kept = with_seed(9), [], []
+    learn = learner.learner.learn
+
+    def note(gradient: Any, step: int) -> Any:
+        kept.append({k: x.copy() for k, x in weights_of(learner.policy).items()})
+        applied.append([x.clone() for x in gradient])
+        return learn(gradient, step)
+
+    learner.learner.learn = note
+    lags = [int(learner.iterate()["charts/lag"]) for _ in range(12)]
+    assert lags == [0, 1, 2, *[3] * 9]
+    twin, record = learner.make_actor(9), np.zeros((), learner.layout)["result"]
+    for k, lag in enumerate(lags):
+        twin.work(kept[k - lag], record)
+        for got, name in zip(applied[k], record["gradient"].dtype.names, strict=True):
+            assert torch.equal(got, torch.from_numpy(record["gradient"][name]))
+
+
+@pytest.mark.equation("def-stale-limit")
+@pytest.mark.parametrize("lag", [0, 1, 2, 3, 7, 15])
+def test_a_stale_gradient_is_stable_up_to_the_limit(lag) -> None:
+    """The roots of the recursion, on both sides of the limit."""
+    limit = 2 * math.sin(math.pi / (2 * (2 * lag + 1)))
+    for factor, stable in ((0.99, True), (1.01, False)):
+        polynomial = np.zeros(lag + 2)
+        polynomial[0], polynomial[1] = 1.0, -1.0
+        polynomial[-1] += factor * limit
+        assert (abs(np.roots(polynomial)).max() < 1) == stable
+
+
+def shared(worker: Any, actors: int = 1, slots: int = 2) -> tuple[SharedMemory, Any]:
+    policy = policy_for(counting())
+    config = replace(SMALL, num_envs=2, actors=actors, slots=slots)
+    make = partial(worker, counting, policy, config)
+    return SharedMemory(make, gradient_layout(policy, config), 1, actors, slots), policy
+
+
+class Echo(GradientWorker):
+    """Sends its weights back for a gradient, array by array, and takes its time."""
+
+    def work(self, weights: Any, out: Any) -> None:
+        for name in out["gradient"].dtype.names:
+            out["gradient"][name] = weights[name]
+            time.sleep(0.0005)
+        out["num_steps"] = 10
+
+
+def test_workers_that_are_killed_leave_no_half_gradient_and_none_counts_twice() -> None:
+    """Kill while they write: each gradient is whole, and of the version of its slot."""
+    rng, slots = Random(0), 2
+    transport, policy = shared(Echo, actors=2, slots=slots)
+    versions, version, kills = {}, 0, 0
+
+    def submit(slot: Any) -> None:
+        assert slot not in versions, "given away twice"
+        versions[slot] = version
+        transport.submit(slot, wave(policy, version))
+
+    for index in range(slots):
+        for actor in range(2):
+            submit((actor, index))
+    everyone, end = set(pids(transport)), time.monotonic() + 100
+    while kills < 14 or transport.census.replaced < kills:
+        assert time.monotonic() < end
+        slot, record = transport.receive()
+        wanted = wave(policy, versions.pop(slot))
+        for name in record["gradient"].dtype.names:
+            assert (record["gradient"][name] == wanted[name]).all()
+        assert record["num_steps"] == 10
+        record["gradient"] = 0
+        version += 1
+        submit(slot)
+        # Somebody who dies before the first result would be given up one day.
+        ready = [i for i in range(2) if transport.census.unrolls[i]]
+        if kills < 14 and ready and kills == transport.census.replaced:
+            time.sleep(0.01 * rng.random())
+            os.kill(pids(transport)[rng.choice(ready)], signal.SIGKILL)
+            kills += 1
+        everyone |= set(pids(transport))
+    assert len(versions) == 4, "no slot is lost"
+    transport.close()
+    assert gone(*everyone)
+
+
+def test_a_run_whose_workers_are_killed_counts_every_step_once() -> None:
+    with make_a3c(transport="shared", total_steps=600) as learner:
+        steps, kills = [], 0
+        while learner.step < 600:
+            row = learner.iterate()
+            steps.append(learner.step)
+            assert math.isfinite(row["losses/policy_loss"])
+            if len(steps) in (5, 20) and learner.transport.census.at_work == 2:
+                os.kill(pids(learner.transport)[kills], signal.SIGKILL)
+                kills += 1
+        assert kills > 0
+        assert row["charts/replaced"] == kills
+    assert steps == list(range(15, 601, 15))
+
+
+def test_a_worker_that_is_stopped_or_hangs_holds_up_nobody() -> None:
+    with make_a3c(transport="shared", total_steps=10_000) as learner:
+        rows = iter(learner.iterate, None)
+        assert any(row["charts/actors"] == 2 for row in rows)
+        everyone, before = pids(learner.transport), learner.step
+        os.kill(everyone[0], signal.SIGSTOP)
+        for _ in range(30):
+            learner.iterate()
+        assert learner.step == before + 30 * 15
+        assert learner.transport.census.replaced == 0
+        os.kill(everyone[0], signal.SIGCONT)
+        assert any(row["charts/lag"] >= 30 for row in rows)
+        os.kill(everyone[0], signal.SIGSTOP)
+    assert gone(*everyone)
+
+
+def test_an_error_in_a_worker_ends_the_run_with_its_words() -> None:
+    config = replace(SMALL, num_envs=2, actors=1, transport="shared")
+    build = partial(counting, fails_at=12)
+    with A3C(policy_for(counting()), build, config, SharedMemory) as learner:
+        with pytest.raises(ChildProcessError, match="actor 0 failed") as raised:
+            fit(learner, progress=False)
+        assert "the pole is made of glass" in str(raised.value)
+        assert learner.transport is None
+
+
+def test_a_worker_that_always_dies_is_given_up() -> None:
+    config = replace(SMALL, num_envs=1, actors=1, transport="shared")
+    build = partial(counting, 1)
+    learner = A3C(policy_for(counting()), build, config, SharedMemory)
+    make = partial(GradientWorker, deadly, learner.policy, config)
+    learner.make_actor = make
+    with pytest.raises(ChildProcessError, match=r"died 3 times .* exit code -9"):
+        learner.iterate()
+
+
+def test_processes_bring_the_same_gradients_as_turns() -> None:
+    histories = []
+    for transport in ("in_process", "shared"):
+        with make_a3c(transport=transport, actors=1) as learner:
+            rows = fit(learner, progress=False)
+        histories.append([row["losses/grad_norm"] for row in rows[:1]])
+        assert rows[-1]["step"] == 300
+    assert histories[0] == histories[1]
+
+
+def test_a_resumed_run_goes_on_with_other_noise(tmp_path: Path) -> None:
+    learner = make_a3c(total_steps=90)
+    with Run(tmp_path / "a", {}) as run:
+        fit(learner, run, progress=False)
+    resumed = make_a3c(total_steps=150)
+    with Run(tmp_path / "a", resume=True) as run:
+        run.restore(resumed)
+        assert (resumed.step, resumed.version) == (90, 6)
+        assert same(learner.policy, resumed.policy)
+        history = fit(resumed, run, progress=False)
+    assert [row["step"] for row in history] == [105, 120, 135, 150]
+
+
+# --- The tutorials' A3C ---------------------------------------------------------------
+
+
+@pytest.mark.erratum("a3c-accumulates")
+def test_a_local_gradient_that_nobody_clears_grows() -> None:
+    """The idiom: point the shared gradient at the local one, clear the shared one."""
+    shared_model, local = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    optimizer, used = torch.optim.SGD(shared_model.parameters(), 0.1), []
+    for _ in range(4):
+        local.load_state_dict(shared_model.state_dict())
+        loss = local(torch.ones(1, 1)).sum()  # its gradient is 1
+        optimizer.zero_grad()
+        loss.backward()
+        for mine, theirs in zip(
+            local.parameters(), shared_model.parameters(), strict=True
+        ):
+            if theirs.grad is None:
+                theirs._grad = mine.grad
+        used.append(shared_model.weight.grad.item())
+        optimizer.step()
+    assert used == [1.0, 2.0, 3.0, 4.0]
+
+
+# --- A network of one's own -----------------------------------------------------------
+
+
+def test_a_contract_actor_works_in_processes_of_its_own() -> None:
+    from literate_rl.contract_models import CategoricalActor, StateValue
+
+    envs = cartpoles()
+    torch.manual_seed(0)
+    policy = make_contract_policy(
+        *(envs.single_observation_space, envs.single_action_space),
+        *(CategoricalActor(4, 2, 16), StateValue(4, 16)),
+    )
+    results = []
+    for transport in ("in_process", "shared"):
+        config = replace(SMALL, actors=1, slots=1, transport=transport, total_steps=90)
+        named = transport_named(transport)
+        with A3C(copy.deepcopy(policy), cartpoles, config, named) as learner:
+            fit(learner, progress=False)
+        results.append(learner.policy)
+    assert same(*results)
