@@ -69,3 +69,11 @@ def test_ddpg_misses_its_goal_in_one_run_and_its_relatives_reach_it() -> None:
     for name, reached in (("DDPG", 9), ("HDDPG", 10), ("TD3", 10)):
         assert (runs[name].final >= -200).sum() == reached
     assert round(runs["DDPG"].final.min()) == -288
+
+
+def test_sac_reaches_its_goal_and_finds_its_temperature() -> None:
+    runs = stored_runs("sac_pendulum")["SAC"]
+    assert runs.final.min() > -200
+    last = runs.watched["charts/alpha"][:, -1]
+    assert last.min() > 0.05
+    assert last.max() < 0.2
