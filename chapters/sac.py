@@ -269,9 +269,9 @@ def soft_value(
 # y = r + \gamma \, \bar V(s') .
 # $$ (soft-target)
 #
-# The reward itself carries no entropy term, because an action that was taken long ago says nothing
-# about the randomness of today's policy. With $n > 1$ steps in a window, the entropies of the steps
-# in between are left out; only the last state has one.
+# There is no entropy term for $s$ itself: the action was given, and what is given is not random. With
+# $n > 1$ steps in a window the entropies of the states in between are left out; only the last state
+# has one.
 
 
 # %% tags=["export"]
@@ -944,12 +944,12 @@ for name, half_width in (("in -1..1", 1.0), ("in the environment's unit", 2.0)):
     print(f"-1 {name}: σ = {sigma:.3f} before the squash")
 
 # %% [markdown]
-# **Notice** that the second policy is only half as random. In a box of ±0.4 it would be more random
-# than the first. When you compare two programs, add $\sum_j \log h_j$.
+# **Notice** that the second deviation is only half as large. In a box of ±0.4 it would be larger than
+# the first. When you compare two programs, add $\sum_j \log h_j$.
 
 # %% tags=["claims"]
 one, other = deviation_for(-1.0, 1.0), deviation_for(-1.0, 2.0)
-assert 0.48 < other / one < 0.52, "half as random"
+assert 0.48 < other / one < 0.52, "half as large"
 assert deviation_for(-1.0, 0.4) > one
 
 # %% [markdown]
@@ -1052,8 +1052,8 @@ assert np.allclose(tenfold, soft_policy(0.05)[0])
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function should compute `soft_value`. An agent with it learns, but its values grow far beyond
-# anything it ever earns. Fix it.
+# This function should compute `soft_value`. It runs, but an agent with it believes what its more
+# optimistic critic promises. Fix it.
 
 
 # %%
