@@ -150,7 +150,7 @@ assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their shar
 # Here are agents that learn to swing up a pendulum, one for each seed. Nobody sets the noise: on
 # the right is the temperature, which the agent finds for itself.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: thin curves of returns and their mean, which rise from about -1400 and reach -200 within 10,000 steps. Right: the temperatures, which fall from 1 to about 0.1"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: thin curves of returns and their mean, which rise from about -1400 and reach -200 within 10,000 steps. Right: the temperatures, which fall from 1 to values between 0.05 and 0.3"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.workshop.runs import stored_runs

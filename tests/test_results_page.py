@@ -76,4 +76,4 @@ def test_sac_reaches_its_goal_and_finds_its_temperature() -> None:
     assert runs.final.min() > -200
     last = runs.watched["charts/alpha"][:, -1]
     assert last.min() > 0.05
-    assert last.max() < 0.2
+    assert last.max() < 0.3
