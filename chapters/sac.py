@@ -147,10 +147,10 @@ assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their shar
 # %% [markdown]
 # ## What it buys
 #
-# Here are agents that learn to swing up a pendulum, one for each seed. Nobody sets the noise: on
-# the right is the temperature, which the agent finds for itself.
+# Here are ten agents that learn to swing up a pendulum. Nobody sets the noise: on the right is the
+# temperature, which the agent finds for itself.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: thin curves of returns and their mean, which rise from about -1400 and reach -200 within 10,000 steps. Right: the temperatures, which fall from 1 to values between 0.05 and 0.3"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: ten thin curves of returns and their mean, which rise from about -1400 and reach -200 within 10,000 steps. Right: the temperatures, which fall from 1 to values between 0.05 and 0.3"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.workshop.runs import stored_runs
@@ -175,6 +175,7 @@ print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in final))
 # −200. The rest of the chapter builds this agent.
 
 # %% tags=["claims"]
+assert len(final) == 10
 assert final.min() > -200, "all of them are above -200"
 assert (alphas[:, 0] > 2 * alphas[:, 4]).all(), "the temperature falls quickly at first"
 late = entropies[:, -10:].mean(1)
