@@ -73,7 +73,16 @@ def test_ddpg_misses_its_goal_in_one_run_and_its_relatives_reach_it() -> None:
 
 def test_sac_reaches_its_goal_and_finds_its_temperature() -> None:
     runs = stored_runs("sac_pendulum")["SAC"]
+    assert len(runs.final) == 10
     assert runs.final.min() > -200
     last = runs.watched["charts/alpha"][:, -1]
     assert last.min() > 0.05
     assert last.max() < 0.3
+
+
+def test_discrete_sac_misses_its_goal_in_one_run() -> None:
+    final = stored_runs("sac_cartpole")["SAC"].final
+    assert len(final) == 10
+    assert (final > 195).sum() == 9
+    assert (final > 490).sum() == 7
+    assert round(final.min()) == 163
