@@ -21,14 +21,9 @@ from numpy.typing import NDArray
 
 from benchmarks.learning import Experiment, Variant, main, noisy_return
 from benchmarks.ppg_learning import MAZE, TRAINING_LEVELS, UNSEEN_LEVELS
-from literate_rl.rainbow import (
-    Rainbow,
-    RainbowConfig,
-    make_rainbow_policy,
-    rainbow_settings,
-)
+from literate_rl.rainbow import Rainbow, RainbowConfig, rainbow_settings
 from literate_rl.workshop.runs import Learner
-from literate_rl.workshop.training import make_learner
+from literate_rl.workshop.training import make_learner, rainbow_policy
 from literate_rl.workshop.worlds import Maze, MazeLevels
 
 # Without noisy layers an agent explores with random actions until the end.
@@ -101,34 +96,21 @@ def maze_agent(config: RainbowConfig) -> Rainbow:
     """Build the agent on the training levels."""
     envs = ByteMazes(config.num_envs, TRAINING_LEVELS)
     torch.manual_seed(config.seed)
-    size = ("hidden", "num_atoms", "value_min", "value_max")
-    parts = ("dueling", "noisy", "sigma", "hold")
-    policy = make_rainbow_policy(
-        envs.single_observation_space,
-        envs.single_action_space,
-        **{name: getattr(config, name) for name in size + parts},
+    policy = rainbow_policy(
+        envs.single_observation_space, envs.single_action_space, config
     )
     return Rainbow(policy, envs, config)
 
 
-def mazes(
-    seeds: int, variants: dict[str, dict[str, Any]], first_seed: int = 1
-) -> Experiment:
-    """Return the experiment that trains variants of the agent in the mazes."""
-    made = {name: Variant(changes, maze_agent) for name, changes in variants.items()}
-    return Experiment(
+EXPERIMENTS = {
+    "rainbow_mazes": Experiment(
         "UnseenByteMaze-v0",
         rainbow_settings(MAZE),
-        seeds,
+        3,
         200,
-        made,
+        {"Rainbow": Variant({}, maze_agent)},
         judges=MAZE_JUDGES,
-        first_seed=first_seed,
-    )
-
-
-EXPERIMENTS = {
-    "rainbow_mazes": mazes(3, {"Rainbow": {}}),
+    ),
     "rainbow_cartpole": experiment("CartPole-v1", 10, {"Rainbow": {}}, goal=475),
     # At a quarter of the computation: half the batch, half as often.
     "rainbow_ablation": experiment(
@@ -139,6 +121,8 @@ EXPERIMENTS = {
         batch_size=64,
         train_interval=4,
     ),
+    # At the settings of the chapter; the whole agent is that of rainbow_cartpole.
+    "rainbow_parts": experiment("CartPole-v1", 5, PARTS),
     # Plain DQN, and what is meant to help it explore.
     "rainbow_mountaincar": experiment(
         "MountainCar-v0",

@@ -11,7 +11,7 @@
 #
 # **How can a value be learned from its own guess without diverging?** After this chapter you can
 # say when such a value diverges and what prevents it, and train an agent that acts by values
-# alone. It takes about 40 minutes. You need values and $n$-step returns ({doc}`advantages`) and
+# alone. It takes about 35 minutes. You need values and $n$-step returns ({doc}`advantages`) and
 # the buffer of {doc}`replay`.
 
 # %% tags=["export", "hide-input"]
@@ -38,9 +38,9 @@ from literate_rl.agents import Collector
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.fast import (
-    chain_backward,
+    FusedQError,
     chain_layers,
-    chain_outputs,
+    chain_q_error,
     clip_gradient,
     numpy_act,
 )
@@ -62,7 +62,6 @@ __all__ = [
     "DQNConfig",
     "EpsilonGreedy",
     "ExploringConfig",
-    "FusedQError",
     "OffPolicyConfig",
     "QError",
     "double_q_target",
@@ -100,7 +99,7 @@ import math
 
 from literate_rl.workshop.pictures import Axis, Mark, dial, plot
 
-num_updates, start_gamma, start_steps, start_copy = 200, 0.9, 1, 1
+num_updates = 200
 
 
 def weights(gamma, n, renewed):
@@ -148,7 +147,7 @@ dial(
         "n": [1, 3, 10, 20, 80],
         "updates between copies": [1, 10, 50],
     },
-    start=(start_gamma, start_steps, start_copy),
+    start=(0.9, 1, 1),
 )
 
 # %% [markdown]
@@ -301,75 +300,6 @@ class EpsilonGreedy:
 
 
 # %% [markdown]
-# How far does this get an agent that knows nothing yet? Think of a corridor of states 0 to 10. The
-# agent starts at 0 and believes that left is best; at 0 a step to the left stays. What pays is at
-# the other end. The bars show how likely it is to have reached a state by the end of an episode.
-
-# %% tags=["hide-input"]
-last_state = 10
-
-
-def moves(right):
-    """Return the probabilities of moving from state to state, the last one stays."""
-    matrix = np.diag([right] * last_state, 1) + np.diag([1 - right] * last_state, -1)
-    matrix[0, 0], matrix[last_state] = 1 - right, np.eye(last_state + 1)[last_state]
-    return matrix
-
-
-def reached(epsilon, horizon):
-    """Return how likely each state is reached if half of the random steps go right."""
-    found = [1.0]
-    for state in range(1, last_state + 1):
-        walk = moves(epsilon / 2)
-        walk[state] = np.eye(last_state + 1)[state]  # who has been there stays there
-        found.append(np.linalg.matrix_power(walk, horizon)[0, state])
-    return found
-
-
-def steps_needed(epsilon):
-    """Return the mean steps to the end of an agent that believes right is best."""
-    inner = moves(1 - epsilon / 2)[:last_state, :last_state]
-    return np.linalg.solve(np.eye(last_state) - inner, np.ones(last_state))[0]
-
-
-def corridor(epsilon, horizon):
-    prob = np.clip(reached(epsilon, horizon), 0, 1)
-    picture = plot(
-        "How far random actions get",
-        "A bar for each state: how likely it is to be reached. The bars fall steeply.",
-        Axis("state", -0.6, 10.6, ticks=(0, 5, 10)),
-        Axis("reached with probability", 0, 1, ticks=(0, 0.5, 1)),
-        Mark("bars", list(range(11)), prob, "accent"),
-        width=440,
-    )
-    return [picture], (
-        f"{epsilon:.0%} of the actions are random, {epsilon / 2:.1%} go right. "
-        f"The end is reached in {horizon} steps with probability {prob[-1]:.2g}.\n"
-        f"An agent that knows the way needs {steps_needed(epsilon):.1f} steps to the end."
-    )
-
-
-knobs = {
-    "ε": [0.0, 0.05, 0.1, 0.3, 0.5, 1.0],
-    "steps of an episode": [10, 50, 200, 1000],
-}
-dial("ε and the horizon", corridor, knobs, start=(0.1, 200))
-
-# %% [markdown]
-# **Notice** how steeply the bars fall. With $\varepsilon = 0.1$ even 1,000 steps hardly ever lead
-# beyond state 3, because each further state takes one more lucky step. With $\varepsilon = 1$ an
-# episode of 200 steps gets to the end more often than not. But an agent that knows the way would
-# then need 110 steps on average, and 11 with $\varepsilon = 0.1$. So agents begin with a large
-# $\varepsilon$ and make it smaller.
-
-# %% tags=["claims"]
-assert reached(0.1, 1000)[4] < 0.02, "hardly ever beyond state 3"
-assert reached(0.1, 1000)[3] > 0.1
-assert reached(1.0, 200)[10] > 0.5, "more often than not"
-assert [round(steps_needed(e)) for e in (0.0, 0.1, 1.0)] == [10, 11, 110]
-
-
-# %% [markdown]
 # ## Targets
 #
 # The values come from a network with weights $\theta$; we write $Q_\theta$. The target network
@@ -380,7 +310,7 @@ assert [round(steps_needed(e)) for e in (0.0, 0.1, 1.0)] == [10, 11, 110]
 # y = r + \gamma \max_{a'} Q_{\bar\theta}(s', a') .
 # $$ (q-target)
 #
-# The buffer returns windows of $n$ steps ({doc}`replay`). Then $r$ is the discounted sum of their
+# The buffer returns windows of $n$ steps ({doc}`windows`). Then $r$ is the discounted sum of their
 # rewards, $s'$ is where the last one led, and the factor $\gamma$ becomes $\gamma^m$ with the
 # true number $m \le n$ of steps, or 0 if the episode terminated there. The code calls the factor
 # `discount`.
@@ -488,7 +418,11 @@ assert abs(1 / (1 - 0.99) - 100) < 1e-9
 # $$ (dueling)
 #
 # Without the last term, any number could move from $V$ to all $A$ without changing $Q$. With it,
-# the mean of the values over the actions *is* $V$.
+# the mean of the values over the actions *is* $V$. The mean has to be that of one state's actions.
+# `advantage.mean()` would be that of the whole batch, and then what a state is worth would depend
+# on which other states happen to be in the batch. Such code runs and its loss falls; it was in
+# [keras-rl](https://github.com/keras-rl/keras-rl/pull/239) and in
+# [a book](https://github.com/PacktPublishing/Deep-Reinforcement-Learning-Hands-On/issues/52).
 
 
 # %% tags=["export"]
@@ -503,6 +437,15 @@ def dueling_q(
     # The mean is over the actions, the last dimension: {eq}`dueling`.
     return value + advantage - advantage.mean(-1, keepdim=True)
 
+
+# %% tags=["claims"]
+state_value = torch.zeros(3, 1)
+advantage = torch.tensor([[1.0, -1.0], [5.0, 3.0], [-2.0, 2.0]])
+q = dueling_q(state_value, advantage)
+assert q.mean(-1).tolist() == [0.0] * 3, "the mean of the values is V"
+assert torch.equal(dueling_q(state_value[:1], advantage[:1]), q[:1]), "no matter which"
+wrong = state_value + advantage - advantage.mean()
+assert not torch.allclose(wrong[0], q[0]), "it depends on the others"
 
 # %% [markdown]
 # Seen from the layer before, {eq}`dueling` is a multiplication by a matrix that never changes. So
@@ -625,11 +568,9 @@ def q_error(
     """
     with torch.no_grad():
         next_q = target_policy(batch.next_obs)
-        if double:
-            chooser = policy(batch.next_obs)
-            aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
-        else:
-            aim = q_target(batch.reward, batch.discount, next_q)
+        # If the older copy chooses too, this is the target {eq}`q-target`.
+        chooser = policy(batch.next_obs) if double else next_q
+        aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
     # The current value of the action that was taken.
     q = policy(batch.obs).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
     # A parabola near zero, straight lines further out: {eq}`huber`.
@@ -640,32 +581,10 @@ def q_error(
 
 # %% [markdown]
 # The loss of Rainbow ({doc}`rainbow`) will be another function of this form. The agent below uses
-# a faster one, which computes its own gradient and gives the same numbers.
+# a faster one. It computes its own gradient ({doc}`workshop/fast`) and gives the same numbers.
 
 
-# %% tags=["export", "hide-input"]
-class FusedQError(NamedTuple):
-    """A ``QError`` with what is needed to compute its gradient by hand."""
-
-    loss: Float[Tensor, "N"]
-    td_error: Float[Tensor, "N"]
-    value: Float[Tensor, "N"]
-    layers: list[nn.Module]
-    outputs: list[Tensor]
-    taken: Int[Tensor, "N 1"]
-
-    @torch.no_grad()
-    def backward(self, weight: Float[Tensor, "N"]) -> None:
-        """Set the gradient of the weighted mean loss."""
-        # The derivative of {eq}`huber` is the TD error, clipped to -1..1. It goes to
-        # the actions that were taken; the gradient of all others is zero.
-        slope = self.td_error.clamp(-1.0, 1.0).mul_(weight).mul_(-1 / len(weight))
-        row = torch.zeros_like(self.outputs[-1])
-        row.scatter_(1, self.taken, slope.unsqueeze(1))
-        chain_backward(self.layers, self.outputs, row)
-
-
-@torch.no_grad()
+# %% tags=["export"]
 def fused_q_error(
     policy: Any,
     target_policy: Any,
@@ -673,32 +592,24 @@ def fused_q_error(
     generator: torch.Generator,
     double: bool = True,
 ) -> QError | FusedQError:
-    """Compute what ``q_error`` does, faster if the network is a chain of layers.
+    """Compute what ``q_error`` does, faster if both networks are chains of layers.
 
     Its loss has no graph: the gradient comes from ``backward`` alone.
     """
     networks = (getattr(p, "network", None) for p in (policy, target_policy))
     chain, target_chain = map(chain_layers, networks)
     if chain is None or target_chain is None:
-        with torch.enable_grad():
-            return q_error(policy, target_policy, batch, generator, double)
-    next_q = chain_outputs(target_chain, batch.next_obs)[-1]
-    if double:
-        chooser = chain_outputs(chain, batch.next_obs)[-1]
-        aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
-    else:
-        aim = q_target(batch.reward, batch.discount, next_q)
-    outputs, taken = chain_outputs(chain, batch.obs), batch.action.unsqueeze(-1)
-    value = outputs[-1].gather(-1, taken).squeeze(-1)
-    loss = smooth_l1_loss(value, aim, reduction="none")
-    return FusedQError(loss, aim - value, value, chain, outputs, taken)
+        return q_error(policy, target_policy, batch, generator, double)
+    return chain_q_error(chain, target_chain, batch, double_q_target, double)
 
 
 # %% [markdown]
 # ## What changes on the way
 #
-# Two things change slowly. The probability of a random action falls linearly from $\varepsilon_0$
-# to $\varepsilon_1$ over the first $I$ steps and then stays there. At step $i$ it is
+# Two things change slowly. An agent that knows nothing needs many random actions to get anywhere.
+# To one that knows the way they are mistakes ({doc}`rainbow_evidence` has a picture of both). So the
+# probability of a random action falls linearly from $\varepsilon_0$ to $\varepsilon_1$ over the
+# first $I$ steps and then stays there. At step $i$ it is
 #
 # $$
 # \varepsilon_i = \varepsilon_0 + \min(1, i / I) \, (\varepsilon_1 - \varepsilon_0) .
@@ -778,17 +689,18 @@ class DQN:
         self.error = error or partial(fused_q_error, double=config.double)
         # The target network: an older copy that nobody trains.
         self.target_policy = copy.deepcopy(policy).requires_grad_(False)
-        self.weights, self.target_weights = map(
-            numbers_of, (self.policy, self.target_policy)
-        )
+        self.weights = numbers_of(policy)
+        self.target_weights = numbers_of(self.target_policy)
+        # What learns, and how.
         self.parameters = [p for p in policy.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = torch.optim.Adam(
             self.parameters, config.learning_rate, fused=True
         )
-        self.act = act or (
-            numpy_act(policy) if self.device.type == "cpu" else policy.act
-        )
+        # What acts, and where its steps are kept.
+        if act is None:
+            act = numpy_act(policy) if self.device.type == "cpu" else policy.act
+        self.act = act
         self.collector = Collector(envs, policy.to_env)
         self.buffer = ReplayBuffer(config.buffer_size, config.alpha)
         self.generator = torch.Generator().manual_seed(config.seed)
@@ -1104,27 +1016,6 @@ assert both == [5010, 10_020, 15_030], "every 5010"
 assert after_loads == [2500, 625, 156, 39], "each load divides again"
 
 # %% [markdown]
-# ### Trap: the mean over the wrong dimension
-#
-# `advantage.mean()` averages over the whole batch. It runs and the loss falls, but what a state
-# is worth depends on which other states happen to be in the batch. This mean was in
-# [keras-rl](https://github.com/keras-rl/keras-rl/pull/239) and in
-# [a book's code](https://github.com/PacktPublishing/Deep-Reinforcement-Learning-Hands-On/issues/52).
-
-# %%
-state_value = torch.zeros(3, 1)
-advantage = torch.tensor([[1.0, -1.0], [5.0, 3.0], [-2.0, 2.0]])
-for rows in (slice(0, 1), slice(0, 3)):
-    wrong = state_value[rows] + advantage[rows] - advantage[rows].mean()
-    right = dueling_q(state_value[rows], advantage[rows])
-    first = [" ".join(f"{x:5.2f}" for x in q[0]) for q in (wrong, right)]
-    print(f"batch of {len(wrong)}, first row: wrong {first[0]}, right {first[1]}")
-
-# %% tags=["claims"]
-assert right[0].tolist() == [1.0, -1.0], "the others do not matter"
-assert not torch.allclose(wrong[0], right[0])
-
-# %% [markdown]
 # ## What well-known implementations do
 #
 # | choice | this chapter | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/dqn.py#L160-L219) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/dqn/dqn.py#L170-L231) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/dqn.py#L290-L410) | [Dopamine](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/dqn/dqn_agent.py#L110-L200) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/dqn.py#L277-L470) |
@@ -1145,23 +1036,17 @@ assert not torch.allclose(wrong[0], right[0])
 
 # %%
 from dataclasses import replace
-from functools import partial
 
 from literate_rl.agents import best_device, make_envs
-from literate_rl.workshop.runs import fit, flat_env
-
-
-def make_learner(config, env="CartPole-v1"):
-    """Build environments, policy and learner."""
-    envs = make_envs(partial(flat_env, env), config.num_envs)
-    torch.manual_seed(config.seed)
-    spaces = envs.single_observation_space, envs.single_action_space
-    policy = make_q_policy(*spaces, config.hidden, config.dueling)
-    return DQN(policy.to(best_device()), envs, config)
-
+from literate_rl.workshop.runs import fit
 
 short = replace(dqn_settings("CartPole-v1"), total_steps=3000)
-history = fit(make_learner(short), progress=False)
+envs = make_envs("CartPole-v1", short.num_envs)
+torch.manual_seed(1)
+policy = make_q_policy(
+    envs.single_observation_space, envs.single_action_space, dueling=True
+)
+history = fit(DQN(policy.to(best_device()), envs, short), progress=False)
 print(f"{history[-1]['step']} steps on {best_device().type}")
 print(f"mean value {history[-1]['losses/q_value']:.2f}")
 

@@ -12,12 +12,12 @@
 # **Which of the improvements of DQN matter, and on which tasks?** This page shows measurements and
 # no new code: one part at a time taken away from DQN and from Rainbow, a task where exploring is
 # hard, and pictures. After it you know which part to look at first when your own agent does not
-# learn. It takes about 15 minutes. You need {doc}`dqn`, {doc}`rainbow` and the paired differences
+# learn. It takes about 20 minutes. You need {doc}`dqn`, {doc}`rainbow` and the paired differences
 # of {doc}`evaluation`.
 #
-# In short: $n$ steps carry the others on CartPole, a noise that lasts finds the flag of
-# MountainCar where random actions hardly ever do, and for most of the rest our seeds show no
-# difference.
+# In short: where updates are few, $n$ steps carry the others on CartPole; a noise that lasts finds
+# the flag of MountainCar where random actions hardly ever do; and for most of the rest our seeds
+# show no difference.
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
@@ -28,7 +28,7 @@ from literate_rl.agents import make_envs
 from literate_rl.evaluation import paired_difference
 from literate_rl.ppg import ppg_settings
 from literate_rl.rainbow import make_rainbow_policy, rainbow_settings
-from literate_rl.workshop.pictures import Axis, Mark, plot, predict
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot, predict
 from literate_rl.workshop.runs import stored_runs
 
 torch.set_num_threads(1)  # the networks of this book are too small to gain from more
@@ -36,8 +36,9 @@ torch.set_num_threads(1)  # the networks of this book are too small to gain from
 # %% [markdown]
 # ## DQN, one switch at a time
 #
-# Here each part in turn is taken away from the agent of {doc}`dqn`, with everything else as it was. There
-# are only two seeds for each, so every run is drawn, without an interval.
+# Here each part in turn is taken away from the agent of {doc}`dqn`, with everything else as it was,
+# five seeds for each. Below the pictures are the returns of the last policies, and how much the mean
+# return while training differs from that of the whole agent over the same five seeds.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 50,000 steps, each with the mean of ten whole agents in the back and the single runs of an agent without one part"}}
 runs = stored_runs("dqn_cartpole")["DQN"]
@@ -57,31 +58,43 @@ axes[1, 2].axis("off")
 lines = axes[0, 0].get_lines()[:2]
 axes[1, 2].legend(lines, ["as it is, mean of ten", "without, single runs"], fontsize=8)
 fig.tight_layout()
-for name, these in {"as it is": runs, **switches}.items():
-    finals = " ".join(f"{x:4.0f}" for x in np.sort(these.final))
-    print(f"{name:20s} last policy, greedy: {finals}")
+gaps = {}
+for name, these in switches.items():
+    gaps[name] = gap = paired_difference(these.area, runs.area[:5])
+    finals = " ".join(f"{x:3.0f}" for x in np.sort(these.final))
+    print(f"{name:20s}{finals}   {gap.mean:5.0f} ({gap.low:.0f} to {gap.high:.0f})")
 
 # %% [markdown]
-# **Notice** what two seeds can show and what they cannot. With one step rather than twenty the
-# agent learns far more slowly: the news of a fall has to travel back step by step, and at each
-# step it waits for the target network. For these two runs three steps are enough.
+# **Notice** what five seeds can show and what they cannot. With one step rather than twenty the
+# agent learns far more slowly, and two of five runs end below 230. The news of a fall has to travel
+# back step by step, and at each step it waits for the target network. Three steps are enough here:
+# all five runs end at 500, and no difference is seen while they train.
 #
-# Without a target network one run settles near 230, and the other swings until the end.
+# Without a target network the runs differ most. One ends at 500, one settles near 230, and four end
+# below 475, where all five whole agents with the same seeds are above. But runs that differ so much
+# say little about their mean: the interval reaches from −260 to beyond zero.
 #
-# Without double Q-learning or dueling there is no visible harm. With two actions a maximum
+# Without double Q-learning or dueling no difference is seen. With two actions a maximum
 # overestimates little, and {cite:t}`wang2016` found that dueling gains most where there are many
 # actions. None of this is a proof, but it says where to look first.
 
 # %% tags=["claims"]
-late = {name: these.curves[:, -10:].mean(1) for name, these in switches.items()}
-area = {name: these.area for name, these in switches.items()}
-assert all(len(these.final) == 2 for these in switches.values()), "two seeds"
-assert area["one step, n = 1"].max() < 280, "slower by far"
-assert area["three steps, n = 3"].min() > 380
-assert all(switches[name].final.min() == 500 for name in ("not double", "not dueling"))
-assert switches["three steps, n = 3"].final.min() == 500
-assert 190 < late["no target network"].min() < 250, "one settles near 230"
-assert switches["no target network"].curves[0, -5:].min() < 400, "the other swings"
+final = {name: np.sort(these.final) for name, these in switches.items()}
+assert all(len(these) == 5 for these in final.values()), "five seeds for each"
+assert gaps["one step, n = 1"].high < -100, "far more slowly"
+assert (final["one step, n = 1"] < 230).sum() == 2
+assert final["three steps, n = 3"].min() == 500, "all five"
+alone = final["no target network"]
+assert alone[-1] == 500, "one ends at 500"
+assert (alone < 475).sum() == 4
+assert runs.final[:5].min() > 475, "the whole agents are above"
+late = switches["no target network"].curves[:, -10:].mean(1)
+assert 215 < late.min() < 235, "one settles near 230"
+spread = {name: np.ptp(these.area) for name, these in switches.items()}
+assert max(spread, key=spread.get) == "no target network", "they differ most"
+assert round(gaps["no target network"].low) == -260
+for name in ("no target network", "three steps, n = 3", "not double", "not dueling"):
+    assert gaps[name].low < 0 < gaps[name].high, "no difference seen"
 
 # %% [markdown]
 # ## Rainbow, one part at a time
@@ -89,8 +102,8 @@ assert switches["no target network"].curves[0, -5:].min() < 400, "the other swin
 # Each part is a switch, so the question is an experiment: take one part away and train again, on
 # CartPole for 30,000 steps. A dot is the last policy of one seed, the bar is the mean. Eight agents
 # with five seeds each are many runs, so these have a quarter of the computation of {doc}`rainbow`:
-# $n = 10$, and a batch of 64 after every four steps, not 128 after every two.
-# (`python -m benchmarks.rainbow_learning` makes the data.)
+# $n = 10$, and a batch of 64 after every four steps, not 128 after every two. What changes with all of
+# it comes next. (`python -m benchmarks.rainbow_learning` makes the data.)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "For Rainbow and for Rainbow without each of its parts, the greedy returns of the last policies as dots, and their mean. Without n steps all dots lie near 250"}}
 ablation = stored_runs("rainbow_ablation")
@@ -101,7 +114,7 @@ for place, kind in enumerate(ablation.values()):
     axis.plot(kind.final, rows, "o", alpha=0.5, color="C0")
     axis.plot(kind.final.mean(), -place, "|", markersize=16, color="C3")
 axis.set_yticks([-place for place in range(len(ablation))], list(ablation))
-axis.set(xlabel="greedy return of the last policy", xlim=(0, 510))
+_ = axis.set(xlabel="greedy return of the last policy", xlim=(0, 510))
 
 # %% tags=["hide-input"]
 gaps = {
@@ -113,14 +126,49 @@ for name, gap in gaps.items():
     print(f"{name:24s}{gap.mean:6.0f} ({gap.low:.0f} to {gap.high:.0f})")
 
 # %% [markdown]
-# **Notice** that one part carries all the others: without $n$ steps no run gets beyond 280. The
-# news that the cart drifts away must travel back over some hundred steps, and with $n = 10$ it
-# travels ten times as fast. For each of the other five parts the interval of the paired differences
-# contains zero: five seeds show no difference. Even noisy layers are not missed here; without them
-# all five runs reach 475. The last row is the opposite of that. With noisy layers *alone*, and no
+# **Notice** that with so few updates one part carries all the others: without $n$ steps no run gets
+# beyond 280. The news that the cart drifts away must travel back over some hundred steps, and with
+# $n = 10$ it travels ten times as fast. For each of the other five parts the interval of the paired
+# differences contains zero: five seeds show no difference. Even noisy layers are not missed here;
+# without them all five runs reach 475. The last row is the opposite of that. With noisy layers *alone*, and no
 # random actions at the start, three of five runs stay near 200. They soon know one way to fail very
 # well, and their small noise never shows them another. This is why our settings begin with 2000
 # steps of ε-greedy.
+
+# %% tags=["claims"]
+assert {len(kind.final) for kind in ablation.values()} == {5}
+assert ablation["without n steps"].final.max() <= 281, "no run beyond 280"
+assert gaps["without n steps"].high < 0
+for name in ("double", "dueling", "priorities", "distributions", "noisy layers"):
+    gap = gaps[f"without {name}"]
+    assert gap.low < 0 < gap.high, "no difference seen"
+assert (ablation["without noisy layers"].final >= 475).all(), "all five"
+assert (ablation["without a random start"].final < 210).sum() == 3, "three of five"
+
+# %% [markdown]
+# ### With four times the computation
+#
+# Is that so with the settings of {doc}`rainbow` too, $n = 20$ and 128 steps after every two? Here
+# four of the parts are taken away once more, with three seeds each: the last policies, and the mean
+# returns while training, seed by seed.
+
+# %% tags=["hide-input"]
+whole = stored_runs("rainbow_cartpole")["Rainbow"]
+parts = stored_runs("rainbow_parts")
+for name, kind in {"all six parts": whole, **parts}.items():
+    finals = " ".join(f"{x:3.0f}" for x in kind.final[:3])
+    means = " ".join(f"{x:3.0f}" for x in kind.area[:3])
+    print(f"{name:24s}last policies {finals}   while training {means}")
+
+# %% [markdown]
+# **Notice** how much depends on the number of updates. Without $n$ steps all three runs now end at
+# 500. Each of them learns more slowly than the whole agent with the same seed, but more updates carry
+# the news back too. Without random actions at the start no run stays near 200 any more, and the
+# lowest ends at 474; here $n$ is larger as well. So the figure above says what these two are worth
+# where updates are few.
+#
+# Noisy layers are not missed here either. Without distributions one of three runs ends below 200, as
+# one of five ended near 200 above. Three seeds are too few for more.
 #
 # Does this agree with the literature? On Atari {cite:t}`hessel2018` found that taking away
 # priorities or $n$ steps hurt most, and that double Q-learning and dueling were hardly missed.
@@ -133,14 +181,91 @@ for name, gap in gaps.items():
 # $n$ steps is large enough to be seen.
 
 # %% tags=["claims"]
-assert {len(kind.final) for kind in ablation.values()} == {5}
-assert ablation["without n steps"].final.max() <= 281, "no run beyond 280"
-assert gaps["without n steps"].high < 0
-for name in ("double", "dueling", "priorities", "distributions", "noisy layers"):
-    gap = gaps[f"without {name}"]
-    assert gap.low < 0 < gap.high, "no difference seen"
-assert (ablation["without noisy layers"].final >= 475).all(), "all five"
-assert (ablation["without a random start"].final < 210).sum() == 3, "three of five"
+slow, eager = parts["without n steps"], parts["without a random start"]
+assert [len(kind.final) for kind in parts.values()] == [3] * 4, (
+    "four parts, three seeds"
+)
+assert (slow.final == 500).all(), "all three"
+assert (slow.area < whole.area[:3]).all(), "each learns more slowly"
+assert round(eager.final.min()) == 474, "the lowest"
+assert ablation["without n steps"].final.max() < 300, "where updates are few"
+assert parts["without noisy layers"].final.min() > 499, "not missed"
+for stored in (parts, ablation):
+    assert (stored["without distributions"].final < 210).sum() == 1, "one of them"
+assert parts["without distributions"].final.min() < 200
+
+# %% [markdown]
+# ## How far random actions get
+#
+# DQN explores with random actions, single ones at any time. How far does this get an agent that
+# knows nothing yet? Think of a corridor of states 0 to 10. The
+# agent starts at 0 and believes that left is best; at 0 a step to the left stays. What pays is at
+# the other end. The bars show how likely it is to have reached a state by the end of an episode.
+
+# %% tags=["hide-input"]
+last_state = 10
+
+
+def moves(right):
+    """Return the probabilities of moving from state to state, the last one stays."""
+    matrix = np.diag([right] * last_state, 1) + np.diag([1 - right] * last_state, -1)
+    matrix[0, 0], matrix[last_state] = 1 - right, np.eye(last_state + 1)[last_state]
+    return matrix
+
+
+def reached(epsilon, horizon):
+    """Return how likely each state is reached if half of the random steps go right."""
+    found = [1.0]
+    for state in range(1, last_state + 1):
+        walk = moves(epsilon / 2)
+        walk[state] = np.eye(last_state + 1)[state]  # who has been there stays there
+        found.append(np.linalg.matrix_power(walk, horizon)[0, state])
+    return found
+
+
+def steps_needed(epsilon):
+    """Return the mean steps to the end of an agent that believes right is best."""
+    inner = moves(1 - epsilon / 2)[:last_state, :last_state]
+    return np.linalg.solve(np.eye(last_state) - inner, np.ones(last_state))[0]
+
+
+def corridor(epsilon, horizon):
+    """Draw the bars for one setting of the sliders."""
+    prob = np.clip(reached(epsilon, horizon), 0, 1)
+    picture = plot(
+        "How far random actions get",
+        "A bar for each state: how likely it is to be reached. The bars fall steeply.",
+        Axis("state", -0.6, 10.6, ticks=(0, 5, 10)),
+        Axis("reached with probability", 0, 1, ticks=(0, 0.5, 1)),
+        Mark("bars", list(range(11)), prob, "accent"),
+        width=440,
+    )
+    return [picture], (
+        f"{epsilon:.0%} of the actions are random, {epsilon / 2:.1%} go right. "
+        f"The end is reached in {horizon} steps with probability {prob[-1]:.2g}.\n"
+        f"An agent that knows the way needs {steps_needed(epsilon):.1f} steps to the end."
+    )
+
+
+knobs = {
+    "ε": [0.0, 0.05, 0.1, 0.3, 0.5, 1.0],
+    "steps of an episode": [10, 50, 200, 1000],
+}
+dial("ε and the horizon", corridor, knobs, start=(0.1, 200))
+
+# %% [markdown]
+# **Notice** how steeply the bars fall. With $\varepsilon = 0.1$ even 1,000 steps hardly ever lead
+# beyond state 3, because each further state takes one more lucky step. With $\varepsilon = 1$ an
+# episode of 200 steps gets to the end more often than not. But an agent that knows the way would
+# then need 110 steps on average, and 11 with $\varepsilon = 0.1$. So agents begin with a large
+# $\varepsilon$ and make it smaller.
+
+# %% tags=["claims"]
+assert reached(0.1, 1000)[4] < 0.02, "hardly ever beyond state 3"
+assert reached(0.1, 1000)[3] > 0.1
+assert reached(1.0, 200)[10] > 0.5, "more often than not"
+assert [round(steps_needed(e)) for e in (0.0, 0.1, 1.0)] == [10, 11, 110]
+
 
 # %% [markdown]
 # ## A noise that lasts
@@ -293,8 +418,10 @@ assert ppo.num_epochs == 6, "six times"
 # %% [markdown]
 # ## Summary
 #
-# - On CartPole $n$ steps carry the other parts. For each of the rest five seeds show no difference.
-# - Noisy layers with a small noise explore too little at the start: random actions help there.
+# - Where updates are few, $n$ steps carry the other parts on CartPole. With four times the
+#   computation one step gets there too, only later. For most of the rest our seeds show no
+#   difference.
+# - Noisy layers with a small noise may explore too little at the start: random actions help there.
 # - How long a noise lasts decides whether it explores at all. On MountainCar it takes a noise that
 #   lasts *and* $n$ steps.
 # - What a part is worth depends on the task. Take it away on yours.

@@ -21,7 +21,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
-from worlds import Tower
+from worlds import Tower, TwoStates
 
 from literate_rl import contracts
 from literate_rl.contract_models import (
@@ -574,21 +574,6 @@ def test_one_model_serves_several_families() -> None:
 
 
 # --- Arguments ------------------------------------------------------------------------
-
-
-class TwoStates(nn.Module):
-    """Takes two states, something that is no tensor, and an option."""
-
-    def __init__(self, action_num: int = 3) -> None:
-        super().__init__()
-        self.net = nn.Linear(6, action_num)
-
-    def forward(
-        self, cart: Tensor, pole: Tensor, mode: str = "usual", *, scale: float = 1.0
-    ) -> Any:
-        assert mode in ("usual", "other")
-        features = torch.cat([cart, pole], -1)
-        return scale * self.net(features), features.sum(), None, "anything"
 
 
 def test_two_states_extras_options_and_things_that_are_no_tensors() -> None:

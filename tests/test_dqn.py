@@ -27,7 +27,6 @@ from literate_rl.dqn import (
     DQN,
     DQNConfig,
     EpsilonGreedy,
-    FusedQError,
     QError,
     double_q_target,
     dqn_settings,
@@ -43,7 +42,7 @@ from literate_rl.dqn import (
 from literate_rl.evaluation import evaluate
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
-from literate_rl.workshop.fast import clip_gradient, numpy_act
+from literate_rl.workshop.fast import FusedQError, clip_gradient, numpy_act
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 
 N, ACTIONS = 5, 3

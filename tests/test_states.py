@@ -12,26 +12,11 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
-from worlds import Tower
+from worlds import Tower, TwoStates
 
 from literate_rl.contract_models import CategoricalActor
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.states import ByName, StateSpec, look_around, state_spec
-
-
-class TwoStates(nn.Module):
-    """Takes two states, something that is no tensor, and an option."""
-
-    def __init__(self, action_num: int = 3) -> None:
-        super().__init__()
-        self.net = nn.Linear(6, action_num)
-
-    def forward(
-        self, cart: Tensor, pole: Tensor, mode: str = "usual", *, scale: float = 1.0
-    ) -> Any:
-        assert mode in ("usual", "other")
-        features = torch.cat([cart, pole], -1)
-        return scale * self.net(features), features.sum(), None, "anything"
 
 
 class Scaled(nn.Module):

@@ -1,4 +1,4 @@
-"""Environments for tests of actors, in a module that other processes can import."""
+"""Environments and a model that tests share; other processes can import them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
+from torch import Tensor, nn
 
 from literate_rl.agents import make_envs
 
@@ -91,3 +93,18 @@ class Tower(gym.Env[dict[str, Any], Any]):
 
     def step(self, action: Any) -> Any:
         return self.look(), 0.0, bool(self.np_random.random() < 0.2), False, {}
+
+
+class TwoStates(nn.Module):
+    """Takes two states, something that is no tensor, and an option."""
+
+    def __init__(self, action_num: int = 3) -> None:
+        super().__init__()
+        self.net = nn.Linear(6, action_num)
+
+    def forward(
+        self, cart: Tensor, pole: Tensor, mode: str = "usual", *, scale: float = 1.0
+    ) -> Any:
+        assert mode in ("usual", "other")
+        features = torch.cat([cart, pole], -1)
+        return scale * self.net(features), features.sum(), None, "anything"

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 285e7cdf77cc8dea
+# Generated from chapters/*.py (edit there); digest fe5f522e782f19df
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -184,7 +184,6 @@ from .dqn import (
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
     ExploringConfig as ExploringConfig,
-    FusedQError as FusedQError,
     OffPolicyConfig as OffPolicyConfig,
     QError as QError,
     double_q_target as double_q_target,
@@ -197,6 +196,11 @@ from .dqn import (
     q_error as q_error,
     q_target as q_target,
 )
+from .c51 import (
+    categorical_error as categorical_error,
+    project_distribution as project_distribution,
+    project_distribution_loop as project_distribution_loop,
+)
 from .rainbow import (
     LogitsOf as LogitsOf,
     NoisyLinear as NoisyLinear,
@@ -204,11 +208,8 @@ from .rainbow import (
     RainbowConfig as RainbowConfig,
     RainbowNetwork as RainbowNetwork,
     RainbowPolicy as RainbowPolicy,
-    categorical_error as categorical_error,
     factorised_noise as factorised_noise,
     make_rainbow_policy as make_rainbow_policy,
-    project_distribution as project_distribution,
-    project_distribution_loop as project_distribution_loop,
     rainbow_error as rainbow_error,
     rainbow_settings as rainbow_settings,
 )
@@ -297,10 +298,12 @@ from .workshop.states import (
 )
 from .workshop.fast import (
     FusedPolicyError as FusedPolicyError,
+    FusedQError as FusedQError,
     categorical_terms as categorical_terms,
     chain_backward as chain_backward,
     chain_layers as chain_layers,
     chain_outputs as chain_outputs,
+    chain_q_error as chain_q_error,
     clip_gradient as clip_gradient,
     numpy_act as numpy_act,
     project_atoms as project_atoms,

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 8cc7b335e24b8a9b
+# Generated from chapters/dqn.py (edit there); digest 55f1ebcfdba38c9b
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from literate_rl.agents import Collector
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.fast import (
-    chain_backward,
+    FusedQError,
     chain_layers,
-    chain_outputs,
+    chain_q_error,
     clip_gradient,
     numpy_act,
 )
@@ -46,7 +46,6 @@ __all__ = [
     "DQNConfig",
     "EpsilonGreedy",
     "ExploringConfig",
-    "FusedQError",
     "OffPolicyConfig",
     "QError",
     "double_q_target",
@@ -255,11 +254,9 @@ def q_error(
     """
     with torch.no_grad():
         next_q = target_policy(batch.next_obs)
-        if double:
-            chooser = policy(batch.next_obs)
-            aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
-        else:
-            aim = q_target(batch.reward, batch.discount, next_q)
+        # If the older copy chooses too, this is the target {eq}`q-target`.
+        chooser = policy(batch.next_obs) if double else next_q
+        aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
     # The current value of the action that was taken.
     q = policy(batch.obs).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
     # A parabola near zero, straight lines further out: {eq}`huber`.
@@ -268,28 +265,6 @@ def q_error(
     return QError(loss, aim - value, value)
 
 
-class FusedQError(NamedTuple):
-    """A ``QError`` with what is needed to compute its gradient by hand."""
-
-    loss: Float[Tensor, "N"]
-    td_error: Float[Tensor, "N"]
-    value: Float[Tensor, "N"]
-    layers: list[nn.Module]
-    outputs: list[Tensor]
-    taken: Int[Tensor, "N 1"]
-
-    @torch.no_grad()
-    def backward(self, weight: Float[Tensor, "N"]) -> None:
-        """Set the gradient of the weighted mean loss."""
-        # The derivative of {eq}`huber` is the TD error, clipped to -1..1. It goes to
-        # the actions that were taken; the gradient of all others is zero.
-        slope = self.td_error.clamp(-1.0, 1.0).mul_(weight).mul_(-1 / len(weight))
-        row = torch.zeros_like(self.outputs[-1])
-        row.scatter_(1, self.taken, slope.unsqueeze(1))
-        chain_backward(self.layers, self.outputs, row)
-
-
-@torch.no_grad()
 def fused_q_error(
     policy: Any,
     target_policy: Any,
@@ -297,25 +272,15 @@ def fused_q_error(
     generator: torch.Generator,
     double: bool = True,
 ) -> QError | FusedQError:
-    """Compute what ``q_error`` does, faster if the network is a chain of layers.
+    """Compute what ``q_error`` does, faster if both networks are chains of layers.
 
     Its loss has no graph: the gradient comes from ``backward`` alone.
     """
     networks = (getattr(p, "network", None) for p in (policy, target_policy))
     chain, target_chain = map(chain_layers, networks)
     if chain is None or target_chain is None:
-        with torch.enable_grad():
-            return q_error(policy, target_policy, batch, generator, double)
-    next_q = chain_outputs(target_chain, batch.next_obs)[-1]
-    if double:
-        chooser = chain_outputs(chain, batch.next_obs)[-1]
-        aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
-    else:
-        aim = q_target(batch.reward, batch.discount, next_q)
-    outputs, taken = chain_outputs(chain, batch.obs), batch.action.unsqueeze(-1)
-    value = outputs[-1].gather(-1, taken).squeeze(-1)
-    loss = smooth_l1_loss(value, aim, reduction="none")
-    return FusedQError(loss, aim - value, value, chain, outputs, taken)
+        return q_error(policy, target_policy, batch, generator, double)
+    return chain_q_error(chain, target_chain, batch, double_q_target, double)
 
 
 @checked
@@ -369,17 +334,18 @@ class DQN:
         self.error = error or partial(fused_q_error, double=config.double)
         # The target network: an older copy that nobody trains.
         self.target_policy = copy.deepcopy(policy).requires_grad_(False)
-        self.weights, self.target_weights = map(
-            numbers_of, (self.policy, self.target_policy)
-        )
+        self.weights = numbers_of(policy)
+        self.target_weights = numbers_of(self.target_policy)
+        # What learns, and how.
         self.parameters = [p for p in policy.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = torch.optim.Adam(
             self.parameters, config.learning_rate, fused=True
         )
-        self.act = act or (
-            numpy_act(policy) if self.device.type == "cpu" else policy.act
-        )
+        # What acts, and where its steps are kept.
+        if act is None:
+            act = numpy_act(policy) if self.device.type == "cpu" else policy.act
+        self.act = act
         self.collector = Collector(envs, policy.to_env)
         self.buffer = ReplayBuffer(config.buffer_size, config.alpha)
         self.generator = torch.Generator().manual_seed(config.seed)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest cbf7db8a9bb292ba
+# Generated from chapters/workshop/fast.py (edit there); digest fc678a019f8d294f
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,16 +14,18 @@ from jaxtyping import Integer
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad
+from torch.nn.functional import pad, smooth_l1_loss
 
-from literate_rl.workshop.signatures import Float, below, check_finite, checked
+from literate_rl.workshop.signatures import Float, Int, below, check_finite, checked
 
 __all__ = [
     "FusedPolicyError",
+    "FusedQError",
     "categorical_terms",
     "chain_backward",
     "chain_layers",
     "chain_outputs",
+    "chain_q_error",
     "clip_gradient",
     "numpy_act",
     "project_atoms",
@@ -429,6 +431,53 @@ def chain_backward(
             layer.bias.grad = grad.sum(0)
         if x is not outputs[0]:
             grad = grad @ layer.weight
+
+
+class FusedQError(NamedTuple):
+    """A ``QError`` with what is needed to compute its gradient by hand."""
+
+    loss: Float[Tensor, "N"]
+    td_error: Float[Tensor, "N"]
+    value: Float[Tensor, "N"]
+    layers: list[nn.Module]
+    outputs: list[Tensor]
+    taken: Int[Tensor, "N 1"]
+
+    @torch.no_grad()
+    def backward(self, weight: Float[Tensor, "N"]) -> None:
+        """Set the gradient of the weighted mean loss."""
+        # The derivative of {eq}`huber` is the TD error, clipped to -1..1. It goes to
+        # the actions that were taken; the gradient of all others is zero.
+        slope = self.td_error.clamp(-1.0, 1.0).mul_(weight).mul_(-1 / len(weight))
+        row = torch.zeros_like(self.outputs[-1])
+        row.scatter_(1, self.taken, slope.unsqueeze(1))
+        chain_backward(self.layers, self.outputs, row)
+
+
+def chain_q_error(
+    layers: list[nn.Module],
+    target_layers: list[nn.Module],
+    batch: Any,
+    target: Callable[..., Tensor],
+    double: bool,
+) -> FusedQError:
+    """Compare the values of a chain with their targets.
+
+    Args:
+        layers: The network in training.
+        target_layers: Its older copy.
+        batch: Steps, as the buffer of {doc}`/chapters/replay` returned them.
+        target: Function of reward, discount, next values and the values that choose.
+        double: Whether the network in training chooses the next action.
+    """
+    with torch.no_grad():
+        next_q = chain_outputs(target_layers, batch.next_obs)[-1]
+        chooser = chain_outputs(layers, batch.next_obs)[-1] if double else next_q
+        aim = target(batch.reward, batch.discount, next_q, chooser)
+        outputs, taken = chain_outputs(layers, batch.obs), batch.action.unsqueeze(-1)
+        value = outputs[-1].gather(-1, taken).squeeze(-1)
+        loss = smooth_l1_loss(value, aim, reduction="none")
+    return FusedQError(loss, aim - value, value, layers, outputs, taken)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest e185b32e974e99d8
+# Generated from chapters/workshop/training.py (edit there); digest 2f5be65bf0d7f22d
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -251,19 +251,26 @@ def make_dqn(env: str, config: DQNConfig, **models: Any) -> DQN:
 def make_rainbow(env: str, config: RainbowConfig, **models: Any) -> DQN:
     """Build Rainbow."""
     envs = environments(env, config.seed, config.num_envs)
-    size = ("hidden", "num_atoms", "value_min", "value_max")
-    parts = ("dueling", "noisy", "sigma", "hold")
     with legible_refusal("Discrete"):
         if models:
             support = [config.value_min, config.value_max]
             policy = make_qnet_policy(*spaces_of(env), **models, support=support)
         else:
-            policy = make_rainbow_policy(
-                pictures_or_vectors(env, envs),
-                envs.single_action_space,
-                **{name: getattr(config, name) for name in size + parts},
-            )
+            seen = pictures_or_vectors(env, envs)
+            policy = rainbow_policy(seen, envs.single_action_space, config)
     return Rainbow(policy.to(best_device()), envs, config)
+
+
+def rainbow_policy(
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    config: RainbowConfig,
+) -> RainbowPolicy:
+    """Build Rainbow's policy as its settings say."""
+    size = ("hidden", "num_atoms", "value_min", "value_max")
+    parts = ("dueling", "noisy", "sigma", "hold")
+    chosen = {name: getattr(config, name) for name in size + parts}
+    return make_rainbow_policy(observation_space, action_space, **chosen)
 
 
 def make_ddpg(env: str, config: DDPGConfig, **models: Any) -> DDPG:

@@ -1,0 +1,621 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # C51
+#
+# **Why learn how likely each return is, if only the mean decides what to do?** After this chapter
+# you can send a distribution of returns through the Bellman equation, put it on fixed atoms without
+# losing its mean, and write the error from which a network learns it. It takes about 25 minutes. You
+# need {doc}`dqn`. The agent that learns in this way is that of {doc}`rainbow`.
+
+# %% tags=["export", "hide-input"]
+"""C51: distributions of returns, moved, projected on atoms and compared."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from literate_rl.workshop.fast import project_atoms
+from literate_rl.workshop.signatures import Float, check_finite, checked
+
+__all__ = ["categorical_error", "project_distribution", "project_distribution_loop"]
+
+# %% [markdown]
+# ## What a mean does not say
+#
+# A hiker wants to get home, which pays 20. Each step costs 1. There are two ways. One is a path
+# of eight steps, where one step in five slips and has to be repeated. The other is a bridge of
+# three steps. At each of them the hiker may fall, which costs 20 and ends the trip.
+#
+# The slider sets the probability of falling. The bars show how likely each return is, with
+# $\gamma = 0.97$. The dashed line is the mean, the value that DQN learns.
+
+# %% tags=["hide-input"]
+import torch
+
+from literate_rl.c51 import project_distribution  # the package's own, defined below
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+torch.set_num_threads(1)  # the networks of this book are too small to gain from more
+low, high, num_atoms, discount = -40.0, 20.0, 61, 0.97
+atoms = torch.linspace(low, high, num_atoms, dtype=torch.float64)
+
+
+def returns_of(num_steps, advance, fall=0.0):
+    """Return the probability of each return of a way, worked out from its end."""
+    prob = torch.full((num_steps, num_atoms), 1 / num_atoms, dtype=torch.float64)
+    last = torch.arange(num_steps) == num_steps - 1
+    one = torch.ones(num_steps, dtype=torch.float64)
+    for _ in range(100):
+        # A step leads on, or home; or the hiker falls into the river; or it slips.
+        home = 20.0 * last - one, discount * (~last).double()
+        on = project_distribution(prob.roll(-1, 0), *home, low, high)
+        river = project_distribution(prob, -20 * one, 0 * one, low, high)
+        slip = project_distribution(prob, -one, discount * one, low, high)
+        prob = advance * on + fall * river + max(0.0, 1 - advance - fall) * slip
+    return prob[0]
+
+
+falls = [0.0, 0.02, 0.05, 0.08, 0.1, 0.11, 0.12, 0.15, 0.2, 0.3]
+path = returns_of(8, advance=0.8)
+bridges = [returns_of(3, advance=1 - fall, fall=fall) for fall in falls]
+
+
+def panel(name, prob):
+    mean = (prob @ atoms).item()
+    return plot(
+        name,
+        f"{name}: a bar for each return, and the mean.",
+        Axis("return", -43, 25, ticks=(-40, -20, 0, 20)),
+        Axis("probability", 0, 1, ticks=(0, 0.5, 1)),
+        Mark("bars", atoms.tolist(), prob.clamp(0, 1).tolist(), "accent"),
+        Mark("line dashed", [mean, mean], [0, 1], "quiet"),
+        width=330,
+    )
+
+
+def two_ways(fall):
+    bridge = bridges[falls.index(fall)]
+    means = (path @ atoms).item(), (bridge @ atoms).item()
+    readout = f"means: path {means[0]:.1f}, bridge {means[1]:.1f}".replace("-", "−")
+    return [panel("The path", path), panel("The bridge", bridge)], readout
+
+
+dial("Two ways home", two_ways, {"chance of falling": falls}, start=(0.1,))
+
+# %% [markdown]
+# **Notice** the setting 0.1. The two means are nearly the same, so to DQN the two ways are worth
+# nearly the same. But the two ways are very different. The path nearly always returns something
+# around its mean. The bridge returns about 16 or less than −19, and its mean never happens.
+#
+# A **distribution** of returns says all of this. It also gives the network more to learn from: a
+# value is one number about a state and an action, a distribution about fifty.
+
+# %% tags=["claims"]
+bridge = bridges[falls.index(0.1)]
+assert abs((path - bridge) @ atoms) < 1.0, "nearly the same means"
+middle = (atoms > -19) & (atoms < 15)
+assert bridge[middle].sum() < 1e-6, "its mean never happens"
+assert path[(atoms > -6) & (atoms < 12)].sum() > 0.95, "around its mean"
+for prob in (path, *bridges):
+    assert abs(prob.sum() - 1) < 1e-9
+slow = torch.tensor(0.0)
+for _ in range(8):  # the value of the path, by the Bellman equation of each step
+    slow = (0.8 * (discount * slow + (20 if slow == 0 else 0) - 1) - 0.2) / (
+        1 - 0.2 * discount
+    )
+assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the value"
+
+# %% [markdown]
+# ## Learning a distribution
+#
+# Let $Z(s, a)$ be the return after an action, a random number; so far we only asked for its mean
+# $Q(s, a)$. It obeys a Bellman equation too. The return *is* the reward plus $\gamma$ times the
+# return that follows,
+#
+# $$
+# Z(s, a) \overset{D}{=} r + \gamma \, Z(s', a') , \qquad a' = \operatorname*{argmax}_{a}
+#     \mathbb{E}[Z(s', a)] ,
+# $$ (def-return-distribution)
+#
+# where $\overset{D}{=}$ says that both sides have the same distribution {cite:p}`bellemare2017`.
+# The best action is still the one with the largest mean.
+#
+# How does a network return a distribution? As a bar chart. The bars stand on fixed returns, the
+# **atoms** $x_1 < \dots < x_K$, evenly spaced with distance $\Delta$ from the smallest return we
+# expect to the largest. For each action the network returns $K$ logits, whose softmax gives the
+# probability $q_k(s, a)$ of each atom. With 51 atoms the algorithm is called **C51**. Its value
+# of an action is the mean $Q(s, a) = \sum_k q_k(s, a)\, x_k$.
+#
+# By {eq}`def-return-distribution` the target is the distribution of the next state, moved: each
+# atom is multiplied by the discount, shifted by the reward, and clipped to the ends,
+#
+# $$
+# \tilde x_k = \min\bigl( \max( r + \gamma' x_k ,\, x_1 ),\, x_K \bigr) .
+# $$ (shifted-atom)
+#
+# Here $\gamma'$ is $\gamma$, or $\gamma^m$ after a window of $m$ steps, or 0 after a termination:
+# what {doc}`windows` calls `discount`. Each moved atom carries its probability, and we call the
+# two together a piece. The pieces hardly ever land on atoms again. So each is divided between the
+# two atoms around it, with more for the nearer one. An atom $x_j$ gets
+#
+# $$
+# \hat q_j = \sum_{k=1}^{K} \max\!\Bigl( 0,\; 1 - \frac{|\tilde x_k - x_j|}{\Delta} \Bigr)\,
+#     q_k(s', a') ,
+# $$ (projection)
+#
+# which is called the **projection**. Move the sliders. The left picture shows where the pieces
+# land, the right one what the atoms get.
+
+# %% tags=["hide-input"]
+few = torch.linspace(0, 10, 11, dtype=torch.float64)
+before = torch.tensor([[1, 2, 4, 7, 9, 7, 4, 3, 5, 6, 2]], dtype=torch.float64)
+before /= before.sum()
+rewards, powers = [-3.0, -1.0, 0.0, 0.5, 1.0, 2.4, 4.0], [0.0, 0.5, 0.9, 1.0]
+
+
+def moved(reward, power):
+    """Return where the pieces land and what the atoms get."""
+    r, d = (torch.tensor([x], dtype=torch.float64) for x in (reward, power))
+    return (r + d * few).clamp(0, 10), project_distribution(before, r, d, 0.0, 10.0)[0]
+
+
+def atoms_plot(name, places, heights, tone):
+    pieces = zip(places, heights, strict=True)
+    rises = [Mark("line thick", [x, x], [0, y], tone) for x, y in pieces]
+    return plot(
+        name,
+        f"{name}: an upright line for each piece, as high as its probability.",
+        Axis("return", -0.4, 10.4, ticks=range(0, 11, 2)),
+        Axis("probability", 0, 1, ticks=(0, 0.5, 1)),
+        *rises,
+        width=330,
+    )
+
+
+def projected(reward, power):
+    places, after = moved(reward, power)
+    mean, exact = (after @ few).item(), (reward + power * (before @ few)).item()
+    readout = (
+        f"mass {after.sum():.3f}; mean {mean:.2f}, "
+        f"reward plus discount times the mean before: {exact:.2f}"
+    ).replace("-", "−")
+    pictures = [
+        atoms_plot("Where the pieces land", places.tolist(), before[0].tolist(), ""),
+        atoms_plot(
+            "What the atoms get", few.tolist(), after.clamp(0, 1).tolist(), "accent"
+        ),
+    ]
+    return pictures, readout
+
+
+knobs = {"reward": rewards, "discount": powers}
+dial("Move, then share out", projected, knobs, start=(0.5, 0.9))
+
+# %% [markdown]
+# **Notice** three things. The mass, the sum of all probabilities, is always 1, because the two
+# shares of a piece add up to the whole piece.
+#
+# The mean is what the Bellman equation of values asks for, as long as no piece is clipped. This
+# is because the two shares of a piece at $\tilde x$ balance at $\tilde x$: $x_j (x_{j+1} - \tilde
+# x) + x_{j+1} (\tilde x - x_j) = \Delta \tilde x$. If pieces are clipped the mean is wrong, for
+# instance with reward 4 and discount 1. So the range of the atoms, the **support**, has to be
+# wide enough.
+#
+# With discount 0 everything lands at the reward, or at the end of the support next to it.
+
+# %% tags=["claims"]
+for reward in rewards:
+    for power in powers:
+        places, after = moved(reward, power)
+        exact = reward + power * (before @ few).item()
+        inside = reward >= 0 and reward + 10 * power <= 10
+        assert abs(after.sum() - 1) < 1e-12, "the mass is always 1"
+        assert not inside or abs(after @ few - exact) < 1e-9, "the mean is kept"
+assert abs(moved(4.0, 1.0)[1] @ few - 4 - before @ few) > 0.5, "wrong at the ends"
+assert moved(1.0, 0.0)[1][1] == 1, "everything lands where the reward is"
+
+# %% [markdown]
+# ### Line by line
+#
+# The plain form is a loop over the batch and over atoms. The place where a piece lands is
+# measured in spacings from the first atom. Rounded down it is the number of the atom below,
+# counted from 0.
+
+
+# %% tags=["export"]
+@checked
+def project_distribution_loop(
+    prob: Float[Tensor, "B K"],
+    reward: Float[Tensor, "B"],
+    discount: Float[Tensor, "B"],
+    value_min: float,
+    value_max: float,
+) -> Float[Tensor, "B K"]:
+    """Move distributions of returns and project them on the atoms, in plain loops."""
+    batch, num_atoms = prob.shape
+    spacing = (value_max - value_min) / (num_atoms - 1)
+    result = torch.zeros_like(prob)
+    for b in range(batch):
+        for k in range(num_atoms):
+            # Where atom $k$ lands, {eq}`shifted-atom`, in spacings from the first atom.
+            value = reward[b] + discount[b] * (value_min + k * spacing)
+            place = (value.clamp(value_min, value_max) - value_min) / spacing
+            # The nearer neighbour gets more of its mass, {eq}`projection`. The last
+            # atom counts as the upper end of the last gap.
+            below = min(int(place), num_atoms - 2)
+            result[b, below] += prob[b, k] * (below + 1 - place)
+            result[b, below + 1] += prob[b, k] * (place - below)
+    return result
+
+
+# %% [markdown]
+# The function that the agent calls does the same for all pieces at once; {doc}`workshop/fast`
+# derives it. For 51 atoms it takes less than half the time of the fastest form that we found
+# elsewhere ({doc}`/docs/results`).
+
+
+# %% tags=["export"]
+@checked
+def project_distribution(
+    prob: Float[Tensor, "B K"],
+    reward: Float[Tensor, "B"],
+    discount: Float[Tensor, "B"],
+    value_min: float,
+    value_max: float,
+) -> Float[Tensor, "B K"]:
+    """Move distributions of returns and project them on the atoms, without gradient.
+
+    Source: Bellemare, Dabney and Munos 2017, equation 7.
+
+    Args:
+        prob: Probabilities of the atoms at the states that the steps led to.
+        reward: Discounted sum of the rewards on the way.
+        discount: Factor on the return from there on; 0 where the episode terminated.
+        value_min: First of the evenly spaced atoms.
+        value_max: Last of them.
+    """
+    if prob.shape[1] < 2 or not value_min < value_max:
+        raise ValueError(
+            f"prob needs two atoms or more, and value_min to be below value_max: got "
+            f"{prob.shape[1]} atoms from {value_min} to {value_max}"
+        )
+    rows = prob.detach(), reward.detach(), discount.detach()
+    return project_atoms(*rows, value_min, value_max)
+
+
+# %% [markdown]
+# The projected distribution $\hat q$ is the target, and the distribution $q$ at the state and
+# action of the step has to come closer to it. We measure how far it is by the KL divergence of
+# {doc}`policies`,
+#
+# $$
+# \mathcal L(\hat q, q) = \sum_{k=1}^{K} \hat q_k \, (\log \hat q_k - \log q_k) , \qquad
+# \frac{\partial \mathcal L}{\partial z_k} = q_k - \hat q_k ,
+# $$ (categorical-error)
+#
+# with the logits $z$ of $q$. The gradient is simple: a step downhill raises each logit whose atom
+# has too little probability. It is the gradient of classification with $K$ classes, where the
+# right answer is a distribution.
+#
+# Since the target is a constant, many implementations leave out $\log \hat q_k$ (what remains is
+# the cross-entropy). We keep it, because then the error is 0 when nothing is left to learn, which
+# is what priorities need.
+
+
+# %% tags=["export"]
+@checked
+def categorical_error(
+    log_prob: Float[Tensor, "*B K"], target: Float[Tensor, "*B K"]
+) -> Float[Tensor, "*B"]:
+    """Compute how far distributions are from their targets, as a KL divergence.
+
+    Args:
+        log_prob: Log-probabilities of the atoms, with gradient.
+        target: What the probabilities should be; a constant.
+    """
+    target = target.detach()
+    # Where the target is 0 nothing is added, even if the log-probability is -inf.
+    expected = (target * log_prob.masked_fill(target == 0, 0.0)).sum(-1)
+    # {eq}`categorical-error`; zero times the logarithm of zero is zero here.
+    error: Tensor = torch.special.xlogy(target, target).sum(-1) - expected
+    check_finite(error, log_prob=log_prob, target=target)
+    return error
+
+
+# %% [markdown]
+# ## See it: learned from steps
+#
+# The first picture was worked out from the probabilities of each step. An agent does not know them;
+# it only sees steps. Here it walks the path. A table holds the logits of each of the eight states.
+# Each update takes 64 steps. Of every five steps four lead on, on average, and one slips. The target
+# of a step is the distribution of the state that it led to, as the table believes it to be, moved
+# and projected.
+
+# %%
+generator = torch.Generator().manual_seed(0)
+table = torch.zeros(8, num_atoms, requires_grad=True)
+optimizer = torch.optim.Adam([table])
+num_updates = 1500
+for update in range(num_updates):
+    optimizer.param_groups[0]["lr"] = 0.1 * (1 - update / num_updates)
+    # Each step leads on, or slips and stays. From the last state it leads home.
+    state = torch.randint(8, (64,), generator=generator)
+    leads_on = torch.rand(64, generator=generator) < 0.8
+    home = leads_on & (state == 7)
+    following = (state + leads_on.long()).clamp(max=7)
+    belief = table.detach().softmax(-1)[following]
+    reward = torch.where(home, 19.0, -1.0)
+    target = project_distribution(
+        belief, reward, torch.where(home, 0.0, discount), low, high
+    )
+    error = categorical_error(table.log_softmax(-1)[state], target).mean()
+    optimizer.zero_grad()
+    error.backward()
+    optimizer.step()
+learned = table.detach()[0].softmax(-1).double()
+
+# %% tags=["hide-input"]
+plot(
+    "The path, learned from steps",
+    "Bars of the learned probabilities, and the exact ones as a line. They agree.",
+    Axis("return", -21, 21, ticks=(-20, -10, 0, 10, 20)),
+    Axis("probability", 0, 0.2, ticks=(0, 0.1, 0.2)),
+    Mark("bars", atoms[20:].tolist(), learned[20:].tolist(), "accent"),
+    Mark("line", atoms[20:].tolist(), path[20:].tolist()),
+    width=440,
+)
+
+# %% [markdown]
+# **Notice** that bars and line, what was learned and what is true, can hardly be told apart. No
+# single target looks like this: each is the moved belief of *one* next state. Their average over many steps
+# is the mixture that {eq}`def-return-distribution` asks for, because a KL divergence from a mixture
+# and the mean divergence from its parts have the same gradient, $q - \hat q$ on average.
+
+# %% tags=["claims"]
+assert (learned - path).abs().sum() / 2 < 0.05, "can hardly be told apart"
+assert abs((learned - path) @ atoms) < 0.2
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: a network that cannot unlearn
+#
+# The error needs the logarithm of a probability, and the logarithm of zero is minus infinity. A
+# popular remedy is to clamp the probability, to hold it above a small number, as
+# [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/c51.py#L230)
+# does: `pmf.clamp(1e-5, 1 - 1e-5).log()`. Where it is held, the gradient is zero. So a network
+# that is sure, and wrong, stays wrong. Here it puts nearly all probability on the last of three
+# atoms, but the first is right. We print the gradient of the last logit.
+
+# %%
+right = torch.tensor([[1.0, 0.0, 0.0]])
+for sure in (5.0, 10.0, 15.0):
+    line = f"logit {sure:4.0f}, gradient:"
+    for name, log in (
+        ("held", lambda z: z.softmax(-1).clamp(1e-5, 1 - 1e-5).log()),
+        ("plus 1e-6", lambda z: (z.softmax(-1) + 1e-6).log()),
+        ("log_softmax", lambda z: z.log_softmax(-1)),
+    ):
+        logit = torch.tensor([[0.0, 0.0, sure]], requires_grad=True)
+        error = -(right * log(logit)).sum()
+        line += f"  {name} {torch.autograd.grad(error, logit)[0][0, 2]:.3f}"
+    print(line)
+
+# %% [markdown]
+# The right gradient is almost 1. Clamping loses all of it once the network is sure enough, and
+# adding a small number loses a part. `log_softmax` computes the logarithm from logits and loses
+# nothing.
+
+# %% tags=["claims"]
+assert line == ("logit   15, gradient:  held 0.000  plus 1e-6 0.234  log_softmax 1.000")
+
+# %% [markdown]
+# ### Trap: a piece that lands on an atom
+#
+# The usual form of the projection rounds the place $y$ of a piece, in spacings, down to $l$ and
+# up to $u$. The lower atom gets the share $u - y$ and the upper one $y - l$. If $y$ is exactly on
+# an atom, then $l = u = y$, both shares are zero, and the mass is gone. Then the target of a
+# terminated step whose reward is an atom is zero everywhere. This bug has been found several
+# times ({doc}`/docs/errata`). Here the upper neighbour is always the *next* atom, so it cannot
+# happen.
+
+
+# %%
+def rounded(prob, place):
+    """Divide pieces between the rounded numbers, as many programs once did."""
+    lower, upper = place.floor().long(), place.ceil().long()
+    result = torch.zeros_like(prob)
+    result.scatter_add_(1, lower, prob * (upper - place))
+    return result.scatter_add_(1, upper, prob * (place - lower))
+
+
+place = torch.full((1, 11), 2.0, dtype=torch.float64)  # terminated, with reward 2
+one = torch.ones(1, dtype=torch.float64)
+print("mass that is left:", rounded(before, place).sum().item())
+print("here:", project_distribution(before, 2 * one, 0 * one, 0.0, 10.0).sum().item())
+
+# %% tags=["claims"]
+assert rounded(before, place).sum() == 0
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | choice | this chapter | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/rainbow.py) | [Dopamine, full Rainbow](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/full_rainbow/full_rainbow_agent.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py) | [rainbow-is-all-you-need](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py) |
+# |---|---|---|---|---|---|---|
+# | logarithm of the error | from logits | [held at $10^{-5}$](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L500) | [plus $10^{-8}$](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/c51.py#L154) | [from logits](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/full_rainbow/full_rainbow_agent.py#L161-L163) | [plus $10^{-6}$](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L301) | [from logits](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L976-L978) |
+# | a piece on an atom | next atom is the upper one | [repaired](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L488-L490) | [hats over all atoms](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/c51.py#L137-L141) | [hats](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L493) | [lost, except at the ends](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L256-L272) | [next atom](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L955-L956) |
+
+# %% [markdown]
+# We read the code at the linked commits.
+#
+# ## On the best device
+
+# %%
+from literate_rl.agents import best_device
+
+device = best_device()
+logit = torch.zeros(1, 11, device=device)
+one_more = torch.ones(1, device=device)
+target = project_distribution(before.float().to(device), one_more, one_more, 0.0, 10.0)
+error = categorical_error(logit.log_softmax(-1), target)
+print(f"on {device.type}: {error.item():.3f}")
+
+# %% [markdown]
+# ## Summary
+#
+# - A distribution of returns obeys a Bellman equation: move it by reward and discount.
+# - Moved atoms are divided between their neighbours. This keeps the mass and, inside the support,
+#   the mean.
+# - The error is a KL divergence with the gradient $q - \hat q$; its logarithms come from logits.
+# - The agent still takes the action with the largest mean. The rest of the distribution is there to
+#   learn from.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "A step terminated with reward 3.25, and the atoms are 0, 1, …, 10. What does the target "
+    "say?",
+    ["all mass on 3", "three quarters on 3, one on 4", "it depends on the next state"],
+    right="three quarters on 3, one on 4",
+    because="With discount 0 every atom of the next state lands on 3.25, whatever its "
+    "probability. The nearer atom gets more, 1 − 0.25, and the mean is 3.25.",
+)
+
+# %% tags=["claims"]
+ended = project_distribution(before, 3.25 * one, 0 * one, 0.0, 10.0)[0]
+assert torch.allclose(ended[[3, 4]], torch.tensor([0.75, 0.25], dtype=torch.float64))
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This function should project, but two mistakes are in it. With one of them, pieces land in the
+# wrong place or even beyond the last atom. With the other, mass disappears. Fix both.
+
+
+# %%
+def answer(prob, reward, discount, value_min, value_max):
+    num_atoms = prob.shape[1]
+    spacing = (value_max - value_min) / num_atoms
+    atoms = torch.linspace(value_min, value_max, num_atoms, dtype=prob.dtype)
+    value = (reward[:, None] + discount[:, None] * atoms).clamp(value_min, value_max)
+    place = (value - value_min) / spacing
+    lower, upper = place.floor().long(), place.ceil().long()
+    result = torch.zeros_like(prob)
+    result.scatter_add_(1, lower, prob * (upper - place))
+    return result.scatter_add_(1, upper, prob * (place - lower))
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
+
+
+def targets(seed):
+    """Return three random targets, one of them after a termination."""
+    generator = torch.Generator().manual_seed(seed)
+    prob = torch.rand(3, 6, generator=generator).softmax(-1)
+    reward = torch.tensor([seed % 3, 0.5, 1.3])
+    return prob, reward, torch.tensor([0.0, 0.9, 1.0]), -1.0, 4.0
+
+
+grade(answer, project_distribution, *map(targets, range(3)))
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(prob, reward, discount, value_min, value_max):
+    num_atoms = prob.shape[1]
+    # Six atoms have five gaps.
+    spacing = (value_max - value_min) / (num_atoms - 1)
+    atoms = torch.linspace(value_min, value_max, num_atoms, dtype=prob.dtype)
+    value = (reward[:, None] + discount[:, None] * atoms).clamp(value_min, value_max)
+    place = (value - value_min) / spacing
+    # The next atom, even if the piece lies on one; the last atom has no next.
+    lower = place.floor().long().clamp(max=num_atoms - 2)
+    upper = lower + 1
+    result = torch.zeros_like(prob)
+    result.scatter_add_(1, lower, prob * (upper - place))
+    return result.scatter_add_(1, upper, prob * (place - lower))
+
+
+grade(answer, project_distribution, *map(targets, range(3)))
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# How many atoms are enough? Take the bridge of the first picture, where the hiker falls with
+# probability 0.1. The mean of its distribution is right for any number of atoms, but the fewer
+# there are, the more the projection blurs it. `bridge_with(number)` returns atoms and
+# probabilities.
+#
+# A return between −15 and 10 never happens. Which of 6, 11, 31, 61 and 121 is the smallest number
+# of atoms that gives it a probability below 0.05? Guess first.
+
+
+# %%
+def bridge_with(number, fall=0.1):
+    """Return atoms and probabilities of the bridge's return."""
+    points = torch.linspace(low, high, number, dtype=torch.float64)
+    prob = torch.full((1, number), 1 / number, dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    river = project_distribution(prob, -20 * one, 0 * one, low, high)
+    home = project_distribution(prob, 19 * one, 0 * one, low, high)
+    prob = fall * river + (1 - fall) * home
+    for _ in range(2):
+        on = project_distribution(prob, -one, discount * one, low, high)
+        prob = fall * river + (1 - fall) * on
+    return points, prob[0]
+
+
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def enough():
+    """Return the smallest number of atoms with little mass where none belongs."""
+
+    def misplaced(number):
+        points, prob = bridge_with(number)
+        return prob[(points > -15) & (points < 10)].sum()
+
+    return next(n for n in (6, 11, 31, 61, 121) if misplaced(n) < 0.05)
+
+
+grade(answer, enough, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    def never(number):
+        points, prob = bridge_with(number)
+        return prob[(points > -15) & (points < 10)].sum()
+
+    # Each projection blurs a piece by up to one spacing to both sides. With few atoms
+    # a spacing is wide.
+    return next(n for n in (6, 11, 31, 61, 121) if never(n) < 0.05)
+
+
+grade(answer, enough, ())
+
+# %% tags=["claims"]
+assert answer() == enough()
+means = [(x @ p).item() for x, p in map(bridge_with, (6, 11, 31, 61, 121))]
+assert max(means) - min(means) < 1e-6, "the mean is right for any number of atoms"
+
+# %% [markdown]
+# ## References
+#
+# Distributions of returns and C51 are from {cite:t}`bellemare2017`. {doc}`rainbow` puts them into an
+# agent; {cite:t}`hessel2018` measured what they add there.
