@@ -19,9 +19,6 @@ from fuzz import assert_held
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
-
-from literate_rl.__main__ import main
 from literate_rl.agents import make_envs
 from literate_rl.contract_models import ActionValue, DeterministicActor
 from literate_rl.contracts import ContractError
@@ -47,6 +44,9 @@ from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.runs import Run, fit, load
 from literate_rl.workshop.training import train
+from torch import Tensor, nn
+
+from literate_rl.__main__ import main
 
 N, STATE = 6, 3
 # An action of two numbers whose bounds differ, and are not symmetric.
@@ -121,6 +121,11 @@ def batch_of(seed: int = 0) -> Batch:
     weight = draw(N).abs()
     obs, next_obs = draw(2, N, STATE)
     return Batch(obs, draw(N, 2), draw(N), next_obs, discount, weight, torch.arange(N))
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
 
 
 # --- Targets and losses ---------------------------------------------------------------

@@ -71,6 +71,14 @@ def test_ddpg_misses_its_goal_in_one_run_and_its_relatives_reach_it() -> None:
     assert round(runs["DDPG"].final.min()) == -288
 
 
+def test_td3_learns_in_fewer_steps_without_its_delay() -> None:
+    whole, parts = stored_runs("ddpg_pendulum")["TD3"], stored_runs("td3_switches")
+    assert round(parts["without twins"].final.min()) == -208
+    for name in ("without delay", "without smoothing"):
+        assert (parts[name].final > -200).all()
+    assert (parts["without delay"].area > whole.area[:5] + 50).all()
+
+
 def test_sac_reaches_its_goal_and_finds_its_temperature() -> None:
     runs = stored_runs("sac_pendulum")["SAC"]
     assert len(runs.final) == 10
