@@ -33,6 +33,7 @@ PEER_NAMES = (
     "ppo_loop",
     "dqn_loop",
     "td3_loop",
+    "sac_loop",
     "advantages_torchrl",
     "vtrace_torchrl",
     "actors_ray",

@@ -38,7 +38,7 @@ from literate_rl.contract_models import (
     DeterministicActor,
     ProbabilityActor,
 )
-from literate_rl.dqn import DQN, EpsilonGreedy, OffPolicyConfig, QError
+from literate_rl.dqn import DQN, EpsilonGreedy, ExploringConfig, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.fast import clip_gradient
@@ -845,7 +845,7 @@ def as_many(critic: Any, number: int) -> list[Any]:
 # %% tags=["export"]
 @checked
 @dataclass(frozen=True)
-class DDPGConfig(OffPolicyConfig):
+class DDPGConfig(ExploringConfig):
     """Settings of DDPG: those of DQN with other defaults, and some of its own.
 
     Attributes:

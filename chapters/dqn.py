@@ -61,6 +61,7 @@ __all__ = [
     "DQN",
     "DQNConfig",
     "EpsilonGreedy",
+    "ExploringConfig",
     "OffPolicyConfig",
     "QError",
     "double_q_target",
@@ -731,7 +732,7 @@ class DQN:
         self.iteration += 1
         return {
             "charts/episodic_return": torch.cat(returns).nanmean().item(),
-            "charts/epsilon": self.epsilon,
+            **self.explored(),
             **self.mean_losses(losses),
         }
 
@@ -742,18 +743,26 @@ class DQN:
         if self.collector.obs is None or self.checkpoint_due:
             self.collector.reset(env_seed(self.config.seed, self.step))
             self.buffer.cut()
+        self.explore()
         self.anneal()
 
     def anneal(self) -> None:
-        """Set the probability of a random action, and the learning rate."""
+        """Set the learning rate."""
         config, step = self.config, self.step
-        self.epsilon = linear_schedule(
-            config.epsilon_start, config.epsilon_end, config.epsilon_steps, step
-        )
-        self.policy.actions.epsilon = self.epsilon
         if config.anneal:
             rate = linear_schedule(config.learning_rate, 0.0, config.total_steps, step)
             self.optimizer.param_groups[0]["lr"] = rate
+
+    def explore(self) -> None:
+        """Set the probability of a random action."""
+        config: Any = self.config
+        self.policy.actions.epsilon = linear_schedule(
+            config.epsilon_start, config.epsilon_end, config.epsilon_steps, self.step
+        )
+
+    def explored(self) -> dict[str, float]:
+        """Return how much of what the agent did was chance, as a metric."""
+        return {"charts/epsilon": self.policy.actions.epsilon}
 
     def learn(self) -> QError:
         """Take one step of the optimiser on a batch from the buffer."""
@@ -853,7 +862,7 @@ class DQN:
 @checked
 @dataclass(frozen=True)
 class OffPolicyConfig:
-    """Settings that DQN shares with the agents built on it.
+    """Settings that DQN shares with the agents built on its loop.
 
     Attributes:
         seed: Decides all that is random in the run, except for the first weights.
@@ -870,16 +879,13 @@ class OffPolicyConfig:
         buffer_size: Steps that the buffer holds.
         target_interval: Updates between two moves of the target network.
         tau: How far it moves then; 1 is a copy.
-        epsilon_start: Probability of a random action at first.
-        epsilon_end: That probability after ``epsilon_steps`` steps.
-        epsilon_steps: Steps in the environments until then.
         alpha: How strongly the buffer prefers large TD errors; 0 is not at all.
         beta: How far the importance weights undo that at the start; at the end they do
             so fully.
         reward_scale: Factor on the rewards in the targets.
         max_grad_norm: Bound of the gradient's norm.
         log_interval: Steps in the environments from one row of metrics to the next.
-            The learning rate and the probability of a random action change then.
+            What changes slowly, such as the learning rate, changes then.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -898,9 +904,6 @@ class OffPolicyConfig:
     buffer_size: Count = 100_000
     target_interval: Count = 1
     tau: Fraction = 0.01
-    epsilon_start: Fraction = 1.0
-    epsilon_end: Fraction = 0.05
-    epsilon_steps: Count = 10_000
     alpha: NonNegative = 0.0
     beta: Fraction = 0.4
     reward_scale: Positive = 1.0
@@ -933,7 +936,23 @@ class OffPolicyConfig:
 
 @checked
 @dataclass(frozen=True)
-class DQNConfig(OffPolicyConfig):
+class ExploringConfig(OffPolicyConfig):
+    """Settings of those agents that now and then act at random.
+
+    Attributes:
+        epsilon_start: Probability of a random action at first.
+        epsilon_end: That probability after ``epsilon_steps`` steps.
+        epsilon_steps: Steps in the environments until then.
+    """
+
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 10_000
+
+
+@checked
+@dataclass(frozen=True)
+class DQNConfig(ExploringConfig):
     """Settings of DQN: the shared ones and two of its own.
 
     Attributes:

@@ -33,6 +33,7 @@ from benchmarks import (
     ppo_loop,
     ppo_solve,
     reinforce_learning,
+    sac_learning,
 )
 from benchmarks.harness import Case, Goal, measure, summarise
 from benchmarks.store import read_results, read_table, write_results, write_table
@@ -263,6 +264,22 @@ def test_every_variant_of_ddpg_trains(name: str) -> None:
         assert math.isfinite(metrics["losses/loss"])
         assert metrics.keys() >= {*experiment.watched}
         learning.close(learner)
+
+
+@pytest.mark.parametrize(
+    "name", [k for k in sac_learning.EXPERIMENTS if "cheetah" not in k]
+)
+def test_every_experiment_of_sac_trains(name: str) -> None:
+    experiment = sac_learning.EXPERIMENTS[name]
+    short = {"total_steps": 128, "learning_starts": 64, "log_interval": 64}
+    (variant,) = experiment.variants.values()
+    assert variant.build is not None
+    learner = variant.build(replace(experiment.config, **short))
+    for _ in range(2):
+        metrics = learner.iterate()
+    assert math.isfinite(metrics["losses/loss"])
+    assert metrics.keys() >= {*experiment.watched}
+    learning.close(learner)
 
 
 @pytest.mark.parametrize("name", [k for k in a2c_learning.EXPERIMENTS if k != "a2c"])

@@ -77,3 +77,20 @@ def test_td3_learns_in_fewer_steps_without_its_delay() -> None:
     for name in ("without delay", "without smoothing"):
         assert (parts[name].final > -200).all()
     assert (parts["without delay"].area > whole.area[:5] + 50).all()
+
+
+def test_sac_reaches_its_goal_and_finds_its_temperature() -> None:
+    runs = stored_runs("sac_pendulum")["SAC"]
+    assert len(runs.final) == 10
+    assert runs.final.min() > -200
+    last = runs.watched["charts/alpha"][:, -1]
+    assert last.min() > 0.05
+    assert last.max() < 0.3
+
+
+def test_discrete_sac_misses_its_goal_in_one_run() -> None:
+    final = stored_runs("sac_cartpole")["SAC"].final
+    assert len(final) == 10
+    assert (final > 195).sum() == 9
+    assert (final > 490).sum() == 7
+    assert round(final.min()) == 163

@@ -15,6 +15,7 @@ from literate_rl.contract_models import (
     CategoricalActor,
     CategoricalQNetwork,
     ProbabilityActor,
+    QNetwork,
     StateValue,
 )
 from literate_rl.contracts import ContractError
@@ -34,6 +35,7 @@ TINY: dict[str, dict[str, Any]] = {
     "dqnapex": {"learning_starts": 500, "batch_size": 32},
     "rainbowapex": {"learning_starts": 500, "batch_size": 32},
 } | {name: {"learning_starts": 1300, "batch_size": 32} for name in DDPG_LIKE}
+TINY["sac"] = {"learning_starts": 1300, "log_interval": 250, "batch_size": 32}
 
 
 class QNet(nn.Module):
@@ -90,6 +92,8 @@ def models(algorithm: str) -> dict[str, Any]:
         return {"qnet": QNet()}
     if algorithm in DDPG_LIKE:
         return {"actor": ProbabilityActor(4, 2), "critic": ActionValue(4, 2)}
+    if algorithm == "sac":
+        return {"actor": CategoricalActor(4, 2), "critic": QNetwork(4, 2)}
     return {"actor": CategoricalActor(4, 2), "critic": StateValue(4)}
 
 

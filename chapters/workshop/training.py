@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from literate_rl.a2c import (
     A2C,
     A2CConfig,
-    ContractPolicy,
+    ContractActor,
     a2c_settings,
     make_contract_policy,
 )
@@ -87,6 +87,7 @@ from literate_rl.rainbow import (
     make_rainbow_policy,
     rainbow_settings,
 )
+from literate_rl.sac import SAC, SACConfig, make_sac_policy, sac_settings
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import results_of
@@ -180,7 +181,7 @@ class Agent:
             policies, whose only state is ``state``, return the greedy actions.
         """
         policy = self.policy
-        if isinstance(policy, ContractPolicy):
+        if isinstance(policy, ContractActor):
             results = results_of(policy.actor.model(**states))
         elif isinstance(policy.network, ActorCritics) and "models" in policy.recipe[1]:
             results = results_of(policy.network.actor.model(**states))
@@ -345,6 +346,23 @@ def make_ddpg(env: str, config: DDPGConfig, **models: Any) -> DDPG:
     return DDPG(policy.to(best_device()), envs, config)
 
 
+def make_sac(env: str, config: SACConfig, **models: Any) -> SAC:
+    """Build SAC."""
+    envs = environments(env, config.seed, config.num_envs)
+    # The observations of our own networks are flattened vectors.
+    states = spaces_of(env)[0] if models else envs.single_observation_space
+    with legible_refusal("Discrete or a Box with one dimension and bounds"):
+        policy = make_sac_policy(
+            states,
+            envs.single_action_space,
+            config.hidden,
+            config.num_critics,
+            config.hold,
+            **models,
+        )
+    return SAC(policy.to(best_device()), envs, config)
+
+
 class Algorithm(NamedTuple):
     """What ``train`` knows about an algorithm.
 
@@ -375,6 +393,7 @@ ALGORITHMS = {
     "ddpg": Algorithm(DDPGConfig, ddpg_settings, make_ddpg, TWO),
     "hddpg": Algorithm(HDDPGConfig, hddpg_settings, make_ddpg, TWO),
     "td3": Algorithm(TD3Config, td3_settings, make_ddpg, TWO),
+    "sac": Algorithm(SACConfig, sac_settings, make_sac, TWO),
     "dqnapex": Algorithm(
         DQNApexConfig, apex_settings, partial(make_apex, make_dqn), ("qnet",)
     ),

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 2e0733c664d46d7d
+# Generated from chapters/*.py (edit there); digest 60d1bfd8353e0fdb
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -154,6 +154,7 @@ from .contract_models import (
 from .a2c import (
     A2C as A2C,
     A2CConfig as A2CConfig,
+    ContractActor as ContractActor,
     ContractPolicy as ContractPolicy,
     GradientLearner as GradientLearner,
     a2c_error as a2c_error,
@@ -182,6 +183,7 @@ from .dqn import (
     DQN as DQN,
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
+    ExploringConfig as ExploringConfig,
     OffPolicyConfig as OffPolicyConfig,
     QError as QError,
     double_q_target as double_q_target,
@@ -227,6 +229,20 @@ from .ddpg import (
     make_ddpg_policy as make_ddpg_policy,
     smoothed_action as smoothed_action,
     td3_settings as td3_settings,
+)
+from .sac import (
+    SAC as SAC,
+    Choices as Choices,
+    SACConfig as SACConfig,
+    SoftContractPolicy as SoftContractPolicy,
+    SoftCritics as SoftCritics,
+    SoftPolicy as SoftPolicy,
+    SquashedGaussian as SquashedGaussian,
+    make_sac_policy as make_sac_policy,
+    sac_error as sac_error,
+    sac_settings as sac_settings,
+    soft_value as soft_value,
+    temperature_error as temperature_error,
 )
 from .apex import (
     Apex as Apex,

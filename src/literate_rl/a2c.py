@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest cae778cad6e3717b
+# Generated from chapters/a2c.py (edit there); digest 87c7a248cd86da90
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from literate_rl.workshop.signatures import (
 __all__ = [
     "A2C",
     "A2CConfig",
+    "ContractActor",
     "ContractPolicy",
     "GradientLearner",
     "a2c_error",
@@ -309,8 +310,8 @@ def named(losses: dict[str, float]) -> dict[str, float]:
     return {f"losses/{name}": number for name, number in losses.items()}
 
 
-class ContractPolicy(nn.Module):
-    """A policy made of an actor and a critic that keep their contract.
+class ContractActor(nn.Module):
+    """A policy made of an actor that keeps its contract.
 
     It has the methods of ``Policy`` that learners, actors and evaluation use, but no
     rows: the actor draws and judges its actions itself. All random numbers of the
@@ -321,7 +322,6 @@ class ContractPolicy(nn.Module):
         actor: Called with its states by name, and with ``action`` to judge one. It
             returns actions, log-probabilities, entropies and possibly more. An
             optional method ``mode`` returns greedy actions.
-        critic: Called with its states by name; its first result is the values.
         observation_space: Where the names of the states come from; not flattened.
         action_space: A ``Discrete`` space or a ``Box``.
         recipe: As in ``Policy``.
@@ -330,14 +330,12 @@ class ContractPolicy(nn.Module):
     def __init__(
         self,
         actor: Any,
-        critic: Any,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
         super().__init__()
-        spec = state_spec(observation_space)
-        self.actor, self.critic = ByName(actor, spec), ByName(critic, spec)
+        self.actor = ByName(actor, state_spec(observation_space))
         self.action_space, self.recipe = action_space, recipe
 
     def noise(
@@ -361,12 +359,6 @@ class ContractPolicy(nn.Module):
             _, log_prob, entropy, *_ = self.actor(obs, action=action)
         return log_prob.squeeze(-1), entropy.squeeze(-1)
 
-    def value(self, obs: Tensor) -> Tensor:
-        """Return the values of observations."""
-        with drawn_from(checksum(obs), obs.device):
-            value: Tensor = self.critic(obs)[0]
-        return value.squeeze(-1)
-
     def to_env(self, action: Tensor) -> NDArray[Any]:
         """Return actions for the vector environment, clipped to the box if any."""
         space: Any = self.action_space
@@ -375,6 +367,35 @@ class ContractPolicy(nn.Module):
             return names
         inside: NDArray[Any] = action.numpy().clip(space.low, space.high)
         return inside.astype(space.dtype)
+
+
+class ContractPolicy(ContractActor):
+    """A policy made of an actor and a critic that keep their contract.
+
+    Args:
+        actor: As in ``ContractActor``.
+        critic: Called with its states by name; its first result is the values.
+        observation_space: As in ``ContractActor``.
+        action_space: Likewise.
+        recipe: As in ``Policy``.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        critic: Any,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__(actor, observation_space, action_space, recipe)
+        self.critic = ByName(critic, state_spec(observation_space))
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations."""
+        with drawn_from(checksum(obs), obs.device):
+            value: Tensor = self.critic(obs)[0]
+        return value.squeeze(-1)
 
 
 def greedy(actor: ByName, obs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 115e36086600c0e8
+# Generated from chapters/ddpg.py (edit there); digest 6e18ef485057e051
 """DDPG, HDDPG and TD3: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from literate_rl.contract_models import (
     DeterministicActor,
     ProbabilityActor,
 )
-from literate_rl.dqn import DQN, EpsilonGreedy, OffPolicyConfig, QError
+from literate_rl.dqn import DQN, EpsilonGreedy, ExploringConfig, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.fast import clip_gradient
@@ -433,7 +433,7 @@ def as_many(critic: Any, number: int) -> list[Any]:
 
 @checked
 @dataclass(frozen=True)
-class DDPGConfig(OffPolicyConfig):
+class DDPGConfig(ExploringConfig):
     """Settings of DDPG: those of DQN with other defaults, and some of its own.
 
     Attributes:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest a3b834bc9702f08b
+# Generated from chapters/workshop/training.py (edit there); digest b210c788f1f1863a
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from literate_rl.a2c import (
     A2C,
     A2CConfig,
-    ContractPolicy,
+    ContractActor,
     a2c_settings,
     make_contract_policy,
 )
@@ -70,6 +70,7 @@ from literate_rl.rainbow import (
     make_rainbow_policy,
     rainbow_settings,
 )
+from literate_rl.sac import SAC, SACConfig, make_sac_policy, sac_settings
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import results_of
@@ -150,7 +151,7 @@ class Agent:
             policies, whose only state is ``state``, return the greedy actions.
         """
         policy = self.policy
-        if isinstance(policy, ContractPolicy):
+        if isinstance(policy, ContractActor):
             results = results_of(policy.actor.model(**states))
         elif isinstance(policy.network, ActorCritics) and "models" in policy.recipe[1]:
             results = results_of(policy.network.actor.model(**states))
@@ -301,6 +302,23 @@ def make_ddpg(env: str, config: DDPGConfig, **models: Any) -> DDPG:
     return DDPG(policy.to(best_device()), envs, config)
 
 
+def make_sac(env: str, config: SACConfig, **models: Any) -> SAC:
+    """Build SAC."""
+    envs = environments(env, config.seed, config.num_envs)
+    # The observations of our own networks are flattened vectors.
+    states = spaces_of(env)[0] if models else envs.single_observation_space
+    with legible_refusal("Discrete or a Box with one dimension and bounds"):
+        policy = make_sac_policy(
+            states,
+            envs.single_action_space,
+            config.hidden,
+            config.num_critics,
+            config.hold,
+            **models,
+        )
+    return SAC(policy.to(best_device()), envs, config)
+
+
 class Algorithm(NamedTuple):
     """What ``train`` knows about an algorithm.
 
@@ -331,6 +349,7 @@ ALGORITHMS = {
     "ddpg": Algorithm(DDPGConfig, ddpg_settings, make_ddpg, TWO),
     "hddpg": Algorithm(HDDPGConfig, hddpg_settings, make_ddpg, TWO),
     "td3": Algorithm(TD3Config, td3_settings, make_ddpg, TWO),
+    "sac": Algorithm(SACConfig, sac_settings, make_sac, TWO),
     "dqnapex": Algorithm(
         DQNApexConfig, apex_settings, partial(make_apex, make_dqn), ("qnet",)
     ),

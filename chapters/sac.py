@@ -1,0 +1,1148 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # SAC
+#
+# **How random should a policy stay, and who decides?** After this chapter you can say what
+# randomness is worth to a policy, write down the best policy for a given price, and train an agent
+# that sets the price itself, for actions that are numbers and for actions from a list. It takes
+# about 35 minutes. You need the critics of {doc}`ddpg` and the squashed Gaussian of
+# {doc}`contract_models`.
+
+# %% tags=["export", "hide-input"]
+"""SAC: a policy that is paid for staying random."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from literate_rl.a2c import ContractActor, drawn_from
+from literate_rl.contract_models import (
+    ActionValue,
+    QNetwork,
+    Stretch,
+    layers,
+    squashed_log_prob,
+)
+from literate_rl.ddpg import as_many, bounded, clipped_double_target, critic_error
+from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
+from literate_rl.policies import CategoricalActions, GaussianActions, Policy
+from literate_rl.replay import Batch
+from literate_rl.workshop.nests import as_space, as_vectors, plain_space
+from literate_rl.workshop.probes import forward_parameters
+from literate_rl.workshop.signatures import (
+    Count,
+    Float,
+    Fraction,
+    NonNegative,
+    Positive,
+    checked,
+)
+from literate_rl.workshop.states import ByName, state_spec
+
+__all__ = [
+    "SAC",
+    "Choices",
+    "SACConfig",
+    "SoftContractPolicy",
+    "SoftCritics",
+    "SoftPolicy",
+    "SquashedGaussian",
+    "make_sac_policy",
+    "sac_error",
+    "sac_settings",
+    "soft_value",
+    "temperature_error",
+]
+
+# %% [markdown]
+# ## The price of a nat
+#
+# DDPG's actor climbs to the action that its critic likes best. If there are two good actions, it
+# ends on one of them, and if the critic was wrong about that one, the agent may never try the other.
+# So far we have added noise by hand. Now the policy is *paid* for being random: each nat of its
+# entropy is worth $\alpha$ to it. This price is called the **temperature**.
+#
+# The dashed curve is what a critic thinks of a single number, the action. The solid one is the
+# density of the policy that earns most, values and entropy taken together. Drag the temperature.
+
+# %% tags=["hide-input"]
+import math
+
+import numpy as np
+
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+points = np.linspace(-1, 1, 401)
+q_values = np.exp(-(((points + 0.5) / 0.2) ** 2))
+q_values = q_values + 0.8 * np.exp(-(((points - 0.5) / 0.3) ** 2))
+temperatures = [0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0]
+
+
+def soft_policy(alpha):
+    """Return density, mean value and entropy of the best policy at a temperature."""
+    density = np.exp((q_values - q_values.max()) / alpha)
+    density /= np.trapezoid(density, points)
+    entropy = -np.trapezoid(density * np.log(density.clip(1e-300)), points)
+    return density, np.trapezoid(density * q_values, points), entropy
+
+
+def soft_frame(alpha):
+    density, mean, entropy = soft_policy(alpha)
+    picture = plot(
+        "Two good actions",
+        "A dashed curve of values with two bumps, the left one higher. The density sits "
+        "on the left bump at low temperatures and is flat at high ones.",
+        Axis("action", -1, 1, ticks=(-1, -0.5, 0, 0.5, 1)),
+        Axis("value, density", 0, 4, ticks=(0, 1, 2, 3, 4)),
+        Mark("line dashed", points[::4].tolist(), q_values[::4].tolist(), "second"),
+        Mark("line thick", points.tolist(), density.clip(max=4).tolist(), "accent"),
+        width=440,
+    )
+    right = np.trapezoid(density[points >= 0], points[points >= 0])
+    text = (
+        f"mean value {mean:.2f}, entropy {entropy:.2f}, "
+        f"value + α · entropy = {mean + alpha * entropy:.2f}\n"
+        f"The right bump gets {right:.0%} of the actions."
+    )
+    return [picture], text.replace("-", "−")
+
+
+dial("The best policy at a temperature", soft_frame, {"α": temperatures}, start=(0.2,))
+
+# %% [markdown]
+# **Notice** that a low temperature leaves nearly everything on the left bump, as a greedy policy
+# would. At 0.2 both bumps get their share, the better one more. A high temperature gives the
+# uniform policy: its entropy comes close to $\log 2 = 0.69$, the most that fits into a box of
+# width 2. In between, what the policy gives up in value it gets back in entropy.
+
+# %% tags=["claims"]
+results = [soft_policy(alpha) for alpha in temperatures]
+means, entropies = [r[1] for r in results], [r[2] for r in results]
+assert np.all(np.diff(means) < 0), "value is given up"
+assert np.all(np.diff(entropies) > 0), "for entropy"
+assert abs(entropies[-1] - math.log(2)) < 0.01, "a high temperature is uniform"
+rights = [np.trapezoid(r[0][points >= 0], points[points >= 0]) for r in results]
+assert rights[0] < 0.01, "a low one is greedy"
+assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their share"
+
+# %% [markdown]
+# ## What it buys
+#
+# Here are ten agents that learn to swing up a pendulum. Nobody sets the noise: on the right is the
+# temperature, which the agent finds for itself.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: ten thin curves of returns and their mean, which rise from about -1400 and reach -200 within 10,000 steps. Right: the temperatures, which fall from 1 to values between 0.05 and 0.3"}}
+import matplotlib.pyplot as plt
+
+from literate_rl.workshop.runs import stored_runs
+
+runs = stored_runs("sac_pendulum")["SAC"]
+steps, final = runs.steps / 1000, np.sort(runs.final)
+alphas, entropies = (runs.watched[f"charts/{name}"] for name in ("alpha", "entropy"))
+fig, axes = plt.subplots(1, 2, figsize=(8, 2.8))
+for axis, curves in zip(axes, (runs.curves, alphas), strict=True):
+    axis.plot(steps, curves.T, color="C1", alpha=0.35, linewidth=0.8)
+    axis.plot(steps, curves.mean(0), color="C1", linewidth=2.5)
+    axis.set(xlabel="thousand steps")
+axes[0].set(ylabel="return while training")
+axes[1].set(ylabel="temperature", yscale="log")
+fig.tight_layout()
+print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in final))
+
+# %% [markdown]
+# Each thin line is a run. **Notice** that the temperature falls quickly at first, while every policy
+# is more random than its target asks for, and then stays at what holds the entropy at its target.
+# The printed returns are those of the last policies, not of the best of many; all of them are above
+# −200. The rest of the chapter builds this agent.
+
+# %% tags=["claims"]
+assert len(final) == 10
+assert final.min() > -200, "all of them are above -200"
+assert (alphas[:, 0] > 2 * alphas[:, 4]).all(), "the temperature falls quickly at first"
+late = entropies[:, -10:].mean(1)
+assert abs(late + 1).max() < 0.15, "and holds the entropy at its target, -1"
+
+# %% [markdown]
+# ## Soft values
+#
+# Let the policy draw an action $a$ in a state. It gets what the action is worth and, for its
+# entropy, $-\alpha \log \pi(a \mid s)$, whose mean is $\alpha$ times the entropy. Together they are
+# the **soft value** of the state. The values come from two critics $Q_1$ and $Q_2$, and as in TD3
+# the less optimistic one is believed:
+#
+# $$
+# V(s) = \mathbb E_{a \sim \pi} \Bigl[ \min_k Q_k(s, a) - \alpha \log \pi(a \mid s) \Bigr] .
+# $$ (soft-value)
+#
+# Which policy earns most? Write $Q$ for the minimum and
+# $p(a) = e^{Q(s, a) / \alpha} / Z$ for the values turned into a density, where $Z$ makes its mass 1.
+# Since $Q = \alpha \log p + \alpha \log Z$, the soft value of any policy is
+#
+# $$
+# V(s) = \alpha \log Z - \alpha \operatorname{KL}(\pi \,\|\, p) ,
+# \qquad p(a) = \frac{e^{Q(s, a) / \alpha}}{Z} .
+# $$ (def-soft-optimal)
+#
+# The first term does not depend on the policy, and a KL divergence is never below 0. So the best
+# policy is $p$ itself, the one in the dial. To climb the soft value is to pull $\pi$ towards it
+# {cite:p}`haarnoja2018`.
+#
+# In code the expectation is a weighted sum over **choices**. If actions are numbers, there is one
+# choice, an action just drawn, with weight 1. If they come from a list of $N$, there are $N$
+# choices, weighted by their probabilities, and the sum is exact. Everything that follows is the same
+# for both.
+
+
+# %% tags=["export"]
+class Choices(NamedTuple):
+    """Actions that stand for all that a policy may do: one drawn, or each of a few.
+
+    Attributes:
+        action: The action that was drawn; None for each of the discrete ones.
+        log_prob: Log-probability of each choice.
+        weight: How much it counts: 1 for a draw, else its probability.
+    """
+
+    action: Float[Tensor, "N A"] | None
+    log_prob: Float[Tensor, "N M"]
+    weight: Float[Tensor, "N M"]
+
+
+def one_draw(action: Tensor, log_prob: Tensor) -> Choices:
+    """Return the choices that a single draw makes."""
+    return Choices(action, log_prob, torch.ones_like(log_prob))
+
+
+def all_actions(log_prob: Tensor) -> Choices:
+    """Return all discrete actions with their probabilities as the choices."""
+    return Choices(None, log_prob, log_prob.exp())
+
+
+# %% tags=["export"]
+@checked
+def soft_value(
+    q: Float[Tensor, "K N M"],
+    log_prob: Float[Tensor, "N M"],
+    weight: Float[Tensor, "N M"],
+    alpha: float | Float[Tensor, ""],
+) -> Float[Tensor, "N"]:
+    """Return what states are worth to a policy that is paid for its entropy.
+
+    Args:
+        q: What K critics think of M choices.
+        log_prob: Log-probabilities of the choices.
+        weight: How much each choice counts.
+        alpha: The temperature: what a nat of entropy is worth.
+
+    Source: Haarnoja et al. 2018, equation 3, with the minimum of Fujimoto et al. 2018.
+    """
+    # The least optimistic critic is believed. A choice that cannot happen counts
+    # nothing, {eq}`soft-value`.
+    surprise = -log_prob.masked_fill(weight == 0, 0.0)
+    return (weight * (q.amin(0) + alpha * surprise)).sum(-1)
+
+
+# %% [markdown]
+# The critics learn from targets, as in {doc}`dqn`. The target is the reward and, after the discount
+# factor $\gamma$, the soft value of the next state, judged by older critics $\bar Q_k$ that follow
+# slowly:
+#
+# $$
+# y = r + \gamma \, \bar V(s') .
+# $$ (soft-target)
+#
+# There is no entropy term for $s$ itself: the action was given, and what is given is not random. With
+# $n > 1$ steps in a window the entropies of the states in between are left out; only the last state
+# has one.
+
+
+# %% tags=["export"]
+def sac_error(
+    policy: Any,
+    target_critics: Any,
+    batch: Batch,
+    generator: torch.Generator,
+) -> QError:
+    """Compare what critics think of actions with their soft targets.
+
+    Args:
+        policy: The policy in training.
+        target_critics: The older copy of its critics.
+        batch: Windows of steps, as the buffer returned them.
+        generator: The source of the next actions.
+    """
+    with torch.no_grad():
+        # 1. What would the policy do next? Only the critics have an older copy.
+        choices = policy.draw(batch.next_obs, generator)
+        # 2. What are these choices worth, their entropy included?
+        next_q = target_critics(batch.next_obs, choices.action)
+        alpha = policy.log_alpha.exp()
+        value = soft_value(next_q, choices.log_prob, choices.weight, alpha)
+        # 3. The target, {eq}`soft-target`. After a termination nothing is added.
+        target = clipped_double_target(batch.reward, batch.discount, value.unsqueeze(0))
+    # 4. How far is each critic from it, for the action that was taken?
+    q = policy.critics.taken(batch.obs, batch.action)
+    loss, value = critic_error(q, target), q.detach().mean(0)
+    return QError(loss, target - value, value)
+
+
+# %% [markdown]
+# ## A policy that knows its density
+#
+# The actor's rows describe a Gaussian, and its draws are squashed into the box: $a = \bar a + h
+# \tanh u$ with $u = \mu + \sigma \eta$. {doc}`contract_models` has the density, equation
+# {eq}`squashed-density`. As an action distribution it fits the policies of this book: `noise` and
+# `choose` act, `log_prob` judges actions that come back. SAC itself needs only `draw`, which returns
+# an action and its log-density at once. It knows $u$, so it never computes $\operatorname{artanh}$,
+# and it is exact even where the action has rounded to a bound.
+#
+# With `hold` a noise lasts for several steps, which leads further in tasks where a single push does
+# little.
+#
+# No formula is known for the entropy. But the action is a function of one normal number per
+# dimension, so it is an integral that a few points give to many digits.
+
+
+# %% tags=["export"]
+class SquashedGaussian(GaussianActions):
+    """Numbers in a box; a row describes a Gaussian, which is squashed into the box.
+
+    Args:
+        low: Lower bounds of the box, all finite.
+        high: Upper bounds.
+        hold: Steps that one noise lasts.
+    """
+
+    def __init__(self, low: ArrayLike, high: ArrayLike, hold: int = 1) -> None:
+        super().__init__(low, high)
+        self.box, self.hold = Stretch(self.low, self.high), hold
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        # One draw for `hold` steps, rounded up.
+        noise = super().noise(-(-num_steps // self.hold), num_envs, generator)
+        return noise.repeat_interleave(self.hold, 0)[:num_steps]
+
+    @checked
+    def choose(
+        self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"] | float
+    ) -> Float[Tensor, "*B A"]:
+        """Return the actions that follow from rows and noise."""
+        u = super().choose(row, noise)
+        return self.box.middle.to(u) + self.box.half_width.to(u) * u.tanh()
+
+    @checked
+    def draw(
+        self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"]
+    ) -> tuple[Float[Tensor, "*B A"], Float[Tensor, "*B"]]:
+        """Return the same actions, and their log-densities."""
+        # Here $u$ is known, and nothing has to be undone.
+        mu, log_sigma = row.chunk(2, -1)
+        u = mu + log_sigma.exp() * noise
+        half = self.box.half_width.to(u)
+        action = self.box.middle.to(u) + half * u.tanh()
+        return action, squashed_log_prob(u, mu, log_sigma, half)
+
+    @checked
+    def log_prob(
+        self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the log-densities of actions that come back."""
+        mu, log_sigma = row.chunk(2, -1)
+        u = self.box.to(row.device).undo(action)
+        return squashed_log_prob(u, mu, log_sigma, self.box.half_width.to(u))
+
+    @checked
+    def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
+        """Return the entropies, from an integral over each number's noise."""
+        # The entropy is the mean of minus the log-density, weighted by how likely each
+        # noise is. The log-density is a sum over the numbers of an action, and so is
+        # its mean: all of them can share the points.
+        noise = torch.linspace(-7, 7, 141).to(row)
+        share = (-noise.square() / 2).softmax(-1)
+        rows = row.unsqueeze(-2).expand(*row.shape[:-1], len(noise), -1)
+        points = noise.unsqueeze(-1).expand(*rows.shape[:-1], row.shape[-1] // 2)
+        return -(share * self.draw(rows, points)[1]).sum(-1)
+
+    def to_env(self, action: Tensor) -> NDArray[np.float32]:
+        """Return the actions as vector environments take them."""
+        # Rounding may lead out of the box by the last digit.
+        clipped: NDArray[np.float32] = action.numpy().clip(self.low, self.high)
+        return clipped
+
+
+# %% [markdown]
+# What does the squash do to a Gaussian that is too wide for the box?
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: densities of squashed Gaussians: narrow in the middle, nearly flat, and heaped up at both bounds. Right: the entropy rises to almost log 2 near 0.9 and falls again"}}
+import torch
+
+from literate_rl.sac import SquashedGaussian
+
+unit_box = SquashedGaussian([-1.0], [1.0])
+u = torch.linspace(-9, 9, 1801, dtype=torch.float64).unsqueeze(-1)
+sigmas = np.geomspace(0.05, 7.3, 60)
+rows = torch.tensor([[0.0, math.log(sigma)] for sigma in sigmas], dtype=torch.float64)
+entropy = unit_box.entropy(rows).numpy()
+
+fig, axes = plt.subplots(1, 2, figsize=(8, 2.6))
+for sigma, style in ((0.3, "-"), (0.9, "--"), (4.0, ":")):
+    row = torch.tensor([0.0, math.log(sigma)]).double().expand(len(u), -1)
+    density = unit_box.log_prob(row, u.tanh()).exp()
+    axes[0].plot(u.tanh(), density, style, label=f"σ = {sigma}")
+axes[0].set(xlabel="action", ylabel="density", ylim=(0, 2))
+axes[0].legend(fontsize=8)
+axes[1].plot(sigmas, entropy)
+axes[1].axhline(math.log(2), color="gray", linewidth=0.8)
+axes[1].set(xlabel="σ before the squash", ylabel="entropy", xscale="log", ylim=(-3, 1))
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** the nearly flat density at $\sigma = 0.9$. There the entropy almost reaches $\log 2$, its
+# limit. Wider Gaussians heap their mass at the two bounds, and the entropy falls again. An untrained
+# network gives $\mu$ near 0 and $\sigma$ near 1, so a fresh policy acts almost uniformly. That is why
+# this agent needs no random actions at the start.
+
+# %% tags=["claims"]
+best = int(entropy.argmax())
+assert 0.8 < sigmas[best] < 1.0
+assert math.log(2) - 0.03 < entropy[best] < math.log(2), "almost log 2"
+assert (np.diff(entropy[best:]) < 0).all(), "then it falls"
+at_one = unit_box.entropy(torch.tensor([[0.0, 0.0]]))
+assert at_one > 0.65, "sigma = 1 is almost uniform"
+
+
+# %% tags=["export", "hide-input"]
+class GaussianRows(nn.Module):
+    """Two hidden layers, then means and logarithms of standard deviations."""
+
+    def __init__(self, inputs: int, hidden: int, size: int) -> None:
+        super().__init__()
+        self.net = layers(inputs, hidden, 2 * size)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return means and logarithms of standard deviations, side by side."""
+        mu, log_sigma = self.net(obs).chunk(2, -1)
+        # Keep the deviations away from zero and from absurdly large numbers.
+        return torch.cat([mu, log_sigma.clamp(-5.0, 2.0)], -1)
+
+
+# %% [markdown]
+# The cell above, folded, has a small network for the rows; it keeps $\log \sigma$ between −5 and 2.
+#
+# `SoftPolicy` puts rows, distribution, critics and temperature together. The temperature is stored
+# as its logarithm, so that it stays positive. `draw` returns the choices that stand for the policy in
+# a batch of states, with gradient. For numbers the gradient goes through the draw: $\mu$ and $\sigma$
+# move, the noise stays. For a list it goes through the probabilities.
+
+
+# %% tags=["export"]
+class SoftPolicy(Policy):
+    """A policy with critics and a temperature.
+
+    Args:
+        network: Module from observations to rows.
+        actions: A ``SquashedGaussian``, or ``CategoricalActions``.
+        critics: The critics.
+        recipe: As in ``Policy``.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        actions: Any,
+        critics: SoftCritics,
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__(network, actions, recipe)
+        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
+
+    def draw(self, obs: Tensor, generator: torch.Generator) -> Choices:
+        """Return choices that stand for the policy, with gradient."""
+        row = self(obs)
+        if self.critics.num_actions is not None:
+            return all_actions(row.log_softmax(-1))
+        noise = torch.randn(len(row), row.shape[-1] // 2, generator=generator)
+        action, log_prob = self.actions.draw(row, noise.to(row))
+        return one_draw(action, log_prob.unsqueeze(-1))
+
+
+# %% [markdown]
+# An actor of your own ({doc}`contracts`) draws its actions itself. It is called with a seed, and what
+# it returns are the choices: action and log-probability, or, if actions are discrete, the
+# log-probabilities of all. The critics of a list of actions may return all values at once, or take
+# one action at a time. These two adapters are folded.
+
+
+# %% tags=["export", "hide-input"]
+class SoftContractPolicy(ContractActor):
+    """The same, made of an actor and critics that keep their contract.
+
+    Args:
+        actor: As in ``ContractActor``.
+        critics: The critics.
+        observation_space: As in ``ContractActor``.
+        action_space: Likewise.
+        recipe: As in ``Policy``.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        critics: SoftCritics,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__(actor, observation_space, action_space, recipe)
+        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
+
+    def draw(self, obs: Tensor, generator: torch.Generator) -> Choices:
+        """Return choices that stand for the policy, with gradient."""
+        # The actor draws with a generator of its own, so the seed is drawn.
+        seed = int(torch.randint(2**62, (), generator=generator))
+        with drawn_from(seed, obs.device):
+            results = self.actor(obs)
+        if self.critics.num_actions is not None:
+            return all_actions(results[3])
+        return one_draw(*results[:2])
+
+
+# %% tags=["export", "hide-input"]
+class SoftCritics(nn.Module):
+    """Critics that judge actions.
+
+    Args:
+        critics: They keep their contract. Those of discrete actions may return the
+            values of all actions, or take ``action``, a one-hot row.
+        observation_space: Where the names of the states come from; not flattened.
+        num_actions: Number of discrete actions; None if they are continuous.
+    """
+
+    def __init__(
+        self,
+        critics: Sequence[Any],
+        observation_space: spaces.Space[Any],
+        num_actions: int | None = None,
+    ) -> None:
+        super().__init__()
+        spec, self.num_actions = state_spec(observation_space), num_actions
+        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
+        self.takes_action = ["action" in forward_parameters(x) for x in critics]
+
+    def forward(self, obs: Tensor, action: Tensor | None) -> Float[Tensor, "K N M"]:
+        """Return what each critic thinks of an action, or of each discrete one."""
+        values = []
+        for critic, takes_action in zip(self.critics, self.takes_action, strict=True):
+            if not takes_action:
+                values.append(critic(obs)[0])
+            elif action is not None:
+                values.append(critic(obs, action=action)[0])
+            else:
+                values.append(self.one_by_one(critic, obs))
+        return torch.stack(values)
+
+    def one_by_one(self, critic: nn.Module, obs: Tensor) -> Tensor:
+        """Ask a critic about each discrete action, all of them in one batch."""
+        number = self.num_actions or 0
+        each = torch.eye(number).to(obs).expand(len(obs), number, number)
+        again = obs.unsqueeze(1).expand(-1, number, -1)
+        value: Tensor = critic(again, action=each)[0]
+        return value.squeeze(-1)
+
+    def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
+        """Return what each critic thinks of the actions that were taken."""
+        q: Tensor = self(obs, None if self.num_actions else action)
+        if not self.num_actions:
+            return q.squeeze(-1)
+        index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
+        return q.gather(-1, index).squeeze(-1)
+
+
+# %% [markdown]
+# ## Who decides
+#
+# The price $\alpha$ is hard to choose by hand: it is measured in rewards, and what a task pays
+# changes from state to state and while the agent improves. It is easier to say how random the policy
+# should be on average: a **target entropy** $\bar H$. Then the price can find itself. If the policy
+# is less random than that, raise it, else lower it. The loss
+#
+# $$
+# \mathcal L_\alpha = \log \alpha \; \bigl( H - \bar H \bigr) ,
+# \qquad H = - \mathbb E_{a \sim \pi} \bigl[ \log \pi(a \mid s) \bigr] ,
+# $$ (temperature)
+#
+# does that: its derivative with respect to $\log \alpha$ is $H - \bar H$. The entropy in it is a
+# constant, without gradient.
+
+
+# %% tags=["export"]
+@checked
+def temperature_error(
+    log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: float
+) -> Float[Tensor, ""]:
+    """Return a loss whose gradient raises the temperature if the entropy is too low.
+
+    Args:
+        log_alpha: Logarithm of the temperature; the only one that gets a gradient.
+        entropy: Entropies, or minus log-probabilities of draws.
+        target: What they should be on average.
+
+    Source: Haarnoja et al. 2018 (Algorithms and Applications), equation 18.
+    """
+    # The slope with respect to $\log\alpha$ is the distance from the target,
+    # {eq}`temperature`.
+    return log_alpha * (entropy.detach().mean() - target)
+
+
+# %% [markdown]
+# **$\log \alpha$ or $\alpha$?** The paper has $\alpha \, (H - \bar H)$ {cite:p}`haarnoja2018b`, and
+# more than ten threads ask which programs are wrong
+# ([one](https://github.com/DLR-RM/stable-baselines3/issues/36),
+# [another](https://github.com/ray-project/ray/issues/15625)). None are. With respect to
+# $\log \alpha$,
+#
+# $$
+# \begin{aligned}
+# \frac{\partial}{\partial \log \alpha} \bigl[ \log \alpha \, (H - \bar H) \bigr] &= H - \bar H , \\
+# \frac{\partial}{\partial \log \alpha} \bigl[ \alpha \, (H - \bar H) \bigr] &= \alpha \, (H - \bar H) .
+# \end{aligned}
+# $$ (def-log-alpha)
+#
+# Since $\alpha > 0$, both have the same sign and are zero at the same place. Only the steps differ in
+# length, by the factor $\alpha$, and Adam divides a constant factor out again.
+#
+# **In which unit is the target?** For $A$ numbers the usual target is $-A$. An entropy depends on the
+# unit of the actions: in a box that is $h$ times as wide, the same policy has $\log h$ more for each
+# number,
+#
+# $$
+# H_{\text{box}} = H_{-1..1} + \sum_j \log h_j .
+# $$ (entropy-unit)
+#
+# Here the target is meant for actions measured from −1 to 1, as in Stable-Baselines3, and
+# `entropy_scale` converts it. So the same number means the same randomness in every environment. The
+# uniform policy has $\log 2$; −1 is as random as a uniform draw from 18 % of the box. For $N$
+# discrete actions the entropy lies between 0 and $\log N$, and half of that is our default.
+
+# %% tags=["claims"]
+share = math.exp(-1) / 2
+assert round(share, 2) == 0.18
+uniform = torch.full((1,), 1 / share).log() - math.log(
+    2
+)  # density, of a box of width 2
+assert abs(-uniform.item() + 1) < 1e-6, "its entropy is -1"
+
+
+# %% tags=["export"]
+def entropy_scale(
+    action_space: spaces.Space[Any], target: float | None
+) -> tuple[float, float]:
+    """Return the entropy of one unit, and the target in units of the box."""
+    if isinstance(action_space, spaces.Box):
+        # A box that is h times as wide adds log h, for each number.
+        half = (action_space.high - action_space.low).astype(np.float64) / 2
+        unit = float(np.log(half).sum())
+        return unit, unit + (-half.size if target is None else target)
+    most = math.log(int(action_space.n))  # type: ignore[attr-defined]
+    return 0.0, most / 2 if target is None else target
+
+
+# %% [markdown]
+# ## The agent
+#
+# The loop is that of DQN. After each update of the critics, actor and temperature take a step. The
+# actor climbs the soft value of what it would do now, through the minimum of the critics:
+#
+# $$
+# \mathcal L_\pi = - \mathbb E_s \bigl[ V(s) \bigr] .
+# $$ (soft-actor)
+#
+# A single Adam holds all parameters: one whose gradient is `None` is not moved. So the critics' step
+# leaves actor and temperature alone, and the actor's step the critics.
+
+
+# %% tags=["export"]
+class SAC(DQN):
+    """Learns a policy that is paid for its entropy, from remembered steps.
+
+    Args:
+        policy: What ``make_sac_policy`` returns, on any device.
+        envs: A vector environment with ``config.num_envs`` copies.
+        config: The settings.
+    """
+
+    def __init__(
+        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: SACConfig
+    ) -> None:
+        super().__init__(policy, envs, config, sac_error)
+        self.tuned: SACConfig = config
+        # Only the critics need an older copy.
+        self.target_policy = copy.deepcopy(policy.critics).requires_grad_(False)
+        self.weights, self.target_weights = map(
+            numbers_of, (policy.critics, self.target_policy)
+        )
+        judges = set(policy.critics.parameters())
+        self.actor_parameters = [p for p in self.parameters if p not in judges]
+        with torch.no_grad():
+            policy.log_alpha.fill_(config.temperature).log_()
+        # The target entropy, in the unit of the box: {eq}`entropy-unit`.
+        space = envs.single_action_space
+        self.unit, self.target_entropy = entropy_scale(space, config.target_entropy)
+        self.entropies: list[Tensor] = []
+
+    def follow(self, batch: Batch) -> None:
+        """Let the actor and the temperature learn, then let the target follow."""
+        self.improve(batch.obs)
+        super().follow(batch)
+
+    def improve(self, obs: Tensor) -> None:
+        """Take one step of the optimiser on actor and temperature."""
+        policy: Any = self.policy
+        # The actor climbs the soft value of what it would do now, {eq}`soft-actor`.
+        choices = policy.draw(obs, self.generator)
+        q = policy.critics(obs, choices.action)
+        alpha = policy.log_alpha.detach().exp()
+        value = soft_value(q, choices.log_prob, choices.weight, alpha)
+        # The temperature looks at the entropy only, the actor not at its error.
+        entropy = -(choices.weight * choices.log_prob).sum(-1).detach()
+        loss = -value.mean()
+        if self.tuned.tune:
+            loss = loss + temperature_error(
+                policy.log_alpha, entropy, self.target_entropy
+            )
+        # The gradient goes through the critics to the actor. They get none themselves,
+        # so the optimiser does not move them.
+        for parameter in self.parameters:
+            parameter.grad = None
+        grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
+        for parameter, grad in zip(self.actor_parameters, grads, strict=True):
+            parameter.grad = grad
+        self.optimizer.step()
+        self.entropies.append(entropy.mean())
+
+    def explore(self) -> None:
+        """Leave exploration to the policy, which is random by itself."""
+        self.entropies.clear()
+
+    def explored(self) -> dict[str, float]:
+        """Return temperature and entropy, as metrics."""
+        seen = [entropy.item() for entropy in self.entropies]
+        entropy = sum(seen) / len(seen) - self.unit if seen else float("nan")
+        return {
+            "charts/alpha": self.policy.log_alpha.exp().item(),
+            "charts/entropy": entropy,
+        }
+
+
+# %% [markdown]
+# What is left is to build a policy for an environment. Continuous actions need bounds; for a list of
+# actions the same agent is discrete SAC {cite:p}`christodoulou2019`.
+
+
+# %% tags=["export", "hide-input"]
+@checked
+def make_sac_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    hidden: Count = 64,
+    num_critics: Count = 2,
+    hold: Count = 1,
+    actor: Any = None,
+    critic: Any = None,
+) -> SoftPolicy | SoftContractPolicy:
+    """Build an actor and critics for the spaces of one environment.
+
+    Args:
+        observation_space: A space, or what ``plain_space`` made of it; vectors for our
+            own networks.
+        action_space: A bounded box of vectors, or a Discrete space.
+        hidden: Width of our networks' hidden layers.
+        num_critics: Number of critics.
+        hold: Steps that one noise of continuous actions lasts.
+        actor: An actor of your own, in the place of ours.
+        critic: A critic of your own, or one for each; of a single one the others are
+            copies with fresh weights.
+    """
+    states, space = as_space(observation_space), as_space(action_space)
+    if not isinstance(space, spaces.Discrete) and not (
+        isinstance(space, spaces.Box) and bounded(space)
+    ):
+        raise ValueError(
+            f"action_space must be Discrete or a vector within bounds, got {space}"
+        )
+    recipe: dict[str, Any] = {
+        "observation_space": plain_space(states),
+        "action_space": plain_space(space),
+        "hidden": hidden,
+        "num_critics": num_critics,
+        "hold": hold,
+    }
+    number = int(space.n) if isinstance(space, spaces.Discrete) else None
+    # An actor of the user's draws its actions itself.
+    if actor is not None:
+        kinds = {"actor": actor, "critic": critic}
+        recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
+        critics = SoftCritics(as_many(critic, num_critics), states, number)
+        built = "make_sac_policy", recipe
+        return SoftContractPolicy(actor, critics, states, space, built)
+    # Ours describes them in rows: logits, or means and standard deviations.
+    inputs = as_vectors(states).shape[0]
+    if isinstance(space, spaces.Discrete):
+        network: nn.Module = layers(inputs, hidden, int(space.n))
+        actions: Any = CategoricalActions(int(space.n), int(space.start))
+        judge: Callable[[], nn.Module] = partial(QNetwork, inputs, int(space.n), hidden)
+    else:
+        size = space.shape[0]
+        network = GaussianRows(inputs, hidden, size)
+        actions = SquashedGaussian(space.low, space.high, hold)
+        judge = partial(ActionValue, inputs, size, hidden)
+    critics = SoftCritics([judge() for _ in range(num_critics)], states, number)
+    return SoftPolicy(network, actions, critics, ("make_sac_policy", recipe))
+
+
+# %% [markdown]
+# ## Settings
+
+
+# %% tags=["export"]
+@checked
+@dataclass(frozen=True)
+class SACConfig(OffPolicyConfig):
+    """Settings of SAC: the shared ones with other defaults, and some of its own.
+
+    Attributes:
+        num_critics: Number of critics; the least optimistic is believed.
+        temperature: What a nat of entropy is worth, at first if it is tuned.
+        tune: Whether the temperature is tuned.
+        target_entropy: Entropy that the tuned temperature aims at, in nats. For
+            continuous actions it is that of actions measured in units in which the box
+            is -1..1. None is minus the number of dimensions, or half of what N
+            actions allow.
+        hold: Steps that one noise of continuous actions lasts.
+    """
+
+    num_envs: Count = 1
+    hidden: Count = 64
+    learning_rate: Positive = 1e-3
+    train_interval: Count = 1
+    learning_starts: Count = 500
+    tau: Fraction = 0.005
+    max_grad_norm: Positive = math.inf
+    log_interval: Count = 500
+    num_critics: Count = 2
+    temperature: NonNegative = 1.0
+    tune: bool = True
+    target_entropy: float | None = None
+    hold: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tune and self.temperature == 0:
+            raise ValueError("temperature must be above 0 if it is tuned, got 0")
+
+
+# %% tags=["export"]
+# Settings with which the agent has learned, by environment. For what an entry leaves
+# out, the default holds.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "Pendulum-v1": {"total_steps": 10_000},
+    "CartPole-v1": {
+        "total_steps": 20_000,
+        "num_envs": 4,
+        "hidden": 128,
+        "num_steps": 20,
+        "anneal": True,
+        "batch_size": 128,
+        "train_interval": 4,
+        "tau": 0.02,
+        "reward_scale": 0.05,
+        "log_interval": 1000,
+        "temperature": 0.05,
+        "target_entropy": 0.1,
+    },
+}
+
+
+def sac_settings(env: str) -> SACConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return SACConfig(**SETTINGS.get(env, {}))
+
+
+# %% [markdown]
+# ## Actions from a list
+#
+# With $N$ actions nothing has to be drawn: the soft value is a sum over all of them, and so are the
+# entropy and the actor's gradient. A single draw would be right on average, but with noise. Here
+# are both for three actions, the draws 10,000 times:
+
+# %%
+from literate_rl.sac import soft_value
+
+torch.manual_seed(0)
+worth, chances = torch.tensor([[[1.0, 0.4, 0.2]]]), torch.tensor([[0.5, 0.3, 0.2]])
+exact = soft_value(worth, chances.log(), chances, 0.1).item()
+drawn = torch.multinomial(chances[0], 10_000, replacement=True).reshape(-1, 1)
+each = [x.expand(*x.shape[:-2], 10_000, 3) for x in (worth, chances.log())]
+one = each[0].gather(-1, drawn.unsqueeze(0)), each[1].gather(-1, drawn)
+draws = soft_value(*one, torch.ones(10_000, 1), 0.1)
+print(f"exact {exact:.3f}, one draw {draws.mean():.3f} ± {draws.std():.3f}")
+
+# %% tags=["claims"]
+assert abs(exact - draws.mean().item()) < 4 * draws.std().item() / 100
+assert draws.std() > 0.2, "with noise"
+
+# %% [markdown]
+# {cite:t}`christodoulou2019` aims at $0.98 \log N$, an almost uniform policy. In CartPole we take
+# 0.1, of at most $\log 2 = 0.69$, with 20 steps in a target. Ten runs:
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Ten thin curves and their mean over 20,000 steps of CartPole. They rise from 20 to more than 150 within 5,000 steps"}}
+listed = stored_runs("sac_cartpole")["SAC"]
+fig, axis = plt.subplots(figsize=(7, 2.4))
+axis.plot(listed.steps / 1000, listed.curves.T, color="C1", alpha=0.35, linewidth=0.8)
+axis.plot(listed.steps / 1000, listed.curves.mean(0), color="C1", linewidth=2.5)
+axis.set(xlabel="thousand steps", ylabel="return while training", ylim=(0, 520))
+fig.tight_layout()
+ends = np.sort(listed.final)
+print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in ends))
+
+# %% [markdown]
+# **Notice** that seven of ten last policies balance for more than 490 of at most 500 steps, and that
+# one run stays at 163. The goal, 195 in every run, is missed by this one.
+
+# %% tags=["claims"]
+assert len(ends) == 10
+assert (ends > 490).sum() == 7
+assert round(ends[0]) == 163, "one run stays there"
+assert (ends < 195).sum() == 1, "the goal is missed by this one"
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: minus one of what?
+#
+# CleanRL takes the entropy in the unit of the environment, Stable-Baselines3 in that of −1 to 1. Both
+# aim at $-A$. Pendulum's torque goes from −2 to 2, so $h = 2$, and "−1" asks for different policies:
+
+
+# %%
+def deviation_for(target, half_width):
+    """Return the standard deviation, before the squash, that has an entropy."""
+    box = SquashedGaussian([-half_width], [half_width])
+    # Below this the entropy grows with the deviation.
+    sigmas = torch.linspace(0.01, 0.8, 8000, dtype=torch.float64)
+    rows = torch.stack([torch.zeros_like(sigmas), sigmas.log()], -1)
+    return sigmas[torch.searchsorted(box.entropy(rows), target)].item()
+
+
+for name, half_width in (("in -1..1", 1.0), ("in the environment's unit", 2.0)):
+    sigma = deviation_for(-1.0, half_width)
+    print(f"-1 {name}: σ = {sigma:.3f} before the squash")
+
+# %% [markdown]
+# **Notice** that the second deviation is only half as large. In a box of ±0.4 it would be larger than
+# the first. When you compare two programs, add $\sum_j \log h_j$.
+
+# %% tags=["claims"]
+one, other = deviation_for(-1.0, 1.0), deviation_for(-1.0, 2.0)
+assert 0.48 < other / one < 0.52, "half as large"
+assert deviation_for(-1.0, 0.4) > one
+
+# %% [markdown]
+# ### Trap: a mean where the expectation is a sum
+#
+# Discrete SAC weights each action by its probability. The weights already sum to 1, so the
+# expectation is the *sum* over actions. A `mean` divides it by $N$ once more. In the actor's loss
+# alone that is a constant factor, which Adam does not notice. In a target it is not: the value of the
+# next state shrinks to a part. This was in
+# [the first implementation](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/issues/54).
+
+# %%
+worth = torch.full((1, 1, 4), 10.0)  # four actions, all of them worth 10
+log_prob = torch.full((1, 4), 0.25).log()
+right = soft_value(worth, log_prob, log_prob.exp(), 0.0).item()
+wrong = (log_prob.exp() * worth[0]).mean(-1).item()
+print(f"sum {right:.1f}, mean {wrong:.1f}")
+
+# %% tags=["claims"]
+assert (right, wrong) == (10.0, 2.5)
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | choice | this chapter | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/sac/sac.py) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/sac.py) | [Spinning Up](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/sac.py) |
+# |---|---|---|---|---|---|---|
+# | target entropy | $-A$ in −1 to 1 | [$-A$](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L204) in the environment's unit | [$-A$](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/sac/sac.py#L171) in −1 to 1 | [the user's](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py#L179-L186), in −1 to 1 | [the user's](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/sac.py#L44) | none: [fixed α](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/sac.py#L47) |
+# | temperature's loss | $\log \alpha$ (…) | [$\alpha$ (…)](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L292) | [$\log \alpha$ (…)](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/sac/sac.py#L237) | [$\log \alpha$ (…)](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py#L203-L205) | [$\log \alpha$ (…), of $\alpha$ itself](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/sac.py#L382-L391), clamped | none |
+# | tanh's Jacobian | exact | [+ 1e-6](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L148) | [+ 1e-6](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L241) | [+ 1.2e-7](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py#L38) | the user's | [exact](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/core.py#L60) |
+# | $\log \sigma$ | clamped to −5..2 | [tanh to −5..2](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L134-L135) | [clamped to −20..2](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/sac/policies.py#L164) | the user's | the user's | [clamped to −20..2](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/core.py#L42) |
+# | actor's step | every update | [every 2nd, twice](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L275-L277) | every update | every update | every update | every update |
+# | what cuts the bootstrap | termination | [termination](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L249) | [termination](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L320-L322) | [termination](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L651) | [`terminal`](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/sac.py#L420-L423) of the user | [termination](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/sac.py#L301-L304) |
+#
+# We read the code at the linked commits. With its two steps at every second update CleanRL takes as
+# many steps of the actor as the others.
+#
+# ## On the best device
+
+# %%
+from dataclasses import replace
+from functools import partial
+
+from literate_rl.agents import best_device, make_envs
+from literate_rl.sac import SAC, make_sac_policy, sac_settings
+from literate_rl.workshop.runs import fit, flat_env
+
+
+def make_learner(config, env="Pendulum-v1"):
+    """Build environments, policy and learner."""
+    envs = make_envs(partial(flat_env, env), config.num_envs)
+    torch.manual_seed(config.seed)
+    spaces = envs.single_observation_space, envs.single_action_space
+    policy = make_sac_policy(*spaces, config.hidden)
+    return SAC(policy.to(best_device()), envs, config)
+
+
+short = replace(sac_settings("Pendulum-v1"), total_steps=1500)
+history = fit(make_learner(short), progress=False)
+print(f"{history[-1]['step']} steps on {best_device().type}")
+print("temperature:", *(f"{row['charts/alpha']:.2f}" for row in history))
+
+# %% tags=["claims"]
+falling = [row["charts/alpha"] for row in history]
+assert falling == sorted(falling, reverse=True), "more random than asked for"
+assert np.isfinite(history[-1]["losses/q_value"])
+
+# %% [markdown]
+# ## Summary
+#
+# - SAC pays a policy $\alpha$ for each nat of entropy. The best policy is then the softmax of the
+#   values, $e^{Q/\alpha}$.
+# - Values, targets and the actor's loss are all the soft value, with the minimum of two critics.
+# - The price is tuned until the entropy is at its target. $\log \alpha$ or $\alpha$ in that loss:
+#   both are right.
+# - A target entropy has a unit. $-A$ is meant for actions from −1 to 1.
+# - For a list of actions the expectation is a sum over all of them.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "The temperature is fixed. The same task now pays ten times as much for everything. What "
+    "happens to the best policy?",
+    ["it becomes more random", "it stays the same", "it becomes less random"],
+    right="it becomes less random",
+    because="The best policy depends on the values divided by the temperature. Values that are ten "
+    "times as large do what a tenth of the temperature would. With a target entropy the "
+    "temperature would follow, and the policy would stay the same.",
+)
+
+# %% tags=["claims"]
+tenfold = np.exp(10 * (q_values - q_values.max()) / 0.5)
+tenfold /= np.trapezoid(tenfold, points)
+assert np.allclose(tenfold, soft_policy(0.05)[0])
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This function should compute `soft_value`. It runs, but an agent with it believes what its more
+# optimistic critic promises. Fix it.
+
+
+# %%
+def answer(q, log_prob, weight, alpha):
+    return (weight * (q.amax(0) - alpha * log_prob)).sum(-1)
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
+
+
+def judged(seed):
+    """Return values of two critics, log-probabilities, weights and a temperature."""
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(2, 5, 3, generator=generator)
+    log_prob = torch.randn(5, 3, generator=generator).log_softmax(-1)
+    return q, log_prob, log_prob.exp(), 0.3
+
+
+grade(answer, soft_value, *map(judged, range(3)))
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(q, log_prob, weight, alpha):
+    # The less optimistic critic is believed: the minimum, not the maximum.
+    return (weight * (q.amin(0) - alpha * log_prob)).sum(-1)
+
+
+grade(answer, soft_value, *map(judged, range(3)))
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# A policy with $\mu = 0$ in a box from −1 to 1 is to have the entropy $-2$. Which $\sigma$ does it
+# need before the squash? Guess first: at $-1$ it was about 0.09. Then find it with
+# `unit_box.entropy(row)`, to two digits.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def needed():
+    return round(deviation_for(-2.0, 1.0), 2)
+
+
+grade(answer, needed, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # As narrow as this, the squash does nearly nothing, and the entropy is that of a
+    # Gaussian: one nat less is a deviation smaller by the factor e.
+    sigmas = np.arange(0.01, 1.0, 0.01)
+    rows = torch.tensor([[0.0, math.log(sigma)] for sigma in sigmas])
+    return round(float(sigmas[(unit_box.entropy(rows) + 2).abs().argmin()]), 2)
+
+
+grade(answer, needed, ())
+
+# %% tags=["claims"]
+assert answer() == needed() == 0.03
+assert round(deviation_for(-1.0, 1.0), 2) == 0.09
+
+# %% [markdown]
+# ## References
+#
+# SAC is from {cite:t}`haarnoja2018`; {cite:t}`haarnoja2018b` tune its temperature. The minimum of two
+# critics is from {cite:t}`fujimoto2018`, discrete SAC from {cite:t}`christodoulou2019`.

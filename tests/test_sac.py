@@ -1,0 +1,924 @@
+"""SAC: the squashed density, soft values, the temperature, the loop, own models."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from fuzz import assert_held
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.distributions import (
+    AffineTransform,
+    Categorical,
+    Independent,
+    Normal,
+    TanhTransform,
+    TransformedDistribution,
+)
+
+from literate_rl.agents import make_envs
+from literate_rl.contract_models import (
+    ActionValue,
+    CategoricalActor,
+    QNetwork,
+    SquashedGaussianActor,
+)
+from literate_rl.contracts import ContractError
+from literate_rl.ddpg import ActorCritics, ddpg_error
+from literate_rl.evaluation import evaluate
+from literate_rl.replay import Batch
+from literate_rl.sac import (
+    SAC,
+    SACConfig,
+    SoftCritics,
+    SquashedGaussian,
+    entropy_scale,
+    make_sac_policy,
+    sac_error,
+    sac_settings,
+    soft_value,
+    temperature_error,
+)
+from literate_rl.workshop.cli import main
+from literate_rl.workshop.runs import Run, fit, flat_env, load
+from literate_rl.workshop.training import train
+
+LOW, HIGH = [-1.0, 0.0], [3.0, 0.5]
+N, ACTIONS = 6, 3
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    """Return a generator with a seed."""
+    return torch.Generator().manual_seed(seed)
+
+
+def row_of(*log_sigma: float, mu: float = 0.3) -> Tensor:
+    """Return one row in float64: equal means and these log standard deviations."""
+    means = torch.full((len(log_sigma),), mu)
+    return torch.cat([means, torch.tensor(log_sigma)]).double()
+
+
+# --- The squashed Gaussian ------------------------------------------------------------
+
+
+@pytest.mark.equation("squashed-density")
+@pytest.mark.parametrize("log_sigma", [-2.0, 0.0, 1.0, 1.5])
+@pytest.mark.parametrize("mu", [-1.0, 0.3])
+def test_the_density_integrates_to_one(log_sigma: float, mu: float) -> None:
+    actions = SquashedGaussian([-1.0], [3.0])
+    # Points of equal distance before the squash come close to both bounds.
+    u = torch.linspace(-18, 18, 20_001, dtype=torch.float64).unsqueeze(-1)
+    action = 1 + 2 * u.tanh()
+    row = row_of(log_sigma, mu=mu).expand(len(action), -1)
+    density = actions.log_prob(row, action).exp()
+    mass = torch.trapezoid(density, action.squeeze(-1)).item()
+    assert mass == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.equation("squashed-density")
+def test_the_density_of_two_numbers_integrates_to_one() -> None:
+    actions = SquashedGaussian(LOW, HIGH)
+    u = torch.linspace(-9, 9, 601, dtype=torch.float64)
+    first, second = 1 + 2 * u.tanh(), 0.25 + 0.25 * u.tanh()
+    points = torch.cartesian_prod(first, second)
+    row = row_of(0.0, -1.0).expand(len(points), -1)
+    density = actions.log_prob(row, points).exp().reshape(601, 601)
+    inner = torch.trapezoid(density, second)
+    assert torch.trapezoid(inner, first).item() == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_density_is_finite_at_the_bounds(dtype: torch.dtype) -> None:
+    actions = SquashedGaussian(LOW, HIGH)
+    row = row_of(-5.0, 2.0).to(dtype).requires_grad_()
+    for bound in (LOW, HIGH):
+        log_prob = actions.log_prob(row, torch.tensor(bound, dtype=dtype))
+        (grad,) = torch.autograd.grad(log_prob, row)
+        assert log_prob.isfinite()
+        assert grad.isfinite().all()
+    # A draw that rounds to the bound is judged by its u, however far out it is.
+    for far in (9.0, 30.0, 1000.0):
+        noise = torch.full((2,), far, dtype=dtype)
+        action, log_prob = actions.draw(row, noise)
+        (grad,) = torch.autograd.grad(log_prob, row)
+        assert log_prob.isfinite()
+        assert grad.isfinite().all()
+        assert (action <= torch.tensor(HIGH, dtype=dtype)).all()
+
+
+def peer(row: Tensor) -> Any:
+    """Return torch's own squashed Gaussian for a row, as one distribution."""
+    mu, log_sigma = row.chunk(2, -1)
+    low, high = (torch.tensor(x, dtype=row.dtype) for x in (LOW, HIGH))
+    stretch = AffineTransform((low + high) / 2, (high - low) / 2)
+    each = TransformedDistribution(
+        Normal(mu, log_sigma.exp()), [TanhTransform(cache_size=1), stretch]
+    )
+    return Independent(each, 1)
+
+
+@pytest.mark.equation("squashed-density")
+@given(st.integers(0, 10_000))
+def test_it_is_the_transformed_distribution(seed: int) -> None:
+    actions, source = SquashedGaussian(LOW, HIGH), generator(seed)
+    # Not too far out: torch's own inverse is infinite where tanh rounds to 1.
+    row = torch.randn(N, 4, generator=source, dtype=torch.float64).clamp(-1, 1)
+    noise = torch.randn(N, 2, generator=source, dtype=torch.float64).clamp(-2, 2)
+    action, log_prob = actions.draw(row, noise)
+    wanted = peer(row).log_prob(action)
+    torch.testing.assert_close(actions.log_prob(row, action), wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(log_prob, wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(actions.choose(row, noise), action, rtol=0, atol=0)
+    # The same in float32, as an agent computes it.
+    small, small_log_prob = actions.draw(row.float(), noise.float())
+    assert small.dtype == small_log_prob.dtype == torch.float32
+    torch.testing.assert_close(small_log_prob.double(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_drawn_has_the_density_that_it_says() -> None:
+    actions, row = SquashedGaussian([-1.0], [3.0]), row_of(0.3)
+    noise = torch.randn(200_000, 1, generator=generator(), dtype=torch.float64)
+    action = actions.choose(row.expand(len(noise), -1), noise).squeeze(-1)
+    edges = torch.linspace(-1, 3, 21, dtype=torch.float64)
+    share = torch.histogram(action, edges).hist / len(action)
+    for i in range(20):
+        x = torch.linspace(edges[i], edges[i + 1], 401, dtype=torch.float64)[1:-1]
+        density = actions.log_prob(row.expand(len(x), -1), x.unsqueeze(-1)).exp()
+        mass = torch.trapezoid(density, x).item()
+        assert share[i].item() == pytest.approx(mass, abs=0.006)
+
+
+@pytest.mark.equation("score-zero")
+def test_the_score_has_mean_zero() -> None:
+    actions = SquashedGaussian(LOW, HIGH)
+    row = row_of(0.2, -0.5).requires_grad_()
+    noise = torch.randn(100_000, 2, generator=generator(), dtype=torch.float64)
+    action = actions.choose(row.detach().expand(len(noise), -1), noise)
+    log_prob = actions.log_prob(row.expand(len(noise), -1), action)
+    (score,) = torch.autograd.grad(log_prob.mean(), row)
+    assert score.abs().max() < 0.02
+    # Judged by another distribution, it does not.
+    other = (row + 0.2).detach().requires_grad_()
+    log_prob = actions.log_prob(other.expand(len(noise), -1), action)
+    (score,) = torch.autograd.grad(log_prob.mean(), other)
+    assert score.abs().max() > 0.1
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    actions = SquashedGaussian(LOW, HIGH)
+    row = torch.randn(3, 4, generator=generator(), dtype=torch.float64)
+    noise = torch.randn(3, 2, generator=generator(1), dtype=torch.float64)
+    action = actions.choose(row, noise)
+    row.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: actions.draw(x, noise), row)
+    assert torch.autograd.gradcheck(lambda x: actions.log_prob(x, action), row)
+    assert torch.autograd.gradcheck(actions.entropy, row)
+
+
+def test_a_draw_never_undoes_its_squash(monkeypatch: pytest.MonkeyPatch) -> None:
+    actions = SquashedGaussian(LOW, HIGH)
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("undone")
+
+    monkeypatch.setattr(actions.box, "undo", refuse)
+    action, _ = actions.draw(row_of(0.0, 0.0), torch.zeros(2).double())
+    with pytest.raises(AssertionError, match="undone"):
+        actions.log_prob(row_of(0.0, 0.0), action)
+
+
+@pytest.mark.parametrize("log_sigma", [-5.0, -1.0, 0.0, 1.0, 2.0])
+def test_the_entropy_is_the_mean_of_minus_the_log_density(log_sigma: float) -> None:
+    actions, row = SquashedGaussian(LOW, HIGH), row_of(log_sigma, -0.5, mu=0.4)
+    noise = torch.randn(200_000, 2, generator=generator(), dtype=torch.float64)
+    _, log_prob = actions.draw(row.expand(len(noise), -1), noise)
+    entropy = actions.entropy(row)
+    error = log_prob.std().item() / math.sqrt(len(noise))
+    assert entropy.item() == pytest.approx(-log_prob.mean().item(), abs=5 * error)
+    found = actions.evaluate(row, torch.tensor([1.0, 0.2]).double())
+    assert torch.equal(found[1], entropy)
+    # None exceeds that of the uniform distribution.
+    volume = math.prod(h - low for low, h in zip(LOW, HIGH, strict=True))
+    assert entropy.item() < math.log(volume)
+
+
+def test_each_dimension_has_its_own_bounds() -> None:
+    actions = SquashedGaussian(LOW, HIGH)
+    row = torch.zeros(2, 4)
+    far = torch.tensor([[50.0, 50.0], [-50.0, -50.0]])
+    found = actions.to_env(actions.choose(row, far))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [HIGH, LOW], rtol=1e-6)
+    middle = actions.to_env(actions.choose(row, 0.0))
+    np.testing.assert_allclose(middle[0], [1.0, 0.25])
+    beyond = actions.to_env(torch.tensor([[9.0, 9.0]]))
+    np.testing.assert_allclose(beyond[0], HIGH)
+
+
+def test_noise_is_held_for_so_many_steps() -> None:
+    plain = SquashedGaussian(LOW, HIGH).noise(7, 2, generator())
+    held = SquashedGaussian(LOW, HIGH, hold=3).noise(7, 2, generator())
+    assert plain.shape == held.shape == (7, 2, 2)
+    # Three draws for seven steps: rows 0 to 2 share the first, and so on.
+    draws = SquashedGaussian(LOW, HIGH).noise(3, 2, generator())
+    assert torch.equal(held, draws[torch.tensor([0, 0, 0, 1, 1, 1, 2])])
+    assert not torch.equal(plain[0], plain[1])
+
+
+# --- Soft values and the temperature --------------------------------------------------
+
+
+def judged(seed: int, actions: int = ACTIONS) -> tuple[Tensor, Tensor]:
+    """Return values of two critics, and log-probabilities of discrete actions."""
+    q = torch.randn(2, N, actions, generator=generator(seed), dtype=torch.float64)
+    logits = torch.randn(N, actions, generator=generator(seed + 1), dtype=torch.float64)
+    return q, logits.log_softmax(-1)
+
+
+@pytest.mark.equation("soft-value")
+@pytest.mark.parametrize("seed", range(5))
+def test_the_soft_value_is_the_sum_over_all_actions(seed: int) -> None:
+    q, log_prob = judged(seed)
+    got = soft_value(q, log_prob, log_prob.exp(), 0.3)
+    for i in range(N):
+        wanted = 0.0
+        for a in range(ACTIONS):
+            least = min(float(q[0, i, a]), float(q[1, i, a]))
+            log_p = float(log_prob[i, a])
+            wanted += math.exp(log_p) * (least - 0.3 * log_p)
+        assert got[i].item() == pytest.approx(wanted, abs=1e-12)
+    # The part that alpha weighs is torch's entropy.
+    bonus = soft_value(q, log_prob, log_prob.exp(), 1.3) - got
+    torch.testing.assert_close(bonus, Categorical(logits=log_prob).entropy())
+
+
+@pytest.mark.equation("soft-value")
+def test_one_draw_is_right_on_average() -> None:
+    q, log_prob = judged(0)
+    exact = soft_value(q, log_prob, log_prob.exp(), 0.3)
+    drawn = torch.multinomial(log_prob.exp(), 100_000, True, generator=generator())
+    each = drawn.unsqueeze(0).expand(2, -1, -1)
+    one = (q.gather(-1, each), log_prob.gather(-1, drawn))
+    mean = torch.stack(
+        [soft_value(x, y, torch.ones_like(y), 0.3) for x, y in [one]]
+    ).squeeze(0)
+    torch.testing.assert_close(mean / 100_000, exact, rtol=0, atol=0.02)
+
+
+@pytest.mark.erratum("mean-over-actions")
+def test_a_mean_over_actions_is_a_part_of_the_expectation() -> None:
+    q, log_prob = judged(2)
+    right = soft_value(q, log_prob, log_prob.exp(), 0.3)
+    wrong = (log_prob.exp() * (q.amin(0) - 0.3 * log_prob)).mean(-1)
+    torch.testing.assert_close(wrong * ACTIONS, right)
+    # As a target: four actions that are all worth 10 become a state that is worth 2.5.
+    worth, even = torch.full((1, 1, 4), 10.0), torch.full((1, 4), 0.25)
+    assert soft_value(worth, even.log(), even, 0.0).item() == 10
+    assert (even * worth[0]).mean(-1).item() == 2.5
+
+
+def test_the_least_optimistic_critic_is_believed() -> None:
+    q, log_prob = judged(3)
+    both = soft_value(q, log_prob, log_prob.exp(), 0.0)
+    for one in q:
+        alone = soft_value(one[None], log_prob, log_prob.exp(), 0.0)
+        assert (both <= alone + 1e-12).all()
+    higher = torch.stack([q[0], q[0] + 5])
+    torch.testing.assert_close(
+        soft_value(higher, log_prob, log_prob.exp(), 0.2),
+        soft_value(q[:1], log_prob, log_prob.exp(), 0.2),
+    )
+
+
+def test_an_action_that_cannot_happen_counts_nothing() -> None:
+    q, log_prob = judged(0)
+    log_prob[:, 0] = -math.inf
+    log_prob = log_prob.log_softmax(-1).requires_grad_()
+    value = soft_value(q, log_prob, log_prob.exp(), 0.3)
+    (grad,) = torch.autograd.grad(value.sum(), log_prob)
+    assert value.isfinite().all()
+    assert grad[:, 1:].isfinite().all()
+
+
+@pytest.mark.equation("def-soft-optimal")
+def test_the_best_policy_is_the_softmax_of_the_values() -> None:
+    alpha, q = 0.7, torch.tensor([1.0, 0.2, -0.5], dtype=torch.float64)
+    best = (q / alpha).log_softmax(-1)
+    rows = [(best + 0.3 * torch.randn(3, generator=generator(s))) for s in range(50)]
+    log_prob = torch.stack([best, *rows]).log_softmax(-1)
+    each = q.expand(1, len(log_prob), 3)
+    value = soft_value(each, log_prob, log_prob.exp(), alpha)
+    assert value.argmax() == 0
+    assert value[0].item() == pytest.approx(alpha * (q / alpha).logsumexp(-1).item())
+    # Climbing the soft value from anywhere gets there.
+    logits = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
+    for _ in range(2000):
+        log_prob = logits.log_softmax(-1)
+        loss = -soft_value(q.expand(1, 1, 3), log_prob, log_prob.exp(), alpha).sum()
+        (grad,) = torch.autograd.grad(loss, logits)
+        logits = (logits - 0.3 * grad).detach().requires_grad_()
+    torch.testing.assert_close(logits.log_softmax(-1)[0], best, atol=1e-6, rtol=0)
+
+
+@pytest.mark.equation("temperature")
+@pytest.mark.parametrize(("entropy", "sign"), [(-2.0, -1), (0.5, 1), (-1.0, 0)])
+def test_the_temperature_moves_towards_the_target(entropy: float, sign: int) -> None:
+    log_alpha = torch.tensor(-0.7, dtype=torch.float64, requires_grad=True)
+    seen = torch.full((N,), entropy, dtype=torch.float64, requires_grad=True)
+    loss = temperature_error(log_alpha, seen, -1.0)
+    grads = torch.autograd.grad(loss, [log_alpha, seen], allow_unused=True)
+    assert grads[0] is not None
+    assert grads[1] is None
+    # Gradient descent lowers the temperature where the entropy is above its target.
+    assert np.sign(grads[0].item()) == sign
+    assert grads[0].item() == pytest.approx(entropy + 1.0)
+
+
+@pytest.mark.equation("def-log-alpha")
+@pytest.mark.erratum("log-alpha")
+def test_log_alpha_and_alpha_agree_but_for_the_step() -> None:
+    for entropy in (-3.0, -1.0, 2.0):
+        for start in (0.01, 0.5, 3.0):
+            seen = torch.full((N,), entropy, dtype=torch.float64)
+            log_alpha = torch.tensor(start).double().log().requires_grad_()
+            by_log = temperature_error(log_alpha, seen, -1.0)
+            by_alpha = temperature_error(log_alpha.exp(), seen, -1.0)
+            (one,) = torch.autograd.grad(by_log, log_alpha)
+            (other,) = torch.autograd.grad(by_alpha, log_alpha)
+            # The same sign, the same fixed point; the length differs by alpha.
+            assert other.item() == pytest.approx(start * one.item())
+            assert (one.item() == 0) == (entropy == -1.0)
+
+
+@pytest.mark.equation("entropy-unit")
+def test_the_unit_of_the_target() -> None:
+    wide = spaces.Box(np.float32(LOW), np.float32(HIGH))
+    unit, target = entropy_scale(wide, None)
+    assert unit == pytest.approx(math.log(2) + math.log(0.25))
+    assert target == pytest.approx(unit - 2)
+    assert entropy_scale(wide, -3.0)[1] == pytest.approx(unit - 3)
+    assert entropy_scale(spaces.Box(-1, 1, (5,)), None) == (0.0, -5.0)
+    assert entropy_scale(spaces.Discrete(4), None) == (0.0, math.log(2))
+    assert entropy_scale(spaces.Discrete(4), 0.1) == (0.0, 0.1)
+    # The same policy, in a box of another width: log h is all that changes.
+    narrow, broad = SquashedGaussian([-1.0] * 2, [1.0] * 2), SquashedGaussian(LOW, HIGH)
+    row = row_of(0.3, -0.4)
+    difference = broad.entropy(row) - narrow.entropy(row)
+    assert difference.item() == pytest.approx(unit, abs=1e-6)
+
+
+@pytest.mark.parametrize("function", [soft_value, temperature_error])
+def test_signatures_hold(function: Any) -> None:
+    assert assert_held(function, Random(0)) > 0
+
+
+@pytest.mark.parametrize("method", ["choose", "draw", "log_prob", "entropy"])
+def test_signatures_of_the_distribution_hold(method: str) -> None:
+    actions = SquashedGaussian([-1.0], [1.0])
+    row, one = torch.zeros(4, 2), torch.zeros(4, 1)
+    second = () if method == "entropy" else (one,)
+    getattr(actions, method)(row, *second)
+    with pytest.raises((TypeError, ValueError), match="row"):
+        getattr(actions, method)(row.int(), *second)
+    if second:
+        with pytest.raises((TypeError, ValueError), match=r"noise|action"):
+            getattr(actions, method)(row, torch.zeros(3, 1))
+
+
+# --- Targets --------------------------------------------------------------------------
+
+BOX = spaces.Box(np.float32(LOW), np.float32(HIGH))
+SEEN = spaces.Box(-1, 1, (4,))
+
+
+def policy_for(space: Any = BOX, **changes: Any) -> Any:
+    """Return a small policy with seeded weights."""
+    torch.manual_seed(0)
+    return make_sac_policy(SEEN, space, hidden=8, **changes)
+
+
+def remembered(policy: Any, discrete: bool = False) -> Batch:
+    """Return a batch whose first step ended in a termination."""
+    source = generator(5)
+    obs, next_obs = torch.randn(2, N, 4, generator=source)
+    if discrete:
+        action: Tensor = torch.randint(ACTIONS, (N,), generator=source)
+    else:
+        action = policy.act(obs, torch.randn(N, 2, generator=source)).detach()
+    reward, discount = torch.rand(2, N, generator=source)
+    discount[0] = 0.0
+    rest = torch.ones(N), torch.arange(N)
+    return Batch(obs, action, reward, next_obs, discount, *rest)
+
+
+def older(policy: Any) -> Any:
+    """Return other critics, in the place of the target's."""
+    target = copy.deepcopy(policy.critics).requires_grad_(False)
+    for x in target.parameters():
+        x.add_(0.1 * torch.randn(x.shape, generator=generator(9)))
+    return target
+
+
+@pytest.mark.equation("soft-target")
+def test_the_target_adds_minus_alpha_log_pi() -> None:
+    policy = policy_for()
+    batch, target = remembered(policy), older(policy)
+    found = {}
+    for alpha in (0.0, 0.5, 2.0):
+        policy.log_alpha.data.fill_(alpha).log_()
+        error = sac_error(policy, target, batch, generator(1))
+        found[alpha] = error.td_error + error.value
+    choices = policy.draw(batch.next_obs, generator(1))
+    least = target(batch.next_obs, choices.action).amin(0).squeeze(-1)
+    plain = batch.reward + batch.discount * least
+    torch.testing.assert_close(found[0.0], plain.detach())
+    for alpha in (0.5, 2.0):
+        bonus = -alpha * batch.discount * choices.log_prob.squeeze(-1)
+        torch.testing.assert_close(found[alpha], (plain + bonus).detach())
+        # After the termination there is none.
+        assert found[alpha][0] == batch.reward[0]
+
+
+def test_what_follows_a_termination_may_hold_anything() -> None:
+    policy = policy_for()
+    batch, target = remembered(policy), older(policy)
+    wanted = sac_error(policy, target, batch, generator(1)).td_error
+    batch.next_obs[0] = math.nan
+    got = sac_error(policy, target, batch, generator(1)).td_error
+    assert torch.equal(got[0], wanted[0])
+    assert got.isfinite().all()
+    batch.next_obs[1] = math.nan
+    with pytest.raises(ValueError, match="must be finite"):
+        sac_error(policy, target, batch, generator(1))
+
+
+@pytest.mark.equation("soft-target")
+def test_without_temperature_and_deviation_it_is_the_target_of_td3(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = policy_for()
+    batch, target = remembered(policy), older(policy)
+    policy.log_alpha.data.fill_(-math.inf)
+    monkeypatch.setattr(torch, "randn", lambda *size, **_: torch.zeros(size))
+    error = sac_error(policy, target, batch, generator())
+
+    class Mean(nn.Module):
+        def forward(self, state: Tensor) -> Tensor:
+            greedy: Tensor = policy.act(state, 0.0)
+            return greedy
+
+    class Deterministic:
+        def __init__(self, critics: Any) -> None:
+            each = [x.model for x in critics.critics]
+            self.network = ActorCritics(Mean(), each, SEEN)
+
+        def __call__(self, obs: Tensor) -> Any:
+            return self.network(obs)
+
+    now, then = Deterministic(policy.critics), Deterministic(target)
+    wanted = ddpg_error(now, then, batch, generator())
+    torch.testing.assert_close(error.td_error, wanted.td_error, rtol=0, atol=1e-5)
+    torch.testing.assert_close(error.loss, wanted.loss, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["all", "one by one"])
+def test_discrete_targets_are_sums_over_the_actions(form: str) -> None:
+    space = spaces.Discrete(ACTIONS)
+    policy = policy_for(space)
+    if form == "one by one":
+        torch.manual_seed(1)
+        models = [ActionValue(4, ACTIONS, 8) for _ in range(2)]
+        policy.critics = SoftCritics(models, SEEN, ACTIONS)
+    policy.log_alpha.data.fill_(0.4).log_()
+    batch, target = remembered(policy, discrete=True), older(policy)
+    error = sac_error(policy, target, batch, generator())
+    log_prob = policy(batch.next_obs).log_softmax(-1).detach()
+    for i in range(N):
+        future = 0.0
+        for a in range(ACTIONS):
+            q = []
+            for critic in target.critics:
+                if form == "all":
+                    q.append(critic.model(batch.next_obs[i])[a])
+                else:
+                    one_hot = torch.eye(ACTIONS)[a]
+                    q.append(critic.model(batch.next_obs[i], one_hot)[0])
+            p = log_prob[i, a].exp()
+            future += float(p * (min(q) - 0.4 * log_prob[i, a]))
+        wanted = float(batch.reward[i] + batch.discount[i] * future)
+        got = float(error.td_error[i] + error.value[i])
+        assert got == pytest.approx(wanted, abs=1e-5)
+
+
+# --- The learner ----------------------------------------------------------------------
+
+SMALL = SACConfig(
+    total_steps=200,
+    hidden=8,
+    batch_size=16,
+    learning_starts=40,
+    buffer_size=90,
+    log_interval=25,
+    checkpoint_interval=4,
+)
+PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
+
+
+def learner_for(config: SACConfig, env: str = PENDULUM, **models: Any) -> SAC:
+    """Return a learner with seeded weights."""
+    envs = make_envs(partial(flat_env, env), config.num_envs)
+    torch.manual_seed(config.seed)
+    policy = make_sac_policy(
+        envs.single_observation_space,
+        envs.single_action_space,
+        config.hidden,
+        config.num_critics,
+        config.hold,
+        **models,
+    )
+    return SAC(policy, envs, config)
+
+
+def filled(env: str = PENDULUM, **changes: Any) -> SAC:
+    """Return a learner that has a buffer and has begun to learn."""
+    learner = learner_for(replace(SMALL, **changes), env)
+    for _ in range(3):
+        learner.iterate()
+    return learner
+
+
+def weights(module: Any) -> list[Tensor]:
+    """Return copies of a module's weights."""
+    return [x.detach().clone() for x in module.parameters()]
+
+
+def moved(before: list[Tensor], module: Any) -> bool:
+    """Return whether any weight has changed."""
+    after = weights(module)
+    return not all(map(torch.equal, before, after))
+
+
+@pytest.mark.parametrize("env", [PENDULUM, CARTPOLE])
+def test_each_step_moves_its_own_weights_only(env: str) -> None:
+    learner = filled(env)
+    policy: Any = learner.policy
+    parts = {"actor": policy.network, "critics": policy.critics}
+    before = {name: weights(part) for name, part in parts.items()}
+    alpha, target = policy.log_alpha.item(), weights(learner.target_policy)
+    # The critics' step: neither actor nor temperature get a gradient.
+    learner.follow = lambda batch: None  # type: ignore[method-assign]
+    learner.learn()
+    assert moved(before["critics"], policy.critics)
+    assert not moved(before["actor"], policy.network)
+    assert policy.log_alpha.item() == alpha
+    assert policy.log_alpha.grad is None
+    assert not moved(target, learner.target_policy)
+    # The actor's step: the critics get none.
+    critics = weights(policy.critics)
+    learner.improve(learner.sample().obs)
+    assert not moved(critics, policy.critics)
+    assert all(x.grad is None for x in policy.critics.parameters())
+    assert moved(before["actor"], policy.network)
+    assert policy.log_alpha.item() != alpha
+    assert not moved(target, learner.target_policy)
+
+
+@pytest.mark.parametrize("interval", [1, 3])
+def test_targets_move_only_when_they_should(interval: int) -> None:
+    learner = filled(target_interval=interval)
+    learner.updates = 0
+    for update in range(1, 7):
+        before, source = weights(learner.target_policy), learner.policy.critics
+        learner.learn()
+        due = update % interval == 0
+        assert moved(before, learner.target_policy) == due
+        if due:
+            for x, old, new in zip(
+                weights(learner.target_policy), before, weights(source), strict=True
+            ):
+                torch.testing.assert_close(x, old + 0.005 * (new - old))
+    assert not any(x.requires_grad for x in learner.target_policy.parameters())
+
+
+@pytest.mark.equation("soft-actor")
+@pytest.mark.parametrize("env", [PENDULUM, CARTPOLE])
+def test_the_actors_gradient_is_that_of_the_soft_value(env: str) -> None:
+    learner = filled(env, tune=False, temperature=0.3)
+    policy: Any = learner.policy
+    obs = learner.sample().obs
+    state = learner.generator.get_state()
+    choices = policy.draw(obs, learner.generator)
+    q = policy.critics(obs, choices.action)
+    loss = 0.3 * choices.weight * choices.log_prob - choices.weight * q.amin(0)
+    wanted = torch.autograd.grad(loss.sum(-1).mean(), list(policy.network.parameters()))
+    learner.generator.set_state(state)
+    learner.improve(obs)
+    for parameter, grad in zip(policy.network.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_temperature_that_is_fixed_stays() -> None:
+    learner = filled(tune=False, temperature=0.1)
+    assert learner.policy.log_alpha.exp().item() == pytest.approx(0.1)
+    row = learner.iterate()
+    assert row["charts/alpha"] == pytest.approx(0.1)
+    without = filled(tune=False, temperature=0.0)
+    assert without.iterate()["charts/alpha"] == 0.0
+    with pytest.raises(ValueError, match="temperature must be above 0"):
+        SACConfig(temperature=0.0)
+
+
+@pytest.mark.parametrize(("target", "rises"), [(5.0, True), (-20.0, False)])
+def test_the_temperature_follows_its_target_in_a_run(
+    target: float, rises: bool
+) -> None:
+    learner = learner_for(replace(SMALL, target_entropy=target))
+    alphas = [learner.iterate()["charts/alpha"] for _ in range(5)]
+    assert (alphas[-1] > alphas[0]) == rises
+
+
+def test_metrics_speak_in_units_of_minus_one_to_one() -> None:
+    learner = learner_for(SMALL)
+    rows = [learner.iterate() for _ in range(2)]
+    assert math.isnan(rows[0]["charts/entropy"]), "nothing was learned yet"
+    row = rows[1]
+    # An untrained policy is nearly uniform: log 2 in a box from -1 to 1.
+    assert 0.4 < row["charts/entropy"] < math.log(2)
+    assert set(row) > {"charts/alpha", "charts/episodic_return", "losses/loss"}
+    assert learner.target_entropy == pytest.approx(-1 + math.log(2))
+
+
+RESUMED = [
+    *({}, {"num_envs": 2, "train_interval": 2}, {"tune": False, "temperature": 0.2}),
+    {"hold": 4, "num_steps": 3, "alpha": 0.5, "anneal": True},
+]
+
+
+@pytest.mark.parametrize("env", [PENDULUM, CARTPOLE])
+@pytest.mark.parametrize("changes", RESUMED, ids=str)
+def test_a_resumed_run_is_the_same_bit_for_bit(
+    changes: dict[str, Any], env: str, tmp_path: Path
+) -> None:
+    config = replace(SMALL, **changes)
+    whole = learner_for(config, env)
+    fit(whole, progress=False)
+    half, resumed = learner_for(config, env), learner_for(config, env)
+    with Run(tmp_path / "run", {}) as run:
+        for _ in range(4):
+            half.iterate()
+        run.save(half)
+    with Run(tmp_path / "run", resume=True) as run:
+        run.restore(resumed)
+        fit(resumed, run, progress=False)
+    assert resumed.step == whole.step >= 200
+    for part in ("policy", "target_policy"):
+        states = (getattr(x, part).state_dict() for x in (whole, resumed))
+        torch.testing.assert_close(*states, rtol=0, atol=0)
+    pair = whole.state_dict(), resumed.state_dict()
+    torch.testing.assert_close(*pair, rtol=0, atol=0)
+    policy = load(tmp_path / "run")
+    obs = torch.ones(1, 3 if env == PENDULUM else 4)
+    assert torch.equal(policy(obs), whole.policy(obs))
+    assert torch.equal(policy.log_alpha, whole.policy.log_alpha)
+
+
+def test_settings_by_environment() -> None:
+    assert sac_settings("unknown") == SACConfig()
+    assert sac_settings(PENDULUM).total_steps == 10_000
+    assert sac_settings(CARTPOLE).total_steps == 20_000
+
+
+def test_spaces_that_do_not_fit_are_refused() -> None:
+    for space in (
+        spaces.Box(-np.inf, np.inf, (2,)),
+        spaces.Box(-1, 1, (2, 2)),
+        spaces.MultiDiscrete([2, 2]),
+    ):
+        with pytest.raises(ValueError, match="action_space must be Discrete or a"):
+            make_sac_policy(SEEN, space)
+
+
+def test_it_learns_to_go_where_the_reward_is() -> None:
+    """Learn, in an environment of one step, the number that is asked for."""
+    config = replace(
+        SMALL,
+        total_steps=1500,
+        hidden=32,
+        learning_rate=3e-3,
+        log_interval=250,
+        batch_size=64,
+        buffer_size=1500,
+        learning_starts=100,
+        target_entropy=-3.0,
+    )
+    envs = gym.vector.SyncVectorEnv([Aim])
+    torch.manual_seed(0)
+    spaces_of = envs.single_observation_space, envs.single_action_space
+    learner = SAC(make_sac_policy(*spaces_of, 32), envs, config)
+    fit(learner, progress=False)
+    wanted = torch.tensor([[-0.5], [0.0], [0.5]])
+    greedy = learner.policy.act(wanted, 0.0)
+    assert (greedy - (2 + wanted)).abs().max() < 0.25
+
+
+class Aim(gym.Env):  # type: ignore[type-arg]
+    """One step: the closer the action is to two plus the observation, the better."""
+
+    observation_space = spaces.Box(-1, 1, (1,))
+    action_space = spaces.Box(0, 4, (1,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.obs = self.np_random.uniform(-1, 1, 1).astype(np.float32)
+        return self.obs, {}
+
+    def step(self, action: Any) -> Any:
+        reward = -float((action[0] - 2 - self.obs[0]) ** 2)
+        return self.obs, reward, True, False, {}
+
+
+# --- Models of the user's -------------------------------------------------------------
+
+
+class TwoStates(gym.Env):  # type: ignore[type-arg]
+    """Two named states; actions of a shape of their own, or discrete ones."""
+
+    def __init__(self, discrete: bool) -> None:
+        self.observation_space = spaces.Dict(
+            {"near": spaces.Box(-1, 1, (2,)), "far": spaces.Box(-1, 1, (3,))}
+        )
+        self.action_space = spaces.Discrete(ACTIONS) if discrete else BOX
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.left = 10
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        self.left -= 1
+        return self.observation_space.sample(), 1.0, False, self.left == 0, {}
+
+
+for kind in (False, True):
+    name = f"SACTwoStates{'Discrete' * kind}-v0"
+    gym.register(name, partial(TwoStates, kind), max_episode_steps=20)
+
+
+class Joined(nn.Module):
+    """A model of two states, around one of their concatenation."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+
+class TwoStateActor(Joined):
+    """An actor with an extra result from a layer of its own."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__(inner)
+        self.extra = nn.Linear(5, 1)
+
+    def forward(self, near: Tensor, far: Tensor, action: Any = None) -> Any:
+        state = torch.cat([near, far], -1)
+        return (*self.inner(state, action), self.extra(state))
+
+
+class TwoStateCritic(Joined):
+    """A critic of an action."""
+
+    def forward(self, near: Tensor, far: Tensor, action: Tensor) -> Any:
+        return self.inner(torch.cat([near, far], -1), action), near
+
+
+class TwoStateValues(Joined):
+    """A critic of all discrete actions."""
+
+    def forward(self, near: Tensor, far: Tensor) -> Any:
+        return self.inner(torch.cat([near, far], -1))
+
+
+def models_for(env: str, form: str = "all") -> dict[str, Any]:
+    """Return an actor and a critic of the user's for an environment."""
+    torch.manual_seed(3)
+    if env == PENDULUM:
+        actor = SquashedGaussianActor(3, [-2.0], [2.0], 8)
+        return {"actor": actor, "critic": ActionValue(3, 1, 8)}
+    if env == CARTPOLE:
+        critic = QNetwork(4, 2, 8) if form == "all" else ActionValue(4, 2, 8)
+        return {"actor": CategoricalActor(4, 2, 8), "critic": critic}
+    if "Discrete" in env:
+        two = TwoStateActor(CategoricalActor(5, ACTIONS, 8))
+        values: nn.Module = TwoStateValues(QNetwork(5, ACTIONS, 8))
+        if form != "all":
+            values = TwoStateCritic(ActionValue(5, ACTIONS, 8))
+        return {"actor": two, "critic": values}
+    inner = SquashedGaussianActor(5, LOW, HIGH, 8)
+    return {
+        "actor": TwoStateActor(inner),
+        "critic": TwoStateCritic(ActionValue(5, 2, 8)),
+    }
+
+
+SHORT: dict[str, Any] = {
+    "progress": False,
+    "total_steps": 150,
+    "learning_starts": 50,
+    "log_interval": 50,
+    "batch_size": 16,
+}
+OWN = [
+    *((PENDULUM, "all"), ("SACTwoStates-v0", "all")),
+    *((CARTPOLE, "all"), (CARTPOLE, "one by one")),
+    *(("SACTwoStatesDiscrete-v0", "all"), ("SACTwoStatesDiscrete-v0", "one by one")),
+]
+
+
+@pytest.mark.parametrize(("env", "form"), OWN)
+def test_models_of_the_users_train_save_and_load(
+    env: str, form: str, tmp_path: Path
+) -> None:
+    models = models_for(env, form)
+    before = {name: weights(model) for name, model in models.items()}
+    agent = train("SAC", env, **models, **SHORT)
+    policy: Any = agent.policy
+    assert moved(before["actor"], policy.actor.model)
+    assert moved(before["critic"], policy.critics.critics[0].model)
+    first, second = (x.model for x in policy.critics.critics)
+    assert not torch.equal(weights(first)[0], weights(second)[0]), "twins differ"
+    again = load(agent.save(tmp_path / "run"), **models_for(env, form))
+    states = again.state_dict(), policy.state_dict()
+    torch.testing.assert_close(*states, rtol=0, atol=0)
+    torch.manual_seed(0)
+    returns = evaluate(again, env, episodes=2)
+    assert len(returns) == 2
+
+
+def test_an_actor_of_the_users_draws_from_the_learners_seed() -> None:
+    runs = []
+    for luck in (1, 2):
+        learner = learner_for(SMALL, PENDULUM, **models_for(PENDULUM))
+        torch.manual_seed(luck)
+        fit(learner, progress=False)
+        runs.append(weights(learner.policy))
+    assert all(map(torch.equal, *runs))
+
+
+def test_our_own_density_is_that_of_the_contract_model() -> None:
+    policy = policy_for()
+    actor = SquashedGaussianActor(4, LOW, HIGH, 8)
+    actor.net.load_state_dict(policy.network.net.state_dict())
+    obs = torch.randn(N, 4, generator=generator())
+    choices = policy.draw(obs, generator(1))
+    log_prob = actor(obs, choices.action)[1]
+    torch.testing.assert_close(choices.log_prob, log_prob, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(actor.mode(obs), policy.act(obs, 0.0))
+
+
+def test_the_command_line_trains_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["--total-steps", "100", "--log-interval", "50", "--batch-size", "16"]
+    small += ["--learning-starts", "50", "--target-entropy", "-2", "--no-anneal"]
+    main(["sac", "--env", PENDULUM, "--name", "short", *small])
+    said = capsys.readouterr().out
+    assert "return of 20 episodes without noise: -" in said
+    assert (tmp_path / "runs/short/checkpoint.pt").exists()
+    policy = load(tmp_path / "runs/short")
+    assert policy.act(torch.zeros(1, 3), 0.0).shape == (1, 1)
+    main(["sac", "--resume", "runs/short"])
+    assert "checkpoint:" in capsys.readouterr().out
+
+
+class NotReparametrised(SquashedGaussianActor):
+    """An actor that draws without a gradient."""
+
+    def forward(self, state: Tensor, action: Tensor | None = None) -> Any:
+        drawn = super().forward(state, action)[0].detach()
+        return super().forward(state, drawn)
+
+
+def test_models_that_break_the_contract_are_refused() -> None:
+    bad = NotReparametrised(3, [-2.0], [2.0], 8)
+    with pytest.raises(ContractError, match="action"):
+        train("SAC", PENDULUM, actor=bad, critic=ActionValue(3, 1, 8), **SHORT)
+    good = models_for(PENDULUM)["actor"]
+    with pytest.raises(ContractError, match="critic"):
+        train("SAC", PENDULUM, actor=good, critic=QNetwork(3, 1, 8), **SHORT)
+    with pytest.raises(ValueError, match="actor and critic"):
+        train("SAC", PENDULUM, actor=good, **SHORT)
