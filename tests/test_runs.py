@@ -34,12 +34,14 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from torch import nn
 
 import literate_rl
+from literate_rl.ddpg import make_ddpg_policy
 from literate_rl.dqn import make_q_policy
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.policies import make_policy
 from literate_rl.ppg import make_phasic_policy
 from literate_rl.rainbow import make_rainbow_policy
+from literate_rl.sac import make_sac_policy
 from literate_rl.workshop.runs import (
     FORMAT,
     Run,
@@ -1262,6 +1264,14 @@ POLICIES = {
     "values": lambda: make_q_policy(vectors(3), spaces.Discrete(4), dueling=True),
     "distributions": lambda: make_rainbow_policy(vectors(3), spaces.Discrete(4)),
 }
+# Those whose values are values of actions.
+BOX = spaces.Box(np.float32([-2.0, 0.0]), np.float32([2.0, 1.0]))
+WITH_CRITICS = {
+    "an action": lambda: make_ddpg_policy(vectors(3), BOX, num_critics=2),
+    "a row": lambda: make_ddpg_policy(vectors(3), spaces.Discrete(4, start=1)),
+    "squashed": lambda: make_sac_policy(vectors(3), BOX, hold=3),
+    "soft": lambda: make_sac_policy(vectors(3), spaces.Discrete(4)),
+}
 # Those that need a model of the user's own are loaded in tests/test_training.py.
 WITH_MODELS = {"make_contract_policy", "make_qnet_policy"}
 
@@ -1272,7 +1282,10 @@ def save_policy(path, policy, name=None):
     save_checkpoint(path, {"step": 0, "policy": state})
 
 
-@pytest.mark.parametrize("make", POLICIES.values(), ids=POLICIES)
+ALL_POLICIES = POLICIES | WITH_CRITICS
+
+
+@pytest.mark.parametrize("make", ALL_POLICIES.values(), ids=ALL_POLICIES)
 def test_a_policy_comes_back_and_acts_the_same(tmp_path, make):
     torch.manual_seed(0)
     policy, obs = make(), torch.randn(7, 3)
@@ -1291,6 +1304,16 @@ def test_a_policy_comes_back_and_acts_the_same(tmp_path, make):
             np.testing.assert_equal(
                 again.to_env(again.act(obs, given_)), policy.to_env(action.detach())
             )
+
+
+@pytest.mark.parametrize("make", POLICIES.values(), ids=POLICIES)
+def test_a_policy_that_comes_back_judges_the_same(tmp_path, make):
+    torch.manual_seed(0)
+    policy, obs = make(), torch.randn(7, 3)
+    save_policy(tmp_path / "checkpoint.pt", policy)
+    again = load(tmp_path)
+    with torch.no_grad():
+        action = policy.act(obs, 0.0)
     assert torch.equal(load(tmp_path / "checkpoint.pt").value(obs), policy.value(obs))
     terms = zip(
         again.evaluate_actions(obs, action),
@@ -1303,7 +1326,9 @@ def test_a_policy_comes_back_and_acts_the_same(tmp_path, make):
 def test_every_builder_of_policies_is_among_those_tested():
     public = [name for name in literate_rl.__all__ if name.endswith("policy")]
     builders = {name for name in public if name.startswith("make_")}
-    assert builders - WITH_MODELS == {make().recipe[0] for make in POLICIES.values()}
+    assert builders - WITH_MODELS == {
+        make().recipe[0] for make in ALL_POLICIES.values()
+    }
 
 
 @pytest.mark.parametrize(

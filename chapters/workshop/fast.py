@@ -795,7 +795,7 @@ def chain_q_error(
     Args:
         layers: The network in training.
         target_layers: Its older copy.
-        batch: Steps, as the buffer of {doc}`/chapters/replay` returned them.
+        batch: Steps, as the buffer returned them.
         target: Function of reward, discount, next values and the values that choose.
         double: Whether the network in training chooses the next action.
     """

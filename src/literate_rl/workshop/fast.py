@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest fc678a019f8d294f
+# Generated from chapters/workshop/fast.py (edit there); digest 84a414535490bf5f
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -466,7 +466,7 @@ def chain_q_error(
     Args:
         layers: The network in training.
         target_layers: Its older copy.
-        batch: Steps, as the buffer of {doc}`/chapters/replay` returned them.
+        batch: Steps, as the buffer returned them.
         target: Function of reward, discount, next values and the values that choose.
         double: Whether the network in training chooses the next action.
     """
