@@ -92,6 +92,9 @@ def measure(case: Case, rounds: int) -> dict[str, list[float]]:
     caches as the last one left them.
     """
     torch.set_num_threads(1)
+    # What lives already is not looked through again before each sample.
+    gc.collect()
+    gc.freeze()
     methods = list(case.functions)
     repeats = {method: calibrate(case, method) for method in methods}
     samples: dict[str, list[float]] = {method: [] for method in methods}
@@ -100,6 +103,7 @@ def measure(case: Case, rounds: int) -> dict[str, list[float]]:
         for method in methods[first:] + methods[:first]:
             function = case.functions[method]
             samples[method].append(case.sample(function, repeats[method]))
+    gc.unfreeze()
     return samples
 
 

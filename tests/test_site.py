@@ -5,7 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ each_chapter = pytest.mark.parametrize("name", grouped(CHAPTERS))
 # --- The pages as files ---------------------------------------------------------------
 
 
-@cache
+@lru_cache(maxsize=8)  # a parsed page is large, and its tests follow each other
 def soup(name: str) -> BeautifulSoup:
     """Return a page, parsed."""
     return BeautifulSoup((SITE / name).read_text("utf-8"), "html.parser")
