@@ -14,7 +14,7 @@ update draws its batch itself, from a buffer that both have filled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.dqn_loop import as_peer, linear_layers
-from benchmarks.harness import Case, Goal
-from benchmarks.td3_loop import STEPS, scaled_pendulum, step_clock
+from benchmarks.harness import Case
+from benchmarks.td3_loop import STEPS, scaled_pendulum, side_by_side
 from literate_rl.agents import make_envs
 from literate_rl.sac import SAC, SACConfig, make_sac_policy
 from literate_rl.workshop.runs import fit, flat_env
@@ -144,42 +144,10 @@ def same(layer: nn.Module, other: nn.Module) -> None:
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
 
 
-def loop(config: SACConfig) -> Callable[[], object]:
-    """Return a whole training of ours."""
-    return partial(fit, own_learner(config), progress=False)
-
-
-def peer_loop(config: SACConfig) -> Callable[[], object]:
-    """Return a whole training of the peer."""
-    return partial(peer_learner(config).learn, STEPS)
-
-
 def cases() -> Iterator[Case]:
     """Yield two cases for each width; before the first comes the check."""
     for hidden in (64, 256):
         config = replace(CONFIG, hidden=hidden)
         check(config)
-        own, peer = own_learner(config), peer_learner(config)
-        fit(own, progress=False)
-        peer.learn(STEPS)
-        yield Case(
-            name=f"one update, {config.batch_size} steps, layers of {hidden}",
-            functions={
-                "stable-baselines3": partial(peer.train, 1, config.batch_size),
-                "SAC.learn": own.learn,
-            },
-            peer="stable-baselines3",
-            goals={"SAC.learn": Goal(at_least=1.3)},
-            shortest=0.2,
-        )
-        yield Case(
-            name=f"one environment, layers of {hidden}",
-            functions={
-                "stable-baselines3": partial(peer_loop, config),
-                "SAC": partial(loop, config),
-            },
-            peer="stable-baselines3",
-            goals={"SAC": Goal(at_least=1.3)},
-            sample=step_clock,
-            shortest=0.0,
-        )
+        build = partial(own_learner, config), partial(peer_learner, config)
+        yield from side_by_side("SAC", *build, config, goal=1.3)
