@@ -624,8 +624,8 @@ assert target_at(0.5, 1, 0.2) < truth(0.5), "a true summit becomes a little lowe
 # With one agent it has a price. A value settles where the pulls of both sides are equal:
 # $\alpha_+ \mathbb E[\max(y - Q, 0)] = \alpha_- \mathbb E[\max(Q - y, 0)]$. That is above the
 # mean of the targets. Each target then passes the error on to the value before it, so values keep
-# rising, as HDDPG's do in the first figure. The cell below the function shows how far a single
-# value rises.
+# rising, as HDDPG's do in the figure of the three agents. The cell below the function shows how
+# far a single value rises.
 
 
 # %% tags=["export"]
