@@ -151,8 +151,8 @@ assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their shar
 # ## What it buys
 #
 # Here are ten agents that learn to swing up a pendulum. Nobody sets their noise or their
-# temperature. All that is set is a **target entropy**: how random the policy should be on
-# average. On the right is the temperature that each agent finds for itself.
+# temperature. What is set is a **target entropy**: how random the policy should be on average. On
+# the right is the temperature that each agent finds for itself.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: ten thin curves of returns and their mean, which rise from about -1400 and reach -200 within 10,000 steps. Right: the temperatures, which fall from 1 to values between 0.05 and 0.3"}}
 import matplotlib.pyplot as plt
@@ -463,7 +463,7 @@ class GaussianRows(nn.Module):
 # stored as its logarithm so that it stays positive. Its `draw` returns the choices in a batch of
 # states, with gradient. For continuous actions the gradient goes through the draw: the noise
 # $\eta$ is held fixed, and the action moves with $\mu$ and $\sigma$. This is the
-# **reparameterisation trick**. For discrete actions the gradient goes through the probabilities.
+# **reparametrisation trick**. For discrete actions the gradient goes through the probabilities.
 
 
 # %% tags=["export"]
