@@ -79,8 +79,8 @@ __all__ = [
 # the memory faster than the learner can look.
 #
 # Here is a memory of 2,000 steps. Two in a hundred of the new ones are surprising: their TD error
-# is 1, and each time that one of them is drawn it is learned from, and its error falls by three
-# tenths. All others have an error of 0.02.
+# is 1, and each draw, which is an update, makes it smaller by three tenths. All others have an
+# error of 0.02.
 #
 # Choose how many new steps arrive for each one that is drawn. The picture shows how many of the
 # surprising steps have been drawn at least once, over their age. At an age of 2,000 steps they
@@ -263,12 +263,11 @@ assert all((run.steps[-1] == 30_000).all() for run in runs.values())
 # $$ (first-priority)
 #
 # This needs hardly any new code. A small buffer makes the windows, and the learner's own `error`
-# compares values with targets; it is called with the actor's network in both places. So the
-# function below works for every learner that has an `error`, such as Rainbow, whose priority is a
-# divergence of distributions.
+# compares values with targets, with the actor's network in both places. So the function below
+# works for every learner, also for Rainbow, whose priority is a divergence of distributions.
 #
-# The actor's windows end with the rollout, because it does not know yet what comes next. When the
-# learner draws the same steps later, their windows can run on into the next rollout.
+# The actor's windows end with the rollout, because it does not know yet what comes next. The
+# learner's windows can run on.
 
 
 # %% tags=["export"]
@@ -351,8 +350,8 @@ dial("The ladder of explorers", rungs, knobs, start=(8, 7.0))
 # what no good player would. The last one plays some 1,500 steps between two random actions, so it
 # can get to states that only a good player sees.
 #
-# All of them write to the same memory, and the learner can learn from all of it, because it is
-# off-policy. There is no schedule, and exploration never ends.
+# All of them write to the same memory, and an off-policy learner can learn from all of it. There
+# is no schedule, and exploration never ends.
 
 # %% tags=["claims"]
 ladder = actor_epsilons(8)
@@ -484,8 +483,7 @@ def experience_layout(
 #
 # The learner is that of {doc}`dqn`, {doc}`rainbow` or {doc}`ddpg`, unchanged, and `Apex` feeds
 # it. In its memory each environment of each actor has a ring of its own. The buffer expects steps
-# of all environments, so a rollout of one actor is padded with steps of the others that are not
-# `real`.
+# of all environments, so those of the other actors are filled in as not `real`.
 
 
 # %% tags=["export"]
@@ -501,8 +499,8 @@ def among_all(rollout: Rollout, mine: slice, num_envs: int) -> Rollout:
 # Transports, slots and tokens are those of {doc}`actors` and {doc}`processes`. If an actor dies,
 # its successor gets the same tokens, no complete rollout is lost, and none counts twice. But the
 # successor starts new episodes, and no window may run from the last step of the dead actor into
-# the first of its successor. So the first rollout of an actor is marked as `fresh`, and before
-# the learner stores it, it cuts the actor's rings.
+# the first of its successor. So the first rollout of an actor is marked as `fresh`, and the
+# learner cuts the actor's rings before it stores it.
 
 
 # %% tags=["export"]

@@ -76,11 +76,10 @@ __all__ = [
 # %% [markdown]
 # ## A critic is a landscape
 #
-# DQN takes the best of $N$ actions: it computes all $N$ values and compares them. If an action is
-# a force between $-1$ and $1$, there are infinitely many actions, and DQN cannot do that. But let
-# the **critic** be a network that takes the action as an *input* and returns its value. Then the
-# value is differentiable with respect to the action. In each state the values form a landscape
-# over the actions, and one can walk uphill.
+# DQN computes the values of all $N$ actions and takes the best. If an action is a force between
+# $-1$ and $1$, there are infinitely many. But let the **critic** be a network that takes the
+# action as an *input*. Then its value is differentiable with respect to the action. In each state
+# the values form a landscape over the actions, and one can walk uphill.
 #
 # The dashed line below is what the actions are really worth in one state. The solid line is what
 # a critic believes: it is wrong about actions that it has hardly seen, and has a **ridge** there.
@@ -213,9 +212,9 @@ for name, found in runs.items():
 # - At the end DDPG and HDDPG promise too much in every run. TD3 promises less than DDPG with
 #   every seed, and its median is close to what it earns.
 # - The run of DDPG that fails is the one whose critic promises most, by far.
-# - HDDPG's promises grow, and yet none of its runs ends below −150. How can that be? The actor
-#   uses only the slope of the critic. An error that is the same for all actions does not change
-#   the slope; an error in one place does.
+# - HDDPG's promises grow, and yet none of its runs ends below −150. The actor uses only the slope
+#   of the critic. An error that is the same for all actions does not change it; an error in one
+#   place does.
 
 # %% tags=["claims"]
 ends = {name: gap[:, -1] for name, gap in gaps.items()}
@@ -255,16 +254,16 @@ assert late[1] > late[0] + 1, "HDDPG's promises grow"
 # $$ (policy-gradient-through-critic)
 #
 # This is the **deterministic policy gradient** {cite:p}`silver2014`, and automatic
-# differentiation computes it if the actor's action is passed to the critic. From the buffer it
-# needs only the states. The actions are the actor's own, computed anew, so steps of any age will
-# do and no ratio of probabilities is needed.
+# differentiation computes it if the actor's action is passed to the critic. Only the states come
+# from the buffer; the actions are the actor's own. So steps of any age will do, without ratios of
+# probabilities.
 #
 # In return the gradient is only as good as the critic's slope, and nothing guarantees that the
-# slope is right. The critic is trained to have the right *values*, at the actions that were
-# taken. Its slope has no target.
+# slope is right: the critic is trained to have the right *values*, at the actions that were
+# taken.
 #
-# Actor and critics live in one module. There may be several critics; TD3 will have two. `ByName`
-# hands a model the states by name, so that models of your own fit ({doc}`contracts`).
+# One module holds the actor and its critics; TD3 will have two. The states reach them by name, so
+# that models of your own fit ({doc}`contracts`).
 
 
 # %% tags=["export"]
@@ -307,18 +306,18 @@ class ActorCritics(nn.Module):
 # %% [markdown]
 # ## Actions that are numbers
 #
-# The actor is deterministic: in the same state it always does the same, so it never explores.
-# Therefore noise is added when it acts. The numbers of an action may have different units, so the
-# noise of each is a share $\sigma_a$ of half its range, $h = \tfrac12 (a_{\max} - a_{\min})$.
-# With standard normal numbers $\eta$ and the product $\odot$ taken element by element,
+# A deterministic actor does not explore, so noise is added when it acts. The numbers of an action
+# may have different units, so the noise of each is a share $\sigma_a$ of half its range, $h =
+# \tfrac12 (a_{\max} - a_{\min})$. With standard normal numbers $\eta$ and the product $\odot$
+# taken element by element,
 #
 # $$
 # a = \mu_\phi(s) + \sigma_a \, h \odot \eta .
 # $$ (box-noise)
 #
-# The first actions of an untrained network are all alike, so with this noise alone it would try
-# only a small part of the box. Therefore the first steps are drawn uniformly from the whole box.
-# This is the $\varepsilon$ of {doc}`dqn`, 1 for the first 500 steps and 0 after that, by default.
+# The first actions of an untrained network are all alike, and such noise would explore only a
+# small part of the box. So the first actions are drawn uniformly from the whole box. This is the
+# $\varepsilon$ of {doc}`dqn`, 1 for the first 500 steps and 0 after that, by default.
 #
 # With its noise an action may lie outside the box. The buffer keeps it as it is, and only the
 # environment gets a clipped one. So the critic learns that there is nothing to gain beyond the
@@ -387,13 +386,13 @@ class BoxActions:
 
 
 # %% [markdown]
-# **Discrete actions** can be learned in this way too. The actor returns $N$ probabilities, and
-# the critic takes a row of $N$ numbers as the action. When the agent acts, an action is drawn
-# from the probabilities, and the critic learns from it as a one-hot row: 1 for this action, 0 for
-# the others. When the actor climbs, the critic gets the probabilities themselves.
+# **Discrete actions** can be learned in this way too, with an actor that returns $N$
+# probabilities. An action is drawn from them, and the critic learns from it as a one-hot row: 1
+# for this action, 0 for the others. But when the actor climbs, the critic gets the probabilities
+# themselves.
 #
-# So the critic is asked about rows that lie between those that it has learned from, and nothing
-# guarantees that it is right there. For discrete actions {doc}`dqn` is the better choice.
+# So it is asked about rows between those that it has learned from, where nothing guarantees that
+# it is right. For discrete actions {doc}`dqn` is the better choice.
 
 
 # %% tags=["export"]
@@ -450,14 +449,14 @@ class OneHotActions:
 # %% [markdown]
 # ## Targets that promise less
 #
-# The critic learns from its own guess, as in {doc}`dqn`. The maximum over the next actions cannot
-# be computed here. But finding the best action is what the actor is trained for, so its action
-# replaces the maximum. Actor and critic both have an older copy, marked by a bar, which follows
-# them slowly. In DDPG the target is $y = r + \gamma\, Q_{\bar\theta}(s', \mu_{\bar\phi}(s'))$.
+# The critic learns from its own guess, as in {doc}`dqn`. The maximum over all next actions cannot
+# be computed here, but the actor is trained to find it, so the target has the actor's action.
+# Both networks have older copies, marked by a bar, which follow them slowly. In DDPG the target
+# is $y = r + \gamma\, Q_{\bar\theta}(s', \mu_{\bar\phi}(s'))$.
 #
-# TD3 changes three things. The first is a pair of **twin critics**, which start from different
-# weights and therefore have different errors. Both learn from the same target, that of the less
-# optimistic one. This is called clipped double Q-learning:
+# TD3 changes three things. The first is **twin critics**, with different first weights and
+# therefore different errors. Both learn from the same target, that of the less optimistic one
+# (clipped double Q-learning):
 #
 # $$
 # y = r + \gamma \min_k Q_{\bar\theta_k}(s', a') .
@@ -602,8 +601,8 @@ assert target_at(0.5, 1, 0.2) < truth(0.5), "a true summit becomes a little lowe
 
 # %% [markdown]
 # The third change is **delayed updates**. The actor and the older copies move only after every
-# second update of the critics, so that the actor climbs a landscape that has had time to settle.
-# The setting is `target_interval`.
+# second update of the critics (`target_interval`), so that the actor climbs a landscape that has
+# had time to settle.
 #
 # ## Two rates
 #
@@ -617,15 +616,14 @@ assert target_at(0.5, 1, 0.2) < truth(0.5), "a true summit becomes a little lowe
 # where $\delta_k = y - Q_{\theta_k}(s, a)$ is the TD error of critic $k$. With $\alpha_- <
 # \alpha_+$ bad news counts less than good news; with both rates at 1 this is DDPG.
 #
-# The idea is from **hysteretic Q-learning** {cite:p}`matignon2007`, which was made for several
-# agents that learn side by side. While the others still explore, a bad outcome may be their
-# fault.
+# This is **hysteretic Q-learning** {cite:p}`matignon2007`, made for several agents that learn
+# side by side. While the others still explore, a bad outcome may be their fault.
 #
-# With one agent it has a price. A value settles where the pulls of both sides are equal:
-# $\alpha_+ \mathbb E[\max(y - Q, 0)] = \alpha_- \mathbb E[\max(Q - y, 0)]$. That is above the
-# mean of the targets. Each target then passes the error on to the value before it, so values keep
-# rising, as HDDPG's do in the figure of the three agents. The cell below the function shows how
-# far a single value rises.
+# A single agent pays for it. A value settles where the pulls of both sides are equal: $\alpha_+
+# \mathbb E[\max(y - Q, 0)] = \alpha_- \mathbb E[\max(Q - y, 0)]$. That is above the mean of the
+# targets, and the error enters the next target, and the next. This is why HDDPG's promises grow
+# in the figure of the three agents. The cell below the function shows how far a single value
+# rises.
 
 
 # %% tags=["export"]
@@ -762,9 +760,9 @@ class DDPG(DQN):
         # The first critic's value of the actor's own actions, {eq}`actor-loss`. The
         # optimiser goes downhill, hence the minus.
         loss = -self.policy.network.value(obs).mean()
-        # The gradient goes through the critic, but only the actor's parameters get one,
-        # {eq}`policy-gradient-through-critic`. Parameters without a gradient are not
-        # moved by the optimiser, so the critics stay as they are.
+        # The gradient goes through the critic to the actor's parameters alone,
+        # {eq}`policy-gradient-through-critic`. The optimiser does not move parameters
+        # without a gradient, so the critics stay as they are.
         for parameter in self.parameters:
             parameter.grad = None
         # A model of your own may have parameters on which its action does not depend.
@@ -779,9 +777,9 @@ class DDPG(DQN):
 # ## A policy for the spaces of an environment
 #
 # Our own networks are those of {doc}`contract_models`: two hidden layers, and `tanh` stretched to
-# the bounds of each number. You can also pass models of your own. TD3 needs a second critic. If
-# you pass only one, the other is a copy *with fresh weights*: two equal critics that learn from
-# equal targets would stay equal, and taking their minimum would change nothing.
+# the bounds of each number. You can also pass models of your own. If you pass only one critic for
+# TD3, the second is a copy *with fresh weights*: two equal critics that learn from equal targets
+# would stay equal, and their minimum would change nothing.
 
 
 # %% tags=["export"]
@@ -946,8 +944,8 @@ def td3_settings(env: str) -> TD3Config:
 # ## What each part buys
 #
 # Here is TD3 with all three changes, without one of them, and without any, which is DDPG. On the
-# left is the median return while training. On the right is by how much the critic promises too
-# much at the end, a dot for each seed.
+# left is the median return while training, on the right by how much the critic promises too much
+# at the end, a dot for each seed.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: median returns over 10,000 steps for TD3, TD3 without one of its parts, and DDPG. Right: a row of dots for each, what the critic promises minus what is earned at the end"}}
 parts = {"TD3": runs["TD3"], **stored_runs("td3_switches"), "DDPG": runs["DDPG"]}
@@ -1083,9 +1081,8 @@ assert apart["with fresh weights"] > 0.01
 # %% [markdown]
 # ## On the best device
 #
-# A learner needs a policy, environments and settings; `fit` runs it ({doc}`workshop/runs`). Here
-# three agents train for a moment, on a GPU if there is one. The second is TD3 with its three
-# changes switched off.
+# Here `fit` ({doc}`workshop/runs`) trains three agents for a moment, on a GPU if there is one.
+# The second is TD3 with its three changes switched off.
 
 # %%
 from dataclasses import replace
@@ -1127,8 +1124,8 @@ assert weights["TD3"] != weights["DDPG"]
 # - A critic that takes the action as an input has a slope over the actions, and the actor climbs
 #   it.
 # - The actor seeks out the critic's errors, so DDPG tends to overestimate.
-# - TD3 believes the less optimistic of two critics, judges an action near the next one instead of
-#   the next one itself, and updates the actor less often than the critics.
+# - TD3 believes the less optimistic of two critics, smooths its targets, and updates the actor
+#   less often.
 # - Different rates for rising and falling make values optimistic (HDDPG) or pessimistic.
 # - Noise, its clip and the bounds have their own scale for each number of an action.
 #

@@ -80,9 +80,9 @@ __all__ = [
 # ends on one of them, and if the critic was wrong about that one, the agent may never try the
 # other. So far we have added noise by hand.
 #
-# Now the policy is *paid* for being random. It earns $\alpha$ for each nat of its entropy. (A nat
-# is the unit of an entropy with natural logarithms.) This is **maximum-entropy** reinforcement
-# learning, and the price $\alpha$ is called the **temperature**.
+# Now the policy is *paid* for being random. It earns $\alpha$ for each nat of its entropy (the
+# unit of natural logarithms). This is **maximum-entropy** reinforcement learning, and the price
+# $\alpha$ is called the **temperature**.
 #
 # The dashed curve is a critic's value of an action that is a single number. The solid one is the
 # density of the policy for which value and paid entropy add up to the most. Drag the temperature.
@@ -150,9 +150,9 @@ assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their shar
 # %% [markdown]
 # ## What it buys
 #
-# Here are ten agents that learn to swing up a pendulum. Nobody sets their noise or their
-# temperature. What is set is a **target entropy**: how random the policy should be on average. On
-# the right is the temperature that each agent finds for itself.
+# Here are ten agents that learn to swing up a pendulum. Nobody sets their noise. What is set is a
+# **target entropy**: how random the policy should be on average. On the right is the temperature
+# that each agent finds for itself.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: ten thin curves of returns and their mean, which rise from about -1400 and reach -200 within 10,000 steps. Right: the temperatures, which fall from 1 to values between 0.05 and 0.3"}}
 import matplotlib.pyplot as plt
@@ -212,9 +212,9 @@ assert abs(late + 1).max() < 0.15, "and holds the entropy at its target, -1"
 # {cite:p}`haarnoja2018`.
 #
 # In code the expectation is a weighted sum over **choices**. With continuous actions there is one
-# choice, an action just drawn, with weight 1. So the sum is an estimate from a single sample.
-# With $N$ discrete actions there are $N$ choices, weighted by their probabilities, and the sum is
-# exact. The losses that follow are the same for both.
+# choice, an action just drawn, with weight 1: an estimate from a single sample. With $N$ discrete
+# actions there are $N$ choices, weighted by their probabilities, and the sum is exact. The losses
+# that follow are the same for both.
 
 
 # %% tags=["export"]
@@ -276,8 +276,8 @@ def soft_value(
 # $$ (soft-target)
 #
 # The entropy in $s$ itself is not paid here: $Q(s, a)$ is the value of an action that is already
-# chosen. In a window of $n > 1$ steps the entropies of the states in between ought to be paid
-# too, but are left out; only the last state has one.
+# chosen. In a window of $n > 1$ steps the entropies of the states in between are left out,
+# although they ought to be paid too.
 
 
 # %% tags=["export"]
@@ -321,12 +321,12 @@ def sac_error(
 # never computes $\operatorname{artanh}$, and it is exact even where the action has rounded to a
 # bound. The other methods are those of every action distribution of this book ({doc}`policies`).
 #
-# With `hold` the same noise is used for several steps in a row. That explores further in tasks
-# where a single push does little.
+# With `hold` the same noise is used for several steps, which explores further where a single push
+# does little.
 #
 # No formula is known for the entropy. But each number of the action is a function of one normal
-# number, so the entropy is a sum of integrals over a single variable, and a few points give each
-# of them to many digits.
+# number, so the entropy is a sum of integrals over one variable, which a few points give to many
+# digits.
 
 
 # %% tags=["export"]
@@ -383,9 +383,9 @@ class SquashedGaussian(GaussianActions):
     @checked
     def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
         """Return the entropies, from an integral over each number's noise."""
-        # The entropy is the mean of minus the log-density over the noise. We take it
-        # over 141 points, weighted by how likely each is. The log-density is a sum over
-        # the numbers of an action, and so is its mean: all numbers share the points.
+        # The mean of minus the log-density over the noise, each point weighted by how
+        # likely it is. The log-density is a sum over the numbers of an action, and so
+        # is its mean: all of them share the points.
         noise = torch.linspace(-7, 7, 141).to(row)
         share = (-noise.square() / 2).softmax(-1)
         rows = row.unsqueeze(-2).expand(*row.shape[:-1], len(noise), -1)
@@ -459,11 +459,11 @@ class GaussianRows(nn.Module):
 # The folded cell above has a small network for these rows. It clamps $\log \sigma$ to between −5
 # and 2.
 #
-# `SoftPolicy` holds the network, the distribution, the critics and the temperature, which is
-# stored as its logarithm so that it stays positive. Its `draw` returns the choices in a batch of
+# `SoftPolicy` holds the network, the distribution, the critics and the logarithm of the
+# temperature, which keeps the temperature positive. `draw` returns the choices in a batch of
 # states, with gradient. For continuous actions the gradient goes through the draw: the noise
-# $\eta$ is held fixed, and the action moves with $\mu$ and $\sigma$. This is the
-# **reparametrisation trick**. For discrete actions the gradient goes through the probabilities.
+# $\eta$ stays, and the action moves with $\mu$ and $\sigma$ (the **reparametrisation trick**).
+# For discrete actions the gradient goes through the probabilities.
 
 
 # %% tags=["export"]
@@ -499,8 +499,8 @@ class SoftPolicy(Policy):
 
 # %% [markdown]
 # The next two cells, folded, are for models of your own ({doc}`contracts`). Such an actor draws
-# its actions itself, and what it returns are the choices. A critic of discrete actions may return
-# all values at once, or take one action at a time.
+# its actions itself; a critic of discrete actions may return all values at once or take one
+# action at a time.
 
 
 # %% tags=["export", "hide-input"]
@@ -592,17 +592,17 @@ class SoftCritics(nn.Module):
 # ## Who decides
 #
 # The price $\alpha$ is hard to choose by hand. It is measured in rewards, and how much reward an
-# action can gain differs between states and changes as the agent improves. It is easier to say
-# how random the policy should be on average: its target entropy $\bar H$. Then the price follows
-# from that. If the policy is less random than the target, raise it; else lower it. The loss
+# action can gain differs between states and changes as the agent improves. It is easier to set a
+# target entropy $\bar H$, and the price follows from that: if the policy is less random than the
+# target, raise the price; else lower it. The loss
 #
 # $$
 # \mathcal L_\alpha = \log \alpha \; \bigl( H - \bar H \bigr) ,
 # \qquad H = - \mathbb E_{a \sim \pi} \bigl[ \log \pi(a \mid s) \bigr] ,
 # $$ (temperature)
 #
-# does that. Its derivative with respect to $\log \alpha$ is $H - \bar H$. Where this is negative,
-# a step downhill raises $\log \alpha$. The entropy in the loss is a constant, without gradient.
+# does that. Its derivative with respect to $\log \alpha$ is $H - \bar H$; where this is negative,
+# a step downhill raises $\log \alpha$. The entropy in it is a constant, without gradient.
 
 
 # %% tags=["export"]
@@ -651,8 +651,8 @@ def temperature_error(
 #
 # Here the target is meant for actions measured from −1 to 1, as in Stable-Baselines3, and
 # `entropy_scale` converts it. So the same target means the same randomness in every environment.
-# For each number the uniform policy has an entropy of $\log 2$, and −1 is that of a uniform draw
-# from 18 % of the range.
+# For each number the uniform policy has $\log 2$, and −1 is the entropy of a uniform draw from 18
+# % of the range.
 #
 # For $N$ discrete actions the entropy lies between 0 and $\log N$. Our default is half of $\log
 # N$.
@@ -684,16 +684,15 @@ def entropy_scale(
 # ## The agent
 #
 # The loop is that of {doc}`dqn`. After each update of the critics, the actor and the temperature
-# take a step. The actor climbs the soft value of what it would do now. Unlike the actor of DDPG
-# it climbs the minimum of the critics, not the first one:
+# take a step. The actor climbs the soft value of what it would do now, with the minimum of the
+# critics instead of the first one:
 #
 # $$
 # \mathcal L_\pi = - \mathbb E_s \bigl[ V(s) \bigr] .
 # $$ (soft-actor)
 #
-# One Adam optimiser holds all parameters. A parameter whose gradient is `None` is not moved. So
-# the critics' step leaves the actor and the temperature alone, and the actor's step leaves the
-# critics alone.
+# One Adam optimiser holds all parameters and does not move those whose gradient is `None`. So the
+# critics' step leaves the actor and the temperature alone, and the actor's step the critics.
 
 
 # %% tags=["export"]
@@ -912,7 +911,7 @@ def sac_settings(env: str) -> SACConfig:
 #
 # With $N$ discrete actions nothing has to be drawn: the soft value is a sum over all of them, and
 # so are the entropy and the actor's gradient. A single draw would be right on average, but noisy.
-# Here are the sum for three actions, and the mean and standard deviation of 10,000 single draws:
+# Here are the sum for three actions, and mean and standard deviation of 10,000 draws:
 
 # %%
 from literate_rl.sac import soft_value
