@@ -34,7 +34,15 @@ PATIENCE = 150.0
 
 # Whole runs take long and notice a wrong formula by chance, if at all. A formula has to
 # be held by a test that looks at it.
-LEFT_OUT = "learns_to learns_moving resumed command_line users killed save".split()
+LEFT_OUT = (
+    "learns_to",
+    "learns_moving",
+    "resumed",
+    "command_line",
+    "users",
+    "killed",
+    "save",
+)
 
 
 class Place(NamedTuple):

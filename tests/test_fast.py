@@ -70,6 +70,18 @@ def test_a_product_that_overflows_does_not_spoil_the_recursion() -> None:
     assert reverse_scan(increment + 1, huge * 1e6).isinf().any()
 
 
+@pytest.mark.parametrize("factor", [0.5, 1e6])
+def test_scan_keeps_no_gradient_and_stops_nobody_elses(factor: float) -> None:
+    """The second factor takes the way for products that overflow."""
+    increment = torch.zeros(128, 1)
+    increment[0] = 1
+    factors = torch.full((128, 1), factor)
+    result = reverse_scan(increment.requires_grad_(), factors.requires_grad_())
+    assert not result.requires_grad
+    assert increment.requires_grad
+    assert factors.requires_grad
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 100])
 def test_scan_writes_to_no_argument_and_shares_no_memory(length) -> None:
     increment, factor = torch.rand(2, length, 2)
