@@ -345,7 +345,9 @@ def replacements(node: ast.AST) -> Iterator[ast.AST]:
         for table in (OPERATORS, EDGES):
             if type(node.ops[0]) in table:
                 yield altered(node, ops=[table[type(node.ops[0])]()])
-    if isinstance(node, ast.UnaryOp):
+    # The sign of a whole number marks an axis from the end, often the same as from the
+    # start.
+    if isinstance(node, ast.UnaryOp) and not is_whole(node.operand):
         yield bracketed(node.operand)
     if isinstance(node, ast.Constant):
         yield from map(ast.Constant, other_constants(node.value))
@@ -355,6 +357,11 @@ def replacements(node: ast.AST) -> Iterator[ast.AST]:
         yield from other_slices(node)
     if isinstance(node, ast.IfExp):
         yield bracketed(altered(node, body=node.orelse, orelse=node.body))
+
+
+def is_whole(node: ast.AST) -> bool:
+    """Say whether a node is a whole number."""
+    return isinstance(node, ast.Constant) and type(node.value) is int
 
 
 def altered(node: ast.AST, **fields: Any) -> Any:
@@ -464,7 +471,8 @@ def first_failure(source: Path, place: Place) -> str:
     """Return the first test that fails against a copy of the package, or ''."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    tests = [f"tests/test_{name}.py" for name in place.tests.split()]
+    names = [*place.tests.split(), "defaults"]
+    tests = [f"tests/test_{name}.py" for name in names]
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=run_tests, args=(str(source), tests, theirs))
     process.start()

@@ -483,6 +483,7 @@ def test_noise_is_in_proportion_to_each_numbers_bounds() -> None:
     noise = actions.noise(200, 100, torch.Generator().manual_seed(0))
     row = torch.tensor([1.0, 0.25]).expand(200, 100, 2)
     moved = actions.choose(row, noise) - row
+    torch.testing.assert_close(moved, noise[..., :2])
     half = torch.tensor([2.0, 0.25])
     torch.testing.assert_close(
         moved.std((0, 1)) / half, torch.tensor([0.1, 0.1]), rtol=0.02, atol=0
