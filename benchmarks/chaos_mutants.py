@@ -468,6 +468,8 @@ def run_tests(source: str, tests: list[str], answer: Connection) -> None:
     """Run test files against a copy of the package and send the first failure."""
     os.environ["PYTHONPATH"] = source
     sys.path.insert(0, source)
+    # The next process need not compile again what has not changed.
+    sys.dont_write_bytecode = False
     os.chdir(ROOT)
     import pytest
 
