@@ -181,6 +181,11 @@ EQUIVALENT: dict[str, str] = {
     "sac.SquashedGaussian.entropy: 141 -> 142": (
         "the trapezoidal rule has converged far below the rounding of float32"
     ),
+    "hybrid_action.args_divergence: 1.0 -> 1.5": (
+        "any number will do that can be divided by: what comes of it is multiplied by 0"
+    ),
+    "hybrid_action.args_divergence: 1.0 -> 1.5 (2)": "likewise",
+    "ppo_error.gaussian: sigma > 0 -> sigma >= 0": "0 has a square that is too small",
     "workshop/fast.clip_gradient: torch.no_grad() -> torch.enable_grad()": (
         "gradients have no graph themselves: nobody asks for second derivatives"
     ),

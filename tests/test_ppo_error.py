@@ -179,6 +179,16 @@ def test_surrogate_at_ratio_one_is_the_policy_gradient() -> None:
     torch.testing.assert_close(slope, adv)
 
 
+@pytest.mark.equation("clip-fraction")
+@pytest.mark.parametrize(("ratio", "clip"), [(2.0, 1.0), (0.5, 0.5)])
+def test_a_ratio_on_the_edge_has_not_left_the_range(ratio, clip) -> None:
+    log_prob = torch.tensor([ratio], dtype=torch.float64).log()
+    zero = torch.zeros_like(log_prob)
+    for edge, outside in ((clip, 0.0), (0.99 * clip, 1.0)):
+        _, info = policy_error_from_log_prob(log_prob, zero, zero, zero, None, edge)
+        assert info.clipfrac == outside
+
+
 def test_dual_clip_bounds_the_objective() -> None:
     log_prob = torch.linspace(-3, 6, 200, dtype=torch.float64)
     adv = -torch.ones_like(log_prob)
