@@ -336,8 +336,10 @@ def changes(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str]]:
 
 
 def nodes(part: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and all below it, annotations and messages aside."""
+    """Yield a node and all below it, but no annotations, messages and guards."""
     if isinstance(part, ast.Raise | ast.JoinedStr):
+        return
+    if isinstance(part, ast.keyword) and part.arg == "strict":
         return
     if isinstance(part, ast.Call) and getattr(part.func, "id", "") in SILENT:
         return
