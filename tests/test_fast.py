@@ -164,6 +164,24 @@ def test_fused_equals_plain_at_extreme_logits(scale: float) -> None:
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("adv", [-1.0, 1.0])
+@pytest.mark.parametrize("log_ratio", [-30.0, -19.0, 19.0, 30.0])
+@pytest.mark.parametrize("c", [None, 3.0])
+def test_fused_holds_a_ratio_where_the_plain_form_does(adv, log_ratio, c) -> None:
+    """Also where the loss is as small as the ratio: no absolute error is allowed."""
+    small, large = min(log_ratio, 0.0), -max(log_ratio, 0.0)
+    logits = (torch.tensor([[x, 0.0]], dtype=torch.float64) for x in (small, large))
+    new, old = logits
+    new.requires_grad_()
+    weight = torch.tensor([adv], dtype=torch.float64)
+    data = ppo_policy_data(new, old, torch.tensor([0]), weight, None)
+    results = []
+    for error in FORMS:
+        loss, _ = error(data, 0.2, c)
+        results.append((loss[0], *torch.autograd.grad(loss[0], new)))
+    torch.testing.assert_close(*results, rtol=1e-9, atol=0)
+
+
 def test_fused_refuses_second_derivatives() -> None:
     """A wrong second derivative must not come back silently."""
     data = make_batch(4, 3, seed=0)
