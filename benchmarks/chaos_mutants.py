@@ -132,6 +132,7 @@ PLACES = (
     ),
     Place(
         "dqn",
+        "EpsilonGreedy.noise EpsilonGreedy.choose EpsilonGreedy.evaluate "
         "q_target double_q_target dueling_q dueling_layer QError.backward "
         "q_error linear_schedule polyak_update",
         "dqn",
@@ -158,6 +159,7 @@ PLACES = (
     Place("apex", "first_priorities actor_epsilons", "apex"),
     Place(
         "ddpg",
+        "OneHotActions.noise OneHotActions.choose "
         "BoxActions.noise BoxActions.choose clipped_double_target "
         "smoothed_action critic_error ddpg_error DDPG.climb",
         "ddpg",

@@ -509,6 +509,16 @@ def test_first_actions_are_uniform_in_the_box() -> None:
     assert torch.corrcoef(drawn.T)[0, 1].abs() < 0.03
 
 
+def test_a_probability_of_zero_explores_not_even_at_the_lowest_draw(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.zeros(shape))
+    actions = BoxActions(LOW, HIGH)
+    assert actions.noise(2, 3, torch.Generator())[..., 2:].isnan().all()
+    actions.epsilon = 1.0
+    assert not actions.noise(2, 3, torch.Generator()).isnan().any()
+
+
 def test_each_environment_may_explore_in_its_own_way() -> None:
     actions = BoxActions(LOW, HIGH)
     actions.scale = torch.tensor([0.0, 0.3])

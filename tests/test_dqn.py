@@ -177,6 +177,13 @@ def test_each_environment_tosses_its_own_coin(epsilon: float) -> None:
     assert torch.equal(actions.choose(row, 0.0), row.argmax(-1))
 
 
+def test_a_probability_of_zero_explores_not_even_at_the_lowest_draw(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.zeros(shape))
+    assert not EpsilonGreedy(3).noise(2, 3, torch.Generator()).any()
+
+
 def test_each_environment_may_have_its_own_chance() -> None:
     actions = EpsilonGreedy(2)
     actions.epsilon = torch.tensor([0.0, 0.5, 1.0])
