@@ -488,10 +488,10 @@ class BoxActions:
 # themselves.
 #
 # So it is asked about rows between those that it has learned from, where nothing guarantees that
-# it is right. For discrete actions {doc}`dqn` is the better choice.
+# it is right. For discrete actions {doc}`dqn` is the better choice. The code is folded.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 class OneHotActions:
     """One of N actions; a row holds probabilities, and an action is a one-hot row.
 
@@ -878,7 +878,7 @@ class DDPG(DQN):
 # would stay equal, and their minimum would change nothing.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 @checked
 def make_ddpg_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
