@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -238,9 +239,10 @@ def path_of(module: str) -> Path:
     return PACKAGE / f"{module}.py"
 
 
-def all_mutants(places: Iterable[Place] = PLACES) -> list[Mutant]:
+@cache
+def all_mutants() -> tuple[Mutant, ...]:
     """Return every mutant that can be made, those listed as equivalent included."""
-    return [mutant for place in places for mutant in mutants_of(place)]
+    return tuple(mutant for place in PLACES for mutant in mutants_of(place))
 
 
 def mutants_of(place: Place) -> Iterator[Mutant]:

@@ -13,7 +13,7 @@ MUTANTS = all_mutants()
 
 def test_each_mutant_is_another_program_and_has_a_name_of_its_own() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) > 1000
-    for mutant in random.Random(0).sample(MUTANTS, 50):
+    for mutant in random.Random(0).sample(MUTANTS, 12):
         original = path_of(mutant.place.module).read_text()
         before, after = (ast.dump(ast.parse(x)) for x in (original, mutant.text()))
         assert before != after, mutant.name
