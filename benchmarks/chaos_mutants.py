@@ -174,6 +174,8 @@ PLACES = (
     ),
 )
 
+CUT_OFF = "the function of the targets detaches what it gets: only time is lost"
+
 # Mutants that compute the same thing, by their names, with the proof.
 EQUIVALENT: dict[str, str] = {
     "sac.SquashedGaussian.entropy: 7 -> 8": (
@@ -189,6 +191,11 @@ EQUIVALENT: dict[str, str] = {
     ),
     "hybrid_action.args_divergence: 1.0 -> 1.5 (2)": "likewise",
     "ppo_error.gaussian: sigma > 0 -> sigma >= 0": "0 has a square that is too small",
+    "dqn.q_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "rainbow.rainbow_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "ddpg.ddpg_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "sac.sac_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "a2c.a2c_gradient: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "workshop/fast.clip_gradient: torch.no_grad() -> torch.enable_grad()": (
         "gradients have no graph themselves: nobody asks for second derivatives"
     ),
