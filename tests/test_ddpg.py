@@ -538,6 +538,7 @@ def test_noise_is_in_proportion_to_each_numbers_bounds() -> None:
     noise = actions.noise(200, 100, torch.Generator().manual_seed(0))
     row = torch.tensor([1.0, 0.25]).expand(200, 100, 2)
     moved = actions.choose(row, noise) - row
+    torch.testing.assert_close(moved, noise[..., :2])
     half = torch.tensor([2.0, 0.25])
     torch.testing.assert_close(
         moved.std((0, 1)) / half, torch.tensor([0.1, 0.1]), rtol=0.02, atol=0
@@ -561,6 +562,16 @@ def test_first_actions_are_uniform_in_the_box() -> None:
     ideal = (torch.arange(len(share)) + 0.5).unsqueeze(1) / len(share)
     assert (share - ideal).abs().max() < 1.95 / math.sqrt(len(share))
     assert torch.corrcoef(drawn.T)[0, 1].abs() < 0.03
+
+
+def test_a_probability_of_zero_explores_not_even_at_the_lowest_draw(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.zeros(shape))
+    actions = BoxActions(LOW, HIGH)
+    assert actions.noise(2, 3, torch.Generator())[..., 2:].isnan().all()
+    actions.epsilon = 1.0
+    assert not actions.noise(2, 3, torch.Generator()).isnan().any()
 
 
 def test_each_environment_may_explore_in_its_own_way() -> None:

@@ -611,6 +611,7 @@ def test_each_step_moves_its_own_weights_only(env: str) -> None:
     # The actor's step: the critics get none.
     critics = weights(policy.critics)
     learner.improve(learner.sample().obs)
+    assert not any(x.requires_grad for x in learner.entropies), "they would pile up"
     assert not moved(critics, policy.critics)
     assert all(x.grad is None for x in policy.critics.parameters())
     assert moved(before["actor"], policy.network)
