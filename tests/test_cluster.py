@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -38,14 +39,21 @@ pytestmark = pytest.mark.xdist_group("ray")
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def cluster() -> Iterator[Cluster]:
     """Start two nodes with one CPU each; nobody here is connected to them."""
-    head = {"num_cpus": 1, "include_dashboard": False}
+    # A node that says nothing for about a second counts as lost.
+    health = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
+    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": health}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    yield cluster.address
+    yield cluster
     cluster.shutdown()
+
+
+@pytest.fixture
+def address(cluster: Cluster) -> str:
+    return cluster.address
 
 
 @pytest.fixture
@@ -87,7 +95,43 @@ def test_actors_on_two_nodes_are_replaced_when_they_are_killed(connected) -> Non
     transport.close()
     assert ray.is_initialized()  # it was not started by the transport
     with pytest.raises(ValueError, match="address must be None where Ray runs"):
-        RayActors(transport.make_actor, transport.layout, 1, 1, 1, "10.1.2.3:6379")
+        RayActors(
+            transport.make_actor, transport.layout, 1, 1, 1, address="10.1.2.3:6379"
+        )
+
+
+def test_a_node_may_be_lost_and_come_back(cluster, connected) -> None:
+    """There is no room for its actor then, so the other one goes on alone."""
+    transport, policy = on_ray(actors=2, nap=0.0005)
+    census = transport.census
+    witness = Witness(transport, policy, actors=2, slots=2)
+    witness.take_until(lambda: census.at_work == 2)
+    (lost,) = set(cluster.list_all_nodes()) - {cluster.head_node}
+    actor = [node for node, _ in places(transport)].index(lost.node_id)
+    T("remove")
+    cluster.remove_node(lost, allow_graceful=False)
+    T("removed")
+    try:
+        witness.take_until(lambda: census.replaced == 1)
+        T("replaced")
+        transport.since[actor] = -math.inf  # to wait for a place is not to hang
+        for _ in range(20):
+            witness.take()
+        assert census.unrolls[actor] == 0
+        assert transport.since[actor] > 0
+    finally:
+        cluster.add_node(num_cpus=1)
+    T("added")
+    witness.take_until(lambda: census.at_work == 2)
+    T("back")
+    assert census.replaced == 1
+    assert witness.frames == sum(witness.next_step.values())
+    transport.close()
+
+
+import time
+t0=time.time()
+def T(*a): print(round(time.time()-t0,1),*a,flush=True)
 
 
 def test_an_error_in_an_actor_ends_the_run_with_its_words(connected) -> None:
@@ -159,5 +203,5 @@ def test_the_command_joins_a_cluster_and_leaves_it_running(
     assert load_checkpoint(tmp_path / "runs/a/checkpoint.pt")["step"] == 160
     assert not ray.is_initialized()
     ray.init(address, log_to_driver=False)
-    assert len(ray.nodes()) == 2
+    assert sum(node["Alive"] for node in ray.nodes()) == 2
     ray.shutdown()

@@ -327,7 +327,15 @@ def fit(
             if run is not None and learner.checkpoint_due:
                 run.save(learner)
             start, before = time.perf_counter(), learner.step
-            metrics = learner.iterate()
+            try:
+                metrics = learner.iterate()
+            except StopWaiting:
+                break
+            except ChildProcessError:
+                # Others have failed, and what was learned so far is whole.
+                if run is not None:
+                    run.save(learner)
+                raise
             taken = learner.step - before
             metrics["charts/SPS"] = taken / (time.perf_counter() - start)
             history.append({"step": learner.step, **metrics})
@@ -350,6 +358,7 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
         "charts/actors": "actors",
         "charts/queue": "queue",
         "charts/lag": "lag",
+        "charts/replaced": "replaced",
     }
     return {
         short: f"{metrics[name]:.3g}" if short != "steps/s" else f"{metrics[name]:.0f}"
@@ -361,21 +370,41 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
 @contextmanager
 def catch_interrupt() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C into an event; the second one raises as usual."""
-    event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield event  # Python delivers signals to the main thread only
+        yield threading.Event()  # Python delivers signals to the main thread only
         return
     previous = signal.getsignal(signal.SIGINT)
 
     def note(number: int, frame: FrameType | None) -> None:
-        event.set()
+        CTRL_C.set()
         signal.signal(signal.SIGINT, previous)
 
     signal.signal(signal.SIGINT, note)
     try:
-        yield event
+        yield CTRL_C
     finally:
         signal.signal(signal.SIGINT, previous)
+        CTRL_C.clear()
+
+
+# %% [markdown]
+# What if an iteration never ends, because the learner waits for actors that hang
+# ({doc}`/chapters/processes`)? While it waits nothing is half done. So a learner that waits calls
+# `check_interrupt` now and then, and after Ctrl-C it waits no longer.
+
+
+# %% tags=["export"]
+CTRL_C = threading.Event()  # set between the first Ctrl-C and the end of `fit`
+
+
+class StopWaiting(KeyboardInterrupt):
+    """Ctrl-C was pressed while a learner was waiting."""
+
+
+def check_interrupt() -> None:
+    """Raise ``StopWaiting`` if ``fit`` is to end; for learners that wait."""
+    if CTRL_C.is_set():
+        raise StopWaiting
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 40e260d7840fb9e1
+# Generated from chapters/workshop/runs.py (edit there); digest c3f9bd3b05879ac3
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -170,7 +170,15 @@ def fit(
             if run is not None and learner.checkpoint_due:
                 run.save(learner)
             start, before = time.perf_counter(), learner.step
-            metrics = learner.iterate()
+            try:
+                metrics = learner.iterate()
+            except StopWaiting:
+                break
+            except ChildProcessError:
+                # Others have failed, and what was learned so far is whole.
+                if run is not None:
+                    run.save(learner)
+                raise
             taken = learner.step - before
             metrics["charts/SPS"] = taken / (time.perf_counter() - start)
             history.append({"step": learner.step, **metrics})
@@ -193,6 +201,7 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
         "charts/actors": "actors",
         "charts/queue": "queue",
         "charts/lag": "lag",
+        "charts/replaced": "replaced",
     }
     return {
         short: f"{metrics[name]:.3g}" if short != "steps/s" else f"{metrics[name]:.0f}"
@@ -204,21 +213,34 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
 @contextmanager
 def catch_interrupt() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C into an event; the second one raises as usual."""
-    event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield event  # Python delivers signals to the main thread only
+        yield threading.Event()  # Python delivers signals to the main thread only
         return
     previous = signal.getsignal(signal.SIGINT)
 
     def note(number: int, frame: FrameType | None) -> None:
-        event.set()
+        CTRL_C.set()
         signal.signal(signal.SIGINT, previous)
 
     signal.signal(signal.SIGINT, note)
     try:
-        yield event
+        yield CTRL_C
     finally:
         signal.signal(signal.SIGINT, previous)
+        CTRL_C.clear()
+
+
+CTRL_C = threading.Event()  # set between the first Ctrl-C and the end of `fit`
+
+
+class StopWaiting(KeyboardInterrupt):
+    """Ctrl-C was pressed while a learner was waiting."""
+
+
+def check_interrupt() -> None:
+    """Raise ``StopWaiting`` if ``fit`` is to end; for learners that wait."""
+    if CTRL_C.is_set():
+        raise StopWaiting
 
 
 class Run:
