@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ import torch
 import worlds
 from ray.cluster_utils import Cluster
 from test_actors import policy_for
-from test_processes import Witness
+from test_processes import Witness, hurry
 from worlds import counting
 
 from literate_rl.a3c import A3C, A3CConfig
@@ -30,7 +31,7 @@ from literate_rl.apex import Apex, DQNApexConfig
 from literate_rl.dqn import DQN, make_q_policy
 from literate_rl.workshop.cli import main
 from literate_rl.workshop.cluster import RayActors
-from literate_rl.workshop.runs import fit, load_checkpoint
+from literate_rl.workshop.runs import Run, fit, load_checkpoint
 
 # Ray's processes do not find the tests' own modules.
 ray.cloudpickle.register_pickle_by_value(worlds)
@@ -108,12 +109,9 @@ def test_a_node_may_be_lost_and_come_back(cluster, connected) -> None:
     witness.take_until(lambda: census.at_work == 2)
     (lost,) = set(cluster.list_all_nodes()) - {cluster.head_node}
     actor = [node for node, _ in places(transport)].index(lost.node_id)
-    T("remove")
     cluster.remove_node(lost, allow_graceful=False)
-    T("removed")
     try:
         witness.take_until(lambda: census.replaced == 1)
-        T("replaced")
         transport.since[actor] = -math.inf  # to wait for a place is not to hang
         for _ in range(20):
             witness.take()
@@ -121,17 +119,39 @@ def test_a_node_may_be_lost_and_come_back(cluster, connected) -> None:
         assert transport.since[actor] > 0
     finally:
         cluster.add_node(num_cpus=1)
-    T("added")
     witness.take_until(lambda: census.at_work == 2)
-    T("back")
     assert census.replaced == 1
     assert witness.frames == sum(witness.next_step.values())
     transport.close()
 
 
-import time
-t0=time.time()
-def T(*a): print(round(time.time()-t0,1),*a,flush=True)
+def test_an_actor_that_hangs_is_replaced_and_ctrl_c_ends_a_run_that_waits(
+    connected, tmp_path: Path
+) -> None:
+    """Each life sends two gradients. The first wait ends at the deadline."""
+    options = {"total_steps": 10**7, "checkpoint_interval": 10**6, "actors": 1}
+    config = A3CConfig(num_envs=2, num_steps=5, **options)
+    build = partial(counting, hangs_at=12)
+    learner = A3C(policy_for(counting()), build, config, RayActors)
+    iterate, steps = learner.iterate, []
+
+    def watched() -> dict[str, float]:
+        if len(steps) == 2:
+            hurry(learner.transport)
+        row = iterate()
+        steps.append(learner.step)
+        if len(steps) == 4:
+            press.start()
+        return row
+
+    press = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    learner.iterate = watched
+    with Run(tmp_path / "a", {}) as run, learner:
+        history = fit(learner, run, progress=False)
+    assert steps == [10, 20, 30, 40]
+    assert [row["charts/replaced"] for row in history] == [0, 0, 1, 1]
+    assert load_checkpoint(tmp_path / "a/checkpoint.pt")["step"] == 40
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_error_in_an_actor_ends_the_run_with_its_words(connected) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ import psutil
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
+from processes import Child
 from test_actors import SMALL, log_probs, make_learner, policy_for
 from worlds import counting, deadly
 
@@ -269,6 +270,17 @@ def test_patience_ends_with_many_short_lives_in_a_row(lives, given_up) -> None:
 # --- Actors that hang -----------------------------------------------------------------
 
 
+def hurry(transport: Any) -> None:
+    """Give the only actor half a second; its successor has as long as it needs."""
+    replace, transport.deadline = transport.replace, 0.5
+
+    def once(*arguments: Any) -> None:
+        replace(*arguments)
+        transport.deadline = 300.0
+
+    transport.replace = once
+
+
 def test_an_actor_that_is_stopped_is_replaced_when_its_deadline_has_passed() -> None:
     """It is the only one. Without a successor the learner would wait for ever."""
     transport, policy = shared(counting)
@@ -276,12 +288,9 @@ def test_an_actor_that_is_stopped_is_replaced_when_its_deadline_has_passed() -> 
     witness.take()
     (pid,) = pids(transport)
     os.kill(pid, signal.SIGSTOP)
-    transport.deadline = 0.5
-    with ended_by(lambda: os.kill(pid, signal.SIGCONT)):
-        # The first life may have sent unrolls that are still in its pipe.
-        while not transport.census.replaced:
-            witness.take()
-            transport.deadline = 300.0 if transport.census.replaced else 0.5
+    hurry(transport)
+    # Unrolls of the first life may still be in its pipe.
+    witness.take_until(lambda: transport.census.replaced == 1)
     for _ in range(10):
         witness.take()
     assert transport.census.replaced == 1
@@ -292,7 +301,7 @@ def test_an_actor_that_is_stopped_is_replaced_when_its_deadline_has_passed() -> 
 
 
 def test_the_others_go_on_while_one_hangs_and_then_they_are_all_there_again() -> None:
-    transport, policy = shared(partial(counting, nap=0.001), actors=2)
+    transport, policy = shared(counting, actors=2)
     witness, census = Witness(transport, policy, actors=2, slots=2), transport.census
     witness.take_until(lambda: census.at_work == 2)
     (pid, other) = pids(transport)
@@ -300,9 +309,9 @@ def test_the_others_go_on_while_one_hangs_and_then_they_are_all_there_again() ->
     for _ in range(20):
         witness.take()
     assert census.replaced == 0, "nobody is hurried before the deadline"
-    transport.deadline = 1.0
-    witness.take_until(lambda: census.replaced > 0)
-    transport.deadline = 300.0
+    transport.lives[0].since -= 301  # now it has passed
+    witness.take()
+    assert (census.replaced, census.at_work) == (1, 1)
     witness.take_until(lambda: census.at_work == 2)
     assert gone(pid)
     assert witness.frames == sum(witness.next_step.values())
@@ -329,22 +338,11 @@ def test_a_learner_that_was_away_blames_nobody() -> None:
     witness = Witness(transport, policy, actors=2, slots=2)
     witness.take_until(lambda: transport.census.at_work == 2)
     assert eventually(lambda: all(life.whole.poll() for life in transport.lives))
-    transport.deadline = 0.3
-    time.sleep(0.4)
+    for life in transport.lives:
+        life.since -= 301
     transport.receive()
     assert transport.census.replaced == 0
     transport.close()
-
-
-@contextmanager
-def ended_by(action: Callable[[], None], seconds: float = 60.0) -> Iterator[None]:
-    """Do something after a while, so that a test that waits in vain comes to an end."""
-    timer = threading.Timer(seconds, action)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def interrupted_while_all_hang(learner: Any, directory: Path) -> list[dict[str, float]]:
@@ -410,6 +408,38 @@ def test_a_run_whose_actors_are_given_up_is_saved(tmp_path) -> None:
             fit(learner, run, progress=False)
     assert learner.step == 20 * 2 * 10
     assert load_checkpoint(tmp_path / "a/checkpoint.pt")["step"] == learner.step
+
+
+HANGS = """
+import os, time
+import numpy as np
+from literate_rl.processes import SharedMemory
+
+class Hangs:
+    def __init__(self, seed):
+        pass
+
+    def work(self, weights, out):
+        print(os.getpid(), flush=True)
+        time.sleep(3600)
+
+if __name__ == "__main__":
+    layout = np.dtype([("weights", "f4"), ("result", "f4")])
+    transport = SharedMemory(Hangs, layout, 1, 2, 1)
+    for actor in range(2):
+        transport.submit((actor, 0), {})
+    transport.receive()
+"""
+
+
+def test_actors_that_hang_leave_when_their_learner_is_killed(tmp_path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(HANGS)
+    command = [sys.executable, str(program)]
+    with Child(command, stdout=subprocess.PIPE, text=True) as learner:
+        actors = [int(learner.stdout.readline()) for _ in range(2)]
+        learner.kill()
+    assert gone(*actors)
 
 
 def test_the_deadline_is_that_of_the_settings() -> None:

@@ -1,8 +1,9 @@
-# Generated from chapters/processes.py (edit there); digest 29beddabc2376aca
+# Generated from chapters/processes.py (edit there); digest dd1e867446735cb8
 """Actors in processes of their own, with memory that they share with the learner."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import sys
@@ -12,8 +13,9 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
+from threading import Thread
 from typing import Any, Literal
 
 import numpy as np
@@ -44,6 +46,7 @@ def run_actor(
 ) -> None:
     """Be an actor process: take tokens, fill their slots, send the tokens back."""
     torch.set_num_threads(1)
+    Thread(target=leave_with_learner, daemon=True).start()
     slots = np.frombuffer(memory, layout)
     try:
         actor = pickle.loads(recipe)(seed)
@@ -55,6 +58,13 @@ def run_actor(
         # there is nobody to tell.
         with suppress(OSError):
             whole.send(traceback.format_exc())
+
+
+def leave_with_learner() -> None:
+    """Wait until the learner is gone, and leave even if the environment hangs."""
+    if learner := parent_process():
+        learner.join()
+        os._exit(1)
 
 
 def tokens(connection: Connection) -> Iterator[int]:
