@@ -372,7 +372,7 @@ assert sizes["gradient"] > 10 * sizes["unroll"], "much larger"
 #
 # The learner copies the gradient, because the slot goes back to the worker, and takes the step.
 # It counts the environment steps behind the gradients that have arrived. This count decides when
-# the run ends, how large the learning rate is and when to save. If a worker is killed
+# the run ends, how large the learning rate is and when to save. If a worker is killed or hangs
 # ({doc}`processes`), its half-finished gradient never arrives and is not counted. The worker that
 # replaces it gets the same slots.
 

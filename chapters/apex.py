@@ -489,7 +489,7 @@ def among_all(rollout: Rollout, mine: slice, num_envs: int) -> Rollout:
 
 # %% [markdown]
 # Transports, slots and tokens are those of {doc}`actors` and {doc}`processes`. If an actor is
-# killed, its successor gets the same tokens, no whole rollout is lost, and none counts twice. But
+# killed or hangs, its successor gets the same tokens, and no rollout counts twice. But
 # the successor starts new episodes, and no window may run from the last step of the dead actor into
 # the first of its successor. So the first rollout of a life says that it is `fresh`, and then the
 # rings are cut.

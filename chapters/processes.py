@@ -20,19 +20,16 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 import sys
 import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from threading import Thread
 from typing import Any, Literal
 
 import numpy as np
@@ -47,7 +44,11 @@ from literate_rl.actors import (
     Weights,
     fill,
 )
-from literate_rl.workshop.runs import check_interrupt
+from literate_rl.workshop.runs import (
+    check_interrupt,
+    interrupts_blocked,
+    leave_with_parent,
+)
 from literate_rl.workshop.signatures import check_that, checked
 
 __all__ = ["ActorProcess", "SharedMemory"]
@@ -241,12 +242,12 @@ except EOFError:
 # | an actor is killed while it sends | a message as small as a token goes through a pipe as a whole or not at all |
 # | an actor is killed while others work | no two actors share a pipe or a slot, so there is no lock that one could hold while it dies |
 # | the learner is killed | the pipes close for the actors too, and they exit |
+# | an actor *hangs*: it is stopped, or a step never returns | when its `deadline` has passed it is killed, and a new one takes its place |
 # | an environment raises an error | it would come again, so the run ends with the actor's traceback, as it does in one process |
-# | an actor dies three times in a row without a single unroll | it will not live next time either, so the run ends |
+# | an actor dies 3 times in a row before its first unroll, or 20 times before its tenth | it will not live longer next time, so the run is saved and ends |
 #
-# One failure is not prevented. An actor that *hangs* looks like one that is slow, so the others
-# go on without it. If all of them hang, the learner waits until you press Ctrl-C twice: the first
-# time only asks it to finish its iteration.
+# An actor that hangs looks like one that is slow. Only a clock can tell them apart: the `deadline`
+# of the settings ({doc}`actors`). Until it has passed, the others go on without the one that hangs.
 #
 # ## Memory, processes and Ctrl-C
 #
@@ -271,9 +272,9 @@ except EOFError:
 # keeps only one thread but all locks, and a lock that another thread held would never be
 # released.
 #
-# **Ctrl-C** goes from the terminal to all processes. The learner wants to finish its iteration
-# and needs its actors for that, so they start with the signal blocked. They end when their pipe
-# closes.
+# **Ctrl-C** goes from the terminal to all processes. But it is for the learner to end the run, so
+# actors start with the signal blocked, and end when their pipe closes. A learner that learns
+# finishes its iteration first. One that waits has nothing to finish, so it need not wait any more.
 #
 # ## Line by line
 #
@@ -292,7 +293,7 @@ def run_actor(
 ) -> None:
     """Be an actor process: take tokens, fill their slots, send the tokens back."""
     torch.set_num_threads(1)
-    Thread(target=leave_with_learner, daemon=True).start()
+    leave_with_parent()
     slots = np.frombuffer(memory, layout)
     try:
         actor = pickle.loads(recipe)(seed)
@@ -304,13 +305,6 @@ def run_actor(
         # there is nobody to tell.
         with suppress(OSError):
             whole.send(traceback.format_exc())
-
-
-def leave_with_learner() -> None:
-    """Wait until the learner is gone, and leave even if the environment hangs."""
-    if learner := parent_process():
-        learner.join()
-        os._exit(1)
 
 
 def tokens(connection: Connection) -> Iterator[int]:
@@ -364,8 +358,7 @@ class ActorProcess:
 
 
 # %% [markdown]
-# Two helpers: one writes down how to make an actor, as bytes for another process, the other
-# blocks Ctrl-C while a process starts.
+# How to make an actor is written down as bytes for another process.
 
 
 # %% tags=["export", "hide-input"]
@@ -383,18 +376,6 @@ def pickled(make_actor: MakeActor) -> bytes:
     if b"__main__" in recipe and not hasattr(sys.modules["__main__"], "__file__"):
         raise ValueError(problem)
     return recipe
-
-
-@contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
-    # This helper of Python's unblocks the signal when it starts, so it starts first.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # %% [markdown]
@@ -524,8 +505,7 @@ class SharedMemory:
         """Start a new actor in the place of a dead one, with the same tokens."""
         dead = self.lives[actor]
         dead.end(patience=1.0)
-        code = f"exit code {dead.process.exitcode}"
-        count_death(self.census, actor, how or code)
+        count_death(self.census, actor, how or f"exit code {dead.process.exitcode}")
         self.lives[actor] = self.start(actor)
         for index in dead.held:
             self.lives[actor].send(index)
@@ -577,9 +557,10 @@ def transport_named(name: Literal["in_process", "shared"]) -> MakeTransport:
 # | you type | what happens |
 # |---|---|
 # | `python -m literate_rl impala --actors 2` | two actors take turns in this process |
-# | `… --actors 2 --transport shared` | two processes; the bar shows actors at work, queue, lag and steps per second |
+# | `… --actors 2 --transport shared` | two processes; the bar shows actors at work, queue, lag, actors replaced and steps per second |
+# | `… --deadline 60` | an actor that has sent nothing for a minute is replaced |
 # | `… --actors 8 --transport ray` | eight actors on a cluster ({doc}`workshop/cluster`) |
-# | Ctrl-C | finishes this unroll, saves, ends the actors, and prints how to continue |
+# | Ctrl-C | saves at once or after this update, ends the actors, and prints how to continue |
 # | `… --resume runs/NAME` | continues from the last checkpoint, with fresh actors |
 #
 # Watch the lag in every run: it says what the clock makes of {eq}`lag-of-turns`. A resumed run is
@@ -701,7 +682,8 @@ for name, array in weights_of(policy).items():
 #   it is, so there is no lock.
 # - The learner keeps a record of the tokens that each actor has. A dead actor's successor is sent
 #   the tokens on its record, so no whole unroll is lost and the count stays right.
-# - A pipe tells of a death by its end, provided that nobody keeps a copy of the other end.
+# - A pipe tells of a death by its end, provided that nobody keeps a copy of the other end. That an
+#   actor hangs only a deadline can tell.
 # - New processes come from a fork server, which has PyTorch imported and holds no lock.
 # - The same actor runs in one process, in many, or on a cluster: the transport is an argument.
 #
@@ -716,7 +698,7 @@ from literate_rl.workshop.pictures import predict
 
 predict(
     "Two actors have two slots each, and the learner is fast. In one of the actors an environment "
-    "falls into an endless loop. What do you see after a while?",
+    "falls into an endless loop. What do you see in the next minute?",
     [
         "the run ends with an error",
         "about half as many steps in a second, and a lag of about 1",
@@ -724,8 +706,8 @@ predict(
     ],
     right="about half as many steps in a second, and a lag of about 1",
     because="Its pipe stays open, so the learner takes it for slow and waits for the other one. "
-    "One actor with two slots has a lag of 1, as after the kills above. But here the two slots of "
-    "the first never come back, and the chart of actors at work still says 2.",
+    "One actor with two slots has a lag of 1, as after the kills above. But here the chart of "
+    "actors at work still says 2, until the deadline has passed and the actor is replaced.",
 )
 
 # %% [markdown]

@@ -1,21 +1,18 @@
-# Generated from chapters/processes.py (edit there); digest dd1e867446735cb8
+# Generated from chapters/processes.py (edit there); digest d3c78a34648f72ed
 """Actors in processes of their own, with memory that they share with the learner."""
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 import sys
 import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from threading import Thread
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +27,11 @@ from literate_rl.actors import (
     Weights,
     fill,
 )
-from literate_rl.workshop.runs import check_interrupt
+from literate_rl.workshop.runs import (
+    check_interrupt,
+    interrupts_blocked,
+    leave_with_parent,
+)
 from literate_rl.workshop.signatures import check_that, checked
 
 __all__ = ["ActorProcess", "SharedMemory"]
@@ -46,7 +47,7 @@ def run_actor(
 ) -> None:
     """Be an actor process: take tokens, fill their slots, send the tokens back."""
     torch.set_num_threads(1)
-    Thread(target=leave_with_learner, daemon=True).start()
+    leave_with_parent()
     slots = np.frombuffer(memory, layout)
     try:
         actor = pickle.loads(recipe)(seed)
@@ -58,13 +59,6 @@ def run_actor(
         # there is nobody to tell.
         with suppress(OSError):
             whole.send(traceback.format_exc())
-
-
-def leave_with_learner() -> None:
-    """Wait until the learner is gone, and leave even if the environment hangs."""
-    if learner := parent_process():
-        learner.join()
-        os._exit(1)
 
 
 def tokens(connection: Connection) -> Iterator[int]:
@@ -126,18 +120,6 @@ def pickled(make_actor: MakeActor) -> bytes:
     if b"__main__" in recipe and not hasattr(sys.modules["__main__"], "__file__"):
         raise ValueError(problem)
     return recipe
-
-
-@contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
-    # This helper of Python's unblocks the signal when it starts, so it starts first.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # An actor that dies so often, each time before the same unroll, will do so next time.
@@ -255,8 +237,7 @@ class SharedMemory:
         """Start a new actor in the place of a dead one, with the same tokens."""
         dead = self.lives[actor]
         dead.end(patience=1.0)
-        code = f"exit code {dead.process.exitcode}"
-        count_death(self.census, actor, how or code)
+        count_death(self.census, actor, how or f"exit code {dead.process.exitcode}")
         self.lives[actor] = self.start(actor)
         for index in dead.held:
             self.lives[actor].send(index)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest c3f9bd3b05879ac3
+# Generated from chapters/workshop/runs.py (edit there); digest b7b6d82c08bfc0ef
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
+from multiprocessing import parent_process, resource_tracker
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -151,6 +152,7 @@ def fit(
 
     Raises:
         BlockingIOError: If another process writes to the directory of the run.
+        ChildProcessError: If actors fail for good. The learner is saved before.
         ValueError: What the learner raises, for instance if a reward is not a number.
             The last checkpoint stays.
     """
@@ -241,6 +243,29 @@ def check_interrupt() -> None:
     """Raise ``StopWaiting`` if ``fit`` is to end; for learners that wait."""
     if CTRL_C.is_set():
         raise StopWaiting
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
+    # This helper of Python's unblocks the signal when it starts, so it starts first.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_with_parent() -> None:
+    """End this process when the one that started it is gone."""
+
+    def wait() -> None:
+        if parent := parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 class Run:
