@@ -42,7 +42,7 @@ from literate_rl.impala import (
     to_unroll,
 )
 from literate_rl.workshop.fast import numpy_act
-from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.runs import StopWaiting, env_seed
 from literate_rl.workshop.signatures import Count, Positive, check_that, checked
 
 __all__ = [
@@ -629,7 +629,7 @@ class RemoteLearner:
     def iterate(self) -> dict[str, float]:
         """Wait for a result, learn from it, and return metrics.
 
-        Whatever goes wrong, the actors are ended; the next call starts new ones.
+        If anything goes wrong, the actors are ended; the next call starts new ones.
         """
         transport = self.transport or self.start()
         try:
@@ -641,6 +641,8 @@ class RemoteLearner:
             # From here on the slot belongs to its actor, who may write to it.
             # Everything that is read of it has been read by now.
             self.submit(transport, slot)
+        except StopWaiting:
+            raise  # Ctrl-C: nothing has come, and nothing is lost
         except BaseException:
             # This slot would never be given away again.
             self.close()

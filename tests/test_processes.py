@@ -387,7 +387,7 @@ def test_ctrl_c_ends_a_run_that_waits_for_actors_that_hang(tmp_path) -> None:
         learner.start()
         everyone = pids(learner.transport)
         history = interrupted_while_all_hang(learner, tmp_path / "a")
-        assert learner.transport is None
+    assert learner.transport is None
     assert gone(*everyone)
     resumed = make_learner(total_steps=history[-1]["step"] + 30)
     with Run(tmp_path / "a", resume=True) as run:

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest d32139f2f8542287
+# Generated from chapters/actors.py (edit there); digest 6582c660a468800f
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from literate_rl.impala import (
     to_unroll,
 )
 from literate_rl.workshop.fast import numpy_act
-from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.runs import StopWaiting, env_seed
 from literate_rl.workshop.signatures import Count, Positive, check_that, checked
 
 __all__ = [
@@ -366,7 +366,7 @@ class RemoteLearner:
     def iterate(self) -> dict[str, float]:
         """Wait for a result, learn from it, and return metrics.
 
-        Whatever goes wrong, the actors are ended; the next call starts new ones.
+        If anything goes wrong, the actors are ended; the next call starts new ones.
         """
         transport = self.transport or self.start()
         try:
@@ -378,6 +378,8 @@ class RemoteLearner:
             # From here on the slot belongs to its actor, who may write to it.
             # Everything that is read of it has been read by now.
             self.submit(transport, slot)
+        except StopWaiting:
+            raise  # Ctrl-C: nothing has come, and nothing is lost
         except BaseException:
             # This slot would never be given away again.
             self.close()
