@@ -242,11 +242,11 @@ except EOFError:
 # | an actor is killed while it sends | a message as small as a token goes through a pipe as a whole or not at all |
 # | an actor is killed while others work | no two actors share a pipe or a slot, so there is no lock that one could hold while it dies |
 # | the learner is killed | the pipes close for the actors too, and they exit |
-# | an actor *hangs*: it is stopped, or a step never returns | when its `deadline` has passed it is killed, and a new one takes its place |
+# | an actor hangs: it is stopped, or a step never returns | when its `deadline` has passed it is killed, and a new one takes its place |
 # | an environment raises an error | it would come again, so the run ends with the actor's traceback, as it does in one process |
 # | an actor dies 3 times in a row before its first unroll, or 20 times before its tenth | it will not live longer next time, so the run is saved and ends |
 #
-# An actor that hangs looks like one that is slow. Only a clock can tell them apart: the `deadline`
+# An actor that *hangs* looks like one that is slow. Only a clock can tell them apart: the `deadline`
 # of the settings ({doc}`actors`). Until it has passed, the others go on without the one that hangs.
 #
 # ## Memory, processes and Ctrl-C
