@@ -201,7 +201,7 @@ class RayActors:
         for actor, since in enumerate(self.since):
             if now - since > self.deadline:
                 if self.ray.wait([self.placed[actor]], timeout=0)[0]:
-                    how = f"no unroll within a deadline of {self.deadline:g} s"
+                    how = f"nothing sent before its deadline of {self.deadline:g} s"
                     self.replace(actor, how)
                 # If it waits for a place in the cluster, it does not hang.
                 self.since[actor] = now

@@ -1,4 +1,4 @@
-# Generated from chapters/processes.py (edit there); digest d3c78a34648f72ed
+# Generated from chapters/processes.py (edit there); digest 6e3111c76fe6c5d2
 """Actors in processes of their own, with memory that they share with the learner."""
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def pickled(make_actor: MakeActor) -> bytes:
 
 # An actor that dies so often, each time before the same unroll, will do so next time.
 PATIENCE = {
-    "first": (1, 3, 'scripts need `if __name__ == "__main__":` before they start any'),
-    "tenth": (10, 20, "what its environments do seems to end it"),
+    "first": (1, 3, 'is `if __name__ == "__main__":` in the script that starts it?'),
+    "tenth": (10, 20, "its environments seem to end it"),
 }
 
 
@@ -229,9 +229,8 @@ class SharedMemory:
         for actor, life in enumerate(self.lives):
             if life.held and time.monotonic() - life.since > self.deadline:
                 life.process.kill()
-                self.replace(
-                    actor, f"no unroll within a deadline of {self.deadline:g} s"
-                )
+                how = f"nothing sent before its deadline of {self.deadline:g} s"
+                self.replace(actor, how)
 
     def replace(self, actor: int, how: str | None = None) -> None:
         """Start a new actor in the place of a dead one, with the same tokens."""

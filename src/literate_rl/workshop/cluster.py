@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cluster.py (edit there); digest 7da123d4edb43953
+# Generated from chapters/workshop/cluster.py (edit there); digest 66eced812e9150b8
 """Actors on a cluster: a transport that is made of Ray's calls and references."""
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class RayActors:
         for actor, since in enumerate(self.since):
             if now - since > self.deadline:
                 if self.ray.wait([self.placed[actor]], timeout=0)[0]:
-                    how = f"no unroll within a deadline of {self.deadline:g} s"
+                    how = f"nothing sent before its deadline of {self.deadline:g} s"
                     self.replace(actor, how)
                 # If it waits for a place in the cluster, it does not hang.
                 self.since[actor] = now
