@@ -24,9 +24,8 @@ def build(config: SACConfig, env: str) -> Any:
     return make_learner("sac", env, config, {})
 
 
-# Discrete SAC with five times the temperature at the start, and twice the entropy: the
-# first settings, which the chapter compares with its own.
-WARM = replace(sac_settings("CartPole-v1"), temperature=0.05, target_entropy=0.1)
+# The same with a buffer that forgets nothing.
+HOARD = replace(sac_settings("CartPole-v1"), buffer_size=100_000)
 # Not searched: those of the paper.
 CHEETAH = SACConfig(
     total_steps=100_000,
@@ -51,7 +50,7 @@ EXPERIMENTS = {
     "sac_pendulum": experiment("Pendulum-v1", seeds=10, goal=-200),
     "sac_mountain": experiment("MountainCarContinuous-v0", seeds=10, goal=90),
     "sac_cartpole": experiment("CartPole-v1", seeds=10, goal=195),
-    "sac_cartpole_warm": experiment("CartPole-v1", 10, 195, WARM),
+    "sac_cartpole_hoard": experiment("CartPole-v1", 10, 195, HOARD),
     "sac_cheetah": experiment("HalfCheetah-v5", 5, config=CHEETAH),
 }
 
