@@ -304,8 +304,7 @@ def first_priorities(
 # %% [markdown]
 # The actor's weights do not change during a rollout, so the priorities of all its steps are
 # computed in one pass at its end.
-
-# %% [markdown]
+#
 # ## A ladder of explorers
 #
 # How should many actors differ from each other? A single agent begins with many random actions

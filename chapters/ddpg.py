@@ -246,6 +246,102 @@ late = [np.median(gaps["HDDPG"], 0)[place] for place in (18, 24)]
 assert late[1] > late[0] + 1, "HDDPG's promises grow"
 
 # %% [markdown]
+# ## DDPG on one page
+#
+# Here is the plain form, whole, for the pendulum. It runs from top to bottom. From earlier chapters
+# it takes the collector and the buffer. The rest of the chapter takes it apart, adds what makes it
+# HDDPG or TD3, and puts it together again for any task.
+
+# %%
+import copy
+
+import torch
+from torch import nn
+
+from literate_rl.agents import Collector, make_envs
+from literate_rl.replay import ReplayBuffer
+
+torch.set_num_threads(1)  # the networks are too small to be shared out
+
+total_steps, random_steps, batch_size = 5_000, 500, 128
+learning_rate, gamma, tau, noise = 1e-3, 0.99, 0.005, 0.1
+strength = 2.0  # the motor's torque lies between -2 and 2
+
+
+def network(inputs):
+    """Build two hidden layers and one output."""
+    first, second = nn.Linear(inputs, 64), nn.Linear(64, 64)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(64, 1))
+
+
+torch.manual_seed(1)
+generator = torch.Generator().manual_seed(1)
+actor = nn.Sequential(network(3), nn.Tanh())  # from a state to a share of the torque
+critic = network(3 + 1)  # from a state and an action to a value
+older_actor, older_critic = copy.deepcopy((actor, critic))
+actor_optimizer = torch.optim.Adam(actor.parameters(), learning_rate)
+critic_optimizer = torch.optim.Adam(critic.parameters(), learning_rate)
+
+
+def value(actor, critic, obs):
+    """Return what a critic thinks of an actor's actions."""
+    return critic(torch.cat([obs, strength * actor(obs)], -1)).squeeze(-1)
+
+
+def act(obs):
+    """Act at random at first, then as the actor does, with some noise."""
+    if collector.step < random_steps:
+        return strength * (2 * torch.rand(1, 1, generator=generator) - 1)
+    action = actor(obs) + noise * torch.randn(1, 1, generator=generator)
+    return strength * action.clamp(-1.0, 1.0)
+
+
+collector, buffer = Collector(make_envs("Pendulum-v1", 1)), ReplayBuffer(total_steps)
+collector.reset(seed=1)
+returns, snapshots = [], []
+while collector.step < total_steps:
+    # 1. Act once. Everything is remembered.
+    step = collector.collect(act, 1)
+    buffer.push(step)
+    returns += step.episode_return[step.truncated].tolist()
+    if collector.step <= random_steps:
+        continue
+    batch = buffer.sample(batch_size, generator, gamma=gamma)
+
+    # 2. The critic learns. The next state is judged by older copies of both networks.
+    with torch.no_grad():
+        next_value = value(older_actor, older_critic, batch.next_obs)
+        target = batch.reward + batch.discount * next_value
+    q = critic(torch.cat([batch.obs, batch.action], -1)).squeeze(-1)
+    critic_optimizer.zero_grad()
+    (0.5 * (target - q).square().mean()).backward()
+    critic_optimizer.step()
+
+    # 3. The actor climbs what the critic thinks of its actions.
+    actor_optimizer.zero_grad()
+    (-value(actor, critic, batch.obs).mean()).backward()
+    actor_optimizer.step()
+
+    # 4. The older copies follow slowly.
+    with torch.no_grad():
+        for old, new in ((older_actor, actor), (older_critic, critic)):
+            for weight, goal in zip(old.parameters(), new.parameters(), strict=True):
+                weight.lerp_(goal, tau)
+    # Only for a check further below.
+    if len(snapshots) < 10:
+        snapshots.append((batch, copy.deepcopy((actor, critic))))
+
+print("first five episodes:", *(f"{x:.0f}" for x in returns[:5]))
+print("last five episodes: ", *(f"{x:.0f}" for x in returns[-5:]))
+
+# %% [markdown]
+# **Notice** step 3. The loss is the critic's value, but only the actor's optimiser moves. The
+# critic is the landscape, and nobody bends a landscape to make the climb shorter.
+
+# %% tags=["claims"]
+assert np.mean(returns[-5:]) > np.mean(returns[:10]) + 400, "it learns to swing up"
+
+# %% [markdown]
 # ## The gradient through the action
 #
 # The **actor** is a network with parameters $\phi$ that returns one action, $a = \mu_\phi(s)$.
@@ -403,10 +499,10 @@ class BoxActions:
 # themselves.
 #
 # So it is asked about rows between those that it has learned from, where nothing guarantees that
-# it is right. For discrete actions {doc}`dqn` is the better choice.
+# it is right. For discrete actions {doc}`dqn` is the better choice. The code is folded.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 class OneHotActions:
     """One of N actions; a row holds probabilities, and an action is a one-hot row.
 
@@ -793,7 +889,7 @@ class DDPG(DQN):
 # would stay equal, and their minimum would change nothing.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 @checked
 def make_ddpg_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
@@ -950,6 +1046,23 @@ def td3_settings(env: str) -> TD3Config:
     """Return settings of TD3, likewise."""
     return TD3Config(**SETTINGS.get(env, {}))
 
+
+# %% [markdown]
+# With these pieces `DDPG` does what the program at the top does. The folded cell gives both the
+# same ten batches and compares their weights.
+
+# %% tags=["claims"]
+torch.manual_seed(1)
+envs = make_envs("Pendulum-v1", 1)
+policy = make_ddpg_policy(envs.single_observation_space, envs.single_action_space)
+learner = DDPG(policy, envs, DDPGConfig())
+for batch, models in snapshots:
+    learner.sample = lambda batch=batch: batch
+    learner.learn()
+    theirs = [*policy.network.actor.parameters(), *policy.network.critics.parameters()]
+    ours = [p for model in models for p in model.parameters()]
+    for x, y in zip(ours, theirs, strict=True):
+        assert torch.allclose(x, y, atol=1e-5), "the same weights"
 
 # %% [markdown]
 # ## What each part buys
