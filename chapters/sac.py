@@ -1071,10 +1071,10 @@ assert draws.std() > 0.2, "with noise"
 # Such long targets have a catch: the steps after the first were chosen by the policy of that time
 # ({doc}`windows`). A policy that is nearly sure hardly ever takes its other action. Most of what
 # the buffer knows about that action is old, and what followed it was played by a worse policy. The
-# critic blames the action. So this agent forgets: its buffer holds the last 4,000 steps. Here are
-# ten runs with it, and ten that remember all 20,000 steps:
+# critic may blame the action for that. So this agent forgets: its buffer holds the last 4,000
+# steps. Here are ten runs with it, and ten with a buffer for all 20,000 steps:
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two sets of ten thin curves and their means over 20,000 steps of CartPole. Those of the short memory come close to 500, those of the long one stay apart from each other, one below 200"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two sets of ten thin curves and their means over 20,000 steps of CartPole. Most come close to 500, those of the short memory earlier; one of each set stays below 200"}}
 memories = {
     "all steps": stored_runs("sac_cartpole_hoard")["SAC"],
     "4,000 steps": stored_runs("sac_cartpole")["SAC"],
@@ -1090,11 +1090,18 @@ axis.legend(title="the buffer holds")
 fig.tight_layout()
 
 # %% [markdown]
-# The printed returns are those of the last policies, in 100 greedy episodes. **Notice** that
-NOTICE
+# The printed returns are those of the last policies, in 100 greedy episodes. **Notice** that no seed
+# ends lower with the short memory, and that nine of its ten policies balance for more than 460 of
+# at most 500 steps. But one seed stays below 195, our goal for every run, with both. So old data is
+# not all that holds this agent back.
 
 # %% tags=["claims"]
-CLAIMS
+long, short = (found.final for found in memories.values())
+assert len(long) == len(short) == 10
+assert (short >= long).all(), "no seed ends lower"
+assert (short > 460).sum() == 9
+assert short.argmin() == long.argmin(), "one seed"
+assert max(short.min(), long.min()) < 195, "stays below the goal with both"
 
 # %% [markdown]
 # ## A noise that lasts
