@@ -70,6 +70,18 @@ def test_a_product_that_overflows_does_not_spoil_the_recursion() -> None:
     assert reverse_scan(increment + 1, huge * 1e6).isinf().any()
 
 
+@pytest.mark.parametrize("factor", [0.5, 1e6])
+def test_scan_keeps_no_gradient_and_stops_nobody_elses(factor: float) -> None:
+    """The second factor takes the way for products that overflow."""
+    increment = torch.zeros(128, 1)
+    increment[0] = 1
+    factors = torch.full((128, 1), factor)
+    result = reverse_scan(increment.requires_grad_(), factors.requires_grad_())
+    assert not result.requires_grad
+    assert increment.requires_grad
+    assert factors.requires_grad
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 100])
 def test_scan_writes_to_no_argument_and_shares_no_memory(length) -> None:
     increment, factor = torch.rand(2, length, 2)
@@ -150,6 +162,24 @@ def test_fused_equals_plain_at_extreme_logits(scale: float) -> None:
         loss, _ = error(data)
         gradients.append(torch.autograd.grad(sum(loss), logit)[0])
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("adv", [-1.0, 1.0])
+@pytest.mark.parametrize("log_ratio", [-30.0, -19.0, 19.0, 30.0])
+@pytest.mark.parametrize("c", [None, 3.0])
+def test_fused_holds_a_ratio_where_the_plain_form_does(adv, log_ratio, c) -> None:
+    """Also where the loss is as small as the ratio: no absolute error is allowed."""
+    small, large = min(log_ratio, 0.0), -max(log_ratio, 0.0)
+    logits = (torch.tensor([[x, 0.0]], dtype=torch.float64) for x in (small, large))
+    new, old = logits
+    new.requires_grad_()
+    weight = torch.tensor([adv], dtype=torch.float64)
+    data = ppo_policy_data(new, old, torch.tensor([0]), weight, None)
+    results = []
+    for error in FORMS:
+        loss, _ = error(data, 0.2, c)
+        results.append((loss[0], *torch.autograd.grad(loss[0], new)))
+    torch.testing.assert_close(*results, rtol=1e-9, atol=0)
 
 
 def test_fused_refuses_second_derivatives() -> None:

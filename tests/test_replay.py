@@ -191,7 +191,7 @@ def test_a_new_step_gets_the_largest_priority_ever():
     buffer.update(torch.tensor([0, 1]), torch.tensor([-9.0, 0.0]))
     assert buffer.tree.mass[0] == 3
     assert buffer.tree.mass[1] == pytest.approx(1e-3), "no step is forgotten for good"
-    buffer.update(torch.tensor([0]), torch.tensor([4.0]))
+    buffer.update(torch.tensor([0]), torch.tensor([4.0], requires_grad=True))
     buffer.push(make_rollout(rng, 1, 1))
     assert buffer.tree.mass[:3].tolist() == pytest.approx([2, 1e-3, 3])
 

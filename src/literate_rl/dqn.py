@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 29b2416c4f9975e8
+# Generated from chapters/dqn.py (edit there); digest 740bcc1437ad1fcd
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -323,7 +323,7 @@ class DQN:
         policy: Any,
         envs: VectorEnv[Any, Any, Any],
         config: Any,
-        error: Callable[..., QError | FusedQError] | None = None,
+        error: Callable[..., Any] | None = None,
         act: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         given, wanted = envs.num_envs, config.num_envs

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest a72c6b5a42f52519
+# Generated from chapters/off_policy.py (edit there); digest fc13373e5fe1f38d
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -299,6 +299,6 @@ def continuous_terms(
     action: Float[Tensor, "T B A"],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the log-densities under both policies and the newer one's entropy."""
-    new = gaussian("target_output", target_output)
-    old = gaussian("behaviour_output", behaviour_output)
-    return new.log_prob(action), old.log_prob(action), new.entropy()
+    new, log_prob = gaussian("target_output", target_output, action)
+    _, log_prob_old = gaussian("behaviour_output", behaviour_output, action)
+    return log_prob, log_prob_old, new.entropy()

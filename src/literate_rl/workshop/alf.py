@@ -1,9 +1,9 @@
-# Generated from chapters/workshop/alf.py (edit there); digest c803baed6d2f2c33
+# Generated from chapters/workshop/alf.py (edit there); digest 5caf0737d60d9601
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,11 +29,13 @@ from literate_rl.ppg import (
 )
 from literate_rl.workshop.nests import ends, map_nest
 from literate_rl.workshop.signatures import (
+    Bool,
     Count,
     Float,
     Fraction,
     NonNegative,
     check_finite,
+    check_that,
     checked,
 )
 
@@ -184,6 +186,9 @@ def draw_or_mode(leaf: Any, q: float) -> Tensor:
 
 def divergence(old: Any, new: Any) -> Tensor:
     """Return the divergence between nests of distributions, without gradient in old."""
+    here, there = map_nest(lambda _: "leaf", old), map_nest(lambda _: "leaf", new)
+    words = f"the rollout's action_distribution must be nested like {there}, got {here}"
+    check_that(here == there, words)
     # Leaf by leaf, {eq}`nested-divergence`.
     total: Tensor = sum(ends(map_nest(divergence_of_leaf, old, new)))
     return total
@@ -221,6 +226,16 @@ def successors(
     return torch.where(step_type == LAST, value.detach(), following)
 
 
+@checked
+def two_flags(
+    discount: Shaped[Tensor, "T B"], step_type: Shaped[Tensor, "T B"]
+) -> tuple[Bool[Tensor, "T B"], Bool[Tensor, "T B"]]:
+    """Return which steps terminated an episode and which truncated it."""
+    check_finite(discount, discount=discount)
+    terminated = discount == 0
+    return terminated, (step_type == LAST) & ~terminated
+
+
 class PPGAuxPhaseLoss(nn.Module):
     """The loss of the auxiliary phase.
 
@@ -253,8 +268,7 @@ class PPGAuxPhaseLoss(nn.Module):
         next_value = info.rollout_next_value
         if isinstance(next_value, tuple):
             next_value = successors(info.rollout_value, info.step_type)
-        terminated = info.discount == 0
-        truncated = (info.step_type == LAST) & ~terminated
+        terminated, truncated = two_flags(info.discount, info.step_type)
         rates = self.gamma, self.td_lambda
         return lambda_returns(info.reward, next_value, terminated, truncated, *rates)
 
@@ -265,6 +279,7 @@ class PPGAuxPhaseLoss(nn.Module):
         weight, error = self.weight, self.td_error_loss_fn
         return auxiliary_loss(value, aux, target, kl, weight, error)
 
+    @checked
     def forward(self, info: PPGTrainInfo) -> LossInfo:
         """Return the loss (T, B) of steps in time order, and its parts."""
         kl = divergence(info.rollout_action_distribution, info.action_distribution)
@@ -388,6 +403,15 @@ class PPGAuxAlgorithm:
     def interval(self) -> int:
         """Policy phases between two auxiliary phases."""
         return self.options.interval
+
+    @property
+    def training(self) -> bool:
+        """Whether the network is in training mode."""
+        return self.network.training
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return the parameters that the auxiliary phase trains."""
+        return self.network.parameters()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
