@@ -77,7 +77,7 @@ class Queues:
     waiting = 0
 
     def __init__(self, form: Any, *others: Any) -> None:
-        make_actor, layout, seed, actors, slots = others
+        make_actor, layout, seed, actors, slots, _ = others
         context = torch.multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["literate_rl.processes"])
         self.census, recipe = Census(actors, seed), pickle.dumps(make_actor)

@@ -798,8 +798,8 @@ def ddpg_target(
     target_policy: Any,
     batch: Batch,
     generator: torch.Generator,
-    smoothing: float = 0.0,
-    clip: float = 0.5,
+    smoothing: float,
+    clip: float,
 ) -> Tensor:
     """Return what the critics should think of the actions in a batch.
 

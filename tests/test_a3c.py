@@ -18,7 +18,7 @@ import pytest
 import torch
 from test_a2c import make_a2c, policy_for, same
 from test_actors import cartpoles
-from test_processes import gone, pids, wave
+from test_processes import gone, interrupted_while_all_hang, pids, wave
 from torch import nn
 from worlds import counting, deadly
 
@@ -224,6 +224,14 @@ def test_a_worker_that_is_stopped_or_hangs_holds_up_nobody() -> None:
         os.kill(everyone[0], signal.SIGCONT)
         assert any(row["charts/lag"] >= 30 for row in rows)
         os.kill(everyone[0], signal.SIGSTOP)
+    assert gone(*everyone)
+
+
+def test_ctrl_c_ends_a_run_that_waits_for_workers_that_hang(tmp_path: Path) -> None:
+    with make_a3c(transport="shared", total_steps=10**7) as learner:
+        learner.start()
+        everyone = pids(learner.transport)
+        interrupted_while_all_hang(learner, tmp_path / "a")
     assert gone(*everyone)
 
 

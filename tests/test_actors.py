@@ -69,6 +69,8 @@ def policy_for(envs: SyncVectorEnv) -> Any:
     [
         ({"actors": 0}, "actors must be .*at least 1.*, got 0"),
         ({"slots": 0}, "slots must be at least 1, got 0"),
+        ({"deadline": 0.0}, "deadline must be greater than 0"),
+        ({"deadline": math.nan}, "deadline must be greater than 0"),
         ({"transport": "pigeon"}, "transport must be 'in_process' or .*, got 'pigeon'"),
         ({"address": "auto"}, "transport must be ray for address auto"),
         ({"actors": None, "transport": "shared"}, "actors must be given for transport"),

@@ -20,6 +20,7 @@ from fuzz import assert_held
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
+from test_processes import gone, hurry, interrupted_while_all_hang, pids
 from torch import Tensor
 from worlds import counting
 
@@ -349,6 +350,30 @@ def test_a_killed_actor_loses_nothing_that_counts() -> None:
         assert steps == list(range(24, 24 * len(steps) + 1, 24)), "each counts once"
         assert len(apex.learner.buffer) == apex.step
         check_rings(apex)
+
+
+def test_an_actor_that_hangs_is_replaced_and_loses_nothing_that_counts() -> None:
+    build = partial(counting, 3, hangs_at=20)
+    with make_apex(build=build, transport=SharedMemory, actors=1) as apex:
+        steps = []
+        # Each life sends two rollouts of 8 steps; a third one never ends.
+        for replaced in (0, 0, 1, 1):
+            if len(steps) == 2:
+                hurry(apex.transport)
+            row = apex.iterate()
+            steps.append(apex.step)
+            assert row["charts/replaced"] == replaced
+        assert steps == [24, 48, 72, 96], "each counts once"
+        check_rings(apex)
+
+
+def test_ctrl_c_ends_a_run_that_waits_for_actors_that_hang(tmp_path: Path) -> None:
+    options = {"total_steps": 10**7, "checkpoint_interval": 10**6}
+    with make_apex(transport=SharedMemory, **options) as apex:
+        apex.start()
+        everyone = pids(apex.transport)
+        interrupted_while_all_hang(apex, tmp_path / "a")
+    assert gone(*everyone)
 
 
 def test_pictures_travel_as_bytes() -> None:

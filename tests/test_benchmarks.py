@@ -24,6 +24,7 @@ from benchmarks import (
     a2c_learning,
     ablation,
     actors,
+    chaos_actors,
     ddpg_learning,
     hybrid_learning,
     impala_learning,
@@ -54,6 +55,16 @@ def test_benchmark_runs_and_its_methods_agree(name: str, capsys, monkeypatch) ->
     assert all(row.microseconds >= 0 for row in rows)
     assert any(row.reached is not None for row in rows)
     capsys.readouterr()
+
+
+def test_a_trial_of_chaos_holds_and_one_that_lost_count_does_not(monkeypatch) -> None:
+    (row,) = chaos_actors.trials(seed=1, count=1)
+    assert row["held"], row
+    assert list(row)[1:5] == ["done", "expected", "came", "held"]
+    monkeypatch.setattr(chaos_actors.Witness, "size", lambda self: 31)
+    (row,) = chaos_actors.trials(seed=1, count=1)
+    assert not row["held"]
+    assert "steps in" in str(row["came"])
 
 
 def test_ratios_come_from_the_same_round() -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 7ce2aa7faf632846
+# Generated from chapters/ddpg.py (edit there); digest 8fbd203e0fa4d942
 """DDPG, HDDPG and TD3: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -286,8 +286,8 @@ def ddpg_target(
     target_policy: Any,
     batch: Batch,
     generator: torch.Generator,
-    smoothing: float = 0.0,
-    clip: float = 0.5,
+    smoothing: float,
+    clip: float,
 ) -> Tensor:
     """Return what the critics should think of the actions in a batch.
 

@@ -1,18 +1,17 @@
-# Generated from chapters/processes.py (edit there); digest 0972c3f737a45667
+# Generated from chapters/processes.py (edit there); digest 6e3111c76fe6c5d2
 """Actors in processes of their own, with memory that they share with the learner."""
 
 from __future__ import annotations
 
 import pickle
-import signal
 import sys
 import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
@@ -27,6 +26,11 @@ from literate_rl.actors import (
     Slot,
     Weights,
     fill,
+)
+from literate_rl.workshop.runs import (
+    check_interrupt,
+    interrupts_blocked,
+    leave_with_parent,
 )
 from literate_rl.workshop.signatures import check_that, checked
 
@@ -43,6 +47,7 @@ def run_actor(
 ) -> None:
     """Be an actor process: take tokens, fill their slots, send the tokens back."""
     torch.set_num_threads(1)
+    leave_with_parent()
     slots = np.frombuffer(memory, layout)
     try:
         actor = pickle.loads(recipe)(seed)
@@ -72,16 +77,19 @@ class ActorProcess:
         tasks: The pipe that tokens go to it by.
         whole: The pipe that they come back by.
         held: Tokens that it has, in the order in which they were sent.
+        since: When it was last sent a token or sent one back.
     """
 
     process: Any
     tasks: Connection
     whole: Connection
     held: list[int] = field(default_factory=list)
+    since: float = field(default_factory=time.monotonic)
 
     def send(self, index: int) -> None:
         """Send a token. If the process is dead, the end of its pipe will tell."""
         self.held.append(index)
+        self.since = time.monotonic()
         with suppress(BrokenPipeError):
             self.tasks.send(index)
 
@@ -114,33 +122,28 @@ def pickled(make_actor: MakeActor) -> bytes:
     return recipe
 
 
-@contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
-    # This helper of Python's unblocks the signal when it starts, so it starts first.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-# An actor that dies so often without a single unroll will not live next time either.
-PATIENCE = 3
+# An actor that dies so often, each time before the same unroll, will do so next time.
+PATIENCE = {
+    "first": (1, 3, 'is `if __name__ == "__main__":` in the script that starts it?'),
+    "tenth": (10, 20, "its environments seem to end it"),
+}
 
 
 def count_death(census: Census, actor: int, how: object) -> None:
     """Count the death of an actor, or lose patience."""
-    failed = 0 if census.unrolls[actor] else census.failed_starts[actor] + 1
-    if failed == PATIENCE:
-        raise ChildProcessError(
-            f"actor {actor} died {PATIENCE} times before its first unroll, the last "
-            f"time with {how}. (A script that starts actors needs the line "
-            '`if __name__ == "__main__":` in front of what it does.)'
-        )
-    census.failed_starts[actor], census.unrolls[actor] = failed, 0
+    lives = census.lives[actor]
+    lives.append(census.unrolls[actor])
+    for name, (unroll, deaths, hint) in PATIENCE.items():
+        if len(lives) >= deaths and max(lives[-deaths:]) < unroll:
+            raise ChildProcessError(
+                f"actor {actor} died {deaths} times before its {name} unroll, the last "
+                f"time with {how} ({hint})"
+            )
+    census.unrolls[actor] = 0
     census.replaced += 1
+
+
+GLANCE = 0.5  # seconds between two looks at actors that are silent
 
 
 class SharedMemory:
@@ -152,6 +155,7 @@ class SharedMemory:
         seed: Decides the seeds of the actors.
         actors: Number of actors.
         slots: Slots of each of them.
+        deadline: Seconds of silence after which an actor with a token is replaced.
     """
 
     def __init__(
@@ -161,8 +165,9 @@ class SharedMemory:
         seed: int,
         actors: int,
         slots: int,
+        deadline: float = 300.0,
     ) -> None:
-        self.recipe, self.layout = pickled(make_actor), layout
+        self.recipe, self.layout, self.deadline = pickled(make_actor), layout, deadline
         self.census = Census(actors, seed)
         self.context = get_context("forkserver")
         self.context.set_forkserver_preload(["literate_rl.processes"])
@@ -185,17 +190,23 @@ class SharedMemory:
         self.lives[actor].send(index)
 
     def receive(self) -> tuple[Slot, Any]:
-        """Wait for a whole unroll, and replace actors that have died meanwhile."""
+        """Wait for a whole unroll, and replace actors that die or hang meanwhile."""
         closed = not self.lives
         check_that(not closed, "the actors have ended: this transport is closed")
-        # As long as there is nothing to learn from, sleep. Then hear all that there is.
-        while pipes := wait(
-            [life.whole for life in self.lives], timeout=0 if self.whole else None
-        ):
-            for pipe in pipes:
-                self.hear(pipe)
-        actor, index = self.whole.popleft()
-        return (actor, index), self.slots[actor][index]["result"]
+        while True:
+            # As long as there is nothing to learn from, sleep. Then hear all there is.
+            while pipes := wait(
+                [life.whole for life in self.lives], 0 if self.whole else GLANCE
+            ):
+                for pipe in pipes:
+                    self.hear(pipe)
+            # Only now is it clear who has been silent.
+            self.replace_silent()
+            if self.whole:
+                actor, index = self.whole.popleft()
+                return (actor, index), self.slots[actor][index]["result"]
+            # Nothing is half done while the learner waits, so Ctrl-C may end the run.
+            check_interrupt()
 
     def hear(self, pipe: Any) -> None:
         """Read a message: a token, the text of an error, or the end of the pipe."""
@@ -209,14 +220,23 @@ class SharedMemory:
             raise ChildProcessError(f"actor {actor} failed:\n{message}")
         # A token: its unroll is whole.
         self.lives[actor].held.remove(message)
+        self.lives[actor].since = time.monotonic()
         self.census.unrolls[actor] += 1
         self.whole.append((actor, message))
 
-    def replace(self, actor: int) -> None:
+    def replace_silent(self) -> None:
+        """Replace actors that have had a token and been silent for too long."""
+        for actor, life in enumerate(self.lives):
+            if life.held and time.monotonic() - life.since > self.deadline:
+                life.process.kill()
+                how = f"nothing sent before its deadline of {self.deadline:g} s"
+                self.replace(actor, how)
+
+    def replace(self, actor: int, how: str | None = None) -> None:
         """Start a new actor in the place of a dead one, with the same tokens."""
         dead = self.lives[actor]
         dead.end(patience=1.0)
-        count_death(self.census, actor, f"exit code {dead.process.exitcode}")
+        count_death(self.census, actor, how or f"exit code {dead.process.exitcode}")
         self.lives[actor] = self.start(actor)
         for index in dead.held:
             self.lives[actor].send(index)

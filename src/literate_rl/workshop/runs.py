@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 40e260d7840fb9e1
+# Generated from chapters/workshop/runs.py (edit there); digest b7b6d82c08bfc0ef
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
+from multiprocessing import parent_process, resource_tracker
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -151,6 +152,7 @@ def fit(
 
     Raises:
         BlockingIOError: If another process writes to the directory of the run.
+        ChildProcessError: If actors fail for good. The learner is saved before.
         ValueError: What the learner raises, for instance if a reward is not a number.
             The last checkpoint stays.
     """
@@ -170,7 +172,15 @@ def fit(
             if run is not None and learner.checkpoint_due:
                 run.save(learner)
             start, before = time.perf_counter(), learner.step
-            metrics = learner.iterate()
+            try:
+                metrics = learner.iterate()
+            except StopWaiting:
+                break
+            except ChildProcessError:
+                # Others have failed, and what was learned so far is whole.
+                if run is not None:
+                    run.save(learner)
+                raise
             taken = learner.step - before
             metrics["charts/SPS"] = taken / (time.perf_counter() - start)
             history.append({"step": learner.step, **metrics})
@@ -193,6 +203,7 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
         "charts/actors": "actors",
         "charts/queue": "queue",
         "charts/lag": "lag",
+        "charts/replaced": "replaced",
     }
     return {
         short: f"{metrics[name]:.3g}" if short != "steps/s" else f"{metrics[name]:.0f}"
@@ -204,21 +215,57 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
 @contextmanager
 def catch_interrupt() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C into an event; the second one raises as usual."""
-    event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield event  # Python delivers signals to the main thread only
+        yield threading.Event()  # Python delivers signals to the main thread only
         return
     previous = signal.getsignal(signal.SIGINT)
 
     def note(number: int, frame: FrameType | None) -> None:
-        event.set()
+        CTRL_C.set()
         signal.signal(signal.SIGINT, previous)
 
     signal.signal(signal.SIGINT, note)
     try:
-        yield event
+        yield CTRL_C
     finally:
         signal.signal(signal.SIGINT, previous)
+        CTRL_C.clear()
+
+
+CTRL_C = threading.Event()  # set between the first Ctrl-C and the end of `fit`
+
+
+class StopWaiting(KeyboardInterrupt):
+    """Ctrl-C was pressed while a learner was waiting."""
+
+
+def check_interrupt() -> None:
+    """Raise ``StopWaiting`` if ``fit`` is to end; for learners that wait."""
+    if CTRL_C.is_set():
+        raise StopWaiting
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
+    # This helper of Python's unblocks the signal when it starts, so it starts first.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_with_parent() -> None:
+    """End this process when the one that started it is gone."""
+
+    def wait() -> None:
+        if parent := parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 class Run:
