@@ -218,7 +218,10 @@ for name, found in runs.items():
 #   says about 0, and a pendulum that hangs down earns hundreds less.
 # - At the end DDPG and HDDPG promise too much in every run. TD3 promises less than DDPG with
 #   every seed, and its median is close to what it earns.
-# - The run of DDPG that fails is the one whose critic promises most, by far.
+# - The run of DDPG that fails had learned like the others. Shortly before the end its critic
+#   promises far too much again. Such relapses are common: once the difference had been below 20,
+#   it rose above 50 in five runs of DDPG, four of HDDPG and three of TD3. All others recovered
+#   before the training was over. This one ran out of time.
 # - HDDPG's promises grow, and yet none of its runs ends below −150. The actor uses only the slope
 #   of the critic. An error that is the same for all actions does not change it; an error in one
 #   place does.
@@ -237,7 +240,15 @@ assert (ends["HDDPG"] > 0).all(), "too much in every run"
 assert (ends["TD3"] < ends["DDPG"]).all(), "with every seed"
 assert abs(np.median(ends["TD3"])) < 3, "close to what it earns"
 assert ends["DDPG"].argmax() == runs["DDPG"].final.argmin(), "the run that fails"
-assert ends["DDPG"].max() > 5 * np.sort(ends["DDPG"])[-2], "by far"
+relapsed = {}
+for name, gap in gaps.items():
+    learned = np.maximum.accumulate(gap < 20, axis=1)
+    relapsed[name] = (learned & (gap > 50)).any(1)
+assert [relapsed[name].sum() for name in runs] == [5, 4, 3], "relapses are common"
+assert sum((end > 50).sum() for end in ends.values()) == 1, "all others recovered"
+worst = ends["DDPG"].argmax()
+assert (gaps["DDPG"][worst, 10:22] < 50).all(), "had learned like the others"
+assert ends["DDPG"][worst] > 200, "promises far too much again"
 late = [np.median(gaps["HDDPG"], 0)[place] for place in (18, 24)]
 assert late[1] > late[0] + 1, "HDDPG's promises grow"
 

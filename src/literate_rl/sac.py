@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest b6530ae3458a13d2
+# Generated from chapters/sac.py (edit there); digest 8f2346372b478c58
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -587,11 +587,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "anneal": True,
         "batch_size": 128,
         "train_interval": 4,
+        "buffer_size": 4000,
         "tau": 0.02,
         "reward_scale": 0.05,
         "log_interval": 1000,
         "temperature": 0.05,
         "target_entropy": 0.1,
+    },
+    "MountainCarContinuous-v0": {
+        "total_steps": 50_000,
+        "num_envs": 4,
+        "num_steps": 20,
+        "train_interval": 16,
+        "tau": 0.02,
+        "log_interval": 2000,
+        "temperature": 0.1,
+        "tune": False,
+        "hold": 20,
     },
 }
 
