@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 598450de43521de0
+# Generated from chapters/actors.py (edit there); digest 0561e9784caf4bea
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -364,6 +364,10 @@ class RemoteLearner:
             # From here on the slot belongs to its actor, who may write to it.
             # Everything that is read of it has been read by now.
             self.submit(transport, slot)
+            # A run that is resumed starts with fresh actors. Where actors take turns, a
+            # run that continues does so too, and both are the same run.
+            if self.make_transport is InProcess and self.checkpoint_due:
+                self.close()
         except BaseException:
             # This slot would never be given away again.
             self.close()
