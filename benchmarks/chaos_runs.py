@@ -137,13 +137,12 @@ def whole(name: str) -> tuple[Path, float]:
 
 
 def complaint(child: Child) -> str:
-    """Return why an output is not that of a refusal in one line; empty if it is."""
+    """Return why an output does not end with one line of refusal, or nothing."""
     text = child.output.read_text("utf-8", "replace")
-    lines = [x for x in text.splitlines() if x and "step/s" not in x]
-    # What was said while all was well does not count.
-    told = [x for x in lines if not x.startswith(("run directory:", "checkpoint:"))]
-    if "Traceback" in text or len(told) != 1 or not told[0].startswith("error: "):
-        return told[-1][:200] if told else "no word"
+    lines = [line for line in text.splitlines() if line]
+    found = [line for line in lines if line.startswith("error: ")]
+    if "Traceback" in text or not found or found != lines[-1:]:
+        return text[-300:] or "no word"
     return ""
 
 
@@ -197,12 +196,14 @@ def table(run: Path) -> list[list[str]]:
 
 def kills(seed: int, count: int) -> list[Row]:
     """Kill trainings, resume them, kill them again, until they are done."""
-    random, rows, names = Random(seed), [], cycle(TRAININGS)
-    while sum(row["times"] for row in rows) < count:
-        name = next(names)
-        times, why = killed(name, random)
-        rows.append(verdict(f"SIGKILL, {name}", why, times))
-    return [row for row in rows if row["times"]]
+    random, rows = Random(seed), []
+    for name in TRAININGS:
+        left = -(-count // len(TRAININGS))
+        while left > 0:
+            times, why = killed(name, random)
+            rows.append(verdict(f"SIGKILL, {name}", why, times))
+            left -= max(times, bool(why))
+    return rows
 
 
 def killed(name: str, random: Random) -> tuple[int, str]:
@@ -336,7 +337,7 @@ def worlds(seed: int, count: int) -> list[Row]:
     faults = cycle(chaos_worlds.FAULTS)
     for _, name, fault in zip(range(count), cycle(TRAININGS), faults, strict=False):
         words = [x for x in TRAININGS[name].split() if not x.startswith("--env")]
-        at, numbers = random.randint(1, 100), "Pendulum" in TRAININGS[name]
+        at, numbers = random.randint(1, 8), "Pendulum" in TRAININGS[name]
         world = {"fault": fault, "at": at, "continuous": numbers}
         entry = f"{chaos_worlds.__name__}:Breaking"
         gym.register("Breaking-v0", entry, kwargs=world, max_episode_steps=10)
@@ -345,7 +346,10 @@ def worlds(seed: int, count: int) -> list[Row]:
             child = Child(Path(folder), words)
             code = child.wait(PATIENCE)
             why = complaint(child) if code == 1 else f"exit code {code}"
-            if not why and "Breaking-v0" not in child.output.read_text():
+            if (
+                not why
+                and "env" not in child.output.read_text().partition("error: ")[2]
+            ):
                 why = "names no environment"
             checkpoint = Path(folder, "runs/a/checkpoint.pt")
             if not why and checkpoint.exists():

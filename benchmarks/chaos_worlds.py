@@ -24,9 +24,9 @@ class Breaking(gym.Env[Any, Any]):
         self.action_space = numbers if continuous else spaces.Discrete(2)
         self.fault, self.at, self.count = fault, at, 0
 
-    def reset(self, **options: Any) -> Any:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Begin an episode."""
-        super().reset(seed=options.get("seed"))
+        super().reset(seed=seed)
         return np.zeros(3, np.float32), {}
 
     def step(self, action: Any) -> Any:
