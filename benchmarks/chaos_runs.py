@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache, partial
 from itertools import cycle
 from pathlib import Path
@@ -54,6 +54,7 @@ APEX = "--rollout-len=8 --actors=2"
 TRAININGS = {
     "ppo": f"ppo {PHASES} --scale-reward",
     "ppo, Gaussian": f"ppo --env=Pendulum-v1 {PHASES}",
+    "ppo, LunarLander": f"ppo --env=LunarLander-v3 {PHASES}",
     "ppg": f"ppg {PHASES} --aux-interval=3 --aux-epochs=2",
     "impala": f"impala {UNROLLS} --replay-buffer-size=4",
     "impala, actors": f"impala {UNROLLS} --actors=2",
@@ -127,13 +128,20 @@ class Child:
 
 
 @cache
+def undisturbed(name: str) -> tuple[tempfile.TemporaryDirectory[str], float]:
+    """Train without any disturbance; return where, and the seconds that it took."""
+    folder = tempfile.TemporaryDirectory(prefix="chaos_")  # deleted with this process
+    start = time.monotonic()
+    child = Child(Path(folder.name), [*TRAININGS[name].split(), "--name=a"])
+    if child.wait(PATIENCE) != 0:
+        raise RuntimeError(f"{name}: {child.output.read_text()}")
+    return folder, time.monotonic() - start
+
+
 def whole(name: str) -> tuple[Path, float]:
     """Return the directory of a training that nobody disturbed, and its seconds."""
-    place, start = Path(tempfile.mkdtemp(prefix="chaos_")), time.monotonic()
-    child = Child(place, [*TRAININGS[name].split(), "--name=a"])
-    code = child.wait(PATIENCE)
-    assert code == 0, f"{name}: {child.output.read_text()}"
-    return place / "runs/a", time.monotonic() - start
+    folder, seconds = undisturbed(name)
+    return Path(folder.name, "runs/a"), seconds
 
 
 def complaint(child: Child) -> str:
@@ -194,11 +202,11 @@ def table(run: Path) -> list[list[str]]:
 # --- Kills ----------------------------------------------------------------------------
 
 
-def kills(seed: int, count: int) -> list[Row]:
+def kills(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[Row]:
     """Kill trainings, resume them, kill them again, until they are done."""
     random, rows = Random(seed), []
-    for name in TRAININGS:
-        left = -(-count // len(TRAININGS))
+    for name in names:
+        left = -(-count // len(names))
         while left > 0:
             times, why = killed(name, random)
             rows.append(verdict(f"SIGKILL, {name}", why, times))
@@ -234,11 +242,11 @@ def verdict(what: str, why: str, times: int = 1) -> Row:
 # --- Damage ---------------------------------------------------------------------------
 
 
-def bits(seed: int, count: int) -> list[Row]:
+def bits(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[Row]:
     """Flip bits in checkpoints: each is refused, or holds what it held."""
     random, rows = Random(seed), []
     originals = {}
-    for name in TRAININGS:
+    for name in names:
         path = whole(name)[0] / "checkpoint.pt"
         originals[name] = path.read_bytes(), dict(flat(load_checkpoint(path)))
     with tempfile.TemporaryDirectory(prefix="chaos_") as folder:
@@ -269,10 +277,10 @@ HOSTILE += [2**70, 0.5, 1e308, -1e-308, math.nan, math.inf, [], [1], {}, {"a": [
 RAW = ["", "{", "[]", "null", '"x"', "[" * 100_000, "\udcff", "{}", '{"config": {}}']
 
 
-def settings(seed: int, count: int) -> list[Row]:
+def settings(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[Row]:
     """Tamper with settings: refused in one line with nothing touched, or legal."""
     random, rows = Random(seed), []
-    for _, name in zip(range(count), cycle(TRAININGS), strict=False):
+    for _, name in zip(range(count), cycle(names), strict=False):
         with tempfile.TemporaryDirectory(prefix="chaos_") as folder:
             run = shutil.copytree(whole(name)[0], Path(folder, "runs/a"))
             said = tamper(run / "settings.json", random)
@@ -306,10 +314,10 @@ def tamper(path: Path, random: Random) -> str:
     return f"{name}={value!r}"
 
 
-def disk(seed: int, count: int) -> list[Row]:
+def disk(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[Row]:
     """Let the space end: one line, then the training goes on to the same end."""
     random, rows = Random(seed), []
-    for _, name in zip(range(count), cycle(TRAININGS), strict=False):
+    for _, name in zip(range(count), cycle(names), strict=False):
         original, words = whole(name)[0], TRAININGS[name].split()
         size = (original / "checkpoint.pt").stat().st_size
         with tempfile.TemporaryDirectory(prefix="chaos_") as folder:
@@ -331,11 +339,11 @@ def disk(seed: int, count: int) -> list[Row]:
     return rows
 
 
-def worlds(seed: int, count: int) -> list[Row]:
+def worlds(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[Row]:
     """Train in environments that break: one line, and what was written is kept."""
     random, rows = Random(seed), []
     faults = cycle(chaos_worlds.FAULTS)
-    for _, name, fault in zip(range(count), cycle(TRAININGS), faults, strict=False):
+    for _, name, fault in zip(range(count), cycle(names), faults, strict=False):
         words = [x for x in TRAININGS[name].split() if not x.startswith("--env")]
         at, numbers = random.randint(1, 8), "Pendulum" in TRAININGS[name]
         world = {"fault": fault, "at": at, "continuous": numbers}

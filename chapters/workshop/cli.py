@@ -232,7 +232,7 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
             print(f"run directory: {run.directory}")
             fit(learner, run)
     except Exception as error:
-        if run.checkpoint.exists():
+        if run.held is not None and run.checkpoint.exists():
             error.add_note(f"what was saved is kept, go on with {again(run, learner)}")
         raise
     return run.settings["env"], run, learner

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest cc378b32a8346839
+# Generated from chapters/workshop/cli.py (edit there); digest c8f53b51993a0124
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
             print(f"run directory: {run.directory}")
             fit(learner, run)
     except Exception as error:
-        if run.checkpoint.exists():
+        if run.held is not None and run.checkpoint.exists():
             error.add_note(f"what was saved is kept, go on with {again(run, learner)}")
         raise
     return run.settings["env"], run, learner
