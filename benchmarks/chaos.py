@@ -8,7 +8,6 @@ tried, how often, how often it held, and what gave way.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -38,9 +37,10 @@ KINDS = {
     "kills": Kind("chaos_runs", "kills", 250),
     "interrupts": Kind("chaos_runs", "interrupts", 50),
     "bits": Kind("chaos_runs", "bits", 1000),
-    "settings": Kind("chaos_runs", "settings", 100),
-    "disk": Kind("chaos_runs", "disk", 54),
-    "worlds": Kind("chaos_runs", "worlds", 198),
+    "settings": Kind("chaos_runs", "settings", 114),
+    "folders": Kind("chaos_runs", "folders", 114),
+    "disk": Kind("chaos_runs", "disk", 57),
+    "worlds": Kind("chaos_runs", "worlds", 209),
     "calls": Kind("chaos_calls", "calls", 20_000),
     "actors": Kind("chaos_actors", "trials", 50),
     "mutants": Kind("chaos_mutants", "trials", 200),
@@ -50,9 +50,21 @@ KINDS = {
 def trials(name: str, seed: int, count: int) -> list[dict[str, Any]]:
     """Return one row for each thing that was tried."""
     kind = KINDS[name]
-    function: Callable[[int, int], list[dict[str, Any]]]
-    function = getattr(import_module(f"benchmarks.{kind.module}"), kind.function)
-    return function(seed, count)
+    module = import_module(f"benchmarks.{kind.module}")
+    rows = getattr(module, kind.function)(seed, count)
+    return [alike(row) for row in rows]
+
+
+def alike(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of any kind as what, times, held and why."""
+    if "killed_by" in row:  # a mutant of a formula, which a test has noticed or not
+        place, held = f"{row['file']}:{row['line']}", row["killed_by"] != "survived"
+        why = f"{place} {row['change']}"
+        return {"what": "wrong formula, noticed by a test", "held": held, "why": why}
+    if "done" in row:  # something that was done to actors
+        what = f"actor, {row['done'].split(',')[0]}"
+        return {"what": what, "held": row["held"], "why": str(row["came"])}
+    return row
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from itertools import cycle
 from pathlib import Path
@@ -33,7 +34,7 @@ from torch import Tensor
 
 from benchmarks import chaos_worlds
 from literate_rl.workshop import cli
-from literate_rl.workshop.runs import load_checkpoint
+from literate_rl.workshop.runs import load_checkpoint, save_checkpoint
 
 Row = dict[str, Any]
 PATIENCE = 120.0  # seconds after which a training hangs
@@ -98,6 +99,7 @@ class Child:
             os.dup2(file, 1)
             os.dup2(file, 2)
             os.chdir(place)
+            sys.path.insert(0, str(place))  # as Python does with -m
             # The episodes at the end have nothing to do with what is kept.
             cli.evaluate = lambda *_, **__: np.zeros(20)  # type: ignore[assignment]
             for name, limit in limits.items():
@@ -312,6 +314,83 @@ def tamper(path: Path, random: Random) -> str:
     part[name] = value
     path.write_text(json.dumps(stored))
     return f"{name}={value!r}"
+
+
+def folders(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[Row]:
+    """Resume what is no run of one's own: refused in one line, nothing touched."""
+    random, rows = Random(seed), []
+    deeds = cycle(
+        (
+            a_checkpoint_of_another_training,
+            an_environment_that_imports_a_file,
+            a_run_that_goes_on_elsewhere,
+        )
+    )
+    for _, name, deed in zip(range(count), cycle(names), deeds, strict=False):
+        with tempfile.TemporaryDirectory(prefix="chaos_") as folder:
+            run = shutil.copytree(whole(name)[0], Path(folder, "runs/a"))
+            words = [TRAININGS[name].split()[0], "--resume=runs/a"]
+            with deed(run, random) as may_fit:
+                before = (
+                    snapshot(run) if deed is not a_run_that_goes_on_elsewhere else {}
+                )
+                child = Child(Path(folder), words)
+                code = child.wait(PATIENCE)
+                why = complaint(child) if code == 1 else f"exit code {code}"
+                if before and code == 1 and snapshot(run) != before:
+                    why = "refused, but files have changed"
+                if may_fit and code == 0:
+                    why = ""
+                if Path(folder, "opened").exists():
+                    why = "code of the folder has run"
+            what = f"resumed: {deed.__name__.replace('_', ' ')}"
+            rows.append(verdict(what, why and f"{name}: {why}"))
+    return rows
+
+
+@contextmanager
+def a_checkpoint_of_another_training(run: Path, random: Random) -> Iterator[bool]:
+    """Put the last checkpoint of another training into a run."""
+    (run / "checkpoint.previous.pt").unlink()
+    state = load_checkpoint(whole(random.choice(list(TRAININGS)))[0] / "checkpoint.pt")
+    settings = json.loads((run / "settings.json").read_text())
+    forged = random.random() < 0.5
+    kept = state["settings"]
+    related = all(kept[key] == settings[key] for key in ("algorithm", "env"))
+    save_checkpoint(
+        run / "checkpoint.pt", {**state, "settings": settings if forged else kept}
+    )
+    (run / "checkpoint.previous.pt").unlink()
+    yield forged or related
+
+
+@contextmanager
+def an_environment_that_imports_a_file(run: Path, random: Random) -> Iterator[bool]:
+    """Let the settings name a module that lies in the folder."""
+    (run.parents[1] / "evil.py").write_text("open('opened', 'w')")
+    settings = json.loads((run / "settings.json").read_text())
+    settings["env"] = f"evil:{settings['env']}"
+    (run / "settings.json").write_text(json.dumps(settings))
+    state = {**load_checkpoint(run / "checkpoint.pt"), "settings": settings}
+    save_checkpoint(run / "checkpoint.pt", state)
+    yield False
+
+
+@contextmanager
+def a_run_that_goes_on_elsewhere(run: Path, random: Random) -> Iterator[bool]:
+    """Let another process train in the folder."""
+    settings = json.loads((run / "settings.json").read_text())
+    settings["config"]["total_steps"] = 10**9
+    (run / "settings.json").write_text(json.dumps(settings))
+    size = (run / "metrics.csv").stat().st_size
+    place = Path(tempfile.mkdtemp(dir=run.parents[1]))
+    (place / "runs").symlink_to(run.parent)
+    other = Child(place, [settings["algorithm"], "--resume=runs/a"])
+    until = time.monotonic() + PATIENCE
+    while (run / "metrics.csv").stat().st_size <= size and time.monotonic() < until:
+        time.sleep(random.uniform(0, 0.02))
+    yield False
+    other.wait(0)  # it trains for ever
 
 
 def disk(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[Row]:

@@ -34,6 +34,10 @@ def test_tampered_settings_are_refused_or_legal() -> None:
     assert gave_way(chaos_runs.settings(1, 6, FEW[2:3])) == []
 
 
+def test_folders_of_others_are_refused_and_not_touched() -> None:
+    assert gave_way(chaos_runs.folders(1, 3, FEW[2:3])) == []
+
+
 def test_without_space_a_training_ends_in_one_line_and_can_go_on() -> None:
     assert gave_way(chaos_runs.disk(2, 2, FEW[2:3])) == []
 
@@ -90,6 +94,20 @@ def test_a_resume_that_forgets_is_seen(monkeypatch) -> None:
     monkeypatch.setattr(runs.Run, "restore", forget)
     rows = chaos_runs.kills(1, 2, ("a2c",))
     assert gave_way(rows)
+
+
+def test_rows_of_actors_and_mutants_become_alike() -> None:
+    done = {"done": "impala: kill, one of 2", "came": "a process is left"}
+    made = {"file": "a.py", "line": 3, "change": "+ to -"}
+    rows = [{**done, "held": False}, {**made, "killed_by": "test_a.py::test_a"}]
+    rows.append({**made, "killed_by": "survived"})
+    assert [(row["what"], row["held"]) for row in map(chaos.alike, rows)] == [
+        ("actor, impala: kill", False),
+        ("wrong formula, noticed by a test", True),
+        ("wrong formula, noticed by a test", False),
+    ]
+    assert chaos.alike(rows[0])["why"] == "a process is left"
+    assert chaos.alike(rows[2])["why"] == "a.py:3 + to -"
 
 
 def test_rows_become_one_line_each_and_are_stored_by_kind(tmp_path, monkeypatch):
