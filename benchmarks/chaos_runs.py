@@ -319,27 +319,18 @@ def tamper(path: Path, random: Random) -> str:
 def folders(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[Row]:
     """Resume what is no run of one's own: refused in one line, nothing touched."""
     random, rows = Random(seed), []
-    deeds = cycle(
-        (
-            a_checkpoint_of_another_training,
-            an_environment_that_imports_a_file,
-            a_run_that_goes_on_elsewhere,
-        )
-    )
-    for _, name, deed in zip(range(count), cycle(names), deeds, strict=False):
+    for _, name, deed in zip(range(count), cycle(names), cycle(DEEDS), strict=False):
         with tempfile.TemporaryDirectory(prefix="chaos_") as folder:
             run = shutil.copytree(whole(name)[0], Path(folder, "runs/a"))
             words = [TRAININGS[name].split()[0], "--resume=runs/a"]
-            with deed(run, random) as may_fit:
-                before = (
-                    snapshot(run) if deed is not a_run_that_goes_on_elsewhere else {}
-                )
+            with deed(run, random) as kind:
+                before = snapshot(run)
                 child = Child(Path(folder), words)
                 code = child.wait(PATIENCE)
                 why = complaint(child) if code == 1 else f"exit code {code}"
-                if before and code == 1 and snapshot(run) != before:
+                if kind != "written to" and code == 1 and snapshot(run) != before:
                     why = "refused, but files have changed"
-                if may_fit and code == 0:
+                if kind == "may fit" and code == 0:
                     why = ""
                 if Path(folder, "opened").exists():
                     why = "code of the folder has run"
@@ -349,7 +340,7 @@ def folders(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[R
 
 
 @contextmanager
-def a_checkpoint_of_another_training(run: Path, random: Random) -> Iterator[bool]:
+def a_checkpoint_of_another_training(run: Path, random: Random) -> Iterator[str]:
     """Put the last checkpoint of another training into a run."""
     (run / "checkpoint.previous.pt").unlink()
     state = load_checkpoint(whole(random.choice(list(TRAININGS)))[0] / "checkpoint.pt")
@@ -361,11 +352,11 @@ def a_checkpoint_of_another_training(run: Path, random: Random) -> Iterator[bool
         run / "checkpoint.pt", {**state, "settings": settings if forged else kept}
     )
     (run / "checkpoint.previous.pt").unlink()
-    yield forged or related
+    yield "may fit" if forged or related else "foreign"
 
 
 @contextmanager
-def an_environment_that_imports_a_file(run: Path, random: Random) -> Iterator[bool]:
+def an_environment_that_imports_a_file(run: Path, random: Random) -> Iterator[str]:
     """Let the settings name a module that lies in the folder."""
     (run.parents[1] / "evil.py").write_text("open('opened', 'w')")
     settings = json.loads((run / "settings.json").read_text())
@@ -373,11 +364,11 @@ def an_environment_that_imports_a_file(run: Path, random: Random) -> Iterator[bo
     (run / "settings.json").write_text(json.dumps(settings))
     state = {**load_checkpoint(run / "checkpoint.pt"), "settings": settings}
     save_checkpoint(run / "checkpoint.pt", state)
-    yield False
+    yield "foreign"
 
 
 @contextmanager
-def a_run_that_goes_on_elsewhere(run: Path, random: Random) -> Iterator[bool]:
+def a_run_that_goes_on_elsewhere(run: Path, random: Random) -> Iterator[str]:
     """Let another process train in the folder."""
     settings = json.loads((run / "settings.json").read_text())
     settings["config"]["total_steps"] = 10**9
@@ -389,8 +380,15 @@ def a_run_that_goes_on_elsewhere(run: Path, random: Random) -> Iterator[bool]:
     until = time.monotonic() + PATIENCE
     while (run / "metrics.csv").stat().st_size <= size and time.monotonic() < until:
         time.sleep(random.uniform(0, 0.02))
-    yield False
+    yield "written to"
     other.wait(0)  # it trains for ever
+
+
+DEEDS = (
+    a_checkpoint_of_another_training,
+    an_environment_that_imports_a_file,
+    a_run_that_goes_on_elsewhere,
+)
 
 
 def disk(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[Row]:

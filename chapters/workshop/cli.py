@@ -229,7 +229,7 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
         run, learner = resume(command.resume, algorithm, command)
     try:
         with run, ended(learner):
-            print(f"run directory: {run.directory}")
+            print(f"run directory: {run.directory}", flush=True)
             fit(learner, run)
     except Exception as error:
         if run.held is not None and run.checkpoint.exists():
@@ -251,7 +251,7 @@ def again(run: Run, learner: Learner) -> str:
 
 def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
     """Report how a run ended, and show the agent on request."""
-    print(f"checkpoint:    {run.checkpoint}")
+    print(f"checkpoint:    {run.checkpoint}", flush=True)
     if learner.step < learner.config.total_steps:
         print(f"interrupted at step {learner.step}, go on with {again(run, learner)}")
         return

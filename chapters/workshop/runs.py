@@ -1389,15 +1389,15 @@ print(type(policy).__name__, record_video(policy, "CartPole-v1", place / "ppo.mp
 # | `python -m literate_rl ppo --help` | explains every setting; the texts are those of the dataclass |
 # | `… --env Pendulum-v1 --num-envs 32` | another environment, with the settings that suit it, except the one you name |
 # | `… --watch` | shows the trained agent in a window; where there is no screen, writes `video.mp4` into the directory |
-# | Ctrl-C | ends after this iteration, saves, and prints how to go on |
+# | Ctrl-C | ends after this iteration, saves, and prints how to go on; before the training begins it ends at once |
 # | `… --resume runs/first` | goes on from the last checkpoint, with the settings of that run |
 # | `… --resume runs/maze --env gym_maze:Maze-v0` | the same; an environment that imports a module must be named again |
 # | `tensorboard --logdir runs` | draws the curves of all runs (`pip install tensorboard`) |
 #
 # Ctrl-C is the polite way to stop a run. A power cut is not polite, and neither is
 # `kill -9`. After either there is a whole checkpoint all the same, and `--resume` ends with
-# the very weights that an undisturbed run ends with. The tests kill runs at moments drawn
-# by chance, on CartPole and on LunarLander.
+# the very weights that an undisturbed run ends with. `python -m benchmarks.chaos` kills trainings
+# of all algorithms at moments drawn by chance; {doc}`/docs/results` shows what it found.
 #
 # ## Traps
 #

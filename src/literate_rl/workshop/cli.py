@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest c8f53b51993a0124
+# Generated from chapters/workshop/cli.py (edit there); digest d08acc0ccb422f63
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
         run, learner = resume(command.resume, algorithm, command)
     try:
         with run, ended(learner):
-            print(f"run directory: {run.directory}")
+            print(f"run directory: {run.directory}", flush=True)
             fit(learner, run)
     except Exception as error:
         if run.held is not None and run.checkpoint.exists():
@@ -204,7 +204,7 @@ def again(run: Run, learner: Learner) -> str:
 
 def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
     """Report how a run ended, and show the agent on request."""
-    print(f"checkpoint:    {run.checkpoint}")
+    print(f"checkpoint:    {run.checkpoint}", flush=True)
     if learner.step < learner.config.total_steps:
         print(f"interrupted at step {learner.step}, go on with {again(run, learner)}")
         return
