@@ -13,8 +13,8 @@
 # processes compute gradients for one learner, and say how old a gradient may be before it does
 # harm.
 #
-# It takes about 25 minutes. You need {doc}`a2c`, whose gradient the workers compute, and the
-# slots, tokens and lag of {doc}`actors`.
+# It takes about 25 minutes. You need {doc}`a2c`, whose gradient is computed here, and the slots,
+# tokens and lag of {doc}`actors`.
 
 # %% tags=["export", "hide-input"]
 """A3C: workers that send gradients, and a learner that takes the steps."""
@@ -62,14 +62,14 @@ __all__ = [
 # %% [markdown]
 # ## A gradient that comes late
 #
-# In {doc}`actors` workers sent their experience, and the learner computed gradients. It can be
-# the other way round: each worker computes the gradient itself and sends that. By the time it
-# arrives, the learner has taken other steps. Its weights have moved, but the gradient is still
-# that of the old weights. How bad is that?
+# In {doc}`actors` each actor sent its experience, and the learner computed the gradient. It can
+# be the other way round: the actor computes the gradient too, and sends only that. It is then
+# called a **worker**. By the time its gradient arrives, the learner has taken other steps. Its
+# weights have moved, but the gradient is still that of the old weights. How bad is that?
 #
 # Take a very simple loss, the parabola $x^2 / 2$ with its lowest point at 0. Its gradient is $x$,
 # the distance from there. Gradient descent moves by the gradient times the **step size**. Here
-# each step uses the gradient of an earlier point. The number of steps between is the **lag**.
+# each step uses the gradient at an earlier point, and the **lag** says how many steps earlier.
 # Drag the two sliders.
 
 # %% tags=["hide-input"]
@@ -120,11 +120,12 @@ dial("Step size and lag", frame, {"lag": lags, "step size": step_sizes}, start=(
 
 # %% [markdown]
 # **Notice** that late gradients do no lasting harm as long as the steps are small: at a step size
-# of 0.05 the descent settles for every lag. (A line that leaves the picture is drawn at its
-# edge.) The largest stable step size falls as the lag $d$ grows. It is 2 at lag 0 and 1 at lag 1,
-# and then it falls like $\pi / (2d + 1)$. What counts is roughly the *product*: with twice the
-# lag, steps may be about half as large. So the remedy for lag is a smaller learning rate, and its
-# price is slower learning at the start.
+# of 0.05 the descent settles at every lag. (A line that leaves the picture is drawn at its edge.)
+#
+# The largest stable step size falls as the lag $d$ grows. It is 2 at lag 0 and 1 at lag 1, and
+# then it falls like $\pi / (2d + 1)$. What counts is roughly the *product*: with twice the lag,
+# steps may be about half as large. So the remedy for lag is a smaller learning rate, at the price
+# of slower learning.
 
 # %% tags=["claims"]
 for lag in lags:
@@ -137,9 +138,9 @@ assert abs(limit(1) - 1) < 1e-12
 assert abs(limit(10) * 21 / math.pi - 1) < 0.01
 
 # %% [markdown]
-# Does a real learner behave like that? Here one worker has 1, 32 or 128 slots, so each of its
-# gradients is 0, 31 or 127 updates late. All else is the same: CartPole, 50,000 steps, 1,250
-# updates. Each line is one seed.
+# Does lag harm a real agent too? Here one worker has 1, 32 or 128 slots, so each of its gradients
+# is 0, 31 or 127 updates late. All else is the same: CartPole, 50,000 steps, 1,250 updates. Each
+# line is one seed.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Curves of the return over 50,000 steps. Without lag they climb to nearly 500; with a lag of 31 and of 127 they stay near the bottom"}}
 import matplotlib.pyplot as plt
@@ -158,10 +159,11 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that the learner without lag ends above 490 in each run. With gradients 31 updates
-# late, and the same settings, it learns very little. With 127, seven of ten runs end at the return
-# of an agent that always pushes to the same side: the first 128 gradients all belong to the
-# untrained policy, and nothing corrects their direction in between. (The lags were chosen after
-# trials with two other seeds. `python -m benchmarks.a2c_learning a3c_lag` trained the runs.)
+# late, and the same settings, it learns very little. With 127, seven of ten runs end at the
+# return of an agent that always pushes to the same side. A likely reason: the first 128 gradients
+# are all those of the untrained policy, so nothing corrects their direction for 128 updates. (The
+# lags were chosen after trials with two other seeds. `python -m benchmarks.a2c_learning a3c_lag`
+# trained the runs.)
 
 # %% tags=["claims"]
 fresh, old, oldest = late.values()
@@ -181,7 +183,8 @@ assert (abs(oldest.final - pushes) < 0.5).sum() == 7, "always the same side"
 # %% [markdown]
 # ## Two ways to share the work
 #
-# If workers send gradients, they do most of the computing. The learner only takes the steps.
+# If workers send gradients, they do most of the computing. The learner is left with the
+# optimiser's step.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture
@@ -209,16 +212,18 @@ picture
 
 # %% [markdown]
 # **A3C**, the asynchronous advantage actor-critic {cite:p}`mnih2016`, works the second way. Its
-# workers compute the gradient of {doc}`a2c`. In this chapter asynchrony is a way to use many
-# processors, not a way to learn better.
+# workers compute the gradient of {doc}`a2c`. In the paper they are threads that change shared
+# weights themselves; here a learner does that, one gradient at a time. And here asynchrony is a
+# way to use many processors, not a way to learn better.
 #
-# V-trace ({doc}`off_policy`) can correct old *experience*, because it knows how likely the actions
-# were. An old *gradient* has lost them: it is one sum over all steps of its rollout, and no ratio
-# can weigh them any more. {doc}`impala`, which came after A3C, sends experience.
+# V-trace ({doc}`off_policy`) can correct old *experience*, because it knows how likely each
+# action was. In an old *gradient* there are no single actions left: it is one sum over all steps
+# of its rollout, so no ratio can weigh them. {doc}`impala`, which came later, sends experience.
 #
 # ## How late is too late
 #
-# If $g$ is the gradient of the loss and $\alpha$ the learning rate, a step with a late gradient is
+# Let $\theta_k$ be the weights after $k$ updates, $g$ the gradient of the loss and $\alpha$ the
+# learning rate. A step with a late gradient is
 #
 # $$
 # \theta_{k+1} = \theta_k - \alpha \, g(\theta_{k-d}) ,
@@ -232,14 +237,14 @@ picture
 # \alpha \, u < 2 \sin \frac{\pi}{2 (2d + 1)} .
 # $$ (def-stale-limit)
 #
-# With $u = 1$ this is the curve in the second picture above {cite:p}`levin1976`.
+# For $u = 1$ this is the curve in the second picture above {cite:p}`levin1976`.
 
 # %% [markdown]
 # ## Line by line
 #
-# Nothing about slots, tokens and transports in {doc}`actors` depends on what is sent.
-# `RemoteLearner` hands out slots, waits for a result, lets `learn` use it and gives the slot back.
-# For A3C the result is a gradient.
+# Nothing about the slots, tokens and transports of {doc}`actors` depends on what is sent. Its
+# `RemoteLearner` hands out slots, waits for a result, lets `learn` use it and hands the slot out
+# again. For A3C the result is a gradient.
 #
 # ### Settings
 #
@@ -250,7 +255,7 @@ picture
 @checked
 @dataclass(frozen=True)
 class A3CConfig(TransportConfig, A2CConfig):
-    """Settings of A3C: those of A2C, and where the workers are.
+    """Settings of A3C: those of A2C, and those of the workers and their transport.
 
     Each worker has ``num_envs`` environments. The default is two workers with one slot
     each, so each has one gradient under way.
@@ -268,17 +273,17 @@ def a3c_settings(env: str) -> A3CConfig:
 # %% [markdown]
 # ### The worker
 #
-# A slot's result is a gradient, which is as large as the weights, and the numbers that the
-# learner reports. A worker collects exactly as in IMPALA, because it contains an `Actor`, which
-# does the collecting.
+# The result in a slot is a gradient, which is as large as the weights, and the numbers that the
+# learner reports. A worker contains an `Actor`, so it collects exactly as IMPALA's actors do.
 
 
 # %% tags=["export"]
 def gradient_layout(policy: Any, config: A2CConfig) -> np.dtype[np.void]:
     """Describe the memory of a slot whose result is a gradient.
 
-    Its ``result`` has the ``gradient`` by the names of the parameters, the returns of
-    the episodes that ended (NaN where none did), the number of steps and the losses.
+    Its ``result`` holds the ``gradient``, one array for each named parameter, the
+    returns of the episodes that ended (NaN where none did), the number of steps and
+    the losses.
     """
     weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
     parts = dict(policy.named_parameters())
@@ -330,7 +335,7 @@ class GradientWorker:
 
 
 # %% [markdown]
-# How much data is sent? For CartPole a gradient is much larger than the experience that it was
+# How much data is sent? For CartPole a gradient is much larger than the experience that it is
 # computed from. Here are both sizes in bytes:
 
 # %%
@@ -361,8 +366,8 @@ sizes = {
 print(sizes)
 
 # %% [markdown]
-# With image observations and a small network it would be the other way round. Gradients are worth
-# sending where the *computation* is too much for one learner.
+# With image observations and a small network it would be the other way round. Sending gradients
+# pays where the *computation* is too much for one learner.
 
 # %% tags=["claims"]
 assert sizes["gradient"] > 10 * sizes["unroll"], "much larger"
@@ -371,10 +376,9 @@ assert sizes["gradient"] > 10 * sizes["unroll"], "much larger"
 # ### The learner
 #
 # The learner copies the gradient, because the slot goes back to the worker, and takes the step.
-# It counts the environment steps behind the gradients that have arrived. This count decides when
-# the run ends, how large the learning rate is and when to save. If a worker is killed
-# ({doc}`processes`), its half-finished gradient never arrives and is not counted. The worker that
-# replaces it gets the same slots.
+# It also counts environment steps: those behind the gradients that have arrived. This count
+# decides when the run ends, how large the learning rate is and when to save. If a worker is
+# killed ({doc}`processes`), its half-finished gradient never arrives and is not counted.
 
 
 # %% tags=["export"]
@@ -429,7 +433,7 @@ class A3C(RemoteLearner):
 #
 # One worker with one slot has no lag, because it waits while the learner takes its step. This is
 # A2C, and with the same seeds the parameters are the same, bit for bit. So the tests of A2C also
-# test much of A3C.
+# test much of A3C. With four slots the lag is three, and the parameters are different.
 
 # %%
 from literate_rl.a2c import A2C, A2CConfig
@@ -470,9 +474,9 @@ assert all(torch.equal(x, y) for x, y in pairs), "one slot is A2C bit for bit"
 # %% [markdown]
 # ### Does it learn?
 #
-# Here two workers, each in a process of its own ({doc}`processes`), train on CartPole for 200,000
-# steps. For comparison there is A2C with the same settings and seeds. Each curve is the mean of
-# ten seeds.
+# Here A3C trains on CartPole for 200,000 steps with two workers, each in a process of its own
+# ({doc}`processes`). For comparison there is A2C with the same settings and seeds. Each curve is
+# the mean of ten seeds.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two curves of the mean return over 200,000 steps, which rise to 500, that of A3C a little later"}}
 from literate_rl.evaluation import paired_difference
@@ -496,9 +500,9 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that all runs of both agents end with the highest return. The gradients of A3C are
-# about one update late, and it rises more slowly: averaged over the run its return is about 14
-# lower than A2C's with the same seed. (The interval holds the true difference with a confidence
-# of 95 %, {doc}`evaluation`.) The lag may be the reason. But A3C also has twice as many
+# about one update late, and its return rises more slowly: averaged over the run it is about 14
+# lower than A2C's with the same seed. (The printed interval is the 95 % t interval of the paired
+# differences, {doc}`evaluation`.) The lag may be the reason. But A3C also has twice as many
 # environments, so this comparison cannot say. `python -m benchmarks.a2c_learning` trained all
 # runs.
 
@@ -514,9 +518,9 @@ assert -15 < behind.mean < -13, "about 14"
 #
 # ### Trap: the gradient that nobody clears
 #
-# The best-known A3C programs for PyTorch have a shared model and a local one in each process. They
-# clear the *shared* gradient, compute the local one, and let the shared model's gradient point to
-# it. Here is the idiom, with a loss whose gradient is always 1:
+# The best-known A3C programs for PyTorch have one shared model, and a local copy of it in each
+# process. A process clears the *shared* gradient, computes the local one, and lets the shared
+# model's gradient point to it. Here is the idiom, with a loss whose gradient is always 1:
 
 # %%
 from torch import nn
@@ -537,8 +541,8 @@ print("gradients used:", used)
 # Before PyTorch 2.0 `zero_grad` wrote zeros. Both gradients were one tensor, so the local one was
 # cleared too. [Since then](https://github.com/pytorch/pytorch/pull/92731) `zero_grad` sets the
 # gradient to `None`: the shared model drops the tensor, and the local one keeps it. Each step now
-# uses the sum of all gradients so far. There is no error, and the agent even learns for a while.
-# With `torch.autograd.grad` there is nothing to clear. The table below links to the lines, and
+# uses the sum of all gradients so far, and no error says so. With `torch.autograd.grad`, as in
+# {doc}`a2c`, there is nothing to clear. The table below links to the lines, and
 # {doc}`/docs/errata` has the details.
 
 # %% tags=["claims"]
@@ -559,10 +563,10 @@ assert used == [1.0, 2.0, 3.0, 4.0], "and not 1, 1, 1, 1"
 # | entropy weight | 0 | [0.01](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L25-L26) | [none](https://github.com/MorvanZhou/pytorch-A3C/blob/5ab27abee2c3ac3ca921ac393bfcbda4e0a91745/discrete_A3C.py#L53-L64) | [none](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py#L22) |
 # | norm of a clipped gradient | 0.5 | [50](https://github.com/ikostrikov/pytorch-a3c/blob/48d95844755e2c3e2c7e48bbd1a7141f7212b63f/main.py#L29-L30) | [not clipped](https://github.com/MorvanZhou/pytorch-A3C/blob/5ab27abee2c3ac3ca921ac393bfcbda4e0a91745/utils.py#L40-L44) | [not clipped](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a3c.py#L24) |
 #
-# Updating shared memory without a lock is known as Hogwild {cite:p}`recht2011`. It was analysed
-# for sparse gradients, and those of a network are dense. In this chapter one learner applies
-# whole gradients, so parts of two are never mixed. We read the code at the linked commits, and
-# give the defaults.
+# Updating shared memory without a lock is known as **Hogwild** {cite:p}`recht2011`. It was
+# analysed for sparse gradients, and those of a network are dense. In this chapter one learner
+# applies whole gradients, so parts of two are never mixed. We read the code at the linked
+# commits, and give the defaults.
 #
 # ## On the best device
 #
@@ -584,7 +588,7 @@ assert last["charts/lag"] == 1, "two workers with one slot each"
 # ## Summary
 #
 # - Workers can send gradients instead of experience. Then they do most of the computing.
-# - A gradient is as many steps late as there are other gradients under way.
+# - A gradient is as many updates late as there are other gradients under way.
 # - The effect of late gradients depends roughly on lag times learning rate: with half of one you
 #   may use about twice the other.
 # - V-trace can correct old experience. It cannot correct an old gradient.
@@ -598,8 +602,8 @@ assert last["charts/lag"] == 1, "two workers with one slot each"
 from literate_rl.workshop.pictures import predict
 
 predict(
-    "Four workers with one slot each send gradients, and the run just about settles. You double "
-    "the workers and leave everything else. Twice as many gradients arrive in a second. What "
+    "Four workers with one slot each send gradients, and training is only just stable. You double "
+    "the workers and change nothing else. Twice as many gradients arrive per second. What "
     "happens?",
     [
         "it learns about twice as fast",
@@ -618,8 +622,8 @@ assert 0.45 < limit(7) / limit(3) < 0.5, "slightly less than half"
 # ### Exercise 2: find the bug
 #
 # Workers take turns on the parabola $x^2 / 2$. Each holds the weight that it was given last, and
-# its gradient is that of this weight. With one worker the program is right. With more it runs too,
-# but it is as if each worker learned alone. Fix it.
+# computes the gradient there. With one worker the program is right. With more it runs too, but as
+# if each worker learned alone. Fix it.
 
 
 # %%
@@ -638,7 +642,7 @@ from literate_rl.agents import grade
 
 
 def taking_turns(num_workers, step_size, num_steps):
-    """Return where the workers end, with a lag of one less than there are of them."""
+    """Return the last weight; the lag is the number of workers, less one."""
     return descent(num_workers - 1, step_size, num_steps)[-1]
 
 
@@ -663,10 +667,10 @@ grade(answer, taking_turns, *cases)
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# On the parabola of the first picture, gradients are 7 steps late. Which of the step sizes 0.05,
-# 0.1, 0.15, 0.2 and 0.25 brings you closest to the lowest point in 100 steps? It is not the
-# largest one that is stable. Guess first; then let `answer` return it.
-# `descent(lag, step_size, num_steps)` returns the distances.
+# On the parabola of the first picture, let gradients be 7 steps late. Which of the step sizes
+# 0.05, 0.1, 0.15, 0.2 and 0.25 brings you closest to the lowest point in 100 steps? It is not the
+# largest stable one. Guess first; then let `answer` return it. `descent(lag, step_size,
+# num_steps)` returns the distances.
 
 
 # %%
@@ -684,7 +688,7 @@ grade(answer, closest, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # A smooth descent without swinging: about 1 / (e d), a quarter of the limit.
+    # The fastest descent without swinging is at about 1 / (e d), a quarter of the limit.
     return min((0.05, 0.1, 0.15, 0.2, 0.25), key=lambda a: abs(descent(7, a, 100)[-1]))
 
 

@@ -10,9 +10,10 @@
 # # Ape-X
 #
 # **Many actors fill one memory. Who sets the priorities of their steps?** After this chapter you
-# can let several actors collect for DQN, Rainbow or DDPG, each with an exploration of its own, and
-# say why they judge their steps before they send them. It takes about 25 minutes. You need priorities
-# ({doc}`replay`), {doc}`dqn`, and the slots and the lag of {doc}`actors`.
+# can let several actors collect for DQN, Rainbow or DDPG, each of which explores to a different
+# degree, and say why the actors set the priorities of their steps themselves. It takes about 25
+# minutes. You need priorities ({doc}`replay`), {doc}`dqn`, and the slots and the lag of
+# {doc}`actors`.
 
 # %% tags=["export", "hide-input"]
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
@@ -71,15 +72,18 @@ __all__ = [
 # ## What waits to be seen
 #
 # A prioritised memory draws a step more often the larger its TD error was when it was last seen.
-# What about a step that nobody has seen yet? Usually it gets the largest priority so far, so that
-# it is drawn soon, and then its priority is right ({doc}`replay`). For one agent, which learns from
-# many steps for each that it takes, this is cheap. But many actors fill the memory faster than the
-# learner can look.
+# What about a step that nobody has seen yet? Usually it gets the largest priority so far
+# ({doc}`replay`). Then it is drawn soon, and its draw gives it the right priority. This is cheap
+# for a single agent, which draws many steps for each new one that it takes. But many actors fill
+# the memory faster than the learner can look.
 #
-# Here is a memory of 2,000 steps. Two in a hundred of the new ones are surprising: their error is
-# 1, and each draw makes it smaller by three tenths. All others have an error of 0.02. Choose how
-# many new steps arrive for each one that is drawn. The picture shows how many of the surprising
-# steps have been drawn at least once, over their age. At an age of 2,000 steps they leave.
+# Here is a memory of 2,000 steps. Two in a hundred of the new ones are surprising: their TD error
+# is 1, and each draw, which is an update, makes it smaller by three tenths. All others have an
+# error of 0.02.
+#
+# Choose how many new steps arrive for each one that is drawn. The picture shows how many of the
+# surprising steps have been drawn at least once, over their age. At an age of 2,000 steps they
+# leave the memory.
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -172,16 +176,18 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** that with half a step for each draw, or less, both rules see everything. From one on,
-# the largest priority fails. Steps are then drawn because they are new and not because they are
-# surprising, and with two new steps for each draw less than half of the surprising ones are ever
-# seen. If each new step comes with its own error, all of them are, and with four new steps for each
-# draw still nine of ten.
+# **Notice** that with half a new step for each draw, or less, every surprising step is seen with
+# both rules. From one new step on, the largest priority is no longer enough. Steps are then drawn
+# because they are new and not because they are surprising. With two new steps for each draw, less
+# than half of the surprising ones are ever seen.
 #
-# So in **Ape-X** {cite:p}`horgan2018` the actor that collects a step also judges it. It has the
-# weights, the rewards and the next states, so it can compute the TD error before it sends the step.
-# In the paper 360 actors brought 12,500 steps a second, and the learner drew 9,700: about 1.3 for
-# each draw.
+# If each new step comes with its own error as priority, all of them are seen, and with four new
+# steps for each draw still nine of ten.
+#
+# So in **Ape-X** {cite:p}`horgan2018` the actor that collects a step also sets its first
+# priority. It has the weights, the rewards and the next states, so it can compute the TD error
+# before it sends the step. In the paper 360 actors brought 12,500 steps a second, and the learner
+# drew 9,700: about 1.3 new steps for each draw.
 
 # %% tags=["claims"]
 for arriving in (0.25, 0.5):
@@ -244,10 +250,10 @@ assert all((run.steps[-1] == 30_000).all() for run in runs.values())
 # %% [markdown]
 # ## First priorities
 #
-# The learner's priority of a step is the size of its TD error: how far the value is from the target
-# of the window that begins there. The actor computes the same. It has no target network, so both
-# values come from its own weights $\theta'$, which are some versions old. With the $m$ steps of
-# {eq}`replay-window`,
+# The learner's priority of a step is the size of its TD error: how far the value is from the
+# target of the window that begins there. The actor computes the same. But it has no target
+# network, so both values come from its own weights $\theta'$, which are a few versions old. With
+# the $m$ steps of {eq}`replay-window`,
 #
 # $$
 # u_t = \Big| \sum_{k=0}^{m-1} \gamma^k r_{t+k}
@@ -255,11 +261,12 @@ assert all((run.steps[-1] == 30_000).all() for run in runs.values())
 #     - Q_{\theta'}(s_t, a_t) \Big| .
 # $$ (first-priority)
 #
-# There is hardly anything to write. A memory makes the windows, and the learner's own `error`
-# compares values with targets; it is called with one network for both. So whatever holds for DQN
-# holds for Rainbow, whose priority is a divergence of distributions, and for any learner that has
-# an `error`. Windows end with the rollout, because the actor cannot know what comes next. The
-# learner sees longer ones later.
+# This needs hardly any new code. A small buffer makes the windows, and the learner's own `error`
+# compares values with targets, with the actor's network in both places. So the function below
+# works for every learner, also for Rainbow, whose priority is a divergence of distributions.
+#
+# The actor's windows end with the rollout, because it does not know yet what comes next. The
+# learner's windows can run on.
 
 
 # %% tags=["export"]
@@ -276,40 +283,39 @@ def first_priorities(
     """Return the priorities that a learner with this policy would give to steps.
 
     Args:
-        policy: The policy that acted; it takes the place of the target network too.
+        policy: The policy that acted; it replaces the target network too.
         error: The learner's own: of policy, target policy, batch and generator.
         rollout: The steps, with rewards in the learner's scale.
         num_steps: Number n of rewards in a target. Windows end with the rollout.
         gamma: Discount.
-        generator: For errors that draw noise.
+        generator: The source of the noise, for an error that draws some.
     """
-    # A memory of these steps and nothing else, and every step the start of a window.
+    # A buffer of these steps only, and every step is the start of a window.
     memory = ReplayBuffer(rollout.reward.numel())
     place, steps = memory.rings.push(rollout)
     batch = memory.windows(place, num_steps, gamma)
-    # The learner's own error, with one network for everything: {eq}`first-priority`.
+    # The learner's own error, with one network in both places: {eq}`first-priority`.
     priority = torch.zeros_like(rollout.reward)
     priority[steps] = error(policy, policy, batch, generator).td_error.abs()
     return priority
 
 
 # %% [markdown]
-# The actor's weights do not change during a rollout, so all of its steps are judged in one pass at
-# its end.
-
-# %% [markdown]
+# The actor's weights do not change during a rollout, so the priorities of all its steps are
+# computed in one pass at its end.
+#
 # ## A ladder of explorers
 #
-# What should many actors do differently from each other? An agent alone begins with many random
-# actions and ends with few ({doc}`dqn`). Many environments can do both at once, all the time. Of
+# How should many actors differ from each other? A single agent begins with many random actions
+# and ends with few ({doc}`dqn`). Many environments can do both at the same time, all the time. Of
 # $n$ environments, number $i$ acts at random with probability
 #
 # $$
 # \varepsilon_i = \varepsilon^{\, 1 + 7 i / (n - 1)} , \qquad i = 0, \dots, n - 1, \quad \varepsilon = 0.4 .
 # $$ (epsilon-ladder)
 #
-# The logarithms are evenly spaced. Choose how many environments there are and how steep the ladder
-# is.
+# The logarithms are evenly spaced, so we call this a **ladder** and each probability a rung.
+# Choose how many environments there are and how steep the ladder is.
 
 # %% tags=["hide-input"]
 from literate_rl.apex import actor_epsilons  # the package's own, defined below
@@ -338,10 +344,12 @@ knobs = {"environments": [1, 2, 4, 8, 16, 64], "power": [0.0, 3.5, 7.0]}
 dial("The ladder of explorers", rungs, knobs, start=(8, 7.0))
 
 # %% [markdown]
-# **Notice** the ends. The first environment wanders off after two or three steps and tries what no
-# good player would. The last one plays some 1,500 steps between two random actions, so it gets to
-# states that only a good player sees. All of them write to the same memory, and learning is
-# off-policy, so it can learn from each. Nothing has to be scheduled, and exploring never ends.
+# **Notice** the two ends. The first environment acts at random every two or three steps and tries
+# what no good player would. The last one plays some 1,500 steps between two random actions, so it
+# can get to states that only a good player sees.
+#
+# All of them write to the same memory, and an off-policy learner can learn from all of it. There
+# is no schedule, and exploration never ends.
 
 # %% tags=["claims"]
 ladder = actor_epsilons(8)
@@ -360,12 +368,12 @@ def actor_epsilons(
 
     Args:
         number: Number n of the environments of all actors.
-        epsilon: That of the first one.
-        power: The last one has this number to the power ``1 + power``.
+        epsilon: That probability in the first one.
+        power: In the last one it is ``epsilon`` to the power ``1 + power``.
 
     Source: Horgan et al. 2018, section 4.1.
     """
-    # The ladder {eq}`epsilon-ladder`; a single environment has the first rung.
+    # The ladder {eq}`epsilon-ladder`; a single environment gets the first rung.
     share = torch.arange(number) / max(1, number - 1)
     return epsilon ** (1 + power * share)
 
@@ -374,19 +382,18 @@ def actor_epsilons(
 # ## The actor
 #
 # An actor gets weights and writes down what it did, as in {doc}`actors`. Two things are new: its
-# environments have their rungs of the ladder, and it judges its steps. The slot brings the number
-# of the actor along with the weights, so an actor that replaces a dead one goes on with the same
-# rungs.
+# environments have their rungs of the ladder, and it computes first priorities. A slot holds the
+# actor's number along with the weights, so an actor that replaces a dead one has the same rungs.
 
 
 # %% tags=["export"]
 class ApexActor:
-    """Acts for one rollout at a time, and judges its steps.
+    """Acts for one rollout at a time, and sets first priorities.
 
     Args:
         make_envs: Function that makes its vector environment.
         policy: A policy on the CPU, which is copied.
-        error: The learner's error.
+        error: The learner's own ``error``.
         config: The settings.
         seed: Decides the noise and the environments' random numbers.
     """
@@ -401,7 +408,7 @@ class ApexActor:
     ) -> None:
         self.actor = Actor(make_envs, policy, seed)
         self.error, self.config = error, config
-        # A row of the ladder for each actor.
+        # The rungs of all environments, a row for each actor.
         everyone = config.actors, config.num_envs
         self.epsilons = actor_epsilons(
             config.actors * config.num_envs, config.epsilon, config.power
@@ -410,14 +417,14 @@ class ApexActor:
     def work(self, weights: Weights, out: Any) -> None:
         """Act for one rollout with these weights; write it and its priorities."""
         config, actor, number = self.config, self.actor, int(weights["actor"])
-        # The slot says which actor this is, and so how much its environments explore.
+        # The slot says which actor this is, and so which rungs its environments have.
         actor.policy.actions.epsilon = self.epsilons[number]
-        # In the first rollout of a life the environments have just been reset.
+        # In an actor's first rollout its environments have just been reset.
         out["actor"], out["fresh"] = number, actor.collector.step == 0
         rollout = actor.collect(weights, config.rollout_len)
         for name, x in rollout._asdict().items():
             out[name] = x
-        # What is each step worth to the learner, which scales rewards first?
+        # The first priorities, from rewards in the learner's scale.
         if config.priorities == "actor":
             scaled = rollout._replace(reward=rollout.reward * config.reward_scale)
             out["priority"] = first_priorities(
@@ -435,7 +442,7 @@ class ApexActor:
 
 
 # %% [markdown]
-# A slot has room for a rollout in the environment's own dtype, so that a picture stays bytes.
+# A slot stores observations in the environment's own dtype, so that a picture stays bytes.
 
 
 # %% tags=["export", "hide-input"]
@@ -472,14 +479,14 @@ def experience_layout(
 # %% [markdown]
 # ## The learner
 #
-# The learner is that of {doc}`dqn`, {doc}`rainbow` or {doc}`ddpg`, as it is, and `Apex` feeds it. In its memory
-# each environment of each actor has a ring of its own. A rollout of one actor goes to its own
-# rings; for the others nothing has happened.
+# The learner is that of {doc}`dqn`, {doc}`rainbow` or {doc}`ddpg`, unchanged, and `Apex` feeds
+# it. In its memory each environment of each actor has a ring of its own. The buffer expects steps
+# of all environments, so those of the other actors are filled in as not `real`.
 
 
 # %% tags=["export"]
 def among_all(rollout: Rollout, mine: slice, num_envs: int) -> Rollout:
-    """Return the steps of one actor among those of all; the others did not happen."""
+    """Return the steps of one actor among those of all; the others are not real."""
     whole = Rollout(*(x.new_zeros(len(x), num_envs, *x.shape[2:]) for x in rollout))
     for wide, x in zip(whole, rollout, strict=True):
         wide[:, mine] = x
@@ -487,11 +494,11 @@ def among_all(rollout: Rollout, mine: slice, num_envs: int) -> Rollout:
 
 
 # %% [markdown]
-# Transports, slots and tokens are those of {doc}`actors` and {doc}`processes`. If an actor is
-# killed, its successor gets the same tokens, no whole rollout is lost, and none counts twice. But
-# the successor starts new episodes, and no window may run from the last step of the dead actor into
-# the first of its successor. So the first rollout of a life says that it is `fresh`, and then the
-# rings are cut.
+# Transports, slots and tokens are those of {doc}`actors` and {doc}`processes`. If an actor dies,
+# its successor gets the same tokens, no complete rollout is lost, and none counts twice. But the
+# successor starts new episodes, and no window may run from the last step of the dead actor into
+# the first of its successor. So the first rollout of an actor is marked as `fresh`, and the
+# learner cuts the actor's rings before it stores it.
 
 
 # %% tags=["export"]
@@ -503,7 +510,7 @@ class Apex(RemoteLearner):
     Args:
         learner: ``DQN``, ``Rainbow``, ``DDPG`` or another one with ``policy``,
             ``error``, ``buffer``, ``collector``, ``anneal`` and ``learn``. Its
-            environments are looked at once and closed.
+            environments are used for one step and closed.
         make_envs: Makes the ``config.num_envs`` environments of one actor.
         transport: As for ``RemoteLearner``.
     """
@@ -522,11 +529,11 @@ class Apex(RemoteLearner):
         # The learner's own environments only show what a step looks like.
         self.layout = experience_layout(acting, envs, config.rollout_len)
         envs.close()
-        # The recipe of an actor: what is missing is the seed.
+        # A function that makes an actor, given its seed.
         self.make_actor = partial(ApexActor, make_envs, acting, learner.error, config)
 
     def submit(self, transport: Transport, slot: Slot) -> None:
-        """Give a slot away, with the weights as they are now and its actor's number."""
+        """Hand a slot to its actor, with the weights as they are and its number."""
         self.versions[slot] = self.version
         message = {**weights_of(self.policy), "actor": np.int64(slot[0])}
         transport.submit(slot, message)
@@ -536,7 +543,7 @@ class Apex(RemoteLearner):
         learner, config, number = self.learner, self.config, int(record["actor"])
         rollout = Rollout(*(torch.from_numpy(record[name]) for name in Rollout._fields))
         mine = slice(number * config.num_envs, (number + 1) * config.num_envs)
-        # An actor that has just begun does not continue where the last one ended.
+        # A new actor does not continue where the one before it ended.
         if record["fresh"]:
             learner.buffer.cut(mine)
         self.store(rollout, torch.from_numpy(record["priority"]), mine)
@@ -557,7 +564,7 @@ class Apex(RemoteLearner):
     def store(self, rollout: Rollout, priority: Tensor, mine: slice) -> None:
         """Write the steps of one actor to its rings of the memory."""
         num_envs = self.config.actors * self.config.num_envs
-        # Without priorities of the actor the memory gives each step the largest so far.
+        # Without the actor's priorities the buffer gives each step the largest so far.
         first = None
         if self.config.priorities == "actor":
             first = priority.new_zeros(len(priority), num_envs)
@@ -566,21 +573,25 @@ class Apex(RemoteLearner):
 
 
 # %% [markdown]
-# How does this compare with the loop without actors? Take one actor with one slot, so that the lag
-# is 0. Let its rollouts be as long as those of DQN between two updates, let both act greedily in the
-# same episodes, and give each new step the largest priority. Then they take the same steps, draw the
-# same batches and end with the same weights, *bit for bit*. A test trains both and compares all that
-# they hold. By default four things differ: random actions come from the actor's own generator, the
-# ladder replaces the schedule, slots make data older, and new steps have other priorities.
+# How does this compare with the loop without actors? Take one actor with one slot, so that the
+# lag is 0. Let its rollouts be as long as those of DQN between two updates, let both act greedily
+# in the same episodes, and give each new step the largest priority. Then they take the same
+# steps, draw the same batches and end with the same weights, *bit for bit*. A test trains both
+# and compares everything that they hold.
 #
-# In one process everything can be repeated, and a resumed run is the same bit for bit. With
-# processes it is as good, but not the same, because the clock decides which rollout comes first.
+# By default four things differ: random actions come from the actor's own generator, the ladder
+# replaces the schedule of $\varepsilon$, slots make the data older, and new steps get their own
+# priorities.
+#
+# In one process every run can be repeated, and a resumed run is the same bit for bit. With
+# several processes a run cannot be repeated exactly, because the clock decides which rollout
+# arrives first.
 #
 # ## Settings
 #
 # The settings are those of the learner and a few more. There are as many updates for each step as
 # without actors, so the learner waits for the actors or they wait for it. In the paper neither
-# waits, and the machine decides how many updates there are for each step.
+# side waits, and the speed of the machines decides how many updates there are for each step.
 
 
 # %% tags=["export", "hide-input"]
@@ -589,15 +600,15 @@ class Apex(RemoteLearner):
 class ApexConfig(TransportConfig):
     """Settings of many actors with one memory, beside those of their learner.
 
-    Each actor has ``num_envs`` environments. Those settings of the learner that let
-    its own exploration fall play no role.
+    Each actor has ``num_envs`` environments. The learner's own exploration schedule
+    plays no role.
 
     Attributes:
         rollout_len: Steps of each environment in one slot.
         epsilon: Probability of a random action in the first environment of all.
-        power: The last one has this number to the power ``1 + power``.
-        priorities: Who sets the priority of a new step: the actor that took it, or
-            nobody, and it gets the largest so far.
+        power: In the last one it is ``epsilon`` to the power ``1 + power``.
+        priorities: What a new step gets: the priority that its actor computes, or the
+            largest so far.
     """
 
     actors: Count = 2
@@ -639,7 +650,7 @@ class RainbowApexConfig(ApexConfig, RainbowConfig):
 class DDPGApexConfig(ApexConfig, DDPGConfig):
     """Settings of DDPG with many actors and one memory.
 
-    Each action has DDPG's noise; on the ladder some are random altogether.
+    Actions have DDPG's noise; on the ladder some are replaced by random ones.
     """
 
     alpha: NonNegative = 0.6
@@ -667,7 +678,7 @@ LEARNERS: dict[str, tuple[Any, Any]] = {
 def apex_settings(
     env: str, algorithm: Literal["dqn", "rainbow", "ddpg"] = "dqn"
 ) -> DQNApexConfig | RainbowApexConfig | DDPGApexConfig:
-    """Return the settings that a learner has without actors, and two actors.
+    """Return a learner's settings for an environment, with two actors.
 
     Args:
         env: Id of the environment.
@@ -699,10 +710,10 @@ def apex_settings(
 #
 # ### Trap: one rung for all
 #
-# The number of an actor has to reach its exploration. In RLlib 0.8.2 it did not, and
-# [all actors](https://github.com/ray-project/ray/issues/7478) had the same $\varepsilon$. Nothing
-# failed, and on Breakout it even scored better. A look at the memory shows it: how often did each
-# environment not do what the values say?
+# The code that explores has to know the number of its actor. In RLlib 0.8.2 it did not, and [all
+# actors](https://github.com/ray-project/ray/issues/7478) had the same $\varepsilon$. Nothing
+# failed, and on Breakout the score was even better than before. A look at the memory reveals it:
+# how often did each environment not take the action of the largest value?
 
 # %%
 from dataclasses import replace
@@ -751,8 +762,8 @@ assert alike.min() > 0.1
 # %% [markdown]
 # ### Trap: two scales in one memory
 #
-# A memory keeps $u^{\alpha_u}$, not $u$. If the actor's priority enters as it is and the learner's
-# with its exponent, the mass of a step changes when it is seen for the first time, although its
+# A memory keeps the mass $u^{\alpha_u}$, not $u$. If the actor's priority is stored without the
+# exponent and the learner's with it, the mass of a step changes at its first draw even if its
 # error has not changed. JORLDY
 # [sends](https://github.com/kakaoenterprise/JORLDY/blob/15a7536c940ab93a19e16967d385e56f479a7723/jorldy/core/agent/ape_x.py#L194-L196)
 # $u$, its memory
@@ -767,8 +778,9 @@ for error, new, old in zip(errors, errors, errors**0.6, strict=True):
     print(f"error {error:5.2f}: mass {new:5.2f} while new, {old:4.2f} once seen")
 
 # %% [markdown]
-# Where errors are below 1, as with clipped rewards, new steps hide behind old ones: the opposite of
-# what an actor's judgement is for. In this book only the buffer knows the exponent.
+# Where errors are below 1, as with clipped rewards, new steps are drawn less often than old ones
+# of the same error, the opposite of what first priorities are for. In this book only the buffer
+# knows the exponent.
 
 # %% tags=["claims"]
 assert ((errors < errors**0.6) == (errors < 1)).all(), "below 1 new steps hide"
@@ -787,12 +799,12 @@ print("nested:", nested)
 print("paired:", dict(zip(keys, judged, strict=True)))
 
 # %% [markdown]
-# One reimplementation of Ape-X computes
-# [first priorities](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py#L142)
-# so, and also the
+# One reimplementation of Ape-X computes [first
+# priorities](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/actor.py#L142)
+# in this way, and also the
 # [probabilities](https://github.com/praveen-palanisamy/Ape-X-DQN/blob/b66921bfe460ffcd067e7cd8e2be6e37599d8165/replay.py#L26)
-# of its memory. So it draws all steps alike. A test would have found it: right after a step is
-# stored, its priority is what the learner itself would say.
+# of its memory. So it draws all steps alike. A test can find this: right after a step is stored,
+# its priority must be what the learner itself would compute.
 
 # %% tags=["claims"]
 assert set(nested.values()) == {judged[-1]}, "the last one stays"
@@ -811,7 +823,7 @@ assert set(nested.values()) == {judged[-1]}, "the last one stays"
 #
 # ## On the best device
 #
-# The learner may use a GPU. The actors stay on the CPU.
+# The learner can use a GPU; the actors stay on the CPU.
 
 # %%
 from literate_rl.agents import best_device
@@ -833,11 +845,13 @@ assert last["charts/lag"] == 3, "two actors with two slots each"
 # %% [markdown]
 # ## Summary
 #
-# - Many actors fill a memory faster than the learner can look. With the largest priority, new steps
-#   wait, and many leave unseen.
-# - So the actor judges its steps: the learner's own error, with the weights that acted.
-# - Environments explore on a ladder, from often to nearly never, and all write to one memory.
-# - The learner is DQN, Rainbow or DDPG, unchanged. Slots, tokens and lag are those of any actors.
+# - Many actors fill a memory faster than the learner can look. If new steps get the largest
+#   priority, many leave the memory unseen.
+# - So the actor sets first priorities: the learner's own error, with the weights that acted.
+# - The environments explore to different degrees, from often to nearly never, and all write to
+#   one memory.
+# - The learner is DQN, Rainbow or DDPG, unchanged. Slots, tokens and lag are those of
+#   {doc}`actors`.
 # - An actor that is replaced starts new episodes, so its rings are cut.
 #
 # ## Exercises
@@ -864,9 +878,9 @@ predict(
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# The function should return the first priorities of the steps of one environment, with $n = 1$. It
-# gets the rewards, the values of all actions at each state *and at the state after the last step*,
-# the actions, and where the task ended. It is right where nothing ends. Fix it.
+# The function should return the first priorities of the steps of one environment, with $n = 1$.
+# It gets the rewards, the values of all actions in each state *and in the state after the last
+# step*, the actions, and where the task ended. It is right where no episode ends. Fix it.
 
 
 # %%
@@ -919,10 +933,10 @@ grade(
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# Suppose that nobody judges new steps. How many may arrive for each one that is drawn before less
-# than 95 % of the surprising ones are seen? Guess first. `found[arriving, judged]` has the ages of
-# the first picture, and `seen_by` returns the share. Return the largest of the `arrivals` that is
-# still good enough.
+# Suppose that new steps get the largest priority. How many may arrive for each one that is drawn
+# before less than 95 % of the surprising ones are seen? Guess first. `found[arriving, judged]`
+# has the ages of the first picture, and `seen_by` returns the share. Return the largest of the
+# `arrivals` that is still good enough.
 
 
 # %%
@@ -953,6 +967,6 @@ assert answer() < 1, "below one"
 # %% [markdown]
 # ## References
 #
-# Ape-X is from {cite:t}`horgan2018`, the priorities are from {cite:t}`schaul2016`. Before it, Gorila
-# {cite:p}`nair2015` had many actors and a memory without priorities. R2D2
-# {cite:p}`kapturowski2019` remembers longer sequences with the same parts.
+# Ape-X is from {cite:t}`horgan2018`, prioritised replay from {cite:t}`schaul2016`. Before Ape-X,
+# Gorila {cite:p}`nair2015` had many actors and a memory without priorities. R2D2
+# {cite:p}`kapturowski2019` has the same parts, for recurrent networks and longer sequences.

@@ -10,12 +10,12 @@
 # # C51
 #
 # **Why learn how likely each return is, if only the mean decides what to do?** After this chapter
-# you can send a distribution of returns through the Bellman equation, put it on fixed atoms without
-# losing its mean, and write the error from which a network learns it. It takes about 25 minutes. You
-# need {doc}`dqn`. The agent that learns in this way is that of {doc}`rainbow`.
+# you can send a distribution of returns through the Bellman equation, put it back on a fixed grid
+# without changing its mean, and write the loss from which a network learns it. It takes about 25
+# minutes. You need {doc}`dqn`. The agent that learns in this way is that of {doc}`rainbow`.
 
 # %% tags=["export", "hide-input"]
-"""C51: distributions of returns, moved, projected on atoms and compared."""
+"""C51: distributions of returns, moved, projected onto atoms and compared."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = ["categorical_error", "project_distribution", "project_distribution_lo
 #
 # A hiker wants to get home, which pays 20. Each step costs 1. There are two ways. One is a path
 # of eight steps, where one step in five slips and has to be repeated. The other is a bridge of
-# three steps. At each of them the hiker may fall, which costs 20 and ends the trip.
+# three steps. At each of them the hiker may fall, which costs 20 and ends the episode.
 #
 # The slider sets the probability of falling. The bars show how likely each return is, with
-# $\gamma = 0.97$. The dashed line is the mean, the value that DQN learns.
+# $\gamma = 0.97$. The dashed line is the mean, which is all that DQN learns.
 
 # %% tags=["hide-input"]
 import torch
@@ -92,11 +92,11 @@ dial("Two ways home", two_ways, {"chance of falling": falls}, start=(0.1,))
 
 # %% [markdown]
 # **Notice** the setting 0.1. The two means are nearly the same, so to DQN the two ways are worth
-# nearly the same. But the two ways are very different. The path nearly always returns something
-# around its mean. The bridge returns about 16 or less than −19, and its mean never happens.
+# nearly the same. But they are very different. The return of the path is nearly always somewhere
+# around its mean. The return of the bridge is about 16 or below −19, and its mean never occurs.
 #
 # A **distribution** of returns says all of this. It also gives the network more to learn from: a
-# value is one number about a state and an action, a distribution about fifty.
+# value is one number for a state and an action, and a distribution about fifty.
 
 # %% tags=["claims"]
 bridge = bridges[falls.index(0.1)]
@@ -116,8 +116,8 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 # %% [markdown]
 # ## Learning a distribution
 #
-# Let $Z(s, a)$ be the return after an action, a random number; so far we only asked for its mean
-# $Q(s, a)$. It obeys a Bellman equation too. The return *is* the reward plus $\gamma$ times the
+# Let $Z(s, a)$ be the return after an action, a random number. So far we only asked for its mean
+# $Q(s, a)$. It obeys a Bellman equation too: the return *is* the reward plus $\gamma$ times the
 # return that follows,
 #
 # $$
@@ -129,29 +129,31 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 # The best action is still the one with the largest mean.
 #
 # How does a network return a distribution? As a bar chart. The bars stand on fixed returns, the
-# **atoms** $x_1 < \dots < x_K$, evenly spaced with distance $\Delta$ from the smallest return we
-# expect to the largest. For each action the network returns $K$ logits, whose softmax gives the
-# probability $q_k(s, a)$ of each atom. With 51 atoms the algorithm is called **C51**. Its value
-# of an action is the mean $Q(s, a) = \sum_k q_k(s, a)\, x_k$.
+# **atoms** $x_1 < \dots < x_K$. They are evenly spaced, with distance $\Delta$, and their range,
+# from the smallest return we expect to the largest, is called the **support**. For each action
+# the network returns $K$ logits, whose softmax gives the probability $q_k(s, a)$ of each atom.
+# With 51 atoms the algorithm is called **C51**. Its value of an action is the mean,
+# $Q(s, a) = \sum_k q_k(s, a)\, x_k$.
 #
-# By {eq}`def-return-distribution` the target is the distribution of the next state, moved: each
-# atom is multiplied by the discount, shifted by the reward, and clipped to the ends,
+# By {eq}`def-return-distribution` the target is the distribution at the next state and its best
+# action, moved: each atom is multiplied by the discount, shifted by the reward, and clipped to
+# the support,
 #
 # $$
 # \tilde x_k = \min\bigl( \max( r + \gamma' x_k ,\, x_1 ),\, x_K \bigr) .
 # $$ (shifted-atom)
 #
 # Here $\gamma'$ is $\gamma$, or $\gamma^m$ after a window of $m$ steps, or 0 after a termination:
-# what {doc}`windows` calls `discount`. Each moved atom carries its probability, and we call the
-# two together a piece. The pieces hardly ever land on atoms again. So each is divided between the
-# two atoms around it, with more for the nearer one. An atom $x_j$ gets
+# what {doc}`windows` calls `discount`. Each moved atom carries its probability with it. We call
+# the two together a *piece*. The pieces hardly ever land on atoms again. So each is divided
+# between the two atoms around it, with more for the nearer one. An atom $x_j$ gets
 #
 # $$
 # \hat q_j = \sum_{k=1}^{K} \max\!\Bigl( 0,\; 1 - \frac{|\tilde x_k - x_j|}{\Delta} \Bigr)\,
-#     q_k(s', a') ,
+#     q_k(s', a') .
 # $$ (projection)
 #
-# which is called the **projection**. Move the sliders. The left picture shows where the pieces
+# This is called the **projection**. Move the sliders. The left picture shows where the pieces
 # land, the right one what the atoms get.
 
 # %% tags=["hide-input"]
@@ -204,12 +206,12 @@ dial("Move, then share out", projected, knobs, start=(0.5, 0.9))
 # shares of a piece add up to the whole piece.
 #
 # The mean is what the Bellman equation of values asks for, as long as no piece is clipped. This
-# is because the two shares of a piece at $\tilde x$ balance at $\tilde x$: $x_j (x_{j+1} - \tilde
-# x) + x_{j+1} (\tilde x - x_j) = \Delta \tilde x$. If pieces are clipped the mean is wrong, for
-# instance with reward 4 and discount 1. So the range of the atoms, the **support**, has to be
-# wide enough.
+# is because the two shares of a piece at $\tilde x$, between $x_j$ and $x_{j+1}$, have their mean
+# at $\tilde x$: $x_j (x_{j+1} - \tilde x) + x_{j+1} (\tilde x - x_j) = \Delta \tilde x$. If
+# pieces are clipped the mean is wrong, for instance with reward 4 and discount 1. So the support
+# has to be wide enough.
 #
-# With discount 0 everything lands at the reward, or at the end of the support next to it.
+# With discount 0 everything lands at the reward, or at the nearer end of the support.
 
 # %% tags=["claims"]
 for reward in rewards:
@@ -225,9 +227,8 @@ assert moved(1.0, 0.0)[1][1] == 1, "everything lands where the reward is"
 # %% [markdown]
 # ### Line by line
 #
-# The plain form is a loop over the batch and over atoms. The place where a piece lands is
-# measured in spacings from the first atom. Rounded down it is the number of the atom below,
-# counted from 0.
+# The plain form is a loop over the batch and over the atoms. The place where a piece lands is
+# measured in spacings from the first atom. Rounded down, it is the index of the atom below.
 
 
 # %% tags=["export"]
@@ -239,7 +240,7 @@ def project_distribution_loop(
     value_min: float,
     value_max: float,
 ) -> Float[Tensor, "B K"]:
-    """Move distributions of returns and project them on the atoms, in plain loops."""
+    """Move distributions of returns and project them onto the atoms, in plain loops."""
     batch, num_atoms = prob.shape
     spacing = (value_max - value_min) / (num_atoms - 1)
     result = torch.zeros_like(prob)
@@ -271,7 +272,7 @@ def project_distribution(
     value_min: float,
     value_max: float,
 ) -> Float[Tensor, "B K"]:
-    """Move distributions of returns and project them on the atoms, without gradient.
+    """Move distributions of returns and project them onto the atoms, without gradient.
 
     Source: Bellemare, Dabney and Munos 2017, equation 7.
 
@@ -293,8 +294,8 @@ def project_distribution(
 
 # %% [markdown]
 # The projected distribution $\hat q$ is the target, and the distribution $q$ at the state and
-# action of the step has to come closer to it. We measure how far it is by the KL divergence of
-# {doc}`policies`,
+# action of the step has to come closer to it. How far away it is, we measure with the KL
+# divergence of {doc}`policies`,
 #
 # $$
 # \mathcal L(\hat q, q) = \sum_{k=1}^{K} \hat q_k \, (\log \hat q_k - \log q_k) , \qquad
@@ -303,11 +304,11 @@ def project_distribution(
 #
 # with the logits $z$ of $q$. The gradient is simple: a step downhill raises each logit whose atom
 # has too little probability. It is the gradient of classification with $K$ classes, where the
-# right answer is a distribution.
+# label is a distribution.
 #
-# Since the target is a constant, many implementations leave out $\log \hat q_k$ (what remains is
-# the cross-entropy). We keep it, because then the error is 0 when nothing is left to learn, which
-# is what priorities need.
+# Since the target is a constant, many implementations leave out $\log \hat q_k$. What remains is
+# the **cross-entropy**. We keep the term, because then the error is 0 when nothing is left to
+# learn, as the priorities of {doc}`replay` need it.
 
 
 # %% tags=["export"]
@@ -319,7 +320,7 @@ def categorical_error(
 
     Args:
         log_prob: Log-probabilities of the atoms, with gradient.
-        target: What the probabilities should be; a constant.
+        target: The probabilities that they should become; no gradient reaches them.
     """
     target = target.detach()
     # Where the target is 0 nothing is added, even if the log-probability is -inf.
@@ -333,11 +334,11 @@ def categorical_error(
 # %% [markdown]
 # ## See it: learned from steps
 #
-# The first picture was worked out from the probabilities of each step. An agent does not know them;
-# it only sees steps. Here it walks the path. A table holds the logits of each of the eight states.
-# Each update takes 64 steps. Of every five steps four lead on, on average, and one slips. The target
-# of a step is the distribution of the state that it led to, as the table believes it to be, moved
-# and projected.
+# The first picture was worked out from the probabilities of each step. An agent does not know
+# them; it only sees steps. Here it walks the path, where on average four of five steps lead on
+# and one slips. A table holds the logits of each of the eight states, and each update learns from
+# 64 steps. The target of a step is the table's own distribution for the state that it led to,
+# moved and projected.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -375,9 +376,10 @@ plot(
 
 # %% [markdown]
 # **Notice** that bars and line, what was learned and what is true, can hardly be told apart. No
-# single target looks like this: each is the moved belief of *one* next state. Their average over many steps
-# is the mixture that {eq}`def-return-distribution` asks for, because a KL divergence from a mixture
-# and the mean divergence from its parts have the same gradient, $q - \hat q$ on average.
+# single target looks like this, because each comes from *one* next state. What
+# {eq}`def-return-distribution` asks for is their average over many steps. But the gradient
+# $q - \hat q$ is linear in the target, so the mean gradient over many targets is the gradient for
+# their average.
 
 # %% tags=["claims"]
 assert (learned - path).abs().sum() / 2 < 0.05, "can hardly be told apart"
@@ -389,11 +391,11 @@ assert abs((learned - path) @ atoms) < 0.2
 # ### Trap: a network that cannot unlearn
 #
 # The error needs the logarithm of a probability, and the logarithm of zero is minus infinity. A
-# popular remedy is to clamp the probability, to hold it above a small number, as
+# popular remedy is to clamp the probability so that it stays above a small number, as
 # [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/c51.py#L230)
-# does: `pmf.clamp(1e-5, 1 - 1e-5).log()`. Where it is held, the gradient is zero. So a network
-# that is sure, and wrong, stays wrong. Here it puts nearly all probability on the last of three
-# atoms, but the first is right. We print the gradient of the last logit.
+# does: `pmf.clamp(1e-5, 1 - 1e-5).log()`. Where the clamp holds it, the gradient is zero. So a
+# network that is sure, and wrong, stays wrong. Here it puts nearly all probability on the last of
+# three atoms, but the first is right. We print the gradient of the last logit.
 
 # %%
 right = torch.tensor([[1.0, 0.0, 0.0]])
@@ -410,9 +412,9 @@ for sure in (5.0, 10.0, 15.0):
     print(line)
 
 # %% [markdown]
-# The right gradient is almost 1. Clamping loses all of it once the network is sure enough, and
-# adding a small number loses a part. `log_softmax` computes the logarithm from logits and loses
-# nothing.
+# The right gradient is almost 1. Once the network is sure enough, clamping loses all of it, and
+# adding a small number loses a part. `log_softmax` computes the logarithm from the logits and
+# loses nothing.
 
 # %% tags=["claims"]
 assert line == ("logit   15, gradient:  held 0.000  plus 1e-6 0.234  log_softmax 1.000")
@@ -422,15 +424,14 @@ assert line == ("logit   15, gradient:  held 0.000  plus 1e-6 0.234  log_softmax
 #
 # The usual form of the projection rounds the place $y$ of a piece, in spacings, down to $l$ and
 # up to $u$. The lower atom gets the share $u - y$ and the upper one $y - l$. If $y$ is exactly on
-# an atom, then $l = u = y$, both shares are zero, and the mass is gone. Then the target of a
-# terminated step whose reward is an atom is zero everywhere. This bug has been found several
-# times ({doc}`/docs/errata`). Here the upper neighbour is always the *next* atom, so it cannot
-# happen.
+# an atom, then $l = u = y$, both shares are zero, and the mass is lost. So if a step terminates
+# and its reward is an atom, the target is zero everywhere. This bug has been found several times
+# ({doc}`/docs/errata`). Here the upper neighbour is always the *next* atom, so it cannot happen.
 
 
 # %%
 def rounded(prob, place):
-    """Divide pieces between the rounded numbers, as many programs once did."""
+    """Divide each piece between the two rounded places, as programs once did."""
     lower, upper = place.floor().long(), place.ceil().long()
     result = torch.zeros_like(prob)
     result.scatter_add_(1, lower, prob * (upper - place))
@@ -451,7 +452,7 @@ assert rounded(before, place).sum() == 0
 # | choice | this chapter | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/rainbow.py) | [Dopamine, full Rainbow](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/full_rainbow/full_rainbow_agent.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py) | [rainbow-is-all-you-need](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py) |
 # |---|---|---|---|---|---|---|
 # | logarithm of the error | from logits | [held at $10^{-5}$](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L500) | [plus $10^{-8}$](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/c51.py#L154) | [from logits](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/full_rainbow/full_rainbow_agent.py#L161-L163) | [plus $10^{-6}$](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L301) | [from logits](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L976-L978) |
-# | a piece on an atom | next atom is the upper one | [repaired](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L488-L490) | [hats over all atoms](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/c51.py#L137-L141) | [hats](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L493) | [lost, except at the ends](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L256-L272) | [next atom](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L955-L956) |
+# | a piece on an atom | next atom is the upper one | [repaired](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L488-L490) | [the sum over all atoms](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/c51.py#L137-L141) | [the sum](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L493) | [lost, except at the ends](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L256-L272) | [next atom](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L955-L956) |
 
 # %% [markdown]
 # We read the code at the linked commits.
@@ -471,12 +472,13 @@ print(f"on {device.type}: {error.item():.3f}")
 # %% [markdown]
 # ## Summary
 #
-# - A distribution of returns obeys a Bellman equation: move it by reward and discount.
+# - A distribution of returns obeys a Bellman equation: shrink it by the discount and shift it by
+#   the reward.
 # - Moved atoms are divided between their neighbours. This keeps the mass and, inside the support,
 #   the mean.
-# - The error is a KL divergence with the gradient $q - \hat q$; its logarithms come from logits.
-# - The agent still takes the action with the largest mean. The rest of the distribution is there to
-#   learn from.
+# - The error is a KL divergence with the gradient $q - \hat q$. Its logarithms come from logits.
+# - The agent still takes the action with the largest mean. The rest of the distribution is there
+#   to learn from.
 #
 # ## Exercises
 #
@@ -486,8 +488,7 @@ print(f"on {device.type}: {error.item():.3f}")
 from literate_rl.workshop.pictures import predict
 
 predict(
-    "A step terminated with reward 3.25, and the atoms are 0, 1, …, 10. What does the target "
-    "say?",
+    "A step terminated with reward 3.25, and the atoms are 0, 1, …, 10. What is its target?",
     ["all mass on 3", "three quarters on 3, one on 4", "it depends on the next state"],
     right="three quarters on 3, one on 4",
     because="With discount 0 every atom of the next state lands on 3.25, whatever its "
@@ -501,7 +502,7 @@ assert torch.allclose(ended[[3, 4]], torch.tensor([0.75, 0.25], dtype=torch.floa
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function should project, but two mistakes are in it. With one of them, pieces land in the
+# This function should project, but it has two mistakes. With one of them, pieces land in the
 # wrong place or even beyond the last atom. With the other, mass disappears. Fix both.
 
 
@@ -541,7 +542,8 @@ def answer(prob, reward, discount, value_min, value_max):
     atoms = torch.linspace(value_min, value_max, num_atoms, dtype=prob.dtype)
     value = (reward[:, None] + discount[:, None] * atoms).clamp(value_min, value_max)
     place = (value - value_min) / spacing
-    # The next atom, even if the piece lies on one; the last atom has no next.
+    # The upper one is the next atom, even if the piece lies on an atom. The last atom
+    # has no next one.
     lower = place.floor().long().clamp(max=num_atoms - 2)
     upper = lower + 1
     result = torch.zeros_like(prob)
@@ -559,8 +561,8 @@ grade(answer, project_distribution, *map(targets, range(3)))
 # there are, the more the projection blurs it. `bridge_with(number)` returns atoms and
 # probabilities.
 #
-# A return between −15 and 10 never happens. Which of 6, 11, 31, 61 and 121 is the smallest number
-# of atoms that gives it a probability below 0.05? Guess first.
+# A return between −15 and 10 never occurs. Which of 6, 11, 31, 61 and 121 is the smallest number
+# of atoms that gives such a return a probability below 0.05? Guess first.
 
 
 # %%
@@ -617,5 +619,5 @@ assert max(means) - min(means) < 1e-6, "the mean is right for any number of atom
 # %% [markdown]
 # ## References
 #
-# Distributions of returns and C51 are from {cite:t}`bellemare2017`. {doc}`rainbow` puts them into an
-# agent; {cite:t}`hessel2018` measured what they add there.
+# Distributions of returns and C51 are from {cite:t}`bellemare2017`. {doc}`rainbow` puts them into
+# an agent; {cite:t}`hessel2018` measured what they add there.

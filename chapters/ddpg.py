@@ -9,9 +9,9 @@
 # %% [markdown]
 # # DDPG and TD3
 #
-# **How does one follow the gradient of a critic through an action?** After this chapter you can
-# train an agent whose actions are numbers, without any probability. You can say why its critic
-# promises too much, and what three repairs do about it. It takes about 40 minutes. You
+# **How can an actor follow the gradient of its critic through an action?** After this chapter you
+# can train an agent with continuous actions and no probabilities. You can say why its critic
+# overestimates, and what the three changes of TD3 do about it. It takes about 40 minutes. You
 # need the target network of {doc}`dqn` and the buffer of {doc}`replay`.
 
 # %% tags=["export", "hide-input"]
@@ -76,14 +76,15 @@ __all__ = [
 # %% [markdown]
 # ## A critic is a landscape
 #
-# DQN takes the best of $N$ actions: it computes all $N$ values and compares them. If an action is a
-# force between $-1$ and $1$, there are infinitely many values. But if the critic is a network that
-# takes the action as an *input*, then it is differentiable with respect to the action. In each state
-# its values form a landscape over the actions, and one can walk uphill.
+# DQN computes the values of all $N$ actions and takes the best. If an action is a force between
+# $-1$ and $1$, there are infinitely many. But let the **critic** be a network that takes the
+# action as an *input*. Then its value is differentiable with respect to the action. In each state
+# the values form a landscape over the actions, and one can walk uphill.
 #
-# The dashed line below is what the actions are really worth in one state. The solid line is what a
-# critic believes: it has a **ridge**, an error, at actions that it has hardly seen. The dots are the
-# steps of an actor that knows only the solid line. Move the sliders.
+# The dashed line below is what the actions are really worth in one state. The solid line is what
+# a critic believes: it is wrong about actions that it has hardly seen, and has a **ridge** there.
+# The dots are the steps of an actor, which walks uphill and knows only the solid line. Move the
+# sliders.
 
 # %% tags=["hide-input"]
 import math
@@ -151,12 +152,12 @@ dial(
 
 # %% [markdown]
 # **Notice** that the actor needs no list of actions, only a slope. Without a ridge it reaches the
-# best action from anywhere. With the ridge at full height it stays on it if it starts at $-0.9$:
-# the critic promises 0.90, and the environment pays $-0.09$.
+# best action from anywhere. If it starts at $-0.9$ and the ridge has its full height, it gets
+# stuck there: the critic promises 0.90, and the environment pays $-0.09$.
 #
-# The actor is an *adversary* of its critic. It looks for the place where the critic promises most,
-# and that is often where the critic is wrong. A maximum of noisy guesses is too high, as in
-# {doc}`dqn`; here the maximum is found by climbing.
+# The actor is an *adversary* of its critic. It looks for the place where the critic promises
+# most, and that is often where the critic is wrong. This is the **overestimation** of {doc}`dqn`:
+# a maximum of noisy guesses is too high. Here the maximum is found by climbing.
 
 # %% tags=["claims"]
 for start in (-0.9, -0.6, -0.3, 0.0, 0.9):
@@ -170,10 +171,11 @@ assert abs(truth(stuck) + 0.09) < 0.005, "what the environment pays"
 #
 # Here are three agents that learn to swing a pendulum up and to hold it there: **DDPG**
 # {cite:p}`lillicrap2016`, the plain form; **HDDPG**, whose values rise faster than they fall; and
-# **TD3** {cite:p}`fujimoto2018`, which has three repairs. On the left are their returns while
-# training. On the right is how much more the critic promises than the agent then earns: its mean
-# estimate over some states, minus the mean discounted return of the greedy policy from the same
-# states on.
+# **TD3** {cite:p}`fujimoto2018`, DDPG with three changes.
+#
+# On the left are their returns while training. On the right is how much more the critic promises
+# than the agent then earns: the critic's mean value over some states, minus the mean discounted
+# return that the policy without noise earns from these states on.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns of DDPG, HDDPG and TD3 over 10,000 steps of Pendulum, which rise from -1200 to about -150. Right: what the critics promise minus what is earned. For all of them it falls from far above; at the end TD3 is below zero, DDPG near it and HDDPG above it"}}
 import matplotlib.pyplot as plt
@@ -200,18 +202,19 @@ for name, found in runs.items():
     print(f"{name:6s} {ends}")
 
 # %% [markdown]
-# Each thin line is one of ten seeds, each thick one their median. The printed numbers are the mean returns
-# of 100 greedy episodes of each last policy. **Notice**:
+# Each thin line is one of ten seeds, each thick one their median. The printed numbers are the
+# mean returns of 100 greedy episodes of each last policy. **Notice**:
 #
-# - HDDPG and TD3 end above −200 with all ten seeds, DDPG with nine. TD3 takes longer;
-#   a later figure shows which of its parts is the reason.
-# - At first all critics promise far too much: they know nothing, so they say 0, and a pendulum that
-#   hangs down earns hundreds less.
-# - At the end DDPG and HDDPG promise too much in every run. TD3 promises less than DDPG with every
-#   seed, and its median is close to what it earns.
+# - HDDPG and TD3 end above −200 with all ten seeds, DDPG with nine. TD3 takes longer; a later
+#   figure shows which of its changes is the reason.
+# - At first all critics promise far too much, beyond the top of the figure: an untrained critic
+#   says about 0, and a pendulum that hangs down earns hundreds less.
+# - At the end DDPG and HDDPG promise too much in every run. TD3 promises less than DDPG with
+#   every seed, and its median is close to what it earns.
 # - The run of DDPG that fails is the one whose critic promises most, by far.
-# - HDDPG's promises grow, and yet none of its runs ends below −150. A critic that is too high
-#   everywhere does no harm to an actor, which only asks for the slope. An error in one place does.
+# - HDDPG's promises grow, and yet none of its runs ends below −150. The actor uses only the slope
+#   of the critic. An error that is the same for all actions does not change it; an error in one
+#   place does.
 
 # %% tags=["claims"]
 ends = {name: gap[:, -1] for name, gap in gaps.items()}
@@ -232,42 +235,141 @@ late = [np.median(gaps["HDDPG"], 0)[place] for place in (18, 24)]
 assert late[1] > late[0] + 1, "HDDPG's promises grow"
 
 # %% [markdown]
+# ## DDPG on one page
+#
+# Here is the plain form, whole, for the pendulum. It runs from top to bottom. From earlier chapters
+# it takes the collector and the buffer. The rest of the chapter takes it apart, adds what makes it
+# HDDPG or TD3, and puts it together again for any task.
+
+# %%
+import copy
+
+import torch
+from torch import nn
+
+from literate_rl.agents import Collector, make_envs
+from literate_rl.replay import ReplayBuffer
+
+torch.set_num_threads(1)  # the networks are too small to be shared out
+
+total_steps, random_steps, batch_size = 5_000, 500, 128
+learning_rate, gamma, tau, noise = 1e-3, 0.99, 0.005, 0.1
+strength = 2.0  # the motor's torque lies between -2 and 2
+
+
+def network(inputs):
+    """Build two hidden layers and one output."""
+    first, second = nn.Linear(inputs, 64), nn.Linear(64, 64)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(64, 1))
+
+
+torch.manual_seed(1)
+generator = torch.Generator().manual_seed(1)
+actor = nn.Sequential(network(3), nn.Tanh())  # from a state to a share of the torque
+critic = network(3 + 1)  # from a state and an action to a value
+older_actor, older_critic = copy.deepcopy((actor, critic))
+actor_optimizer = torch.optim.Adam(actor.parameters(), learning_rate)
+critic_optimizer = torch.optim.Adam(critic.parameters(), learning_rate)
+
+
+def value(actor, critic, obs):
+    """Return what a critic thinks of an actor's actions."""
+    return critic(torch.cat([obs, strength * actor(obs)], -1)).squeeze(-1)
+
+
+def act(obs):
+    """Act at random at first, then as the actor does, with some noise."""
+    if collector.step < random_steps:
+        return strength * (2 * torch.rand(1, 1, generator=generator) - 1)
+    action = actor(obs) + noise * torch.randn(1, 1, generator=generator)
+    return strength * action.clamp(-1.0, 1.0)
+
+
+collector, buffer = Collector(make_envs("Pendulum-v1", 1)), ReplayBuffer(total_steps)
+collector.reset(seed=1)
+returns, snapshots = [], []
+while collector.step < total_steps:
+    # 1. Act once. Everything is remembered.
+    step = collector.collect(act, 1)
+    buffer.push(step)
+    returns += step.episode_return[step.truncated].tolist()
+    if collector.step <= random_steps:
+        continue
+    batch = buffer.sample(batch_size, generator, gamma=gamma)
+
+    # 2. The critic learns. The next state is judged by older copies of both networks.
+    with torch.no_grad():
+        next_value = value(older_actor, older_critic, batch.next_obs)
+        target = batch.reward + batch.discount * next_value
+    q = critic(torch.cat([batch.obs, batch.action], -1)).squeeze(-1)
+    critic_optimizer.zero_grad()
+    (0.5 * (target - q).square().mean()).backward()
+    critic_optimizer.step()
+
+    # 3. The actor climbs what the critic thinks of its actions.
+    actor_optimizer.zero_grad()
+    (-value(actor, critic, batch.obs).mean()).backward()
+    actor_optimizer.step()
+
+    # 4. The older copies follow slowly.
+    with torch.no_grad():
+        for old, new in ((older_actor, actor), (older_critic, critic)):
+            for weight, goal in zip(old.parameters(), new.parameters(), strict=True):
+                weight.lerp_(goal, tau)
+    # Only for a check further below.
+    if len(snapshots) < 10:
+        snapshots.append((batch, copy.deepcopy((actor, critic))))
+
+print("first five episodes:", *(f"{x:.0f}" for x in returns[:5]))
+print("last five episodes: ", *(f"{x:.0f}" for x in returns[-5:]))
+
+# %% [markdown]
+# **Notice** step 3. The loss is the critic's value, but only the actor's optimiser moves. The
+# critic is the landscape, and nobody bends a landscape to make the climb shorter.
+
+# %% tags=["claims"]
+assert np.mean(returns[-5:]) > np.mean(returns[:10]) + 400, "it learns to swing up"
+
+# %% [markdown]
 # ## The gradient through the action
 #
-# The **actor** is a network with parameters $\phi$ that returns one action, $a = \mu_\phi(s)$. The
-# **critic** $Q_\theta(s, a)$ judges it. The actor should maximise what the critic thinks of its
-# actions in the states of a batch,
+# The **actor** is a network with parameters $\phi$ that returns one action, $a = \mu_\phi(s)$.
+# The critic $Q_\theta(s, a)$ judges it. The actor should maximise the critic's value of its
+# actions, averaged over the states of a batch,
 #
 # $$
 # \hat J(\phi) = \frac{1}{B} \sum_{b} Q_\theta\bigl(s_b, \mu_\phi(s_b)\bigr) .
 # $$ (actor-loss)
 #
-# By the chain rule the gradient has two factors. The critic says which way the *action* should move,
-# and the actor says which way its *parameters* have to move for that:
+# By the chain rule its gradient has two factors. The critic says which way the *action* should
+# move, and the actor says which way its *parameters* have to move for that:
 #
 # $$
 # \nabla_\phi \hat J = \frac{1}{B} \sum_b \nabla_\phi \mu_\phi(s_b) \;
 # \nabla_a Q_\theta(s_b, a) \big|_{a = \mu_\phi(s_b)} .
 # $$ (policy-gradient-through-critic)
 #
-# This is the **deterministic policy gradient** {cite:p}`silver2014`, and automatic differentiation
-# computes it if the actor's action is passed to the critic. There is no ratio of probabilities and
-# no score, so steps of any age will do. In return the gradient is only as good as the critic's
-# slope. Nothing says that the slope is right: the critic is trained to have the right *values*, at
-# actions that were taken.
+# This is the **deterministic policy gradient** {cite:p}`silver2014`, and automatic
+# differentiation computes it if the actor's action is passed to the critic. Only the states come
+# from the buffer; the actions are the actor's own. So steps of any age will do, without ratios of
+# probabilities.
 #
-# The two networks live in one module. The states reach them by name, so that models of your own fit
-# ({doc}`contracts`).
+# In return the gradient is only as good as the critic's slope, and nothing guarantees that the
+# slope is right: the critic is trained to have the right *values*, at the actions that were
+# taken.
+#
+# One module holds the actor and its critics; TD3 will have two. The states reach them by name, so
+# that models of your own fit ({doc}`contracts`).
 
 
 # %% tags=["export"]
 class ActorCritics(nn.Module):
-    """An actor, and critics that judge its actions; models that keep their contract.
+    """An actor, and critics that judge its actions.
 
     Args:
-        actor: Called with its states by name; its first result is the action.
-        critics: Called with states and ``action``; the first result is the value.
-        observation_space: Where the names of the states come from; not flattened.
+        actor: A model that keeps its contract; its first result is the action.
+        critics: Likewise; the first result of each is the value.
+        observation_space: It names the states; it is not flattened.
     """
 
     def __init__(
@@ -282,17 +384,17 @@ class ActorCritics(nn.Module):
         self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return the actor's first result for observations."""
+        """Return the actor's actions, before any noise."""
         row: Tensor = self.actor(obs)[0]
         return row
 
     def q(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K *B"]:
-        """Return what each of K critics thinks of actions."""
+        """Return the value of actions by each of K critics."""
         values = [critic(obs, action=action)[0] for critic in self.critics]
         return torch.stack(values).squeeze(-1)
 
     def value(self, obs: Tensor) -> Tensor:
-        """Return what the first critic thinks of the actor's own actions."""
+        """Return the value of the actor's own actions by the first critic."""
         value: Tensor = self.critics[0](obs, action=self(obs))[0]
         return value.squeeze(-1)
 
@@ -300,24 +402,27 @@ class ActorCritics(nn.Module):
 # %% [markdown]
 # ## Actions that are numbers
 #
-# A deterministic actor does not explore. So noise is added when it acts. Numbers in an action may
-# have different units, so the noise is a share $\sigma_a$ of half the box, for each number. With
-# $h = \tfrac12 (a_{\max} - a_{\min})$ and standard normal numbers $\eta$,
+# A deterministic actor does not explore, so noise is added when it acts. The numbers of an action
+# may have different units, so the noise of each is a share $\sigma_a$ of half its range, $h =
+# \tfrac12 (a_{\max} - a_{\min})$. With standard normal numbers $\eta$ and the product $\odot$
+# taken element by element,
 #
 # $$
 # a = \mu_\phi(s) + \sigma_a \, h \odot \eta .
 # $$ (box-noise)
 #
-# The first steps are drawn uniformly from the box. A small network's first actions are all alike, so
-# its noise would try only a small part of the box.
+# The first actions of an untrained network are all alike, and such noise would explore only a
+# small part of the box. So the first actions are drawn uniformly from the whole box. This is the
+# $\varepsilon$ of {doc}`dqn`, 1 for the first 500 steps and 0 after that, by default.
 #
-# The result may lie outside of the box. The buffer keeps it as it is, and only the environment gets a
-# clipped one. So the critic learns that there is nothing to gain beyond the edge.
+# With its noise an action may lie outside the box. The buffer keeps it as it is, and only the
+# environment gets a clipped one. So the critic learns that there is nothing to gain beyond the
+# edge.
 
 
 # %% tags=["export"]
 class BoxActions:
-    """Numbers in a box; a row is the action itself, and noise is added to it.
+    """Continuous actions in a box: a row is the action, and noise is added to it.
 
     Args:
         low: Lower bounds of the box, all finite.
@@ -340,12 +445,12 @@ class BoxActions:
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
         shape = num_steps, num_envs, len(self.low)
-        # What is added, each number in proportion to its own bounds, {eq}`box-noise`.
+        # The noise, for each number in proportion to its own range, {eq}`box-noise`.
         share = torch.as_tensor(self.scale).reshape(-1, 1)
         added = (
             share * (self.high - self.low) / 2 * torch.randn(shape, generator=generator)
         )
-        # Now and then another action takes its place; NaN where none does.
+        # With probability ε a uniform action replaces the actor's; NaN elsewhere.
         explore = torch.rand(shape[:2], generator=generator) < self.epsilon
         anything = torch.rand(shape, generator=generator)
         anything = self.low + (self.high - self.low) * anything
@@ -365,7 +470,7 @@ class BoxActions:
     def nearby(
         self, action: Tensor, generator: torch.Generator, smoothing: float, clip: float
     ) -> Tensor:
-        """Return actions near others, as ``smoothed_action`` says."""
+        """Move actions a little, at random: see ``smoothed_action``."""
         noise = torch.randn(action.shape, generator=generator).to(action)
         box = self.low.to(action), self.high.to(action)
         return smoothed_action(action, noise, *box, smoothing, clip)
@@ -377,14 +482,16 @@ class BoxActions:
 
 
 # %% [markdown]
-# **Discrete actions** can be learned in this way too, if the actor returns probabilities and the
-# critic takes a row of $N$ numbers. The action that is taken is a one-hot row, drawn from the
-# probabilities; the actor climbs through the probabilities themselves. So the critic is asked about
-# rows between those that it has learned from, and nothing says that it is right there. {doc}`dqn` is
-# made for discrete actions.
+# **Discrete actions** can be learned in this way too, with an actor that returns $N$
+# probabilities. An action is drawn from them, and the critic learns from it as a one-hot row: 1
+# for this action, 0 for the others. But when the actor climbs, the critic gets the probabilities
+# themselves.
+#
+# So it is asked about rows between those that it has learned from, where nothing guarantees that
+# it is right. For discrete actions {doc}`dqn` is the better choice. The code is folded.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 class OneHotActions:
     """One of N actions; a row holds probabilities, and an action is a one-hot row.
 
@@ -404,8 +511,8 @@ class OneHotActions:
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
-        # The race of {doc}`policies` draws an action from the probabilities. ε-greedy
-        # adds a random one now and then.
+        # The race of {doc}`policies` draws an action from the probabilities. On top of
+        # it, ε-greedy takes any action now and then.
         shape = num_steps, num_envs, self.num_actions
         race = -torch.empty(shape).exponential_(generator=generator).log()
         now_and_then = EpsilonGreedy(self.num_actions)
@@ -417,8 +524,8 @@ class OneHotActions:
         self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
     ) -> Float[Tensor, "*B N"]:
         """Return the actions that follow from probabilities and noise."""
-        # The smallest positive number is put for 0, so that a random action can win
-        # against any noise, even where its probability is 0.
+        # A probability of 0 would have the logarithm −∞, and then the random action of
+        # ε-greedy could not win. So the smallest positive number replaces it.
         log_prob = row.clamp(min=torch.finfo(row.dtype).tiny).log()
         best = (log_prob + noise).argmax(-1, keepdim=True)
         return torch.zeros_like(row).scatter_(-1, best, 1.0)
@@ -426,7 +533,7 @@ class OneHotActions:
     def nearby(
         self, action: Tensor, generator: torch.Generator, smoothing: float, clip: float
     ) -> Tensor:
-        """Return probabilities as they are: they lie between the actions already."""
+        """Return probabilities as they are: they need no smoothing."""
         return action
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
@@ -438,18 +545,21 @@ class OneHotActions:
 # %% [markdown]
 # ## Targets that promise less
 #
-# The critic learns from its own guess, as in {doc}`dqn`. The older copy of the actor takes the place
-# of the maximum. In DDPG the target is $y = r + \gamma\, Q_{\bar\theta}(s', \mu_{\bar\phi}(s'))$.
+# The critic learns from its own guess, as in {doc}`dqn`. The maximum over all next actions cannot
+# be computed here, but the actor is trained to find it, so the target has the actor's action.
+# Both networks have older copies, marked by a bar, which follow them slowly. In DDPG the target
+# is $y = r + \gamma\, Q_{\bar\theta}(s', \mu_{\bar\phi}(s'))$.
 #
-# TD3 changes three things. **Twins**: there are two critics, with different first weights and
-# therefore different errors. Both learn from the same target, that of the less optimistic one,
+# TD3 changes three things. The first is **twin critics**, with different first weights and
+# therefore different errors. Both learn from the same target, that of the less optimistic one
+# (clipped double Q-learning):
 #
 # $$
 # y = r + \gamma \min_k Q_{\bar\theta_k}(s', a') .
 # $$ (clipped-double-target)
 #
-# As always in this book, $\gamma$ becomes $\gamma^m$ in a window of $m$ steps, and 0 after a
-# termination. A time limit is none.
+# As in {doc}`dqn`, $\gamma$ becomes $\gamma^m$ in a window of $m$ steps, and 0 after a
+# termination. A time limit is not a termination.
 
 
 # %% tags=["export"]
@@ -466,7 +576,7 @@ def clipped_double_target(
 
     Source: Fujimoto, van Hoof and Meger 2018, equation 10.
     """
-    # The least optimistic critic is believed, {eq}`clipped-double-target`.
+    # The least optimistic critic counts, {eq}`clipped-double-target`.
     future = next_q.detach().amin(0).masked_fill(discount == 0, 0.0)
     target = torch.addcmul(reward, discount, future)
     check_finite(target, reward=reward, discount=discount, next_q=future)
@@ -474,10 +584,12 @@ def clipped_double_target(
 
 
 # %% [markdown]
-# **Smoothing**: similar actions should have similar values. So the next action is moved a little, at
-# random, before it is judged. A narrow ridge then counts only a little. Again each number moves in
-# proportion to its own half width, by a share with standard deviation $\sigma_y$ that is never more
-# than $c_y$, and it stays within its own bounds:
+# The second change is **target policy smoothing**. Similar actions should have similar values, so
+# the next action is moved a little, at random, before it is judged. A narrow ridge is then
+# averaged with what lies beside it.
+#
+# As in {eq}`box-noise`, each number moves by a share of its own $h$. The share has standard
+# deviation $\sigma_y$ and is clipped to $c_y$, and the action stays within its bounds:
 #
 # $$
 # a' = \operatorname{clip}\bigl( \mu_{\bar\phi}(s') + h \odot
@@ -503,7 +615,7 @@ def smoothed_action(
         low: Lower bounds of the box.
         high: Upper bounds.
         smoothing: Standard deviation of the distance, as a share of half the box.
-        clip: Bound of that distance, likewise.
+        clip: Bound of that distance, as the same share.
 
     Source: Fujimoto, van Hoof and Meger 2018, section 5.3.
     """
@@ -514,9 +626,9 @@ def smoothed_action(
 
 
 # %% [markdown]
-# What do the two do to the ridge of the first picture? Here the older actor stands on it. The second
-# critic has an error too, at another place. The solid line is what a target believes of each next
-# action.
+# What do these two changes do to the ridge of the first picture? Below, the second critic has a
+# ridge too, at another place. The solid line is the next value in the target, for each action
+# that the older actor might choose.
 
 # %% tags=["hide-input"]
 import torch
@@ -569,10 +681,12 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** that the minimum removes both ridges, because the errors of the two critics stand at
-# different places. Where both promise too much, it cannot help. Smoothing lowers a narrow ridge, and
-# it also lowers a true summit a little. The minimum never raises a value, so TD3 errs on the low
-# side. That side is safer, because an actor is not drawn to actions that are underrated.
+# **Notice** that the minimum removes both ridges, because the two critics are wrong at different
+# places. Where both are too high, it cannot help. Smoothing lowers a narrow ridge, but a true
+# summit a little as well.
+#
+# A minimum is never above either critic, so TD3 tends to underestimate. That is the safer side:
+# an actor is not drawn to actions that are underestimated.
 
 # %% tags=["claims"]
 ridge = [target_at(-0.6, k, s) for k, s in ((1, 0.0), (1, 0.2), (2, 0.0))]
@@ -582,27 +696,30 @@ assert abs(ridge[2] - truth(-0.6)) < 0.01, "the minimum removes it"
 assert target_at(0.5, 1, 0.2) < truth(0.5), "a true summit becomes a little lower"
 
 # %% [markdown]
-# The third change is a **delay**. Actor and targets move only after every second update of the
-# critics, so that the actor climbs a landscape that has had time to settle. In the code it is the
-# setting `target_interval`.
+# The third change is **delayed updates**. The actor and the older copies move only after every
+# second update of the critics (`target_interval`), so that the actor climbs a landscape that has
+# had time to settle.
 #
 # ## Two rates
 #
-# HDDPG has one critic and another idea. Let the values rise with one rate and fall with another,
+# HDDPG has one critic and another idea: values rise at one rate and fall at another,
 #
 # $$
 # \mathcal L = \tfrac12 \sum_k \alpha(\delta_k) \, \delta_k^2 , \qquad \alpha(\delta) =
 # \begin{cases} \alpha_+ & \text{if } \delta > 0 \\ \alpha_- & \text{else,} \end{cases}
 # $$ (hysteretic)
 #
-# where $\delta_k = y - Q_{\theta_k}(s, a)$ is the TD error of critic $k$.
-# With $\alpha_- < \alpha_+$ bad news counts less than good news. The idea is from **hysteretic
-# Q-learning** {cite:p}`matignon2007`, made for several agents that learn side by side: if the others
-# still explore, a bad outcome may be their fault. With one agent it has a price. A value settles
-# where the pulls of both sides are equal, $\alpha_+ \mathbb E[(y - Q)^+] = \alpha_- \mathbb
-# E[(Q - y)^+]$. That is not the mean of the targets but lies above it, and by the target it enters
-# the next value, and the next. This is what HDDPG's curve in the figure above shows. Equal rates are
-# DDPG. How far the value of two targets rises:
+# where $\delta_k = y - Q_{\theta_k}(s, a)$ is the TD error of critic $k$. With $\alpha_- <
+# \alpha_+$ bad news counts less than good news; with both rates at 1 this is DDPG.
+#
+# This is **hysteretic Q-learning** {cite:p}`matignon2007`, made for several agents that learn
+# side by side. While the others still explore, a bad outcome may be their fault.
+#
+# A single agent pays for it. A value settles where the pulls of both sides are equal: $\alpha_+
+# \mathbb E[\max(y - Q, 0)] = \alpha_- \mathbb E[\max(Q - y, 0)]$. That is above the mean of the
+# targets, and the error enters the next target, and the next. This is why HDDPG's promises grow
+# in the figure of the three agents. The cell below the function shows how far a single value
+# rises.
 
 
 # %% tags=["export"]
@@ -613,16 +730,16 @@ def critic_error(
     increase: NonNegative = 1.0,
     decrease: NonNegative = 1.0,
 ) -> Float[Tensor, "N"]:
-    """Compute how wrong K critics are, summed over them.
+    """Compute the loss of K critics, summed over them.
 
     Args:
         q: Their values, with gradient.
-        target: What the values should be; a constant.
+        target: What the values should be; treated as a constant.
         increase: Rate at which a value rises towards its target.
         decrease: Rate at which it falls.
     """
     td_error = target.detach() - q
-    # A wrong value below its target and one above it may learn at different rates,
+    # A value below its target and one above it may learn at different rates,
     # {eq}`hysteretic`.
     rate = torch.where(td_error > 0, increase, decrease).to(q)
     error = (0.5 * rate * td_error.square()).sum(0)
@@ -653,8 +770,8 @@ assert abs(settled[0.1] - 9 / 11) < 0.01
 # %% [markdown]
 # ## From targets to losses
 #
-# The pieces make a function of the same form as `q_error`, so that the loop of {doc}`dqn` can use it.
-# With twins, the TD error that becomes a priority is measured from the mean of both values.
+# These pieces make a function of the same form as `q_error`, so that the loop of {doc}`dqn` can
+# use it. The TD error that becomes a priority is measured from the mean of the critics' values.
 
 
 # %% tags=["export"]
@@ -668,7 +785,7 @@ def ddpg_error(
     increase: float = 1.0,
     decrease: float = 1.0,
 ) -> QError:
-    """Compare what critics think of actions with their targets.
+    """Compare the critics' values of actions with their targets.
 
     Args:
         policy: The policy in training; its network is an ``ActorCritics``.
@@ -676,16 +793,16 @@ def ddpg_error(
         batch: Windows of steps, as the buffer returned them.
         generator: The source of the smoothing's noise.
         smoothing: As in ``smoothed_action``; 0 is none.
-        clip: Likewise.
+        clip: As in ``smoothed_action``.
         increase: As in ``critic_error``.
-        decrease: Likewise.
+        decrease: As in ``critic_error``.
     """
     with torch.no_grad():
         # 1. What would the older actor do next?
         action = target_policy(batch.next_obs)
         if smoothing > 0:
             action = policy.actions.nearby(action, generator, smoothing, clip)
-        # 2. What do the older critics think of it? That gives the target.
+        # 2. What is that worth to the older critics? This gives the target.
         next_q = target_policy.network.q(batch.next_obs, action)
         target = clipped_double_target(batch.reward, batch.discount, next_q)
     # 3. How far is each critic from it, for the action that was taken?
@@ -698,13 +815,13 @@ def ddpg_error(
 # %% [markdown]
 # ## The loop
 #
-# It is that of {doc}`dqn`. Only what happens when the targets move is new: before them, the actor
-# climbs.
+# The loop is that of {doc}`dqn` with one addition: before the older copies move, the actor takes
+# a step uphill.
 
 
 # %% tags=["export"]
 class DDPG(DQN):
-    """DQN for actions that are numbers: an actor finds the best one.
+    """DQN for continuous actions: an actor finds the best one.
 
     With twin critics, a delay and smoothing it is TD3.
 
@@ -730,17 +847,18 @@ class DDPG(DQN):
         policy.actions.scale = config.noise
 
     def follow(self, batch: Batch) -> None:
-        """Let the actor climb, then let the older copies follow both."""
+        """Let the actor climb, then let the older copies follow."""
         self.climb(batch.obs)
         super().follow(batch)
 
     def climb(self, obs: Tensor) -> None:
         """Take one step of the optimiser on the actor."""
-        # What the first critic thinks of the actor's own actions, {eq}`actor-loss`.
+        # The first critic's value of the actor's own actions, {eq}`actor-loss`. The
+        # optimiser goes downhill, hence the minus.
         loss = -self.policy.network.value(obs).mean()
         # The gradient goes through the critic to the actor's parameters alone,
-        # {eq}`policy-gradient-through-critic`. Those of the critic get none, so the
-        # optimiser does not move them.
+        # {eq}`policy-gradient-through-critic`. The optimiser does not move parameters
+        # without a gradient, so the critics stay as they are.
         for parameter in self.parameters:
             parameter.grad = None
         # A model of your own may have parameters on which its action does not depend.
@@ -754,13 +872,13 @@ class DDPG(DQN):
 # %% [markdown]
 # ## A policy for the spaces of an environment
 #
-# Our own networks are those of {doc}`contract_models`: two hidden layers, and `tanh` stretched to the
-# bounds of each number. A pair of models of your own does as well. TD3 needs a second critic. If only
-# one is given, the other is a copy *with fresh weights*: two equal critics that learn from equal
-# targets would stay equal, and their minimum would be either of them.
+# Our own networks are those of {doc}`contract_models`: two hidden layers, and `tanh` stretched to
+# the bounds of each number. You can also pass models of your own. If you pass only one critic for
+# TD3, the second is a copy *with fresh weights*: two equal critics that learn from equal targets
+# would stay equal, and their minimum would change nothing.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 @checked
 def make_ddpg_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
@@ -778,9 +896,9 @@ def make_ddpg_policy(
         action_space: A bounded box of vectors, or a Discrete space.
         hidden: Width of our networks' hidden layers.
         num_critics: Number of critics.
-        actor: An actor of your own, in the place of ours.
-        critic: A critic of your own, or one for each; of a single one the others are
-            copies with fresh weights.
+        actor: An actor of your own instead of ours.
+        critic: A critic of your own, or a sequence of them. If there is only one, the
+            others are copies with fresh weights.
     """
     states, actions = as_space(observation_space), as_space(action_space)
     # Continuous actions have bounds, discrete ones probabilities.
@@ -824,7 +942,7 @@ def as_many(critic: Any, number: int) -> list[Any]:
     several = isinstance(critic, list | tuple | nn.ModuleList)
     given = list(critic) if several else [critic]
     while len(given) < number:
-        # Equal critics would learn the same and stay equal: a copy begins anew.
+        # Equal critics would stay equal, so a copy gets fresh weights.
         twin = copy.deepcopy(given[0])
         for module in twin.modules():
             if hasattr(module, "reset_parameters"):
@@ -836,10 +954,10 @@ def as_many(critic: Any, number: int) -> list[Any]:
 # %% [markdown]
 # ## Settings
 #
-# Three agents, one class: they differ in settings only. With `num_critics=1`, `target_interval=1` and
-# `smoothing=0` TD3 *is* DDPG, update for update, and so is HDDPG with equal rates. Priorities
-# (`alpha`) and $n$ steps (`num_steps`) come from the loop that all share; what {doc}`contracts` calls
-# DDPGPer is DDPG with `alpha=0.6`.
+# The three agents are one class and differ only in their settings. With `num_critics=1`,
+# `target_interval=1` and `smoothing=0` TD3 *is* DDPG, update for update, and so is HDDPG with
+# equal rates. Priorities (`alpha`) and $n$-step targets (`num_steps`) come with the loop of
+# {doc}`dqn`. What {doc}`contracts` calls DDPGPer is DDPG with `alpha=0.6`.
 
 
 # %% tags=["export"]
@@ -849,10 +967,10 @@ class DDPGConfig(ExploringConfig):
     """Settings of DDPG: those of DQN with other defaults, and some of its own.
 
     Attributes:
-        num_critics: Number of critics; the targets believe the least optimistic.
+        num_critics: Number of critics; the targets take the least optimistic one.
         noise: Standard deviation of the noise on actions, as a share of half the box.
-        smoothing: The same for the next action in a target; 0 is none.
-        smoothing_clip: Bound of that noise.
+        smoothing: The same for the next action in a target; 0 turns it off.
+        smoothing_clip: Bound of that noise, as the same share.
         increase: Rate at which values rise towards their targets.
         decrease: Rate at which they fall.
     """
@@ -886,7 +1004,7 @@ class HDDPGConfig(DDPGConfig):
 @checked
 @dataclass(frozen=True)
 class TD3Config(DDPGConfig):
-    """Settings of TD3: two critics, an actor that waits, smoothed targets."""
+    """Settings of TD3: two critics, delayed updates, smoothed targets."""
 
     target_interval: Count = 2
     num_critics: Count = 2
@@ -919,11 +1037,28 @@ def td3_settings(env: str) -> TD3Config:
 
 
 # %% [markdown]
+# With these pieces `DDPG` does what the program at the top does. The folded cell gives both the
+# same ten batches and compares their weights.
+
+# %% tags=["claims"]
+torch.manual_seed(1)
+envs = make_envs("Pendulum-v1", 1)
+policy = make_ddpg_policy(envs.single_observation_space, envs.single_action_space)
+learner = DDPG(policy, envs, DDPGConfig())
+for batch, models in snapshots:
+    learner.sample = lambda batch=batch: batch
+    learner.learn()
+    theirs = [*policy.network.actor.parameters(), *policy.network.critics.parameters()]
+    ours = [p for model in models for p in model.parameters()]
+    for x, y in zip(ours, theirs, strict=True):
+        assert torch.allclose(x, y, atol=1e-5), "the same weights"
+
+# %% [markdown]
 # ## What each part buys
 #
-# TD3 with all its parts, with one of them taken away, and with none of them, which is DDPG. On the
-# left is the median return while training, on the right what the critic promises too much at the
-# end, a dot for each seed.
+# Here is TD3 with all three changes, without one of them, and without any, which is DDPG. On the
+# left is the median return while training, on the right by how much the critic promises too much
+# at the end, a dot for each seed.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: median returns over 10,000 steps for TD3, TD3 without one of its parts, and DDPG. Right: a row of dots for each, what the critic promises minus what is earned at the end"}}
 parts = {"TD3": runs["TD3"], **stored_runs("td3_switches"), "DDPG": runs["DDPG"]}
@@ -948,11 +1083,13 @@ for name, found in parts.items():
     print(f"{name:18s} {ends}")
 
 # %% [markdown]
-# Five seeds are too few for a ranking. **Notice** all the same that the delay is what makes TD3 take
-# longer here: without it, the median run is hundreds ahead when half of the steps are done. But then
-# the critics promise still less, with every seed. Without twins the critic promises more, with every
-# seed, and the seed with which DDPG fails falls below −200 here too. Of smoothing five seeds show
-# nothing clear.
+# Five seeds are too few for a ranking. **Notice** all the same:
+#
+# - The delay is what makes TD3 take longer here. Without it the median return is hundreds higher
+#   when half of the steps are done. But then the critics promise still less, with every seed.
+# - Without the second critic the promises are higher, with every seed, and the seed with which
+#   DDPG fails ends below −200 here too.
+# - On smoothing, five seeds show nothing clear.
 
 # %% tags=["claims"]
 assert num_seeds == 5
@@ -971,18 +1108,20 @@ assert change.min() < 0 < change.max(), "nothing clear"
 #
 # ### Trap: no noise at all
 #
-# A deterministic actor that gets no noise repeats itself. In Stable-Baselines3 the noise of DDPG and
-# TD3 is [`None`](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L92)
-# unless you pass one, and the random start has
-# [100 steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L86).
-# A maintainer [recommends](https://github.com/DLR-RM/stable-baselines3/issues/1547) to add some. Here the
-# default is 0.1, and `noise=0` is a choice.
+# A deterministic actor without noise repeats itself. In Stable-Baselines3 the noise of DDPG and
+# TD3 is
+# [`None`](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L92)
+# unless you pass one, and the random start has [100
+# steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L86).
+# A maintainer [recommends](https://github.com/DLR-RM/stable-baselines3/issues/1547) adding some.
+# Here the default is 0.1, and `noise=0` has to be asked for.
 #
 # ### Trap: the unit of the noise
 #
-# 0.1 of what? Spinning Up adds 0.1 in the
-# [units of the environment](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L266-L269).
-# If a thruster takes 0 to 0.02, that is five times its range; if a valve takes 0 to 100, it is nothing.
+# 0.1 of what? Spinning Up adds 0.1 in the [units of the
+# environment](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L266-L269).
+# For a thruster that takes 0 to 0.02 that is five times its range; for a valve that takes 0 to
+# 100 it is next to nothing.
 
 # %%
 from literate_rl.ddpg import BoxActions
@@ -1003,8 +1142,8 @@ assert torch.allclose(theirs, torch.tensor([5.0, 0.001]))
 # %% [markdown]
 # ### Trap: twins that are one
 #
-# If the second critic is a plain copy of the first, both get the same batches and the same targets.
-# They stay equal for ever. Nothing crashes, and the minimum does nothing.
+# If the second critic is a plain copy of the first, both get the same batches and the same
+# targets. They stay equal forever. Nothing crashes, and the minimum does nothing.
 
 # %%
 import copy
@@ -1047,14 +1186,16 @@ assert apart["with fresh weights"] > 0.01
 # | delay | 2 | [2, in steps](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L255) | [2, in updates](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L197) | [2, in updates](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/td3.py#L215) | [a flag of the caller](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/td3.py#L172) | [2, in updates](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L238) |
 # | time limits | bootstrap | [bootstrap](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L218-L223) | [bootstrap](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L320-L322) | [bootstrap](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L651) | as the user stores them | [bootstrap](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L305) |
 #
-# We read the code at the linked commits. In all of them the actor climbs the first critic only. HDDPG
-# is Machin's, where both rates are [1 by default](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/hddpg.py#L29-L30), which makes it DDPG.
+# We read the code at the linked commits. In all of them the actor climbs the first critic only.
+# HDDPG is Machin's, where both rates are [1 by
+# default](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/hddpg.py#L29-L30),
+# which makes it DDPG.
 
 # %% [markdown]
 # ## On the best device
 #
-# A learner needs a policy, environments and settings; `fit` runs it ({doc}`workshop/runs`). Here three
-# agents train for a moment, on a GPU if there is one. The second is TD3 with its three parts off.
+# Here `fit` ({doc}`workshop/runs`) trains three agents for a moment, on a GPU if there is one.
+# The second is TD3 with its three changes switched off.
 
 # %%
 from dataclasses import replace
@@ -1093,11 +1234,13 @@ assert weights["TD3"] != weights["DDPG"]
 # %% [markdown]
 # ## Summary
 #
-# - A critic that takes the action as an input has a slope in it; the actor climbs that slope.
-# - The actor seeks out the critic's errors, so the values of DDPG tend to be too high.
-# - TD3 believes the less optimistic of two critics, judges nearby actions, and lets the actor wait.
-# - Rates for rising and falling make values optimistic (HDDPG) or pessimistic.
-# - Noise, its clip and the bounds of a target have a scale for each number of an action.
+# - A critic that takes the action as an input has a slope over the actions, and the actor climbs
+#   it.
+# - The actor seeks out the critic's errors, so DDPG tends to overestimate.
+# - TD3 believes the less optimistic of two critics, smooths its targets, and updates the actor
+#   less often.
+# - Different rates for rising and falling make values optimistic (HDDPG) or pessimistic.
+# - Noise, its clip and the bounds have their own scale for each number of an action.
 #
 # ## Exercises
 #
@@ -1160,9 +1303,9 @@ grade(answer, smoothed_action, *map(near_actions, range(3)))
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# Targets are 1 and $-1$, equally often. With which rate of decrease does the value settle at 0.5, if
-# the rate of increase is 1? Guess first, then solve the equation of the pulls or try rates with the
-# cell above.
+# Targets are 1 and $-1$, equally often. With which rate of decrease does the value settle at 0.5,
+# if the rate of increase is 1? Guess first, then solve the equation of the pulls or try rates
+# with the cell above.
 
 
 # %%
@@ -1189,6 +1332,6 @@ grade(answer, wanted_rate, ())
 # %% [markdown]
 # ## References
 #
-# The deterministic policy gradient is from {cite:t}`silver2014`, DDPG from {cite:t}`lillicrap2016`, TD3
-# from {cite:t}`fujimoto2018`, who also measured how much critics promise. Hysteretic Q-learning is from
-# {cite:t}`matignon2007`.
+# The deterministic policy gradient is from {cite:t}`silver2014`, DDPG from
+# {cite:t}`lillicrap2016`, TD3 from {cite:t}`fujimoto2018`, who also measured how much critics
+# promise. Hysteretic Q-learning is from {cite:t}`matignon2007`.

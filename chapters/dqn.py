@@ -78,21 +78,19 @@ __all__ = [
 # %% [markdown]
 # ## A value that feeds on itself
 #
-# An agent that knows what each action is worth needs no other policy: it takes the best. But
-# nobody tells it what an action is worth. All it has is its own guess. If an action pays $r$ and
-# leads to a state that the agent *believes* to be worth $V$, then the action should be worth
-# $r + \gamma V$. So it moves its guess towards another guess of its own. This is called
-# **bootstrapping**.
+# An agent that knows what each action is worth needs no other policy: it takes the best one. But
+# nobody tells it these values. If an action pays $r$ and leads to a state that the agent
+# *believes* to be worth $V$, then the action should be worth $r + \gamma V$. So the agent moves
+# one guess towards another guess of its own. This is called **bootstrapping**.
 #
-# Here is the smallest example in which it goes wrong {cite:p}`tsitsiklis1997`. There are two
-# states and a network with a single weight $w$. It gives the first state the value $w$, and the
-# second, whose input is twice as large, the value $2 w$. No step pays anything, so the truth is
-# $w = 0$.
+# Here is the smallest example in which it goes wrong {cite:p}`tsitsiklis1997`. A network with a
+# single weight $w$ gives a first state the value $w$, and a second one, whose input is twice as
+# large, the value $2 w$. No step pays anything, so the truth is $w = 0$.
 #
 # The agent went from the first state to the second and stayed there. It learns the value of the
 # first state only. After $n$ steps it is in the second, so the target is $\gamma^n \cdot 2 \bar
-# w$, and each update moves $w$ a tenth of the way towards it. Here $\bar w$ is a copy of $w$ that
-# is renewed now and then. Begin with $w = 1$ and drag the sliders.
+# w$, where $\bar w$ is a copy of $w$ that is renewed now and then. Each update moves $w$ a tenth
+# of the way towards the target. At first $w = 1$. Drag the sliders.
 
 # %% tags=["hide-input"]
 import math
@@ -151,21 +149,17 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** three things. With $\gamma = 0.9$ and a target one step away, $w$ grows more than a
-# millionfold: it chases a target that is always 1.8 times as large.
+# **Notice** three things. With $\gamma = 0.9$ and $n = 1$, $w$ grows more than a millionfold: it
+# chases a target that is 1.8 times as large as itself. With $n = 10$ the guess counts so little,
+# $\gamma^n$, that $w$ goes to zero. And if the copy is renewed only every 50 updates, the chase
+# is slower but leads the same way. Between two copies the target stands still, and the updates
+# solve an ordinary regression. That is what a **target network** does.
 #
-# If the copy is renewed only every 50 updates, the chase is slow. Between two copies the target
-# stands still, and the updates solve an ordinary regression. That is what a **target network**
-# does. But it does not change where the chase leads.
-#
-# What does change it is the factor of the guess, $\gamma^n$. Ten steps ahead the second value
-# counts so little that $w$ goes to zero.
-#
-# Three things have to come together for this: values that share weights (function approximation),
-# targets made of values (bootstrapping), and steps that are learned from in other proportions
-# than the policy takes them (off-policy learning). {cite:t}`sutton2018` call it the **deadly
-# triad**. Undo the third: learn also from the step that stays in the second state, three times as
-# often as from the other. Then the weight goes to zero even with $\gamma = 0.9$.
+# A value can diverge when three things come together: values that share weights (function
+# approximation), targets made of values (bootstrapping), and steps that are not learned from as
+# often as the policy takes them (off-policy learning). {cite:t}`sutton2018` call this the
+# **deadly triad**. Undo the third: learn also from the step that stays in the second state, three
+# times as often as from the other. Then the weight goes to zero even with $\gamma = 0.9$.
 
 # %% tags=["claims"]
 assert weights(0.9, 1, 1)[-1] > 1e6, "a millionfold"
@@ -182,9 +176,9 @@ assert abs(w) < 1e-2, "with the other steps too, it goes to zero"
 # %% [markdown]
 # ## What it buys
 #
-# A value network is larger than this toy, but the same two measures keep it stable: a copy that
-# follows slowly, and targets that reach many steps ahead. This chapter adds a few more. Here are
-# ten agents with all of them, which learn CartPole from remembered steps:
+# The same two measures help a real network: a copy that follows slowly, and targets that look
+# many steps ahead. Here are ten agents that learn CartPole with them, and with the others of this
+# chapter:
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Ten thin curves and their mean over 50,000 steps of CartPole. They rise from 20, most of them reach returns above 400 between 10,000 and 20,000 steps"}}
 import matplotlib.pyplot as plt
@@ -205,8 +199,7 @@ print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in final))
 # %% [markdown]
 # Each thin line is a run, the thick one their mean. **Notice** that nine of ten runs touch 500 in
 # the first half, and that one never gets beyond 400. The printed returns are those of the *last*
-# policies, not of the best of many: nine of ten end at 475 or more. The rest of the chapter
-# builds this agent.
+# policies, not of the best of many: nine of ten end at 475 or more.
 
 # %% tags=["claims"]
 assert len(final) == 10
@@ -227,8 +220,8 @@ assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 # **Q-learning** {cite:p}`watkins1989`, which moves $Q$ towards the right-hand side, is off-policy
 # without any correction, as long as a target looks one step ahead.
 #
-# The agent takes the action of the largest value. But then it may never find out what the others
-# are worth. So with a small probability $\varepsilon$ it takes any action. Such a policy is
+# If the agent always took the action of the largest value, it might never learn what the others
+# are worth. So with a small probability $\varepsilon$ it takes a random one. Such a policy is
 # **ε-greedy**. In the terms of {doc}`policies` this is a noise $\eta$ on the values. Let $c$ be a
 # coin that is 1 with probability $\varepsilon$, and $u$ an action drawn uniformly from all $N$:
 #
@@ -238,14 +231,13 @@ assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 # \end{cases}
 # $$ (epsilon-noise)
 #
-# Without noise the policy is greedy, like every policy of this book. So evaluation, video and
-# actors work as they are. There is one coin for each environment and each step: with a single
+# Without noise the policy is greedy. Each environment has its own coin at each step: with one
 # coin for all, they would act at random together or not at all ({doc}`/docs/errata`).
 
 
 # %% tags=["export"]
 class EpsilonGreedy:
-    """The action of the largest value, now and then any action; rows hold the values.
+    """The action of the largest value, or now and then a random one; rows are values.
 
     Args:
         num_actions: Number of actions N.
@@ -302,22 +294,20 @@ class EpsilonGreedy:
 # %% [markdown]
 # ## Targets
 #
-# The values come from a network with weights $\theta$; we write $Q_\theta$. The target network
-# has older weights $\bar\theta$. The target of a remembered step is the reward plus what the next
-# state is worth to the target network,
+# The values $Q_\theta$ come from a network with weights $\theta$. The target network has older
+# weights $\bar\theta$. The target of a remembered step is the reward plus what the next state is
+# worth to the target network, discounted:
 #
 # $$
 # y = r + \gamma \max_{a'} Q_{\bar\theta}(s', a') .
 # $$ (q-target)
 #
-# The buffer returns windows of $n$ steps ({doc}`windows`). Then $r$ is the discounted sum of their
-# rewards, $s'$ is where the last one led, and the factor $\gamma$ becomes $\gamma^m$ with the
-# true number $m \le n$ of steps, or 0 if the episode terminated there. The code calls the factor
-# `discount`.
+# The buffer returns windows of $n$ steps ({doc}`windows`). Then $r$ is the discounted sum of
+# their rewards, $s'$ is where the last one led, and $\gamma$ becomes the window's `discount`:
+# $\gamma^m$ with the true number $m \le n$ of steps, or 0 if the episode terminated there.
 #
-# Why $n > 1$, if the later actions of a window came from older policies? That makes the target
-# somewhat wrong. In return the guess counts less, and the news of a reward travels $n$ steps at
-# once.
+# Why $n > 1$, if the later actions of a window came from older policies? It makes the target
+# somewhat wrong. But the guess counts less, and news of a reward travels $n$ steps at once.
 
 
 # %% tags=["export"]
@@ -342,10 +332,10 @@ def q_target(
 
 
 # %% [markdown]
-# A maximum has a flaw. Suppose that all actions are worth exactly the same, and that each guess
-# is off by some noise. Then the largest guess belongs not to the best action but to the luckiest
-# one, and it is too high. **Double Q-learning** {cite:p}`vanhasselt2016` lets one network choose
-# the action and another one judge it. What is lucky in one need not be lucky in the other:
+# A maximum has a flaw. Suppose that all actions are worth the same, and that each guess is off by
+# some noise. Then the largest guess belongs to the luckiest action, and it is too high. **Double
+# Q-learning** {cite:p}`vanhasselt2016` lets one network choose the action and another one judge
+# it. An action that is lucky in one need not be lucky in the other:
 #
 # $$
 # y = r + \gamma \, Q_{\bar\theta}\bigl(s', \operatorname*{argmax}_{a'} Q_\theta(s', a')\bigr) .
@@ -407,7 +397,7 @@ assert all(abs(pair[1]) < 0.02 for pair in overestimate.values()), "double has n
 assert abs(1 / (1 - 0.99) - 100) < 1e-9
 
 # %% [markdown]
-# ## A network that knows where it stands
+# ## A dueling network
 #
 # In many states the choice of the action matters little. A **dueling** network {cite:p}`wang2016`
 # has separate outputs for how good the state is, $V(s)$, and for how much better each action is
@@ -418,11 +408,8 @@ assert abs(1 / (1 - 0.99) - 100) < 1e-9
 # $$ (dueling)
 #
 # Without the last term, any number could move from $V$ to all $A$ without changing $Q$. With it,
-# the mean of the values over the actions *is* $V$. The mean has to be that of one state's actions.
-# `advantage.mean()` would be that of the whole batch, and then what a state is worth would depend
-# on which other states happen to be in the batch. Such code runs and its loss falls; it was in
-# [keras-rl](https://github.com/keras-rl/keras-rl/pull/239) and in
-# [a book](https://github.com/PacktPublishing/Deep-Reinforcement-Learning-Hands-On/issues/52).
+# the mean of a state's values over the actions *is* $V$. A mere `advantage.mean()` would be over
+# the whole batch, and what a state is worth would depend on the others ({doc}`/docs/errata`).
 
 
 # %% tags=["export"]
@@ -448,9 +435,8 @@ wrong = state_value + advantage - advantage.mean()
 assert not torch.allclose(wrong[0], q[0]), "it depends on the others"
 
 # %% [markdown]
-# Seen from the layer before, {eq}`dueling` is a multiplication by a matrix that never changes. So
-# a dueling network is an ordinary chain of layers whose last one is fixed, and the fast code for
-# chains ({doc}`workshop/fast`) works for it too.
+# What {eq}`dueling` does to $V$ and $A$ is a multiplication by a fixed matrix. So a dueling
+# network is an ordinary chain of layers whose last one never learns.
 
 
 # %% tags=["export"]
@@ -513,9 +499,9 @@ def make_q_policy(
 # %% [markdown]
 # ## From targets to losses
 #
-# The **TD error** of a step is $\delta = y - Q_\theta(s, a)$. Its square could be the loss, but
-# then a single large error can outweigh a whole batch. The **Huber loss** is a parabola near zero
-# and a straight line further out, so its slope is never larger than 1:
+# The **TD error** of a step is $\delta = y - Q_\theta(s, a)$. If its square were the loss, a
+# single large error could outweigh a whole batch. The **Huber loss** is a parabola near zero and
+# straight further out, so its slope is never larger than 1:
 #
 # $$
 # \mathcal L(\delta) = \begin{cases}
@@ -525,8 +511,7 @@ def make_q_policy(
 # $$ (huber)
 #
 # Which errors reach the straight part depends on the scale of the rewards. That is one reason to
-# scale them (`reward_scale`). In CartPole we do it by 0.05: then no true value exceeds
-# $0.05 / (1 - \gamma) = 5$.
+# scale them: in CartPole by 0.05, so that no true value exceeds $0.05 / (1 - \gamma) = 5$.
 
 
 # %% tags=["export"]
@@ -580,8 +565,8 @@ def q_error(
 
 
 # %% [markdown]
-# The loss of Rainbow ({doc}`rainbow`) will be another function of this form. The agent below uses
-# a faster one. It computes its own gradient ({doc}`workshop/fast`) and gives the same numbers.
+# The agent below uses a faster form, which computes its own gradient ({doc}`workshop/fast`) and
+# gives the same numbers.
 
 
 # %% tags=["export"]
@@ -606,10 +591,10 @@ def fused_q_error(
 # %% [markdown]
 # ## What changes on the way
 #
-# Two things change slowly. An agent that knows nothing needs many random actions to get anywhere.
-# To one that knows the way they are mistakes ({doc}`rainbow_evidence` has a picture of both). So the
-# probability of a random action falls linearly from $\varepsilon_0$ to $\varepsilon_1$ over the
-# first $I$ steps and then stays there. At step $i$ it is
+# Two things change slowly. The first is the probability of a random action. An agent that knows
+# nothing needs many of them to get anywhere. To one that knows the way they are mistakes. So the
+# probability falls linearly from $\varepsilon_0$ to $\varepsilon_1$ over the first $I$ steps and
+# then stays there. At step $i$ it is
 #
 # $$
 # \varepsilon_i = \varepsilon_0 + \min(1, i / I) \, (\varepsilon_1 - \varepsilon_0) .
@@ -628,15 +613,14 @@ def linear_schedule(
 
 
 # %% [markdown]
-# And the target network moves a share $\tau$ of the way towards the network in training, after
-# each update or after every few of them,
+# The second is the target network. After each update, or after every few, it moves a share $\tau$
+# of the way towards the network in training (a *soft update*, or Polyak averaging),
 #
 # $$
 # \bar\theta \;\leftarrow\; (1 - \tau)\, \bar\theta + \tau\, \theta .
 # $$ (polyak)
 #
-# With $\tau = 1$ it becomes a copy. With $\tau = 1$ after every update it is always the network
-# itself, and so there is no target network any more.
+# With $\tau = 1$ it becomes a copy. Done after every update, that leaves no target network.
 
 
 # %% tags=["export"]
@@ -648,7 +632,7 @@ def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> Non
 
 
 def numbers_of(policy: nn.Module) -> list[Tensor]:
-    """Return a policy's parameters, and those buffers that can be averaged."""
+    """Return a policy's parameters and those of its buffers that can be averaged."""
     tensors = [*policy.parameters(), *policy.buffers()]
     return [x.detach() for x in tensors if x.is_floating_point()]
 
@@ -656,8 +640,7 @@ def numbers_of(policy: nn.Module) -> list[Tensor]:
 # %% [markdown]
 # ## The loop
 #
-# Act a little, learn a little. `iterate` does this for `log_interval` steps; `learn` is one
-# update.
+# Act a little, learn a little: `iterate` does so for `log_interval` steps; `learn` is one update.
 
 
 # %% tags=["export"]
@@ -761,7 +744,7 @@ class DQN:
         )
 
     def explored(self) -> dict[str, float]:
-        """Return how much of what the agent did was chance, as a metric."""
+        """Return the probability of a random action, as a metric."""
         return {"charts/epsilon": self.policy.actions.epsilon}
 
     def learn(self) -> QError:
@@ -885,7 +868,7 @@ class OffPolicyConfig:
         reward_scale: Factor on the rewards in the targets.
         max_grad_norm: Bound of the gradient's norm.
         log_interval: Steps in the environments from one row of metrics to the next.
-            What changes slowly, such as the learning rate, changes then.
+            The learning rate and other schedules move on there.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -937,7 +920,7 @@ class OffPolicyConfig:
 @checked
 @dataclass(frozen=True)
 class ExploringConfig(OffPolicyConfig):
-    """Settings of those agents that now and then act at random.
+    """Settings of the agents that explore with random actions.
 
     Attributes:
         epsilon_start: Probability of a random action at first.
@@ -997,9 +980,9 @@ def dqn_settings(env: str) -> DQNConfig:
 #
 # "Renew the copy every 500": 500 what? Steps of one environment, of all of them, calls of `step`,
 # or updates? CleanRL once [renewed it](https://github.com/vwxyzjn/cleanrl/issues/322) only at
-# steps that also had an update, so that both conditions had to hold. And Stable-Baselines3 once
+# steps that also had an update. Stable-Baselines3 once
 # [divided](https://github.com/DLR-RM/stable-baselines3/issues/1373) its interval by the number of
-# environments and saved the quotient, so that each load divided again.
+# environments and saved the quotient, so each load divided again.
 
 # %%
 both = [step for step in range(1, 20_000) if step % 10 == 0 and step % 501 == 0]
@@ -1011,9 +994,8 @@ for _ in range(4):
 print("asked for 10000, four environments, after 0, 1, 2, 3 loads:", *after_loads)
 
 # %% [markdown]
-# The first copies every 5010 steps, not every 501. Both libraries have fixed this. Here each
-# interval has its unit in its description: `train_interval` counts steps of all environments,
-# `target_interval` counts updates.
+# The first copies every 5010 steps, not every 501. Both libraries have fixed this. Here
+# `train_interval` counts steps of all environments, and `target_interval` counts updates.
 
 # %% tags=["claims"]
 assert both == [5010, 10_020, 15_030], "every 5010"
@@ -1035,8 +1017,7 @@ assert after_loads == [2500, 625, 156, 39], "each load divides again"
 # %% [markdown]
 # ## On the best device
 #
-# A learner needs a policy, environments and settings; `fit` runs it ({doc}`workshop/runs`). Here
-# it trains for a moment, on a GPU if there is one.
+# Here `fit` ({doc}`workshop/runs`) trains the agent for a moment, on a GPU if there is one.
 
 # %%
 from dataclasses import replace
@@ -1063,11 +1044,10 @@ assert np.isfinite(history[-1]["losses/q_value"])
 # ## Summary
 #
 # - A value learned from its own guess can diverge when states share weights and learning is
-#   off-policy. It depends on how much the guess counts, $\gamma^n$.
+#   off-policy. Whether it does depends on how much the guess counts, $\gamma^n$.
 # - A target network turns the chase into a series of regressions.
-# - The maximum of noisy guesses is too high. In double Q-learning one network chooses and another
-#   judges.
-# - Dueling is a fixed last layer: the value of the state, and advantages that sum to zero.
+# - The maximum of noisy guesses is too high. In double Q-learning another network judges.
+# - A dueling network ends in a fixed layer: a state's value plus advantages of mean zero.
 # - ε-greedy is noise on the values, with one coin for each environment.
 #
 # ## Exercises
@@ -1125,8 +1105,7 @@ grade(answer, double_q_target, *map(remembered, range(3)))
 # ### Exercise 3: experiment
 #
 # Take the two states of the first picture once more, with $\gamma = 0.95$. What is the smallest
-# $n$ for which the weight does not run away? Guess first. Then find it with
-# `weights(gamma, n, renewed)`, which returns the weight after each update.
+# $n$ for which the weight does not run away? Guess first, then use `weights(gamma, n, renewed)`.
 
 
 # %%
@@ -1144,7 +1123,7 @@ grade(answer, smallest, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # The target is $2 \gamma^n$ times the weight, and $2 \gamma^n < 1$ if
+    # The target is $2 \gamma^n$ times the copy, and $2 \gamma^n < 1$ if
     # $n > \log 2 / \log(1/\gamma)$.
     return math.ceil(math.log(2) / math.log(1 / 0.95))
 
@@ -1157,7 +1136,6 @@ assert answer() == smallest() == 14
 # %% [markdown]
 # ## References
 #
-# DQN is from {cite:t}`mnih2015`, Q-learning from {cite:t}`watkins1989`. {cite:t}`sutton2018`
-# treat the deadly triad in chapter 11; {cite:t}`tsitsiklis1997` show when it does no harm. Double
-# Q-learning {cite:p}`vanhasselt2016`, dueling {cite:p}`wang2016` and $n$ steps meet again in
-# {doc}`rainbow`.
+# DQN is from {cite:t}`mnih2015`, Q-learning from {cite:t}`watkins1989`, double Q-learning from
+# {cite:t}`vanhasselt2016`, dueling from {cite:t}`wang2016`. {cite:t}`sutton2018` treat the deadly
+# triad in chapter 11; {cite:t}`tsitsiklis1997` show when it does no harm.

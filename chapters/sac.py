@@ -10,9 +10,9 @@
 # # SAC
 #
 # **How random should a policy stay, and who decides?** After this chapter you can say what
-# randomness is worth to a policy, write down the best policy for a given price, and train an agent
-# that sets the price itself, for actions that are numbers and for actions from a list. It takes
-# about 35 minutes. You need the critics of {doc}`ddpg` and the squashed Gaussian of
+# randomness is worth to a policy, write down the best policy for a given price, and train an
+# agent that sets the price itself, with continuous or discrete actions. It takes about 35
+# minutes. You need the critics of {doc}`ddpg` and the squashed Gaussian of
 # {doc}`contract_models`.
 
 # %% tags=["export", "hide-input"]
@@ -77,12 +77,15 @@ __all__ = [
 # ## The price of a nat
 #
 # DDPG's actor climbs to the action that its critic likes best. If there are two good actions, it
-# ends on one of them, and if the critic was wrong about that one, the agent may never try the other.
-# So far we have added noise by hand. Now the policy is *paid* for being random: each nat of its
-# entropy is worth $\alpha$ to it. This price is called the **temperature**.
+# ends on one of them, and if the critic was wrong about that one, the agent may never try the
+# other. So far we have added noise by hand.
 #
-# The dashed curve is what a critic thinks of a single number, the action. The solid one is the
-# density of the policy that earns most, values and entropy taken together. Drag the temperature.
+# Now the policy is *paid* for being random. It earns $\alpha$ for each nat of its entropy (the
+# unit of natural logarithms). This is **maximum-entropy** reinforcement learning, and the price
+# $\alpha$ is called the **temperature**.
+#
+# The dashed curve is a critic's value of an action that is a single number. The solid one is the
+# density of the policy for which value and paid entropy add up to the most. Drag the temperature.
 
 # %% tags=["hide-input"]
 import math
@@ -132,7 +135,7 @@ dial("The best policy at a temperature", soft_frame, {"α": temperatures}, start
 # **Notice** that a low temperature leaves nearly everything on the left bump, as a greedy policy
 # would. At 0.2 both bumps get their share, the better one more. A high temperature gives the
 # uniform policy: its entropy comes close to $\log 2 = 0.69$, the most that fits into a box of
-# width 2. In between, what the policy gives up in value it gets back in entropy.
+# width 2. In between, the policy trades value for entropy.
 
 # %% tags=["claims"]
 results = [soft_policy(alpha) for alpha in temperatures]
@@ -147,8 +150,9 @@ assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their shar
 # %% [markdown]
 # ## What it buys
 #
-# Here are ten agents that learn to swing up a pendulum. Nobody sets the noise: on the right is the
-# temperature, which the agent finds for itself.
+# Here are ten agents that learn to swing up a pendulum. Nobody sets their noise. What is set is a
+# **target entropy**: how random the policy should be on average. On the right is the temperature
+# that each agent finds for itself.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: ten thin curves of returns and their mean, which rise from about -1400 and reach -200 within 10,000 steps. Right: the temperatures, which fall from 1 to values between 0.05 and 0.3"}}
 import matplotlib.pyplot as plt
@@ -169,10 +173,11 @@ fig.tight_layout()
 print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in final))
 
 # %% [markdown]
-# Each thin line is a run. **Notice** that the temperature falls quickly at first, while every policy
-# is more random than its target asks for, and then stays at what holds the entropy at its target.
-# The printed returns are those of the last policies, not of the best of many; all of them are above
-# −200. The rest of the chapter builds this agent.
+# Each thin line is a run. **Notice** that the temperature falls quickly at first, while every
+# policy is more random than its target. Later it settles where the entropy stays at the target.
+#
+# The printed returns are those of the last policies, not of the best of many; all of them are
+# above −200.
 
 # %% tags=["claims"]
 assert len(final) == 10
@@ -182,20 +187,125 @@ late = entropies[:, -10:].mean(1)
 assert abs(late + 1).max() < 0.15, "and holds the entropy at its target, -1"
 
 # %% [markdown]
+# ## SAC on one page
+#
+# Here is all of it, for the pendulum, from top to bottom. From earlier chapters it takes the
+# collector, the buffer and the density of a squashed Gaussian. The rest of the chapter takes this
+# program apart and puts it together again for any task.
+
+# %%
+import copy
+
+import torch
+from torch import nn
+
+from literate_rl.agents import Collector, make_envs
+from literate_rl.contract_models import squashed_log_prob
+from literate_rl.replay import ReplayBuffer
+
+torch.set_num_threads(1)  # the networks are too small to be shared out
+
+total_steps, first_update, batch_size = 5_000, 500, 128
+learning_rate, gamma, tau = 1e-3, 0.99, 0.005
+strength = torch.tensor([2.0])  # the motor's torque lies between -2 and 2
+target_entropy = strength.log().item() - 1.0  # -1 for actions from -1 to 1
+
+
+def network(inputs, outputs):
+    """Build two hidden layers and an output."""
+    first, second = nn.Linear(inputs, 64), nn.Linear(64, 64)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(64, outputs))
+
+
+torch.manual_seed(1)
+generator = torch.Generator().manual_seed(1)
+actor = network(3, 2)  # from a state to the mean and the logarithm of the deviation
+critics = nn.ModuleList([network(3 + 1, 1) for _ in range(2)])  # of state and action
+older_critics = copy.deepcopy(critics)
+log_alpha = torch.zeros((), requires_grad=True)  # the temperature's logarithm
+critic_optimizer = torch.optim.Adam(critics.parameters(), learning_rate)
+actor_optimizer = torch.optim.Adam([*actor.parameters(), log_alpha], learning_rate)
+
+
+def draw(obs):
+    """Draw an action for each observation; return its log-density too."""
+    mu, log_sigma = actor(obs).chunk(2, -1)
+    log_sigma = log_sigma.clamp(-5.0, 2.0)
+    u = mu + log_sigma.exp() * torch.randn(mu.shape, generator=generator)
+    return strength * u.tanh(), squashed_log_prob(u, mu, log_sigma, strength)
+
+
+def values(critics, obs, action):
+    """Return what each critic thinks of actions."""
+    rows = torch.cat([obs, action], -1)
+    return torch.cat([critic(rows) for critic in critics], -1)
+
+
+collector, buffer = Collector(make_envs("Pendulum-v1", 1)), ReplayBuffer(total_steps)
+collector.reset(seed=1)
+returns, snapshots = [], []
+while collector.step < total_steps:
+    # 1. Act once with the policy as it is. Everything is remembered.
+    step = collector.collect(lambda obs: draw(obs)[0], 1)
+    buffer.push(step)
+    returns += step.episode_return[step.truncated].tolist()
+    if collector.step <= first_update:
+        continue
+    batch, alpha = buffer.sample(batch_size, generator, gamma=gamma), log_alpha.exp()
+    state = generator.get_state()  # only for a check further below
+
+    # 2. The critics learn. The next state is worth what the less optimistic of the older
+    # critics says, and its entropy at the price alpha.
+    with torch.no_grad():
+        action, log_prob = draw(batch.next_obs)
+        lowest = values(older_critics, batch.next_obs, action).amin(-1)
+        target = batch.reward + batch.discount * (lowest - alpha * log_prob)
+    error = values(critics, batch.obs, batch.action) - target.unsqueeze(-1)
+    critic_optimizer.zero_grad()
+    (0.5 * error.square()).mean(0).sum().backward()
+    critic_optimizer.step()
+
+    # 3. The actor climbs the same sum for what it would do now.
+    action, log_prob = draw(batch.obs)
+    lowest = values(critics, batch.obs, action).amin(-1)
+    actor_loss = -(lowest - alpha.detach() * log_prob).mean()
+    # 4. The price rises if the policy is less random than it should be.
+    entropy = -log_prob.detach().mean()
+    alpha_loss = log_alpha * (entropy - target_entropy)
+    actor_optimizer.zero_grad()
+    (actor_loss + alpha_loss).backward()
+    actor_optimizer.step()
+
+    # 5. The older critics follow slowly.
+    with torch.no_grad():
+        pairs = zip(older_critics.parameters(), critics.parameters(), strict=True)
+        for old, new in pairs:
+            old.lerp_(new, tau)
+    if len(snapshots) < 10:
+        snapshots.append((batch, state, copy.deepcopy((actor, critics))))
+
+print("first five episodes:", *(f"{x:.0f}" for x in returns[:5]))
+print("last five episodes: ", *(f"{x:.0f}" for x in returns[-5:]))
+print(f"temperature {log_alpha.exp().item():.2f}, entropy {entropy.item():.2f}")
+
+# %% tags=["claims"]
+assert np.mean(returns[-5:]) > np.mean(returns[:10]) + 400, "it learns to swing up"
+
+# %% [markdown]
 # ## Soft values
 #
 # Let the policy draw an action $a$ in a state. It gets what the action is worth and, for its
-# entropy, $-\alpha \log \pi(a \mid s)$, whose mean is $\alpha$ times the entropy. Together they are
-# the **soft value** of the state. The values come from two critics $Q_1$ and $Q_2$, and as in TD3
-# the less optimistic one is believed:
+# entropy, $-\alpha \log \pi(a \mid s)$, whose mean is $\alpha$ times the entropy. The mean of the
+# two together is the **soft value** of the state. The values come from two critics $Q_1$ and
+# $Q_2$, and as in TD3 the less optimistic one counts:
 #
 # $$
 # V(s) = \mathbb E_{a \sim \pi} \Bigl[ \min_k Q_k(s, a) - \alpha \log \pi(a \mid s) \Bigr] .
 # $$ (soft-value)
 #
-# Which policy earns most? Write $Q$ for the minimum and
-# $p(a) = e^{Q(s, a) / \alpha} / Z$ for the values turned into a density, where $Z$ makes its mass 1.
-# Since $Q = \alpha \log p + \alpha \log Z$, the soft value of any policy is
+# Which policy earns most? Write $Q$ for the minimum and $p(a) = e^{Q(s, a) / \alpha} / Z$ for the
+# values turned into a density, where $Z$ makes it integrate to 1. Since $Q = \alpha \log p +
+# \alpha \log Z$, the soft value of any policy is
 #
 # $$
 # V(s) = \alpha \log Z - \alpha \operatorname{KL}(\pi \,\|\, p) ,
@@ -203,21 +313,21 @@ assert abs(late + 1).max() < 0.15, "and holds the entropy at its target, -1"
 # $$ (def-soft-optimal)
 #
 # The first term does not depend on the policy, and a KL divergence is never below 0. So the best
-# policy is $p$ itself, the one in the dial. To climb the soft value is to pull $\pi$ towards it
+# policy is $p$ itself, the one in the dial, and raising the soft value pulls $\pi$ towards it
 # {cite:p}`haarnoja2018`.
 #
-# In code the expectation is a weighted sum over **choices**. If actions are numbers, there is one
-# choice, an action just drawn, with weight 1. If they come from a list of $N$, there are $N$
-# choices, weighted by their probabilities, and the sum is exact. Everything that follows is the same
-# for both.
+# In code the expectation is a weighted sum over **choices**. With continuous actions there is one
+# choice, an action just drawn, with weight 1: an estimate from a single sample. With $N$ discrete
+# actions there are $N$ choices, weighted by their probabilities, and the sum is exact. The losses
+# that follow are the same for both.
 
 
 # %% tags=["export"]
 class Choices(NamedTuple):
-    """Actions that stand for all that a policy may do: one drawn, or each of a few.
+    """Actions over which an expectation is taken: one drawn, or all discrete ones.
 
     Attributes:
-        action: The action that was drawn; None for each of the discrete ones.
+        action: The action that was drawn; None if the choices are all discrete ones.
         log_prob: Log-probability of each choice.
         weight: How much it counts: 1 for a draw, else its probability.
     """
@@ -228,7 +338,7 @@ class Choices(NamedTuple):
 
 
 def one_draw(action: Tensor, log_prob: Tensor) -> Choices:
-    """Return the choices that a single draw makes."""
+    """Return a single draw as the only choice."""
     return Choices(action, log_prob, torch.ones_like(log_prob))
 
 
@@ -248,31 +358,31 @@ def soft_value(
     """Return what states are worth to a policy that is paid for its entropy.
 
     Args:
-        q: What K critics think of M choices.
+        q: Values of M choices by K critics.
         log_prob: Log-probabilities of the choices.
         weight: How much each choice counts.
         alpha: The temperature: what a nat of entropy is worth.
 
     Source: Haarnoja et al. 2018, equation 3, with the minimum of Fujimoto et al. 2018.
     """
-    # The least optimistic critic is believed. A choice that cannot happen counts
-    # nothing, {eq}`soft-value`.
+    # The least optimistic critic counts, {eq}`soft-value`. A choice of probability 0
+    # adds nothing, although its log-probability is −∞.
     surprise = -log_prob.masked_fill(weight == 0, 0.0)
     return (weight * (q.amin(0) + alpha * surprise)).sum(-1)
 
 
 # %% [markdown]
-# The critics learn from targets, as in {doc}`dqn`. The target is the reward and, after the discount
-# factor $\gamma$, the soft value of the next state, judged by older critics $\bar Q_k$ that follow
-# slowly:
+# The critics learn from targets, as in {doc}`dqn`. The target is the reward plus the discounted
+# soft value of the next state. That value, $\bar V$, comes from older copies $\bar Q_k$ of the
+# critics, which follow them slowly:
 #
 # $$
 # y = r + \gamma \, \bar V(s') .
 # $$ (soft-target)
 #
-# There is no entropy term for $s$ itself: the action was given, and what is given is not random. With
-# $n > 1$ steps in a window the entropies of the states in between are left out; only the last state
-# has one.
+# The entropy in $s$ itself is not paid here: $Q(s, a)$ is the value of an action that is already
+# chosen. In a window of $n > 1$ steps the entropies of the states in between are left out,
+# although they ought to be paid too.
 
 
 # %% tags=["export"]
@@ -282,7 +392,7 @@ def sac_error(
     batch: Batch,
     generator: torch.Generator,
 ) -> QError:
-    """Compare what critics think of actions with their soft targets.
+    """Compare the critics' values of actions with their soft targets.
 
     Args:
         policy: The policy in training.
@@ -308,28 +418,30 @@ def sac_error(
 # %% [markdown]
 # ## A policy that knows its density
 #
-# The actor's rows describe a Gaussian, and its draws are squashed into the box: $a = \bar a + h
-# \tanh u$ with $u = \mu + \sigma \eta$. {doc}`contract_models` has the density, equation
-# {eq}`squashed-density`. As an action distribution it fits the policies of this book: `noise` and
-# `choose` act, `log_prob` judges actions that come back. SAC itself needs only `draw`, which returns
-# an action and its log-density at once. It knows $u$, so it never computes $\operatorname{artanh}$,
-# and it is exact even where the action has rounded to a bound.
+# For continuous actions the network's row holds $\mu$ and $\log \sigma$ of a Gaussian, and what
+# is drawn from it is squashed into the box: $a = \bar a + h \tanh u$ with $u = \mu + \sigma
+# \eta$. {doc}`contract_models` has the density, equation {eq}`squashed-density`.
 #
-# With `hold` a noise lasts for several steps, which leads further in tasks where a single push does
-# little.
+# SAC learns with `draw`, which returns an action and its log-density at once. It knows $u$, so it
+# never computes $\operatorname{artanh}$, and it is exact even where the action has rounded to a
+# bound. The other methods are those of every action distribution of this book ({doc}`policies`).
 #
-# No formula is known for the entropy. But the action is a function of one normal number per
-# dimension, so it is an integral that a few points give to many digits.
+# With `hold` the same noise is used for several steps, which explores further where a single push
+# does little.
+#
+# No formula is known for the entropy. But each number of the action is a function of one normal
+# number, so the entropy is a sum of integrals over one variable, which a few points give to many
+# digits.
 
 
 # %% tags=["export"]
 class SquashedGaussian(GaussianActions):
-    """Numbers in a box; a row describes a Gaussian, which is squashed into the box.
+    """Continuous actions in a box: a row describes a Gaussian, which is squashed.
 
     Args:
         low: Lower bounds of the box, all finite.
         high: Upper bounds.
-        hold: Steps that one noise lasts.
+        hold: Steps for which one noise is used.
     """
 
     def __init__(self, low: ArrayLike, high: ArrayLike, hold: int = 1) -> None:
@@ -340,7 +452,7 @@ class SquashedGaussian(GaussianActions):
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
-        # One draw for `hold` steps, rounded up.
+        # One draw for each `hold` steps; their number is rounded up.
         noise = super().noise(-(-num_steps // self.hold), num_envs, generator)
         return noise.repeat_interleave(self.hold, 0)[:num_steps]
 
@@ -376,9 +488,9 @@ class SquashedGaussian(GaussianActions):
     @checked
     def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
         """Return the entropies, from an integral over each number's noise."""
-        # The entropy is the mean of minus the log-density, weighted by how likely each
-        # noise is. The log-density is a sum over the numbers of an action, and so is
-        # its mean: all of them can share the points.
+        # The mean of minus the log-density over the noise, each point weighted by how
+        # likely it is. The log-density is a sum over the numbers of an action, and so
+        # is its mean: all of them share the points.
         noise = torch.linspace(-7, 7, 141).to(row)
         share = (-noise.square() / 2).softmax(-1)
         rows = row.unsqueeze(-2).expand(*row.shape[:-1], len(noise), -1)
@@ -387,7 +499,7 @@ class SquashedGaussian(GaussianActions):
 
     def to_env(self, action: Tensor) -> NDArray[np.float32]:
         """Return the actions as vector environments take them."""
-        # Rounding may lead out of the box by the last digit.
+        # Rounding may lead out of the box in the last digit.
         clipped: NDArray[np.float32] = action.numpy().clip(self.low, self.high)
         return clipped
 
@@ -419,10 +531,10 @@ axes[1].set(xlabel="σ before the squash", ylabel="entropy", xscale="log", ylim=
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** the nearly flat density at $\sigma = 0.9$. There the entropy almost reaches $\log 2$, its
-# limit. Wider Gaussians heap their mass at the two bounds, and the entropy falls again. An untrained
-# network gives $\mu$ near 0 and $\sigma$ near 1, so a fresh policy acts almost uniformly. That is why
-# this agent needs no random actions at the start.
+# **Notice** the nearly flat density at $\sigma = 0.9$. There the entropy almost reaches $\log 2$,
+# which is that of the uniform policy. Wider Gaussians heap their mass at the two bounds, and the
+# entropy falls again. An untrained network gives $\mu$ near 0 and $\sigma$ near 1, so a fresh
+# policy acts almost uniformly. That is why this agent needs no random actions at the start.
 
 # %% tags=["claims"]
 best = int(entropy.argmax())
@@ -449,12 +561,14 @@ class GaussianRows(nn.Module):
 
 
 # %% [markdown]
-# The cell above, folded, has a small network for the rows; it keeps $\log \sigma$ between −5 and 2.
+# The folded cell above has a small network for these rows. It clamps $\log \sigma$ to between −5
+# and 2.
 #
-# `SoftPolicy` puts rows, distribution, critics and temperature together. The temperature is stored
-# as its logarithm, so that it stays positive. `draw` returns the choices that stand for the policy in
-# a batch of states, with gradient. For numbers the gradient goes through the draw: $\mu$ and $\sigma$
-# move, the noise stays. For a list it goes through the probabilities.
+# `SoftPolicy` holds the network, the distribution, the critics and the logarithm of the
+# temperature, which keeps the temperature positive. `draw` returns the choices in a batch of
+# states, with gradient. For continuous actions the gradient goes through the draw: the noise
+# $\eta$ stays, and the action moves with $\mu$ and $\sigma$ (the **reparametrisation trick**).
+# For discrete actions the gradient goes through the probabilities.
 
 
 # %% tags=["export"]
@@ -479,7 +593,7 @@ class SoftPolicy(Policy):
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> Choices:
-        """Return choices that stand for the policy, with gradient."""
+        """Return the choices in each state, with gradient."""
         row = self(obs)
         if self.critics.num_actions is not None:
             return all_actions(row.log_softmax(-1))
@@ -489,10 +603,9 @@ class SoftPolicy(Policy):
 
 
 # %% [markdown]
-# An actor of your own ({doc}`contracts`) draws its actions itself. It is called with a seed, and what
-# it returns are the choices: action and log-probability, or, if actions are discrete, the
-# log-probabilities of all. The critics of a list of actions may return all values at once, or take
-# one action at a time. These two adapters are folded.
+# The next two cells, folded, are for models of your own ({doc}`contracts`). Such an actor draws
+# its actions itself; a critic of discrete actions may return all values at once or take one
+# action at a time.
 
 
 # %% tags=["export", "hide-input"]
@@ -519,8 +632,8 @@ class SoftContractPolicy(ContractActor):
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> Choices:
-        """Return choices that stand for the policy, with gradient."""
-        # The actor draws with a generator of its own, so the seed is drawn.
+        """Return the choices in each state, with gradient."""
+        # The actor draws with a generator of its own, so we draw a seed for it.
         seed = int(torch.randint(2**62, (), generator=generator))
         with drawn_from(seed, obs.device):
             results = self.actor(obs)
@@ -552,7 +665,7 @@ class SoftCritics(nn.Module):
         self.takes_action = ["action" in forward_parameters(x) for x in critics]
 
     def forward(self, obs: Tensor, action: Tensor | None) -> Float[Tensor, "K N M"]:
-        """Return what each critic thinks of an action, or of each discrete one."""
+        """Return each critic's value of an action, or of all discrete ones."""
         values = []
         for critic, takes_action in zip(self.critics, self.takes_action, strict=True):
             if not takes_action:
@@ -572,7 +685,7 @@ class SoftCritics(nn.Module):
         return value.squeeze(-1)
 
     def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return what each critic thinks of the actions that were taken."""
+        """Return each critic's value of the actions that were taken."""
         q: Tensor = self(obs, None if self.num_actions else action)
         if not self.num_actions:
             return q.squeeze(-1)
@@ -583,18 +696,18 @@ class SoftCritics(nn.Module):
 # %% [markdown]
 # ## Who decides
 #
-# The price $\alpha$ is hard to choose by hand: it is measured in rewards, and what a task pays
-# changes from state to state and while the agent improves. It is easier to say how random the policy
-# should be on average: a **target entropy** $\bar H$. Then the price can find itself. If the policy
-# is less random than that, raise it, else lower it. The loss
+# The price $\alpha$ is hard to choose by hand. It is measured in rewards, and how much reward an
+# action can gain differs between states and changes as the agent improves. It is easier to set a
+# target entropy $\bar H$, and the price follows from that: if the policy is less random than the
+# target, raise the price; else lower it. The loss
 #
 # $$
 # \mathcal L_\alpha = \log \alpha \; \bigl( H - \bar H \bigr) ,
 # \qquad H = - \mathbb E_{a \sim \pi} \bigl[ \log \pi(a \mid s) \bigr] ,
 # $$ (temperature)
 #
-# does that: its derivative with respect to $\log \alpha$ is $H - \bar H$. The entropy in it is a
-# constant, without gradient.
+# does that. Its derivative with respect to $\log \alpha$ is $H - \bar H$; where this is negative,
+# a step downhill raises $\log \alpha$. The entropy in it is a constant, without gradient.
 
 
 # %% tags=["export"]
@@ -602,7 +715,7 @@ class SoftCritics(nn.Module):
 def temperature_error(
     log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: float
 ) -> Float[Tensor, ""]:
-    """Return a loss whose gradient raises the temperature if the entropy is too low.
+    """Return a loss; a step downhill raises the temperature if the entropy is low.
 
     Args:
         log_alpha: Logarithm of the temperature; the only one that gets a gradient.
@@ -611,17 +724,17 @@ def temperature_error(
 
     Source: Haarnoja et al. 2018 (Algorithms and Applications), equation 18.
     """
-    # The slope with respect to $\log\alpha$ is the distance from the target,
+    # The derivative with respect to $\log\alpha$ is the entropy minus its target,
     # {eq}`temperature`.
     return log_alpha * (entropy.detach().mean() - target)
 
 
 # %% [markdown]
-# **$\log \alpha$ or $\alpha$?** The paper has $\alpha \, (H - \bar H)$ {cite:p}`haarnoja2018b`, and
-# more than ten threads ask which programs are wrong
+# **$\log \alpha$ or $\alpha$?** The paper has $\alpha \, (H - \bar H)$ {cite:p}`haarnoja2018b`,
+# and more than ten threads ask which programs are wrong
 # ([one](https://github.com/DLR-RM/stable-baselines3/issues/36),
-# [another](https://github.com/ray-project/ray/issues/15625)). None are. With respect to
-# $\log \alpha$,
+# [another](https://github.com/ray-project/ray/issues/15625)). None are. With respect to $\log
+# \alpha$,
 #
 # $$
 # \begin{aligned}
@@ -630,21 +743,24 @@ def temperature_error(
 # \end{aligned}
 # $$ (def-log-alpha)
 #
-# Since $\alpha > 0$, both have the same sign and are zero at the same place. Only the steps differ in
-# length, by the factor $\alpha$, and Adam divides a constant factor out again.
+# Since $\alpha > 0$, both have the same sign and are zero at the same place. Only the steps
+# differ in length, by the factor $\alpha$, and Adam divides a constant factor out again.
 #
-# **In which unit is the target?** For $A$ numbers the usual target is $-A$. An entropy depends on the
-# unit of the actions: in a box that is $h$ times as wide, the same policy has $\log h$ more for each
-# number,
+# **In which unit is the target?** For actions of $A$ numbers the usual target is $-A$. But the
+# entropy of a continuous action depends on its unit: in a box that is $h$ times as wide, the same
+# policy has $\log h$ more for each number,
 #
 # $$
 # H_{\text{box}} = H_{-1..1} + \sum_j \log h_j .
 # $$ (entropy-unit)
 #
 # Here the target is meant for actions measured from −1 to 1, as in Stable-Baselines3, and
-# `entropy_scale` converts it. So the same number means the same randomness in every environment. The
-# uniform policy has $\log 2$; −1 is as random as a uniform draw from 18 % of the box. For $N$
-# discrete actions the entropy lies between 0 and $\log N$, and half of that is our default.
+# `entropy_scale` converts it. So the same target means the same randomness in every environment.
+# For each number the uniform policy has $\log 2$, and −1 is the entropy of a uniform draw from 18
+# % of the range.
+#
+# For $N$ discrete actions the entropy lies between 0 and $\log N$. Our default is half of $\log
+# N$.
 
 # %% tags=["claims"]
 share = math.exp(-1) / 2
@@ -661,7 +777,7 @@ def entropy_scale(
 ) -> tuple[float, float]:
     """Return the entropy of one unit, and the target in units of the box."""
     if isinstance(action_space, spaces.Box):
-        # A box that is h times as wide adds log h, for each number.
+        # A box that is h times as wide adds log h for each number, {eq}`entropy-unit`.
         half = (action_space.high - action_space.low).astype(np.float64) / 2
         unit = float(np.log(half).sum())
         return unit, unit + (-half.size if target is None else target)
@@ -672,15 +788,16 @@ def entropy_scale(
 # %% [markdown]
 # ## The agent
 #
-# The loop is that of DQN. After each update of the critics, actor and temperature take a step. The
-# actor climbs the soft value of what it would do now, through the minimum of the critics:
+# The loop is that of {doc}`dqn`. After each update of the critics, the actor and the temperature
+# take a step. The actor climbs the soft value of what it would do now, with the minimum of the
+# critics instead of the first one:
 #
 # $$
 # \mathcal L_\pi = - \mathbb E_s \bigl[ V(s) \bigr] .
 # $$ (soft-actor)
 #
-# A single Adam holds all parameters: one whose gradient is `None` is not moved. So the critics' step
-# leaves actor and temperature alone, and the actor's step the critics.
+# One Adam optimiser holds all parameters and does not move those whose gradient is `None`. So the
+# critics' step leaves the actor and the temperature alone, and the actor's step the critics.
 
 
 # %% tags=["export"]
@@ -725,15 +842,15 @@ class SAC(DQN):
         q = policy.critics(obs, choices.action)
         alpha = policy.log_alpha.detach().exp()
         value = soft_value(q, choices.log_prob, choices.weight, alpha)
-        # The temperature looks at the entropy only, the actor not at its error.
+        # The temperature learns from the entropy, which sends no gradient to the actor.
         entropy = -(choices.weight * choices.log_prob).sum(-1).detach()
         loss = -value.mean()
         if self.tuned.tune:
             loss = loss + temperature_error(
                 policy.log_alpha, entropy, self.target_entropy
             )
-        # The gradient goes through the critics to the actor. They get none themselves,
-        # so the optimiser does not move them.
+        # The gradient goes through the critics, but they get none themselves, so the
+        # optimiser does not move them.
         for parameter in self.parameters:
             parameter.grad = None
         grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
@@ -757,8 +874,8 @@ class SAC(DQN):
 
 
 # %% [markdown]
-# What is left is to build a policy for an environment. Continuous actions need bounds; for a list of
-# actions the same agent is discrete SAC {cite:p}`christodoulou2019`.
+# What is left is to build a policy for an environment. Continuous actions need bounds. With
+# discrete actions the same agent is discrete SAC {cite:p}`christodoulou2019`.
 
 
 # %% tags=["export", "hide-input"]
@@ -780,10 +897,10 @@ def make_sac_policy(
         action_space: A bounded box of vectors, or a Discrete space.
         hidden: Width of our networks' hidden layers.
         num_critics: Number of critics.
-        hold: Steps that one noise of continuous actions lasts.
-        actor: An actor of your own, in the place of ours.
-        critic: A critic of your own, or one for each; of a single one the others are
-            copies with fresh weights.
+        hold: Steps for which one noise of continuous actions is used.
+        actor: An actor of your own instead of ours.
+        critic: A critic of your own, or a sequence of them. If there is only one, the
+            others are copies with fresh weights.
     """
     states, space = as_space(observation_space), as_space(action_space)
     if not isinstance(space, spaces.Discrete) and not (
@@ -800,7 +917,7 @@ def make_sac_policy(
         "hold": hold,
     }
     number = int(space.n) if isinstance(space, spaces.Discrete) else None
-    # An actor of the user's draws its actions itself.
+    # An actor of your own draws its actions itself.
     if actor is not None:
         kinds = {"actor": actor, "critic": critic}
         recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
@@ -833,14 +950,14 @@ class SACConfig(OffPolicyConfig):
     """Settings of SAC: the shared ones with other defaults, and some of its own.
 
     Attributes:
-        num_critics: Number of critics; the least optimistic is believed.
-        temperature: What a nat of entropy is worth, at first if it is tuned.
+        num_critics: Number of critics; the least optimistic one counts.
+        temperature: What a nat of entropy is worth; only at the start if it is tuned.
         tune: Whether the temperature is tuned.
         target_entropy: Entropy that the tuned temperature aims at, in nats. For
             continuous actions it is that of actions measured in units in which the box
             is -1..1. None is minus the number of dimensions, or half of what N
             actions allow.
-        hold: Steps that one noise of continuous actions lasts.
+        hold: Steps for which one noise of continuous actions is used.
     """
 
     num_envs: Count = 1
@@ -895,11 +1012,29 @@ def sac_settings(env: str) -> SACConfig:
 
 
 # %% [markdown]
+# With these pieces `SAC` does what the program at the top does. The folded cell gives both the same
+# ten batches and the same random numbers, and compares their weights.
+
+# %% tags=["claims"]
+torch.manual_seed(1)
+envs = make_envs("Pendulum-v1", 1)
+policy = make_sac_policy(envs.single_observation_space, envs.single_action_space)
+learner = SAC(policy, envs, SACConfig())
+for batch, state, models in snapshots:
+    learner.sample = lambda batch=batch: batch
+    learner.generator.set_state(state)
+    learner.learn()
+    theirs = [*policy.network.parameters(), *policy.critics.parameters()]
+    ours = [p for model in models for p in model.parameters()]
+    for x, y in zip(ours, theirs, strict=True):
+        assert torch.allclose(x, y, atol=1e-5), "the same weights"
+
+# %% [markdown]
 # ## Actions from a list
 #
-# With $N$ actions nothing has to be drawn: the soft value is a sum over all of them, and so are the
-# entropy and the actor's gradient. A single draw would be right on average, but with noise. Here
-# are both for three actions, the draws 10,000 times:
+# With $N$ discrete actions nothing has to be drawn: the soft value is a sum over all of them, and
+# so are the entropy and the actor's gradient. A single draw would be right on average, but noisy.
+# Here are the sum for three actions, and mean and standard deviation of 10,000 draws:
 
 # %%
 from literate_rl.sac import soft_value
@@ -918,8 +1053,8 @@ assert abs(exact - draws.mean().item()) < 4 * draws.std().item() / 100
 assert draws.std() > 0.2, "with noise"
 
 # %% [markdown]
-# {cite:t}`christodoulou2019` aims at $0.98 \log N$, an almost uniform policy. In CartPole we take
-# 0.1, of at most $\log 2 = 0.69$, with 20 steps in a target. Ten runs:
+# The target entropy of {cite:t}`christodoulou2019` is $0.98 \log N$, an almost uniform policy. In
+# CartPole ours is 0.1, of at most $\log 2 = 0.69$, with 20 steps in a target. Here are ten runs:
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Ten thin curves and their mean over 20,000 steps of CartPole. They rise from 20 to more than 150 within 5,000 steps"}}
 listed = stored_runs("sac_cartpole")["SAC"]
@@ -932,8 +1067,8 @@ ends = np.sort(listed.final)
 print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in ends))
 
 # %% [markdown]
-# **Notice** that seven of ten last policies balance for more than 490 of at most 500 steps, and that
-# one run stays at 163. The goal, 195 in every run, is missed by this one.
+# **Notice** that seven of ten last policies balance for more than 490 of at most 500 steps, and
+# that one run ends at 163. Our goal was 195 in every run, and this one misses it.
 
 # %% tags=["claims"]
 assert len(ends) == 10
@@ -946,8 +1081,9 @@ assert (ends < 195).sum() == 1, "the goal is missed by this one"
 #
 # ### Trap: minus one of what?
 #
-# CleanRL takes the entropy in the unit of the environment, Stable-Baselines3 in that of −1 to 1. Both
-# aim at $-A$. Pendulum's torque goes from −2 to 2, so $h = 2$, and "−1" asks for different policies:
+# CleanRL measures the entropy in the unit of the environment, Stable-Baselines3 for actions from
+# −1 to 1. Both aim at $-A$. Pendulum's torque goes from −2 to 2, so $h = 2$, and "−1" asks for
+# two different policies:
 
 
 # %%
@@ -965,8 +1101,9 @@ for name, half_width in (("in -1..1", 1.0), ("in the environment's unit", 2.0)):
     print(f"-1 {name}: σ = {sigma:.3f} before the squash")
 
 # %% [markdown]
-# **Notice** that the second deviation is only half as large. In a box of ±0.4 it would be larger than
-# the first. When you compare two programs, add $\sum_j \log h_j$.
+# **Notice** that the second deviation is only half as large. In a box of ±0.4 it would be larger
+# than the first. To convert a target for −1 to 1 to the unit of the environment, add $\sum_j \log
+# h_j$.
 
 # %% tags=["claims"]
 one, other = deviation_for(-1.0, 1.0), deviation_for(-1.0, 2.0)
@@ -978,9 +1115,9 @@ assert deviation_for(-1.0, 0.4) > one
 #
 # Discrete SAC weights each action by its probability. The weights already sum to 1, so the
 # expectation is the *sum* over actions. A `mean` divides it by $N$ once more. In the actor's loss
-# alone that is a constant factor, which Adam does not notice. In a target it is not: the value of the
-# next state shrinks to a part. This was in
-# [the first implementation](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/issues/54).
+# alone that is a constant factor, which Adam does not notice. In a target it is not: the value of
+# the next state shrinks to $1 / N$ of what it should be. This was in [the first
+# implementation](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/issues/54).
 
 # %%
 worth = torch.full((1, 1, 4), 10.0)  # four actions, all of them worth 10
@@ -1004,8 +1141,8 @@ assert (right, wrong) == (10.0, 2.5)
 # | actor's step | every update | [every 2nd, twice](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L275-L277) | every update | every update | every update | every update |
 # | what cuts the bootstrap | termination | [termination](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L249) | [termination](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L320-L322) | [termination](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L651) | [`terminal`](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/sac.py#L420-L423) of the user | [termination](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/sac.py#L301-L304) |
 #
-# We read the code at the linked commits. With its two steps at every second update CleanRL takes as
-# many steps of the actor as the others.
+# We read the code at the linked commits. CleanRL's actor takes two steps at every second update,
+# so as many as the others.
 #
 # ## On the best device
 
@@ -1042,11 +1179,12 @@ assert np.isfinite(history[-1]["losses/q_value"])
 #
 # - SAC pays a policy $\alpha$ for each nat of entropy. The best policy is then the softmax of the
 #   values, $e^{Q/\alpha}$.
-# - Values, targets and the actor's loss are all the soft value, with the minimum of two critics.
-# - The price is tuned until the entropy is at its target. $\log \alpha$ or $\alpha$ in that loss:
-#   both are right.
+# - The critics' targets and the actor's loss use the same soft value, with the minimum of two
+#   critics.
+# - The temperature is tuned until the entropy is at its target. Its loss may have $\log \alpha$
+#   or $\alpha$; both are right.
 # - A target entropy has a unit. $-A$ is meant for actions from −1 to 1.
-# - For a list of actions the expectation is a sum over all of them.
+# - With discrete actions the expectation is a sum over all of them.
 #
 # ## Exercises
 #
@@ -1108,8 +1246,8 @@ grade(answer, soft_value, *map(judged, range(3)))
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# A policy with $\mu = 0$ in a box from −1 to 1 is to have the entropy $-2$. Which $\sigma$ does it
-# need before the squash? Guess first: at $-1$ it was about 0.09. Then find it with
+# A policy with $\mu = 0$ in a box from −1 to 1 is to have the entropy $-2$. Which $\sigma$ does
+# it need before the squash? Guess first: at $-1$ it was about 0.09. Then find it with
 # `unit_box.entropy(row)`, to two digits.
 
 
@@ -1144,5 +1282,5 @@ assert round(deviation_for(-1.0, 1.0), 2) == 0.09
 # %% [markdown]
 # ## References
 #
-# SAC is from {cite:t}`haarnoja2018`; {cite:t}`haarnoja2018b` tune its temperature. The minimum of two
-# critics is from {cite:t}`fujimoto2018`, discrete SAC from {cite:t}`christodoulou2019`.
+# SAC is from {cite:t}`haarnoja2018`; {cite:t}`haarnoja2018b` tune its temperature. The minimum of
+# two critics is from {cite:t}`fujimoto2018`, discrete SAC from {cite:t}`christodoulou2019`.

@@ -10,9 +10,9 @@
 # # Windows of steps
 #
 # **What must an agent remember, so that it can learn from several steps at once?** After this
-# chapter you can keep the last million steps of many environments, and cut windows of several steps
-# out of them that never mix two episodes. It takes about 20 minutes. You need to know the flags
-# `terminated` and `truncated` ({doc}`agents`) and $n$-step returns ({doc}`advantages`).
+# chapter you can keep the last million steps of many environments, and cut windows of several
+# steps out of them that never mix two episodes. It takes about 20 minutes. You need to know the
+# flags `terminated` and `truncated` ({doc}`agents`) and $n$-step returns ({doc}`advantages`).
 
 # %% tags=["export", "hide-input"]
 """Windows: the last steps of each environment in a ring, and stretches of them."""
@@ -33,14 +33,15 @@ __all__ = ["Rings"]
 # %% [markdown]
 # ## How far a target looks
 #
-# PPO and its relatives use a step a few times and throw it away. Other agents keep their steps and
-# learn from them again: **experience replay** {cite:p}`lin1992`. Each time they draw some steps
-# from their memory and move a value towards a target, which is made of rewards and of the value of
-# a later state.
+# PPO and its relatives use a step a few times and throw it away. Other agents keep their steps in
+# a memory and learn from them again. This is **experience replay** {cite:p}`lin1992`. An update
+# draws some steps from the memory and moves their values towards targets. A target is made of
+# rewards and of the value of a later state.
 #
-# How much later? Here is a path of ten states. Its last step pays 1, all others pay nothing, and
-# the memory holds twenty walks along it. In each update a step is drawn, and the value of its state
-# moves a quarter of the way towards a target that looks $n$ steps ahead. Drag the sliders.
+# How much later? Here is a path of ten states, with $\gamma = 0.9$. Its last step pays 1, all
+# others pay nothing, and the memory holds twenty walks along it. In each update a step is drawn,
+# and the value of its state moves a quarter of the way towards a target that looks $n$ steps
+# ahead. Drag the sliders.
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -115,10 +116,10 @@ dial(
 )
 
 # %% [markdown]
-# The dashed line is the truth. **Notice** how the value creeps back along the path: a state can
-# learn only from a later state that has learned. With $n = 1$ news of the reward comes one state
-# further at a time, with $n = 5$ five. Here is the number of updates until the values of all ten
-# states are half-way to the truth, the mean over ten seeds:
+# The dashed line is the truth. **Notice** how the values grow from the end of the path backwards:
+# a state can learn only from a later state that has learned. With $n = 1$ news of the reward
+# travels one state at a time, with $n = 5$ five. Here is the number of updates until the values
+# of all ten states are half-way to the truth, the mean over ten seeds:
 
 
 # %%
@@ -133,8 +134,8 @@ print({n: round(mean) for n, mean in needed.items()})
 
 # %% [markdown]
 # A target that looks two steps ahead needs roughly half as many updates, and one that looks five
-# steps ahead a quarter. Looking far has a price, though. The rewards on the way were earned by an
-# *older* policy, and nothing corrects for that. {doc}`dqn` says why people do it all the same.
+# steps ahead a quarter. But looking far has a price: the rewards on the way were earned by an
+# *older* policy, and nothing corrects for that. {doc}`dqn` says why it is done all the same.
 
 # %% tags=["claims"]
 assert needed[1] > needed[2] > needed[3] > needed[5] > needed[10], (
@@ -149,12 +150,13 @@ assert (np.diff(first) <= 0).all(), "it creeps back"
 # ## A ring for each environment
 #
 # A memory that is full forgets its oldest step. In an array this takes no copying: a *head* says
-# which row is written next, and from the last row it goes on to the first. This is a **ring
-# buffer**, and each environment has one of its own. So the next row holds the step that came
-# next, unless the episode has terminated, was truncated, or no newer step is there yet.
+# which row is written next, and after the last row it goes back to the first. This is a **ring
+# buffer**. Each environment has one of its own, so the row after a step holds the next step of
+# the same episode, with three exceptions: the step was terminated, it was truncated, or it is the
+# newest.
 #
-# Why care about the next row? A target may look more than one step ahead. Start at step $t$ and
-# add up $n$ rewards, or fewer if one of those three ends comes first. With
+# Why care about the next row? Because a target may look more than one step ahead. Start at step
+# $t$ and add up $n$ rewards, or fewer if one of the three exceptions comes first. With
 # $\mathrm{done} = 1$ at a step that is terminated or truncated, the number of steps is
 #
 # $$
@@ -163,7 +165,8 @@ assert (np.diff(first) <= 0).all(), "it creeps back"
 # $$ (replay-window)
 #
 # These $m$ steps are a **window**. Its target is the discounted sum of its rewards, plus the
-# value of the state at its end. Where actions are chosen, that is the value of the best one:
+# discounted value of the state at its end. The agents of the next chapters learn a value
+# $Q(s, a)$ of each action, and to them a state is worth what its best action is worth:
 #
 # $$
 # \sum_{k=0}^{m-1} \gamma^k r_{t+k}
@@ -175,11 +178,12 @@ assert (np.diff(first) <= 0).all(), "it creeps back"
 #
 # Three things are easy to get wrong here. The power of $\gamma$ is $m$, the number of steps that
 # are really there. A truncated window keeps the value at its end. And the state at the end is the
-# true successor $s'$. A step has to store it, because the next row may belong to another episode.
-# (Storing it once halves the memory; {doc}`/docs/errata` says what that costs at a time limit.)
+# true successor $s'$. Each step stores its own, because the next row may belong to another
+# episode. (Some programs store each observation only once, which halves the memory;
+# {doc}`/docs/errata` says what that costs at a time limit.)
 #
 # Below is a ring of ten rows. The head has wrapped around, so the oldest step, 4, comes right
-# after the newest, 13.
+# after the newest, 13. Step 7 is terminated, and step 10 is truncated (`cut`).
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture
@@ -240,16 +244,16 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** that every step can be a start. A window that meets an end is only shorter. And the
+# **Notice** that every step can be a start. A window that meets an end is just shorter. And the
 # window of step 9 continues in the first row, as if the array had no end.
 #
 # ## Line by line: rings and windows
 #
-# Each field is one array for all rings, row by row, and a row has one place for each environment.
-# So *one step later* is always the same distance further on: as many places as there are
-# environments. The wrap from the last row to the first is a remainder of a division.
+# Each field of a step is one array for all rings, row by row, and a row has one place for each
+# environment. So the next step is always the same distance further on: as many places as there
+# are environments. The remainder of a division wraps the last row around to the first.
 #
-# The arrays take the shape and the dtype of the first rollout. So an image stays bytes; as
+# The arrays take their shape and dtype from the first rollout. So an image stays bytes; as
 # float32 it would need four times the memory.
 
 
@@ -297,9 +301,13 @@ class Rings:
 
     @checked
     def push(self, rollout: Rollout) -> tuple[NDArray[Any], tuple[Any, Any]]:
-        """Write steps over the oldest ones; return their places, and which they are.
+        """Write steps over the oldest ones.
 
         A rollout goes on where the last one ended; call ``cut`` first if it does not.
+
+        Returns:
+            The places of the steps, and their indices in the rollout: time and
+            environment.
         """
         arrays = {name: getattr(rollout, name).cpu().numpy() for name in STORED}
         form = {name: (x.shape[1:], x.dtype) for name, x in arrays.items()}
@@ -308,8 +316,8 @@ class Rings:
         elif form != self.form:
             raise ValueError(f"rollout must be like the first, {self.form}, got {form}")
 
-        # Steps that did not happen are left out, so each ring counts its own. If a
-        # rollout is longer than the ring, only its last steps stay.
+        # Rows in which nothing happened are left out, so each ring counts its own
+        # steps. If a rollout is longer than the ring, only its last steps stay.
         real = rollout.real.cpu().numpy()
         number = real.cumsum(0)
         total = number[-1]
@@ -330,24 +338,24 @@ class Rings:
         return row * self.num_envs + np.arange(self.num_envs)
 
     def cut(self, envs: slice = slice(None)) -> None:
-        """Mark the newest steps of some rings as truncated, as a reset does."""
+        """Mark the newest steps of some rings as truncated, because a reset follows."""
         if self.fields:
             self.fields["truncated"][self.newest()[envs][self.count[envs] > 0]] = True
 
     def window(
         self, place: NDArray[np.int64], num_steps: int, gamma: float
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-        """Look ahead from some places.
+        """Look ahead from some places, one window from each.
 
         Returns:
             The discounted sum of the rewards, the place of the last step, and the
-            factor by which the value after it counts.
+            factor of the value after it.
         """
         # The places of n steps, one row for each; the remainder wraps them around.
         ahead = np.arange(num_steps)[:, None]
         places = (place + self.num_envs * ahead) % self.places
 
-        # Where a window has to end: the three kinds of {eq}`replay-window`.
+        # Where a window has to end before n: the three cases of {eq}`replay-window`.
         terminated = self.fields["terminated"][places]
         last = terminated | self.fields["truncated"][places]
         last |= places == self.newest()[place % self.num_envs]
@@ -366,7 +374,7 @@ class Rings:
         return total, places[ending], discount
 
     def draw(self, number: int, generator: torch.Generator) -> NDArray[np.int64]:
-        """Draw places of steps, all alike and with replacement."""
+        """Draw places of steps, uniformly and with replacement."""
         stored = int(self.count.sum())
         chosen = torch.randint(stored, (number,), generator=generator).numpy()
         # Number the steps ring by ring. Which ring holds the chosen one, in which row?
@@ -378,11 +386,11 @@ class Rings:
 
 
 # %% [markdown]
-# Two special cases remain. The first are *phantom rows*: an environment that spends a step on its
+# Two special cases remain. The first is a *phantom row*: an environment that spends a step on its
 # reset makes one row for each episode in which nothing happened ({doc}`agents`). Such a row is
 # not stored, so two rings may hold different numbers of steps.
 #
-# The second are *cuts*. When a run is saved, its environments are reset, so the step after the
+# The second is a *cut*. When a run is saved, its environments are reset, so the step after the
 # newest one will belong to another episode. `cut` marks that. A run that continues and a run that
 # is resumed from the file then see the same steps, and their results are identical.
 
@@ -391,10 +399,10 @@ class Rings:
 #
 # ### Trap: the last steps are never a start
 #
-# A popular way to make windows is a queue of the last $n$ steps: when it is full, its first step
-# is stored as a start, with the sum of all $n$ rewards; when an episode ends, the queue is
-# emptied. Here are the first and last steps of the windows that it stores, for two episodes of
-# six steps.
+# A popular way to make windows is a queue of the last $n$ steps. Whenever it is full, its first
+# step is stored as a start, with the sum of all $n$ rewards. When an episode terminates, the
+# queue is emptied. Here are the first and last steps of the windows that it stores, for two
+# episodes of six steps.
 
 # %%
 from collections import deque
@@ -418,12 +426,12 @@ print("first episode cut off:   ", *windows_of_a_queue([False] * 12))
 
 # %% [markdown]
 # In the first line steps 4 and 5 are never a start, so nothing is learned about their actions.
-# But these are the last moves before the fall, the ones whose outcome is known best.
+# But these are the last actions before the end, the ones whose outcome is known best.
 #
 # In the second line a time limit has ended the first episode. The queue is told about
 # terminations only, so it does not notice, and the windows 4 to 6 and 5 to 7 mix two episodes.
 # CleanRL's Rainbow has
-# [both](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L305-L330).
+# [both faults](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L305-L330).
 
 # %% tags=["claims"]
 starts = {first for first, _ in windows_of_a_queue(ends)}
@@ -454,8 +462,8 @@ assert list(last) == [2, 3, 4, 5, 5, 5, 8, 9, 10, 11, 11, 11], "none of it here"
 #
 # ## On the best device
 #
-# A memory of pictures is often larger than a GPU's. So steps stay in the main memory, and what was
-# drawn goes to the device where the network is.
+# A replay memory of images is often larger than a GPU's memory. So steps stay in main memory, and
+# what is drawn goes to the device where the network is.
 
 # %%
 from literate_rl.agents import best_device
@@ -475,10 +483,11 @@ assert set(discount.tolist()) <= {0.0, gamma**3}, "three steps, or the end of th
 # ## Summary
 #
 # - Agents that learn values may keep their steps and learn from them again.
-# - Each environment has a ring: what came next is in the next row, up to an end or the newest.
+# - Each environment has a ring. The next row holds what came next, up to the end of the episode
+#   or the newest step.
 # - A target that looks $n$ steps ahead brings news of a reward $n$ states further in one update.
 # - A window has the true number of steps, the true power of $\gamma$ and the true successor.
-# - Whatever makes windows before it stores them must not forget the last steps of an episode.
+# - Code that makes windows before it stores them must not forget the last steps of an episode.
 #
 # ## Exercises
 #
@@ -489,11 +498,11 @@ from literate_rl.workshop.pictures import predict
 
 predict(
     "The last steps of a ring are 7, 8 and 9. Step 9 is the newest, and nothing has ended. You draw "
-    "the window of step 8 with n = 3 and γ = 0.9. What does the value behind it count?",
-    ["0.9", "0.81", "0.729", "nothing: the window is not complete"],
+    "the window of step 8 with n = 3 and γ = 0.9. What is the factor of the value at its end?",
+    ["0.9", "0.81", "0.729", "0: the window is not complete"],
     right="0.81",
     because="Two steps are there, 8 and 9, so the value of the state after step 9 "
-    "counts 0.9². Later, when step 10 has come, the same start has a longer window.",
+    "gets the factor 0.9². Later, with step 10, the same start has a longer window.",
 )
 
 # %% tags=["claims"]
@@ -505,9 +514,8 @@ assert np.isclose(short.window(np.array([8]), 3, 0.9)[2][0], 0.81)
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function returns the discounted sum of a window's rewards and what the value behind it
-# counts, for the steps of one environment. It runs, and as long as no episode is cut off it is
-# right. Fix it.
+# This function returns the discounted sum of a window's rewards and the factor of the value at
+# its end, for the steps of one environment. It is right unless an episode is truncated. Fix it.
 
 
 # %%
@@ -550,7 +558,7 @@ def answer(reward, terminated, truncated, start, n, gamma=0.9):
         m += 1
         if terminated[start + m - 1]:
             return total, 0.0
-        # Where an episode is cut off, the window ends and the value counts.
+        # Where an episode is truncated, the window ends and the value counts.
         if truncated[start + m - 1]:
             break
     return total, gamma**m
@@ -580,7 +588,7 @@ grade(answer, smallest, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # Half the path. News has to travel ten states, five at a time.
+    # Half the path: news has to travel ten states, and does so five at a time.
     n = 1
     while updates_needed(n) >= needed[1] / 4:
         n += 1

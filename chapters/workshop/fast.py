@@ -746,7 +746,8 @@ def chain_backward(
     # From the last layer to the first, {eq}`chain-gradient`.
     for layer, x, y in zip(layers[::-1], outputs[-2::-1], outputs[:0:-1], strict=True):
         if not isinstance(layer, nn.Linear):
-            grad.mul_(y > 0)
+            # What a ReLU puts out has the sign 1 or 0; many times as fast as `y > 0`.
+            grad.mul_(y.sign())
             continue
         if layer.weight.requires_grad:
             layer.weight.grad = grad.t() @ x

@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest 0fb4a45ef0f9b542
+# Generated from chapters/a3c.py (edit there); digest 732d29ac8aba72fe
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 @checked
 @dataclass(frozen=True)
 class A3CConfig(TransportConfig, A2CConfig):
-    """Settings of A3C: those of A2C, and where the workers are.
+    """Settings of A3C: those of A2C, and those of the workers and their transport.
 
     Each worker has ``num_envs`` environments. The default is two workers with one slot
     each, so each has one gradient under way.
@@ -63,8 +63,9 @@ def a3c_settings(env: str) -> A3CConfig:
 def gradient_layout(policy: Any, config: A2CConfig) -> np.dtype[np.void]:
     """Describe the memory of a slot whose result is a gradient.
 
-    Its ``result`` has the ``gradient`` by the names of the parameters, the returns of
-    the episodes that ended (NaN where none did), the number of steps and the losses.
+    Its ``result`` holds the ``gradient``, one array for each named parameter, the
+    returns of the episodes that ended (NaN where none did), the number of steps and
+    the losses.
     """
     weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
     parts = dict(policy.named_parameters())

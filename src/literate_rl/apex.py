@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest e082b13c9456240c
+# Generated from chapters/apex.py (edit there); digest ed92203b4efcd56f
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ def first_priorities(
     """Return the priorities that a learner with this policy would give to steps.
 
     Args:
-        policy: The policy that acted; it takes the place of the target network too.
+        policy: The policy that acted; it replaces the target network too.
         error: The learner's own: of policy, target policy, batch and generator.
         rollout: The steps, with rewards in the learner's scale.
         num_steps: Number n of rewards in a target. Windows end with the rollout.
         gamma: Discount.
-        generator: For errors that draw noise.
+        generator: The source of the noise, for an error that draws some.
     """
-    # A memory of these steps and nothing else, and every step the start of a window.
+    # A buffer of these steps only, and every step is the start of a window.
     memory = ReplayBuffer(rollout.reward.numel())
     place, steps = memory.rings.push(rollout)
     batch = memory.windows(place, num_steps, gamma)
-    # The learner's own error, with one network for everything: {eq}`first-priority`.
+    # The learner's own error, with one network in both places: {eq}`first-priority`.
     priority = torch.zeros_like(rollout.reward)
     priority[steps] = error(policy, policy, batch, generator).td_error.abs()
     return priority
@@ -90,23 +90,23 @@ def actor_epsilons(
 
     Args:
         number: Number n of the environments of all actors.
-        epsilon: That of the first one.
-        power: The last one has this number to the power ``1 + power``.
+        epsilon: That probability in the first one.
+        power: In the last one it is ``epsilon`` to the power ``1 + power``.
 
     Source: Horgan et al. 2018, section 4.1.
     """
-    # The ladder {eq}`epsilon-ladder`; a single environment has the first rung.
+    # The ladder {eq}`epsilon-ladder`; a single environment gets the first rung.
     share = torch.arange(number) / max(1, number - 1)
     return epsilon ** (1 + power * share)
 
 
 class ApexActor:
-    """Acts for one rollout at a time, and judges its steps.
+    """Acts for one rollout at a time, and sets first priorities.
 
     Args:
         make_envs: Function that makes its vector environment.
         policy: A policy on the CPU, which is copied.
-        error: The learner's error.
+        error: The learner's own ``error``.
         config: The settings.
         seed: Decides the noise and the environments' random numbers.
     """
@@ -121,7 +121,7 @@ class ApexActor:
     ) -> None:
         self.actor = Actor(make_envs, policy, seed)
         self.error, self.config = error, config
-        # A row of the ladder for each actor.
+        # The rungs of all environments, a row for each actor.
         everyone = config.actors, config.num_envs
         self.epsilons = actor_epsilons(
             config.actors * config.num_envs, config.epsilon, config.power
@@ -130,14 +130,14 @@ class ApexActor:
     def work(self, weights: Weights, out: Any) -> None:
         """Act for one rollout with these weights; write it and its priorities."""
         config, actor, number = self.config, self.actor, int(weights["actor"])
-        # The slot says which actor this is, and so how much its environments explore.
+        # The slot says which actor this is, and so which rungs its environments have.
         actor.policy.actions.epsilon = self.epsilons[number]
-        # In the first rollout of a life the environments have just been reset.
+        # In an actor's first rollout its environments have just been reset.
         out["actor"], out["fresh"] = number, actor.collector.step == 0
         rollout = actor.collect(weights, config.rollout_len)
         for name, x in rollout._asdict().items():
             out[name] = x
-        # What is each step worth to the learner, which scales rewards first?
+        # The first priorities, from rewards in the learner's scale.
         if config.priorities == "actor":
             scaled = rollout._replace(reward=rollout.reward * config.reward_scale)
             out["priority"] = first_priorities(
@@ -185,7 +185,7 @@ def experience_layout(
 
 
 def among_all(rollout: Rollout, mine: slice, num_envs: int) -> Rollout:
-    """Return the steps of one actor among those of all; the others did not happen."""
+    """Return the steps of one actor among those of all; the others are not real."""
     whole = Rollout(*(x.new_zeros(len(x), num_envs, *x.shape[2:]) for x in rollout))
     for wide, x in zip(whole, rollout, strict=True):
         wide[:, mine] = x
@@ -200,7 +200,7 @@ class Apex(RemoteLearner):
     Args:
         learner: ``DQN``, ``Rainbow``, ``DDPG`` or another one with ``policy``,
             ``error``, ``buffer``, ``collector``, ``anneal`` and ``learn``. Its
-            environments are looked at once and closed.
+            environments are used for one step and closed.
         make_envs: Makes the ``config.num_envs`` environments of one actor.
         transport: As for ``RemoteLearner``.
     """
@@ -219,11 +219,11 @@ class Apex(RemoteLearner):
         # The learner's own environments only show what a step looks like.
         self.layout = experience_layout(acting, envs, config.rollout_len)
         envs.close()
-        # The recipe of an actor: what is missing is the seed.
+        # A function that makes an actor, given its seed.
         self.make_actor = partial(ApexActor, make_envs, acting, learner.error, config)
 
     def submit(self, transport: Transport, slot: Slot) -> None:
-        """Give a slot away, with the weights as they are now and its actor's number."""
+        """Hand a slot to its actor, with the weights as they are and its number."""
         self.versions[slot] = self.version
         message = {**weights_of(self.policy), "actor": np.int64(slot[0])}
         transport.submit(slot, message)
@@ -233,7 +233,7 @@ class Apex(RemoteLearner):
         learner, config, number = self.learner, self.config, int(record["actor"])
         rollout = Rollout(*(torch.from_numpy(record[name]) for name in Rollout._fields))
         mine = slice(number * config.num_envs, (number + 1) * config.num_envs)
-        # An actor that has just begun does not continue where the last one ended.
+        # A new actor does not continue where the one before it ended.
         if record["fresh"]:
             learner.buffer.cut(mine)
         self.store(rollout, torch.from_numpy(record["priority"]), mine)
@@ -254,7 +254,7 @@ class Apex(RemoteLearner):
     def store(self, rollout: Rollout, priority: Tensor, mine: slice) -> None:
         """Write the steps of one actor to its rings of the memory."""
         num_envs = self.config.actors * self.config.num_envs
-        # Without priorities of the actor the memory gives each step the largest so far.
+        # Without the actor's priorities the buffer gives each step the largest so far.
         first = None
         if self.config.priorities == "actor":
             first = priority.new_zeros(len(priority), num_envs)
@@ -267,15 +267,15 @@ class Apex(RemoteLearner):
 class ApexConfig(TransportConfig):
     """Settings of many actors with one memory, beside those of their learner.
 
-    Each actor has ``num_envs`` environments. Those settings of the learner that let
-    its own exploration fall play no role.
+    Each actor has ``num_envs`` environments. The learner's own exploration schedule
+    plays no role.
 
     Attributes:
         rollout_len: Steps of each environment in one slot.
         epsilon: Probability of a random action in the first environment of all.
-        power: The last one has this number to the power ``1 + power``.
-        priorities: Who sets the priority of a new step: the actor that took it, or
-            nobody, and it gets the largest so far.
+        power: In the last one it is ``epsilon`` to the power ``1 + power``.
+        priorities: What a new step gets: the priority that its actor computes, or the
+            largest so far.
     """
 
     actors: Count = 2
@@ -317,7 +317,7 @@ class RainbowApexConfig(ApexConfig, RainbowConfig):
 class DDPGApexConfig(ApexConfig, DDPGConfig):
     """Settings of DDPG with many actors and one memory.
 
-    Each action has DDPG's noise; on the ladder some are random altogether.
+    Actions have DDPG's noise; on the ladder some are replaced by random ones.
     """
 
     alpha: NonNegative = 0.6
@@ -345,7 +345,7 @@ LEARNERS: dict[str, tuple[Any, Any]] = {
 def apex_settings(
     env: str, algorithm: Literal["dqn", "rainbow", "ddpg"] = "dqn"
 ) -> DQNApexConfig | RainbowApexConfig | DDPGApexConfig:
-    """Return the settings that a learner has without actors, and two actors.
+    """Return a learner's settings for an environment, with two actors.
 
     Args:
         env: Id of the environment.

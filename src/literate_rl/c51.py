@@ -1,5 +1,5 @@
-# Generated from chapters/c51.py (edit there); digest b711a7c34f3d13d5
-"""C51: distributions of returns, moved, projected on atoms and compared."""
+# Generated from chapters/c51.py (edit there); digest 6a83a3a46b93f55b
+"""C51: distributions of returns, moved, projected onto atoms and compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def project_distribution_loop(
     value_min: float,
     value_max: float,
 ) -> Float[Tensor, "B K"]:
-    """Move distributions of returns and project them on the atoms, in plain loops."""
+    """Move distributions of returns and project them onto the atoms, in plain loops."""
     batch, num_atoms = prob.shape
     spacing = (value_max - value_min) / (num_atoms - 1)
     result = torch.zeros_like(prob)
@@ -45,7 +45,7 @@ def project_distribution(
     value_min: float,
     value_max: float,
 ) -> Float[Tensor, "B K"]:
-    """Move distributions of returns and project them on the atoms, without gradient.
+    """Move distributions of returns and project them onto the atoms, without gradient.
 
     Source: Bellemare, Dabney and Munos 2017, equation 7.
 
@@ -73,7 +73,7 @@ def categorical_error(
 
     Args:
         log_prob: Log-probabilities of the atoms, with gradient.
-        target: What the probabilities should be; a constant.
+        target: The probabilities that they should become; no gradient reaches them.
     """
     target = target.detach()
     # Where the target is 0 nothing is added, even if the log-probability is -inf.

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 6e18ef485057e051
+# Generated from chapters/ddpg.py (edit there); digest 89537cf29e7725c6
 """DDPG, HDDPG and TD3: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ __all__ = [
 
 
 class ActorCritics(nn.Module):
-    """An actor, and critics that judge its actions; models that keep their contract.
+    """An actor, and critics that judge its actions.
 
     Args:
-        actor: Called with its states by name; its first result is the action.
-        critics: Called with states and ``action``; the first result is the value.
-        observation_space: Where the names of the states come from; not flattened.
+        actor: A model that keeps its contract; its first result is the action.
+        critics: Likewise; the first result of each is the value.
+        observation_space: It names the states; it is not flattened.
     """
 
     def __init__(
@@ -78,23 +78,23 @@ class ActorCritics(nn.Module):
         self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return the actor's first result for observations."""
+        """Return the actor's actions, before any noise."""
         row: Tensor = self.actor(obs)[0]
         return row
 
     def q(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K *B"]:
-        """Return what each of K critics thinks of actions."""
+        """Return the value of actions by each of K critics."""
         values = [critic(obs, action=action)[0] for critic in self.critics]
         return torch.stack(values).squeeze(-1)
 
     def value(self, obs: Tensor) -> Tensor:
-        """Return what the first critic thinks of the actor's own actions."""
+        """Return the value of the actor's own actions by the first critic."""
         value: Tensor = self.critics[0](obs, action=self(obs))[0]
         return value.squeeze(-1)
 
 
 class BoxActions:
-    """Numbers in a box; a row is the action itself, and noise is added to it.
+    """Continuous actions in a box: a row is the action, and noise is added to it.
 
     Args:
         low: Lower bounds of the box, all finite.
@@ -117,12 +117,12 @@ class BoxActions:
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
         shape = num_steps, num_envs, len(self.low)
-        # What is added, each number in proportion to its own bounds, {eq}`box-noise`.
+        # The noise, for each number in proportion to its own range, {eq}`box-noise`.
         share = torch.as_tensor(self.scale).reshape(-1, 1)
         added = (
             share * (self.high - self.low) / 2 * torch.randn(shape, generator=generator)
         )
-        # Now and then another action takes its place; NaN where none does.
+        # With probability ε a uniform action replaces the actor's; NaN elsewhere.
         explore = torch.rand(shape[:2], generator=generator) < self.epsilon
         anything = torch.rand(shape, generator=generator)
         anything = self.low + (self.high - self.low) * anything
@@ -142,7 +142,7 @@ class BoxActions:
     def nearby(
         self, action: Tensor, generator: torch.Generator, smoothing: float, clip: float
     ) -> Tensor:
-        """Return actions near others, as ``smoothed_action`` says."""
+        """Move actions a little, at random: see ``smoothed_action``."""
         noise = torch.randn(action.shape, generator=generator).to(action)
         box = self.low.to(action), self.high.to(action)
         return smoothed_action(action, noise, *box, smoothing, clip)
@@ -172,8 +172,8 @@ class OneHotActions:
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
-        # The race of {doc}`policies` draws an action from the probabilities. ε-greedy
-        # adds a random one now and then.
+        # The race of {doc}`policies` draws an action from the probabilities. On top of
+        # it, ε-greedy takes any action now and then.
         shape = num_steps, num_envs, self.num_actions
         race = -torch.empty(shape).exponential_(generator=generator).log()
         now_and_then = EpsilonGreedy(self.num_actions)
@@ -185,8 +185,8 @@ class OneHotActions:
         self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
     ) -> Float[Tensor, "*B N"]:
         """Return the actions that follow from probabilities and noise."""
-        # The smallest positive number is put for 0, so that a random action can win
-        # against any noise, even where its probability is 0.
+        # A probability of 0 would have the logarithm −∞, and then the random action of
+        # ε-greedy could not win. So the smallest positive number replaces it.
         log_prob = row.clamp(min=torch.finfo(row.dtype).tiny).log()
         best = (log_prob + noise).argmax(-1, keepdim=True)
         return torch.zeros_like(row).scatter_(-1, best, 1.0)
@@ -194,7 +194,7 @@ class OneHotActions:
     def nearby(
         self, action: Tensor, generator: torch.Generator, smoothing: float, clip: float
     ) -> Tensor:
-        """Return probabilities as they are: they lie between the actions already."""
+        """Return probabilities as they are: they need no smoothing."""
         return action
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
@@ -216,7 +216,7 @@ def clipped_double_target(
 
     Source: Fujimoto, van Hoof and Meger 2018, equation 10.
     """
-    # The least optimistic critic is believed, {eq}`clipped-double-target`.
+    # The least optimistic critic counts, {eq}`clipped-double-target`.
     future = next_q.detach().amin(0).masked_fill(discount == 0, 0.0)
     target = torch.addcmul(reward, discount, future)
     check_finite(target, reward=reward, discount=discount, next_q=future)
@@ -240,7 +240,7 @@ def smoothed_action(
         low: Lower bounds of the box.
         high: Upper bounds.
         smoothing: Standard deviation of the distance, as a share of half the box.
-        clip: Bound of that distance, likewise.
+        clip: Bound of that distance, as the same share.
 
     Source: Fujimoto, van Hoof and Meger 2018, section 5.3.
     """
@@ -257,16 +257,16 @@ def critic_error(
     increase: NonNegative = 1.0,
     decrease: NonNegative = 1.0,
 ) -> Float[Tensor, "N"]:
-    """Compute how wrong K critics are, summed over them.
+    """Compute the loss of K critics, summed over them.
 
     Args:
         q: Their values, with gradient.
-        target: What the values should be; a constant.
+        target: What the values should be; treated as a constant.
         increase: Rate at which a value rises towards its target.
         decrease: Rate at which it falls.
     """
     td_error = target.detach() - q
-    # A wrong value below its target and one above it may learn at different rates,
+    # A value below its target and one above it may learn at different rates,
     # {eq}`hysteretic`.
     rate = torch.where(td_error > 0, increase, decrease).to(q)
     error = (0.5 * rate * td_error.square()).sum(0)
@@ -284,7 +284,7 @@ def ddpg_error(
     increase: float = 1.0,
     decrease: float = 1.0,
 ) -> QError:
-    """Compare what critics think of actions with their targets.
+    """Compare the critics' values of actions with their targets.
 
     Args:
         policy: The policy in training; its network is an ``ActorCritics``.
@@ -292,16 +292,16 @@ def ddpg_error(
         batch: Windows of steps, as the buffer returned them.
         generator: The source of the smoothing's noise.
         smoothing: As in ``smoothed_action``; 0 is none.
-        clip: Likewise.
+        clip: As in ``smoothed_action``.
         increase: As in ``critic_error``.
-        decrease: Likewise.
+        decrease: As in ``critic_error``.
     """
     with torch.no_grad():
         # 1. What would the older actor do next?
         action = target_policy(batch.next_obs)
         if smoothing > 0:
             action = policy.actions.nearby(action, generator, smoothing, clip)
-        # 2. What do the older critics think of it? That gives the target.
+        # 2. What is that worth to the older critics? This gives the target.
         next_q = target_policy.network.q(batch.next_obs, action)
         target = clipped_double_target(batch.reward, batch.discount, next_q)
     # 3. How far is each critic from it, for the action that was taken?
@@ -312,7 +312,7 @@ def ddpg_error(
 
 
 class DDPG(DQN):
-    """DQN for actions that are numbers: an actor finds the best one.
+    """DQN for continuous actions: an actor finds the best one.
 
     With twin critics, a delay and smoothing it is TD3.
 
@@ -338,17 +338,18 @@ class DDPG(DQN):
         policy.actions.scale = config.noise
 
     def follow(self, batch: Batch) -> None:
-        """Let the actor climb, then let the older copies follow both."""
+        """Let the actor climb, then let the older copies follow."""
         self.climb(batch.obs)
         super().follow(batch)
 
     def climb(self, obs: Tensor) -> None:
         """Take one step of the optimiser on the actor."""
-        # What the first critic thinks of the actor's own actions, {eq}`actor-loss`.
+        # The first critic's value of the actor's own actions, {eq}`actor-loss`. The
+        # optimiser goes downhill, hence the minus.
         loss = -self.policy.network.value(obs).mean()
         # The gradient goes through the critic to the actor's parameters alone,
-        # {eq}`policy-gradient-through-critic`. Those of the critic get none, so the
-        # optimiser does not move them.
+        # {eq}`policy-gradient-through-critic`. The optimiser does not move parameters
+        # without a gradient, so the critics stay as they are.
         for parameter in self.parameters:
             parameter.grad = None
         # A model of your own may have parameters on which its action does not depend.
@@ -376,9 +377,9 @@ def make_ddpg_policy(
         action_space: A bounded box of vectors, or a Discrete space.
         hidden: Width of our networks' hidden layers.
         num_critics: Number of critics.
-        actor: An actor of your own, in the place of ours.
-        critic: A critic of your own, or one for each; of a single one the others are
-            copies with fresh weights.
+        actor: An actor of your own instead of ours.
+        critic: A critic of your own, or a sequence of them. If there is only one, the
+            others are copies with fresh weights.
     """
     states, actions = as_space(observation_space), as_space(action_space)
     # Continuous actions have bounds, discrete ones probabilities.
@@ -422,7 +423,7 @@ def as_many(critic: Any, number: int) -> list[Any]:
     several = isinstance(critic, list | tuple | nn.ModuleList)
     given = list(critic) if several else [critic]
     while len(given) < number:
-        # Equal critics would learn the same and stay equal: a copy begins anew.
+        # Equal critics would stay equal, so a copy gets fresh weights.
         twin = copy.deepcopy(given[0])
         for module in twin.modules():
             if hasattr(module, "reset_parameters"):
@@ -437,10 +438,10 @@ class DDPGConfig(ExploringConfig):
     """Settings of DDPG: those of DQN with other defaults, and some of its own.
 
     Attributes:
-        num_critics: Number of critics; the targets believe the least optimistic.
+        num_critics: Number of critics; the targets take the least optimistic one.
         noise: Standard deviation of the noise on actions, as a share of half the box.
-        smoothing: The same for the next action in a target; 0 is none.
-        smoothing_clip: Bound of that noise.
+        smoothing: The same for the next action in a target; 0 turns it off.
+        smoothing_clip: Bound of that noise, as the same share.
         increase: Rate at which values rise towards their targets.
         decrease: Rate at which they fall.
     """
@@ -474,7 +475,7 @@ class HDDPGConfig(DDPGConfig):
 @checked
 @dataclass(frozen=True)
 class TD3Config(DDPGConfig):
-    """Settings of TD3: two critics, an actor that waits, smoothed targets."""
+    """Settings of TD3: two critics, delayed updates, smoothed targets."""
 
     target_interval: Count = 2
     num_critics: Count = 2

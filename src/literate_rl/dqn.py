@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest f799a7fd0c0ef805
+# Generated from chapters/dqn.py (edit there); digest 29b2416c4f9975e8
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = [
 
 
 class EpsilonGreedy:
-    """The action of the largest value, now and then any action; rows hold the values.
+    """The action of the largest value, or now and then a random one; rows are values.
 
     Args:
         num_actions: Number of actions N.
@@ -301,7 +301,7 @@ def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> Non
 
 
 def numbers_of(policy: nn.Module) -> list[Tensor]:
-    """Return a policy's parameters, and those buffers that can be averaged."""
+    """Return a policy's parameters and those of its buffers that can be averaged."""
     tensors = [*policy.parameters(), *policy.buffers()]
     return [x.detach() for x in tensors if x.is_floating_point()]
 
@@ -406,7 +406,7 @@ class DQN:
         )
 
     def explored(self) -> dict[str, float]:
-        """Return how much of what the agent did was chance, as a metric."""
+        """Return the probability of a random action, as a metric."""
         return {"charts/epsilon": self.policy.actions.epsilon}
 
     def learn(self) -> QError:
@@ -525,7 +525,7 @@ class OffPolicyConfig:
         reward_scale: Factor on the rewards in the targets.
         max_grad_norm: Bound of the gradient's norm.
         log_interval: Steps in the environments from one row of metrics to the next.
-            What changes slowly, such as the learning rate, changes then.
+            The learning rate and other schedules move on there.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
     """
@@ -577,7 +577,7 @@ class OffPolicyConfig:
 @checked
 @dataclass(frozen=True)
 class ExploringConfig(OffPolicyConfig):
-    """Settings of those agents that now and then act at random.
+    """Settings of the agents that explore with random actions.
 
     Attributes:
         epsilon_start: Probability of a random action at first.

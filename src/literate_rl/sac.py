@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 3239eb8659f0361c
+# Generated from chapters/sac.py (edit there); digest db6de1be98d0ca2e
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ __all__ = [
 
 
 class Choices(NamedTuple):
-    """Actions that stand for all that a policy may do: one drawn, or each of a few.
+    """Actions over which an expectation is taken: one drawn, or all discrete ones.
 
     Attributes:
-        action: The action that was drawn; None for each of the discrete ones.
+        action: The action that was drawn; None if the choices are all discrete ones.
         log_prob: Log-probability of each choice.
         weight: How much it counts: 1 for a draw, else its probability.
     """
@@ -72,7 +72,7 @@ class Choices(NamedTuple):
 
 
 def one_draw(action: Tensor, log_prob: Tensor) -> Choices:
-    """Return the choices that a single draw makes."""
+    """Return a single draw as the only choice."""
     return Choices(action, log_prob, torch.ones_like(log_prob))
 
 
@@ -91,15 +91,15 @@ def soft_value(
     """Return what states are worth to a policy that is paid for its entropy.
 
     Args:
-        q: What K critics think of M choices.
+        q: Values of M choices by K critics.
         log_prob: Log-probabilities of the choices.
         weight: How much each choice counts.
         alpha: The temperature: what a nat of entropy is worth.
 
     Source: Haarnoja et al. 2018, equation 3, with the minimum of Fujimoto et al. 2018.
     """
-    # The least optimistic critic is believed. A choice that cannot happen counts
-    # nothing, {eq}`soft-value`.
+    # The least optimistic critic counts, {eq}`soft-value`. A choice of probability 0
+    # adds nothing, although its log-probability is −∞.
     surprise = -log_prob.masked_fill(weight == 0, 0.0)
     return (weight * (q.amin(0) + alpha * surprise)).sum(-1)
 
@@ -110,7 +110,7 @@ def sac_error(
     batch: Batch,
     generator: torch.Generator,
 ) -> QError:
-    """Compare what critics think of actions with their soft targets.
+    """Compare the critics' values of actions with their soft targets.
 
     Args:
         policy: The policy in training.
@@ -134,12 +134,12 @@ def sac_error(
 
 
 class SquashedGaussian(GaussianActions):
-    """Numbers in a box; a row describes a Gaussian, which is squashed into the box.
+    """Continuous actions in a box: a row describes a Gaussian, which is squashed.
 
     Args:
         low: Lower bounds of the box, all finite.
         high: Upper bounds.
-        hold: Steps that one noise lasts.
+        hold: Steps for which one noise is used.
     """
 
     def __init__(self, low: ArrayLike, high: ArrayLike, hold: int = 1) -> None:
@@ -150,7 +150,7 @@ class SquashedGaussian(GaussianActions):
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
-        # One draw for `hold` steps, rounded up.
+        # One draw for each `hold` steps; their number is rounded up.
         noise = super().noise(-(-num_steps // self.hold), num_envs, generator)
         return noise.repeat_interleave(self.hold, 0)[:num_steps]
 
@@ -186,9 +186,9 @@ class SquashedGaussian(GaussianActions):
     @checked
     def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
         """Return the entropies, from an integral over each number's noise."""
-        # The entropy is the mean of minus the log-density, weighted by how likely each
-        # noise is. The log-density is a sum over the numbers of an action, and so is
-        # its mean: all of them can share the points.
+        # The mean of minus the log-density over the noise, each point weighted by how
+        # likely it is. The log-density is a sum over the numbers of an action, and so
+        # is its mean: all of them share the points.
         noise = torch.linspace(-7, 7, 141).to(row)
         share = (-noise.square() / 2).softmax(-1)
         rows = row.unsqueeze(-2).expand(*row.shape[:-1], len(noise), -1)
@@ -197,7 +197,7 @@ class SquashedGaussian(GaussianActions):
 
     def to_env(self, action: Tensor) -> NDArray[np.float32]:
         """Return the actions as vector environments take them."""
-        # Rounding may lead out of the box by the last digit.
+        # Rounding may lead out of the box in the last digit.
         clipped: NDArray[np.float32] = action.numpy().clip(self.low, self.high)
         return clipped
 
@@ -237,7 +237,7 @@ class SoftPolicy(Policy):
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> Choices:
-        """Return choices that stand for the policy, with gradient."""
+        """Return the choices in each state, with gradient."""
         row = self(obs)
         if self.critics.num_actions is not None:
             return all_actions(row.log_softmax(-1))
@@ -269,8 +269,8 @@ class SoftContractPolicy(ContractActor):
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> Choices:
-        """Return choices that stand for the policy, with gradient."""
-        # The actor draws with a generator of its own, so the seed is drawn.
+        """Return the choices in each state, with gradient."""
+        # The actor draws with a generator of its own, so we draw a seed for it.
         seed = int(torch.randint(2**62, (), generator=generator))
         with drawn_from(seed, obs.device):
             results = self.actor(obs)
@@ -301,7 +301,7 @@ class SoftCritics(nn.Module):
         self.takes_action = ["action" in forward_parameters(x) for x in critics]
 
     def forward(self, obs: Tensor, action: Tensor | None) -> Float[Tensor, "K N M"]:
-        """Return what each critic thinks of an action, or of each discrete one."""
+        """Return each critic's value of an action, or of all discrete ones."""
         values = []
         for critic, takes_action in zip(self.critics, self.takes_action, strict=True):
             if not takes_action:
@@ -321,7 +321,7 @@ class SoftCritics(nn.Module):
         return value.squeeze(-1)
 
     def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return what each critic thinks of the actions that were taken."""
+        """Return each critic's value of the actions that were taken."""
         q: Tensor = self(obs, None if self.num_actions else action)
         if not self.num_actions:
             return q.squeeze(-1)
@@ -333,7 +333,7 @@ class SoftCritics(nn.Module):
 def temperature_error(
     log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: float
 ) -> Float[Tensor, ""]:
-    """Return a loss whose gradient raises the temperature if the entropy is too low.
+    """Return a loss; a step downhill raises the temperature if the entropy is low.
 
     Args:
         log_alpha: Logarithm of the temperature; the only one that gets a gradient.
@@ -342,7 +342,7 @@ def temperature_error(
 
     Source: Haarnoja et al. 2018 (Algorithms and Applications), equation 18.
     """
-    # The slope with respect to $\log\alpha$ is the distance from the target,
+    # The derivative with respect to $\log\alpha$ is the entropy minus its target,
     # {eq}`temperature`.
     return log_alpha * (entropy.detach().mean() - target)
 
@@ -352,7 +352,7 @@ def entropy_scale(
 ) -> tuple[float, float]:
     """Return the entropy of one unit, and the target in units of the box."""
     if isinstance(action_space, spaces.Box):
-        # A box that is h times as wide adds log h, for each number.
+        # A box that is h times as wide adds log h for each number, {eq}`entropy-unit`.
         half = (action_space.high - action_space.low).astype(np.float64) / 2
         unit = float(np.log(half).sum())
         return unit, unit + (-half.size if target is None else target)
@@ -401,15 +401,15 @@ class SAC(DQN):
         q = policy.critics(obs, choices.action)
         alpha = policy.log_alpha.detach().exp()
         value = soft_value(q, choices.log_prob, choices.weight, alpha)
-        # The temperature looks at the entropy only, the actor not at its error.
+        # The temperature learns from the entropy, which sends no gradient to the actor.
         entropy = -(choices.weight * choices.log_prob).sum(-1).detach()
         loss = -value.mean()
         if self.tuned.tune:
             loss = loss + temperature_error(
                 policy.log_alpha, entropy, self.target_entropy
             )
-        # The gradient goes through the critics to the actor. They get none themselves,
-        # so the optimiser does not move them.
+        # The gradient goes through the critics, but they get none themselves, so the
+        # optimiser does not move them.
         for parameter in self.parameters:
             parameter.grad = None
         grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
@@ -450,10 +450,10 @@ def make_sac_policy(
         action_space: A bounded box of vectors, or a Discrete space.
         hidden: Width of our networks' hidden layers.
         num_critics: Number of critics.
-        hold: Steps that one noise of continuous actions lasts.
-        actor: An actor of your own, in the place of ours.
-        critic: A critic of your own, or one for each; of a single one the others are
-            copies with fresh weights.
+        hold: Steps for which one noise of continuous actions is used.
+        actor: An actor of your own instead of ours.
+        critic: A critic of your own, or a sequence of them. If there is only one, the
+            others are copies with fresh weights.
     """
     states, space = as_space(observation_space), as_space(action_space)
     if not isinstance(space, spaces.Discrete) and not (
@@ -470,7 +470,7 @@ def make_sac_policy(
         "hold": hold,
     }
     number = int(space.n) if isinstance(space, spaces.Discrete) else None
-    # An actor of the user's draws its actions itself.
+    # An actor of your own draws its actions itself.
     if actor is not None:
         kinds = {"actor": actor, "critic": critic}
         recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
@@ -498,14 +498,14 @@ class SACConfig(OffPolicyConfig):
     """Settings of SAC: the shared ones with other defaults, and some of its own.
 
     Attributes:
-        num_critics: Number of critics; the least optimistic is believed.
-        temperature: What a nat of entropy is worth, at first if it is tuned.
+        num_critics: Number of critics; the least optimistic one counts.
+        temperature: What a nat of entropy is worth; only at the start if it is tuned.
         tune: Whether the temperature is tuned.
         target_entropy: Entropy that the tuned temperature aims at, in nats. For
             continuous actions it is that of actions measured in units in which the box
             is -1..1. None is minus the number of dimensions, or half of what N
             actions allow.
-        hold: Steps that one noise of continuous actions lasts.
+        hold: Steps for which one noise of continuous actions is used.
     """
 
     num_envs: Count = 1

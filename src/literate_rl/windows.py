@@ -1,4 +1,4 @@
-# Generated from chapters/windows.py (edit there); digest 0d392847fac73fd8
+# Generated from chapters/windows.py (edit there); digest b46bec0c98a99938
 """Windows: the last steps of each environment in a ring, and stretches of them."""
 
 from __future__ import annotations
@@ -58,9 +58,13 @@ class Rings:
 
     @checked
     def push(self, rollout: Rollout) -> tuple[NDArray[Any], tuple[Any, Any]]:
-        """Write steps over the oldest ones; return their places, and which they are.
+        """Write steps over the oldest ones.
 
         A rollout goes on where the last one ended; call ``cut`` first if it does not.
+
+        Returns:
+            The places of the steps, and their indices in the rollout: time and
+            environment.
         """
         arrays = {name: getattr(rollout, name).cpu().numpy() for name in STORED}
         form = {name: (x.shape[1:], x.dtype) for name, x in arrays.items()}
@@ -69,8 +73,8 @@ class Rings:
         elif form != self.form:
             raise ValueError(f"rollout must be like the first, {self.form}, got {form}")
 
-        # Steps that did not happen are left out, so each ring counts its own. If a
-        # rollout is longer than the ring, only its last steps stay.
+        # Rows in which nothing happened are left out, so each ring counts its own
+        # steps. If a rollout is longer than the ring, only its last steps stay.
         real = rollout.real.cpu().numpy()
         number = real.cumsum(0)
         total = number[-1]
@@ -91,24 +95,24 @@ class Rings:
         return row * self.num_envs + np.arange(self.num_envs)
 
     def cut(self, envs: slice = slice(None)) -> None:
-        """Mark the newest steps of some rings as truncated, as a reset does."""
+        """Mark the newest steps of some rings as truncated, because a reset follows."""
         if self.fields:
             self.fields["truncated"][self.newest()[envs][self.count[envs] > 0]] = True
 
     def window(
         self, place: NDArray[np.int64], num_steps: int, gamma: float
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-        """Look ahead from some places.
+        """Look ahead from some places, one window from each.
 
         Returns:
             The discounted sum of the rewards, the place of the last step, and the
-            factor by which the value after it counts.
+            factor of the value after it.
         """
         # The places of n steps, one row for each; the remainder wraps them around.
         ahead = np.arange(num_steps)[:, None]
         places = (place + self.num_envs * ahead) % self.places
 
-        # Where a window has to end: the three kinds of {eq}`replay-window`.
+        # Where a window has to end before n: the three cases of {eq}`replay-window`.
         terminated = self.fields["terminated"][places]
         last = terminated | self.fields["truncated"][places]
         last |= places == self.newest()[place % self.num_envs]
@@ -127,7 +131,7 @@ class Rings:
         return total, places[ending], discount
 
     def draw(self, number: int, generator: torch.Generator) -> NDArray[np.int64]:
-        """Draw places of steps, all alike and with replacement."""
+        """Draw places of steps, uniformly and with replacement."""
         stored = int(self.count.sum())
         chosen = torch.randint(stored, (number,), generator=generator).numpy()
         # Number the steps ring by ring. Which ring holds the chosen one, in which row?
