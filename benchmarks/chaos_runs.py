@@ -485,8 +485,10 @@ def interrupted(name: str, delay: float) -> tuple[float, str]:
         seconds = time.monotonic() - start
         code, checkpoint = process.returncode, Path(folder, "runs/a/checkpoint.pt")
         at = f"{name} after {delay:.2f} s: "
-        # Before Python listens to signals, the system ends it, without a word.
-        if code not in (0, 130) and not (code == -signal.SIGINT and not text):
+        # Before Python listens to signals, and when it closes down after the last line,
+        # the system ends the process by itself, and a shell shows 130 as well.
+        outside = not text or "return of 20 episodes" in text
+        if code not in (0, 130) and not (code == -signal.SIGINT and outside):
             return seconds, f"{at}exit code {code}, {text[-200:]}"
         if "Traceback" in text or (code == 130 and "interrupted" not in text):
             return seconds, at + text[-200:]
