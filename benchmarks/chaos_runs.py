@@ -489,7 +489,7 @@ def interrupted(name: str, delay: float) -> tuple[float, str]:
         # the system ends the process by itself, and a shell shows 130 as well.
         outside = not text or "return of 20 episodes" in text
         if code not in (0, 130) and not (code == -signal.SIGINT and outside):
-            return seconds, f"{at}exit code {code}, {text[-200:]}"
+            return seconds, f"{at}exit code {code}, {text[-60:]}"
         if "Traceback" in text or (code == 130 and "interrupted" not in text):
             return seconds, at + text[-200:]
         if checkpoint.exists():
