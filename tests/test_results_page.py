@@ -94,3 +94,14 @@ def test_discrete_sac_misses_its_goal_in_one_run() -> None:
     assert (final > 195).sum() == 9
     assert (final > 490).sum() == 7
     assert round(final.min()) == 163
+
+
+def test_nothing_gave_way_but_what_the_page_explains() -> None:
+    rows, _ = read_table(RESULTS / "chaos.csv")
+    gave_way = [row for row in rows if row["times"] != row["held"]]
+    assert [row["what"] for row in gave_way] in ([], ["Ctrl-C"])
+    for row in gave_way:
+        for case in row["why"].split(" · "):
+            assert "exit code -2, return of 20 episodes" in case, "after the last line"
+    kills = [int(row["times"]) for row in rows if row["kind"] == "kills"]
+    assert sum(kills) >= 200
