@@ -19,9 +19,6 @@ import numpy as np
 import psutil
 import torch
 import torch.multiprocessing
-from numpy.typing import NDArray
-
-from benchmarks.harness import Case, Goal
 from literate_rl.actors import (
     ActorLearner,
     ActorsConfig,
@@ -33,6 +30,9 @@ from literate_rl.actors import (
 )
 from literate_rl.policies import make_policy
 from literate_rl.processes import SharedMemory
+from numpy.typing import NDArray
+
+from benchmarks.harness import Case, Goal
 
 ROUNDS = 11
 ENV = "CartPole-v1"
@@ -77,7 +77,7 @@ class Queues:
     waiting = 0
 
     def __init__(self, form: Any, *others: Any) -> None:
-        make_actor, layout, seed, actors, slots = others
+        make_actor, layout, seed, actors, slots, _ = others
         context = torch.multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["literate_rl.processes"])
         self.census, recipe = Census(actors, seed), pickle.dumps(make_actor)

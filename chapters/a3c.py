@@ -378,7 +378,7 @@ assert sizes["gradient"] > 10 * sizes["unroll"], "much larger"
 # The learner copies the gradient, because the slot goes back to the worker, and takes the step.
 # It also counts environment steps: those behind the gradients that have arrived. This count
 # decides when the run ends, how large the learning rate is and when to save. If a worker is
-# killed ({doc}`processes`), its half-finished gradient never arrives and is not counted.
+# killed or hangs ({doc}`processes`), its half-finished gradient never arrives and is not counted.
 
 
 # %% tags=["export"]

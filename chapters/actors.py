@@ -42,8 +42,8 @@ from literate_rl.impala import (
     to_unroll,
 )
 from literate_rl.workshop.fast import numpy_act
-from literate_rl.workshop.runs import env_seed
-from literate_rl.workshop.signatures import Count, check_that, checked
+from literate_rl.workshop.runs import StopWaiting, env_seed
+from literate_rl.workshop.signatures import Count, Positive, check_that, checked
 
 __all__ = [
     "Actor",
@@ -227,10 +227,12 @@ picture
 #
 # ## Line by line
 #
-# The settings are those of {doc}`impala` and four more, which any learner with actors has. There
+# The settings are those of {doc}`impala` and five more, which any learner with actors has. There
 # is no replay: each unroll is learned from as it arrives, `update_per_collect` times, and then its
 # slot is free. `transport` and `address` are for the command line, which finds out by these names
 # where the actors are to run. In code of your own the transport is an argument of the learner.
+# How long is too long for an unroll? The `deadline` says so. Its five minutes are plenty, because
+# an actor that is only slow must not be taken for one that hangs.
 
 
 # %% tags=["export"]
@@ -245,6 +247,8 @@ class TransportConfig:
         transport: Where the actors are: in_process, one after the other; shared, in
             processes of their own; or ray, on a cluster.
         slots: Unrolls that an actor may have under way.
+        deadline: Seconds that an actor may take to send something. After that it counts
+            as hanging and is replaced, except in_process, where nobody could.
         address: Address of the Ray cluster to join, HOST:PORT, or none to start one
             here.
     """
@@ -252,6 +256,7 @@ class TransportConfig:
     actors: Count | None = None
     transport: Literal["in_process", "shared", "ray"] = "in_process"
     slots: Count = 2
+    deadline: Positive = 300.0
     address: str | None = None
 
     def __post_init__(self) -> None:
@@ -427,12 +432,13 @@ class Census:
 
     Attributes:
         unrolls: Unrolls that each actor has delivered in its present life.
-        failed_starts: How often in a row each has died without one.
-        replaced: Actors that died and were replaced.
+        lives: Unrolls that each delivered in each of its lives before.
+        replaced: Actors that died or hung and were replaced.
     """
 
     def __init__(self, actors: int, seed: int) -> None:
-        self.unrolls, self.failed_starts = [0] * actors, [0] * actors
+        self.unrolls: list[int] = [0] * actors
+        self.lives: list[list[int]] = [[] for _ in range(actors)]
         self.replaced = 0
         self.seeds = np.random.SeedSequence(seed)
 
@@ -476,8 +482,11 @@ class Worker(Protocol):
 
 
 MakeActor = Callable[[int], Worker]  # from a seed
-# From a way to make actors, a slot's layout, a seed, and how many actors and slots.
-MakeTransport = Callable[[MakeActor, "np.dtype[np.void]", int, int, int], Transport]
+# From a way to make actors, a slot's layout, a seed, how many actors and slots, and the
+# deadline.
+MakeTransport = Callable[
+    [MakeActor, "np.dtype[np.void]", int, int, int, float], Transport
+]
 
 
 # %% [markdown]
@@ -497,6 +506,7 @@ class InProcess:
         seed: Decides the seeds of the actors.
         actors: Number of actors.
         slots: Slots of each of them.
+        deadline: Plays no role: if an actor hangs, so does the learner.
     """
 
     waiting = 0
@@ -508,6 +518,7 @@ class InProcess:
         seed: int,
         actors: int,
         slots: int,
+        deadline: float = 300.0,
     ) -> None:
         self.census = Census(actors, seed)
         self.actors = [make_actor(self.census.new_seed()) for _ in range(actors)]
@@ -597,7 +608,12 @@ class RemoteLearner:
         # A resumed run has another step, and so other seeds.
         seed = env_seed(config.seed, self.step)
         transport = self.make_transport(
-            self.make_actor, self.layout, seed, self.actors, config.slots
+            self.make_actor,
+            self.layout,
+            seed,
+            self.actors,
+            config.slots,
+            config.deadline,
         )
         self.transport = transport
         for index in range(config.slots):
@@ -613,7 +629,7 @@ class RemoteLearner:
     def iterate(self) -> dict[str, float]:
         """Wait for a result, learn from it, and return metrics.
 
-        Whatever goes wrong, the actors are ended; the next call starts new ones.
+        If anything goes wrong, the actors are ended; the next call starts new ones.
         """
         transport = self.transport or self.start()
         try:
@@ -625,10 +641,15 @@ class RemoteLearner:
             # From here on the slot belongs to its actor, who may write to it.
             # Everything that is read of it has been read by now.
             self.submit(transport, slot)
+<<<<<<< HEAD
             # A run that is resumed starts with fresh actors. Where actors take turns, a
             # run that continues does so too, and both are the same run.
             if self.make_transport is InProcess and self.checkpoint_due:
                 self.close()
+=======
+        except StopWaiting:
+            raise  # Ctrl-C: nothing has come, and nothing is lost
+>>>>>>> main
         except BaseException:
             # This slot would never be given away again.
             self.close()

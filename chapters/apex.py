@@ -494,9 +494,9 @@ def among_all(rollout: Rollout, mine: slice, num_envs: int) -> Rollout:
 
 
 # %% [markdown]
-# Transports, slots and tokens are those of {doc}`actors` and {doc}`processes`. If an actor dies,
-# its successor gets the same tokens, no complete rollout is lost, and none counts twice. But the
-# successor starts new episodes, and no window may run from the last step of the dead actor into
+# Transports, slots and tokens are those of {doc}`actors` and {doc}`processes`. If an actor dies or
+# hangs, its successor gets the same tokens, and no rollout counts twice. But the successor starts
+# new episodes, and no window may run from the last step of the dead actor into
 # the first of its successor. So the first rollout of an actor is marked as `fresh`, and the
 # learner cuts the actor's rings before it stores it.
 

@@ -661,7 +661,7 @@ class DQN:
         policy: Any,
         envs: VectorEnv[Any, Any, Any],
         config: Any,
-        error: Callable[..., QError | FusedQError] | None = None,
+        error: Callable[..., Any] | None = None,
         act: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         given, wanted = envs.num_envs, config.num_envs

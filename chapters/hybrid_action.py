@@ -413,12 +413,12 @@ def draw(
     # smallest $p_k / \log v_k$. The lower end of the interval keeps $\log v$ finite: a
     # type of probability 0 then can never win, not even a tie.
     tiny = torch.finfo(prob.dtype).tiny
-    chance = torch.empty_like(prob).uniform_(tiny, 1.0, generator=generator)
+    chance = prob.new_empty(prob.shape).uniform_(tiny, 1.0, generator=generator)
     action_type = (prob / chance.log_()).argmin(-1)
 
     # Arguments with the density {eq}`hybrid-gaussian`: standard normal noise, stretched
     # by $\sigma$ and moved by $\mu$.
-    noise = torch.empty_like(mu).normal_(generator=generator)
+    noise = mu.new_empty(mu.shape).normal_(generator=generator)
     action_args = torch.addcmul(mu, sigma, noise)
     return ttorch.as_tensor({"action_type": action_type, "action_args": action_args})
 
@@ -663,7 +663,11 @@ class HybridDistribution:
         # Each sample's row of the mask, and the sum over its arguments.
         data_mask = rows_of(self.mask, action_type, "action.action_type")
         of_args = args_log_density(self.mu, self.sigma, action_args, data_mask)
-        check_finite(of_args, **{"action.action_args": action_args})
+        # A finite density of an action far away can have an infinite slope.
+        with torch.no_grad():
+            zeta = (action_args - self.mu) / self.sigma
+            slope = torch.where(data_mask, (1 + zeta.square()) / self.sigma, 0.0)
+        check_finite(of_args + slope.sum(-1), **{"action.action_args": action_args})
 
         # The logarithm of $p_k$ at each sample's own type.
         of_type = self.type_log_prob.gather(1, action_type.unsqueeze(1)).squeeze(1)

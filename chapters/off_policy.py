@@ -738,9 +738,9 @@ def continuous_terms(
     action: Float[Tensor, "T B A"],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the log-densities under both policies and the newer one's entropy."""
-    new = gaussian("target_output", target_output)
-    old = gaussian("behaviour_output", behaviour_output)
-    return new.log_prob(action), old.log_prob(action), new.entropy()
+    new, log_prob = gaussian("target_output", target_output, action)
+    _, log_prob_old = gaussian("behaviour_output", behaviour_output, action)
+    return log_prob, log_prob_old, new.entropy()
 
 
 # %% [markdown]

@@ -33,7 +33,15 @@ from torch import Tensor, nn
 
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
-from literate_rl.workshop.signatures import Bool, Count, Float, Int, checked
+from literate_rl.workshop.signatures import (
+    Bool,
+    Count,
+    Float,
+    Int,
+    check_finite,
+    check_that,
+    checked,
+)
 
 __all__ = [
     "ActorCritic",
@@ -502,9 +510,11 @@ class RunningMoments(nn.Module):
     @checked
     def update(self, items: Float[Tensor, "n ..."]) -> None:
         """Take in items."""
+        self.check_shape(items)
         items = items.double()
         # Two groups are put together by {eq}`pooled-moments`.
         count, mean, var = len(items), items.mean(0), items.var(0, unbiased=False)
+        check_finite(mean + var, items=items)
         total = self.count + count
         between = (mean - self.mean).square() * self.count * count / total
         self.var.copy_((self.var * self.count + var * count + between) / total)
@@ -513,8 +523,15 @@ class RunningMoments(nn.Module):
 
     def forward(self, items: Tensor) -> Tensor:
         """Return items with mean 0 and standard deviation 1, clipped to -10..10."""
+        self.check_shape(items)
         scale = (self.var + 1e-8).rsqrt()
         return ((items - self.mean) * scale).to(items.dtype).clamp(-10.0, 10.0)
+
+    def check_shape(self, items: Tensor) -> None:
+        """Raise unless items have the shape of the moments."""
+        wanted, given = self.mean.shape, items.shape
+        fits = given[len(given) - len(wanted) :] == wanted
+        check_that(fits, f"items must end in {tuple(wanted)}, got {tuple(given)}")
 
 
 # %% [markdown]
@@ -559,11 +576,14 @@ class RewardScaler(nn.Module):
         """Take in the rewards of a rollout's real steps; return all of them scaled."""
         # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
         # of {doc}`advantages`.
+        wanted, given = len(self.carry), reward.shape[1]
+        check_that(given == wanted, f"reward must have B = {wanted}, got {given}")
         increment = reward.clone()
         increment[0] += self.carry
         factor = torch.full_like(reward, self.gamma)
         factor[1:].masked_fill_(done[:-1], 0.0)
         so_far = reverse_scan(increment.flip(0), factor.flip(0)).flip(0)
+        check_finite(so_far, reward=reward)
 
         # What goes on in the next rollout, and what the scale is measured from.
         self.carry.copy_(self.gamma * so_far[-1].masked_fill(done[-1], 0.0))

@@ -510,14 +510,11 @@ def ppo_policy_error_continuous(
 
     Source: Schulman et al. 2017, equations 7 and 9.
     """
-    new = gaussian("data.logit_new", data.logit_new)
-    old = gaussian("data.logit_old", data.logit_old)
-    means = {"data.logit_new.mu": new.mean, "data.logit_old.mu": old.mean}
+    new, log_prob_new = gaussian("data.logit_new", data.logit_new, data.action)
+    _, log_prob_old = gaussian("data.logit_old", data.logit_old, data.action)
 
     # From here on it is the same error. `clipped_surrogate` sees to it that the old
     # policy is a constant.
-    log_prob_new, log_prob_old = new.log_prob(data.action), old.log_prob(data.action)
-    check_finite(log_prob_new + log_prob_old, **means, **{"data.action": data.action})
     return policy_error_from_log_prob(
         log_prob_new,
         log_prob_old,
@@ -529,15 +526,30 @@ def ppo_policy_error_continuous(
     )
 
 
-def gaussian(name: str, policy: Gaussian) -> Distribution:
-    """Return the distribution of whole actions; raise where there is none."""
+def gaussian(
+    name: str, policy: Gaussian, action: Tensor
+) -> tuple[Distribution, Tensor]:
+    """Return the distribution of whole actions, and the log-density of some."""
     mu, sigma = policy["mu"], policy["sigma"]
-    if not ((sigma > 0) & (sigma < math.inf)).all():
+    # The density divides by the square, so that must not be zero or infinite either.
+    variance = sigma.detach().square()
+    tiny = torch.finfo(sigma.dtype).tiny
+    if not ((sigma > 0) & (variance >= tiny) & (variance < math.inf)).all():
         came = f"{sigma.min()}..{sigma.max()}"
-        raise ValueError(f"{name}.sigma must be positive and finite, got {came}")
+        raise ValueError(
+            f"{name}.sigma must be positive and finite, got {came}, and so must its "
+            "square"
+        )
     # The density of an action is the product of its numbers' densities. `Independent`
     # therefore adds up their logarithms, over the last dimension.
-    return Independent(Normal(mu, sigma, validate_args=False), 1)
+    distribution = Independent(Normal(mu, sigma, validate_args=False), 1)
+    log_prob = distribution.log_prob(action)
+
+    # A finite density of an action far away can have an infinite slope.
+    slope = ((action - mu.detach()) / variance).square().sum(-1)
+    causes = {f"{name}.mu": mu, "data.action": action}
+    check_finite(log_prob + slope, **causes)
+    return distribution, log_prob
 
 
 # %% [markdown]

@@ -21,15 +21,14 @@
 from __future__ import annotations
 
 import pickle
-import signal
 import sys
 import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
@@ -44,6 +43,11 @@ from literate_rl.actors import (
     Slot,
     Weights,
     fill,
+)
+from literate_rl.workshop.runs import (
+    check_interrupt,
+    interrupts_blocked,
+    leave_with_parent,
 )
 from literate_rl.workshop.signatures import check_that, checked
 
@@ -238,12 +242,12 @@ except EOFError:
 # | an actor is killed while it sends | a message as small as a token goes through a pipe as a whole or not at all |
 # | an actor is killed while others work | no two actors share a pipe or a slot, so there is no lock that one could hold while it dies |
 # | the learner is killed | the pipes close for the actors too, and they exit |
+# | an actor hangs: it is stopped, or a step never returns | when its `deadline` has passed it is killed, and a new one takes its place |
 # | an environment raises an error | it would come again, so the run ends with the actor's traceback, as it does in one process |
-# | an actor dies three times in a row without a single unroll | it will not live next time either, so the run ends |
+# | an actor dies 3 times in a row before its first unroll, or 20 times before its tenth | it will not live longer next time, so the run is saved and ends |
 #
-# One failure is not prevented. An actor that *hangs* looks like one that is slow, so the others
-# go on without it. If all of them hang, the learner waits until you press Ctrl-C twice: the first
-# time only asks it to finish its iteration.
+# An actor that *hangs* looks like one that is slow. Only a clock can tell them apart: the `deadline`
+# of the settings ({doc}`actors`). Until it has passed, the others go on without the one that hangs.
 #
 # ## Memory, processes and Ctrl-C
 #
@@ -268,9 +272,9 @@ except EOFError:
 # keeps only one thread but all locks, and a lock that another thread held would never be
 # released.
 #
-# **Ctrl-C** goes from the terminal to all processes. The learner wants to finish its iteration
-# and needs its actors for that, so they start with the signal blocked. They end when their pipe
-# closes.
+# **Ctrl-C** goes from the terminal to all processes. But it is for the learner to end the run, so
+# actors start with the signal blocked, and end when their pipe closes. A learner that learns
+# finishes its iteration first. One that waits has nothing to finish, so it need not wait any more.
 #
 # ## Line by line
 #
@@ -289,6 +293,7 @@ def run_actor(
 ) -> None:
     """Be an actor process: take tokens, fill their slots, send the tokens back."""
     torch.set_num_threads(1)
+    leave_with_parent()
     slots = np.frombuffer(memory, layout)
     try:
         actor = pickle.loads(recipe)(seed)
@@ -323,16 +328,19 @@ class ActorProcess:
         tasks: The pipe that tokens go to it by.
         whole: The pipe that they come back by.
         held: Tokens that it has, in the order in which they were sent.
+        since: When it was last sent a token or sent one back.
     """
 
     process: Any
     tasks: Connection
     whole: Connection
     held: list[int] = field(default_factory=list)
+    since: float = field(default_factory=time.monotonic)
 
     def send(self, index: int) -> None:
         """Send a token. If the process is dead, the end of its pipe will tell."""
         self.held.append(index)
+        self.since = time.monotonic()
         with suppress(BrokenPipeError):
             self.tasks.send(index)
 
@@ -350,8 +358,7 @@ class ActorProcess:
 
 
 # %% [markdown]
-# Two helpers: one writes down how to make an actor, as bytes for another process, the other
-# blocks Ctrl-C while a process starts.
+# How to make an actor is written down as bytes for another process.
 
 
 # %% tags=["export", "hide-input"]
@@ -371,46 +378,42 @@ def pickled(make_actor: MakeActor) -> bytes:
     return recipe
 
 
-@contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
-    # This helper of Python's unblocks the signal when it starts, so it starts first.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 # %% [markdown]
 # A death is not an error, unless it happens again and again.
 
 
 # %% tags=["export"]
-# An actor that dies so often without a single unroll will not live next time either.
-PATIENCE = 3
+# An actor that dies so often, each time before the same unroll, will do so next time.
+PATIENCE = {
+    "first": (1, 3, 'is `if __name__ == "__main__":` in the script that starts it?'),
+    "tenth": (10, 20, "its environments seem to end it"),
+}
 
 
 def count_death(census: Census, actor: int, how: object) -> None:
     """Count the death of an actor, or lose patience."""
-    failed = 0 if census.unrolls[actor] else census.failed_starts[actor] + 1
-    if failed == PATIENCE:
-        raise ChildProcessError(
-            f"actor {actor} died {PATIENCE} times before its first unroll, the last "
-            f"time with {how}. (A script that starts actors needs the line "
-            '`if __name__ == "__main__":` in front of what it does.)'
-        )
-    census.failed_starts[actor], census.unrolls[actor] = failed, 0
+    lives = census.lives[actor]
+    lives.append(census.unrolls[actor])
+    for name, (unroll, deaths, hint) in PATIENCE.items():
+        if len(lives) >= deaths and max(lives[-deaths:]) < unroll:
+            raise ChildProcessError(
+                f"actor {actor} died {deaths} times before its {name} unroll, the last "
+                f"time with {how} ({hint})"
+            )
+    census.unrolls[actor] = 0
     census.replaced += 1
 
 
 # %% [markdown]
 # The transport waits for all pipes at once. When one closes, its actor is dead, and a new one
-# gets the tokens that it held. The weights are still in their slots.
+# gets the tokens that it held. The weights are still in their slots. An actor that hangs says
+# nothing at all, so twice a second the learner looks for one that has been silent for too long.
 
 
 # %% tags=["export"]
+GLANCE = 0.5  # seconds between two looks at actors that are silent
+
+
 class SharedMemory:
     """Actors in processes of their own, with memory that both sides see.
 
@@ -420,6 +423,7 @@ class SharedMemory:
         seed: Decides the seeds of the actors.
         actors: Number of actors.
         slots: Slots of each of them.
+        deadline: Seconds of silence after which an actor with a token is replaced.
     """
 
     def __init__(
@@ -429,8 +433,9 @@ class SharedMemory:
         seed: int,
         actors: int,
         slots: int,
+        deadline: float = 300.0,
     ) -> None:
-        self.recipe, self.layout = pickled(make_actor), layout
+        self.recipe, self.layout, self.deadline = pickled(make_actor), layout, deadline
         self.census = Census(actors, seed)
         self.context = get_context("forkserver")
         self.context.set_forkserver_preload(["literate_rl.processes"])
@@ -453,17 +458,23 @@ class SharedMemory:
         self.lives[actor].send(index)
 
     def receive(self) -> tuple[Slot, Any]:
-        """Wait for a whole unroll, and replace actors that have died meanwhile."""
+        """Wait for a whole unroll, and replace actors that die or hang meanwhile."""
         closed = not self.lives
         check_that(not closed, "the actors have ended: this transport is closed")
-        # As long as there is nothing to learn from, sleep. Then hear all that there is.
-        while pipes := wait(
-            [life.whole for life in self.lives], timeout=0 if self.whole else None
-        ):
-            for pipe in pipes:
-                self.hear(pipe)
-        actor, index = self.whole.popleft()
-        return (actor, index), self.slots[actor][index]["result"]
+        while True:
+            # As long as there is nothing to learn from, sleep. Then hear all there is.
+            while pipes := wait(
+                [life.whole for life in self.lives], 0 if self.whole else GLANCE
+            ):
+                for pipe in pipes:
+                    self.hear(pipe)
+            # Only now is it clear who has been silent.
+            self.replace_silent()
+            if self.whole:
+                actor, index = self.whole.popleft()
+                return (actor, index), self.slots[actor][index]["result"]
+            # Nothing is half done while the learner waits, so Ctrl-C may end the run.
+            check_interrupt()
 
     def hear(self, pipe: Any) -> None:
         """Read a message: a token, the text of an error, or the end of the pipe."""
@@ -477,14 +488,23 @@ class SharedMemory:
             raise ChildProcessError(f"actor {actor} failed:\n{message}")
         # A token: its unroll is whole.
         self.lives[actor].held.remove(message)
+        self.lives[actor].since = time.monotonic()
         self.census.unrolls[actor] += 1
         self.whole.append((actor, message))
 
-    def replace(self, actor: int) -> None:
+    def replace_silent(self) -> None:
+        """Replace actors that have had a token and been silent for too long."""
+        for actor, life in enumerate(self.lives):
+            if life.held and time.monotonic() - life.since > self.deadline:
+                life.process.kill()
+                how = f"nothing sent before its deadline of {self.deadline:g} s"
+                self.replace(actor, how)
+
+    def replace(self, actor: int, how: str | None = None) -> None:
         """Start a new actor in the place of a dead one, with the same tokens."""
         dead = self.lives[actor]
         dead.end(patience=1.0)
-        count_death(self.census, actor, f"exit code {dead.process.exitcode}")
+        count_death(self.census, actor, how or f"exit code {dead.process.exitcode}")
         self.lives[actor] = self.start(actor)
         for index in dead.held:
             self.lives[actor].send(index)
@@ -536,9 +556,10 @@ def transport_named(name: Literal["in_process", "shared"]) -> MakeTransport:
 # | you type | what happens |
 # |---|---|
 # | `python -m literate_rl impala --actors 2` | two actors take turns in this process |
-# | `… --actors 2 --transport shared` | two processes; the bar shows actors at work, queue, lag and steps per second |
+# | `… --actors 2 --transport shared` | two processes; the bar shows actors at work, queue, lag, actors replaced and steps per second |
+# | `… --deadline 60` | an actor that has sent nothing for a minute is replaced |
 # | `… --actors 8 --transport ray` | eight actors on a cluster ({doc}`workshop/cluster`) |
-# | Ctrl-C | finishes this unroll, saves, ends the actors, and prints how to continue |
+# | Ctrl-C | saves at once or after this update, ends the actors, and prints how to continue |
 # | `… --resume runs/NAME` | continues from the last checkpoint, with fresh actors |
 #
 # Watch the lag in every run: it says what the clock makes of {eq}`lag-of-turns`. With
@@ -660,7 +681,8 @@ for name, array in weights_of(policy).items():
 #   it is, so there is no lock.
 # - The learner keeps a record of the tokens that each actor has. A dead actor's successor is sent
 #   the tokens on its record, so no whole unroll is lost and the count stays right.
-# - A pipe tells of a death by its end, provided that nobody keeps a copy of the other end.
+# - A pipe tells of a death by its end, provided that nobody keeps a copy of the other end. That an
+#   actor hangs only a deadline can tell.
 # - New processes come from a fork server, which has PyTorch imported and holds no lock.
 # - The same actor runs in one process, in many, or on a cluster: the transport is an argument.
 #
@@ -675,7 +697,7 @@ from literate_rl.workshop.pictures import predict
 
 predict(
     "Two actors have two slots each, and the learner is fast. In one of the actors an environment "
-    "falls into an endless loop. What do you see after a while?",
+    "falls into an endless loop. What do you see in the next minute?",
     [
         "the run ends with an error",
         "about half as many steps in a second, and a lag of about 1",
@@ -683,8 +705,8 @@ predict(
     ],
     right="about half as many steps in a second, and a lag of about 1",
     because="Its pipe stays open, so the learner takes it for slow and waits for the other one. "
-    "One actor with two slots has a lag of 1, as after the kills above. But here the two slots of "
-    "the first never come back, and the chart of actors at work still says 2.",
+    "One actor with two slots has a lag of 1, as after the kills above. But here the chart of "
+    "actors at work still says 2, until the deadline has passed and the actor is replaced.",
 )
 
 # %% [markdown]

@@ -16,12 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_a2c import make_a2c, policy_for, same
-from test_actors import cartpoles
-from test_processes import gone, pids, wave
-from torch import nn
-from worlds import counting, deadly
-
 from literate_rl.a2c import a2c_settings, make_contract_policy
 from literate_rl.a3c import (
     A3C,
@@ -35,6 +29,11 @@ from literate_rl.agents import make_envs
 from literate_rl.processes import SharedMemory, transport_named
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import Run, fit, flat_env
+from test_a2c import make_a2c, policy_for, same
+from test_actors import cartpoles
+from test_processes import gone, interrupted_while_all_hang, pids, wave
+from torch import nn
+from worlds import counting, deadly
 
 SMALL = A3CConfig(
     num_envs=3, num_steps=5, total_steps=300, checkpoint_interval=4, slots=2
@@ -224,6 +223,14 @@ def test_a_worker_that_is_stopped_or_hangs_holds_up_nobody() -> None:
         os.kill(everyone[0], signal.SIGCONT)
         assert any(row["charts/lag"] >= 30 for row in rows)
         os.kill(everyone[0], signal.SIGSTOP)
+    assert gone(*everyone)
+
+
+def test_ctrl_c_ends_a_run_that_waits_for_workers_that_hang(tmp_path: Path) -> None:
+    with make_a3c(transport="shared", total_steps=10**7) as learner:
+        learner.start()
+        everyone = pids(learner.transport)
+        interrupted_while_all_hang(learner, tmp_path / "a")
     assert gone(*everyone)
 
 

@@ -17,8 +17,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import counting
-
 from literate_rl.actors import (
     Actor,
     ActorLearner,
@@ -32,6 +30,7 @@ from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.impala import Unroll, VTraceLearner, impala_settings
 from literate_rl.policies import make_policy
 from literate_rl.workshop.runs import Run, fit, flat_env
+from worlds import counting
 
 SMALL = ActorsConfig(actors=2, unroll_len=5, n_sample=3, total_steps=300)
 
@@ -69,6 +68,8 @@ def policy_for(envs: SyncVectorEnv) -> Any:
     [
         ({"actors": 0}, "actors must be .*at least 1.*, got 0"),
         ({"slots": 0}, "slots must be at least 1, got 0"),
+        ({"deadline": 0.0}, "deadline must be greater than 0"),
+        ({"deadline": math.nan}, "deadline must be greater than 0"),
         ({"transport": "pigeon"}, "transport must be 'in_process' or .*, got 'pigeon'"),
         ({"address": "auto"}, "transport must be ray for address auto"),
         ({"actors": None, "transport": "shared"}, "actors must be given for transport"),

@@ -13,10 +13,6 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory import RecurrentEncodingNetwork
-from torch import Tensor
-from torch.distributions import Categorical, Independent, Normal, kl_divergence
-
 from literate_rl.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.hybrid_action import HybridDistribution
 from literate_rl.ppg import PPGAuxPhaseLossInfo, PPGConfig
@@ -34,6 +30,9 @@ from literate_rl.workshop.alf import (
     row_of,
     successors,
 )
+from memory import RecurrentEncodingNetwork
+from torch import Tensor
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 PAIR = spaces.Box(-1, 1, (2,))
@@ -308,6 +307,7 @@ def test_the_divergence_of_a_nest_is_a_sum_and_bounds_the_hybrid_one(
         ({"gamma": 1.5}, ValueError, "gamma must be .* at most 1, got 1.5"),
         ({"gamma": math.nan}, ValueError, "gamma must be .* at most 1, got nan"),
         ({"td_lambda": -0.1}, ValueError, "td_lambda must be at least 0"),
+        ({"td_lambda": 1.1}, ValueError, "td_lambda must be .* at most 1, got 1.1"),
         ({"policy_kl_loss_weight": -1.0}, ValueError, "policy_kl_loss_weight must be"),
     ],
 )
@@ -340,6 +340,35 @@ def test_distributions_of_another_batch_are_refused(batch: tuple[int, ...]) -> N
     other = info._replace(action_distribution=both, rollout_action_distribution=both)
     with pytest.raises(ValueError, match="kl must have shape"):
         PPGAuxPhaseLoss()(other)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"step_type": ()}, TypeError, "step_type must be a tensor, got tuple"),
+        ({"step_type": torch.ones(1, 2)}, ValueError, "step_type must have shape"),
+        ({"discount": [1.0]}, TypeError, "discount must be a tensor, got list"),
+        (
+            {"discount": torch.full((3, 2), math.nan)},
+            ValueError,
+            "discount must be fin",
+        ),
+        ({"value": torch.ones(1, 3, 2)}, ValueError, r"must have shape .*\(1, 3, 2\)"),
+        (
+            {"rollout_action_distribution": ()},
+            ValueError,
+            r"action_distribution must be nested like leaf, got \(\)",
+        ),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named(change, error, message) -> None:
+    with pytest.raises(error, match=message):
+        PPGAuxPhaseLoss()(random_info(0, 3, 2)._replace(**change))
+
+
+def test_the_loss_wants_its_own_tuple() -> None:
+    with pytest.raises(TypeError, match="info must be a PPGTrainInfo"):
+        PPGAuxPhaseLoss()(torch.ones(2))
 
 
 @pytest.mark.parametrize("field", ["value", "aux", "reward", "rollout_next_value"])
@@ -445,6 +474,14 @@ def test_the_number_of_updates_is_epochs_times_minibatches() -> None:
     aux.train_iter()
     # 2 chunks in time, 3 environments, 2 chunks in a minibatch, 2 epochs.
     assert calls == [(4, 2)] * 6
+
+
+def test_the_algorithm_shows_its_networks_parameters_and_mode() -> None:
+    aux = auxiliary()
+    assert list(aux.parameters()) == aux.phase.parameters
+    assert aux.training is True
+    aux.network.eval()
+    assert aux.training is False
 
 
 def test_a_clone_weight_holds_the_policy() -> None:

@@ -20,9 +20,6 @@ from fuzz import assert_held
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
-from torch import Tensor
-from worlds import counting
-
 from literate_rl.actors import weights_of
 from literate_rl.agents import Rollout, make_envs
 from literate_rl.apex import (
@@ -50,6 +47,9 @@ from literate_rl.rainbow import Rainbow, make_rainbow_policy, rainbow_settings
 from literate_rl.replay import ReplayBuffer
 from literate_rl.workshop.cli import main
 from literate_rl.workshop.runs import Run, fit, load_checkpoint
+from test_processes import gone, hurry, interrupted_while_all_hang, pids
+from torch import Tensor
+from worlds import counting
 
 SMALL = DQNApexConfig(
     actors=2,
@@ -349,6 +349,30 @@ def test_a_killed_actor_loses_nothing_that_counts() -> None:
         assert steps == list(range(24, 24 * len(steps) + 1, 24)), "each counts once"
         assert len(apex.learner.buffer) == apex.step
         check_rings(apex)
+
+
+def test_an_actor_that_hangs_is_replaced_and_loses_nothing_that_counts() -> None:
+    build = partial(counting, 3, hangs_at=20)
+    with make_apex(build=build, transport=SharedMemory, actors=1) as apex:
+        steps = []
+        # Each life sends two rollouts of 8 steps; a third one never ends.
+        for replaced in (0, 0, 1, 1):
+            if len(steps) == 2:
+                hurry(apex.transport)
+            row = apex.iterate()
+            steps.append(apex.step)
+            assert row["charts/replaced"] == replaced
+        assert steps == [24, 48, 72, 96], "each counts once"
+        check_rings(apex)
+
+
+def test_ctrl_c_ends_a_run_that_waits_for_actors_that_hang(tmp_path: Path) -> None:
+    options = {"total_steps": 10**7, "checkpoint_interval": 10**6}
+    with make_apex(transport=SharedMemory, **options) as apex:
+        apex.start()
+        everyone = pids(apex.transport)
+        interrupted_while_all_hang(apex, tmp_path / "a")
+    assert gone(*everyone)
 
 
 def test_pictures_travel_as_bytes() -> None:

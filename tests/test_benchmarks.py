@@ -18,12 +18,18 @@ from gymnasium.vector import SyncVectorEnv
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import curves
+from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
+from literate_rl.impala import IMPALAConfig
+from literate_rl.ppg import PPGConfig
+from literate_rl.ppo_error import ppo_policy_data
+from literate_rl.workshop.runs import fit, stored_runs
 
 from benchmarks import __main__ as command
 from benchmarks import (
     a2c_learning,
     ablation,
     actors,
+    chaos_actors,
     ddpg_learning,
     hybrid_learning,
     impala_learning,
@@ -37,11 +43,6 @@ from benchmarks import (
 )
 from benchmarks.harness import Case, Goal, measure, summarise
 from benchmarks.store import read_results, read_table, write_results, write_table
-from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
-from literate_rl.impala import IMPALAConfig
-from literate_rl.ppg import PPGConfig
-from literate_rl.ppo_error import ppo_policy_data
-from literate_rl.workshop.runs import fit, stored_runs
 
 SMALL = learning.ppo_settings("CartPole-v1")
 
@@ -54,6 +55,16 @@ def test_benchmark_runs_and_its_methods_agree(name: str, capsys, monkeypatch) ->
     assert all(row.microseconds >= 0 for row in rows)
     assert any(row.reached is not None for row in rows)
     capsys.readouterr()
+
+
+def test_a_trial_of_chaos_holds_and_one_that_lost_count_does_not(monkeypatch) -> None:
+    (row,) = chaos_actors.trials(seed=1, count=1)
+    assert row["held"], row
+    assert list(row)[1:5] == ["done", "expected", "came", "held"]
+    monkeypatch.setattr(chaos_actors.Witness, "size", lambda self: 31)
+    (row,) = chaos_actors.trials(seed=1, count=1)
+    assert not row["held"]
+    assert "steps in" in str(row["came"])
 
 
 def test_ratios_come_from_the_same_round() -> None:

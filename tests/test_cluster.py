@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,18 +20,17 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 import ray
 import torch
 import worlds
-from ray.cluster_utils import Cluster
-from test_actors import policy_for
-from test_processes import Witness
-from worlds import counting
-
 from literate_rl.a3c import A3C, A3CConfig
 from literate_rl.actors import Actor, InProcess, slot_layout
 from literate_rl.apex import Apex, DQNApexConfig
 from literate_rl.dqn import DQN, make_q_policy
 from literate_rl.workshop.cli import main
 from literate_rl.workshop.cluster import RayActors
-from literate_rl.workshop.runs import fit, load_checkpoint
+from literate_rl.workshop.runs import Run, fit, load_checkpoint
+from ray.cluster_utils import Cluster
+from test_actors import policy_for
+from test_processes import Witness, hurry
+from worlds import counting
 
 # Ray's processes do not find the tests' own modules.
 ray.cloudpickle.register_pickle_by_value(worlds)
@@ -37,15 +38,31 @@ ray.cloudpickle.register_pickle_by_value(worlds)
 pytestmark = pytest.mark.xdist_group("ray")
 
 
+def add_node(cluster: Cluster, **options: Any) -> None:
+    """Add a node with one CPU. On a busy machine Ray's 30 seconds may be too few."""
+    for tries in (2, 1, 0):
+        try:
+            cluster.add_node(num_cpus=1, **options)
+            return
+        except Exception:
+            if not tries:
+                raise
+
+
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def cluster() -> Iterator[Cluster]:
     """Start two nodes with one CPU each; nobody here is connected to them."""
-    head = {"num_cpus": 1, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    cluster.add_node(num_cpus=1)
+    cluster = Cluster()
+    add_node(cluster, include_dashboard=False)
+    add_node(cluster)
     cluster.wait_for_nodes()
-    yield cluster.address
+    yield cluster
     cluster.shutdown()
+
+
+@pytest.fixture
+def address(cluster: Cluster) -> str:
+    return cluster.address
 
 
 @pytest.fixture
@@ -87,7 +104,62 @@ def test_actors_on_two_nodes_are_replaced_when_they_are_killed(connected) -> Non
     transport.close()
     assert ray.is_initialized()  # it was not started by the transport
     with pytest.raises(ValueError, match="address must be None where Ray runs"):
-        RayActors(transport.make_actor, transport.layout, 1, 1, 1, "10.1.2.3:6379")
+        RayActors(
+            transport.make_actor, transport.layout, 1, 1, 1, address="10.1.2.3:6379"
+        )
+
+
+def test_a_node_may_be_lost_and_come_back(cluster, connected) -> None:
+    """There is no room for its actor then, so the other one goes on alone."""
+    transport, policy = on_ray(actors=2, nap=0.0005)
+    census = transport.census
+    witness = Witness(transport, policy, actors=2, slots=2)
+    witness.take_until(lambda: census.at_work == 2)
+    (lost,) = set(cluster.list_all_nodes()) - {cluster.head_node}
+    actor = [node for node, _ in places(transport)].index(lost.node_id)
+    cluster.remove_node(lost, allow_graceful=False)
+    try:
+        witness.take_until(lambda: census.replaced == 1)
+        transport.since[actor] = -math.inf  # to wait for a place is not to hang
+        for _ in range(20):
+            witness.take()
+        assert census.unrolls[actor] == 0
+        assert transport.since[actor] > 0
+    finally:
+        add_node(cluster)
+    witness.take_until(lambda: census.at_work == 2)
+    assert census.replaced == 1
+    assert witness.frames == sum(witness.next_step.values())
+    transport.close()
+
+
+def test_an_actor_that_hangs_is_replaced_and_ctrl_c_ends_a_run_that_waits(
+    connected, tmp_path: Path
+) -> None:
+    """Each life sends two gradients. The first wait ends at the deadline."""
+    options = {"total_steps": 10**7, "checkpoint_interval": 10**6, "actors": 1}
+    config = A3CConfig(num_envs=2, num_steps=5, **options)
+    build = partial(counting, hangs_at=12)
+    learner = A3C(policy_for(counting()), build, config, RayActors)
+    iterate, steps = learner.iterate, []
+
+    def watched() -> dict[str, float]:
+        if len(steps) == 2:
+            hurry(learner.transport)
+        row = iterate()
+        steps.append(learner.step)
+        if len(steps) == 4:
+            press.start()
+        return row
+
+    press = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    learner.iterate = watched
+    with Run(tmp_path / "a", {}) as run, learner:
+        history = fit(learner, run, progress=False)
+    assert steps == [10, 20, 30, 40]
+    assert [row["charts/replaced"] for row in history] == [0, 0, 1, 1]
+    assert load_checkpoint(tmp_path / "a/checkpoint.pt")["step"] == 40
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_error_in_an_actor_ends_the_run_with_its_words(connected) -> None:
@@ -159,5 +231,5 @@ def test_the_command_joins_a_cluster_and_leaves_it_running(
     assert load_checkpoint(tmp_path / "runs/a/checkpoint.pt")["step"] == 160
     assert not ray.is_initialized()
     ray.init(address, log_to_driver=False)
-    assert len(ray.nodes()) == 2
+    assert sum(node["Alive"] for node in ray.nodes()) == 2
     ray.shutdown()

@@ -19,9 +19,6 @@ from fuzz import assert_held
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
-
-from literate_rl.__main__ import main
 from literate_rl.agents import make_envs
 from literate_rl.contract_models import ActionValue, DeterministicActor
 from literate_rl.contracts import ContractError
@@ -33,9 +30,12 @@ from literate_rl.ddpg import (
     OneHotActions,
     TD3Config,
     clipped_double_target,
+    critic_chains,
     critic_error,
     ddpg_error,
     ddpg_settings,
+    frozen_values,
+    fused_ddpg_error,
     hddpg_settings,
     make_ddpg_policy,
     smoothed_action,
@@ -45,8 +45,12 @@ from literate_rl.dqn import QError
 from literate_rl.evaluation import evaluate
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
+from literate_rl.workshop.fast import FusedCriticError
 from literate_rl.workshop.runs import Run, fit, load
 from literate_rl.workshop.training import train
+from torch import Tensor, nn
+
+from literate_rl.__main__ import main
 
 N, STATE = 6, 3
 # An action of two numbers whose bounds differ, and are not symmetric.
@@ -302,6 +306,57 @@ def test_the_error_against_a_slow_form(name: str) -> None:
     assert all(p.grad is None for p in still)
 
 
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_error_without_a_graph_is_the_plain_one(name: str) -> None:
+    config = AGENTS[name]
+    policy, target = policy_for(config.num_critics), policy_for(config.num_critics)
+    with torch.no_grad():
+        for p in target.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    batch, found = batch_of(), []
+    for function in (ddpg_error, fused_ddpg_error):
+        policy.zero_grad()
+        source = torch.Generator().manual_seed(5)
+        error = function(policy, target, batch, source, **terms(config))
+        error.backward(batch.weight)
+        network: Any = policy.network
+        grads = [p.grad for p in network.critics.parameters()]
+        found.append([error.loss.detach(), error.td_error, error.value, *grads])
+        assert all(p.grad is None for p in network.actor.parameters())
+    assert isinstance(error, FusedCriticError)
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y)
+
+
+@pytest.mark.equation("tangent-plane")
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_frozen_critic_has_its_values_and_its_slopes(seed: int) -> None:
+    torch.manual_seed(seed)
+    critics: Any = policy_for(2).network.critics
+    obs, action = batch_of(seed).obs, batch_of(seed).action.requires_grad_()
+    plain = torch.stack([critic(obs, action=action)[0] for critic in critics])
+    (wanted,) = torch.autograd.grad(plain.sum(), action)
+    frozen = frozen_values(critics, obs, action)
+    torch.testing.assert_close(frozen, plain.squeeze(-1))
+    frozen.sum().backward()
+    torch.testing.assert_close(action.grad, wanted)
+    assert all(p.grad is None for p in critics.parameters())
+
+
+def test_critics_of_ones_own_keep_the_plain_form() -> None:
+    network: Any = make_ddpg_policy(
+        Reach.observation_space, Reach.action_space, 8, 2, OwnActor(), OwnCritic()
+    ).network
+    assert critic_chains(network.critics) is None
+    obs, action = torch.randn(4, 1), torch.randn(4, 2)
+    values = frozen_values(network.critics, obs, action)
+    torch.testing.assert_close(values, network.q(obs, action))
+    # One that computes something else is not taken for ours.
+    other: Any = policy_for(1).network.critics
+    other[0].model.net.append(nn.Tanh())
+    assert critic_chains(other) is None
+
+
 # --- The actor's step -----------------------------------------------------------------
 
 SMALL: dict[str, Any] = {
@@ -483,6 +538,7 @@ def test_noise_is_in_proportion_to_each_numbers_bounds() -> None:
     noise = actions.noise(200, 100, torch.Generator().manual_seed(0))
     row = torch.tensor([1.0, 0.25]).expand(200, 100, 2)
     moved = actions.choose(row, noise) - row
+    torch.testing.assert_close(moved, noise[..., :2])
     half = torch.tensor([2.0, 0.25])
     torch.testing.assert_close(
         moved.std((0, 1)) / half, torch.tensor([0.1, 0.1]), rtol=0.02, atol=0
@@ -506,6 +562,16 @@ def test_first_actions_are_uniform_in_the_box() -> None:
     ideal = (torch.arange(len(share)) + 0.5).unsqueeze(1) / len(share)
     assert (share - ideal).abs().max() < 1.95 / math.sqrt(len(share))
     assert torch.corrcoef(drawn.T)[0, 1].abs() < 0.03
+
+
+def test_a_probability_of_zero_explores_not_even_at_the_lowest_draw(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.zeros(shape))
+    actions = BoxActions(LOW, HIGH)
+    assert actions.noise(2, 3, torch.Generator())[..., 2:].isnan().all()
+    actions.epsilon = 1.0
+    assert not actions.noise(2, 3, torch.Generator()).isnan().any()
 
 
 def test_each_environment_may_explore_in_its_own_way() -> None:

@@ -13,10 +13,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
-from torch.utils.data import default_collate
-
 from literate_rl.off_policy import vtrace, vtrace_data, vtrace_error_discrete_action
 from literate_rl.policies import CategoricalActions, GaussianActions
 from literate_rl.workshop.ding import (
@@ -25,6 +21,9 @@ from literate_rl.workshop.ding import (
     Timestep,
     collate,
 )
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+from torch.utils.data import default_collate
 
 SMALL = IMPALAPolicyConfig(
     model={"obs_shape": 3, "action_shape": 2}, unroll_len=4, n_sample=4, batch_size=4
@@ -346,6 +345,27 @@ def test_without_the_learn_mode_there_is_no_optimiser() -> None:
     actor = IMPALAPolicy(SMALL, enable_field=["collect"])
     assert not hasattr(actor, "learner")
     assert actor.forward_collect({0: torch.zeros(3)}).keys() == {0}
+    for modes in ({"learn", "eval"}, ("learn",)):
+        assert hasattr(IMPALAPolicy(SMALL, enable_field=modes), "learner")
+    with pytest.raises(ValueError, match=r"enable_field.* 'learn'.*'lern'"):
+        IMPALAPolicy(SMALL, enable_field=["lern"])
+    with pytest.raises(TypeError, match=r"enable_field must be .*, got str"):
+        IMPALAPolicy(SMALL, enable_field="learn")
+
+
+@pytest.mark.parametrize("as_steps", [False, True])
+def test_entries_that_learning_does_not_read_are_handed_on(as_steps: bool) -> None:
+    impala = make_impala()
+    extra = {"replay_unique_id": "buffer_7", "use": 2, "collect_iter": 5}
+    samples = [episode(impala, 4, seed) for seed in range(2)]
+    steps = [[{**step, **extra} for step in sample] for sample in samples]
+    whole = [{**collate(sample), **extra} for sample in samples]
+    data = impala.data_preprocess_learn(steps if as_steps else whole)
+    for key, x in extra.items():
+        assert data[key] == ([[x] * 4] * 2 if as_steps else [x] * 2)
+    plain = impala.data_preprocess_learn(samples)
+    assert data.keys() == plain.keys() | extra.keys()
+    assert all(torch.equal(data[key], x) for key, x in plain.items())
 
 
 # --- Learn mode -----------------------------------------------------------------------
@@ -532,6 +552,21 @@ def test_state_comes_back() -> None:
         assert impala.forward_learn([rows]) == other.forward_learn([rows])
     drawn = [p.forward_collect({0: torch.zeros(3)}) for p in (impala, other)]
     assert drawn[0][0]["action"] == drawn[1][0]["action"]
+
+
+def test_two_policies_that_were_loaded_from_one_state_go_their_own_ways() -> None:
+    first, second = make_impala(), make_impala()
+    first.forward_learn([episode(first, 4)])
+    state = first.state_dict_learn()
+    second.load_state_dict_learn(state)
+    before = copy.deepcopy(second.state_dict_learn())
+    first.forward_learn([episode(first, 4, 1)])
+    after = second.state_dict_learn()
+    for index, moments in before["optimizer"]["state"].items():
+        for name, x in moments.items():
+            assert torch.equal(after["optimizer"]["state"][index][name], x)
+    for name, x in before["model"].items():
+        assert torch.equal(after["model"][name], x)
 
 
 @pytest.mark.parametrize("kind", ["optimiser", "model", "generator", "norms"])

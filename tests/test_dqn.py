@@ -19,8 +19,6 @@ from fuzz import assert_held
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
-
 from literate_rl.actors import Actor, slot_layout
 from literate_rl.agents import make_envs
 from literate_rl.dqn import (
@@ -44,6 +42,7 @@ from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.fast import FusedQError, clip_gradient, numpy_act
 from literate_rl.workshop.runs import Run, fit, flat_env, load
+from torch import Tensor, nn
 
 N, ACTIONS = 5, 3
 ENV = "CartPole-v1"
@@ -175,6 +174,13 @@ def test_each_environment_tosses_its_own_coin(epsilon: float) -> None:
     wanted = torch.where(blind.bool(), noise.argmax(-1), row.argmax(-1))
     assert torch.equal(chosen, wanted)
     assert torch.equal(actions.choose(row, 0.0), row.argmax(-1))
+
+
+def test_a_probability_of_zero_explores_not_even_at_the_lowest_draw(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.zeros(shape))
+    assert not EpsilonGreedy(3).noise(2, 3, torch.Generator()).any()
 
 
 def test_each_environment_may_have_its_own_chance() -> None:
@@ -637,8 +643,8 @@ def test_the_fused_error_leaves_other_networks_to_autograd() -> None:
     assert all(p.grad is not None for p in policy.parameters())
 
 
-@pytest.mark.parametrize("bound", [0.1, 1e9])
-def test_gradients_are_clipped_as_torch_does(bound: float) -> None:
+@pytest.mark.parametrize("share", [0.1, 1.5, math.inf])
+def test_gradients_are_clipped_as_torch_does(share: float) -> None:
     torch.manual_seed(0)
     parameters = [nn.Parameter(torch.randn(shape)) for shape in ((3, 4), (5,), (2,))]
     for p in parameters[:2]:
@@ -646,6 +652,7 @@ def test_gradients_are_clipped_as_torch_does(bound: float) -> None:
     wanted = copy.deepcopy(parameters)
     for p, q in zip(wanted, parameters, strict=True):
         p.grad = None if q.grad is None else q.grad.clone()
+    bound = share * nn.utils.get_total_norm(p.grad for p in wanted[:2]).item()
     nn.utils.clip_grad_norm_(wanted, bound)
     clip_gradient(parameters, bound)
     for p, q in zip(parameters[:2], wanted, strict=False):

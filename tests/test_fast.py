@@ -6,9 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
-from torch.distributions import Categorical
-
 from literate_rl.advantages import gae_loop
 from literate_rl.policy_gradient import categorical_entropy, categorical_log_prob
 from literate_rl.ppo_error import (
@@ -17,6 +14,8 @@ from literate_rl.ppo_error import (
     ppo_policy_error,
 )
 from literate_rl.workshop.fast import categorical_terms, reverse_scan
+from torch import Tensor
+from torch.distributions import Categorical
 
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 3))
 seeds = st.integers(0, 9999)
@@ -68,6 +67,18 @@ def test_a_product_that_overflows_does_not_spoil_the_recursion() -> None:
     torch.testing.assert_close(reverse_scan(tiny, huge), gae_loop(tiny, huge))
     # What is infinite step by step stays infinite.
     assert reverse_scan(increment + 1, huge * 1e6).isinf().any()
+
+
+@pytest.mark.parametrize("factor", [0.5, 1e6])
+def test_scan_keeps_no_gradient_and_stops_nobody_elses(factor: float) -> None:
+    """The second factor takes the way for products that overflow."""
+    increment = torch.zeros(128, 1)
+    increment[0] = 1
+    factors = torch.full((128, 1), factor)
+    result = reverse_scan(increment.requires_grad_(), factors.requires_grad_())
+    assert not result.requires_grad
+    assert increment.requires_grad
+    assert factors.requires_grad
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 100])
@@ -150,6 +161,24 @@ def test_fused_equals_plain_at_extreme_logits(scale: float) -> None:
         loss, _ = error(data)
         gradients.append(torch.autograd.grad(sum(loss), logit)[0])
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("adv", [-1.0, 1.0])
+@pytest.mark.parametrize("log_ratio", [-30.0, -19.0, 19.0, 30.0])
+@pytest.mark.parametrize("c", [None, 3.0])
+def test_fused_holds_a_ratio_where_the_plain_form_does(adv, log_ratio, c) -> None:
+    """Also where the loss is as small as the ratio: no absolute error is allowed."""
+    small, large = min(log_ratio, 0.0), -max(log_ratio, 0.0)
+    logits = (torch.tensor([[x, 0.0]], dtype=torch.float64) for x in (small, large))
+    new, old = logits
+    new.requires_grad_()
+    weight = torch.tensor([adv], dtype=torch.float64)
+    data = ppo_policy_data(new, old, torch.tensor([0]), weight, None)
+    results = []
+    for error in FORMS:
+        loss, _ = error(data, 0.2, c)
+        results.append((loss[0], *torch.autograd.grad(loss[0], new)))
+    torch.testing.assert_close(*results, rtol=1e-9, atol=0)
 
 
 def test_fused_refuses_second_derivatives() -> None:

@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from extremes import assert_gradients_are_finite
 from fuzz import assert_held
 from gymnasium import spaces
 from hybrid import (
@@ -31,9 +32,6 @@ from hybrid import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
-from torch.distributions import Categorical, Independent, Normal
-
 from literate_rl.hybrid_action import (
     HybridDistribution,
     HybridPolicyNetwork,
@@ -47,6 +45,8 @@ from literate_rl.hybrid_action import (
 )
 from literate_rl.workshop.fast import hybrid_terms, log_softmax
 from literate_rl.workshop.worlds import Moving
+from torch import Tensor
+from torch.distributions import Categorical, Independent, Normal
 
 # --- The network --------------------------------------------------------------------
 
@@ -249,6 +249,17 @@ def test_impossible_types_lose_even_the_unluckiest_race(monkeypatch):
 
         monkeypatch.setattr(Tensor, "uniform_", at_the_end)
         assert draw(prob, mu, mu + 1, None).action_type.tolist() == [1, 2]
+
+
+def test_the_same_numbers_in_another_memory_layout_give_the_same_sample():
+    logit = random_logit(50, MASK, 0)
+    turned = logit_of(*(x.t().contiguous().t() for x in leaves_of(logit)))
+    samples = [
+        sample_hybrid_action(x, torch.Generator().manual_seed(0))
+        for x in (logit, turned)
+    ]
+    for name in ("action_type", "action_args"):
+        assert torch.equal(samples[0][name], samples[1][name])
 
 
 def test_sampling_accepts_plain_dictionaries():
@@ -547,6 +558,16 @@ def test_the_log_prob_of_a_type_taken_away_is_minus_infinity():
         action_of([1, 0], torch.zeros(2, 4))
     )
     assert log_prob.tolist() == [-torch.inf, -torch.inf]
+
+
+def test_a_finite_density_has_a_finite_gradient_at_all_deviations():
+    def parts_of(mu, sigma, action):
+        logit = logit_of(torch.zeros(1, 1), mu.view(1, 1), sigma.view(1, 1))
+        policy = HybridDistribution(logit, [[1]])
+        log_prob = policy.log_prob(action_of([0], torch.full((1, 1), action)))
+        return log_prob.sum(), policy.entropy().sum() + 0 * log_prob.sum()
+
+    assert_gradients_are_finite(parts_of)
 
 
 def test_tiny_deviations_that_count():

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from extremes import assert_gradients_are_finite
 from fuzz import assert_held
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
-from torch.distributions import Categorical, Normal
-
 from literate_rl.advantages import gae
 from literate_rl.exact_values import tabular_values
 from literate_rl.off_policy import (
@@ -28,6 +26,8 @@ from literate_rl.off_policy import (
     vtrace_loss,
 )
 from literate_rl.workshop.fast import reverse_scan
+from torch import Tensor
+from torch.distributions import Categorical, Normal
 
 Batch = dict[str, Tensor]
 
@@ -670,6 +670,18 @@ def test_bad_fields_are_named(change, error, message) -> None:
 def test_bad_continuous_fields_are_named(change, error, message) -> None:
     with pytest.raises(error, match=message):
         vtrace_error_continuous_action(continuous()._replace(**change))
+
+
+def test_a_finite_loss_has_a_finite_gradient_at_all_deviations() -> None:
+    def loss_of(mu: Tensor, sigma: Tensor, action: float) -> tuple[Tensor, Tensor]:
+        new = {"mu": mu.expand(2, 1, 1), "sigma": sigma.expand(2, 1, 1)}
+        old = {name: x.detach() for name, x in new.items()}
+        actions, numbers = torch.full((2, 1, 1), action), torch.ones(3, 1)
+        data = vtrace_data(new, old, actions, numbers, numbers[1:])
+        loss = vtrace_error_continuous_action(data)
+        return loss.policy_loss, loss.entropy_loss
+
+    assert_gradients_are_finite(loss_of)
 
 
 def test_every_argument_is_held_to_its_annotation() -> None:

@@ -15,17 +15,17 @@ import torch
 from fuzz import assert_held
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributions import Categorical, Independent, Normal, kl_divergence
-
 from literate_rl.policies import (
     CategoricalActions,
     GaussianActions,
     Policy,
+    RewardScaler,
     RunningMoments,
     make_actions,
     make_policy,
 )
 from literate_rl.workshop.fast import numpy_act
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 
 def discrete(
@@ -352,6 +352,52 @@ def test_normalised_items_have_mean_zero_and_deviation_one() -> None:
     assert moments(items + 1e6).max() == 10.0
 
 
-def test_moments_are_held_to_their_signature() -> None:
+def test_moments_take_finite_items_of_their_shape_and_stay_as_they_are() -> None:
+    moments = RunningMoments(3)
     with pytest.raises(TypeError, match="items must be a float32 or float64 tensor"):
-        RunningMoments(3).update(torch.ones(5, 3, dtype=torch.long))
+        moments.update(torch.ones(5, 3, dtype=torch.long))
+    for call in (moments.update, moments):
+        with pytest.raises(ValueError, match=r"items must end in \(3,\), got \(5, 1\)"):
+            call(torch.ones(5, 1))
+    for bad in (torch.nan, torch.inf):
+        with pytest.raises(ValueError, match="items must be finite"):
+            moments.update(torch.full((5, 3), bad))
+    assert moments.count == 0
+    assert not moments.mean.any()
+
+
+@pytest.mark.equation("reward-scale")
+def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far() -> None:
+    torch.manual_seed(0)
+    gamma, rollouts = 0.9, 3
+    reward = torch.randn(rollouts, 20, 4) + 1
+    done = torch.rand(rollouts, 20, 4) < 0.15
+    real = torch.rand(rollouts, 20, 4) < 0.9
+    scaler = RewardScaler(4, gamma)
+    sums: list[np.ndarray] = []
+    current = np.zeros(4)
+    for k in range(rollouts):
+        scaled = scaler(reward[k], done[k], real[k])
+        for t in range(20):
+            current = current + reward[k, t].double().numpy()
+            sums.append(current[real[k, t]])
+            current = gamma * current * ~done[k, t].numpy()
+        deviation = np.concatenate(sums).std()
+        np.testing.assert_allclose(scaled, reward[k] / deviation, rtol=1e-4)
+
+
+def test_scales_take_what_their_signature_says_and_stay_as_they_are() -> None:
+    reward, flag = torch.randn(5, 2), torch.zeros(5, 2, dtype=torch.bool)
+    scaler = RewardScaler(2, 0.9)
+    with pytest.raises(ValueError, match=r"done must have shape.*got \(4, 2\)"):
+        scaler(reward, flag[:-1], flag)
+    with pytest.raises(TypeError, match="real must be a bool tensor"):
+        scaler(reward, flag, flag.float())
+    for envs in (1, 3):
+        wrong = torch.randn(5, envs), torch.zeros(5, envs).bool()
+        with pytest.raises(ValueError, match=f"reward must have B = 2, got {envs}"):
+            scaler(*wrong, ~wrong[1])
+    with pytest.raises(ValueError, match="reward must be finite"):
+        scaler(reward * torch.nan, flag, ~flag)
+    assert scaler.moments.count == 0
+    assert not scaler.carry.any()

@@ -16,14 +16,9 @@ from fuzz import assert_held
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from learning import median_of_seeds
-
 from literate_rl.agents import check_experience, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
-from literate_rl.policies import (
-    Policy,
-    RewardScaler,
-    make_policy,
-)
+from literate_rl.policies import Policy, make_policy
 from literate_rl.ppo import (
     PPO,
     SETTINGS,
@@ -76,39 +71,6 @@ class Counter(gym.Env[np.ndarray, int]):
         reward = self.bad_reward if bad and self.bad_reward is not None else self.count
         obs = self.bad_obs if bad and self.bad_obs is not None else self.count
         return np.array([obs], np.float32), float(reward), self.count == 5, False, {}
-
-
-# --- Scales ---------------------------------------------------------------------------
-
-
-@pytest.mark.equation("reward-scale")
-def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far() -> None:
-    torch.manual_seed(0)
-    gamma, rollouts = 0.9, 3
-    reward = torch.randn(rollouts, 20, 4) + 1
-    done = torch.rand(rollouts, 20, 4) < 0.15
-    real = torch.rand(rollouts, 20, 4) < 0.9
-    scaler = RewardScaler(4, gamma)
-    sums: list[np.ndarray] = []
-    current = np.zeros(4)
-    for k in range(rollouts):
-        scaled = scaler(reward[k], done[k], real[k])
-        for t in range(20):
-            current = current + reward[k, t].double().numpy()
-            sums.append(current[real[k, t]])
-            current = gamma * current * ~done[k, t].numpy()
-        deviation = np.concatenate(sums).std()
-        np.testing.assert_allclose(scaled, reward[k] / deviation, rtol=1e-4)
-
-
-def test_scales_are_held_to_their_signatures() -> None:
-    reward, flag = torch.randn(5, 2), torch.zeros(5, 2, dtype=torch.bool)
-    scaler = RewardScaler(2, 0.9)
-    with pytest.raises(ValueError, match=r"done must have shape.*got \(4, 2\)"):
-        scaler(reward, flag[:-1], flag)
-    with pytest.raises(TypeError, match="real must be a bool tensor"):
-        scaler(reward, flag, flag.float())
-    assert scaler.moments.count == 0
 
 
 # --- Settings -------------------------------------------------------------------------

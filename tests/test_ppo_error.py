@@ -9,12 +9,10 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from extremes import assert_gradients_are_finite
 from fuzz import assert_held
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
-
-from literate_rl import ppo_error
 from literate_rl.ppo_error import (
     approx_kl_k3,
     clipped_surrogate,
@@ -27,6 +25,9 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
+from torch import Tensor
+
+from literate_rl import ppo_error
 
 settings.register_profile("quick", max_examples=50, deadline=None)
 settings.load_profile("quick")
@@ -176,6 +177,16 @@ def test_surrogate_at_ratio_one_is_the_policy_gradient() -> None:
         clipped_surrogate(log_prob, log_prob, adv, dual_clip=1.5).sum(), log_prob
     )
     torch.testing.assert_close(slope, adv)
+
+
+@pytest.mark.equation("clip-fraction")
+@pytest.mark.parametrize(("ratio", "clip"), [(2.0, 1.0), (0.5, 0.5)])
+def test_a_ratio_on_the_edge_has_not_left_the_range(ratio, clip) -> None:
+    log_prob = torch.tensor([ratio], dtype=torch.float64).log()
+    zero = torch.zeros_like(log_prob)
+    for edge, outside in ((clip, 0.0), (0.99 * clip, 1.0)):
+        _, info = policy_error_from_log_prob(log_prob, zero, zero, zero, None, edge)
+        assert info.clipfrac == outside
 
 
 def test_dual_clip_bounds_the_objective() -> None:
@@ -368,30 +379,54 @@ def test_one_dimensional_actions_keep_their_dimension() -> None:
         ppo_policy_error_continuous(data._replace(action=torch.zeros(3)))
 
 
+def test_a_finite_loss_has_a_finite_gradient_at_all_deviations() -> None:
+    def loss_of(mu: Tensor, sigma: Tensor, action: float) -> ppo_error.ppo_policy_loss:
+        new = {"mu": mu.expand(2, 1), "sigma": sigma.expand(2, 1)}
+        old = {name: x.detach() for name, x in new.items()}
+        actions = torch.full((2, 1), action)
+        data = ppo_policy_data(new, old, actions, torch.tensor([1.0, 2.0]), None)
+        return ppo_policy_error_continuous(data)[0]
+
+    assert_gradients_are_finite(loss_of)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_without_clips_a_policy_error_has_those_of_the_paper(error) -> None:
+    data = make_batch(64, 4, seed=1, spread=1.0)
+    assert error(data) == error(data, 0.2, None)
+    assert error(data) != error(data, 0.3, None)
+
+
 # --- The value error ------------------------------------------------------------------
 
 
 @pytest.mark.equation("value-clip")
 @given(
-    st.lists(st.tuples(*[st.floats(-5, 5)] * 3), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(*[st.floats(-5, 5)] * 3, st.floats(0, 2)), min_size=1, max_size=6
+    ),
     st.none() | st.floats(0.1, 3.0),
+    st.booleans(),
 )
-def test_value_error_matches_its_definition(rows, clip: float | None) -> None:
-    new, old, target = (
-        torch.tensor(x, dtype=torch.float64) for x in zip(*rows, strict=True)
-    )
-    new.requires_grad_()
-    loss = ppo_value_error(ppo_value_data(new, old, target, None), clip)
+def test_value_error_matches_its_definition(rows, clip, weighted: bool) -> None:
+    columns = [torch.tensor(x, dtype=torch.float64) for x in zip(*rows, strict=True)]
+    # All of them want a gradient, and one gets it.
+    new, *others = (x.requires_grad_() for x in columns)
+    old, target, weight = others
+    data = ppo_value_data(new, old, target, weight if weighted else None)
+    loss = ppo_value_error(data, clip)
     total, slopes = 0.0, []
-    for v, v_old, g in rows:
+    for v, v_old, g, w in rows:
+        share = (w if weighted else 1.0) / len(rows)
         moved = v - v_old if clip is None else min(max(v - v_old, -clip), clip)
         # A tie gives the same error either way; the step has the gradient then.
         held = moved != v - v_old and (g - v_old - moved) ** 2 > (g - v) ** 2
-        total += 0.5 * max((g - v) ** 2, (g - v_old - moved) ** 2) / len(rows)
-        slopes.append(0.0 if held else (v - g) / len(rows))
+        total += 0.5 * max((g - v) ** 2, (g - v_old - moved) ** 2) * share
+        slopes.append(0.0 if held else (v - g) * share)
     assert loss.item() == pytest.approx(total, abs=1e-12)
     loss.backward()
     assert new.grad.tolist() == pytest.approx(slopes, abs=1e-9)
+    assert all(x.grad is None for x in others)
 
 
 @pytest.mark.equation("value-clip")
@@ -659,8 +694,9 @@ def test_calls_of_the_continuous_error_are_held_to_its_signature(monkeypatch) ->
     """A signature cannot say that a standard deviation is positive."""
     plain = ppo_error.gaussian
 
-    def positive(name: str, policy: ppo_error.Gaussian):
-        return plain(name, {"mu": policy["mu"], "sigma": policy["sigma"].exp()})
+    def positive(name: str, policy: ppo_error.Gaussian, action: Tensor):
+        policy = {"mu": policy["mu"], "sigma": policy["sigma"].exp()}
+        return plain(name, policy, action)
 
     monkeypatch.setattr(ppo_error, "gaussian", positive)
     assert assert_held(ppo_policy_error_continuous, Random(0)) > 50

@@ -9,9 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -22,14 +25,21 @@ import psutil
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
-from test_actors import log_probs, make_learner, policy_for
-from worlds import counting, deadly
-
-from literate_rl.actors import Actor, InProcess, slot_layout, weights_of
-from literate_rl.processes import SharedMemory, pickled, transport_named
+from literate_rl.actors import (
+    Actor,
+    ActorLearner,
+    Census,
+    InProcess,
+    slot_layout,
+    weights_of,
+)
+from literate_rl.processes import SharedMemory, count_death, pickled, transport_named
 from literate_rl.workshop.cli import main
 from literate_rl.workshop.cluster import RayActors
-from literate_rl.workshop.runs import fit, load_checkpoint
+from literate_rl.workshop.runs import Run, fit, load_checkpoint
+from processes import Child
+from test_actors import SMALL, log_probs, make_learner, policy_for
+from worlds import counting, deadly
 
 # --- Processes ------------------------------------------------------------------------
 
@@ -226,6 +236,218 @@ def test_an_actor_that_always_dies_is_given_up() -> None:
     with pytest.raises(ChildProcessError, match=message):
         witness.take()
     transport.close()
+
+
+@pytest.mark.parametrize(
+    ("lives", "given_up"),
+    [
+        ([0, 0, 0], True),
+        ([0, 0, 1, 0, 0], False),
+        ([9] * 20, True),
+        ([9] * 19, False),
+        ([9] * 19 + [10] + [9] * 19, False),
+        ([50, 60, 70] + [1] * 20, True),
+        ([50, 60, 0, 0, 0], True),
+        ([11] * 1000, False),
+    ],
+)
+def test_patience_ends_with_many_short_lives_in_a_row(lives, given_up) -> None:
+    """The other actor's long life does not help."""
+    census = Census(actors=2, seed=0)
+    census.unrolls[1] = 1000
+    for number, unrolls in enumerate(lives, 1):
+        census.unrolls[0] = unrolls
+        if number == len(lives) and given_up:
+            with pytest.raises(ChildProcessError, match=r"actor 0 died \d+ times"):
+                count_death(census, 0, "exit code -11")
+        else:
+            count_death(census, 0, "exit code -11")
+            assert census.replaced == number
+            assert census.unrolls == [0, 1000]
+
+
+# --- Actors that hang -----------------------------------------------------------------
+
+
+def hurry(transport: Any) -> None:
+    """Give the only actor half a second; its successor has as long as it needs."""
+    replace, transport.deadline = transport.replace, 0.5
+
+    def once(*arguments: Any) -> None:
+        replace(*arguments)
+        transport.deadline = 300.0
+
+    transport.replace = once
+
+
+def test_an_actor_that_is_stopped_is_replaced_when_its_deadline_has_passed() -> None:
+    """It is the only one. Without a successor the learner would wait for ever."""
+    transport, policy = shared(counting)
+    witness = Witness(transport, policy, actors=1, slots=2)
+    witness.take()
+    (pid,) = pids(transport)
+    os.kill(pid, signal.SIGSTOP)
+    hurry(transport)
+    # Unrolls of the first life may still be in its pipe.
+    witness.take_until(lambda: transport.census.replaced == 1)
+    for _ in range(10):
+        witness.take()
+    assert transport.census.replaced == 1
+    assert transport.census.at_work == 1
+    assert witness.frames == sum(witness.next_step.values())
+    assert gone(pid)
+    transport.close()
+
+
+def test_the_others_go_on_while_one_hangs_and_then_they_are_all_there_again() -> None:
+    transport, policy = shared(counting, actors=2)
+    witness, census = Witness(transport, policy, actors=2, slots=2), transport.census
+    witness.take_until(lambda: census.at_work == 2)
+    (pid, other) = pids(transport)
+    os.kill(pid, signal.SIGSTOP)
+    for _ in range(20):
+        witness.take()
+    assert census.replaced == 0, "nobody is hurried before the deadline"
+    transport.lives[0].since -= 301  # now it has passed
+    witness.take()
+    assert (census.replaced, census.at_work) == (1, 1)
+    witness.take_until(lambda: census.at_work == 2)
+    assert gone(pid)
+    assert witness.frames == sum(witness.next_step.values())
+    transport.close()
+    assert gone(other)
+
+
+def test_an_environment_that_never_returns_is_given_up_in_the_end() -> None:
+    """In its first unroll: three deadlines, and a message that names the setting."""
+    transport, policy = shared(partial(counting, hangs_at=3))
+    transport.deadline = 0.2
+    witness = Witness(transport, policy, actors=1, slots=2)
+    everyone = pids(transport)
+    message = r"actor 0 died 3 times before its first unroll, .* deadline of 0.2 s"
+    with pytest.raises(ChildProcessError, match=message):
+        witness.take()
+    transport.close()
+    assert gone(*everyone)
+
+
+def test_a_learner_that_was_away_blames_nobody() -> None:
+    """While it does something else, all tokens come back. It hears them first."""
+    transport, policy = shared(counting, actors=2)
+    witness = Witness(transport, policy, actors=2, slots=2)
+    witness.take_until(lambda: transport.census.at_work == 2)
+    assert eventually(lambda: all(life.whole.poll() for life in transport.lives))
+    for life in transport.lives:
+        life.since -= 301
+    transport.receive()
+    assert transport.census.replaced == 0
+    transport.close()
+
+
+def interrupted_while_all_hang(learner: Any, directory: Path) -> list[dict[str, float]]:
+    """Run a learner, stop its actors one day, and press Ctrl-C while it waits."""
+    steps, iterate = [], learner.iterate
+
+    def watched() -> dict[str, float]:
+        if len(steps) == 6:
+            stopped = pids(learner.transport)
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            # All that had been sent before has been learned from when it waits.
+            threading.Thread(target=press, args=(stopped,), daemon=True).start()
+        row = iterate()
+        steps.append(learner.step)
+        return row
+
+    def press(stopped: list[int]) -> None:
+        done = -1
+        while done < len(steps):
+            done = len(steps)
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+        pressed.append(time.monotonic())
+        time.sleep(60)
+        for pid in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    learner.iterate, pressed = watched, []
+    with Run(directory, {}) as run:
+        history = fit(learner, run, progress=False)
+    assert time.monotonic() - pressed[0] < 30
+    assert [row["step"] for row in history] == steps
+    assert load_checkpoint(directory / "checkpoint.pt")["step"] == steps[-1]
+    return history
+
+
+def test_ctrl_c_ends_a_run_that_waits_for_actors_that_hang(tmp_path) -> None:
+    options = {"total_steps": 10**7, "checkpoint_interval": 10**6}
+    with make_learner(transport=SharedMemory, **options) as learner:
+        learner.start()
+        everyone = pids(learner.transport)
+        history = interrupted_while_all_hang(learner, tmp_path / "a")
+    assert learner.transport is None
+    assert gone(*everyone)
+    resumed = make_learner(total_steps=history[-1]["step"] + 30)
+    with Run(tmp_path / "a", resume=True) as run:
+        run.restore(resumed)
+        rows = fit(resumed, run, progress=False)
+    assert [row["step"] for row in rows] == [history[-1]["step"] + x for x in (15, 30)]
+
+
+def test_a_run_whose_actors_are_given_up_is_saved(tmp_path) -> None:
+    """Step 12 belongs to the second unroll of each life; all first ones count."""
+    config = replace(SMALL, actors=1, slots=1, n_sample=2, checkpoint_interval=10**6)
+    config = replace(config, transport="shared", total_steps=10**7)
+    build, policy = partial(counting, dies_at=12), policy_for(counting())
+    learner = ActorLearner(policy, build, config, SharedMemory)
+    with Run(tmp_path / "a", {}) as run, learner:
+        message = "actor 0 died 20 times before its tenth unroll, .* exit code 3"
+        with pytest.raises(ChildProcessError, match=message):
+            fit(learner, run, progress=False)
+    assert learner.step == 20 * 2 * 10
+    assert load_checkpoint(tmp_path / "a/checkpoint.pt")["step"] == learner.step
+
+
+HANGS = """
+import os, time
+import numpy as np
+from literate_rl.processes import SharedMemory
+
+class Hangs:
+    def __init__(self, seed):
+        pass
+
+    def work(self, weights, out):
+        print(os.getpid(), flush=True)
+        time.sleep(3600)
+
+if __name__ == "__main__":
+    layout = np.dtype([("weights", "f4"), ("result", "f4")])
+    transport = SharedMemory(Hangs, layout, 1, 2, 1)
+    for actor in range(2):
+        transport.submit((actor, 0), {})
+    transport.receive()
+"""
+
+
+def test_actors_that_hang_leave_when_their_learner_is_killed(tmp_path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(HANGS)
+    command = [sys.executable, str(program)]
+    with Child(command, stdout=subprocess.PIPE, text=True) as learner:
+        actors = [int(learner.stdout.readline()) for _ in range(2)]
+        learner.kill()
+    assert gone(*actors)
+
+
+def test_the_deadline_is_that_of_the_settings() -> None:
+    for transport in (InProcess, SharedMemory):
+        with make_learner(transport=transport, deadline=77.0) as learner:
+            learner.start()
+            assert getattr(learner.transport, "deadline", 77.0) == 77.0
+    with make_learner(transport=SharedMemory) as learner:
+        assert learner.start().deadline == 300.0
 
 
 def test_what_cannot_be_sent_to_a_process_is_refused() -> None:
@@ -426,7 +648,7 @@ def test_an_address_where_nobody_answers_is_refused_at_once() -> None:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         with pytest.raises(ValueError, match=f"no Ray cluster answers .* {address}"):
-            RayActors(lambda seed: None, np.dtype([]), 1, 1, 1, address)
+            RayActors(lambda seed: None, np.dtype([]), 1, 1, 1, address=address)
 
 
 def test_the_error_says_how_to_get_ray(monkeypatch) -> None:

@@ -9,11 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_windows import SlowBuffer, generator, make_rollout, rings_of
-
 from literate_rl.agents import Collector, Rollout, make_envs
 from literate_rl.replay import ReplayBuffer, SumTree, importance_weights
 from literate_rl.workshop.memory import UnrollBuffer
+from test_windows import SlowBuffer, generator, make_rollout, rings_of
 
 SEEDS = st.integers(0, 2**31)
 
@@ -191,7 +190,7 @@ def test_a_new_step_gets_the_largest_priority_ever():
     buffer.update(torch.tensor([0, 1]), torch.tensor([-9.0, 0.0]))
     assert buffer.tree.mass[0] == 3
     assert buffer.tree.mass[1] == pytest.approx(1e-3), "no step is forgotten for good"
-    buffer.update(torch.tensor([0]), torch.tensor([4.0]))
+    buffer.update(torch.tensor([0]), torch.tensor([4.0], requires_grad=True))
     buffer.push(make_rollout(rng, 1, 1))
     assert buffer.tree.mass[:3].tolist() == pytest.approx([2, 1e-3, 3])
 

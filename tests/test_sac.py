@@ -18,16 +18,6 @@ from fuzz import assert_held
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.distributions import (
-    AffineTransform,
-    Categorical,
-    Independent,
-    Normal,
-    TanhTransform,
-    TransformedDistribution,
-)
-
 from literate_rl.agents import make_envs
 from literate_rl.contract_models import (
     ActionValue,
@@ -37,6 +27,7 @@ from literate_rl.contract_models import (
 )
 from literate_rl.contracts import ContractError
 from literate_rl.ddpg import ActorCritics, ddpg_error
+from literate_rl.dqn import QError
 from literate_rl.evaluation import evaluate
 from literate_rl.replay import Batch
 from literate_rl.sac import (
@@ -45,6 +36,7 @@ from literate_rl.sac import (
     SoftCritics,
     SquashedGaussian,
     entropy_scale,
+    fused_sac_error,
     make_sac_policy,
     sac_error,
     sac_settings,
@@ -52,8 +44,18 @@ from literate_rl.sac import (
     temperature_error,
 )
 from literate_rl.workshop.cli import main
+from literate_rl.workshop.fast import FusedCriticError
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 from literate_rl.workshop.training import train
+from torch import Tensor, nn
+from torch.distributions import (
+    AffineTransform,
+    Categorical,
+    Independent,
+    Normal,
+    TanhTransform,
+    TransformedDistribution,
+)
 
 LOW, HIGH = [-1.0, 0.0], [3.0, 0.5]
 N, ACTIONS = 6, 3
@@ -431,6 +433,26 @@ def older(policy: Any) -> Any:
     return target
 
 
+def test_the_error_without_a_graph_is_the_plain_one() -> None:
+    policy, found = policy_for(), []
+    batch, target = remembered(policy), older(policy)
+    for function in (sac_error, fused_sac_error):
+        policy.zero_grad()
+        error = function(policy, target, batch, generator(1))
+        error.backward(torch.rand(N, generator=generator(2)))
+        grads = [p.grad for p in policy.critics.parameters()]
+        found.append([error.loss.detach(), error.td_error, error.value, *grads])
+        assert all(p.grad is None for p in policy.network.parameters())
+    assert isinstance(error, FusedCriticError)
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y)
+    # Discrete critics return the values of all actions; they keep the plain form.
+    discrete = policy_for(spaces.Discrete(ACTIONS))
+    batch, target = remembered(discrete, discrete=True), older(discrete)
+    plain = fused_sac_error(discrete, target, batch, generator(1))
+    assert isinstance(plain, QError)
+
+
 @pytest.mark.equation("soft-target")
 def test_the_target_adds_minus_alpha_log_pi() -> None:
     policy = policy_for()
@@ -588,6 +610,7 @@ def test_each_step_moves_its_own_weights_only(env: str) -> None:
     # The actor's step: the critics get none.
     critics = weights(policy.critics)
     learner.improve(learner.sample().obs)
+    assert not any(x.requires_grad for x in learner.entropies), "they would pile up"
     assert not moved(critics, policy.critics)
     assert all(x.grad is None for x in policy.critics.parameters())
     assert moved(before["actor"], policy.network)

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
-from torch import Tensor, nn
-
 from literate_rl.agents import make_envs
+from torch import Tensor, nn
 
 
 class Counting(gym.Env[Any, Any]):
@@ -28,14 +27,22 @@ class Counting(gym.Env[Any, Any]):
         nap: Seconds that a step lasts.
         fails_at: Step at which it raises an error.
         error: What it raises.
+        dies_at: Step at which it ends its process, with exit code 3.
+        hangs_at: Step that never returns.
     """
 
     def __init__(
-        self, nap: float = 0.0, fails_at: int = -1, error: Any = ValueError
+        self,
+        nap: float = 0.0,
+        fails_at: int = -1,
+        error: Any = ValueError,
+        dies_at: int = -1,
+        hangs_at: int = -1,
     ) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,))
         self.action_space = spaces.Discrete(3)
         self.nap, self.fails_at, self.error = nap, fails_at, error
+        self.dies_at, self.hangs_at = dies_at, hangs_at
         self.count = self.name = 0
 
     def obs(self) -> np.ndarray:
@@ -52,6 +59,10 @@ class Counting(gym.Env[Any, Any]):
         self.count += 1
         if self.count == self.fails_at:
             raise self.error("the pole is made of glass")
+        if self.count == self.dies_at:
+            os._exit(3)
+        while self.count == self.hangs_at:
+            time.sleep(3600)
         ended, cut = self.count % 7 == 0, self.count % 11 == 0
         return self.obs(), float(self.count), ended, cut, {}
 

@@ -22,7 +22,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -48,11 +48,13 @@ from literate_rl.ppg import (
 )
 from literate_rl.workshop.nests import ends, map_nest
 from literate_rl.workshop.signatures import (
+    Bool,
     Count,
     Float,
     Fraction,
     NonNegative,
     check_finite,
+    check_that,
     checked,
 )
 
@@ -268,6 +270,9 @@ assert 0.8 < share < 0.9, "half of the time it is drawn, and often all the same"
 # %% tags=["export"]
 def divergence(old: Any, new: Any) -> Tensor:
     """Return the divergence between nests of distributions, without gradient in old."""
+    here, there = map_nest(lambda _: "leaf", old), map_nest(lambda _: "leaf", new)
+    words = f"the rollout's action_distribution must be nested like {there}, got {here}"
+    check_that(here == there, words)
     # Leaf by leaf, {eq}`nested-divergence`.
     total: Tensor = sum(ends(map_nest(divergence_of_leaf, old, new)))
     return total
@@ -305,6 +310,16 @@ def successors(
     return torch.where(step_type == LAST, value.detach(), following)
 
 
+@checked
+def two_flags(
+    discount: Shaped[Tensor, "T B"], step_type: Shaped[Tensor, "T B"]
+) -> tuple[Bool[Tensor, "T B"], Bool[Tensor, "T B"]]:
+    """Return which steps terminated an episode and which truncated it."""
+    check_finite(discount, discount=discount)
+    terminated = discount == 0
+    return terminated, (step_type == LAST) & ~terminated
+
+
 class PPGAuxPhaseLoss(nn.Module):
     """The loss of the auxiliary phase.
 
@@ -337,8 +352,7 @@ class PPGAuxPhaseLoss(nn.Module):
         next_value = info.rollout_next_value
         if isinstance(next_value, tuple):
             next_value = successors(info.rollout_value, info.step_type)
-        terminated = info.discount == 0
-        truncated = (info.step_type == LAST) & ~terminated
+        terminated, truncated = two_flags(info.discount, info.step_type)
         rates = self.gamma, self.td_lambda
         return lambda_returns(info.reward, next_value, terminated, truncated, *rates)
 
@@ -349,6 +363,7 @@ class PPGAuxPhaseLoss(nn.Module):
         weight, error = self.weight, self.td_error_loss_fn
         return auxiliary_loss(value, aux, target, kl, weight, error)
 
+    @checked
     def forward(self, info: PPGTrainInfo) -> LossInfo:
         """Return the loss (T, B) of steps in time order, and its parts."""
         kl = divergence(info.rollout_action_distribution, info.action_distribution)
@@ -482,6 +497,15 @@ class PPGAuxAlgorithm:
     def interval(self) -> int:
         """Policy phases between two auxiliary phases."""
         return self.options.interval
+
+    @property
+    def training(self) -> bool:
+        """Whether the network is in training mode."""
+        return self.network.training
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return the parameters that the auxiliary phase trains."""
+        return self.network.parameters()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

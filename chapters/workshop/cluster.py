@@ -13,8 +13,9 @@
 # [Ray](https://docs.ray.io) {cite:p}`moritz2018` starts Python objects there and calls their
 # methods. A call returns a reference at once, and the result comes later. So the weights of a
 # slot become an object in Ray's store, the token becomes a reference, and the rest is as it was:
-# no actor has more calls under way than it has slots, and an actor that died together with its
-# machine is replaced on another one.
+# no actor has more calls under way than it has slots, and an actor that hangs, or died together with
+# its machine, is replaced on another one. If the cluster has no room for it, training goes on with
+# the others until a machine comes.
 #
 # You need `pip install 'literate-rl[ray]'`. Then `python -m literate_rl impala --actors 8
 # --transport ray` starts Ray on this machine, and `--address HOST:PORT` joins a cluster that is
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from importlib import import_module
 from typing import Any
 
@@ -34,8 +36,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from literate_rl.actors import Census, MakeActor, Slot, Weights
-from literate_rl.processes import count_death
+from literate_rl.actors import Census, MakeActor, Slot, Weights, Worker
+from literate_rl.processes import GLANCE, count_death
+from literate_rl.workshop.runs import check_interrupt
 
 __all__ = ["RayActors", "import_ray"]
 
@@ -54,10 +57,14 @@ class RemoteActor:
         self, make_actor: MakeActor, layout: np.dtype[np.void], seed: int
     ) -> None:
         torch.set_num_threads(1)
-        self.actor, self.layout = make_actor(seed), layout
+        self.make_actor, self.layout, self.seed = make_actor, layout, seed
+        self.actor: Worker | None = None
 
     def work(self, weights: Weights) -> NDArray[np.void]:
         """Do the actor's work and return the result, an array of one record."""
+        # Environments are made here, because what they do may fail or hang.
+        if self.actor is None:
+            self.actor = self.make_actor(self.seed)
         record = np.zeros(1, self.layout["result"])
         self.actor.work(weights, record[0])
         return record
@@ -105,6 +112,8 @@ class RayActors:
         seed: Decides the seeds of the actors.
         actors: Number of actors; each takes one CPU of the cluster.
         slots: Slots of each of them. They need no memory here.
+        deadline: Seconds of silence after which an actor with a call is replaced. The
+            time until the cluster has room for it does not count.
         address: Address of the cluster to join, HOST:PORT. None starts one on this
             machine.
     """
@@ -118,6 +127,7 @@ class RayActors:
         seed: int,
         actors: int,
         slots: int,
+        deadline: float = 300.0,
         address: str | None = None,
     ) -> None:
         self.ray = import_ray()
@@ -129,15 +139,20 @@ class RayActors:
                 f"address must be None where Ray runs already, got {address}"
             )
         self.make_actor, self.layout = make_actor, layout
-        self.census = Census(actors, seed)
-        self.actors = [self.start() for _ in range(actors)]
+        self.deadline, self.census = deadline, Census(actors, seed)
+        self.since, self.placed = [0.0] * actors, [None] * actors
+        self.actors = [self.start(actor) for actor in range(actors)]
         self.weights: dict[Slot, Any] = {}
         self.pending: dict[Any, Slot] = {}
 
-    def start(self) -> Any:
-        """Start an actor somewhere in the cluster."""
+    def start(self, actor: int) -> Any:
+        """Start the actor of this number somewhere in the cluster."""
         remote = self.ray.remote(num_cpus=1)(RemoteActor)
-        return remote.remote(self.make_actor, self.layout, self.census.new_seed())
+        seed = self.census.new_seed()
+        handle = remote.remote(self.make_actor, self.layout, seed)
+        # This is done as soon as the cluster has found a place for it.
+        self.placed[actor] = handle.__ray_ready__.remote()
+        return handle
 
     def submit(self, slot: Slot, weights: Weights) -> None:
         """Put the weights into Ray's store and make the call."""
@@ -148,16 +163,24 @@ class RayActors:
         """Ask a slot's actor for an unroll with the slot's weights."""
         reference = self.actors[slot[0]].work.remote(self.weights[slot])
         self.pending[reference] = slot
+        self.since[slot[0]] = time.monotonic()
 
     def receive(self) -> tuple[Slot, Any]:
-        """Wait for a whole unroll, and replace actors that have died meanwhile."""
+        """Wait for a whole unroll, and replace actors that die or hang meanwhile."""
         errors = self.ray.exceptions
         while True:
             # All that is done already, or else the first that will be.
             calls = list(self.pending)
             done, _ = self.ray.wait(calls, num_returns=len(calls), timeout=0)
             if not done:
-                done, _ = self.ray.wait(calls, num_returns=1)
+                done, _ = self.ray.wait(calls, num_returns=1, timeout=GLANCE)
+            now = time.monotonic()
+            for call in done:
+                self.since[self.pending[call][0]] = now
+            self.replace_silent(now)
+            if not done:
+                check_interrupt()
+                continue
             slot = self.pending[done[0]]
             try:
                 # A copy, so that Ray's store need not keep it, and torch may view it.
@@ -173,10 +196,22 @@ class RayActors:
             self.census.unrolls[slot[0]] += 1
             return slot, record
 
-    def replace(self, actor: int, error: Exception) -> None:
-        """Start a new actor in the place of a dead one, with the same calls."""
-        count_death(self.census, actor, error)
-        self.actors[actor] = self.start()
+    def replace_silent(self, now: float) -> None:
+        """Replace actors that have had a call and been silent for too long."""
+        for actor, since in enumerate(self.since):
+            if now - since > self.deadline:
+                if self.ray.wait([self.placed[actor]], timeout=0)[0]:
+                    how = f"nothing sent before its deadline of {self.deadline:g} s"
+                    self.replace(actor, how)
+                # If it waits for a place in the cluster, it does not hang.
+                self.since[actor] = now
+
+    def replace(self, actor: int, how: object) -> None:
+        """Start a new actor in the place of an old one, with the same calls."""
+        # One that hangs is still there, and so is one whose results alone were lost.
+        self.ray.kill(self.actors[actor])
+        count_death(self.census, actor, how)
+        self.actors[actor] = self.start(actor)
         lost = [call for call, slot in self.pending.items() if slot[0] == actor]
         for call in lost:
             self.call(self.pending.pop(call))

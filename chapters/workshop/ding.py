@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
@@ -201,6 +201,9 @@ class Timestep(NamedTuple):
 FIELDS = ("obs", "next_obs", "logit", "action", "reward", "done", "truncated", "weight")
 
 
+Mode = Literal["learn", "collect", "eval"]
+
+
 class IMPALAPolicy:
     """A policy with three modes: it learns, it collects, and it is evaluated.
 
@@ -212,11 +215,12 @@ class IMPALAPolicy:
             is no optimiser.
     """
 
+    @checked
     def __init__(
         self,
         config: IMPALAPolicyConfig | Mapping[str, Any],
         model: Any = None,
-        enable_field: Collection[str] | None = None,
+        enable_field: Sequence[Mode] | Set[Mode] | None = None,
     ) -> None:
         if isinstance(config, Mapping):
             config = IMPALAPolicyConfig.from_dict(config)
@@ -274,7 +278,8 @@ class IMPALAPolicy:
 
         Returns:
             The entries as tensors ``(T, B, *)``; rewards, flags and ``weight`` (T, B);
-            and ``obs_plus_1``, ``(T + 1, B, *)``.
+            and ``obs_plus_1``, ``(T + 1, B, *)``. An entry that learning does not read
+            is handed on as it came, in a list of what each sample had.
         """
 
         def pick(sample: Any) -> Any:
@@ -318,7 +323,7 @@ class IMPALAPolicy:
             batch["obs"],
             batch["next_obs"],
         )
-        return batch  # type: ignore[no-any-return]
+        return batch | unread(data)  # type: ignore[no-any-return]
 
     def forward_learn(self, data: Sequence[Any]) -> dict[str, Any]:
         """Take one step of the optimiser on samples.
@@ -490,6 +495,18 @@ class IMPALAPolicy:
         obs, model = self.observations(data), self.model.eval()
         output = {"logit": self.describe(model(obs)), "action": model.act(obs, 0.0)}
         return self.by_environment(data, output)
+
+
+def unread(samples: Sequence[Any]) -> dict[str, list[Any]]:
+    """Return the entries of samples that learning does not read, such as ``use``."""
+
+    def entry(sample: Any, key: str) -> Any:
+        steps = isinstance(sample, list)
+        return [step.get(key) for step in sample] if steps else sample.get(key)
+
+    heads = [sample[0] if isinstance(sample, list) else sample for sample in samples]
+    keys = {key: None for head in heads for key in head if key not in FIELDS}
+    return {key: [entry(sample, key) for sample in samples] for key in keys}
 
 
 def tree(nest: Any) -> Any:

@@ -37,10 +37,12 @@ from torch.nn.functional import pad, smooth_l1_loss
 from literate_rl.workshop.signatures import Float, Int, below, check_finite, checked
 
 __all__ = [
+    "FusedCriticError",
     "FusedPolicyError",
     "FusedQError",
     "categorical_terms",
     "chain_backward",
+    "chain_critic_error",
     "chain_layers",
     "chain_outputs",
     "chain_q_error",
@@ -48,6 +50,7 @@ __all__ = [
     "numpy_act",
     "project_atoms",
     "reverse_scan",
+    "tangent_values",
 ]
 
 # %% [markdown]
@@ -813,8 +816,106 @@ def chain_q_error(
 # %% [markdown]
 # **Prove.** `tests/test_dqn.py` holds error and gradients equal to those of the plain form.
 # **Measure.** {doc}`/docs/results` has an update of DQN beside the same one of Stable-Baselines3.
+
+# %% [markdown]
+# ## Critics of actions
 #
-# Around the gradient there is more of the same kind. `clip_gradient` measures the norm of all
+# The critics of {doc}`/chapters/ddpg` and {doc}`/chapters/sac` are chains too. Their errors work
+# as above, with the slope $\alpha(\delta_k) \, \delta_k$ of {eq}`hysteretic` instead.
+#
+# An actor needs only one thing of a critic: values of actions and their slopes. So we put the
+# plane there that touches the critic at the actions $\bar a$,
+#
+# $$
+# \hat Q_k(s, a) = Q_k(s, \bar a) + (a - \bar a)^\top \nabla_a Q_k(s, \bar a) .
+# $$ (tangent-plane)
+#
+# At $a = \bar a$ it has the same value and the same gradient with respect to the action, and its
+# graph has one node instead of a dozen. The critic's own parameters get no gradient.
+
+
+# %% tags=["export"]
+class FusedCriticError(NamedTuple):
+    """The errors of critics, with what is needed to compute the gradients by hand."""
+
+    loss: Float[Tensor, "N"]
+    td_error: Float[Tensor, "N"]
+    value: Float[Tensor, "N"]
+    chains: list[list[nn.Module]]
+    outputs: list[list[Tensor]]
+    slope: Float[Tensor, "K N"]
+
+    @torch.no_grad()
+    def backward(self, weight: Float[Tensor, "N"]) -> None:
+        """Set the gradients of the weighted mean loss."""
+        rows = self.slope * (weight / -len(weight))
+        for chain, outputs, row in zip(self.chains, self.outputs, rows, strict=True):
+            chain_backward(chain, outputs, row.unsqueeze(-1))
+
+
+@torch.no_grad()
+def chain_critic_error(
+    chains: list[list[nn.Module]],
+    batch: Any,
+    target: Tensor,
+    increase: float = 1.0,
+    decrease: float = 1.0,
+) -> FusedCriticError:
+    """Compare what critics think of actions with their targets.
+
+    Args:
+        chains: The critics, from observation and action to one value.
+        batch: Steps, as the buffer returned them.
+        target: What the values should be, (N,).
+        increase: Rate at which a value rises towards its target.
+        decrease: Rate at which it falls.
+    """
+    x = torch.cat([batch.obs, batch.action], -1)
+    outputs = [chain_outputs(chain, x) for chain in chains]
+    q = torch.stack([each[-1].squeeze(-1) for each in outputs])
+    td_error = target - q
+    slope = td_error
+    if not increase == decrease == 1:
+        slope = torch.where(td_error > 0, increase, decrease).to(q) * td_error
+    loss = (0.5 * slope * td_error).sum(0)
+    check_finite(loss, q=q, target=target)
+    value = q.mean(0)
+    return FusedCriticError(loss, target - value, value, chains, outputs, slope)
+
+
+def chain_slope(layers: list[nn.Module], outputs: list[Tensor]) -> Tensor:
+    """Return the derivative of a chain's single output with respect to its input."""
+    grad = torch.ones_like(outputs[-1])
+    for layer, y in zip(layers[::-1], outputs[:0:-1], strict=True):
+        if isinstance(layer, nn.Linear):
+            grad = grad @ layer.weight
+        else:
+            grad.mul_(y.sign())
+    return grad
+
+
+def tangent_values(
+    chains: list[list[nn.Module]], obs: Tensor, action: Tensor
+) -> Tensor:
+    """Return what critics think of actions, (K, N); only the actions get a gradient."""
+    with torch.no_grad():
+        x = torch.cat([obs, action], -1)
+        outputs = [chain_outputs(chain, x) for chain in chains]
+        q = torch.stack([each[-1].squeeze(-1) for each in outputs])
+        slopes = [chain_slope(*pair) for pair in zip(chains, outputs, strict=True)]
+        slope = torch.stack(slopes)[..., obs.shape[-1] :]
+    # The plane {eq}`tangent-plane`; its second term is zero, but not its gradient.
+    return q + ((action - action.detach()) * slope).sum(-1)
+
+
+# %% [markdown]
+# **Prove.** `tests/test_ddpg.py` and `tests/test_sac.py` hold errors and gradients equal to those
+# of the plain forms. **Measure.** {doc}`/docs/results` has updates of TD3 and SAC beside those of
+# Stable-Baselines3.
+#
+# ## Gradient clipping
+#
+# `clip_gradient` measures the norm of all
 # parameters in one call and multiplies only where there is something to clip.
 
 

@@ -43,6 +43,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
+from multiprocessing import parent_process, resource_tracker
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -374,6 +375,7 @@ def fit(
 
     Raises:
         BlockingIOError: If another process writes to the directory of the run.
+        ChildProcessError: If actors fail for good. The learner is saved before.
         ValueError: What the learner raises, for instance if a reward is not a number.
             The last checkpoint stays.
     """
@@ -393,7 +395,15 @@ def fit(
             if run is not None and learner.checkpoint_due:
                 run.save(learner)
             start, before = time.perf_counter(), learner.step
-            metrics = learner.iterate()
+            try:
+                metrics = learner.iterate()
+            except StopWaiting:
+                break
+            except ChildProcessError:
+                # Others have failed, and what was learned so far is whole.
+                if run is not None:
+                    run.save(learner)
+                raise
             taken = learner.step - before
             metrics["charts/SPS"] = taken / (time.perf_counter() - start)
             history.append({"step": learner.step, **metrics})
@@ -416,6 +426,7 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
         "charts/actors": "actors",
         "charts/queue": "queue",
         "charts/lag": "lag",
+        "charts/replaced": "replaced",
     }
     return {
         short: f"{metrics[name]:.3g}" if short != "steps/s" else f"{metrics[name]:.0f}"
@@ -427,21 +438,66 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
 @contextmanager
 def catch_interrupt() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C into an event; the second one raises as usual."""
-    event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield event  # Python delivers signals to the main thread only
+        yield threading.Event()  # Python delivers signals to the main thread only
         return
     previous = signal.getsignal(signal.SIGINT)
 
     def note(number: int, frame: FrameType | None) -> None:
-        event.set()
+        CTRL_C.set()
         signal.signal(signal.SIGINT, previous)
 
     signal.signal(signal.SIGINT, note)
     try:
-        yield event
+        yield CTRL_C
     finally:
         signal.signal(signal.SIGINT, previous)
+        CTRL_C.clear()
+
+
+# %% [markdown]
+# What if an iteration never ends, because the learner waits for actors that hang
+# ({doc}`/chapters/processes`)? While it waits nothing is half done. So a learner that waits calls
+# `check_interrupt` now and then, and after Ctrl-C it waits no longer. Two more functions are for
+# processes that a learner starts. They do not hear Ctrl-C, because it is the learner that ends
+# them. And they leave when it is gone, even if it was killed and even if they hang.
+
+
+# %% tags=["export"]
+CTRL_C = threading.Event()  # set between the first Ctrl-C and the end of `fit`
+
+
+class StopWaiting(KeyboardInterrupt):
+    """Ctrl-C was pressed while a learner was waiting."""
+
+
+def check_interrupt() -> None:
+    """Raise ``StopWaiting`` if ``fit`` is to end; for learners that wait."""
+    if CTRL_C.is_set():
+        raise StopWaiting
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
+    # This helper of Python's unblocks the signal when it starts, so it starts first.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_with_parent() -> None:
+    """End this process when the one that started it is gone."""
+
+    def wait() -> None:
+        if parent := parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 # %% [markdown]

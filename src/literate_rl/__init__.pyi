@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 60d1bfd8353e0fdb
+# Generated from chapters/*.py (edit there); digest af35bc6da91af2ec
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -225,6 +225,7 @@ from .ddpg import (
     critic_error as critic_error,
     ddpg_error as ddpg_error,
     ddpg_settings as ddpg_settings,
+    ddpg_target as ddpg_target,
     hddpg_settings as hddpg_settings,
     make_ddpg_policy as make_ddpg_policy,
     smoothed_action as smoothed_action,
@@ -241,6 +242,7 @@ from .sac import (
     make_sac_policy as make_sac_policy,
     sac_error as sac_error,
     sac_settings as sac_settings,
+    sac_target as sac_target,
     soft_value as soft_value,
     temperature_error as temperature_error,
 )
@@ -309,10 +311,12 @@ from .workshop.states import (
     state_spec as state_spec,
 )
 from .workshop.fast import (
+    FusedCriticError as FusedCriticError,
     FusedPolicyError as FusedPolicyError,
     FusedQError as FusedQError,
     categorical_terms as categorical_terms,
     chain_backward as chain_backward,
+    chain_critic_error as chain_critic_error,
     chain_layers as chain_layers,
     chain_outputs as chain_outputs,
     chain_q_error as chain_q_error,
@@ -320,6 +324,7 @@ from .workshop.fast import (
     numpy_act as numpy_act,
     project_atoms as project_atoms,
     reverse_scan as reverse_scan,
+    tangent_values as tangent_values,
 )
 from .workshop.alf import (
     AlgStep as AlgStep,

@@ -1,0 +1,610 @@
+"""Mutants: would the tests notice if the mathematics were wrong?
+
+A mutant is a copy of the package in which one thing of a formula was changed: plus to
+minus, a bound, the order of a comparison, a missing ``detach``. The tests of its module
+run against the copy, and the first one that fails has killed it. A mutant that survives
+is a formula that no test holds, or one that computes the same thing. The latter are
+listed in ``EQUIVALENT`` with the reason, and are not drawn.
+
+Run it alone with ``python -m benchmarks.chaos_mutants SEED COUNT [MODULE ...]``.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src/literate_rl"
+
+# What a test run may take, in seconds. A mutant may make a loop endless.
+PATIENCE = 150.0
+
+# Whole runs take long and notice a wrong formula by chance, if at all. A formula has to
+# be held by a test that looks at it.
+LEFT_OUT = (
+    "learns_to",
+    "learns_moving",
+    "resumed",
+    "command_line",
+    "users",
+    "killed",
+    "save",
+)
+
+
+class Place(NamedTuple):
+    """Functions of a module, and the tests that hold them.
+
+    Attributes:
+        module: The module, below the package.
+        functions: Names of functions, or of methods as ``Class.method``.
+        tests: Names of test files.
+    """
+
+    module: str
+    functions: str
+    tests: str
+
+
+PLACES = (
+    Place(
+        "policy_gradient",
+        "categorical_log_prob policy_gradient_error "
+        "optimal_baseline categorical_entropy",
+        "policy_gradient",
+    ),
+    Place("advantages", "gae_loop gae lambda_returns n_step_returns", "advantages"),
+    Place(
+        "ppo_error",
+        "clipped_surrogate policy_error_from_log_prob ppo_policy_error "
+        "ppo_policy_error_continuous gaussian ppo_value_error approx_kl_k3 "
+        "fused_ppo_policy_error",
+        "ppo_error fast",
+    ),
+    Place(
+        "workshop/fast",
+        "reverse_scan FusedPolicyError.forward "
+        "FusedPolicyError.backward CategoricalTerms.forward "
+        "CategoricalTerms.backward categorical_terms",
+        "fast",
+    ),
+    Place("workshop/fast", "log_softmax hybrid_terms", "hybrid_action hybrid_policy"),
+    Place("workshop/fast", "scaled_atoms project_atoms", "c51"),
+    Place(
+        "workshop/fast",
+        "chain_outputs chain_backward FusedQError.backward chain_q_error clip_gradient",
+        "dqn",
+    ),
+    Place(
+        "hybrid_action",
+        "HybridPolicyNetwork.forward sample_hybrid_action draw "
+        "mask_args select_args args_log_density args_divergence "
+        "HybridDistribution.__init__ HybridDistribution.often "
+        "HybridDistribution.mode HybridDistribution.log_prob_of_heads "
+        "HybridDistribution.log_prob HybridDistribution.entropy "
+        "HybridDistribution.kl",
+        "hybrid_action",
+    ),
+    Place(
+        "hybrid_ppo",
+        "ppo_policy_error_hybrid new_and_old ppo_policy_error_hybrid_per_head",
+        "hybrid_ppo",
+    ),
+    Place(
+        "off_policy",
+        "vtrace_loop vtrace check_clips clipped_policy "
+        "vtrace_error_from_log_prob vtrace_error_discrete_action discrete_terms "
+        "vtrace_error_continuous_action continuous_terms",
+        "off_policy",
+    ),
+    Place(
+        "ppg",
+        "element_wise_squared_loss auxiliary_loss one_row in_chunks "
+        "AuxiliaryPhase.observe AuxiliaryPhase.run AuxiliaryPhase.learn",
+        "ppg",
+    ),
+    Place(
+        "impala",
+        "to_unroll VTraceLearner.learn VTraceLearner.next_value "
+        "VTraceLearner.clip_gradient VTraceLearner.anneal distances",
+        "impala",
+    ),
+    Place("a2c", "a2c_error a2c_gradient GradientLearner.learn", "a2c"),
+    Place(
+        "replay",
+        "SumTree.__init__ SumTree.total SumTree.update SumTree.find "
+        "importance_weights ReplayBuffer.sample ReplayBuffer.windows "
+        "ReplayBuffer.update",
+        "replay",
+    ),
+    Place(
+        "dqn",
+        "EpsilonGreedy.noise EpsilonGreedy.choose EpsilonGreedy.evaluate "
+        "q_target double_q_target dueling_q dueling_layer QError.backward "
+        "q_error linear_schedule polyak_update",
+        "dqn",
+    ),
+    Place(
+        "c51", "project_distribution_loop project_distribution categorical_error", "c51"
+    ),
+    Place(
+        "rainbow",
+        "factorised_noise NoisyLinear.__init__ NoisyLinear.forward "
+        "RainbowNetwork.forward RainbowPolicy.mean rainbow_error of_action",
+        "rainbow",
+    ),
+    Place(
+        "policies",
+        "CategoricalActions.noise CategoricalActions.choose "
+        "CategoricalActions.log_prob CategoricalActions.entropy CategoricalActions.kl "
+        "chosen mean_surprise GaussianActions.choose GaussianActions.log_prob "
+        "GaussianActions.entropy GaussianActions.kl RunningMoments.update "
+        "RunningMoments.forward RewardScaler.forward",
+        "policies",
+    ),
+    Place("contract_models", "squashed_log_prob", "contract_models"),
+    Place("apex", "first_priorities actor_epsilons", "apex"),
+    Place(
+        "ddpg",
+        "OneHotActions.noise OneHotActions.choose "
+        "BoxActions.noise BoxActions.choose clipped_double_target "
+        "smoothed_action critic_error ddpg_error DDPG.climb",
+        "ddpg",
+    ),
+    Place(
+        "sac",
+        "all_actions soft_value sac_error SquashedGaussian.choose "
+        "SquashedGaussian.draw SquashedGaussian.log_prob SquashedGaussian.entropy "
+        "temperature_error entropy_scale SAC.improve",
+        "sac",
+    ),
+)
+
+CUT_OFF = "the function of the targets detaches what it gets: only time is lost"
+
+# Mutants that compute the same thing, by their names, with the proof.
+EQUIVALENT: dict[str, str] = {
+    "sac.SquashedGaussian.entropy: 7 -> 8": (
+        "the weights add up to 1 wherever the integral ends, and beyond 7 deviations "
+        "they are below 1e-10"
+    ),
+    "sac.SquashedGaussian.entropy: 7 -> 8 (2)": "likewise, at the other end",
+    "sac.SquashedGaussian.entropy: 141 -> 142": (
+        "the trapezoidal rule has converged far below the rounding of float32"
+    ),
+    "hybrid_action.args_divergence: 1.0 -> 1.5": (
+        "any number will do that can be divided by: what comes of it is multiplied by 0"
+    ),
+    "hybrid_action.args_divergence: 1.0 -> 1.5 (2)": "likewise",
+    "ppo_error.gaussian: sigma > 0 -> sigma >= 0": "0 has a square that is too small",
+    "dqn.q_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "rainbow.rainbow_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "ddpg.ddpg_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "sac.sac_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "a2c.a2c_gradient: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "workshop/fast.clip_gradient: torch.no_grad() -> torch.enable_grad()": (
+        "gradients have no graph themselves: nobody asks for second derivatives"
+    ),
+}
+
+
+# --- Where the mutants come from ------------------------------------------------------
+
+
+class Mutant(NamedTuple):
+    """One change of a module.
+
+    Attributes:
+        place: Where it is.
+        function: The function that is changed.
+        line: Its line in the module, from 1.
+        start: First byte of what is replaced.
+        end: The byte behind it.
+        old: What is replaced.
+        new: What replaces it.
+        nth: Which one it is of those that read the same, from 1.
+    """
+
+    place: Place
+    function: str
+    line: int
+    start: int
+    end: int
+    old: str
+    new: str
+    nth: int = 1
+
+    @property
+    def name(self) -> str:
+        """A name that lasts as long as the code does not change."""
+        nth = f" ({self.nth})" if self.nth > 1 else ""
+        return f"{self.place.module}.{self.function}: {self.old} -> {self.new}{nth}"
+
+    def text(self) -> str:
+        """Return the module with this change."""
+        source = path_of(self.place.module).read_bytes()
+        parts = source[: self.start], self.new.encode(), source[self.end :]
+        return b"".join(parts).decode()
+
+
+def path_of(module: str) -> Path:
+    """Return the file of a module."""
+    return PACKAGE / f"{module}.py"
+
+
+@cache
+def all_mutants() -> tuple[Mutant, ...]:
+    """Return every mutant that can be made, those listed as equivalent included."""
+    return tuple(mutant for place in PLACES for mutant in mutants_of(place))
+
+
+def mutants_of(place: Place) -> Iterator[Mutant]:
+    """Yield the mutants of some functions of a module."""
+    source = path_of(place.module).read_bytes()
+    starts = [0]
+    for row in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(row))
+    functions = functions_of(ast.parse(source))
+    for name in place.functions.split():
+        seen: dict[tuple[str, str], int] = {}
+        for node, new in changes(functions[name]):
+            begin: Any = node
+            start = starts[begin.lineno - 1] + begin.col_offset
+            end = starts[begin.end_lineno - 1] + begin.end_col_offset
+            old = source[start:end].decode()
+            short = (" ".join(old.split()), new)
+            seen[short] = seen.get(short, 0) + 1
+            yield Mutant(place, name, begin.lineno, start, end, *short, nth=seen[short])
+
+
+def functions_of(tree: ast.Module) -> dict[str, ast.FunctionDef]:
+    """Return the functions and methods of a module by name."""
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = node
+        if isinstance(node, ast.ClassDef):
+            methods = [x for x in node.body if isinstance(x, ast.FunctionDef)]
+            found |= {f"{node.name}.{method.name}": method for method in methods}
+    return found
+
+
+# --- What is changed ------------------------------------------------------------------
+
+OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Lt: ast.Gt,
+    ast.Gt: ast.Lt,
+    ast.LtE: ast.GtE,
+    ast.GtE: ast.LtE,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+}
+EDGES: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.Gt: ast.GtE,
+    ast.LtE: ast.Lt,
+    ast.GtE: ast.Gt,
+}
+WORDS = {
+    "min": "max",
+    "amin": "amax",
+    "argmin": "argmax",
+    "minimum": "maximum",
+    "sum": "mean",
+    "cumsum": "cumprod",
+    "square": "abs",
+    "abs": "square",
+    "sqrt": "square",
+    "exp": "expm1",
+    "expm1": "exp",
+    "log": "log1p",
+    "no_grad": "enable_grad",
+    "ones_like": "zeros_like",
+    "zeros_like": "ones_like",
+    "log_softmax": "softmax",
+}
+WORDS |= {new: old for old, new in WORDS.items() if new in ("max", "amax", "argmax")}
+WORDS |= {"maximum": "minimum", "mean": "sum"}
+
+# Messages and the search for a culprit are no mathematics.
+SILENT = ("check_finite",)
+
+
+def changes(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str]]:
+    """Yield the nodes of a function that can be replaced, and by what."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    defaults = [x for x in function.args.defaults if x]
+    for part in [*function.decorator_list, *defaults, *body]:
+        for node in nodes(part):
+            for new in replacements(node):
+                yield node, ast.unparse(ast.fix_missing_locations(new))
+
+
+def nodes(part: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and all below it, but no annotations, messages and guards."""
+    if isinstance(part, ast.Raise | ast.JoinedStr):
+        return
+    if isinstance(part, ast.keyword) and part.arg == "strict":
+        return
+    if isinstance(part, ast.Call) and getattr(part.func, "id", "") in SILENT:
+        return
+    yield part
+    for name, value in ast.iter_fields(part):
+        if name in ("annotation", "returns"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from nodes(child)
+
+
+def replacements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what could stand instead of a node, each with one thing changed."""
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        yield altered(node, op=OPERATORS[type(node.op)]())
+    if isinstance(node, ast.BoolOp):
+        yield altered(node, op=OPERATORS[type(node.op)]())
+    if isinstance(node, ast.AugAssign) and type(node.op) in OPERATORS:
+        yield altered(node, op=OPERATORS[type(node.op)]())
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        for table in (OPERATORS, EDGES):
+            if type(node.ops[0]) in table:
+                yield altered(node, ops=[table[type(node.ops[0])]()])
+    # The sign of a whole number marks an axis from the end, often the same as from the
+    # start.
+    if isinstance(node, ast.UnaryOp) and not is_whole(node.operand):
+        yield bracketed(node.operand)
+    if isinstance(node, ast.Constant):
+        yield from map(ast.Constant, other_constants(node.value))
+    if isinstance(node, ast.Call):
+        yield from other_calls(node)
+    if isinstance(node, ast.Slice):
+        yield from other_slices(node)
+    if isinstance(node, ast.IfExp):
+        yield bracketed(altered(node, body=node.orelse, orelse=node.body))
+
+
+def is_whole(node: ast.AST) -> bool:
+    """Say whether a node is a whole number."""
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def altered(node: ast.AST, **fields: Any) -> Any:
+    """Return a copy of a node with other fields, in brackets where that matters."""
+    own = {name: getattr(node, name, None) for name in node._fields}
+    new: Any = type(node)(**(own | fields))
+    return bracketed(new) if isinstance(node, ast.BinOp) else new
+
+
+def bracketed(node: ast.AST) -> ast.AST:
+    """Return a node that is written with brackets around it."""
+    return ast.Name(f"({ast.unparse(node)})")
+
+
+def other_constants(value: object) -> Iterator[Any]:
+    """Yield constants to replace another one."""
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield value + 1
+    elif isinstance(value, float):
+        # Half of a share is a share, so that a signature does not refuse it.
+        yield value / 2 if 0 < value < 1 else 1.5 * value if value else 1.0
+
+
+def other_calls(node: ast.Call) -> Iterator[ast.AST]:
+    """Yield calls with another function or with arguments in another order."""
+    function = node.func
+    if not isinstance(function, ast.Attribute):
+        if isinstance(function, ast.Name) and function.id in ("min", "max"):
+            yield altered(node, func=ast.Name(WORDS[function.id]))
+        return
+    if function.attr == "detach":
+        yield function.value
+    if function.attr in WORDS:
+        yield altered(node, func=altered(function, attr=WORDS[function.attr]))
+    if function.attr == "where" and len(node.args) == 3:
+        condition, yes, no = node.args
+        yield altered(node, args=[condition, no, yes])
+    if function.attr in ("clamp", "clamp_") and node.keywords:
+        (keyword, *_) = node.keywords
+        turned = ast.keyword(WORDS.get(str(keyword.arg), "min"), keyword.value)
+        yield altered(node, keywords=[turned])
+    if function.attr in ("clamp", "clamp_") and len(node.args) == 2:
+        for bound, arg in zip(("min", "max"), node.args, strict=True):
+            yield altered(node, args=[], keywords=[ast.keyword(bound, arg)])
+
+
+def other_slices(node: ast.Slice) -> Iterator[ast.AST]:
+    """Yield slices that leave out the other end."""
+    one = ast.Constant(1)
+    if node.step is None and ast.unparse(node) == "1:":
+        yield ast.Slice(None, ast.UnaryOp(ast.USub(), one))
+    if node.step is None and ast.unparse(node) == ":-1":
+        yield ast.Slice(one, None)
+
+
+# --- What becomes of them -------------------------------------------------------------
+
+# What a fresh process has already imported when it is forked; the package is not among
+# it, because each process imports another copy.
+PRELOADED = [
+    "torch",
+    "numpy",
+    "gymnasium",
+    "jaxtyping",
+    "treetensor.torch",
+    "hypothesis.strategies",
+    "playwright.sync_api",
+    "pytest",
+]
+
+
+class FirstFailure:
+    """A plugin of pytest that remembers the first test that failed."""
+
+    def __init__(self) -> None:
+        self.name = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Look at a test."""
+        if report.failed and not self.name:
+            self.name = report.nodeid.rpartition("/")[2]
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """Look at the import of a test file."""
+        if report.failed and not self.name:
+            self.name = "import"
+
+
+def run_tests(source: str, tests: list[str], answer: Connection) -> None:
+    """Run test files against a copy of the package and send the first failure."""
+    os.environ["PYTHONPATH"] = source
+    sys.path.insert(0, source)
+    # The next process need not compile again what has not changed.
+    sys.dont_write_bytecode = False
+    os.chdir(ROOT)
+    import pytest
+
+    first = FirstFailure()
+    left_out = " and ".join(f"not {word}" for word in LEFT_OUT)
+    options = ["-x", "-q", "-k", left_out, "-p", "no:cacheprovider"]
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        code = pytest.main([*options, *tests], plugins=[first])
+    answer.send(first.name or ("" if code == 0 else f"pytest ended with {code}"))
+
+
+def first_failure(source: Path, tests: list[str]) -> str:
+    """Return the first test that fails against a copy of the package, or ''."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=run_tests, args=(str(source), tests, theirs))
+    process.start()
+    theirs.close()
+    try:
+        return str(ours.recv()) if ours.poll(PATIENCE) else "out of time"
+    except EOFError:
+        return "the process died"
+    finally:
+        process.kill()
+        process.join()
+
+
+def trials(
+    seed: int, count: int, modules: Iterable[str] = ()
+) -> list[dict[str, object]]:
+    """Make random mutants of the mathematics and run the tests of their modules.
+
+    Args:
+        seed: Decides which mutants are made.
+        count: How many.
+        modules: Only those of these modules; none for all.
+
+    Returns:
+        A row for each mutant: file, line, function, change, and in ``killed_by`` the
+        test that noticed it, or "survived".
+
+    Raises:
+        ValueError: If a mutant listed as equivalent no longer exists.
+        RuntimeError: If a test that killed a mutant fails without one too.
+    """
+    rows = list(trials_one_by_one(seed, count, modules))
+    killers = {str(row["killed_by"]) for row in rows}
+    tests = sorted(f"tests/{name}" for name in killers if "::" in name)
+    with tempfile.TemporaryDirectory() as folder:
+        if tests and (failure := first_failure(copied(folder), tests)):
+            raise RuntimeError(f"fails without a mutant: {failure}")
+    return rows
+
+
+def trials_one_by_one(
+    seed: int, count: int, modules: Iterable[str] = ()
+) -> Iterator[dict[str, object]]:
+    """Yield the rows of ``trials`` as they come."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    check_the_list()
+    chosen = set(modules) or {place.module for place in PLACES}
+    pool = [
+        mutant
+        for mutant in all_mutants()
+        if mutant.name not in EQUIVALENT and mutant.place.module in chosen
+    ]
+    drawn = random.Random(seed).sample(pool, min(count, len(pool)))
+    with tempfile.TemporaryDirectory() as folder:
+        source = copied(folder)
+        for mutant in drawn:
+            yield judged(mutant, source)
+
+
+def copied(folder: str) -> Path:
+    """Copy the package; return where to import the copy from."""
+    source = Path(folder) / "src"
+    shutil.copytree(PACKAGE, source / PACKAGE.name)
+    return source
+
+
+def judged(mutant: Mutant, source: Path) -> dict[str, object]:
+    """Put a mutant into the copy, run its tests, and put the original back."""
+    original = path_of(mutant.place.module)
+    target = source / original.relative_to(PACKAGE.parent)
+    target.write_text(mutant.text())
+    names = [*mutant.place.tests.split(), "defaults"]
+    try:
+        killer = first_failure(source, [f"tests/test_{name}.py" for name in names])
+    finally:
+        shutil.copy2(original, target)
+    return {
+        "file": str(original.relative_to(ROOT)),
+        "line": mutant.line,
+        "function": mutant.function,
+        "change": mutant.name.partition(": ")[2],
+        "killed_by": killer or "survived",
+    }
+
+
+def check_the_list() -> None:
+    """Raise if a mutant listed as equivalent no longer exists."""
+    names = {mutant.name for mutant in all_mutants()}
+    if gone := [name for name in EQUIVALENT if name not in names]:
+        raise ValueError(f"listed as equivalent, but not there any more: {gone}")
+
+
+def main() -> None:
+    """Print the rows of a run as they come, then how many survived."""
+    seed, count, *modules = sys.argv[1:]
+    rows = []
+    for row in trials_one_by_one(int(seed), int(count), modules):
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    survived = sum(row["killed_by"] == "survived" for row in rows)
+    print(f"{survived} of {len(rows)} mutants survived")
+
+
+if __name__ == "__main__":
+    main()
