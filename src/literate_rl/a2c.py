@@ -1,0 +1,456 @@
+# Generated from chapters/a2c.py (edit there); digest 87c7a248cd86da90
+"""A2C: one step on each rollout, without a clip."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from literate_rl.advantages import gae
+from literate_rl.agents import Collector, Rollout
+from literate_rl.workshop.states import ByName, state_spec
+from literate_rl.policy_gradient import policy_gradient_error
+from literate_rl.workshop.nests import as_space, plain_space
+from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.signatures import (
+    Count,
+    Float,
+    Fraction,
+    Positive,
+    check_finite,
+    checked,
+)
+
+__all__ = [
+    "A2C",
+    "A2CConfig",
+    "ContractActor",
+    "ContractPolicy",
+    "GradientLearner",
+    "a2c_error",
+    "a2c_gradient",
+    "a2c_loss",
+    "a2c_settings",
+    "make_contract_policy",
+]
+
+
+class a2c_loss(NamedTuple):  # noqa: N801 (a name of the field, as ppo_loss)
+    """The three terms of A2C's loss."""
+
+    policy_loss: Tensor
+    value_loss: Tensor
+    entropy_loss: Tensor
+
+
+@checked
+def a2c_error(
+    log_prob: Float[Tensor, "*B"],
+    entropy: Float[Tensor, "*B"],
+    value: Float[Tensor, "*B"],
+    adv: Float[Tensor, "*B"],
+    target: Float[Tensor, "*B"],
+) -> a2c_loss:
+    """Compute the three terms of the loss, each a mean over all steps.
+
+    Args:
+        log_prob: Log-probabilities of the actions under the policy in training.
+        entropy: Its entropies.
+        value: Values of the critic in training.
+        adv: How much better than expected each action was. No gradient flows here.
+        target: What the values should become; no gradient flows here either.
+
+    Source: Mnih et al. 2016, section 4 and algorithm S3.
+    """
+    # The actor: actions that went better than expected become more likely.
+    policy_loss = policy_gradient_error(log_prob, adv)
+    # The critic: the mean squared error, not half of it.
+    value_loss = (value - target.detach()).square().mean()
+    entropy_loss = entropy.mean()
+    check_finite(value_loss + entropy_loss, value=value, target=target, entropy=entropy)
+    return a2c_loss(policy_loss, value_loss, entropy_loss)
+
+
+@checked
+@dataclass(frozen=True)
+class A2CConfig:
+    """Settings of A2C. The defaults suit small tasks such as CartPole.
+
+    Attributes:
+        seed: Seed of everything random in the run, except the policy's first weights.
+        total_steps: Steps in the environments, all of them together.
+        num_envs: Environments that are stepped together.
+        num_steps: Steps of one rollout in each environment.
+        learning_rate: Learning rate of RMSProp at the start.
+        anneal: Whether the learning rate falls linearly to zero.
+        decay: Share of RMSProp's mean square that is kept at each step.
+        epsilon: What RMSProp adds to the root of the mean square.
+        gamma: Discount.
+        lambda_: Decay of the weights of longer returns in the advantage.
+        entropy_weight: Weight of the entropy bonus.
+        value_weight: Weight of the value loss.
+        max_grad_norm: Norm above which a gradient is clipped.
+        reward_scale: Factor by which rewards are multiplied before learning.
+        checkpoint_interval: Iterations between checkpoints. The environments are reset
+            at each of them.
+    """
+
+    seed: Annotated[int, Ge(0)] = 1
+    total_steps: Count = 100_000
+    num_envs: Count = 8
+    num_steps: Count = 5
+    learning_rate: Positive = 1e-3
+    anneal: bool = True
+    decay: Fraction = 0.99
+    epsilon: Positive = 1e-5
+    gamma: Fraction = 0.99
+    lambda_: Fraction = 1.0
+    entropy_weight: float = 0.0
+    value_weight: float = 0.5
+    max_grad_norm: Positive = 0.5
+    reward_scale: Positive = 1.0
+    checkpoint_interval: Count = 500
+
+
+# Settings with which the agent has learned, by environment. What an entry leaves out
+# has its default.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"total_steps": 200_000, "decay": 0.999, "reward_scale": 0.1},
+}
+
+
+def a2c_settings(env: str) -> A2CConfig:
+    """Return the settings of an environment, or the defaults if it has none.
+
+    Args:
+        env: Id of the environment.
+    """
+    return A2CConfig(**SETTINGS.get(env, {}))
+
+
+def a2c_gradient(
+    policy: Any, batch: Rollout, config: A2CConfig
+) -> tuple[tuple[Tensor, ...], dict[str, float]]:
+    """Return the gradient of a policy's loss on a rollout, and the three terms."""
+    # The critic's values of the states, and of the states that the steps led to.
+    value = policy.value(batch.obs)
+    with torch.no_grad():
+        next_value = policy.value(batch.next_obs)
+
+    # Advantages and targets. With lambda 1 a target is {eq}`a2c-target`.
+    ends = batch.terminated, batch.truncated
+    reward = batch.reward * config.reward_scale
+    adv = gae(reward, value, next_value, *ends, config.gamma, config.lambda_)
+    # How likely the actions were, and how random the policy is.
+    log_prob, entropy = policy.evaluate_actions(batch.obs, batch.action)
+
+    # Leave out rows that some environments add after an episode and that are no step.
+    columns = (log_prob, entropy, value, adv, adv + value)
+    loss = a2c_error(*(column[batch.real] for column in columns))
+    # The total {eq}`a2c-loss`.
+    total = loss.policy_loss + config.value_weight * loss.value_loss
+    total = total - config.entropy_weight * loss.entropy_loss
+
+    # Return the gradient, without adding it to `parameter.grad`.
+    parameters = list(policy.parameters())
+    gradient = torch.autograd.grad(
+        total, parameters, allow_unused=True, materialize_grads=True
+    )
+    return gradient, {name: x.item() for name, x in loss._asdict().items()}
+
+
+class GradientLearner:
+    """Takes steps on gradients, wherever they were computed.
+
+    Args:
+        policy: The policy to train, on any device.
+        config: The settings.
+    """
+
+    def __init__(self, policy: Any, config: A2CConfig) -> None:
+        self.config = config
+        self.parameters = list(policy.parameters())
+        self.optimizer = torch.optim.RMSprop(
+            self.parameters, config.learning_rate, config.decay, config.epsilon
+        )
+
+    def learn(self, gradient: tuple[Tensor, ...], step: int) -> dict[str, float]:
+        """Take one step downhill; ``step`` counts the steps of the run so far."""
+        # The learning rate falls linearly to zero.
+        rate = self.config.learning_rate
+        if self.config.anneal:
+            rate *= max(0.0, 1 - step / self.config.total_steps)
+        self.optimizer.param_groups[0]["lr"] = rate
+
+        # Assign the gradient (adding would be wrong), clip it, and take the step.
+        for parameter, part in zip(self.parameters, gradient, strict=True):
+            parameter.grad = part
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        self.optimizer.step()
+        return {"charts/learning_rate": rate, "losses/grad_norm": norm.item()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimiser's state, without the policy's weights."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned; it is copied."""
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+
+
+class A2C:
+    """Advantage actor-critic: one step of the optimiser on each rollout.
+
+    Args:
+        policy: The policy to train, on any device.
+        envs: A vector environment with ``config.num_envs`` copies.
+        config: The settings.
+        act: Function from observations and noise to actions, instead of
+            ``policy.act``.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        envs: VectorEnv[Any, Any, Any],
+        config: A2CConfig,
+        act: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        check_copies(envs, config)
+        self.policy, self.config = policy, config
+        self.act = act or policy.act
+        self.learner = GradientLearner(policy, config)
+        self.device = self.learner.parameters[0].device
+        # All noise comes from one generator, so that a run can be repeated.
+        self.generator = torch.Generator().manual_seed(config.seed)
+        self.collector = Collector(envs, policy.to_env, np.float32)
+        self.iteration = 0
+
+    def iterate(self) -> dict[str, float]:
+        """Collect a rollout, take one step on it, and return metrics."""
+        before = self.step
+        batch = self.collect()
+        gradient, losses = a2c_gradient(self.policy, batch, self.config)
+        taken = self.learner.learn(gradient, before)
+        return {**returned(batch.episode_return), **taken, **named(losses)}
+
+    def collect(self) -> Rollout:
+        """Act for T steps with the policy as it is."""
+        # A resumed run starts with fresh environments. An uninterrupted run gets fresh
+        # ones at each checkpoint too, so that both runs are the same.
+        if self.collector.obs is None or self.checkpoint_due:
+            self.collector.reset(env_seed(self.config.seed, self.step))
+        # The noise of all steps is drawn at once; each step takes its share.
+        num_steps, num_envs = self.config.num_steps, self.config.num_envs
+        noise = self.policy.noise(num_steps, num_envs, self.generator)
+        draws = iter(noise.to(self.device))
+        self.iteration += 1
+        return self.collector.collect(
+            lambda obs: self.act(obs.to(self.device), next(draws)), num_steps
+        ).to(self.device)
+
+    # What follows is for the loop around the learner, `fit`, and for checkpoints
+    # ({doc}`workshop/runs`).
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.collector.step
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the next iteration starts with fresh environments."""
+        return self.iteration % self.config.checkpoint_interval == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, without the policy's weights."""
+        return {
+            "step": self.step,
+            "iteration": self.iteration,
+            "learner": self.learner.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        names = ("step", "iteration", "generator")
+        step, iteration, generator = (state[name] for name in names)
+        self.learner.load_state_dict(state["learner"])
+        self.generator.set_state(generator)
+        self.collector.step, self.iteration = step, iteration
+        self.collector.obs = None
+
+
+def check_copies(envs: VectorEnv[Any, Any, Any], config: A2CConfig) -> None:
+    """Raise unless there are as many environments as the settings say."""
+    given, wanted = envs.num_envs, config.num_envs
+    if given != wanted:
+        raise ValueError(f"envs must have {wanted} copies, got {given}")
+
+
+def returned(episode_return: Tensor) -> dict[str, float]:
+    """Return the mean return of the episodes that ended, NaN if none did."""
+    return {"charts/episodic_return": episode_return.nanmean().item()}
+
+
+def named(losses: dict[str, float]) -> dict[str, float]:
+    """Return losses by the names under which they are reported."""
+    return {f"losses/{name}": number for name, number in losses.items()}
+
+
+class ContractActor(nn.Module):
+    """A policy made of an actor that keeps its contract.
+
+    It has the methods of ``Policy`` that learners, actors and evaluation use, but no
+    rows: the actor draws and judges its actions itself. All random numbers of the
+    models come from a seed, so for given weights the results depend only on the
+    arguments.
+
+    Args:
+        actor: Called with its states by name, and with ``action`` to judge one. It
+            returns actions, log-probabilities, entropies and possibly more. An
+            optional method ``mode`` returns greedy actions.
+        observation_space: Where the names of the states come from; not flattened.
+        action_space: A ``Discrete`` space or a ``Box``.
+        recipe: As in ``Policy``.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__()
+        self.actor = ByName(actor, state_spec(observation_space))
+        self.action_space, self.recipe = action_space, recipe
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw a seed for each step of a rollout."""
+        return torch.randint(2**62, (num_steps,), generator=generator)
+
+    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return actions drawn from a seed; 0.0 is greedy where there is a ``mode``."""
+        if not isinstance(noise, Tensor):
+            return greedy(self.actor, obs)
+        with drawn_from(int(noise), obs.device):
+            action: Tensor = self.actor(obs)[0]
+        return action
+
+    def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of actions and the entropies."""
+        # An entropy may be estimated from a sample. Its seed is a checksum.
+        with drawn_from(checksum(obs, action), obs.device):
+            _, log_prob, entropy, *_ = self.actor(obs, action=action)
+        return log_prob.squeeze(-1), entropy.squeeze(-1)
+
+    def to_env(self, action: Tensor) -> NDArray[Any]:
+        """Return actions for the vector environment, clipped to the box if any."""
+        space: Any = self.action_space
+        if isinstance(space, spaces.Discrete):
+            names: NDArray[Any] = action.squeeze(-1).numpy() + space.start
+            return names
+        inside: NDArray[Any] = action.numpy().clip(space.low, space.high)
+        return inside.astype(space.dtype)
+
+
+class ContractPolicy(ContractActor):
+    """A policy made of an actor and a critic that keep their contract.
+
+    Args:
+        actor: As in ``ContractActor``.
+        critic: Called with its states by name; its first result is the values.
+        observation_space: As in ``ContractActor``.
+        action_space: Likewise.
+        recipe: As in ``Policy``.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        critic: Any,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__(actor, observation_space, action_space, recipe)
+        self.critic = ByName(critic, state_spec(observation_space))
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations."""
+        with drawn_from(checksum(obs), obs.device):
+            value: Tensor = self.critic(obs)[0]
+        return value.squeeze(-1)
+
+
+def greedy(actor: ByName, obs: Tensor) -> Tensor:
+    """Return the actions of an actor's method ``mode``; without one, draw."""
+    if not hasattr(actor.model, "mode"):
+        action: Tensor = actor(obs)[0]
+        return action
+    lead = actor.spec.rows(obs)
+    states = actor.spec.split(obs.reshape(math.prod(lead), *obs.shape[len(lead) :]))
+    action = actor.model.mode(**states, **actor.fixed)
+    return action.reshape(*lead, *action.shape[1:])
+
+
+@contextmanager
+def drawn_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed PyTorch's global generators inside a block; then restore them."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def checksum(*tensors: Tensor) -> int:
+    """Return a number that is the same for the same tensors, rarely for others."""
+    number = 0
+    for tensor in tensors:
+        number = crc32(tensor.numpy(force=True).tobytes(), number)
+    return number
+
+
+@checked
+def make_contract_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    actor: Any,
+    critic: Any,
+) -> ContractPolicy:
+    """Build a policy from models that keep their contract.
+
+    Args:
+        observation_space: The environment's own, not flattened, or what
+            ``plain_space`` made of it.
+        action_space: A ``Discrete`` space or a ``Box``, likewise.
+        actor: The actor, as in ``ContractPolicy``.
+        critic: The critic.
+    """
+    observations, actions = as_space(observation_space), as_space(action_space)
+    # A checkpoint keeps the spaces and the weights, but only the names of the models.
+    recipe = {
+        "observation_space": plain_space(observations),
+        "action_space": plain_space(actions),
+        "models": {
+            "actor": type(actor).__qualname__,
+            "critic": type(critic).__qualname__,
+        },
+    }
+    return ContractPolicy(
+        *(actor, critic, observations, actions), ("make_contract_policy", recipe)
+    )

@@ -1,0 +1,162 @@
+# Generated from chapters/a3c.py (edit there); digest 732d29ac8aba72fe
+"""A3C: workers that send gradients, and a learner that takes the steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from literate_rl.a2c import (
+    A2CConfig,
+    GradientLearner,
+    a2c_gradient,
+    a2c_loss,
+    a2c_settings,
+    check_copies,
+    named,
+    returned,
+)
+from literate_rl.actors import (
+    Actor,
+    MakeTransport,
+    RemoteLearner,
+    TransportConfig,
+    Weights,
+    weights_of,
+)
+from literate_rl.workshop.signatures import Count, checked
+
+__all__ = [
+    "A3C",
+    "A3CConfig",
+    "GradientWorker",
+    "a3c_settings",
+    "gradient_layout",
+]
+
+
+@checked
+@dataclass(frozen=True)
+class A3CConfig(TransportConfig, A2CConfig):
+    """Settings of A3C: those of A2C, and those of the workers and their transport.
+
+    Each worker has ``num_envs`` environments. The default is two workers with one slot
+    each, so each has one gradient under way.
+    """
+
+    actors: Count = 2
+    slots: Count = 1
+
+
+def a3c_settings(env: str) -> A3CConfig:
+    """Return A2C's settings for the id of an environment, with two workers."""
+    return A3CConfig(**asdict(a2c_settings(env)))
+
+
+def gradient_layout(policy: Any, config: A2CConfig) -> np.dtype[np.void]:
+    """Describe the memory of a slot whose result is a gradient.
+
+    Its ``result`` holds the ``gradient``, one array for each named parameter, the
+    returns of the episodes that ended (NaN where none did), the number of steps and
+    the losses.
+    """
+    weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
+    parts = dict(policy.named_parameters())
+    result: list[Any] = [
+        ("gradient", [entry for entry in weights if entry[0] in parts]),
+        ("episode_return", np.float32, (config.num_steps, config.num_envs)),
+        ("num_steps", np.int64),
+        ("losses", [(name, np.float64) for name in a2c_loss._fields]),
+    ]
+    return np.dtype([("weights", weights), ("result", result)], align=True)
+
+
+class GradientWorker:
+    """Acts for one rollout at a time and computes the gradient itself.
+
+    Args:
+        make_envs: Function that makes its vector environment.
+        policy: A policy on the CPU, which is copied.
+        config: The settings.
+        seed: Seed of the noise and of the environments.
+    """
+
+    def __init__(
+        self,
+        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        policy: Any,
+        config: A2CConfig,
+        seed: int,
+    ) -> None:
+        self.actor, self.config = Actor(make_envs, policy, seed), config
+
+    def work(self, weights: Weights, out: Any) -> None:
+        """Act with these weights, and write the gradient to ``out``."""
+        # Collect a rollout, as an actor of IMPALA does.
+        batch = self.actor.collect(weights, self.config.num_steps)
+        # Send the gradient, and with it what the learner reports.
+        policy = self.actor.policy
+        gradient, losses = a2c_gradient(policy, batch, self.config)
+        for (name, _), part in zip(policy.named_parameters(), gradient, strict=True):
+            out["gradient"][name] = part
+        out["episode_return"] = batch.episode_return
+        out["num_steps"] = batch.reward.numel()
+        for name, number in losses.items():
+            out["losses"][name] = number
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.actor.close()
+
+
+class A3C(RemoteLearner):
+    """Takes a step on each gradient that a worker sends.
+
+    Use it as a context manager, or call ``close``, so that the workers end.
+
+    Args:
+        policy: The policy to train, on any device.
+        make_envs: Function that makes the vector environment of one worker, with
+            ``config.num_envs`` copies.
+        config: The settings.
+        transport: Makes the transport, or None for ``InProcess``.
+    """
+
+    @checked
+    def __init__(
+        self,
+        policy: Any,
+        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        config: A3CConfig,
+        transport: MakeTransport | None = None,
+    ) -> None:
+        super().__init__(policy, config, transport)
+        # Make the environments once here, to check how many there are.
+        envs = make_envs()
+        check_copies(envs, config)
+        envs.close()
+        self.layout = gradient_layout(policy, config)
+        # How to make a worker; only its seed is missing.
+        self.make_actor = partial(
+            GradientWorker, make_envs, copy.deepcopy(policy).cpu(), config
+        )
+        self.learner = GradientLearner(policy, config)
+
+    def learn(self, record: Any) -> dict[str, float]:
+        """Take a step on a gradient; return metrics."""
+        parts, device = record["gradient"], self.learner.parameters[0].device
+        gradient = [
+            torch.tensor(parts[name], device=device) for name in parts.dtype.names
+        ]
+        taken = self.learner.learn(gradient, self.step)
+        self.step += int(record["num_steps"])
+        losses = {name: float(record["losses"][name]) for name in a2c_loss._fields}
+        ended = torch.from_numpy(record["episode_return"])
+        return {**returned(ended), **taken, **named(losses)}

@@ -1,0 +1,360 @@
+# Generated from chapters/apex.py (edit there); digest ed92203b4efcd56f
+"""Ape-X: many actors, one memory, and first priorities that the actors set."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from torch import Tensor
+
+from literate_rl.actors import (
+    Actor,
+    MakeTransport,
+    RemoteLearner,
+    Slot,
+    Transport,
+    TransportConfig,
+    Weights,
+    weights_of,
+)
+from literate_rl.agents import Collector, Rollout
+from literate_rl.ddpg import DDPGConfig, ddpg_settings
+from literate_rl.dqn import DQNConfig, dqn_settings
+from literate_rl.rainbow import RainbowConfig, rainbow_settings
+from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.signatures import (
+    Count,
+    Float,
+    Fraction,
+    NonNegative,
+    check_that,
+    checked,
+)
+
+__all__ = [
+    "Apex",
+    "ApexActor",
+    "ApexConfig",
+    "DDPGApexConfig",
+    "DQNApexConfig",
+    "RainbowApexConfig",
+    "actor_epsilons",
+    "apex_settings",
+    "experience_layout",
+    "first_priorities",
+]
+
+
+@torch.no_grad()
+@checked
+def first_priorities(
+    policy: Any,
+    error: Callable[..., Any],
+    rollout: Rollout,
+    num_steps: Count,
+    gamma: Fraction,
+    generator: torch.Generator,
+) -> Float[Tensor, "T B"]:
+    """Return the priorities that a learner with this policy would give to steps.
+
+    Args:
+        policy: The policy that acted; it replaces the target network too.
+        error: The learner's own: of policy, target policy, batch and generator.
+        rollout: The steps, with rewards in the learner's scale.
+        num_steps: Number n of rewards in a target. Windows end with the rollout.
+        gamma: Discount.
+        generator: The source of the noise, for an error that draws some.
+    """
+    # A buffer of these steps only, and every step is the start of a window.
+    memory = ReplayBuffer(rollout.reward.numel())
+    place, steps = memory.rings.push(rollout)
+    batch = memory.windows(place, num_steps, gamma)
+    # The learner's own error, with one network in both places: {eq}`first-priority`.
+    priority = torch.zeros_like(rollout.reward)
+    priority[steps] = error(policy, policy, batch, generator).td_error.abs()
+    return priority
+
+
+@checked
+def actor_epsilons(
+    number: Count, epsilon: Fraction = 0.4, power: NonNegative = 7.0
+) -> Float[Tensor, "number"]:
+    """Return the probability of a random action for each of some environments.
+
+    Args:
+        number: Number n of the environments of all actors.
+        epsilon: That probability in the first one.
+        power: In the last one it is ``epsilon`` to the power ``1 + power``.
+
+    Source: Horgan et al. 2018, section 4.1.
+    """
+    # The ladder {eq}`epsilon-ladder`; a single environment gets the first rung.
+    share = torch.arange(number) / max(1, number - 1)
+    return epsilon ** (1 + power * share)
+
+
+class ApexActor:
+    """Acts for one rollout at a time, and sets first priorities.
+
+    Args:
+        make_envs: Function that makes its vector environment.
+        policy: A policy on the CPU, which is copied.
+        error: The learner's own ``error``.
+        config: The settings.
+        seed: Decides the noise and the environments' random numbers.
+    """
+
+    def __init__(
+        self,
+        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        policy: Any,
+        error: Callable[..., Any],
+        config: Any,
+        seed: int,
+    ) -> None:
+        self.actor = Actor(make_envs, policy, seed)
+        self.error, self.config = error, config
+        # The rungs of all environments, a row for each actor.
+        everyone = config.actors, config.num_envs
+        self.epsilons = actor_epsilons(
+            config.actors * config.num_envs, config.epsilon, config.power
+        ).reshape(everyone)
+
+    def work(self, weights: Weights, out: Any) -> None:
+        """Act for one rollout with these weights; write it and its priorities."""
+        config, actor, number = self.config, self.actor, int(weights["actor"])
+        # The slot says which actor this is, and so which rungs its environments have.
+        actor.policy.actions.epsilon = self.epsilons[number]
+        # In an actor's first rollout its environments have just been reset.
+        out["actor"], out["fresh"] = number, actor.collector.step == 0
+        rollout = actor.collect(weights, config.rollout_len)
+        for name, x in rollout._asdict().items():
+            out[name] = x
+        # The first priorities, from rewards in the learner's scale.
+        if config.priorities == "actor":
+            scaled = rollout._replace(reward=rollout.reward * config.reward_scale)
+            out["priority"] = first_priorities(
+                actor.policy,
+                self.error,
+                scaled,
+                config.num_steps,
+                config.gamma,
+                actor.generator,
+            )
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.actor.close()
+
+
+@checked
+def experience_layout(
+    policy: Any, envs: VectorEnv[Any, Any, Any], rollout_len: Count
+) -> np.dtype[np.void]:
+    """Describe the memory of one slot, a record with ``weights`` and ``result``.
+
+    The weights come with the number of the ``actor``. The result has a field for each
+    of ``Rollout``, the ``priority`` of each step, the number of the actor, and whether
+    its environments were ``fresh``.
+
+    Args:
+        policy: A policy on the CPU.
+        envs: The environments of one actor.
+        rollout_len: Steps of each of them in a slot.
+    """
+    # One step shows what observations and actions look like.
+    collector = Collector(envs, policy.to_env)
+    collector.reset(0)
+    one = collector.collect(lambda obs: policy.act(obs.float(), 0.0), 1)
+    steps = {
+        name: (x.numpy().dtype, (rollout_len, *x.shape[1:]))
+        for name, x in {**one._asdict(), "priority": one.reward}.items()
+    }
+    weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
+    result: list[Any] = [(name, *form) for name, form in steps.items()]
+    result += [("actor", np.int64), ("fresh", np.bool_)]
+    pocket = [*weights, ("actor", np.int64)]
+    return np.dtype([("weights", pocket), ("result", result)], align=True)
+
+
+def among_all(rollout: Rollout, mine: slice, num_envs: int) -> Rollout:
+    """Return the steps of one actor among those of all; the others are not real."""
+    whole = Rollout(*(x.new_zeros(len(x), num_envs, *x.shape[2:]) for x in rollout))
+    for wide, x in zip(whole, rollout, strict=True):
+        wide[:, mine] = x
+    return whole
+
+
+class Apex(RemoteLearner):
+    """Learns from a memory that many actors fill.
+
+    Use it as a context manager, or call ``close``, so that the actors end.
+
+    Args:
+        learner: ``DQN``, ``Rainbow``, ``DDPG`` or another one with ``policy``,
+            ``error``, ``buffer``, ``collector``, ``anneal`` and ``learn``. Its
+            environments are used for one step and closed.
+        make_envs: Makes the ``config.num_envs`` environments of one actor.
+        transport: As for ``RemoteLearner``.
+    """
+
+    @checked
+    def __init__(
+        self,
+        learner: Any,
+        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        transport: MakeTransport | None = None,
+    ) -> None:
+        config = learner.config
+        super().__init__(learner.policy, config, transport)
+        self.learner = learner
+        acting, envs = copy.deepcopy(learner.policy).cpu(), learner.collector.envs
+        # The learner's own environments only show what a step looks like.
+        self.layout = experience_layout(acting, envs, config.rollout_len)
+        envs.close()
+        # A function that makes an actor, given its seed.
+        self.make_actor = partial(ApexActor, make_envs, acting, learner.error, config)
+
+    def submit(self, transport: Transport, slot: Slot) -> None:
+        """Hand a slot to its actor, with the weights as they are and its number."""
+        self.versions[slot] = self.version
+        message = {**weights_of(self.policy), "actor": np.int64(slot[0])}
+        transport.submit(slot, message)
+
+    def learn(self, record: Any) -> dict[str, float]:
+        """Store a rollout and take the updates that are due; return metrics."""
+        learner, config, number = self.learner, self.config, int(record["actor"])
+        rollout = Rollout(*(torch.from_numpy(record[name]) for name in Rollout._fields))
+        mine = slice(number * config.num_envs, (number + 1) * config.num_envs)
+        # A new actor does not continue where the one before it ended.
+        if record["fresh"]:
+            learner.buffer.cut(mine)
+        self.store(rollout, torch.from_numpy(record["priority"]), mine)
+
+        # The learning rate and the count of steps, as in the loop without actors.
+        learner.anneal()
+        learner.collector.step += rollout.reward.numel()
+        self.step = learner.step
+        # As many updates for each step as without actors.
+        due = config.updates_per_rollout if self.step >= config.learning_starts else 0
+        losses: dict[str, float] = learner.mean_losses(
+            [learner.learn() for _ in range(due)]
+        )
+        return {
+            "charts/episodic_return": rollout.episode_return.nanmean().item()
+        } | losses
+
+    def store(self, rollout: Rollout, priority: Tensor, mine: slice) -> None:
+        """Write the steps of one actor to its rings of the memory."""
+        num_envs = self.config.actors * self.config.num_envs
+        # Without the actor's priorities the buffer gives each step the largest so far.
+        first = None
+        if self.config.priorities == "actor":
+            first = priority.new_zeros(len(priority), num_envs)
+            first[:, mine] = priority
+        self.learner.buffer.push(among_all(rollout, mine, num_envs), first)
+
+
+@checked
+@dataclass(frozen=True)
+class ApexConfig(TransportConfig):
+    """Settings of many actors with one memory, beside those of their learner.
+
+    Each actor has ``num_envs`` environments. The learner's own exploration schedule
+    plays no role.
+
+    Attributes:
+        rollout_len: Steps of each environment in one slot.
+        epsilon: Probability of a random action in the first environment of all.
+        power: In the last one it is ``epsilon`` to the power ``1 + power``.
+        priorities: What a new step gets: the priority that its actor computes, or the
+            largest so far.
+    """
+
+    actors: Count = 2
+    rollout_len: Count = 20
+    epsilon: Fraction = 0.4
+    power: NonNegative = 7.0
+    priorities: Literal["actor", "largest"] = "actor"
+
+
+@checked
+@dataclass(frozen=True)
+class DQNApexConfig(ApexConfig, DQNConfig):
+    """Settings of DQN with many actors and one memory."""
+
+    alpha: NonNegative = 0.6
+    checkpoint_interval: Count = 250
+
+    def __post_init__(self) -> None:
+        check_apex(self)
+
+
+@checked
+@dataclass(frozen=True)
+class RainbowApexConfig(ApexConfig, RainbowConfig):
+    """Settings of Rainbow with many actors and one memory.
+
+    The ladder of the actors explores, so the layers are not noisy unless asked for.
+    """
+
+    noisy: bool = False
+    checkpoint_interval: Count = 250
+
+    def __post_init__(self) -> None:
+        check_apex(self)
+
+
+@checked
+@dataclass(frozen=True)
+class DDPGApexConfig(ApexConfig, DDPGConfig):
+    """Settings of DDPG with many actors and one memory.
+
+    Actions have DDPG's noise; on the ladder some are replaced by random ones.
+    """
+
+    alpha: NonNegative = 0.6
+    checkpoint_interval: Count = 250
+
+    def __post_init__(self) -> None:
+        check_apex(self)
+
+
+def check_apex(config: Any) -> None:
+    """Raise unless the settings of actors and learner fit each other."""
+    TransportConfig.__post_init__(config)
+    steps, each = config.rollout_len * config.num_envs, config.train_interval
+    words = f"train_interval must divide rollout_len * num_envs, {steps}, got {each}"
+    check_that(steps % each == 0, words)
+
+
+LEARNERS: dict[str, tuple[Any, Any]] = {
+    "dqn": (DQNApexConfig, dqn_settings),
+    "rainbow": (RainbowApexConfig, rainbow_settings),
+    "ddpg": (DDPGApexConfig, ddpg_settings),
+}
+
+
+def apex_settings(
+    env: str, algorithm: Literal["dqn", "rainbow", "ddpg"] = "dqn"
+) -> DQNApexConfig | RainbowApexConfig | DDPGApexConfig:
+    """Return a learner's settings for an environment, with two actors.
+
+    Args:
+        env: Id of the environment.
+        algorithm: The learner.
+    """
+    made, known = LEARNERS[algorithm]
+    settings = known(env)
+    default = asdict(type(settings)())
+    # Where the learner has a setting of its own for the environment, it holds here too.
+    own = {name: x for name, x in asdict(settings).items() if x != default[name]}
+    config: DQNApexConfig | RainbowApexConfig | DDPGApexConfig = made(**own)
+    return config

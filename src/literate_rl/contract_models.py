@@ -1,0 +1,240 @@
+# Generated from chapters/contract_models.py (edit there); digest f8cf0f50e7dd67eb
+"""Models that keep a contract: one for each role of the algorithms of this part."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from literate_rl.workshop.signatures import Float, checked
+
+__all__ = [
+    "ActionValue",
+    "CategoricalActor",
+    "CategoricalQNetwork",
+    "DeterministicActor",
+    "DuelingQNetwork",
+    "ProbabilityActor",
+    "QNetwork",
+    "SquashedGaussianActor",
+    "StateValue",
+    "squashed_log_prob",
+]
+
+
+@checked
+def squashed_log_prob(
+    u: Float[Tensor, "*B A"],
+    mu: Float[Tensor, "*B A"],
+    log_sigma: Float[Tensor, "*B A"],
+    half_width: Float[Tensor, "A"],
+) -> Float[Tensor, "*B"]:
+    """Return the log-density of an action, given its value u before the squash.
+
+    ``mu`` and ``log_sigma`` describe the Gaussian of ``u``, ``half_width`` the box.
+
+    Source: Haarnoja et al. 2018, appendix C, in a form that is exact for large u.
+    """
+    distance = (u - mu) * (-log_sigma).exp()
+    gaussian = -(0.5 * distance.square() + log_sigma + 0.5 * math.log(2 * math.pi))
+    # The logarithm of the squash's derivative: {eq}`stable-jacobian` plus $\log h$.
+    jacobian = 2 * (math.log(2) - u - softplus(-2 * u)) + half_width.log()
+    # The density of the whole action is a product, its logarithm a sum,
+    # {eq}`squashed-density`.
+    return (gaussian - jacobian).sum(-1)
+
+
+class SquashedGaussianActor(nn.Module):
+    """Draws continuous actions inside their box: for SAC, and for A2C and PPO.
+
+    Args:
+        state_dim: Numbers in a state.
+        low: Lower bounds of the actions.
+        high: Upper bounds.
+        hidden: Width of the hidden layers.
+    """
+
+    def __init__(self, state_dim: int, low: Any, high: Any, hidden: int = 64) -> None:
+        super().__init__()
+        self.box = Stretch(low, high)
+        self.net = layers(state_dim, hidden, 2 * len(self.box.middle))
+
+    def forward(
+        self, state: Tensor, action: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return actions, log-densities and entropies."""
+        mu, log_sigma = self.net(state).chunk(2, -1)
+        # Keep the standard deviation away from zero and from absurdly large numbers.
+        log_sigma = log_sigma.clamp(-5.0, 2.0)
+        describe = mu, log_sigma, self.box.half_width
+
+        # Draw, with a gradient through the draw: this is what `rsample` does.
+        fresh = mu + log_sigma.exp() * torch.randn_like(mu)
+        entropy = -squashed_log_prob(fresh, *describe)
+
+        # Judge what was drawn, or what was given.
+        u = fresh if action is None else self.box.undo(action)
+        log_prob = squashed_log_prob(u, *describe)
+        action = self.box(fresh) if action is None else action
+        return action, log_prob.unsqueeze(-1), entropy.unsqueeze(-1)
+
+    def mode(self, state: Tensor) -> Tensor:
+        """Return the actions without noise."""
+        best: Tensor = self.box(self.net(state).chunk(2, -1)[0])
+        return best
+
+
+class Stretch(nn.Module):
+    """The squash to a box with lower and upper bounds, and back."""
+
+    middle: Tensor
+    half_width: Tensor
+
+    def __init__(self, low: Any, high: Any) -> None:
+        super().__init__()
+        first, last = (torch.as_tensor(x, dtype=torch.float32) for x in (low, high))
+        self.register_buffer("middle", (first + last) / 2)
+        self.register_buffer("half_width", (last - first) / 2)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return the actions, {eq}`def-squash`."""
+        return self.middle + self.half_width * u.tanh()
+
+    def undo(self, action: Tensor) -> Tensor:
+        """Return u, as precisely as the digits of the action allow."""
+        x = (action.double() - self.middle) / self.half_width
+        edge = 1 - torch.finfo(action.dtype).eps / 2
+        x = x.clamp(-edge, edge)
+        return (0.5 * (x.log1p() - (-x).log1p())).to(action)
+
+
+def layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Build two hidden layers with ReLU."""
+    first, second = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden)
+    last = nn.Linear(hidden, outputs)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
+
+
+class QNetwork(nn.Module):
+    """Returns a Q value for each action: for DQN and its relatives."""
+
+    def __init__(self, state_dim: int, action_num: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.net = layers(state_dim, hidden, action_num)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return Q values."""
+        q_value: Tensor = self.net(state)
+        return q_value
+
+
+class DuelingQNetwork(nn.Module):
+    """Returns Q values: the value of the state plus an advantage for each action."""
+
+    def __init__(self, state_dim: int, action_num: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.body = nn.Sequential(layers(state_dim, hidden, hidden), nn.ReLU())
+        self.value, self.adv = nn.Linear(hidden, 1), nn.Linear(hidden, action_num)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return Q values, whose mean over the actions is the value of the state."""
+        features = self.body(state)
+        value, adv = self.value(features), self.adv(features)
+        q_value: Tensor = value + adv - adv.mean(-1, keepdim=True)
+        return q_value
+
+
+class CategoricalQNetwork(nn.Module):
+    """Returns a distribution over returns for each action: for Rainbow."""
+
+    def __init__(
+        self, state_dim: int, action_num: int, atom_num: int = 51, hidden: int = 64
+    ) -> None:
+        super().__init__()
+        self.sizes = (action_num, atom_num)
+        self.net = layers(state_dim, hidden, action_num * atom_num)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return the probabilities of the atoms."""
+        prob: Tensor = self.net(state).unflatten(-1, self.sizes).softmax(-1)
+        return prob
+
+
+class DeterministicActor(nn.Module):
+    """Returns a continuous action inside its box: for DDPG and its relatives."""
+
+    def __init__(self, state_dim: int, low: Any, high: Any, hidden: int = 64) -> None:
+        super().__init__()
+        self.box = Stretch(low, high)
+        self.net = layers(state_dim, hidden, len(self.box.middle))
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return actions."""
+        action: Tensor = self.box(self.net(state))
+        return action
+
+
+class ProbabilityActor(nn.Module):
+    """Returns the probabilities of discrete actions: for DDPG and its relatives."""
+
+    def __init__(self, state_dim: int, action_num: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.net = layers(state_dim, hidden, action_num)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return probabilities."""
+        prob: Tensor = self.net(state).softmax(-1)
+        return prob
+
+
+class CategoricalActor(nn.Module):
+    """Draws discrete actions: for A2C, PPO, A3C, IMPALA and SAC."""
+
+    def __init__(self, state_dim: int, action_num: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.net = layers(state_dim, hidden, action_num)
+
+    def forward(
+        self, state: Tensor, action: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return actions, log-probabilities, entropies, and all log-probabilities."""
+        log_probs = self.net(state).log_softmax(-1)
+        if action is None:
+            action = torch.multinomial(log_probs.exp(), 1)
+        entropy = -(log_probs.exp() * log_probs).sum(-1, keepdim=True)
+        return action, log_probs.gather(-1, action), entropy, log_probs
+
+    def mode(self, state: Tensor) -> Tensor:
+        """Return the most likely actions."""
+        best: Tensor = self.net(state).argmax(-1, keepdim=True)
+        return best
+
+
+class StateValue(nn.Module):
+    """Returns the value of a state: a critic for A2C, PPO, A3C and IMPALA."""
+
+    def __init__(self, state_dim: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.net = layers(state_dim, hidden, 1)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return values."""
+        value: Tensor = self.net(state)
+        return value
+
+
+class ActionValue(nn.Module):
+    """Returns the value of an action in a state: a critic for DDPG, TD3 and SAC."""
+
+    def __init__(self, state_dim: int, action_dim: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.net = layers(state_dim + action_dim, hidden, 1)
+
+    def forward(self, state: Tensor, action: Tensor) -> Tensor:
+        """Return Q values."""
+        q_value: Tensor = self.net(torch.cat([state, action], -1))
+        return q_value

@@ -1,0 +1,143 @@
+# Generated from chapters/evaluation.py (edit there); digest 24bfcd0fdb8140d1
+"""Evaluation: what an agent is worth, and how sure one can be of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Annotated, Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Lt
+from numpy.typing import NDArray
+
+from literate_rl.agents import make_envs
+from literate_rl.workshop.runs import env_seed, flat_env
+from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
+
+__all__ = ["Difference", "evaluate", "paired_difference", "t_interval"]
+
+Level = Annotated[float, Gt(0), Lt(1)]
+Seed = Annotated[int, Ge(0)]
+
+
+def greedy(policy: Any, obs: NDArray[Any]) -> Any:
+    """Return a policy's greedy actions, in the form that environments take."""
+    device = next(policy.parameters()).device
+    with torch.no_grad():
+        state = torch.as_tensor(obs, dtype=torch.float32, device=device)
+        return policy.to_env(policy.act(state, 0.0).cpu())
+
+
+@checked
+def evaluate(
+    policy: Any,
+    env: str | Callable[..., gym.Env[Any, Any]],
+    episodes: Count = 10,
+    seed: Seed = 0,
+) -> Float[np.ndarray, "episodes"]:
+    """Play episodes greedily and return the undiscounted return of each.
+
+    Args:
+        policy: The policy, an ``nn.Module`` with ``act`` and ``to_env``.
+        env: A registered id, or a function that makes an environment. Its episodes
+            must end, so it needs a time limit if the task does not end by itself.
+        episodes: How many to play.
+        seed: Decides how they start and what happens in them. The same seed gives the
+            same returns.
+    """
+    # One environment for each episode. They are stepped together, so that the network
+    # sees one batch of observations and not many single ones.
+    envs = make_envs(partial(flat_env, env), episodes)
+    obs, _ = envs.reset(seed=env_seed(seed, 0))
+
+    # All play until the last of the first episodes is over.
+    returns = np.zeros(episodes)
+    playing = np.ones(episodes, dtype=bool)
+    while playing.any():
+        obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
+        # An environment that is done starts another episode, which does not count.
+        returns += np.where(playing, reward, 0.0)
+        playing &= ~(terminated | truncated)
+    envs.close()
+    return returns
+
+
+@checked
+def t_interval(
+    results: Annotated[
+        Float[np.ndarray, "seeds *points"], at_least(2, "2 seeds"), finite
+    ],
+    level: Level = 0.95,
+) -> tuple[Float[np.ndarray, "*points"], Float[np.ndarray, "*points"]]:
+    """Return a confidence interval of the mean over seeds, its low and its high end.
+
+    Args:
+        results: One result for each seed, or one curve: then each point of the curve
+            has an interval of its own.
+        level: Share of experiments whose interval should contain the true mean.
+
+    Source: Student 1908. It is exact if results have a normal distribution.
+    """
+    # The interval {eq}`t-interval`: the mean, and so many standard errors on each side.
+    mean = results.mean(0)
+    error = results.std(0, ddof=1) / math.sqrt(len(results))
+    half = t_quantile(level, len(results) - 1) * error
+    return mean - half, mean + half
+
+
+def t_share(angle: float, freedom: int) -> float:
+    """Return the chance that the mean is off by at most √freedom · tan(angle)."""
+    # The ratio {eq}`t-share`. An even power starts from the integral of 1, an odd one
+    # from that of the cosine.
+    power = (freedom - 1) % 2
+    inside, whole = (math.sin(angle), 1.0) if power else (angle, math.pi / 2)
+    while power < freedom - 1:
+        power += 2
+        edge = math.cos(angle) ** (power - 1) * math.sin(angle)
+        inside = (edge + (power - 1) * inside) / power
+        whole *= (power - 1) / power
+    return inside / whole
+
+
+@cache
+def t_quantile(level: float, freedom: int) -> float:
+    """Return how many standard errors hold the truth with probability ``level``."""
+    # Sixty halves of a right angle are as exact as the numbers of a computer.
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        if t_share(angle, freedom) < level:
+            low = angle
+        else:
+            high = angle
+    return math.sqrt(freedom) * math.tan(low)
+
+
+class Difference(NamedTuple):
+    """How much better one agent is on average, and the ends of its interval."""
+
+    mean: Any
+    low: Any
+    high: Any
+
+
+@checked
+def paired_difference(
+    ours: Float[np.ndarray, "seeds *points"],
+    theirs: Float[np.ndarray, "seeds *points"],
+    level: Level = 0.95,
+) -> Difference:
+    """Compare two agents that were trained with the same seeds, seed by seed.
+
+    Args:
+        ours: Results of the first agent.
+        theirs: Results of the second, in the same order of seeds.
+        level: Share of experiments whose interval should contain the true difference.
+    """
+    # Each seed gives one difference. From here on these are the results.
+    difference = ours - theirs
+    return Difference(difference.mean(0), *t_interval(difference, level))

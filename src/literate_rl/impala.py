@@ -1,0 +1,436 @@
+# Generated from chapters/impala.py (edit there); digest 79dd8ca618e2a509
+"""IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from gymnasium.vector import VectorEnv
+from torch import Tensor, nn
+
+from literate_rl.agents import Collector, Rollout
+from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
+from literate_rl.workshop.memory import UnrollBuffer
+from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.signatures import (
+    Bool,
+    Count,
+    Float,
+    Fraction,
+    NonNegative,
+    Positive,
+    check_that,
+    checked,
+)
+from literate_rl.workshop.worlds import ForceCartPole  # noqa: F401 (registered)
+
+__all__ = [
+    "IMPALA",
+    "IMPALAConfig",
+    "Unroll",
+    "VTraceLearner",
+    "impala_settings",
+    "to_unroll",
+]
+
+
+class Unroll(NamedTuple):
+    """What the learner reads: T steps in a row of each of B environments.
+
+    Attributes:
+        obs_plus_1: What the actor saw, and in one more row where the last step led.
+        next_obs: Where each step led: true successors, never a reset.
+        action: What the actor did.
+        log_prob: How likely that was under the actor's policy, as a logarithm.
+        reward: What it was paid.
+        terminated: Whether the task ended with this step.
+        truncated: Whether the episode was cut off after this step.
+        weight: One factor for each step; 0 for a step that does not count.
+    """
+
+    obs_plus_1: Any
+    next_obs: Any
+    action: Tensor
+    log_prob: Float[Tensor, "T B"]
+    reward: Float[Tensor, "T B"]
+    terminated: Bool[Tensor, "T B"]
+    truncated: Bool[Tensor, "T B"]
+    weight: Float[Tensor, "T B"]
+
+
+@torch.no_grad()
+@checked
+def to_unroll(batch: Rollout, actor: Any) -> Unroll:
+    """Return the unroll that the learner reads of an actor's rollout."""
+    # The actor's weights have not changed since the first step. So one pass over the
+    # whole rollout says how likely each of its actions was.
+    log_prob, _ = actor.evaluate_actions(batch.obs, batch.action)
+    return Unroll(
+        obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),
+        next_obs=batch.next_obs,
+        action=batch.action,
+        log_prob=log_prob,
+        reward=batch.reward,
+        terminated=batch.terminated,
+        truncated=batch.truncated,
+        weight=batch.real.to(batch.reward),
+    )
+
+
+class VTraceLearner:
+    """Learns from the unrolls of any actor: a policy and its optimiser.
+
+    Args:
+        policy: The policy to train, with the methods of ``Policy``, on any device.
+        config: The settings.
+
+    Attributes:
+        priority: After an update with ``config.priority``, how far the values of each
+            environment were from their targets on average.
+    """
+
+    def __init__(self, policy: Any, config: IMPALAConfig) -> None:
+        self.policy, self.config = policy, config
+        self.parameters = list(policy.parameters())
+        optimizer: Any = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
+        self.optimizer: torch.optim.Optimizer = optimizer[config.optim](
+            self.parameters, config.learning_rate
+        )
+        # The losses, with the discount, the decay and the three bounds of the settings.
+        self.vtrace_error = partial(
+            vtrace_error_from_log_prob,
+            gamma=config.discount_factor,
+            lambda_=config.lambda_,
+            rho_clip_ratio=config.rho_clip_ratio,
+            c_clip_ratio=config.c_clip_ratio,
+            rho_pg_clip_ratio=config.rho_pg_clip_ratio,
+        )
+        # Sums for the usual norm of the gradient: of squared norms, and of weights.
+        self.norms = (0.0, 0.0)
+        self.priority: list[float] = []
+
+    @checked
+    def learn(self, unroll: Unroll) -> dict[str, float]:
+        """Take one step of the optimiser on an unroll; return its losses."""
+        config, policy = self.config, self.policy
+        # How likely are the actor's actions now, how random is the policy, and what are
+        # the states worth?
+        log_prob, entropy = policy.evaluate_actions(
+            unroll.obs_plus_1[:-1], unroll.action
+        )
+        value = policy.value(unroll.obs_plus_1)
+
+        # Targets, advantages and the three losses of {doc}`/chapters/off_policy`.
+        loss = self.vtrace_error(
+            log_prob,
+            unroll.log_prob,
+            entropy,
+            value,
+            unroll.reward * config.reward_scale,
+            unroll.weight,
+            unroll.terminated,
+            unroll.truncated,
+            self.next_value(value, unroll),
+        )
+        # A buffer with priorities wants to know how far off the values are.
+        if config.priority:
+            self.priority = distances(loss.value_loss, value, unroll.weight)
+
+        # The total {eq}`impala-loss`.
+        total = loss.policy_loss + config.value_weight * loss.value_loss
+        total = total - config.entropy_weight * loss.entropy_loss
+        # One step downhill, with gradient clipping.
+        self.optimizer.zero_grad()
+        total.backward()
+        norm = self.clip_gradient()
+        self.optimizer.step()
+        return {
+            "cur_lr": self.optimizer.param_groups[0]["lr"],
+            "total_loss": total.item(),
+            **{name: part.item() for name, part in loss._asdict().items()},
+            "grad_norm": norm,
+        }
+
+    @torch.no_grad()
+    def next_value(self, value: Tensor, unroll: Unroll) -> Tensor:
+        """Return the values of true successors, given those of the rows."""
+        # The next row holds a step's successor. Behind a cut it belongs to another
+        # episode. There, and only there, the true successor needs a value of its own.
+        next_value, cut = value[1:].detach().clone(), unroll.truncated
+        if cut.any():
+            next_value[cut] = self.policy.value(unroll.next_obs[cut])
+        return next_value
+
+    def clip_gradient(self) -> float:
+        """Clip the gradient as the settings say; return its norm before that."""
+        # The three ways {eq}`gradient-clips`. An infinite limit only measures.
+        kind, bound = self.config.grad_clip_type, self.config.clip_value
+        limit = bound if kind == "clip_norm" else math.inf
+        norm = nn.utils.clip_grad_norm_(self.parameters, limit).item()
+        if kind == "clip_value":
+            nn.utils.clip_grad_value_(self.parameters, bound)
+        if kind == "clip_momentum_norm":
+            squares, weights = (0.999 * total for total in self.norms)
+            self.norms = (squares + norm**2, weights + 1)
+            usual = math.sqrt(self.norms[0] / self.norms[1])
+            nn.utils.clip_grad_norm_(self.parameters, bound * usual)
+        return norm
+
+    def anneal(self, step: int) -> None:
+        """Set the learning rate of a step of the run, if the settings let it fall."""
+        if self.config.anneal:
+            left = max(0.0, 1 - step / self.config.total_steps)
+            self.optimizer.param_groups[0]["lr"] = self.config.learning_rate * left
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return optimiser and norms of gradients, the policy's weights aside."""
+        return {"optimizer": self.optimizer.state_dict(), "norms": self.norms}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned; it is copied."""
+        norms, optimizer = state["norms"], copy.deepcopy(state["optimizer"])
+        groups = self.optimizer.param_groups[0], optimizer["param_groups"][0]
+        same = groups[0].keys() == groups[1].keys()
+        check_that(same, f"state must come from an optimiser {self.config.optim}")
+        self.optimizer.load_state_dict(optimizer)
+        self.norms = norms
+
+
+def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
+    """Return how far the values of each environment are from their targets."""
+    # The loss has the distances already. Its derivative with respect to a value is
+    # $2 w_t (V - v_t)$ over the number of steps.
+    (grad,) = torch.autograd.grad(value_loss, value, retain_graph=True)
+    total = grad[:-1].abs().sum(0) * weight.numel() / 2
+    # Steps that do not count weigh nothing in this mean either.
+    mean: list[float] = (total / weight.sum(0).clamp_min(1e-9)).tolist()
+    return mean
+
+
+class IMPALA:
+    """The loop: collect with a policy that may be old, store, learn.
+
+    Args:
+        policy: The policy to train, on any device.
+        envs: A vector environment with ``config.n_sample`` copies.
+        config: The settings.
+    """
+
+    def __init__(
+        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: IMPALAConfig
+    ) -> None:
+        given, wanted = envs.num_envs, config.n_sample
+        check_that(given == wanted, f"envs must have {wanted} copies, got {given}")
+        self.policy, self.config = policy, config
+        self.learner = VTraceLearner(policy, config)
+        self.device = self.learner.parameters[0].device
+        # An actor that never falls behind is the policy itself.
+        self.actor = copy.deepcopy(policy) if config.lag else policy
+        self.collector = Collector(envs, policy.to_env, np.float32)
+        preference = 0.6 if config.priority else 0.0
+        self.memory = UnrollBuffer(
+            config.replay_buffer_size, config.max_use, preference
+        )
+        self.generator = torch.Generator().manual_seed(config.seed)
+        self.iteration = 0
+
+    def iterate(self) -> dict[str, float]:
+        """Collect a sample from each environment, learn, and return metrics."""
+        config = self.config
+        self.learner.anneal(self.step)
+        mean_return = self.collect()
+        # A few updates, each on samples from the memory, until all of them have been
+        # used as often as they may.
+        for _ in range(config.update_per_collect):
+            if not self.memory:
+                break
+            entries = self.memory.sample(config.batch_size, self.generator)
+            losses = self.learner.learn(self.batch(entries))
+            if config.priority:
+                self.memory.update(entries, self.learner.priority)
+
+        # Now and then an actor that falls behind gets new weights.
+        self.iteration += 1
+        if config.lag and self.iteration % (config.lag + 1) == 0:
+            self.actor.load_state_dict(self.policy.state_dict())
+        named = {f"losses/{name}": number for name, number in losses.items()}
+        return {"charts/episodic_return": mean_return, **named}
+
+    def collect(self) -> float:
+        """Act for T steps and store the samples; return the mean return."""
+        config = self.config
+        # A run that is resumed starts with fresh environments. So that it is the same
+        # run, they are fresh at each checkpoint anyway.
+        if self.collector.obs is None or self.checkpoint_due:
+            self.collector.reset(env_seed(config.seed, self.step))
+
+        # In each step the actor draws noise, and acts.
+        def act(obs: Tensor) -> Tensor:
+            noise = self.actor.noise(1, len(obs), self.generator)[0]
+            action: Tensor = self.actor.act(obs.to(self.device), noise.to(self.device))
+            return action
+
+        batch = self.collector.collect(act, config.unroll_len)
+        unroll = to_unroll(batch.to(self.device), self.actor)
+        # What is left of the last collection is no longer on-policy.
+        if config.on_policy:
+            self.memory.entries.clear()
+        # Copies: a view would keep the whole unroll in memory for one sample of it.
+        self.memory.push(
+            [
+                tuple(x[:, b].to("cpu", copy=True) for x in unroll)
+                for b in range(config.n_sample)
+            ]
+        )
+        return batch.episode_return.nanmean().item()
+
+    def batch(self, entries: list[dict[str, Any]]) -> Unroll:
+        """Put stored samples side by side."""
+        columns = zip(*(entry["sample"] for entry in entries), strict=True)
+        unroll = Unroll(*(torch.stack(x, 1).to(self.device) for x in columns))
+        if self.config.priority_IS_weight:
+            unroll.weight.mul_(unroll.weight.new_tensor([e["IS"] for e in entries]))
+        return unroll
+
+    # What follows is for the loop around the learner, `fit`, and for checkpoints
+    # ({doc}`workshop/runs`).
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.collector.step
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the next iteration starts with fresh environments."""
+        return self.iteration % self.config.checkpoint_interval == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        return {
+            "step": self.step,
+            "iteration": self.iteration,
+            "learner": self.learner.state_dict(),
+            "memory": self.memory.state_dict(),
+            "generator": self.generator.get_state(),
+            "actor": self.actor.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        # A state that lacks something is refused here, before anything has changed.
+        names = ("step", "iteration", "memory", "generator", "actor")
+        step, iteration, memory, generator, actor = (state[name] for name in names)
+        self.learner.load_state_dict(state["learner"])
+        self.generator.set_state(generator)
+        self.memory.load_state_dict(memory)
+        if self.config.lag:
+            self.actor.load_state_dict(actor)
+        self.collector.step, self.iteration = step, iteration
+        self.collector.obs = None
+
+
+@checked
+@dataclass(frozen=True)
+class IMPALAConfig:
+    """Settings of IMPALA, with the names and the defaults of DI-engine's.
+
+    Attributes:
+        on_policy: Whether the buffer is emptied before each collection.
+        priority: Whether the buffer prefers samples with a large error.
+        priority_IS_weight: Whether weights in the loss undo that preference.
+        unroll_len: Steps of one sample.
+        update_per_collect: Steps of the optimiser after each collection.
+        batch_size: Samples of one update.
+        learning_rate: Learning rate of the optimiser at the start.
+        value_weight: Weight of the value loss.
+        entropy_weight: Weight of the entropy bonus.
+        discount_factor: Discount.
+        lambda_: Decay of the weights of longer returns.
+        rho_clip_ratio: Bound of the ratio that weighs a TD error, or none.
+        c_clip_ratio: Bound of the ratio that weighs what comes later, or none.
+        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or none.
+        grad_clip_type: How the gradient is clipped, or none.
+        clip_value: Bound of the gradient. With clip_momentum_norm it is a multiple of
+            the usual norm, and DI-engine takes 5.
+        optim: The optimiser.
+        n_sample: Samples of one collection, one from each environment.
+        replay_buffer_size: Samples that the buffer holds at most.
+        max_use: How often a sample is learned from at most.
+        seed: Decides all that is random in the run, once the policy has its weights.
+        total_steps: Steps in the environments, all of them together.
+        anneal: Whether the learning rate falls to zero in a straight line.
+        reward_scale: Factor of the rewards that are learned from.
+        lag: Collections by which the acting policy falls behind the learner before it
+            gets new weights.
+        checkpoint_interval: Iterations between checkpoints. The environments are reset
+            at each of them.
+    """
+
+    on_policy: bool = False
+    priority: bool = False
+    priority_IS_weight: bool = False  # noqa: N815 (the name of the original)
+    unroll_len: Count = 32
+    update_per_collect: Count = 4
+    batch_size: Count = 16
+    learning_rate: Positive = 5e-4
+    value_weight: NonNegative = 0.5
+    entropy_weight: NonNegative = 1e-4
+    discount_factor: Fraction = 0.99
+    lambda_: Fraction = 0.95
+    rho_clip_ratio: Positive | None = 1.0
+    c_clip_ratio: Positive | None = 1.0
+    rho_pg_clip_ratio: Positive | None = 1.0
+    grad_clip_type: Literal["clip_norm", "clip_value", "clip_momentum_norm"] | None = (
+        None
+    )
+    clip_value: Positive = 0.5
+    optim: Literal["adam", "rmsprop"] = "adam"
+    n_sample: Count = 16
+    replay_buffer_size: Count = 1000
+    max_use: Count = 16
+    seed: Annotated[int, Ge(0)] = 1
+    total_steps: Count = 100_000
+    anneal: bool = False
+    reward_scale: Positive = 1.0
+    lag: Annotated[int, Ge(0)] = 0
+    checkpoint_interval: Count = 50
+
+    def __post_init__(self) -> None:
+        fits = self.priority or not self.priority_IS_weight
+        check_that(fits, "priority must be True if priority_IS_weight is True")
+        check_clips(self.rho_clip_ratio, self.c_clip_ratio)
+
+
+# Settings with which the agent has learned, by environment. What an entry leaves out is
+# the default.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 200_000,
+        "learning_rate": 1e-3,
+        "anneal": True,
+        "reward_scale": 0.05,
+        "entropy_weight": 0.01,
+        "replay_buffer_size": 16,
+    },
+}
+# The same CartPole, pushed as hard as the agent likes.
+SETTINGS["literate_rl/ForceCartPole-v0"] = {
+    **SETTINGS["CartPole-v1"],
+    "total_steps": 300_000,
+}
+
+
+def impala_settings(env: str) -> IMPALAConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return IMPALAConfig(**SETTINGS.get(env, {}))

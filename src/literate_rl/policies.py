@@ -1,0 +1,420 @@
+# Generated from chapters/policies.py (edit there); digest 77d87f2c1f4f27fe
+"""Policies: a network, and an action distribution that knows what its output means."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from literate_rl.workshop.fast import reverse_scan
+from literate_rl.workshop.nests import as_space, as_vectors, plain_space
+from literate_rl.workshop.signatures import (
+    Bool,
+    Count,
+    Float,
+    Int,
+    check_finite,
+    check_that,
+    checked,
+)
+
+__all__ = [
+    "ActorCritic",
+    "CategoricalActions",
+    "GaussianActions",
+    "Policy",
+    "RewardScaler",
+    "RunningMoments",
+    "make_actions",
+    "make_policy",
+]
+
+
+class CategoricalActions:
+    """One of N actions; a row holds their logits.
+
+    Args:
+        num_actions: Number of actions N.
+        start: What the environment calls the first action.
+    """
+
+    def __init__(self, num_actions: int, start: int = 0) -> None:
+        self.num_actions, self.start = num_actions, start
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        shape = (num_steps, num_envs, self.num_actions)
+        return torch.empty(shape).exponential_(generator=generator).log_().neg_()
+
+    @checked
+    def choose(
+        self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
+    ) -> Int[Tensor, "*B"]:
+        """Return the actions that follow from logits and noise."""
+        # The winner of the race, {eq}`act-discrete`.
+        return (row + noise).argmax(-1)
+
+    @checked
+    def log_prob(
+        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the log-probabilities of actions."""
+        return chosen(row.log_softmax(-1), action)
+
+    @checked
+    def entropy(self, row: Float[Tensor, "*B N"]) -> Float[Tensor, "*B"]:
+        """Return the entropies of the policy, in nats."""
+        return mean_surprise(row.log_softmax(-1))
+
+    @checked
+    def evaluate(
+        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
+    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Return log-probabilities and entropies, with one softmax for both."""
+        log_prob = row.log_softmax(-1)
+        return chosen(log_prob, action), mean_surprise(log_prob)
+
+    @checked
+    def kl(
+        self, row: Float[Tensor, "*B N"], other: Float[Tensor, "*B N"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the KL divergences from rows to others, in nats."""
+        log_prob = row.log_softmax(-1)
+        difference = log_prob - other.log_softmax(-1)
+        prob = log_prob.exp()
+        # What never happens adds nothing, however unlikely the other finds it.
+        return (prob * difference.masked_fill(prob == 0, 0.0)).sum(-1)
+
+    def to_env(self, action: Tensor) -> NDArray[np.int64]:
+        """Return the actions as vector environments take them."""
+        names: NDArray[np.int64] = action.numpy() + self.start
+        return names
+
+
+def chosen(log_prob: Tensor, action: Tensor) -> Tensor:
+    """Return the entries of rows at the actions."""
+    return log_prob.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+
+def mean_surprise(log_prob: Tensor) -> Tensor:
+    """Return the entropies of log-probabilities, in nats."""
+    # An action that was taken away has probability zero and adds nothing. Zero times
+    # infinity would be NaN.
+    return -(log_prob.exp() * log_prob.clamp(min=-1e4)).sum(-1)
+
+
+class GaussianActions:
+    """Numbers in a box; a row holds their means and logarithms of standard deviations.
+
+    Args:
+        low: Lower bounds of the box, or minus infinity.
+        high: Upper bounds, or infinity.
+    """
+
+    def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
+        self.low = np.asarray(low, dtype=np.float32)
+        self.high = np.asarray(high, dtype=np.float32)
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        return torch.randn(num_steps, num_envs, self.low.size, generator=generator)
+
+    @checked
+    def choose(
+        self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"] | float
+    ) -> Float[Tensor, "*B A"]:
+        """Return the actions that follow from rows and noise."""
+        # Mean plus standard deviation times noise, {eq}`act-gaussian`.
+        mu, log_sigma = row.chunk(2, -1)
+        return mu + log_sigma.exp() * noise
+
+    @checked
+    def log_prob(
+        self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the log-densities of actions."""
+        mu, log_sigma = row.chunk(2, -1)
+        # How many standard deviations an action is away from the mean.
+        distance = (action - mu) * (-log_sigma).exp()
+        constant = 0.5 * math.log(2 * math.pi)
+        # The density of the whole action is a product, so its logarithm is a sum.
+        return -(0.5 * distance.square() + log_sigma + constant).sum(-1)
+
+    @checked
+    def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
+        """Return the entropies of the policy, in nats; they may be negative."""
+        _, log_sigma = row.chunk(2, -1)
+        return (log_sigma + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+    @checked
+    def evaluate(
+        self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
+    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Return log-densities and entropies."""
+        return self.log_prob(row, action), self.entropy(row)
+
+    @checked
+    def kl(
+        self, row: Float[Tensor, "*B 2*A"], other: Float[Tensor, "*B 2*A"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the KL divergences from rows to others, in nats."""
+        mu, log_sigma = row.chunk(2, -1)
+        other_mu, other_log_sigma = other.chunk(2, -1)
+        # The means have moved by so many standard deviations, and these have changed.
+        shift = (mu - other_mu) * (-other_log_sigma).exp()
+        change = log_sigma - other_log_sigma
+        square = (2 * change).exp() + shift.square()
+        return (0.5 * (square - 1) - change).sum(-1)
+
+    def to_env(self, action: Tensor) -> NDArray[np.float32]:
+        """Stretch actions from -1..1 to the box, and clip what lies outside."""
+        # Where there is no bound, nothing is stretched.
+        bounded = np.isfinite(self.low) & np.isfinite(self.high)
+        low, high = np.where(bounded, [self.low, self.high], [[-1.0], [1.0]])
+        stretched = (high + low) / 2 + (high - low) / 2 * action.numpy()
+        clipped: NDArray[np.float32] = stretched.clip(self.low, self.high)
+        return clipped.astype(np.float32)
+
+
+def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
+    """Build two hidden layers with tanh; ``gain`` scales the last layer's weights."""
+    sizes = ((inputs, hidden), (hidden, hidden), (hidden, outputs))
+    linear = [nn.Linear(*size) for size in sizes]
+    for layer, scale in zip(linear, (math.sqrt(2), math.sqrt(2), gain), strict=True):
+        nn.init.orthogonal_(layer.weight, scale)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(linear[0], nn.Tanh(), linear[1], nn.Tanh(), linear[2])
+
+
+class ActorCritic(nn.Module):
+    """Two networks side by side: ``actor`` for the rows, ``critic`` for the values.
+
+    The critic's values stand in a last dimension 1. Both networks see the observations
+    through ``normalizer``.
+    """
+
+    def __init__(
+        self, actor: nn.Module, critic: nn.Module, normalizer: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.normalizer = normalizer or nn.Identity()
+        self.actor, self.critic = actor, critic
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the rows of observations."""
+        row: Tensor = self.actor(self.normalizer(obs))
+        return row
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations."""
+        value: Tensor = self.critic(self.normalizer(obs))
+        return value.squeeze(-1)
+
+
+class WithDeviations(nn.Module):
+    """A network for A means, and a standard deviation for each, in every state."""
+
+    def __init__(self, mean: nn.Module, size: int) -> None:
+        super().__init__()
+        self.mean = mean
+        self.log_sigma = nn.Parameter(torch.zeros(size))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return means and logarithms of the standard deviations, side by side."""
+        mu = self.mean(obs)
+        return torch.cat([mu, self.log_sigma.expand_as(mu)], -1)
+
+
+class Policy(nn.Module):
+    """What an agent does: a network and an action distribution.
+
+    Args:
+        network: Module from observations to rows, with a method ``value``.
+        actions: The action distribution, which knows what a row means.
+        recipe: Name of a public function that builds the same policy, and its
+            arguments as plain values, for checkpoints.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        actions: Any,
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__()
+        self.network, self.actions, self.recipe = network, actions, recipe
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the rows that describe the policy at observations."""
+        row: Tensor = self.network(obs)
+        return row
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations."""
+        value: Tensor = self.network.value(obs)  # type: ignore[operator]
+        return value
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        # All random numbers of a rollout are drawn at once, in one call.
+        noise: Tensor = self.actions.noise(num_steps, num_envs, generator)
+        return noise
+
+    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions that follow from observations and noise; 0.0 is greedy."""
+        action: Tensor = self.actions.choose(self(obs), noise)
+        return action
+
+    def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of actions and the entropies."""
+        terms: tuple[Tensor, Tensor] = self.actions.evaluate(self(obs), action)
+        return terms
+
+    def to_env(self, action: Tensor) -> Any:
+        """Return the actions as vector environments take them."""
+        return self.actions.to_env(action)
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of everything that has been seen so far.
+
+    Args:
+        shape: Shape of one item.
+    """
+
+    mean: Tensor
+    var: Tensor
+    count: Tensor
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    @checked
+    def update(self, items: Float[Tensor, "n ..."]) -> None:
+        """Take in items."""
+        self.check_shape(items)
+        items = items.double()
+        # Two groups are put together by {eq}`pooled-moments`.
+        count, mean, var = len(items), items.mean(0), items.var(0, unbiased=False)
+        check_finite(mean + var, items=items)
+        total = self.count + count
+        between = (mean - self.mean).square() * self.count * count / total
+        self.var.copy_((self.var * self.count + var * count + between) / total)
+        self.mean.add_((mean - self.mean) * count / total)
+        self.count.copy_(total)
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Return items with mean 0 and standard deviation 1, clipped to -10..10."""
+        self.check_shape(items)
+        scale = (self.var + 1e-8).rsqrt()
+        return ((items - self.mean) * scale).to(items.dtype).clamp(-10.0, 10.0)
+
+    def check_shape(self, items: Tensor) -> None:
+        """Raise unless items have the shape of the moments."""
+        wanted, given = self.mean.shape, items.shape
+        fits = given[len(given) - len(wanted) :] == wanted
+        check_that(fits, f"items must end in {tuple(wanted)}, got {tuple(given)}")
+
+
+class RewardScaler(nn.Module):
+    """Divides rewards by the standard deviation of the discounted return.
+
+    The mean is not subtracted: that would pay for a longer or a shorter life.
+
+    Args:
+        num_envs: Number of environments B.
+        gamma: Discount.
+    """
+
+    carry: Tensor
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        super().__init__()
+        self.gamma = gamma
+        self.moments = RunningMoments()
+        self.register_buffer("carry", torch.zeros(num_envs))
+
+    @checked
+    def forward(
+        self,
+        reward: Float[Tensor, "T B"],
+        done: Bool[Tensor, "T B"],
+        real: Bool[Tensor, "T B"],
+    ) -> Float[Tensor, "T B"]:
+        """Take in the rewards of a rollout's real steps; return all of them scaled."""
+        # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
+        # of {doc}`advantages`.
+        wanted, given = len(self.carry), reward.shape[1]
+        check_that(given == wanted, f"reward must have B = {wanted}, got {given}")
+        increment = reward.clone()
+        increment[0] += self.carry
+        factor = torch.full_like(reward, self.gamma)
+        factor[1:].masked_fill_(done[:-1], 0.0)
+        so_far = reverse_scan(increment.flip(0), factor.flip(0)).flip(0)
+        check_finite(so_far, reward=reward)
+
+        # What goes on in the next rollout, and what the scale is measured from.
+        self.carry.copy_(self.gamma * so_far[-1].masked_fill(done[-1], 0.0))
+        self.moments.update(so_far[real])
+        return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
+
+
+def make_actions(
+    action_space: spaces.Space[Any],
+) -> CategoricalActions | GaussianActions:
+    """Return the action distribution that fits a Discrete space or a box of vectors."""
+    if isinstance(action_space, spaces.Discrete):
+        return CategoricalActions(int(action_space.n), int(action_space.start))
+    if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
+        return GaussianActions(action_space.low, action_space.high)
+    raise ValueError(f"action_space must be Discrete or a vector, got {action_space}")
+
+
+@checked
+def make_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    hidden: Count = 64,
+    normalize: bool = False,
+) -> Policy:
+    """Build the policy that fits the spaces of one environment.
+
+    Args:
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A Discrete space or a box of vectors, likewise.
+        hidden: Width of the hidden layers.
+        normalize: Whether the policy normalises its observations.
+    """
+    box, actions = as_vectors(observation_space), make_actions(as_space(action_space))
+    size, actor = box.shape[0], nn.Module()
+    if isinstance(actions, CategoricalActions):
+        actor = mlp(size, hidden, actions.num_actions, gain=0.01)
+    else:
+        means = actions.low.size
+        actor = WithDeviations(mlp(size, hidden, means, gain=0.01), means)
+    critic = mlp(size, hidden, 1, gain=1.0)
+    network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
+    # What a checkpoint needs in order to build the policy again.
+    recipe = {
+        "observation_space": plain_space(box),
+        "action_space": plain_space(as_space(action_space)),
+        "hidden": hidden,
+        "normalize": normalize,
+    }
+    return Policy(network, actions, ("make_policy", recipe))

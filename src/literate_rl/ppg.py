@@ -1,0 +1,551 @@
+# Generated from chapters/ppg.py (edit there); digest 8f2bd9954f8e718a
+"""PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from annotated_types import Ge, Lt
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from torch import Tensor, nn
+
+from literate_rl.advantages import lambda_returns
+from literate_rl.agents import Rollout
+from literate_rl.disjoint_network import (
+    Detach,
+    DisjointPolicyValueNetwork,
+    EncodingNetwork,
+    linear,
+)
+from literate_rl.hybrid_policy import HybridActions
+from literate_rl.policies import Policy, RunningMoments, make_actions
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.ppo_error import ppo_info, ppo_policy_loss
+from literate_rl.workshop.nests import as_space, map_nest, plain_space
+from literate_rl.workshop.signatures import (
+    Count,
+    Float,
+    NonNegative,
+    Positive,
+    check_finite,
+    check_that,
+    checked,
+)
+
+__all__ = [
+    "AuxiliaryPhase",
+    "Chunks",
+    "ConvolutionalEncodingNetwork",
+    "PPGAlgorithm",
+    "PPGAuxPhaseLossInfo",
+    "PPGConfig",
+    "PhasicNetwork",
+    "auxiliary_loss",
+    "element_wise_squared_loss",
+    "make_phasic_policy",
+    "ppg_settings",
+]
+
+
+@checked
+def element_wise_squared_loss(
+    x: Float[Tensor, "*B"], y: Float[Tensor, "*B"]
+) -> Float[Tensor, "*B"]:
+    """Return the squared difference of two tensors, element by element."""
+    return (x - y).square()
+
+
+class PPGAuxPhaseLossInfo(NamedTuple):
+    """The three parts of the auxiliary phase's loss.
+
+    Attributes:
+        td_loss_actual: Error of the value.
+        td_loss_aux: Error of the auxiliary value.
+        policy_kl_loss: Divergence from the old policy, in nats, not yet weighted.
+    """
+
+    td_loss_actual: Tensor
+    td_loss_aux: Tensor
+    policy_kl_loss: Tensor
+
+
+@checked
+def auxiliary_loss(
+    value: Float[Tensor, "*B"],
+    aux_value: Float[Tensor, "*B"],
+    target: Float[Tensor, "*B"],
+    kl: Float[Tensor, "*B"],
+    clone_weight: NonNegative = 1.0,
+    error: Callable[[Tensor, Tensor], Tensor] = element_wise_squared_loss,
+) -> tuple[Float[Tensor, "*B"], PPGAuxPhaseLossInfo]:
+    """Compute the loss of the auxiliary phase for each step, and its parts.
+
+    ``kl`` is the divergence from the old policy at each step, in nats. ``target`` gets
+    no gradient.
+
+    Source: Cobbe et al. 2021, Phasic Policy Gradient, section 2 and algorithm 1.
+    """
+    target = target.detach()
+    # The value's own error {eq}`phase-value`.
+    of_value = error(value, target)
+    # The error that teaches the policy's encoder {eq}`phase-auxiliary`.
+    of_aux_value = error(aux_value, target)
+    # The clone term {eq}`phase-clone`, weighted.
+    held = clone_weight * kl
+    # The sum of all three {eq}`auxiliary-loss`.
+    loss = of_value + of_aux_value + held
+    check_finite(loss, value=value, aux_value=aux_value, target=target, kl=kl)
+    return loss, PPGAuxPhaseLossInfo(of_value, of_aux_value, kl)
+
+
+class PhasicNetwork(nn.Module):
+    """The disjoint network as the network of a ``Policy``.
+
+    Args:
+        network: The disjoint network, for observations in a Box.
+        normalizer: Module that the observations are seen through.
+    """
+
+    def __init__(
+        self, network: DisjointPolicyValueNetwork, normalizer: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.network, self.normalizer = network, normalizer or nn.Identity()
+        self.shape = network.observation_spec.shape or ()
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the rows that describe the policy at observations."""
+        # Only the policy's half of the network runs.
+        heads = self.network.heads
+        features, _ = heads.policy_encoder(self.observe(obs))
+        return one_row([project(features) for project in heads.projections])
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations, as the policy phase uses them."""
+        heads, seen = self.network.heads, self.observe(obs)
+        # With one encoder for both, the network says whether the value may move it.
+        if heads.value_encoder is None:
+            (_, value, _), _ = heads(seen, (), False)
+        else:
+            features, _ = heads.value_encoder(seen)
+            value = heads.value_head(features).squeeze(-1)
+        result: Tensor = value
+        return result
+
+    def three_heads(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rows, values and auxiliary values of observations."""
+        (rows, value, aux_value), _ = self.network.heads(self.observe(obs))
+        return one_row(rows), value, aux_value
+
+    def observe(self, obs: Tensor) -> Tensor:
+        """Return observations, which may come flat, in their own shape, normalised."""
+        if obs.shape[-len(self.shape) :] != self.shape:
+            obs = obs.unflatten(-1, self.shape)
+        seen: Tensor = self.normalizer(obs)
+        return seen
+
+
+def one_row(rows: Sequence[Tensor]) -> Tensor:
+    """Join the rows of an action's parts as its action distribution reads them."""
+    if len(rows) == 1:
+        return rows[0]
+    # Hybrid actions want logits, then all means, then all standard deviations.
+    logit, *boxes = rows
+    mu, log_sigma = zip(*(box.chunk(2, -1) for box in boxes), strict=True)
+    return torch.cat([logit, *mu, *(x.exp() for x in log_sigma)], -1)
+
+
+class ConvolutionalEncodingNetwork(nn.Module):
+    """An encoder for pictures: two convolutions and a linear layer.
+
+    In a picture of more than 16 cells in each direction the first convolution looks at
+    every fourth place only.
+
+    Args:
+        observation_spec: A Box with channels, height and width. The channels may come
+            first or last: the shorter of the two axes. Bytes are scaled to [0, 1].
+        hidden: Number of features, kept as ``output_size``.
+    """
+
+    @checked
+    def __init__(self, observation_spec: spaces.Box, hidden: Count = 64) -> None:
+        super().__init__()
+        shape = observation_spec.shape or ()
+        words = f"observation_spec must have channels, height and width, got {shape}"
+        check_that(len(shape) == 3, words)
+        self.output_size = hidden
+        self.scale = 1 / 255 if observation_spec.dtype == np.uint8 else 1.0
+        self.channels = -1 if shape[-1] < shape[0] else -3
+        channels, *sides = np.roll(shape, -self.channels).tolist()
+        # Large pictures are looked at in strides of four, small ones cell by cell.
+        first = (
+            nn.Conv2d(channels, 16, 8, stride=4)
+            if min(sides) > 16
+            else nn.Conv2d(channels, 16, 3, padding=1)
+        )
+        second = nn.Conv2d(16, 32, 3, stride=2, padding=1)
+        for layer in (first, second):
+            nn.init.orthogonal_(layer.weight, math.sqrt(2))
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        self.convolutions = nn.Sequential(
+            first, nn.ReLU(), second, nn.ReLU(), nn.Flatten()
+        )
+        # One empty picture says how many numbers come out of the convolutions.
+        with torch.no_grad():
+            count = self.convolutions(torch.zeros(1, channels, *sides)).shape[1]
+        self.features = linear(count, hidden, math.sqrt(2))
+
+    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
+        """Return features ``(*, F)`` of pictures, and the state as it came."""
+        pictures = observation.to(self.features.weight.dtype) * self.scale
+        planes = pictures.movedim(self.channels, -3).flatten(0, -4)
+        features = self.features(self.convolutions(planes)).tanh()
+        return features.view(*observation.shape[:-3], self.output_size), state
+
+
+@checked
+def make_phasic_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    share_encoder: bool = False,
+    detach: Detach = "always",
+    hidden: Count = 64,
+    normalize: bool = False,
+) -> Policy:
+    """Build a policy on the disjoint network.
+
+    Args:
+        observation_space: A box of vectors or of pictures, which may come flat; or what
+            ``plain_space`` made of it.
+        action_space: Discrete, a box of vectors or hybrid, likewise.
+        share_encoder: Whether policy and value share an encoder.
+        detach: When a shared encoder is cut off from the value's gradient.
+        hidden: Width of the hidden layers.
+        normalize: Whether the policy normalises its observations.
+    """
+    box, action_space = as_space(observation_space), as_space(action_space)
+    shape = (isinstance(box, spaces.Box) and box.shape) or ()
+    fits = len(shape) in (1, 3)
+    check_that(fits, f"observation_space must be a box of vectors or pictures: {box}")
+    encoder: Callable[..., Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
+    if len(shape) == 3:
+        encoder = partial(ConvolutionalEncodingNetwork, hidden=hidden)
+    network = DisjointPolicyValueNetwork(
+        box, action_space, encoder, share_encoder, detach=detach
+    )
+    normalizer = RunningMoments(*shape) if normalize else None
+
+    hybrid = isinstance(action_space, spaces.Tuple | spaces.Dict)
+    actions = (HybridActions.from_space if hybrid else make_actions)(action_space)
+
+    # The recipe is what a checkpoint needs to build this policy again.
+    recipe = {
+        "observation_space": plain_space(box),
+        "action_space": plain_space(action_space),
+        "share_encoder": share_encoder,
+        "detach": detach,
+        "hidden": hidden,
+        "normalize": normalize,
+    }
+    phasic = PhasicNetwork(network, normalizer)
+    return Policy(phasic, actions, ("make_phasic_policy", recipe))
+
+
+@checked
+@dataclass(frozen=True)
+class PPGConfig(PPOConfig):
+    """Settings of PPG: those of PPO and those of the auxiliary phase.
+
+    Attributes:
+        aux_enabled: Whether there is an auxiliary phase. Without it PPG is PPO.
+        aux_interval: Policy phases between two auxiliary phases.
+        aux_batch_length: Steps of a chunk, or none for the steps of a rollout, which it
+            must divide.
+        aux_batch_size: Chunks of a minibatch, at most.
+        aux_epochs: Epochs of an auxiliary phase.
+        aux_learning_rate: Learning rate of the auxiliary phase's Adam at the start.
+        clone_weight: Weight of the divergence.
+        kl_reference: What the divergence starts from: the policy at the start of the
+            auxiliary phase ("snapshot"), or the one that acted ("rollout").
+        share_encoder: Whether policy and value share an encoder.
+        detach: When a shared encoder is cut off from the value's gradient.
+    """
+
+    aux_enabled: bool = True
+    aux_interval: Count = 32
+    aux_batch_length: Count | None = None
+    aux_batch_size: Count = 8
+    aux_epochs: Count = 6
+    aux_learning_rate: Positive = 5e-4
+    clone_weight: Annotated[float, Ge(0), Lt(math.inf)] = 1.0
+    kl_reference: Literal["snapshot", "rollout"] = "snapshot"
+    share_encoder: bool = False
+    detach: Detach = "always"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steps, length = self.num_steps, self.aux_batch_length or self.num_steps
+        words = f"aux_batch_length must divide {steps}, got {length}"
+        check_that(steps % length == 0, words)
+
+
+# Settings with which the agent has learned, by environment. What an entry leaves out
+# comes from PPO.
+PPG_SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 100_000,
+        "aux_interval": 16,
+        "aux_batch_size": 16,
+        "aux_learning_rate": 1e-3,
+    },
+    "literate_rl/Maze-v0": {
+        "total_steps": 150_000,
+        "num_envs": 32,
+        "num_steps": 64,
+        "num_epochs": 6,
+        "learning_rate": 2e-3,
+        "gamma": 0.97,
+        "entropy_weight": 0.02,
+        "aux_interval": 4,
+        "aux_batch_size": 32,
+        "aux_epochs": 3,
+        "aux_learning_rate": 1e-3,
+    },
+}
+
+
+def ppg_settings(env: str) -> PPGConfig:
+    """Return an environment's own settings if we know some, else the defaults."""
+    return PPGConfig(**asdict(ppo_settings(env)) | PPG_SETTINGS.get(env, {}))
+
+
+class Chunks(NamedTuple):
+    """What an auxiliary phase learns from: C chunks of L steps each, side by side.
+
+    Attributes:
+        obs: What the agent saw, ``(L, C, *)``.
+        target: Targets of both values, ``(L, C)``.
+        row: What describes the policy to hold to, ``(L, C, *)``.
+    """
+
+    obs: Any
+    target: Tensor
+    row: Any
+
+    def take(self, chosen: Tensor) -> Chunks:
+        """Return some of the chunks."""
+        taken: Chunks = map_nest(lambda x: x[:, chosen], self)
+        return taken
+
+
+def side_by_side(*pieces: Any) -> Any:
+    """Join nests of tensors ``(L, C, *)`` along their chunks."""
+    return map_nest(lambda *x: torch.cat(x, 1), *pieces)
+
+
+def in_chunks(steps: Tensor, length: int) -> Tensor:
+    """Cut steps ``(T, B, *)`` into chunks ``(L, C, *)``."""
+    chunks: Tensor = steps.unflatten(0, (-1, length))
+    return chunks.transpose(0, 1).flatten(1, 2)
+
+
+class AuxiliaryPhase:
+    """Trains both values on the data of several policy phases, and holds the policy.
+
+    Args:
+        policy: A policy whose network has ``three_heads``.
+        config: The settings.
+        optimizer: Optimiser to use instead of Adam.
+
+    Attributes:
+        buffer: What was observed since the last auxiliary phase, rollout by rollout.
+        loss: Loss of values, auxiliary values, targets and divergences.
+
+    Source: Cobbe et al. 2021, Phasic Policy Gradient, algorithm 1.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: PPGConfig,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        self.policy, self.config = policy, config
+        self.network: Any = policy.network
+        self.parameters = list(policy.parameters())
+        self.optimizer = optimizer or torch.optim.Adam(
+            self.parameters, config.aux_learning_rate, eps=1e-5, fused=True
+        )
+        self.loss: Callable[..., tuple[Tensor, PPGAuxPhaseLossInfo]] = partial(
+            auxiliary_loss, clone_weight=config.clone_weight
+        )
+        self.generator = torch.Generator().manual_seed(config.seed)
+        self.buffer: list[Chunks] = []
+
+    @torch.no_grad()
+    def observe(self, batch: Rollout, next_value: Tensor, row: Tensor) -> None:
+        """Put what matters of a rollout into the buffer.
+
+        ``next_value`` are values of the true successors, and ``row`` is what described
+        the policy, both from before the policy phase learned.
+        """
+        config = self.config
+        # The targets are computed once and do not change later.
+        target = lambda_returns(
+            *(batch.reward, next_value, batch.terminated, batch.truncated),
+            *(config.gamma, config.lambda_),
+        )
+        length = config.aux_batch_length or config.num_steps
+        steps = (batch.obs, target, row)
+        self.buffer.append(Chunks(*(in_chunks(x, length) for x in steps)))
+
+    def run(self) -> dict[str, float]:
+        """Run one auxiliary phase, empty the buffer, and return metrics."""
+        config, data = self.config, side_by_side(*self.buffer)
+        count = data.target.shape[1]
+        # The policy to hold to is the one of this moment, unless the settings say
+        # otherwise.
+        if config.kl_reference == "snapshot":
+            data = data._replace(row=self.snapshot(data))
+
+        # No minibatch is larger than the settings say.
+        parts = math.ceil(count / config.aux_batch_size)
+        history = []
+        for _ in range(config.aux_epochs):
+            # Each epoch shuffles the chunks and deals them out in minibatches.
+            order = torch.randperm(count, generator=self.generator)
+            for chosen in order.to(data.target.device).tensor_split(parts):
+                history.append(self.learn(data.take(chosen)))
+        self.buffer.clear()
+
+        # Means over the last epoch. The first row was computed before any step, so its
+        # divergence is that of the start.
+        table = torch.stack(history)
+        names = ("value_loss", "aux_value_loss", "kl", "grad_norm")
+        means = table[-parts:].mean(0).tolist()
+        metrics = {f"aux/{name}": x for name, x in zip(names, means, strict=True)}
+        return metrics | {"aux/kl_at_start": table[0, 2].item()}
+
+    @torch.no_grad()
+    def snapshot(self, data: Chunks) -> Any:
+        """Return rows that describe the policy as it is now, a minibatch at a time."""
+        pieces = torch.arange(data.target.shape[1]).split(self.config.aux_batch_size)
+        return side_by_side(*(self.policy(data.take(piece).obs) for piece in pieces))
+
+    def learn(self, part: Chunks) -> Tensor:
+        """Take one step of the optimiser on a minibatch; return means and a norm."""
+        # What the three heads say now, and how far the policy is from the old one.
+        row, value, aux_value = self.network.three_heads(part.obs)
+        kl = self.policy.actions.kl(part.row, row)
+        loss, info = self.loss(value, aux_value, part.target, kl)
+
+        # One step downhill, with gradient clipping.
+        self.optimizer.zero_grad()
+        loss.mean().backward()
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        check_finite(norm, gradient=norm)
+        self.optimizer.step()
+        return torch.stack([*(x.detach().mean() for x in info), norm])
+
+    # What follows is for checkpoints ({doc}`workshop/runs`).
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "buffer": [tuple(chunks) for chunks in self.buffer],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        # A copy, because Adam goes on writing to the tensors that it is given.
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.generator.set_state(state["generator"])
+        device = self.parameters[0].device
+        moved = map_nest(lambda x: x.to(device), tuple(state["buffer"]))
+        self.buffer = [Chunks(*chunks) for chunks in moved]
+
+
+AUX_METRICS = ("value_loss", "aux_value_loss", "kl", "grad_norm", "kl_at_start")
+
+
+class PPGAlgorithm:
+    """Phasic policy gradient: PPO, and an auxiliary phase every few iterations.
+
+    Args:
+        policy: The policy to train, on any device, from ``make_phasic_policy``.
+        envs: A vector environment with ``config.num_envs`` copies that resets in the
+            step that ends an episode.
+        config: The settings.
+        policy_error: As in ``PPO``.
+
+    Attributes:
+        ppo: The learner of the policy phase.
+        aux: The learner of the auxiliary phase.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        envs: VectorEnv[Any, Any, Any],
+        config: PPGConfig,
+        policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
+    ) -> None:
+        self.policy, self.config = policy, config
+        self.ppo = PPO(policy, envs, config, policy_error=policy_error)
+        # A step that did not happen has no place among consecutive steps.
+        same = not self.ppo.collector.resets_later
+        check_that(same, "envs must have autoreset mode SAME_STEP, got NEXT_STEP")
+        self.aux = AuxiliaryPhase(policy, config)
+
+    def iterate(self) -> dict[str, float]:
+        """Run a policy phase and, when it is due, an auxiliary phase."""
+        batch = self.ppo.collect()
+        if not self.config.aux_enabled:
+            return self.ppo.update(batch)
+        with torch.no_grad():
+            row = self.policy(batch.obs)
+
+        # The policy phase. Afterwards `seen` holds the rollout as PPO learned from it,
+        # with scaled rewards where the settings ask for them, and the values of then.
+        metrics = self.ppo.update(batch)
+        seen, _, next_value = self.ppo.seen
+        self.aux.observe(seen, next_value, row)
+
+        # Metrics have the same names in every iteration. Without a phase they are NaN.
+        metrics |= {f"aux/{name}": math.nan for name in AUX_METRICS}
+        if self.ppo.iteration % self.config.aux_interval == 0:
+            # The learning rate falls in the same straight line as that of PPO.
+            share = metrics["charts/learning_rate"] / self.config.learning_rate
+            rate = self.config.aux_learning_rate * share
+            self.aux.optimizer.param_groups[0]["lr"] = rate
+            metrics |= self.aux.run()
+        return metrics
+
+    # What follows is for the loop around the learner, `fit`, and for checkpoints.
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.ppo.step
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the next iteration starts with fresh environments."""
+        return self.ppo.checkpoint_due
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        return {"ppo": self.ppo.state_dict(), "aux": self.aux.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        self.ppo.load_state_dict(state["ppo"])
+        self.aux.load_state_dict(state["aux"])

@@ -1,0 +1,471 @@
+# Generated from chapters/rainbow.py (edit there); digest 1f15531008d207cd
+"""Rainbow: noisy layers, and six parts of DQN together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from torch import Tensor, nn
+from torch.nn.functional import linear, relu, smooth_l1_loss
+
+from literate_rl.c51 import categorical_error, project_distribution
+from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, QError, q_target
+from literate_rl.policies import Policy
+from literate_rl.ppg import ConvolutionalEncodingNetwork
+from literate_rl.replay import Batch
+from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, plain_space
+from literate_rl.workshop.signatures import (
+    Count,
+    Float,
+    Fraction,
+    NonNegative,
+    Positive,
+    checked,
+)
+
+__all__ = [
+    "LogitsOf",
+    "NoisyLinear",
+    "Rainbow",
+    "RainbowConfig",
+    "RainbowNetwork",
+    "RainbowPolicy",
+    "factorised_noise",
+    "make_rainbow_policy",
+    "rainbow_error",
+    "rainbow_settings",
+]
+
+
+@checked
+def factorised_noise(
+    num_steps: Count, num_rows: Count, size: Count, generator: torch.Generator
+) -> Tensor:
+    """Draw the noise of noisy layers, on the CPU."""
+    normal = torch.randn(num_steps, num_rows, size, generator=generator)
+    # The signed roots of {eq}`factorised-noise`.
+    result: Tensor = normal.sign() * normal.abs().sqrt()
+    return result
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer whose weights are random, with deviations that are learned.
+
+    The noise is an argument; the layer does not store any.
+
+    Source: Fortunato et al. 2018, section 3, factorised noise.
+
+    Args:
+        inputs: Number of inputs m.
+        outputs: Number of outputs n.
+        sigma: The deviations at the start, times the root of ``inputs``.
+    """
+
+    @checked
+    def __init__(self, inputs: Count, outputs: Count, sigma: NonNegative = 0.5) -> None:
+        super().__init__()
+        self.sizes = [inputs, outputs]
+        # The means: PyTorch initialises a linear layer as {eq}`noisy-start` says.
+        self.mean = nn.Linear(inputs, outputs)
+        # The deviations are a layer too; all start with the same number.
+        self.deviation = nn.Linear(inputs, outputs)
+        for parameter in self.deviation.parameters():
+            nn.init.constant_(parameter, sigma / math.sqrt(inputs))
+
+    @checked
+    def forward(
+        self,
+        x: Float[Tensor, "*B inputs"],
+        noise: Float[Tensor, "*B size"] | Float[Tensor, "size"] | float,
+    ) -> Float[Tensor, "*B outputs"]:
+        """Return the outputs of inputs, with one noise for all or one for each row.
+
+        With noise 0.0 the weights are their means.
+        """
+        if isinstance(noise, float):
+            return linear(x, self.mean.weight, self.mean.bias)
+        into, out = noise.split(self.sizes, -1)
+        # One noise for all rows: the random weights and biases of {eq}`noisy-weights`.
+        if noise.dim() == 1:
+            factor = torch.outer(out, into)
+            weight = torch.addcmul(self.mean.weight, self.deviation.weight, factor)
+            bias = torch.addcmul(self.mean.bias, self.deviation.bias, out)
+            return linear(x, weight, bias)
+        # One for each row: the factor is taken out of the sum, {eq}`noisy-layer`.
+        return torch.addcmul(self.mean(x), out, self.deviation(into * x))
+
+
+class PictureLayer(nn.Module):
+    """A first layer for pictures, which may come flat: the encoder of {doc}`ppg`.
+
+    Args:
+        space: The space of one picture.
+        outputs: Number of outputs.
+    """
+
+    def __init__(self, space: spaces.Box, outputs: int) -> None:
+        super().__init__()
+        self.shape = space.shape
+        self.encoder = ConvolutionalEncodingNetwork(space, outputs)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features of pictures."""
+        if obs.shape[-3:] != self.shape:
+            obs = obs.unflatten(-1, self.shape)
+        features: Tensor = self.encoder(obs)[0]
+        return features
+
+
+class RainbowNetwork(nn.Module):
+    """A network for the logits of N distributions over K atoms.
+
+    Args:
+        inputs: Size of an observation, or the space of pictures.
+        num_actions: Number of actions N.
+        num_atoms: Number of atoms K; 1 for values without a distribution.
+        hidden: Width of the hidden layers.
+        dueling: Whether a state's value and its actions' advantages are separate.
+        noisy: Whether the last two layers are noisy.
+        sigma: As in ``NoisyLinear``.
+
+    Attributes:
+        noise_sizes: How many random numbers each noisy layer needs.
+    """
+
+    @checked
+    def __init__(
+        self,
+        inputs: Count | spaces.Box,
+        num_actions: Count,
+        num_atoms: Count,
+        hidden: Count,
+        dueling: bool,
+        noisy: bool,
+        sigma: NonNegative,
+    ) -> None:
+        super().__init__()
+        self.num_actions, self.num_atoms = num_actions, num_atoms
+        self.dueling, self.noisy = dueling, noisy
+        # The first layer has no noise.
+        if isinstance(inputs, spaces.Box):
+            self.first: nn.Module = PictureLayer(inputs, hidden)
+        else:
+            self.first = nn.Linear(inputs, hidden)
+        # The last layer has a row for each action, and one more for the value.
+        rows = num_actions + dueling
+        sizes = (hidden, hidden), (hidden, rows * num_atoms)
+        layers = [
+            NoisyLinear(*size, sigma) if noisy else nn.Linear(*size) for size in sizes
+        ]
+        self.layers = nn.ModuleList(layers)
+        self.noise_sizes = [sum(size) for size in sizes] if noisy else []
+
+    def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return logits ``(*B, N, K)`` for observations and the noise of the layers."""
+        # Each layer takes its part of the noise.
+        parts: Any = [noise] * len(self.layers)
+        if self.noisy and not isinstance(noise, float):
+            parts = noise.split(self.noise_sizes, -1)
+        x = self.first(obs)
+        for layer, part in zip(self.layers, parts, strict=True):
+            x = layer(relu(x), part) if self.noisy else layer(relu(x))
+        logit: Tensor = x.unflatten(-1, (-1, self.num_atoms))
+        if not self.dueling:
+            return logit
+        # The value, and how much better than the others each action is, atom by atom:
+        # {eq}`dueling-logits`.
+        value, advantage = logit[..., :1, :], logit[..., 1:, :]
+        return value + advantage - advantage.mean(-2, keepdim=True)
+
+
+class LogitsOf(nn.Module):
+    """Makes a network that returns probabilities ``(B, N, K)`` one that returns logits.
+
+    Args:
+        model: The network, a function of observations.
+        num_actions: Number of actions N.
+        num_atoms: Number of atoms K.
+    """
+
+    noise_sizes: tuple[int, ...] = ()
+
+    def __init__(self, model: nn.Module, num_actions: int, num_atoms: int) -> None:
+        super().__init__()
+        self.model, self.num_actions, self.num_atoms = model, num_actions, num_atoms
+
+    def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return logits for observations; there is no noise."""
+        prob: Tensor = self.model(obs)
+        return (prob + 1e-8).log()
+
+
+class RainbowPolicy(Policy):
+    """Acts by the means of distributions, with layers that are noisy or not.
+
+    Args:
+        network: Module from observations and noise to logits, ``RainbowNetwork`` or one
+            with its attributes.
+        actions: The rule for choosing by values, ``EpsilonGreedy``.
+        value_min: First of the evenly spaced atoms.
+        value_max: Last of them.
+        hold: Steps that one noise of the layers lasts.
+        recipe: As in ``Policy``.
+
+    Attributes:
+        noise_size: How many random numbers the layers need for a row.
+        distributional: Whether there is more than one atom.
+    """
+
+    atoms: Tensor
+
+    def __init__(
+        self,
+        network: Any,
+        actions: Any,
+        value_min: float,
+        value_max: float,
+        hold: int = 1,
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__(network, actions, recipe)
+        self.value_min, self.value_max, self.hold = value_min, value_max, hold
+        atoms = torch.linspace(value_min, value_max, network.num_atoms)
+        self.register_buffer("atoms", atoms)
+        self.distributional = network.num_atoms > 1
+        self.noise_size = sum(network.noise_sizes)
+        self.num_actions = network.num_actions
+
+    def mean(self, logit: Tensor) -> Tensor:
+        """Return the means of distributions, given their logits."""
+        # With a single atom a logit is the value itself.
+        return logit.softmax(-1) @ self.atoms if self.distributional else logit[..., 0]
+
+    def forward(self, obs: Tensor, noise: Tensor | float = 0.0) -> Tensor:
+        """Return the values of all actions."""
+        return self.mean(self.network(obs, noise))
+
+    def log_prob(self, obs: Tensor, noise: Tensor | float = 0.0) -> Tensor:
+        """Return the log-probabilities of the atoms, for all actions."""
+        logit: Tensor = self.network(obs, noise)
+        return logit.log_softmax(-1)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the value of the best action."""
+        best: Tensor = self(obs).amax(-1)
+        return best
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout: that of the layers, then that of ε-greedy."""
+        random = super().noise(num_steps, num_envs, generator)
+        if not self.noise_size:
+            return random
+        # One draw for `hold` steps, rounded up.
+        draws = -(-num_steps // self.hold)
+        noise = factorised_noise(draws, num_envs, self.noise_size, generator)
+        held = noise.repeat_interleave(self.hold, 0)[:num_steps]
+        return torch.cat([held, random], -1)
+
+    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions that follow from observations and noise; 0.0 is greedy."""
+        if isinstance(noise, float) or not self.noise_size:
+            return super().act(obs, noise)
+        layers, random = noise.split([self.noise_size, self.num_actions], -1)
+        action: Tensor = self.actions.choose(self(obs, layers), random)
+        return action
+
+
+@checked
+def make_rainbow_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    hidden: Count = 128,
+    num_atoms: Count = 51,
+    value_min: float = 0.0,
+    value_max: float = 100.0,
+    dueling: bool = True,
+    noisy: bool = True,
+    sigma: NonNegative = 0.1,
+    hold: Count = 1,
+) -> RainbowPolicy:
+    """Build the policy that fits the spaces of one environment.
+
+    Args:
+        observation_space: A box of vectors or of pictures, which may come flat; or what
+            ``plain_space`` made of it.
+        action_space: A Discrete space, likewise.
+        hidden: Width of the hidden layers.
+        num_atoms: Atoms of a distribution; 1 for values alone.
+        value_min: First of the atoms.
+        value_max: Last of them.
+        dueling: Whether a state's value and its actions' advantages are separate.
+        noisy: Whether the last two layers are noisy.
+        sigma: As in ``NoisyLinear``.
+        hold: Steps that one noise of the layers lasts.
+    """
+    box, discrete = as_space(observation_space), as_discrete(action_space)
+    num_actions = int(discrete.n)
+    if isinstance(box, spaces.Box) and len(box.shape) == 3:
+        inputs: Any = box
+    else:
+        inputs = as_vectors(box).shape[0]
+    network = RainbowNetwork(
+        inputs, num_actions, num_atoms, hidden, dueling, noisy, sigma
+    )
+    # What a checkpoint needs in order to build the policy again.
+    recipe = {
+        "observation_space": plain_space(box),
+        "action_space": plain_space(discrete),
+        "hidden": hidden,
+        "num_atoms": num_atoms,
+        "value_min": value_min,
+        "value_max": value_max,
+        "dueling": dueling,
+        "noisy": noisy,
+        "sigma": sigma,
+        "hold": hold,
+    }
+    actions = EpsilonGreedy(num_actions, int(discrete.start))
+    built = "make_rainbow_policy", recipe
+    return RainbowPolicy(network, actions, value_min, value_max, hold, built)
+
+
+@checked
+def rainbow_error(
+    policy: Any,
+    target_policy: Any,
+    batch: Batch,
+    generator: torch.Generator,
+    double: bool = True,
+) -> QError:
+    """Compare distributions with their targets, or values if there is only one atom.
+
+    Args:
+        policy: The policy in training.
+        target_policy: Its older copy.
+        batch: Windows of steps, as the buffer returned them.
+        generator: The source of the layers' noise.
+        double: Whether the policy in training chooses the next action.
+    """
+    # The network in training is asked twice, the older one once.
+    own, choosing, judging = draw_noise(policy, 3, generator)
+    with torch.no_grad():
+        # The older network gives the returns that follow each action. The network in
+        # training chooses the action, or the older one itself without ``double``.
+        following = target_policy.network(batch.next_obs, judging)
+        next_q = target_policy.mean(following)
+        chooser = policy(batch.next_obs, choosing) if double else next_q
+        best = chooser.argmax(-1)
+    taken = of_action(policy.network(batch.obs, own), batch.action)
+
+    # Without distributions this is the error of DQN.
+    if not policy.distributional:
+        best_q = next_q.gather(-1, best.unsqueeze(-1))
+        aim = q_target(batch.reward, batch.discount, best_q)
+        q = taken.squeeze(-1)
+        loss = smooth_l1_loss(q, aim, reduction="none")
+        return QError(loss, (aim - q).detach(), q.detach())
+
+    # The returns that follow are moved and projected, {eq}`rainbow-target`. The error
+    # is also the priority, because it says how much there is to learn.
+    prob = of_action(following, best).softmax(-1)
+    bounds = policy.value_min, policy.value_max
+    aim = project_distribution(prob, batch.reward, batch.discount, *bounds)
+    error = categorical_error(taken.log_softmax(-1), aim)
+    return QError(error, error.detach(), policy.mean(taken.detach()))
+
+
+def of_action(logit: Tensor, action: Tensor) -> Tensor:
+    """Return the logits of one action for each row, ``(B, K)`` of ``(B, N, K)``."""
+    index = action.view(-1, 1, 1).expand(-1, 1, logit.shape[-1])
+    return logit.gather(1, index).squeeze(1)
+
+
+def draw_noise(policy: Any, passes: int, generator: torch.Generator) -> list[Any]:
+    """Return the noise of some passes, each 0.0 without noisy layers."""
+    if not policy.noise_size:
+        return [0.0] * passes
+    noise = factorised_noise(1, passes, policy.noise_size, generator)[0]
+    return list(noise.to(policy.atoms.device))
+
+
+class Rainbow(DQN):
+    """DQN with the error of distributions.
+
+    Args:
+        policy: What ``make_rainbow_policy`` returns, on any device.
+        envs: A vector environment with ``config.num_envs`` copies.
+        config: The settings.
+    """
+
+    def __init__(
+        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: RainbowConfig
+    ) -> None:
+        error = partial(rainbow_error, double=config.double)
+        super().__init__(policy, envs, config, error, policy.act)
+
+
+@checked
+@dataclass(frozen=True)
+class RainbowConfig(DQNConfig):
+    """Settings of Rainbow: those of DQN with other defaults, and some of its own.
+
+    Attributes:
+        num_atoms: Atoms of a distribution; 1 for values alone.
+        value_min: First of the atoms.
+        value_max: Last of them.
+        noisy: Whether the last two layers are noisy.
+        sigma: Deviations of noisy layers at the start, times the root of their inputs.
+        hold: Steps that one noise of the layers lasts.
+    """
+
+    total_steps: Count = 30_000
+    dueling: bool = True
+    num_steps: Count = 10
+    learning_rate: Positive = 1e-3
+    anneal: bool = True
+    batch_size: Count = 64
+    tau: Fraction = 0.02
+    epsilon_end: Fraction = 0.0
+    epsilon_steps: Count = 2000
+    alpha: NonNegative = 0.5
+    num_atoms: Count = 51
+    value_min: float = 0.0
+    value_max: float = 100.0
+    noisy: bool = True
+    sigma: NonNegative = 0.1
+    hold: Count = 1
+
+
+# Settings with which the agent has learned, by environment. For what an entry leaves
+# out, the default holds.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"num_steps": 20, "batch_size": 128, "train_interval": 2},
+    # Steps, environments, features and discount are those of PPG in its mazes. A step
+    # is drawn four times on average.
+    "literate_rl/Maze-v0": {
+        "total_steps": 150_000,
+        "num_envs": 32,
+        "hidden": 64,
+        "gamma": 0.97,
+        "num_steps": 3,
+        "train_interval": 16,
+        "value_max": 1.0,
+    },
+}
+
+
+def rainbow_settings(env: str) -> RainbowConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return RainbowConfig(**SETTINGS.get(env, {}))

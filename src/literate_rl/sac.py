@@ -1,0 +1,605 @@
+# Generated from chapters/sac.py (edit there); digest b6530ae3458a13d2
+"""SAC: a policy that is paid for staying random."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from literate_rl.a2c import ContractActor, drawn_from
+from literate_rl.contract_models import (
+    ActionValue,
+    QNetwork,
+    Stretch,
+    layers,
+    squashed_log_prob,
+)
+from literate_rl.ddpg import (
+    as_many,
+    bounded,
+    clipped_double_target,
+    critic_chains,
+    critic_error,
+    frozen_values,
+)
+from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
+from literate_rl.policies import CategoricalActions, GaussianActions, Policy
+from literate_rl.replay import Batch
+from literate_rl.workshop.fast import FusedCriticError, chain_critic_error
+from literate_rl.workshop.nests import as_space, as_vectors, plain_space
+from literate_rl.workshop.probes import forward_parameters
+from literate_rl.workshop.signatures import (
+    Count,
+    Float,
+    Fraction,
+    NonNegative,
+    Positive,
+    checked,
+)
+from literate_rl.workshop.states import ByName, state_spec
+
+__all__ = [
+    "SAC",
+    "Choices",
+    "SACConfig",
+    "SoftContractPolicy",
+    "SoftCritics",
+    "SoftPolicy",
+    "SquashedGaussian",
+    "make_sac_policy",
+    "sac_error",
+    "sac_settings",
+    "sac_target",
+    "soft_value",
+    "temperature_error",
+]
+
+
+class Choices(NamedTuple):
+    """Actions over which an expectation is taken: one drawn, or all discrete ones.
+
+    Attributes:
+        action: The action that was drawn; None if the choices are all discrete ones.
+        log_prob: Log-probability of each choice.
+        weight: How much it counts: 1 for a draw, else its probability.
+    """
+
+    action: Float[Tensor, "N A"] | None
+    log_prob: Float[Tensor, "N M"]
+    weight: Float[Tensor, "N M"]
+
+
+def one_draw(action: Tensor, log_prob: Tensor) -> Choices:
+    """Return a single draw as the only choice."""
+    return Choices(action, log_prob, torch.ones_like(log_prob))
+
+
+def all_actions(log_prob: Tensor) -> Choices:
+    """Return all discrete actions with their probabilities as the choices."""
+    return Choices(None, log_prob, log_prob.exp())
+
+
+@checked
+def soft_value(
+    q: Float[Tensor, "K N M"],
+    log_prob: Float[Tensor, "N M"],
+    weight: Float[Tensor, "N M"],
+    alpha: float | Float[Tensor, ""],
+) -> Float[Tensor, "N"]:
+    """Return what states are worth to a policy that is paid for its entropy.
+
+    Args:
+        q: Values of M choices by K critics.
+        log_prob: Log-probabilities of the choices.
+        weight: How much each choice counts.
+        alpha: The temperature: what a nat of entropy is worth.
+
+    Source: Haarnoja et al. 2018, equation 3, with the minimum of Fujimoto et al. 2018.
+    """
+    # The least optimistic critic counts, {eq}`soft-value`. A choice of probability 0
+    # adds nothing, although its log-probability is −∞.
+    surprise = -log_prob.masked_fill(weight == 0, 0.0)
+    return (weight * (q.amin(0) + alpha * surprise)).sum(-1)
+
+
+def sac_target(
+    policy: Any,
+    target_critics: Any,
+    batch: Batch,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return what the critics should think of the actions in a batch.
+
+    Args:
+        policy: The policy in training.
+        target_critics: The older copy of its critics.
+        batch: Windows of steps, as the buffer returned them.
+        generator: The source of the next actions.
+    """
+    with torch.no_grad():
+        # 1. What would the policy do next? Only the critics have an older copy.
+        choices = policy.draw(batch.next_obs, generator)
+        # 2. What are these choices worth, their entropy included?
+        next_q = target_critics(batch.next_obs, choices.action)
+        alpha = policy.log_alpha.exp()
+        value = soft_value(next_q, choices.log_prob, choices.weight, alpha)
+        # 3. The target, {eq}`soft-target`. After a termination nothing is added.
+        return clipped_double_target(batch.reward, batch.discount, value.unsqueeze(0))
+
+
+def sac_error(
+    policy: Any,
+    target_critics: Any,
+    batch: Batch,
+    generator: torch.Generator,
+) -> QError:
+    """Compare what critics think of actions with their soft targets.
+
+    Args:
+        policy: As in ``sac_target``, like the others.
+        target_critics: As in ``sac_target``.
+        batch: As in ``sac_target``.
+        generator: As in ``sac_target``.
+    """
+    target = sac_target(policy, target_critics, batch, generator)
+    # 4. How far is each critic from it, for the action that was taken?
+    q = policy.critics.taken(batch.obs, batch.action)
+    loss, value = critic_error(q, target), q.detach().mean(0)
+    return QError(loss, target - value, value)
+
+
+def fused_sac_error(
+    policy: Any,
+    target_critics: Any,
+    batch: Batch,
+    generator: torch.Generator,
+) -> QError | FusedCriticError:
+    """Compute what ``sac_error`` does, faster for numbers and critics of our own."""
+    chains = critic_chains(policy.critics.critics)
+    if chains is None or policy.critics.num_actions is not None:
+        return sac_error(policy, target_critics, batch, generator)
+    target = sac_target(policy, target_critics, batch, generator)
+    return chain_critic_error(chains, batch, target)
+
+
+class SquashedGaussian(GaussianActions):
+    """Continuous actions in a box: a row describes a Gaussian, which is squashed.
+
+    Args:
+        low: Lower bounds of the box, all finite.
+        high: Upper bounds.
+        hold: Steps for which one noise is used.
+    """
+
+    def __init__(self, low: ArrayLike, high: ArrayLike, hold: int = 1) -> None:
+        super().__init__(low, high)
+        self.box, self.hold = Stretch(self.low, self.high), hold
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        # One draw for each `hold` steps; their number is rounded up.
+        noise = super().noise(-(-num_steps // self.hold), num_envs, generator)
+        return noise.repeat_interleave(self.hold, 0)[:num_steps]
+
+    @checked
+    def choose(
+        self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"] | float
+    ) -> Float[Tensor, "*B A"]:
+        """Return the actions that follow from rows and noise."""
+        u = super().choose(row, noise)
+        return self.box.middle.to(u) + self.box.half_width.to(u) * u.tanh()
+
+    @checked
+    def draw(
+        self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"]
+    ) -> tuple[Float[Tensor, "*B A"], Float[Tensor, "*B"]]:
+        """Return the same actions, and their log-densities."""
+        # Here $u$ is known, and nothing has to be undone.
+        mu, log_sigma = row.chunk(2, -1)
+        u = mu + log_sigma.exp() * noise
+        half = self.box.half_width.to(u)
+        action = self.box.middle.to(u) + half * u.tanh()
+        return action, squashed_log_prob(u, mu, log_sigma, half)
+
+    @checked
+    def log_prob(
+        self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the log-densities of actions that come back."""
+        mu, log_sigma = row.chunk(2, -1)
+        u = self.box.to(row.device).undo(action)
+        return squashed_log_prob(u, mu, log_sigma, self.box.half_width.to(u))
+
+    @checked
+    def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
+        """Return the entropies, from an integral over each number's noise."""
+        # The mean of minus the log-density over the noise, each point weighted by how
+        # likely it is. The log-density is a sum over the numbers of an action, and so
+        # is its mean: all of them share the points.
+        noise = torch.linspace(-7, 7, 141).to(row)
+        share = (-noise.square() / 2).softmax(-1)
+        rows = row.unsqueeze(-2).expand(*row.shape[:-1], len(noise), -1)
+        points = noise.unsqueeze(-1).expand(*rows.shape[:-1], row.shape[-1] // 2)
+        return -(share * self.draw(rows, points)[1]).sum(-1)
+
+    def to_env(self, action: Tensor) -> NDArray[np.float32]:
+        """Return the actions as vector environments take them."""
+        # Rounding may lead out of the box in the last digit.
+        clipped: NDArray[np.float32] = action.numpy().clip(self.low, self.high)
+        return clipped
+
+
+class GaussianRows(nn.Module):
+    """Two hidden layers, then means and logarithms of standard deviations."""
+
+    def __init__(self, inputs: int, hidden: int, size: int) -> None:
+        super().__init__()
+        self.net = layers(inputs, hidden, 2 * size)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return means and logarithms of standard deviations, side by side."""
+        mu, log_sigma = self.net(obs).chunk(2, -1)
+        # Keep the deviations away from zero and from absurdly large numbers.
+        return torch.cat([mu, log_sigma.clamp(-5.0, 2.0)], -1)
+
+
+class SoftPolicy(Policy):
+    """A policy with critics and a temperature.
+
+    Args:
+        network: Module from observations to rows.
+        actions: A ``SquashedGaussian``, or ``CategoricalActions``.
+        critics: The critics.
+        recipe: As in ``Policy``.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        actions: Any,
+        critics: SoftCritics,
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__(network, actions, recipe)
+        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
+
+    def draw(self, obs: Tensor, generator: torch.Generator) -> Choices:
+        """Return the choices in each state, with gradient."""
+        row = self(obs)
+        if self.critics.num_actions is not None:
+            return all_actions(row.log_softmax(-1))
+        noise = torch.randn(len(row), row.shape[-1] // 2, generator=generator)
+        action, log_prob = self.actions.draw(row, noise.to(row))
+        return one_draw(action, log_prob.unsqueeze(-1))
+
+
+class SoftContractPolicy(ContractActor):
+    """The same, made of an actor and critics that keep their contract.
+
+    Args:
+        actor: As in ``ContractActor``.
+        critics: The critics.
+        observation_space: As in ``ContractActor``.
+        action_space: Likewise.
+        recipe: As in ``Policy``.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        critics: SoftCritics,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__(actor, observation_space, action_space, recipe)
+        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
+
+    def draw(self, obs: Tensor, generator: torch.Generator) -> Choices:
+        """Return the choices in each state, with gradient."""
+        # The actor draws with a generator of its own, so we draw a seed for it.
+        seed = int(torch.randint(2**62, (), generator=generator))
+        with drawn_from(seed, obs.device):
+            results = self.actor(obs)
+        if self.critics.num_actions is not None:
+            return all_actions(results[3])
+        return one_draw(*results[:2])
+
+
+class SoftCritics(nn.Module):
+    """Critics that judge actions.
+
+    Args:
+        critics: They keep their contract. Those of discrete actions may return the
+            values of all actions, or take ``action``, a one-hot row.
+        observation_space: Where the names of the states come from; not flattened.
+        num_actions: Number of discrete actions; None if they are continuous.
+    """
+
+    def __init__(
+        self,
+        critics: Sequence[Any],
+        observation_space: spaces.Space[Any],
+        num_actions: int | None = None,
+    ) -> None:
+        super().__init__()
+        spec, self.num_actions = state_spec(observation_space), num_actions
+        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
+        self.takes_action = ["action" in forward_parameters(x) for x in critics]
+
+    def forward(self, obs: Tensor, action: Tensor | None) -> Float[Tensor, "K N M"]:
+        """Return each critic's value of an action, or of all discrete ones."""
+        values = []
+        for critic, takes_action in zip(self.critics, self.takes_action, strict=True):
+            if not takes_action:
+                values.append(critic(obs)[0])
+            elif action is not None:
+                values.append(critic(obs, action=action)[0])
+            else:
+                values.append(self.one_by_one(critic, obs))
+        return torch.stack(values)
+
+    def frozen(self, obs: Tensor, action: Tensor | None) -> Float[Tensor, "K N M"]:
+        """Return the same numbers where the critics themselves need no gradient."""
+        if action is None:
+            values: Tensor = self(obs, None)
+            return values
+        return frozen_values(self.critics, obs, action).unsqueeze(-1)
+
+    def one_by_one(self, critic: nn.Module, obs: Tensor) -> Tensor:
+        """Ask a critic about each discrete action, all of them in one batch."""
+        number = self.num_actions or 0
+        each = torch.eye(number).to(obs).expand(len(obs), number, number)
+        again = obs.unsqueeze(1).expand(-1, number, -1)
+        value: Tensor = critic(again, action=each)[0]
+        return value.squeeze(-1)
+
+    def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
+        """Return each critic's value of the actions that were taken."""
+        q: Tensor = self(obs, None if self.num_actions else action)
+        if not self.num_actions:
+            return q.squeeze(-1)
+        index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
+        return q.gather(-1, index).squeeze(-1)
+
+
+@checked
+def temperature_error(
+    log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: float
+) -> Float[Tensor, ""]:
+    """Return a loss; a step downhill raises the temperature if the entropy is low.
+
+    Args:
+        log_alpha: Logarithm of the temperature; the only one that gets a gradient.
+        entropy: Entropies, or minus log-probabilities of draws.
+        target: What they should be on average.
+
+    Source: Haarnoja et al. 2018 (Algorithms and Applications), equation 18.
+    """
+    # The derivative with respect to $\log\alpha$ is the entropy minus its target,
+    # {eq}`temperature`.
+    return log_alpha * (entropy.detach().mean() - target)
+
+
+def entropy_scale(
+    action_space: spaces.Space[Any], target: float | None
+) -> tuple[float, float]:
+    """Return the entropy of one unit, and the target in units of the box."""
+    if isinstance(action_space, spaces.Box):
+        # A box that is h times as wide adds log h for each number, {eq}`entropy-unit`.
+        half = (action_space.high - action_space.low).astype(np.float64) / 2
+        unit = float(np.log(half).sum())
+        return unit, unit + (-half.size if target is None else target)
+    most = math.log(int(action_space.n))  # type: ignore[attr-defined]
+    return 0.0, most / 2 if target is None else target
+
+
+class SAC(DQN):
+    """Learns a policy that is paid for its entropy, from remembered steps.
+
+    Args:
+        policy: What ``make_sac_policy`` returns, on any device.
+        envs: A vector environment with ``config.num_envs`` copies.
+        config: The settings.
+    """
+
+    def __init__(
+        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: SACConfig
+    ) -> None:
+        super().__init__(policy, envs, config, fused_sac_error)
+        self.tuned: SACConfig = config
+        # Only the critics need an older copy.
+        self.target_policy = copy.deepcopy(policy.critics).requires_grad_(False)
+        self.weights, self.target_weights = map(
+            numbers_of, (policy.critics, self.target_policy)
+        )
+        judges = set(policy.critics.parameters())
+        self.actor_parameters = [p for p in self.parameters if p not in judges]
+        with torch.no_grad():
+            policy.log_alpha.fill_(config.temperature).log_()
+        # The target entropy, in the unit of the box: {eq}`entropy-unit`.
+        space = envs.single_action_space
+        self.unit, self.target_entropy = entropy_scale(space, config.target_entropy)
+        self.entropies: list[Tensor] = []
+
+    def follow(self, batch: Batch) -> None:
+        """Let the actor and the temperature learn, then let the target follow."""
+        self.improve(batch.obs)
+        super().follow(batch)
+
+    def improve(self, obs: Tensor) -> None:
+        """Take one step of the optimiser on actor and temperature."""
+        policy: Any = self.policy
+        # The actor climbs the soft value of what it would do now, {eq}`soft-actor`.
+        choices = policy.draw(obs, self.generator)
+        q = policy.critics.frozen(obs, choices.action)
+        alpha = policy.log_alpha.detach().exp()
+        value = soft_value(q, choices.log_prob, choices.weight, alpha)
+        # The temperature learns from the entropy, which sends no gradient to the actor.
+        entropy = -(choices.weight * choices.log_prob).sum(-1).detach()
+        loss = -value.mean()
+        if self.tuned.tune:
+            loss = loss + temperature_error(
+                policy.log_alpha, entropy, self.target_entropy
+            )
+        # The gradient goes through the critics, but they get none themselves, so the
+        # optimiser does not move them.
+        for parameter in self.parameters:
+            parameter.grad = None
+        grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
+        for parameter, grad in zip(self.actor_parameters, grads, strict=True):
+            parameter.grad = grad
+        self.optimizer.step()
+        self.entropies.append(entropy.mean())
+
+    def explore(self) -> None:
+        """Leave exploration to the policy, which is random by itself."""
+        self.entropies.clear()
+
+    def explored(self) -> dict[str, float]:
+        """Return temperature and entropy, as metrics."""
+        seen = [entropy.item() for entropy in self.entropies]
+        entropy = sum(seen) / len(seen) - self.unit if seen else float("nan")
+        return {
+            "charts/alpha": self.policy.log_alpha.exp().item(),
+            "charts/entropy": entropy,
+        }
+
+
+@checked
+def make_sac_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    hidden: Count = 64,
+    num_critics: Count = 2,
+    hold: Count = 1,
+    actor: Any = None,
+    critic: Any = None,
+) -> SoftPolicy | SoftContractPolicy:
+    """Build an actor and critics for the spaces of one environment.
+
+    Args:
+        observation_space: A space, or what ``plain_space`` made of it; vectors for our
+            own networks.
+        action_space: A bounded box of vectors, or a Discrete space.
+        hidden: Width of our networks' hidden layers.
+        num_critics: Number of critics.
+        hold: Steps for which one noise of continuous actions is used.
+        actor: An actor of your own instead of ours.
+        critic: A critic of your own, or a sequence of them. If there is only one, the
+            others are copies with fresh weights.
+    """
+    states, space = as_space(observation_space), as_space(action_space)
+    if not isinstance(space, spaces.Discrete) and not (
+        isinstance(space, spaces.Box) and bounded(space)
+    ):
+        raise ValueError(
+            f"action_space must be Discrete or a vector within bounds, got {space}"
+        )
+    recipe: dict[str, Any] = {
+        "observation_space": plain_space(states),
+        "action_space": plain_space(space),
+        "hidden": hidden,
+        "num_critics": num_critics,
+        "hold": hold,
+    }
+    number = int(space.n) if isinstance(space, spaces.Discrete) else None
+    # An actor of your own draws its actions itself.
+    if actor is not None:
+        kinds = {"actor": actor, "critic": critic}
+        recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
+        critics = SoftCritics(as_many(critic, num_critics), states, number)
+        built = "make_sac_policy", recipe
+        return SoftContractPolicy(actor, critics, states, space, built)
+    # Ours describes them in rows: logits, or means and standard deviations.
+    inputs = as_vectors(states).shape[0]
+    if isinstance(space, spaces.Discrete):
+        network: nn.Module = layers(inputs, hidden, int(space.n))
+        actions: Any = CategoricalActions(int(space.n), int(space.start))
+        judge: Callable[[], nn.Module] = partial(QNetwork, inputs, int(space.n), hidden)
+    else:
+        size = space.shape[0]
+        network = GaussianRows(inputs, hidden, size)
+        actions = SquashedGaussian(space.low, space.high, hold)
+        judge = partial(ActionValue, inputs, size, hidden)
+    critics = SoftCritics([judge() for _ in range(num_critics)], states, number)
+    return SoftPolicy(network, actions, critics, ("make_sac_policy", recipe))
+
+
+@checked
+@dataclass(frozen=True)
+class SACConfig(OffPolicyConfig):
+    """Settings of SAC: the shared ones with other defaults, and some of its own.
+
+    Attributes:
+        num_critics: Number of critics; the least optimistic one counts.
+        temperature: What a nat of entropy is worth; only at the start if it is tuned.
+        tune: Whether the temperature is tuned.
+        target_entropy: Entropy that the tuned temperature aims at, in nats. For
+            continuous actions it is that of actions measured in units in which the box
+            is -1..1. None is minus the number of dimensions, or half of what N
+            actions allow.
+        hold: Steps for which one noise of continuous actions is used.
+    """
+
+    num_envs: Count = 1
+    hidden: Count = 64
+    learning_rate: Positive = 1e-3
+    train_interval: Count = 1
+    learning_starts: Count = 500
+    tau: Fraction = 0.005
+    max_grad_norm: Positive = math.inf
+    log_interval: Count = 500
+    num_critics: Count = 2
+    temperature: NonNegative = 1.0
+    tune: bool = True
+    target_entropy: float | None = None
+    hold: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tune and self.temperature == 0:
+            raise ValueError("temperature must be above 0 if it is tuned, got 0")
+
+
+# Settings with which the agent has learned, by environment. For what an entry leaves
+# out, the default holds.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "Pendulum-v1": {"total_steps": 10_000},
+    "CartPole-v1": {
+        "total_steps": 20_000,
+        "num_envs": 4,
+        "hidden": 128,
+        "num_steps": 20,
+        "anneal": True,
+        "batch_size": 128,
+        "train_interval": 4,
+        "tau": 0.02,
+        "reward_scale": 0.05,
+        "log_interval": 1000,
+        "temperature": 0.05,
+        "target_entropy": 0.1,
+    },
+}
+
+
+def sac_settings(env: str) -> SACConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return SACConfig(**SETTINGS.get(env, {}))

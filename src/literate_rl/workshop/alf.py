@@ -1,0 +1,542 @@
+# Generated from chapters/workshop/alf.py (edit there); digest 5caf0737d60d9601
+"""ALF's interface: its names for a step, for what is handed on, and for PPG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from jaxtyping import Shaped
+from torch import Tensor, nn
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
+
+from literate_rl.advantages import lambda_returns
+from literate_rl.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.policies import Policy
+from literate_rl.ppg import (
+    AuxiliaryPhase,
+    Chunks,
+    PPGAuxPhaseLossInfo,
+    PPGConfig,
+    auxiliary_loss,
+    element_wise_squared_loss,
+    in_chunks,
+)
+from literate_rl.workshop.nests import ends, map_nest
+from literate_rl.workshop.signatures import (
+    Bool,
+    Count,
+    Float,
+    Fraction,
+    NonNegative,
+    check_finite,
+    check_that,
+    checked,
+)
+
+__all__ = [
+    "AlgStep",
+    "LossInfo",
+    "PPGAuxAlgorithm",
+    "PPGAuxOptions",
+    "PPGAuxPhaseLoss",
+    "PPGRolloutInfo",
+    "PPGTrainInfo",
+    "TimeStep",
+    "ppg_network_forward",
+]
+
+
+FIRST, MID, LAST = 0, 1, 2
+
+
+class TimeStep(NamedTuple):
+    """A step of B environments.
+
+    ``step_type`` is 0 for the first step of an episode, 2 for the last one, whether it
+    terminated or was truncated, and 1 for all others. ``discount`` is 0 where the task
+    ended with this step. The observation is a nest of tensors.
+    """
+
+    step_type: Any
+    reward: Any
+    discount: Any
+    observation: Any
+
+
+class AlgStep(NamedTuple):
+    """What an algorithm makes of a step: output, next state, information for a loss."""
+
+    output: Any
+    state: Any
+    info: Any
+
+
+class LossInfo(NamedTuple):
+    """A loss for each step, (T, B), and its parts."""
+
+    loss: Tensor
+    extra: Any
+
+
+class PPGRolloutInfo(NamedTuple):
+    """What the network said about a step, and what happened then.
+
+    ``action_distribution`` and ``action`` are nests. ``log_prob`` and ``aux`` are ()
+    where they were not needed, and ``reward_weights`` always is: rewards are single
+    numbers here. ``next_value``, the value of the true successor, is not among the
+    documented fields, and may be ().
+    """
+
+    action_distribution: Any
+    action: Any
+    log_prob: Any
+    value: Any
+    aux: Any
+    step_type: Any
+    discount: Any
+    reward: Any
+    reward_weights: Any
+    next_value: Any = ()
+
+
+class PPGTrainInfo(NamedTuple):
+    """What the network says of a step now, beside what it said in the rollout.
+
+    ``rollout_next_value`` is not among the documented fields.
+    """
+
+    action_distribution: Any = ()
+    action: Any = ()
+    log_prob: Any = ()
+    value: Any = ()
+    aux: Any = ()
+    step_type: Any = ()
+    discount: Any = ()
+    reward: Any = ()
+    reward_weights: Any = ()
+    rollout_action_distribution: Any = ()
+    rollout_value: Any = ()
+    rollout_log_prob: Any = ()
+    rollout_next_value: Any = ()
+
+    def absorbed(self, rollout_info: PPGRolloutInfo) -> PPGTrainInfo:
+        """Return a new tuple that has taken over what a network says of the same steps.
+
+        The action, its log-probability and all that belongs to the rollout stay.
+        """
+        new = rollout_info._asdict()
+        for kept in ("action", "log_prob", "next_value"):
+            del new[kept]
+        return self._replace(**new)
+
+
+@checked
+def ppg_network_forward(
+    network: DisjointPolicyValueNetwork,
+    inputs: TimeStep,
+    state: Any = (),
+    require_aux: bool = True,
+    epsilon_greedy: Fraction | None = None,
+) -> AlgStep:
+    """Pass one step through the network and choose an action.
+
+    Args:
+        network: The network.
+        inputs: The step of B environments.
+        state: The network's state, or () at a start or without memory.
+        require_aux: Whether the auxiliary value is wanted.
+        epsilon_greedy: None to draw the action; else the probability of drawing it.
+
+    Returns:
+        The action, the next state and a ``PPGRolloutInfo``. Action and log-probability
+        carry no gradient. With ``epsilon_greedy`` the log-probability is ().
+    """
+    output, state = network(inputs.observation, state, require_aux)
+    distribution, value, aux = output
+    log_prob: Any = ()
+    if epsilon_greedy is None:
+        action = map_nest(lambda leaf: leaf.sample(), distribution)
+        terms = map_nest(lambda leaf, a: leaf.log_prob(a), distribution, action)
+        log_prob = sum(ends(terms)).detach()
+    else:
+        action = map_nest(partial(draw_or_mode, q=epsilon_greedy), distribution)
+    step_type, reward, discount, _ = inputs
+    info = PPGRolloutInfo(
+        distribution, action, log_prob, value, aux, step_type, discount, reward, ()
+    )
+    return AlgStep(action, state, info)
+
+
+def draw_or_mode(leaf: Any, q: float) -> Tensor:
+    """Draw from a distribution with probability q, row by row, else take its mode."""
+    # The mixture {eq}`greedy-mixture`. To be greedy always needs no random number.
+    mode: Tensor = leaf.mode.detach()
+    if q == 0:
+        return mode
+    drawn = torch.rand(leaf.batch_shape, device=mode.device) < q
+    choice = drawn.view(*drawn.shape, *[1] * len(leaf.event_shape))
+    return torch.where(choice, leaf.sample(), mode)
+
+
+def divergence(old: Any, new: Any) -> Tensor:
+    """Return the divergence between nests of distributions, without gradient in old."""
+    here, there = map_nest(lambda _: "leaf", old), map_nest(lambda _: "leaf", new)
+    words = f"the rollout's action_distribution must be nested like {there}, got {here}"
+    check_that(here == there, words)
+    # Leaf by leaf, {eq}`nested-divergence`.
+    total: Tensor = sum(ends(map_nest(divergence_of_leaf, old, new)))
+    return total
+
+
+def divergence_of_leaf(old: Any, new: Any) -> Tensor:
+    """Return the divergence between two distributions of the same states."""
+    if old.batch_shape != new.batch_shape:  # `kl_divergence` would stretch one of them
+        wanted, given = tuple(new.batch_shape), tuple(old.batch_shape)
+        raise ValueError(
+            f"the rollout's action_distribution must have shape {wanted}, got {given}"
+        )
+    return kl_divergence(frozen(old), new)
+
+
+def frozen(leaf: Any) -> Any:
+    """Return a distribution without gradient."""
+    if isinstance(leaf, Categorical):
+        return Categorical(logits=leaf.logits.detach(), validate_args=False)
+    if isinstance(leaf, Independent) and isinstance(leaf.base_dist, Normal):
+        normal, dims = leaf.base_dist, len(leaf.event_shape)
+        base = Normal(normal.loc.detach(), normal.scale.detach(), validate_args=False)
+        return Independent(base, dims, validate_args=False)
+    return leaf
+
+
+@checked
+def successors(
+    value: Float[Tensor, "T B"], step_type: Shaped[Tensor, "T B"]
+) -> Float[Tensor, "T B"]:
+    """Return the values of successors, as far as the steps themselves tell them."""
+    # That is the value of the next step. Where an episode or the data end, the
+    # successor is not among the steps, and the step's own value stands in.
+    following = torch.cat([value[1:], value[-1:]]).detach()
+    return torch.where(step_type == LAST, value.detach(), following)
+
+
+@checked
+def two_flags(
+    discount: Shaped[Tensor, "T B"], step_type: Shaped[Tensor, "T B"]
+) -> tuple[Bool[Tensor, "T B"], Bool[Tensor, "T B"]]:
+    """Return which steps terminated an episode and which truncated it."""
+    check_finite(discount, discount=discount)
+    terminated = discount == 0
+    return terminated, (step_type == LAST) & ~terminated
+
+
+class PPGAuxPhaseLoss(nn.Module):
+    """The loss of the auxiliary phase.
+
+    Args:
+        td_error_loss_fn: Function of estimates and targets that returns errors.
+        policy_kl_loss_weight: Weight of the divergence.
+        gamma: Discount. A list of discounts, one for each of several rewards, is not
+            supported: the value is a single number.
+        td_lambda: Decay of the weights of longer returns.
+        name: Name of the loss.
+    """
+
+    @checked
+    def __init__(
+        self,
+        td_error_loss_fn: Callable[[Tensor, Tensor], Tensor] = (
+            element_wise_squared_loss
+        ),
+        policy_kl_loss_weight: NonNegative = 1.0,
+        gamma: Fraction = 0.999,
+        td_lambda: Fraction = 0.95,
+        name: str = "PPGAuxPhaseLoss",
+    ) -> None:
+        super().__init__()
+        self.td_error_loss_fn, self.weight = td_error_loss_fn, policy_kl_loss_weight
+        self.gamma, self.td_lambda, self.name = gamma, td_lambda, name
+
+    def target(self, info: PPGTrainInfo) -> Tensor:
+        """Return the targets (T, B), made from what was seen during the rollout."""
+        next_value = info.rollout_next_value
+        if isinstance(next_value, tuple):
+            next_value = successors(info.rollout_value, info.step_type)
+        terminated, truncated = two_flags(info.discount, info.step_type)
+        rates = self.gamma, self.td_lambda
+        return lambda_returns(info.reward, next_value, terminated, truncated, *rates)
+
+    def terms(
+        self, value: Tensor, aux: Tensor, target: Tensor, kl: Tensor
+    ) -> tuple[Tensor, PPGAuxPhaseLossInfo]:
+        """Return the loss and its three parts, as ``auxiliary_loss`` does."""
+        weight, error = self.weight, self.td_error_loss_fn
+        return auxiliary_loss(value, aux, target, kl, weight, error)
+
+    @checked
+    def forward(self, info: PPGTrainInfo) -> LossInfo:
+        """Return the loss (T, B) of steps in time order, and its parts."""
+        kl = divergence(info.rollout_action_distribution, info.action_distribution)
+        return LossInfo(*self.terms(info.value, info.aux, self.target(info), kl))
+
+
+class PPGAuxOptions(NamedTuple):
+    """Options of the auxiliary phase.
+
+    ``interval`` counts policy phases, ``mini_batch_length`` the steps of a chunk (None:
+    those of a rollout), ``mini_batch_size`` the chunks of a minibatch, at most, and
+    ``num_updates_per_train_iter`` the epochs of a phase.
+    """
+
+    enabled: bool = True
+    interval: Count = 32
+    mini_batch_length: Count | None = None
+    mini_batch_size: Count = 8
+    num_updates_per_train_iter: Count = 6
+
+
+AUX_OPTIONS = PPGAuxOptions()
+REWARD = spaces.Box(-np.inf, np.inf, ())
+
+
+def row_of(leaf: Any) -> Tensor:
+    """Return the row of numbers that describes a distribution; a tensor is one."""
+    if isinstance(leaf, Categorical):
+        logit: Tensor = leaf.logits
+        return logit
+    if isinstance(leaf, Independent):
+        normal: Any = leaf.base_dist
+        both = [normal.loc, normal.scale.log()]
+        dims = len(leaf.event_shape)
+        return torch.cat([x.reshape(*x.shape[: x.ndim - dims], -1) for x in both], -1)
+    row: Tensor = leaf
+    return row
+
+
+class NestedPolicy(nn.Module):
+    """The disjoint network as network and action distribution of a path's policy.
+
+    A row is a tuple of rows here, one for each leaf of the action.
+    """
+
+    def __init__(self, network: DisjointPolicyValueNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, observation: Any) -> Any:
+        """Return the rows that describe the policy."""
+        (rows, _, _), _ = self.network.heads(observation, (), False)
+        return rows
+
+    def three_heads(self, observation: Any) -> Any:
+        """Return rows, values and auxiliary values."""
+        output, _ = self.network.heads(observation)
+        return output
+
+    def kl(self, old: Any, new: Any) -> Tensor:
+        """Return the divergences between rows."""
+        return divergence(
+            self.network.distribution(old), self.network.distribution(new)
+        )
+
+
+class PPGAuxAlgorithm:
+    """The auxiliary phase: both values learn from old experience; the policy is held.
+
+    Args:
+        observation_spec: Space of one observation.
+        action_spec: Space of one action.
+        reward_spec: Space of a reward: a box without dimensions, a single number.
+        config: Settings; the defaults if None.
+        optimizer: Optimiser of the auxiliary phase, or None for Adam.
+        dual_actor_value_network: The network of the policy that acts, or None.
+        aux_options: Options. If not enabled, nothing is stored or trained.
+        debug_summaries: Whether ``train_iter`` also tells the norm of the gradient.
+        name: Name of the algorithm.
+
+    Attributes:
+        buffer: Experience since the last phase, a list of steps.
+    """
+
+    @checked
+    def __init__(
+        self,
+        observation_spec: spaces.Space[Any],
+        action_spec: spaces.Space[Any],
+        reward_spec: spaces.Space[Any] = REWARD,
+        config: PPGConfig | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        dual_actor_value_network: DisjointPolicyValueNetwork | None = None,
+        aux_options: PPGAuxOptions = AUX_OPTIONS,
+        debug_summaries: bool = False,
+        name: str = "PPGAuxAlgorithm",
+    ) -> None:
+        if reward_spec.shape != ():
+            raise ValueError(f"reward_spec must be a single number, got {reward_spec}")
+        self.network = dual_actor_value_network or DisjointPolicyValueNetwork(
+            observation_spec, action_spec
+        )
+        self.options, self.name = aux_options, name
+        self.debug_summaries = debug_summaries
+        self.config = replace(
+            config or PPGConfig(),
+            aux_batch_size=aux_options.mini_batch_size,
+            aux_epochs=aux_options.num_updates_per_train_iter,
+        )
+        self.loss = PPGAuxPhaseLoss(
+            policy_kl_loss_weight=self.config.clone_weight,
+            gamma=self.config.gamma,
+            td_lambda=self.config.lambda_,
+        )
+        nested = NestedPolicy(self.network)
+        self.phase = AuxiliaryPhase(Policy(nested, nested), self.config, optimizer)
+        self.buffer: list[tuple[Any, PPGRolloutInfo]] = []
+        self.form: Any = None  # shapes and types of an experience
+
+    @property
+    def interval(self) -> int:
+        """Policy phases between two auxiliary phases."""
+        return self.options.interval
+
+    @property
+    def training(self) -> bool:
+        """Whether the network is in training mode."""
+        return self.network.training
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return the parameters that the auxiliary phase trains."""
+        return self.network.parameters()
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser of the auxiliary phase."""
+        return self.phase.optimizer
+
+    def observe_for_aux_replay(self, exp: tuple[Any, PPGRolloutInfo]) -> None:
+        """Store a copy of an observation and of the rollout's information on it.
+
+        Nothing is stored if the network cannot learn from it, or if it differs in form
+        from the first experience.
+        """
+        if not self.options.enabled:
+            return
+        if not (isinstance(exp, tuple) and isinstance(exp[-1], PPGRolloutInfo)):
+            raise TypeError(
+                f"exp must be an observation and a PPGRolloutInfo, got {exp!r:.40}"
+            )
+        observation, info = exp
+        rows = tuple(row_of(leaf) for leaf in ends(info.action_distribution))
+        new = (observation, info._replace(action_distribution=rows))
+        for x in ends(new):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"exp must hold tensors, got {type(x).__name__}")
+        form = map_nest(lambda x: f"{tuple(x.shape)} {x.dtype}", new)
+        if self.form is None:
+            self.check_first(*new)
+        elif form != self.form:
+            raise ValueError(f"exp must have the form {self.form}, got {form}")
+        numbers = (observation, info.reward, info.value, info.next_value)
+        for x in ends(numbers):
+            check_finite(x, exp=x)
+        self.form = form
+        self.buffer.append(map_nest(lambda x: x.detach().clone(), new))
+
+    @torch.no_grad()
+    def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
+        """Raise unless the network can learn from experience of this form."""
+        (rows, value, _), state = self.network.heads(observation)
+        if any(True for _ in ends(state)):
+            raise ValueError(
+                "dual_actor_value_network must have encoders without memory: the "
+                "auxiliary phase passes the steps of a chunk all at once"
+            )
+        fields = ["value", "reward", "discount", "step_type"]
+        if not isinstance(info.next_value, tuple):
+            fields.append("next_value")
+        pairs = [(name, value, getattr(info, name)) for name in fields]
+        for own, row in zip(rows, info.action_distribution, strict=True):
+            pairs.append(("action_distribution", own, row))
+        for name, own, given in pairs:
+            wanted, came = tuple(own.shape), tuple(given.shape)
+            if wanted != came or 0 in wanted:
+                filled = "a non-empty shape" if 0 in wanted else f"shape {wanted}"
+                raise ValueError(f"exp's {name} must have {filled}, got {came}")
+
+    def chunks(self) -> tuple[Any, PPGRolloutInfo]:
+        """Return the buffer as chunks ``(L, C, *)``; spare steps are left out."""
+        length = self.options.mini_batch_length or self.config.num_steps
+        count = len(self.buffer) // length
+        if count == 0:
+            raise ValueError(
+                f"the buffer must hold at least one chunk of {length} steps, got "
+                f"{len(self.buffer)}: call observe_for_aux_replay first"
+            )
+        observation, info = map_nest(lambda *x: torch.stack(x), *self.buffer)
+        # The value of a successor that nobody has stored is that of the next step.
+        if isinstance(info.next_value, tuple):
+            info = info._replace(next_value=successors(info.value, info.step_type))
+        chunks: tuple[Any, PPGRolloutInfo] = map_nest(
+            lambda x: in_chunks(x[: count * length], length), (observation, info)
+        )
+        return chunks
+
+    def train_iter(self) -> dict[str, float]:
+        """Run one auxiliary phase, empty the buffer, and return metrics."""
+        if not self.options.enabled:
+            return {}
+        observation, info = self.chunks()
+        seen = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
+        data = Chunks(observation, self.loss.target(seen), info.action_distribution)
+        self.phase.loss, self.phase.buffer = self.loss.terms, [data]
+        metrics = self.phase.run()
+        self.buffer.clear()
+        if not self.debug_summaries:
+            del metrics["aux/grad_norm"]
+        return metrics
+
+    def train_step(
+        self, inputs: TimeStep, state: Any, plain_rollout_info: PPGRolloutInfo
+    ) -> AlgStep:
+        """Judge steps of the buffer with the network as it is now, for ``calc_loss``.
+
+        What comes out is an ``AlgStep`` with a ``PPGTrainInfo``. ``plain_rollout_info``
+        is what was stored of the steps.
+        """
+        # The network chooses an action too, but what counts is the one that was done.
+        new = ppg_network_forward(self.network, inputs, state, True, 0.0)
+        old = plain_rollout_info
+        rows = tuple(row_of(leaf) for leaf in ends(old.action_distribution))
+        info = PPGTrainInfo(
+            action=old.action,
+            log_prob=old.log_prob,
+            rollout_action_distribution=self.network.distribution(rows),
+            rollout_value=old.value,
+            rollout_log_prob=old.log_prob,
+            rollout_next_value=old.next_value,
+        )
+        return AlgStep(new.output, new.state, info.absorbed(new.info))
+
+    def calc_loss(self, info: PPGTrainInfo) -> LossInfo:
+        """Return the loss (T, B) of steps that ``train_step`` has judged."""
+        return self.loss.forward(info)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the network's weights aside."""
+        steps = [(observation, tuple(info)) for observation, info in self.buffer]
+        return {"phase": self.phase.state_dict(), "buffer": steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        self.phase.load_state_dict(state["phase"])
+        self.buffer = []
+        device = self.phase.parameters[0].device
+        for observation, info in map_nest(
+            lambda x: x.to(device), tuple(state["buffer"])
+        ):
+            self.observe_for_aux_replay((observation, PPGRolloutInfo(*info)))

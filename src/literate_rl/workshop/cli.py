@@ -1,0 +1,245 @@
+# Generated from chapters/workshop/cli.py (edit there); digest d08acc0ccb422f63
+"""The command line: train agents, resume them and watch them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import (
+    Any,
+    Generic,
+    TypeVar,
+)
+
+import torch
+import tyro
+
+from literate_rl.evaluation import evaluate
+from literate_rl.workshop.runs import (
+    Learner,
+    Run,
+    check_named,
+    fit,
+    has_screen,
+    record_video,
+    show,
+    told,
+)
+from literate_rl.workshop.training import (
+    ALGORITHMS,
+    MODELS,
+    ended,
+    import_model,
+    make_learner,
+    settings_of_run,
+)
+
+__all__ = ["Command", "main"]
+
+
+Config = TypeVar("Config")
+DEFAULT_ENV = "CartPole-v1"
+
+
+@dataclass(frozen=True)
+class Command(Generic[Config]):
+    """Train an agent and keep the run in a directory.
+
+    Attributes:
+        env: Id of a Gymnasium environment with discrete, box or hybrid actions;
+            module:id imports a module that registers it first, and has to be named
+            again to resume. The default is CartPole-v1.
+        name: Directory of the run, below runs/. The default is made of the environment,
+            the algorithm, the seed and the time.
+        resume: Directory of a run to continue. The run keeps its own settings.
+        watch: Whether to show the trained agent, or film it where there is no screen.
+        qnet: A Q network of your own, module:name of a class or function that makes it
+            without arguments. It is checked against the contract of the algorithm
+            first, and has to be named again to resume.
+        actor: An actor of your own, likewise.
+        critic: A critic of your own, likewise.
+        config: Settings of the algorithm.
+    """
+
+    config: tyro.conf.OmitArgPrefixes[Config]
+    env: str | None = None
+    name: str | None = None
+    resume: Path | None = None
+    watch: bool = False
+    qnet: str | None = None
+    actor: str | None = None
+    critic: str | None = None
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The models of your own, by their names in the contract."""
+        given = {name: getattr(self, name) for name in MODELS}
+        return {name: where for name, where in given.items() if where is not None}
+
+
+def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
+    """Read the command line. The defaults depend on the environment."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--env")
+    env = first.parse_known_args(arguments)[0].env
+    config_class, settings = ALGORITHMS[algorithm][:2]
+    command: Any = Command[config_class]  # type: ignore[valid-type]
+    parsed: Command[Any] = tyro.cli(
+        command,
+        prog=f"python -m literate_rl {algorithm}",
+        args=arguments,
+        default=Command(env=env, config=settings(env or DEFAULT_ENV)),
+    )
+    return parsed
+
+
+def apex_of(options: list[str]) -> tuple[str, list[str]]:
+    """Return which learner the actors of ``apex`` work for, and the other options."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    known = [name.removesuffix("apex") for name in ALGORITHMS if name.endswith("apex")]
+    parser.add_argument("--algorithm", choices=known, default=known[0])
+    given, others = parser.parse_known_args(options)
+    return f"{given.algorithm}apex", others
+
+
+def run_directory(name: str) -> Path:
+    """Return the directory of a new run, below runs/."""
+    name = name.replace("/", "_")
+    if Path(name).name != name or name == "..":
+        raise ValueError(f"name must be that of a directory below runs/, got {name!r}")
+    return Path("runs") / name
+
+
+def start(algorithm: str, command: Command[Any]) -> tuple[Run, Learner]:
+    """Begin a new run."""
+    env, config = command.env or DEFAULT_ENV, command.config
+    name = command.name or f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
+    directory = run_directory(name)
+    models = {name: import_model(where) for name, where in command.models.items()}
+    learner = make_learner(algorithm, env, config, models)
+    return Run(directory, settings_of_run(algorithm, env, config, models)), learner
+
+
+def resume(
+    directory: Path, algorithm: str, command: Command[Any]
+) -> tuple[Run, Learner]:
+    """Resume a run. Its directory is not touched before everything is checked."""
+    run = Run(directory, resume=True)
+    stored, source = run.settings, directory / "settings.json"
+    if stored.get("algorithm") != algorithm:
+        raise ValueError(
+            f"{source}: algorithm is {stored.get('algorithm')!r}, "
+            f"but the command is {algorithm!r}"
+        )
+    known = ALGORITHMS[algorithm]
+    env, config = stored.get("env"), settings_of(known.config, stored, source)
+    if not isinstance(env, str):
+        raise ValueError(f"{source}: env must be a string, got {env!r}")
+    named = (command.env, getattr(command.config, "address", None))
+    for (option, value, runs_code), typed in zip(
+        options_that_run_code(env, config), named, strict=True
+    ):
+        check_named(option, value, typed, runs_code)
+    for name, model in (stored.get("models") or {}).items():
+        if name not in command.models:
+            raise ValueError(f"the run has a model of your own: add --{name} {model}")
+    models = {name: import_model(where) for name, where in command.models.items()}
+    learner = make_learner(algorithm, env, config, models)
+    run.restore(learner)
+    return run, learner
+
+
+def options_that_run_code(env: str, config: Any) -> list[tuple[str, str | None, bool]]:
+    """Return options that can run other people's code, their values, and if they do."""
+    address = getattr(config, "address", None)
+    # Only actors on Ray use an address.
+    join = f"--actors {getattr(config, 'actors', None)} --transport ray --address"
+    return [("--env", env, ":" in env), (join, address, address is not None)]
+
+
+def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
+    """Build the settings that a file holds; their class checks the values."""
+    values, known = stored.get("config"), {field.name for field in fields(config)}
+    if not isinstance(values, dict):
+        raise ValueError(f"{source}: config must be an object, got {values!r}")
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{source}: there is no setting {name!r}")
+    try:
+        return config(**values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
+def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]:
+    """Run or resume a training; return environment, run and learner."""
+    if command.resume is None:
+        run, learner = start(algorithm, command)
+    else:
+        run, learner = resume(command.resume, algorithm, command)
+    try:
+        with run, ended(learner):
+            print(f"run directory: {run.directory}", flush=True)
+            fit(learner, run)
+    except Exception as error:
+        if run.held is not None and run.checkpoint.exists():
+            error.add_note(f"what was saved is kept, go on with {again(run, learner)}")
+        raise
+    return run.settings["env"], run, learner
+
+
+def again(run: Run, learner: Learner) -> str:
+    """Return the options that continue a run."""
+    words = f"--resume {run.directory}"
+    options = options_that_run_code(run.settings["env"], learner.config)
+    for option, value, runs_code in options:
+        words += f" {option} {value}" if runs_code else ""
+    for name, model in run.settings["models"].items():
+        words += f" --{name} {model}"
+    return words
+
+
+def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
+    """Report how a run ended, and show the agent on request."""
+    print(f"checkpoint:    {run.checkpoint}", flush=True)
+    if learner.step < learner.config.total_steps:
+        print(f"interrupted at step {learner.step}, go on with {again(run, learner)}")
+        return
+    returns = evaluate(learner.policy, env, episodes=20, seed=learner.config.seed + 1)
+    mean, deviation = returns.mean(), returns.std()
+    # An actor of the user's that cannot be greedy draws here as well.
+    model = getattr(getattr(learner.policy, "actor", None), "model", None)
+    how = "without noise" if model is None or hasattr(model, "mode") else "as it draws"
+    print(f"return of 20 episodes {how}: {mean:.1f} ± {deviation:.1f}")
+    if watch and has_screen():
+        show(learner.policy, env)
+    elif watch:
+        video = run.directory / "video.mp4"
+        record_video(learner.policy, env, video)
+        print(f"video:         {video}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m literate_rl")
+    parser.add_argument("algorithm", choices=[*ALGORITHMS, "apex"])
+    arguments = sys.argv[1:] if arguments is None else arguments
+    algorithm: Any = parser.parse_args(arguments[:1]).algorithm
+    options = arguments[1:]
+    if algorithm == "apex":
+        algorithm, options = apex_of(options)
+    command = parse(algorithm, options)
+    torch.set_num_threads(1)  # the networks are too small to be shared out
+    try:
+        report(*carry_out(algorithm, command), command.watch)
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        # The messages of these are sentences. Others say less, so their place is told.
+        sentence = isinstance(error, ValueError | OSError)
+        words = [str(error) if sentence else told(error)]
+        words += getattr(error, "__notes__", [])
+        sys.exit("error: " + " ".join("; ".join(words).split()))

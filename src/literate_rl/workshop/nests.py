@@ -1,0 +1,297 @@
+# Generated from chapters/workshop/nests.py (edit there); digest 30f494f7d4a5d466
+"""Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import itemgetter
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from literate_rl.workshop.signatures import Fault, below, check_finite, checked
+
+__all__ = [
+    "as_discrete",
+    "as_space",
+    "as_vectors",
+    "ends",
+    "leaves",
+    "map_nest",
+    "pack",
+    "plain_space",
+    "read_hybrid_space",
+    "unpack",
+]
+
+
+def map_nest(function: Callable[..., Any], *nests: Any) -> Any:
+    """Apply a function to what stands at the same place of nests of one form."""
+    first = nests[0]
+    if isinstance(first, dict):
+        return {key: map_nest(function, *(n[key] for n in nests)) for key in first}
+    if isinstance(first, tuple):
+        children = [map_nest(function, *c) for c in zip(*nests, strict=True)]
+        return type(first)(*children) if hasattr(first, "_fields") else tuple(children)
+    return function(*nests)
+
+
+def ends(nest: Any) -> Iterator[Any]:
+    """Yield what stands at the ends of a nest of dictionaries and tuples, in order."""
+    if isinstance(nest, dict | tuple):
+        for child in nest.values() if isinstance(nest, dict) else nest:
+            yield from ends(child)
+    else:
+        yield nest
+
+
+def first_row(nest: Any) -> Any:
+    """Take the first row of each array in a nest."""
+    return map_nest(itemgetter(0), nest)
+
+
+def form(space: spaces.Space[Any]) -> Any:
+    """Return a space as a nest, with spaces other than Tuple and Dict at its ends."""
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        return map_nest(form, space.spaces)
+    return space
+
+
+def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
+    """Yield the spaces at the ends of a nest of Tuple and Dict, in order."""
+    return ends(form(space))
+
+
+def pack(space: spaces.Space[Any], values: Iterator[Any]) -> Any:
+    """Put one value at each leaf of a space, in its order; return the nest."""
+    return map_nest(lambda _: next(values), form(space))
+
+
+def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
+    """Yield what stands at the leaves of a nest, in the order of its space.
+
+    Args:
+        space: A nest of Tuple and Dict.
+        nest: Tuples and dictionaries of the same form, with tensors at the leaves.
+        name: What error messages call the nest.
+    """
+    if isinstance(space, spaces.Dict):
+        if not isinstance(nest, dict) or nest.keys() != space.spaces.keys():
+            raise ValueError(f"{name} must be a dict with keys {list(space.spaces)}")
+        for key, child in space.spaces.items():
+            yield from unpack(child, nest[key], f"{name}[{key!r}]")
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(nest, tuple) or len(nest) != len(space.spaces):
+            raise ValueError(f"{name} must be a tuple of {len(space.spaces)}")
+        for index, child in enumerate(space.spaces):
+            yield from unpack(child, nest[index], f"{name}[{index}]")
+    else:
+        if not isinstance(nest, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(nest).__name__}")
+        # Any number of dimensions may stand in front of those of the leaf.
+        shape = space.shape or ()
+        if nest.shape[nest.ndim - len(shape) :] != shape:
+            expected = ", ".join(map(str, ("*", *shape)))
+            given = tuple(nest.shape)
+            raise ValueError(f"{name} must have shape ({expected}), got {given}")
+        yield nest
+
+
+@checked
+def is_spec(name: str, spec: Any, sizes: Any) -> Fault | None:
+    """Find a fault in what is no nest of Box and Discrete."""
+    found = list(leaves(spec))
+    if found and all(isinstance(x, spaces.Box | spaces.Discrete) for x in found):
+        return None
+    expected = "be a nest (Tuple, Dict) of Box and Discrete with at least one leaf"
+    return Fault(TypeError, name, expected, spec)
+
+
+Spec = Annotated[spaces.Space[Any], is_spec]
+
+
+def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
+    """Return a nested observation as one vector for each state."""
+    columns = []
+    values = unpack(space, observation, "observation")
+    for leaf, value in zip(leaves(space), values, strict=True):
+        if isinstance(leaf, spaces.Discrete):
+            place = value.long() - int(leaf.start)
+            if value.is_floating_point() or (place.clamp(0, leaf.n - 1) != place).any():
+                last = int(leaf.start + leaf.n) - 1
+                raise ValueError(
+                    f"observation must be whole and from {leaf.start} to {last}, "
+                    f"got {value}"
+                )
+            columns.append(nn.functional.one_hot(place, int(leaf.n)))
+        else:
+            shape = leaf.shape or ()
+            front = value.shape[: value.ndim - len(shape)]
+            columns.append(value.reshape(*front, math.prod(shape)))
+    return torch.cat(columns, -1)
+
+
+def plain_space(space: spaces.Space[Any]) -> dict[str, Any]:
+    """Describe a nest of Tuple, Dict, Discrete and Box by plain values."""
+    if isinstance(space, spaces.Tuple):
+        return {"tuple": [plain_space(child) for child in space.spaces]}
+    if isinstance(space, spaces.Dict):
+        return {"dict": {key: plain_space(x) for key, x in space.spaces.items()}}
+    if isinstance(space, spaces.Discrete):
+        return {"n": int(space.n), "start": int(space.start)}
+    assert isinstance(space, spaces.Box)  # for the type checker; from_space has checked
+    bounds = {"low": space.low.tolist(), "high": space.high.tolist()}
+    return {**bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
+
+
+def as_space(plain: spaces.Space[Any] | dict[str, Any]) -> spaces.Space[Any]:
+    """Build the space that ``plain_space`` has described; return a space as it is."""
+    if isinstance(plain, spaces.Space):
+        return plain
+    if "tuple" in plain:
+        return spaces.Tuple([as_space(child) for child in plain["tuple"]])
+    if "dict" in plain:
+        # In pairs, because Gymnasium sorts a dictionary, and the order of the boxes is
+        # the order of the arguments.
+        children = plain["dict"].items()
+        return spaces.Dict([(key, as_space(child)) for key, child in children])
+    if "n" in plain:
+        return spaces.Discrete(plain["n"], start=plain["start"])
+    dtype = np.dtype(plain["dtype"]).type
+    low, high = (
+        np.array(plain[key], dtype).reshape(plain["shape"]) for key in ("low", "high")
+    )
+    return spaces.Box(low, high, dtype=dtype)
+
+
+def as_vectors(observation_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Box:
+    """Return a box of vectors that is given as it is or by plain values."""
+    box = as_space(observation_space)
+    if not isinstance(box, spaces.Box) or len(box.shape) != 1:
+        raise ValueError(f"observation_space must be a box of vectors, got {box}")
+    return box
+
+
+def as_discrete(action_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Discrete:
+    """Return a Discrete space that is given as it is or by plain values."""
+    discrete = as_space(action_space)
+    if not isinstance(discrete, spaces.Discrete):
+        raise ValueError(f"action_space must be Discrete, got {discrete}")
+    return discrete
+
+
+def read_hybrid_space(
+    space: spaces.Space[Any], mask: ArrayLike | Tensor | None = None
+) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
+    """Read the mask of a hybrid action and the bounds of its arguments from a space.
+
+    Args:
+        space: A nest with one Discrete and with Boxes of floating-point numbers.
+            The arguments have the order of the boxes, each flattened.
+        mask: Which type (row) uses which argument (column), zeros and ones; None if the
+            space tells.
+
+    Returns:
+        The mask (K, A), and the lower and upper bounds (A,).
+    """
+    nodes = list(leaves(space))
+    boxes = [node for node in nodes if isinstance(node, spaces.Box)]
+    types = [node for node in nodes if isinstance(node, spaces.Discrete)]
+    real = all(np.issubdtype(box.dtype, np.floating) for box in boxes)
+    sizes = [math.prod(box.shape) for box in boxes]
+    if not real or sum(sizes) == 0 or len(types) != 1 or len(nodes) > len(boxes) + 1:
+        raise ValueError(
+            "space must hold exactly one Discrete, and at least one argument in Boxes "
+            f"of floating-point numbers, got {space}"
+        )
+
+    # One box for each type: the mask has a block of ones in each row.
+    num_types = int(types[0].n)
+    if mask is None:
+        if form(space) != (types[0], tuple(boxes)) or len(boxes) != num_types:
+            raise ValueError(
+                "mask must be given: only Tuple(Discrete(K), Tuple(K boxes)) tells "
+                f"which type uses which argument, got {space}"
+            )
+        mask = np.repeat(np.eye(num_types, dtype=bool), sizes, axis=1)
+    low, high = (
+        np.concatenate([getattr(box, end).ravel() for box in boxes]).astype(np.float64)
+        for end in ("low", "high")
+    )
+    return as_mask(mask, (num_types, sum(sizes))), low, high
+
+
+def as_mask(
+    mask: Any, shape: tuple[int, int], device: torch.device | None = None
+) -> Tensor:
+    """Return a table of zeros and ones as a bool tensor (K, A)."""
+    try:
+        table = torch.as_tensor(mask, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"mask must be a table of zeros and ones: {error}") from error
+    if table.shape != shape:
+        raise ValueError(
+            "mask must have a row for each action type and a column for each argument, "
+            f"shape {shape}, got {tuple(table.shape)}"
+        )
+    if table.dtype != torch.bool and not ((table == 0) | (table == 1)).all():
+        raise ValueError(f"mask must hold zeros and ones, got {table.tolist()}")
+    return table.bool()
+
+
+def vector_size(space: Any) -> int:
+    """Return the length of the observations of a space, a Box with one dimension."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        raise ValueError(
+            f"observation_space must be a Box with one dimension, got {space}"
+        )
+    return int(space.shape[0])
+
+
+def rows_of(table: Tensor, index: Tensor, name: str) -> Tensor:
+    """Return a table's rows at an index; name the index if one is out of range."""
+    if fault := below(len(table))(name, index, {}):
+        raise fault.error()
+    return table[index]
+
+
+def one_each(name: str, mask: Tensor, sizes: Any) -> Fault | None:
+    """Find a fault in a mask that has not exactly one argument in each row."""
+    count = mask.sum(-1)
+    rows = (count != 1).nonzero().flatten().tolist()[:8]
+    came = f"{count[rows].tolist()} in rows {rows}; use mask_args instead"
+    expected = "have exactly one argument in each row"
+    return Fault(ValueError, name, expected, came) if rows else None
+
+
+def check_policy(name: str, prob: Tensor, mu: Tensor, log_sigma: Tensor) -> None:
+    """Raise if numbers describe no policy. A logit of minus infinity is legal."""
+    numbers = {
+        f"the softmax of {name}.action_type": prob,
+        f"{name}.action_args.mu": mu,
+        f"the logarithm of {name}.action_args.sigma": log_sigma,
+    }
+    check_finite(torch.cat([*numbers.values()], -1), **numbers)
+
+
+def fill(
+    space: spaces.Space[Any],
+    action_type: NDArray[np.int64],
+    columns: Iterator[NDArray[np.float64]],
+) -> Any:
+    """Build the nest of a space from types (B,) and the columns of the arguments."""
+
+    def values(leaf: Any) -> Any:
+        if isinstance(leaf, spaces.Discrete):
+            return action_type + leaf.start
+        size, batch = math.prod(leaf.shape), len(action_type)
+        args = np.array([*islice(columns, size)], leaf.dtype).reshape(size, batch)
+        return args.T.reshape(batch, *leaf.shape)
+
+    return map_nest(values, form(space))

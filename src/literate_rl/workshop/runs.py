@@ -1,0 +1,1021 @@
+# Generated from chapters/workshop/runs.py (edit there); digest 436026b18914f22e
+"""Runs: learners, metrics, checkpoints that resume, video, stored runs."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import html
+import json
+import math
+import os
+import pickle
+import re
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib import import_module
+from importlib.resources import files
+from multiprocessing import parent_process, resource_tracker
+from pathlib import Path
+from types import FrameType
+from typing import Any, BinaryIO, NamedTuple, Protocol
+from uuid import uuid4
+
+import gymnasium as gym
+import imageio_ffmpeg
+import numpy as np
+import torch
+from filelock import FileLock, Timeout
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import FlattenObservation
+from numpy.typing import NDArray
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+from tqdm import tqdm
+
+__all__ = [
+    "Learner",
+    "Run",
+    "StoredRuns",
+    "env_seed",
+    "fit",
+    "flat_env",
+    "load",
+    "load_checkpoint",
+    "record_video",
+    "save_checkpoint",
+    "show",
+    "stored_runs",
+    "video_html",
+]
+
+
+class Learner(Protocol):
+    """What ``fit`` asks of a learner.
+
+    Attributes:
+        policy: The policy in training.
+        config: Its settings, a dataclass; ``total_steps`` says when it is done.
+    """
+
+    policy: Any
+    config: Any
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        ...
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a run that resumes here ends with the same bits."""
+        ...
+
+    def iterate(self) -> dict[str, float]:
+        """Collect some steps, learn from them, and return metrics by name."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        ...
+
+
+def flat_env(
+    env: str | Callable[..., gym.Env[Any, Any]], **arguments: Any
+) -> gym.Env[Any, Any]:
+    """Make one environment whose observations are vectors.
+
+    Args:
+        env: A registered id, or a function that makes an environment.
+        arguments: Passed on to ``gym.make`` or to the function.
+
+    Returns:
+        The environment, wrapped in ``FlattenObservation`` where that is needed.
+
+    Raises:
+        ValueError: If the id cannot be made, or its observations cannot be flattened.
+    """
+    try:
+        made = gym.make(env, **arguments) if isinstance(env, str) else env(**arguments)
+        made = Held(made)
+    except Exception as error:
+        known = isinstance(error, gym.error.Error | ImportError)
+        why = error if known else told(error)
+        raise ValueError(f"env {env!r} cannot be made: {why}") from error
+    space = made.observation_space
+    if isinstance(space, spaces.Box) and len(space.shape) == 1:
+        return made
+    if not space.is_np_flattenable:
+        raise ValueError(f"env must have observations that can be flattened: {space}")
+    return FlattenObservation(made)
+
+
+class Held(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment that is held to its interface; errors call it by its name."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.shape = env.observation_space.shape
+
+    def reset(self, **options: Any) -> Any:
+        """Begin an episode."""
+        return self.held("reset", **options)
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        return self.held("step", action)
+
+    def held(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method and look at what it returns."""
+        cause = None
+        try:
+            answer = getattr(self.env, method)(*arguments, **options)
+            wrong = wrong_part(*answer, shape=self.shape)
+        except Exception as error:
+            wrong, cause = told(error), error
+        if wrong:
+            name = self.spec.id if self.spec else type(self.unwrapped).__name__
+            raise ValueError(f"env {name!r} failed in {method}: {wrong}") from cause
+        return answer
+
+
+def wrong_part(obs: Any, *others: Any, shape: tuple[int, ...] | None) -> str:
+    """Return what an environment may not return, or an empty text."""
+    if shape is not None and np.shape(obs) != shape:
+        return f"obs must have shape {shape}, got {np.shape(obs)}"
+    if not isinstance(others[-1], dict):
+        return f"infos must be a dict, got {others[-1]!r}"
+    if len(others) > 1:
+        # NumPy would make a number of the text "1", and False of None.
+        reward, terminated, truncated, _ = others
+        if np.ndim(reward) or not isinstance(reward, NUMBERS):
+            return f"reward must be a number, got {reward!r}"
+        if not isinstance(terminated, FLAGS) or not isinstance(truncated, FLAGS):
+            both = f"{terminated!r} and {truncated!r}"
+            return f"terminated and truncated must be bools, got {both}"
+    return ""
+
+
+NUMBERS = (int, float, np.integer, np.floating, np.ndarray)
+FLAGS = (bool, np.bool_)
+
+
+def told(error: BaseException) -> str:
+    """Return an error in one line: its kind, its words and where it was raised."""
+    words = " ".join(str(error).split())
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f" ({place[0].filename}:{place[0].lineno})" if place else ""
+    return f"{type(error).__name__}: {words}{where}"
+
+
+def env_seed(seed: int, step: int) -> int:
+    """Return a seed for environments, drawn from a run's seed and a step.
+
+    Neighbouring seeds and steps give unrelated numbers. So two runs do not share
+    environments, as they would with ``envs.reset(seed=0)`` and ``envs.reset(seed=1)``.
+
+    Args:
+        seed: Seed of the run, at least 0.
+        step: Step at which the environments are reset, at least 0.
+
+    Returns:
+        An integer in [0, 2**32).
+    """
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
+
+
+def fit(
+    learner: Learner, run: Run | None = None, progress: bool = True
+) -> list[dict[str, float]]:
+    """Run a learner until it has taken all of its steps, or until Ctrl-C.
+
+    Args:
+        learner: The learner, new or resumed.
+        run: Where to keep metrics and checkpoints, or None to keep nothing.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The metrics of each iteration, with the step as ``"step"``.
+
+    Raises:
+        BlockingIOError: If another process writes to the directory of the run.
+        ChildProcessError: If actors fail for good. The learner is saved before.
+        ValueError: What the learner raises, for instance if a reward is not a number.
+            The last checkpoint stays.
+    """
+    if run is not None:
+        run.begin()  # better now than after the first iteration
+    history: list[dict[str, float]] = []
+    total = learner.config.total_steps
+    bar = tqdm(
+        total=total,
+        initial=learner.step,
+        unit="step",
+        disable=not progress,
+        mininterval=0.5,
+    )
+    with bar, catch_interrupt() as interrupted:
+        while learner.step < total and not interrupted.is_set():
+            if run is not None and learner.checkpoint_due:
+                run.save(learner)
+            start, before = time.perf_counter(), learner.step
+            try:
+                metrics = learner.iterate()
+            except StopWaiting:
+                break
+            except ChildProcessError:
+                # Others have failed, and what was learned so far is whole.
+                if run is not None:
+                    run.save(learner)
+                raise
+            taken = learner.step - before
+            metrics["charts/SPS"] = taken / (time.perf_counter() - start)
+            history.append({"step": learner.step, **metrics})
+            if run is not None:
+                run.log(learner.step, metrics)
+            bar.set_postfix(shown(metrics), refresh=False)
+            bar.update(min(taken, total - bar.n))
+        # Whether it is finished or interrupted: nothing that was learned is lost.
+        if run is not None:
+            run.save(learner)
+    return history
+
+
+def shown(metrics: dict[str, float]) -> dict[str, str]:
+    """Pick what the progress bar shows."""
+    names = {
+        "charts/episodic_return": "return",
+        "charts/SPS": "steps/s",
+        "losses/approx_kl": "KL",
+        "charts/actors": "actors",
+        "charts/queue": "queue",
+        "charts/lag": "lag",
+        "charts/replaced": "replaced",
+    }
+    return {
+        short: f"{metrics[name]:.3g}" if short != "steps/s" else f"{metrics[name]:.0f}"
+        for name, short in names.items()
+        if name in metrics and math.isfinite(metrics[name])
+    }
+
+
+@contextmanager
+def catch_interrupt() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C into an event; the second one raises as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield threading.Event()  # Python delivers signals to the main thread only
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        CTRL_C.set()
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield CTRL_C
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        CTRL_C.clear()
+
+
+CTRL_C = threading.Event()  # set between the first Ctrl-C and the end of `fit`
+
+
+class StopWaiting(KeyboardInterrupt):
+    """Ctrl-C was pressed while a learner was waiting."""
+
+
+def check_interrupt() -> None:
+    """Raise ``StopWaiting`` if ``fit`` is to end; for learners that wait."""
+    if CTRL_C.is_set():
+        raise StopWaiting
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
+    # This helper of Python's unblocks the signal when it starts, so it starts first.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_with_parent() -> None:
+    """End this process when the one that started it is gone."""
+
+    def wait() -> None:
+        if parent := parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+class Run:
+    """A directory that keeps the settings, metrics and checkpoints of one run.
+
+    Use it as a context manager, so that all metrics are on the disk at the end and
+    the next process may write.
+
+    Args:
+        directory: Where to keep the files. It is made if it does not exist.
+        settings: What to write to ``settings.json``. With ``resume`` it is not used:
+            the directory has its own.
+        resume: Whether to go on in a directory that has a checkpoint. The directory
+            stays as it is until ``begin``.
+
+    Raises:
+        BlockingIOError: If another process writes to the directory.
+        FileExistsError: If the directory holds a run already and ``resume`` is false.
+        FileNotFoundError: If there is no checkpoint to resume from.
+        TypeError: If ``settings`` holds something that JSON cannot write.
+        ValueError: If the checkpoint is damaged or not one of this package, or if it
+            does not belong to the other files.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        settings: dict[str, Any] | None = None,
+        resume: bool = False,
+    ) -> None:
+        self.directory = Path(directory)
+        self.checkpoint = self.directory / "checkpoint.pt"
+        self.columns: list[str] = []
+        self.state: dict[str, Any] | None = None
+        self.held: ExitStack | None = None
+        if resume:
+            self.seen = self.checkpoint.exists() and self.checkpoint.stat().st_mtime_ns
+            self.state = load_checkpoint(self.checkpoint)
+            self.settings = read_settings(self.directory / "settings.json")
+            self.check_origin(self.state)
+            self.rows = self.rows_up_to(self.state["step"])
+        else:
+            # Plain values, so that a checkpoint may hold them too.
+            self.settings = json.loads(json.dumps(settings or {}))
+            self.check_free()
+            self.begin()
+
+    def check_free(self) -> None:
+        """Raise if the directory holds a run."""
+        # A run that died before its first checkpoint has left nothing to lose.
+        kept = (self.checkpoint, previous_of(self.checkpoint), self.metrics)
+        if any(path.exists() for path in kept):
+            raise FileExistsError(
+                f"{self.directory} holds a run: resume it or choose another name"
+            )
+
+    def check_origin(self, state: dict[str, Any]) -> None:
+        """Raise unless the checkpoint comes from a run with these settings."""
+        settings = state.get("settings", {})
+        if type(state.get("step")) is not int or not isinstance(settings, dict):
+            raise ValueError(f"{self.checkpoint} comes from no run")
+        # Other settings may be edited, for instance to train for longer.
+        for name in ("algorithm", "env"):
+            there, here = settings.get(name), self.settings.get(name)
+            if there != here:
+                raise ValueError(
+                    f"{self.checkpoint} comes from another run: its {name} is "
+                    f"{there!r}, that of settings.json is {here!r}"
+                )
+
+    def begin(self) -> None:
+        """Lock the directory and prepare it for writing; later calls do nothing.
+
+        Raises:
+            BlockingIOError: If another process writes to the directory.
+            ValueError: If another process has written to it since it was read.
+        """
+        if self.held is not None:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            stack.enter_context(locked(self.directory))
+            # Before we had the lock, another process may have been here.
+            if self.state is None:
+                self.check_free()
+                text = json.dumps(self.settings, indent=2)
+                write_atomically(self.directory / "settings.json", text.encode())
+            elif self.checkpoint.stat().st_mtime_ns != self.seen:
+                raise ValueError(f"{self.directory} has gone on since it was read")
+            else:
+                write_atomically(self.metrics, "".join(self.rows).encode())
+            # What killed processes have left half written: nobody else is writing now.
+            for half in self.directory.glob(f"*.{'[0-9a-f]' * 32}.new"):
+                half.unlink()
+            # Each attempt writes events of its own. The first of them tells TensorBoard
+            # to forget what an earlier attempt wrote from this step on.
+            step = 0 if self.state is None else self.state["step"]
+            self.events = EventsWriter(str(self.directory / "events"), f".{step}")
+            stack.callback(self.events.close)
+            begin = SessionLog(status=SessionLog.START)
+            self.write_event(step=step + 1, session_log=begin)
+            self.held = stack.pop_all()  # all went well: kept until `close`
+
+    @property
+    def metrics(self) -> Path:
+        """Where the metrics are."""
+        return self.directory / "metrics.csv"
+
+    def rows_up_to(self, step: int) -> list[str]:
+        """Return the table's header and its whole rows up to a step."""
+        if not self.metrics.exists():
+            return []
+        try:
+            lines = self.metrics.read_text("utf-8").splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith("\n")]
+            if whole:
+                self.columns = next(csv.reader(whole[:1]))
+            kept = [line for line in whole[1:] if int(line.split(",", 1)[0]) <= step]
+        except (ValueError, csv.Error) as error:
+            raise ValueError(f"{self.metrics} is damaged: {reason(error)}") from error
+        return whole[:1] + kept
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Append metrics to the table and to TensorBoard's events.
+
+        Args:
+            step: Steps taken so far.
+            metrics: Numbers by name, the same names each time. NaN stands for "nothing
+                to tell" and leaves the cell empty.
+
+        Raises:
+            ValueError: If the names differ from those of the first row.
+        """
+        self.begin()
+        columns = ["step", *metrics]
+        cells = ["" if math.isnan(x) else f"{x:.8g}" for x in metrics.values()]
+        rows = [[str(step), *cells]]
+        if not self.columns:
+            self.columns = columns
+            rows.insert(0, columns)
+        if columns != self.columns:
+            raise ValueError(f"metrics must be {self.columns[1:]}, got {list(metrics)}")
+        with self.metrics.open("a", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+        finite = {name: x for name, x in metrics.items() if math.isfinite(x)}
+        values = [Summary.Value(tag=tag, simple_value=x) for tag, x in finite.items()]
+        self.write_event(step=step, summary=Summary(value=values))
+
+    def write_event(self, **fields: Any) -> None:
+        """Append an event for TensorBoard."""
+        self.events.write_event(Event(wall_time=time.time(), **fields))
+
+    def save(self, learner: Learner) -> None:
+        """Write a checkpoint; the one before it stays as ``checkpoint.previous.pt``."""
+        self.begin()
+        self.events.flush()  # a run that resumes here finds all events up to here
+        if self.metrics.exists():
+            sync(self.metrics)  # and all rows, even after a power cut
+        policy = learner.policy
+        state = {
+            "step": learner.step,
+            "settings": self.settings,
+            "learner": learner.state_dict(),
+            "policy": {"recipe": policy.recipe, "weights": policy.state_dict()},
+        }
+        save_checkpoint(self.checkpoint, state)
+
+    def restore(self, learner: Learner) -> None:
+        """Bring a fresh learner to where a resumed run was saved.
+
+        Raises:
+            ValueError: If the checkpoint does not fit the learner.
+        """
+        if self.state is None:
+            return
+        policy = learner.policy
+        # What comes from another learner fails in as many ways as there are learners.
+        try:
+            saved = self.state["policy"]
+            maker, arguments = saved["recipe"]
+            if maker != policy.recipe[0]:
+                raise ValueError(f"its policy comes from {maker!r}")
+            if arguments != policy.recipe[1]:
+                raise ValueError("its policy was made for another environment")
+            policy.load_state_dict(saved["weights"])
+            learner.load_state_dict(self.state["learner"])
+        except Exception as error:
+            raise ValueError(
+                f"{self.checkpoint} does not fit the settings: {reason(error)}"
+            ) from error
+
+    def close(self) -> None:
+        """Finish the files and let another process write."""
+        if self.held is not None:
+            self.held.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read the settings of a run.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it holds no JSON, or no object.
+    """
+    try:
+        settings = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} must hold an object, got {type(settings).__name__}")
+    return settings
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of a directory.
+
+    Raises:
+        BlockingIOError: If another process holds it. The message says which one.
+    """
+    # A lock that belongs to one thread could not be released by another.
+    lock = FileLock(directory / "lock", thread_local=False)
+    holder = directory / "lock.holder"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        try:
+            who = holder.read_text("utf-8")
+        except (OSError, ValueError):
+            who = "another process"
+        raise BlockingIOError(f"{directory} is in use by {who}") from None
+    try:
+        name = f"process {os.getpid()} on {socket.gethostname()}"
+        write_atomically(holder, name.encode())
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+FORMAT = "literate_rl checkpoint, version 2"
+DIGEST = hashlib.sha256().digest_size
+
+
+@contextmanager
+def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
+    """Open a file so that readers see the old content or all of the new one.
+
+    Args:
+        path: The file. It changes when all is written, and not if an error comes first.
+        previous: Where to keep what it held before, or None to keep nothing.
+    """
+    new, old = beside(path), beside(path)
+    try:
+        with new.open("w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            try:
+                os.link(path, old)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(path, old)
+            os.replace(old, previous)
+        os.replace(new, path)
+    finally:
+        # Whatever still has its first name here was not needed, or something failed.
+        new.unlink(missing_ok=True)
+        old.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a small file so that readers see the old content or all of the new one."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def beside(path: Path) -> Path:
+    """Return a name in the same directory that nobody else has."""
+    return path.with_name(f"{path.name}.{uuid4().hex}.new")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a directory is on the disk."""
+    if os.name == "posix":  # Windows opens no directory
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def seal(file: BinaryIO) -> None:
+    """Append a digest to a zip file, as its comment."""
+    # The last two bytes of a zip file are the length of its comment.
+    end = file.seek(-2, os.SEEK_END) + 2
+    file.write(DIGEST.to_bytes(2, "little"))
+    digest = digest_of(file, end)
+    file.seek(end)
+    file.write(digest)
+
+
+def digest_of(file: BinaryIO, size: int) -> bytes:
+    """Compute the digest of the first bytes of a file, a mebibyte at a time."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while piece := file.read(min(size, 2**20)):
+        digest.update(piece)
+        size -= len(piece)
+    return digest.digest()
+
+
+def previous_of(path: Path) -> Path:
+    """Return where the checkpoint before this one is."""
+    return path.with_stem(path.stem + ".previous")
+
+
+def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint atomically, with a digest.
+
+    Args:
+        path: The file. One that exists is kept under another name,
+            ``checkpoint.previous.pt`` for ``checkpoint.pt``.
+        state: Tensors and plain values, nested in dictionaries and lists.
+
+    Raises:
+        TypeError: If ``state`` holds something that could not be loaded safely. Nothing
+            is written then.
+    """
+    path = Path(path)
+    try:
+        with replacing(path, previous_of(path)) as file:
+            torch.save({"format": FORMAT, **state}, file)
+            seal(file)
+            # Better to learn now than when the run is gone that it cannot be loaded.
+            # Mapped, the numbers are not read again.
+            file.flush()
+            torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.PickleError, AttributeError, TypeError) as error:
+        raise TypeError(
+            f"state must hold tensors and plain values only: {reason(error)}"
+        ) from error
+    except RuntimeError as error:
+        # Torch has its own words for a full disk.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint without running any code from it.
+
+    Args:
+        path: The file.
+
+    Returns:
+        What ``save_checkpoint`` was given. All tensors are on the CPU.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged or not a checkpoint of this package. The
+            message names the checkpoint before it, if that one is whole.
+    """
+    path = Path(path)
+    try:
+        return read_checkpoint(path)
+    except (FileNotFoundError, ValueError) as error:
+        previous = previous_of(path)
+        try:
+            step = read_checkpoint(previous).get("step")
+        except (OSError, ValueError):
+            raise error from None
+        raise type(error)(
+            f"{error}; to go on from step {step}, rename {previous} to {path.name}"
+        ) from error
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read and check one file, as ``load_checkpoint`` does."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    with path.open("rb") as file:
+        size = max(0, file.seek(0, os.SEEK_END) - DIGEST)
+        if digest_of(file, size) != file.read():
+            raise ValueError(f"{path} is damaged or no checkpoint: its digest is wrong")
+        file.seek(0)
+        # There is no end to the ways in which somebody else's file fails.
+        try:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:
+            message = f"{path} is damaged or no checkpoint: {reason(error)}"
+            raise ValueError(message) from error
+    if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
+        raise ValueError(f"{path} is not a literate_rl checkpoint ({FORMAT})")
+    return state
+
+
+def reason(error: Exception) -> str:
+    """Return what went wrong in one sentence, without torch's advice to trust it."""
+    first = error.__context__ or error
+    sentence = str(first).partition("\n")[0].partition(". ")[0]
+    return f"{type(first).__name__}: {sentence}"
+
+
+def load(path: str | Path, **models: Any) -> Any:
+    """Return the policy that a checkpoint holds, ready to act.
+
+    Args:
+        path: A checkpoint, or the directory of a run.
+        models: Models of your own that the policy was trained with, by their names, for
+            instance ``qnet``. They get their weights back.
+
+    Returns:
+        The policy, an ``nn.Module`` in evaluation mode on the CPU.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged or not a checkpoint of this package, or
+            holds no policy that it can build, or not with these models.
+    """
+    path = Path(path)
+    state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
+    try:
+        name, arguments = state["policy"]["recipe"]
+        weights = state["policy"]["weights"]
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no policy") from error
+    # Only functions that build policies may be called by a file.
+    package = import_module("literate_rl")
+    if name not in package.__all__ or not re.fullmatch(r"make_(\w+_)?policy", name):
+        raise ValueError(f"{path} wants {name!r}, which builds no policy here")
+    # What a model of one's own is cannot be read from a file: the user brings it.
+    wanted = arguments.get("models", {}) if isinstance(arguments, dict) else {}
+    if set(models) != set(wanted):
+        pass_ = ", ".join(f"{key}={wanted[key]}(...)" for key in wanted) or "no models"
+        given = ", ".join(models) or "none"
+        raise ValueError(f"{path} must be loaded with {pass_}, got {given}")
+    try:
+        rest = {key: x for key, x in arguments.items() if key != "models"}
+        policy = getattr(package, name)(**rest, **models)
+        policy.load_state_dict(weights)
+    except Exception as error:
+        message = f"{path} holds a policy that cannot be built: {reason(error)}"
+        raise ValueError(message) from error
+    return policy.eval()
+
+
+def check_named(
+    option: str, stored: str | None, named: str | None, runs_code: bool
+) -> None:
+    """Raise unless the user stands behind what the directory of a run says.
+
+    Args:
+        option: What is typed before the value, for instance ``--env``.
+        stored: The value in the directory's settings.
+        named: The value that the user has typed, or None.
+        runs_code: Whether the stored value must be named before it is used.
+
+    Raises:
+        ValueError: If the user has named another value, or has to name this one.
+    """
+    if named is not None and named != stored:
+        raise ValueError(f"the run has {option} {stored!r}, not {named!r}")
+    if runs_code and named is None:
+        raise ValueError(
+            "the settings of this run may run code of others: if you trust it, add "
+            f"{option} {stored!r}"
+        )
+
+
+def record_video(
+    policy: Any,
+    env: str | Callable[..., gym.Env[Any, Any]],
+    path: str | Path,
+    seed: int = 0,
+) -> float:
+    """Film one greedy episode.
+
+    Args:
+        policy: The policy, on any device.
+        env: A registered id, or a function that makes an environment and takes
+            ``render_mode``.
+        path: The mp4 file to write.
+        seed: Decides the start, as in ``evaluate``.
+
+    Returns:
+        The undiscounted return of the episode.
+
+    Raises:
+        ValueError: If ``env`` cannot be made or cannot be drawn.
+    """
+    if not has_screen():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame would complain
+    envs = make_visible(env, "rgb_array")
+    frames: list[NDArray[np.uint8]] = []
+    total = play(
+        policy, envs, seed, lambda: frames.append(np.asarray(envs.render())[0])
+    )
+    fps = envs.metadata.get("render_fps", 30)
+    envs.close()
+    write_video(Path(path), frames, fps)
+    return total
+
+
+def has_screen() -> bool:
+    """Say whether a window can be opened."""
+    return bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win32")
+
+
+def show(
+    policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
+) -> float:
+    """Play one greedy episode in a window, and return its return.
+
+    Args:
+        policy: The policy, on any device.
+        env: As in ``record_video``.
+        seed: Decides the start, as in ``evaluate``.
+
+    Raises:
+        ValueError: If ``env`` cannot be made or cannot be shown.
+    """
+    envs = make_visible(env, "human")
+    total = play(policy, envs, seed, lambda: None)
+    envs.close()
+    return total
+
+
+def make_visible(
+    env: str | Callable[..., gym.Env[Any, Any]], mode: str
+) -> SyncVectorEnv:
+    """Make one copy of an environment that draws itself."""
+    made = partial(flat_env, env, render_mode=mode)
+    envs = SyncVectorEnv([made], autoreset_mode=AutoresetMode.SAME_STEP)
+    if mode not in envs.metadata.get("render_modes", ()):
+        envs.close()
+        raise ValueError(f"env {env!r} has no render mode {mode!r}")
+    return envs
+
+
+@torch.no_grad()
+def play(
+    policy: Any, envs: SyncVectorEnv, seed: int, look: Callable[[], None]
+) -> float:
+    """Play a greedy episode in the only copy of an environment; look at each step."""
+    device = next(policy.parameters()).device
+    obs, _ = envs.reset(seed=env_seed(seed, 0))
+    total, done = 0.0, False
+    while not done:
+        look()
+        state = torch.as_tensor(obs, dtype=torch.float32, device=device)
+        action = policy.to_env(policy.act(state, 0.0).cpu())
+        obs, reward, terminated, truncated, _ = envs.step(action)
+        total += float(reward[0])
+        done = bool(terminated[0] or truncated[0])
+    return total
+
+
+def write_video(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
+    """Write frames (H, W, 3) as an mp4 file that browsers play."""
+    height, width, _ = frames[0].shape
+    new = beside(path)
+    writer = imageio_ffmpeg.write_frames(
+        str(new),
+        (width, height),
+        fps=fps,
+        macro_block_size=2,
+        ffmpeg_log_level="error",
+        # The new name does not say that it is an mp4. Its index comes first, so that a
+        # page plays it while it still arrives.
+        output_params=["-f", "mp4", "-movflags", "+faststart"],
+    )
+    writer.send(None)
+    for frame in frames:
+        writer.send(np.ascontiguousarray(frame))
+    writer.close()
+    os.replace(new, path)
+
+
+def video_html(path: str | Path, description: str) -> str:
+    """Return HTML that plays an mp4 file from within the page itself.
+
+    Args:
+        path: The file.
+        description: What can be seen, for those who cannot see it.
+    """
+    data = base64.b64encode(Path(path).read_bytes()).decode()
+    text = html.escape(description)
+    return (
+        f'<video controls loop muted playsinline aria-label="{text}" '
+        f'style="max-width: 100%"><source src="data:video/mp4;base64,{data}" '
+        f'type="video/mp4">{text}</video>'
+    )
+
+
+class StoredRuns(NamedTuple):
+    """Training runs of one kind that differ in their seed only.
+
+    Attributes:
+        steps: Where the bins end, in environment steps, (N,).
+        curves: Mean return of the episodes that ended in each bin, (seeds, N).
+        final: Mean greedy return after the training, (seeds,).
+        area: Mean of the training returns over the whole run, (seeds,).
+        cpu_seconds: CPU time of the training, (seeds,).
+        judged: What else was measured after the training, by name, (seeds,) each.
+        watched: Curves of what else was measured while training, by name.
+    """
+
+    steps: NDArray[np.float64]
+    curves: NDArray[np.float64]
+    final: NDArray[np.float64]
+    area: NDArray[np.float64]
+    cpu_seconds: NDArray[np.float64]
+    judged: dict[str, NDArray[np.float64]]
+    watched: dict[str, NDArray[np.float64]]
+
+
+def results_folder() -> Path:
+    """Return the folder of the stored measurements.
+
+    It is ``benchmarks/results`` in the working directory or above it. An installed
+    package has a copy.
+    """
+    package = Path(str(files("literate_rl")))
+    places = (Path.cwd(), *Path.cwd().parents, package, *package.parents)
+    folders = (place / "benchmarks" / "results" for place in places)
+    return next(filter(Path.is_dir, folders), Path.cwd())
+
+
+def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
+    """Read the training runs that a benchmark of this book has stored.
+
+    Args:
+        name: Name of the experiment, for example ``"cartpole"``.
+        folder: Where the files are; None means ``learning`` in ``results_folder()``.
+
+    Returns:
+        The runs by variant. In a bin in which no episode ended, the curve is the line
+        between its neighbours.
+
+    Raises:
+        FileNotFoundError: If there is no such experiment.
+    """
+    folder = folder or results_folder() / "learning"
+    ends, bins = (read_rows(folder / f"{name}{part}.csv") for part in ("", "_curves"))
+    runs = {}
+    for variant in dict.fromkeys(row["variant"] for row in ends):
+        mine = [row for row in ends if row["variant"] == variant]
+        columns = {
+            name: np.array([row[name] for row in mine], float)
+            for name in mine[0]
+            if name not in ("variant", "seed")
+        }
+        final = columns.pop("return")
+        mine = [row for row in bins if row["variant"] == variant]
+        curves = {
+            name: np.array([row[name] for row in mine], float).reshape(len(final), -1)
+            for name in mine[0]
+            if name not in ("variant", "seed")
+        }
+        steps = curves.pop("step")[0]
+        for curve in (row for table in curves.values() for row in table):
+            known = np.isfinite(curve)
+            curve[:] = np.interp(steps, steps[known], curve[known])
+        runs[variant] = StoredRuns(
+            steps,
+            curves.pop("return"),
+            final,
+            columns.pop("area"),
+            columns.pop("cpu_seconds"),
+            columns,
+            curves,
+        )
+    return runs
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read a stored table without the lines about its origin."""
+    if not path.exists():
+        raise FileNotFoundError(
+            f"no stored runs in {path}: they come with the book's repository"
+        )
+    lines = path.read_text("utf-8").splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))

@@ -1,0 +1,537 @@
+# Generated from chapters/workshop/training.py (edit there); digest b210c788f1f1863a
+"""Training in one call: an algorithm, an environment, a network of one's own."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import torch
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+from torch import Tensor, nn
+
+from literate_rl.a2c import (
+    A2C,
+    A2CConfig,
+    ContractActor,
+    a2c_settings,
+    make_contract_policy,
+)
+from literate_rl.a3c import A3C, A3CConfig, a3c_settings
+from literate_rl.actors import (
+    ActorLearner,
+    ActorsConfig,
+    MakeTransport,
+    RemoteLearner,
+    TransportConfig,
+    actors_settings,
+)
+from literate_rl.agents import best_device, make_envs, seed_everything
+from literate_rl.apex import (
+    Apex,
+    DDPGApexConfig,
+    DQNApexConfig,
+    RainbowApexConfig,
+    apex_settings,
+)
+from literate_rl.contracts import check_model
+from literate_rl.ddpg import (
+    DDPG,
+    ActorCritics,
+    DDPGConfig,
+    HDDPGConfig,
+    TD3Config,
+    ddpg_settings,
+    hddpg_settings,
+    make_ddpg_policy,
+    td3_settings,
+)
+from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
+from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
+from literate_rl.impala import IMPALA
+from literate_rl.policies import Policy, make_policy
+from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.processes import transport_named
+from literate_rl.rainbow import (
+    LogitsOf,
+    Rainbow,
+    RainbowConfig,
+    RainbowPolicy,
+    make_rainbow_policy,
+    rainbow_settings,
+)
+from literate_rl.sac import SAC, SACConfig, make_sac_policy, sac_settings
+from literate_rl.workshop.cluster import RayActors
+from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.probes import results_of
+from literate_rl.workshop.nests import as_discrete, as_space, plain_space
+from literate_rl.workshop.states import ByName, StateSpec, state_spec
+from literate_rl.workshop.runs import Learner, Run, fit, flat_env
+
+__all__ = ["Agent", "make_qnet_policy", "train"]
+
+
+MODELS = ("qnet", "actor", "critic")
+
+
+def train(
+    algorithm: str,
+    env: str,
+    *,
+    check: bool = True,
+    progress: bool = True,
+    **options: Any,
+) -> Agent:
+    """Train an agent on an environment, until it is done or until Ctrl-C.
+
+    Args:
+        algorithm: Its name, in capitals or not: ``"DQN"``.
+        env: Id of a Gymnasium environment.
+        check: Whether models of your own are checked against the contract first.
+        progress: Whether to show a progress bar.
+        options: Models of your own (``qnet``, or ``actor`` and ``critic``) and settings
+            of the algorithm (``total_steps``, ``seed``, ...). The defaults suit the
+            environment.
+
+    Raises:
+        ContractError: If a model of your own breaks the contract; nothing is trained.
+    """
+    name = algorithm.lower()
+    if name not in ALGORITHMS:
+        names = ", ".join(ALGORITHMS)
+        raise ValueError(f"algorithm must be one of {names}, got {algorithm!r}")
+    models = {key: options.pop(key) for key in MODELS if key in options}
+    config = settings_with(ALGORITHMS[name].settings(env), options)
+    learner = make_learner(name, env, config, models, check)
+    folder = tempfile.TemporaryDirectory(prefix="literate_rl_")
+    settings = settings_of_run(name, env, config, models)
+    with Run(folder.name, settings) as run, ended(learner):
+        history = fit(learner, run, progress)
+    return Agent(learner, folder, history)
+
+
+class Agent:
+    """What ``train`` returns: a policy that has learned, and the run that taught it.
+
+    Attributes:
+        learner: The learner, with its ``policy`` and its ``config``.
+        history: The metrics of each iteration.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        folder: tempfile.TemporaryDirectory[str],
+        history: list[dict[str, float]],
+    ) -> None:
+        self.learner, self.folder, self.history = learner, folder, history
+
+    @property
+    def policy(self) -> Any:
+        """The policy, for ``evaluate``, ``record_video`` and ``show``."""
+        return self.learner.policy
+
+    @torch.no_grad()
+    def act(self, states: Mapping[str, Any]) -> Any:
+        """Act in a batch of states, given by name.
+
+        Returns:
+            What a model of your own returns; for a Q network, greedy actions ``(B, 1)``
+            take the place of its values. A single result is not wrapped in a tuple. Our
+            policies, whose only state is ``state``, return the greedy actions.
+        """
+        policy = self.policy
+        if isinstance(policy, ContractActor):
+            results = results_of(policy.actor.model(**states))
+        elif isinstance(policy.network, ActorCritics) and "models" in policy.recipe[1]:
+            results = results_of(policy.network.actor.model(**states))
+        elif model := own_model(policy.network):
+            q, *rest = results_of(model(**states))
+            if isinstance(policy, RainbowPolicy):
+                q = q @ policy.atoms
+            results = (policy.actions.choose(q, 0.0).unsqueeze(-1), *rest)
+        else:
+            results = (policy.act(states["state"], 0.0),)
+        return results[0] if len(results) == 1 else results
+
+    def save(self, directory: str | Path) -> Path:
+        """Keep the run in a new directory; return its path."""
+        target = Path(directory)
+        if target.exists():
+            raise FileExistsError(f"{target} exists: choose another name")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Half a copy would look like a run, so the copy gets its name once it is whole.
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".copy_") as place:
+            copy = Path(place) / target.name
+            shutil.copytree(self.folder.name, copy)
+            copy.rename(target)
+        return target
+
+
+def environments(env: str, seed: int, number: int) -> SyncVectorEnv:
+    """Seed all generators and make copies of an environment."""
+    seed_everything(seed)
+    return make_envs(partial(flat_env, env), number)
+
+
+def make_ppo(env: str, config: PPOConfig, **models: Any) -> PPO:
+    """Build PPO."""
+    envs = environments(env, config.seed, config.num_envs)
+    policy = actor_critic(env, envs, models, config.normalize_obs)
+    return PPO(policy, envs, config, fast_act(policy))
+
+
+def pictures_or_vectors(env: str, envs: SyncVectorEnv) -> spaces.Space[Any]:
+    """Return the space of images as it is, and any other space as one of vectors."""
+    space = spaces_of(env)[0]
+    pictures = len(space.shape or ()) == 3
+    return space if pictures else envs.single_observation_space
+
+
+def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
+    """Build PPG; its policy has two values."""
+    envs = environments(env, config.seed, config.num_envs)
+    with legible_refusal():
+        policy = make_phasic_policy(
+            pictures_or_vectors(env, envs),
+            envs.single_action_space,
+            config.share_encoder,
+            config.detach,
+            normalize=config.normalize_obs,
+        )
+    return PPGAlgorithm(policy.to(best_device()), envs, config)
+
+
+def make_impala(env: str, config: ActorsConfig, **models: Any) -> IMPALA | ActorLearner:
+    """Build IMPALA, with actors if the settings ask for some."""
+    envs = environments(env, config.seed, config.n_sample)
+    policy = actor_critic(env, envs, models)
+    if config.actors is None:
+        return IMPALA(policy, envs, config)
+    envs.close()
+    build = partial(make_envs, partial(flat_env, env), config.n_sample)
+    return ActorLearner(policy, build, config, transport_of(config))
+
+
+def make_a2c(env: str, config: A2CConfig, **models: Any) -> A2C:
+    """Build A2C."""
+    envs = environments(env, config.seed, config.num_envs)
+    policy = actor_critic(env, envs, models)
+    return A2C(policy, envs, config, fast_act(policy))
+
+
+def make_a3c(env: str, config: A3CConfig, **models: Any) -> A3C:
+    """Build A3C and what its workers need."""
+    envs = environments(env, config.seed, config.num_envs)
+    policy = actor_critic(env, envs, models)
+    envs.close()
+    build = partial(make_envs, partial(flat_env, env), config.num_envs)
+    return A3C(policy, build, config, transport_of(config))
+
+
+def make_dqn(env: str, config: DQNConfig, **models: Any) -> DQN:
+    """Build DQN."""
+    envs = environments(env, config.seed, config.num_envs)
+    with legible_refusal("Discrete"):
+        if models:
+            policy = make_qnet_policy(*spaces_of(env), **models)
+        else:
+            policy = make_q_policy(
+                envs.single_observation_space,
+                envs.single_action_space,
+                config.hidden,
+                config.dueling,
+            )
+    return DQN(policy.to(best_device()), envs, config)
+
+
+def make_rainbow(env: str, config: RainbowConfig, **models: Any) -> DQN:
+    """Build Rainbow."""
+    envs = environments(env, config.seed, config.num_envs)
+    with legible_refusal("Discrete"):
+        if models:
+            support = [config.value_min, config.value_max]
+            policy = make_qnet_policy(*spaces_of(env), **models, support=support)
+        else:
+            seen = pictures_or_vectors(env, envs)
+            policy = rainbow_policy(seen, envs.single_action_space, config)
+    return Rainbow(policy.to(best_device()), envs, config)
+
+
+def rainbow_policy(
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    config: RainbowConfig,
+) -> RainbowPolicy:
+    """Build Rainbow's policy as its settings say."""
+    size = ("hidden", "num_atoms", "value_min", "value_max")
+    parts = ("dueling", "noisy", "sigma", "hold")
+    chosen = {name: getattr(config, name) for name in size + parts}
+    return make_rainbow_policy(observation_space, action_space, **chosen)
+
+
+def make_apex(make: Callable[..., DQN], env: str, config: Any, **models: Any) -> Apex:
+    """Build a learner with many actors and one memory."""
+    build = partial(make_envs, partial(flat_env, env), config.num_envs)
+    return Apex(make(env, config, **models), build, transport_of(config))
+
+
+def make_ddpg(env: str, config: DDPGConfig, **models: Any) -> DDPG:
+    """Build DDPG or one of its relatives."""
+    envs = environments(env, config.seed, config.num_envs)
+    # The observations of our own networks are flattened vectors.
+    states = spaces_of(env)[0] if models else envs.single_observation_space
+    with legible_refusal("Discrete or a Box with one dimension and bounds"):
+        policy = make_ddpg_policy(
+            states,
+            envs.single_action_space,
+            config.hidden,
+            config.num_critics,
+            **models,
+        )
+    return DDPG(policy.to(best_device()), envs, config)
+
+
+def make_sac(env: str, config: SACConfig, **models: Any) -> SAC:
+    """Build SAC."""
+    envs = environments(env, config.seed, config.num_envs)
+    # The observations of our own networks are flattened vectors.
+    states = spaces_of(env)[0] if models else envs.single_observation_space
+    with legible_refusal("Discrete or a Box with one dimension and bounds"):
+        policy = make_sac_policy(
+            states,
+            envs.single_action_space,
+            config.hidden,
+            config.num_critics,
+            config.hold,
+            **models,
+        )
+    return SAC(policy.to(best_device()), envs, config)
+
+
+class Algorithm(NamedTuple):
+    """What ``train`` knows about an algorithm.
+
+    Attributes:
+        config: Class of its settings.
+        settings: Function from the id of an environment to settings.
+        make: Function from environment, settings and models to a learner.
+        models: Names of the models of your own that it takes, all of them or none.
+        contract: Their contract, if it has another name than the algorithm.
+    """
+
+    config: type[Any]
+    settings: Callable[[str], Any]
+    make: Callable[..., Learner]
+    models: tuple[str, ...] = ()
+    contract: str = ""
+
+
+TWO = ("actor", "critic")
+ALGORITHMS = {
+    "ppo": Algorithm(PPOConfig, ppo_settings, make_ppo, TWO),
+    "ppg": Algorithm(PPGConfig, ppg_settings, make_ppg),
+    "impala": Algorithm(ActorsConfig, actors_settings, make_impala, TWO),
+    "a2c": Algorithm(A2CConfig, a2c_settings, make_a2c, TWO),
+    "a3c": Algorithm(A3CConfig, a3c_settings, make_a3c, TWO),
+    "dqn": Algorithm(DQNConfig, dqn_settings, make_dqn, ("qnet",)),
+    "rainbow": Algorithm(RainbowConfig, rainbow_settings, make_rainbow, ("qnet",)),
+    "ddpg": Algorithm(DDPGConfig, ddpg_settings, make_ddpg, TWO),
+    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, make_ddpg, TWO),
+    "td3": Algorithm(TD3Config, td3_settings, make_ddpg, TWO),
+    "sac": Algorithm(SACConfig, sac_settings, make_sac, TWO),
+    "dqnapex": Algorithm(
+        DQNApexConfig, apex_settings, partial(make_apex, make_dqn), ("qnet",)
+    ),
+    "rainbowapex": Algorithm(
+        RainbowApexConfig,
+        partial(apex_settings, algorithm="rainbow"),
+        partial(make_apex, make_rainbow),
+        ("qnet",),
+        "rainbow",
+    ),
+    "ddpgapex": Algorithm(
+        DDPGApexConfig,
+        partial(apex_settings, algorithm="ddpg"),
+        partial(make_apex, make_ddpg),
+        TWO,
+    ),
+}
+
+
+class FirstResult(nn.Module):
+    """A model called by the names of its states, reduced to its first result."""
+
+    def __init__(self, model: Any, spec: StateSpec) -> None:
+        super().__init__()
+        self.by_name = ByName(model, spec)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the first result for observations."""
+        result: Tensor = self.by_name(obs)[0]
+        return result
+
+
+def own_model(network: Any) -> Any:
+    """Return the user's model inside the network of a policy, or None."""
+    network = getattr(network, "model", network)  # a distribution is wrapped once more
+    return network.by_name.model if isinstance(network, FirstResult) else None
+
+
+def make_qnet_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    qnet: Any,
+    support: Sequence[float] | None = None,
+) -> Policy:
+    """Build a policy around a Q network of your own.
+
+    Args:
+        observation_space: A space, or what ``plain_space`` made of it.
+        action_space: A Discrete space, likewise.
+        qnet: The network.
+        support: First and last atom, if the network returns distributions.
+    """
+    states, discrete = as_space(observation_space), as_discrete(action_space)
+    recipe = {
+        "observation_space": plain_space(states),
+        "action_space": plain_space(discrete),
+        "support": support,
+        "models": {"qnet": type(qnet).__qualname__},
+    }
+    built = "make_qnet_policy", recipe
+    num_actions = int(discrete.n)
+    actions = EpsilonGreedy(num_actions, int(discrete.start))
+    network = FirstResult(qnet, state_spec(states))
+    if support is None:
+        return Policy(network, actions, built)
+    # One call of the network tells how many atoms there are.
+    with torch.no_grad():
+        num_atoms = network(torch.zeros(2, spaces.flatdim(states))).shape[-1]
+    logits = LogitsOf(network, num_actions, num_atoms)
+    low, high = support
+    return RainbowPolicy(logits, actions, low, high, recipe=built)
+
+
+FITTING = "Discrete, a Box with one dimension or Tuple(Discrete(K), Tuple(K Boxes))"
+
+
+def actor_critic(
+    env: str, envs: SyncVectorEnv, models: dict[str, Any], normalize: bool = False
+) -> Any:
+    """Build a policy with a critic for one environment, on the best device."""
+    observations, actions = envs.single_observation_space, envs.single_action_space
+    with legible_refusal():
+        if models:
+            policy: Any = make_contract_policy(*spaces_of(env), **models)
+        elif isinstance(actions, spaces.Tuple | spaces.Dict):
+            policy = make_hybrid_policy(observations, actions, normalize=normalize)
+        else:
+            policy = make_policy(observations, actions, normalize=normalize)
+    return policy.to(best_device())
+
+
+def spaces_of(env: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """Return an environment's spaces, as they are before anything is flattened."""
+    with flat_env(env) as made:
+        observations = getattr(made, "env", made).observation_space
+        actions = made.action_space
+    return observations, actions
+
+
+def fast_act(policy: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Return the form of a policy's ``act`` in NumPy, where there is one."""
+    on_cpu = next(policy.parameters()).device.type == "cpu"
+    return numpy_act(policy) if on_cpu else None
+
+
+def transport_of(config: TransportConfig) -> MakeTransport:
+    """Return the transport that the settings name."""
+    if config.transport == "ray":
+        return partial(RayActors, address=config.address)
+    return transport_named(config.transport)
+
+
+@contextmanager
+def legible_refusal(actions: str = FITTING) -> Iterator[None]:
+    """Say in the user's terms which actions a policy can take."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the environment's actions must be {actions}: {error}"
+        ) from error
+
+
+def settings_with(config: Any, changes: dict[str, Any]) -> Any:
+    """Return settings with some changes, or say which settings there are."""
+    names = [field.name for field in fields(config)]
+    for name in changes:
+        if name not in names:
+            raise TypeError(f"there is no setting {name!r}, but {', '.join(names)}")
+    return replace(config, **changes)
+
+
+@contextmanager
+def ended(learner: Learner) -> Iterator[None]:
+    """Close the actors and environments of a learner when its training ends."""
+    try:
+        yield
+    finally:
+        if isinstance(learner, RemoteLearner):
+            learner.close()
+
+
+def make_learner(
+    algorithm: str, env: str, config: Any, models: dict[str, Any], check: bool = True
+) -> Learner:
+    """Build a learner, with models of your own if they keep the contract."""
+    known = ALGORITHMS[algorithm]
+    if models and set(models) != set(known.models):
+        wanted = " and ".join(known.models) or "none"
+        raise ValueError(
+            f"models of your own for {algorithm} must be {wanted}, "
+            f"got {' and '.join(models)}"
+        )
+    if models and check:
+        family = known.contract or algorithm
+        check_model(family, env=partial(gym.make, env), **models)
+    return known.make(env, config, **models)
+
+
+def settings_of_run(
+    algorithm: str, env: str, config: Any, models: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the settings that are stored in the directory of a run."""
+    names = {
+        name: f"{type(model).__module__}:{type(model).__qualname__}"
+        for name, model in models.items()
+    }
+    return {
+        "algorithm": algorithm,
+        "env": env,
+        "config": asdict(config),
+        "models": names,
+    }
+
+
+def import_model(where: str) -> Any:
+    """Make a model from ``module:name`` of a class or function without arguments."""
+    module, _, name = where.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)()
+    except Exception as error:
+        raise ValueError(
+            f"{where} must be module:name of a class or function that makes a model "
+            f"without arguments: {type(error).__name__}: {error}"
+        ) from error
