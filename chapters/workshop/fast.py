@@ -853,7 +853,6 @@ class FusedCriticError(NamedTuple):
             chain_backward(chain, outputs, row.unsqueeze(-1))
 
 
-@torch.no_grad()
 def chain_critic_error(
     chains: list[list[nn.Module]],
     batch: Any,
@@ -870,16 +869,17 @@ def chain_critic_error(
         increase: Rate at which a value rises towards its target.
         decrease: Rate at which it falls.
     """
-    x = torch.cat([batch.obs, batch.action], -1)
-    outputs = [chain_outputs(chain, x) for chain in chains]
-    q = torch.stack([each[-1].squeeze(-1) for each in outputs])
-    td_error = target - q
-    slope = td_error
-    if not increase == decrease == 1:
-        slope = torch.where(td_error > 0, increase, decrease).to(q) * td_error
-    loss = (0.5 * slope * td_error).sum(0)
-    check_finite(loss, q=q, target=target)
-    value = q.mean(0)
+    with torch.no_grad():
+        x = torch.cat([batch.obs, batch.action], -1)
+        outputs = [chain_outputs(chain, x) for chain in chains]
+        q = torch.stack([each[-1].squeeze(-1) for each in outputs])
+        td_error = target - q
+        slope = td_error
+        if not increase == decrease == 1:
+            slope = torch.where(td_error > 0, increase, decrease).to(q) * td_error
+        loss = (0.5 * slope * td_error).sum(0)
+        check_finite(loss, q=q, target=target)
+        value = q.mean(0)
     return FusedCriticError(loss, target - value, value, chains, outputs, slope)
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 2cd6313d56663d08
+# Generated from chapters/workshop/fast.py (edit there); digest 971d8b39fc4a239e
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -502,7 +502,6 @@ class FusedCriticError(NamedTuple):
             chain_backward(chain, outputs, row.unsqueeze(-1))
 
 
-@torch.no_grad()
 def chain_critic_error(
     chains: list[list[nn.Module]],
     batch: Any,
@@ -519,16 +518,17 @@ def chain_critic_error(
         increase: Rate at which a value rises towards its target.
         decrease: Rate at which it falls.
     """
-    x = torch.cat([batch.obs, batch.action], -1)
-    outputs = [chain_outputs(chain, x) for chain in chains]
-    q = torch.stack([each[-1].squeeze(-1) for each in outputs])
-    td_error = target - q
-    slope = td_error
-    if not increase == decrease == 1:
-        slope = torch.where(td_error > 0, increase, decrease).to(q) * td_error
-    loss = (0.5 * slope * td_error).sum(0)
-    check_finite(loss, q=q, target=target)
-    value = q.mean(0)
+    with torch.no_grad():
+        x = torch.cat([batch.obs, batch.action], -1)
+        outputs = [chain_outputs(chain, x) for chain in chains]
+        q = torch.stack([each[-1].squeeze(-1) for each in outputs])
+        td_error = target - q
+        slope = td_error
+        if not increase == decrease == 1:
+            slope = torch.where(td_error > 0, increase, decrease).to(q) * td_error
+        loss = (0.5 * slope * td_error).sum(0)
+        check_finite(loss, q=q, target=target)
+        value = q.mean(0)
     return FusedCriticError(loss, target - value, value, chains, outputs, slope)
 
 
