@@ -641,6 +641,10 @@ class RemoteLearner:
             # From here on the slot belongs to its actor, who may write to it.
             # Everything that is read of it has been read by now.
             self.submit(transport, slot)
+            # A run that is resumed starts with fresh actors. Where actors take turns, a
+            # run that continues does so too, and both are the same run.
+            if self.make_transport is InProcess and self.checkpoint_due:
+                self.close()
         except StopWaiting:
             raise  # Ctrl-C: nothing has come, and nothing is lost
         except BaseException:

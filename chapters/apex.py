@@ -33,7 +33,6 @@ from torch import Tensor
 
 from literate_rl.actors import (
     Actor,
-    InProcess,
     MakeTransport,
     RemoteLearner,
     Slot,
@@ -551,14 +550,6 @@ class Apex(RemoteLearner):
         self.versions[slot] = self.version
         message = {**weights_of(self.policy), "actor": np.int64(slot[0])}
         transport.submit(slot, message)
-
-    def iterate(self) -> dict[str, float]:
-        """Wait for a rollout, store it, learn from the memory, and return metrics."""
-        # A run that is resumed starts with fresh actors. Where actors take turns, a run
-        # that continues does so at each checkpoint, so that both are the same run.
-        if self.make_transport is InProcess and self.checkpoint_due:
-            self.close()
-        return super().iterate()
 
     def learn(self, record: Any) -> dict[str, float]:
         """Store a rollout and take the updates that are due; return metrics."""

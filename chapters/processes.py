@@ -562,9 +562,9 @@ def transport_named(name: Literal["in_process", "shared"]) -> MakeTransport:
 # | Ctrl-C | saves at once or after this update, ends the actors, and prints how to continue |
 # | `… --resume runs/NAME` | continues from the last checkpoint, with fresh actors |
 #
-# Watch the lag in every run: it says what the clock makes of {eq}`lag-of-turns`. A resumed run is
-# as good as one that was never stopped, but not the same: which unroll arrives first is up to the
-# machine, and no seed can change that.
+# Watch the lag in every run: it says what the clock makes of {eq}`lag-of-turns`. With
+# processes a resumed run is as good as one that was never stopped, but not the same: which unroll
+# arrives first is up to the machine, and no seed can change that. Where actors take turns it is the same.
 #
 # ## Traps
 #

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -13,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import imageio_ffmpeg
 import pytest
@@ -22,7 +22,8 @@ from torch import Tensor
 
 from literate_rl.evaluation import evaluate
 from literate_rl.ppg import PPGConfig
-from literate_rl.ppo import PPOConfig, ppo_settings
+from literate_rl.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.workshop import cli
 from literate_rl.workshop.cli import Command, main, settings_of
 from literate_rl.workshop.runs import (
     Run,
@@ -204,50 +205,17 @@ def test_two_runs_with_one_seed_are_equal_to_the_bit(whole, tmp_path):
     assert_same_to_the_bit(train(tmp_path, "CartPole-v1", "b"), whole)
 
 
-def killed_and_resumed(place: Path, env: str, moments: tuple[int, ...]) -> Path:
-    """Kill a run, resume it, kill it again, …, and let it come to its end."""
-    directory, rng = place / "runs/killed", random.Random(f"{env} {moments}")
-    options = ["--env", env, "--name", "killed", *TINY]
-    for rows in moments:
-        delay = 0.03 * rng.random()
-        code, _, _ = signal_after(signal.SIGKILL, directory, rows, delay, *options)
+def test_a_killed_run_comes_to_the_same_end(whole, tmp_path):
+    """A real process; test_chaos kills many more, of all algorithms, without starts."""
+    directory, options = tmp_path / "runs/killed", ["--name", "killed", *TINY]
+    for rows in (1, 25):
+        code, _, _ = signal_after(signal.SIGKILL, directory, rows, 0.0, *options)
         assert code == -signal.SIGKILL
         assert load_checkpoint(directory / "checkpoint.pt")["step"] < STEPS
         options = ["--resume", "runs/killed"]
-    done = run(place, *options)
+    done = run(tmp_path, *options)
     assert done.returncode == 0, done.stderr
-    return directory
-
-
-def test_a_killed_run_comes_to_the_same_end(whole, tmp_path):
-    killed = killed_and_resumed(tmp_path, "CartPole-v1", (1, 25))
-    assert_same_to_the_bit(killed, whole)
-
-
-def test_a_killed_run_comes_to_the_same_end_in_a_world_that_cannot_be_saved(tmp_path):
-    env = "LunarLander-v3"
-    killed = killed_and_resumed(tmp_path, env, (12, 25))
-    assert_same_to_the_bit(killed, train(tmp_path, env, "whole"))
-
-
-def test_a_killed_run_of_ppg_comes_to_the_same_end(tmp_path):
-    """Killed between two auxiliary phases, with a buffer that is half full."""
-    options = ["--env", "CartPole-v1", *TINY, "--aux-interval=3", "--aux-epochs=2"]
-    names = ("whole", "killed")
-    whole, killed = (tmp_path / "runs" / name for name in names)
-    done = run(tmp_path, "--name", "whole", *options, algorithm="ppg")
-    assert done.returncode == 0, done.stderr
-    assert "return of 20 episodes without noise" in done.stdout
-    code, _, _ = signal_after(
-        signal.SIGKILL, killed, 9, 0.0, "--name", "killed", *options, algorithm="ppg"
-    )
-    assert code == -signal.SIGKILL
-    saved = load_checkpoint(killed / "checkpoint.pt")
-    assert saved["step"] < STEPS
-    assert saved["policy"]["recipe"][0] == "make_phasic_policy"
-    done = run(tmp_path, "--resume", "runs/killed", algorithm="ppg")
-    assert done.returncode == 0, done.stderr
-    assert_same_to_the_bit(killed, whole)
+    assert_same_to_the_bit(directory, whole)
 
 
 def test_an_interrupt_saves_and_the_run_can_go_on(tmp_path):
@@ -366,6 +334,79 @@ def test_a_wrong_command_exits_with_2_and_says_why(arguments, message, capsys):
     assert out == ""
     assert message in err
     assert "Traceback" not in err
+
+
+# --- What the machine lacks and others have written -----------------------------------
+
+EATS = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        pass
+except BaseException:
+    print("eaten")
+"""
+
+
+def test_ctrl_c_during_an_import_ends_the_start(tmp_path):
+    """Even in a module that catches everything."""
+    (tmp_path / "torch.py").write_text(EATS)
+    done = run(tmp_path)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "\ninterrupted\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["torch.py"]
+
+
+def raising(error: BaseException):
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+SHORT = ["ppo", "--name", "a", *TINY, "--total-steps=64"]
+KEPT = "; what was saved is kept, go on with --resume runs/a"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(28, "No space left on device"), r"No space left on device"),
+        (PermissionError(13, "Permission denied", "x"), r"Permission denied: 'x'"),
+        (MemoryError("too\nlarge"), r"MemoryError: too large \(.*test_cli.py:\d+\)"),
+        (RuntimeError("shapes"), r"RuntimeError: shapes \(.*test_cli.py:\d+\)"),
+        (KeyError("obs"), r"KeyError: 'obs' \(.*test_cli.py:\d+\)"),
+    ],
+)
+def test_what_goes_wrong_in_training_is_one_line_and_says_how_to_go_on(
+    tmp_path, monkeypatch, error, message
+):
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(PPO, "iterate", raising(error))
+        assert re.fullmatch(f"error: .*{message}{KEPT}", refusal(SHORT))
+    main(["ppo", "--resume", "runs/a"])
+    assert load_checkpoint(tmp_path / "runs/a/checkpoint.pt")["step"] == 64
+
+
+def test_python_x_dev_shows_the_traceback(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(PPO, "iterate", raising(KeyError("obs")))
+    monkeypatch.setattr(cli, "sys", SimpleNamespace(flags=DevMode))
+    with pytest.raises(KeyError):
+        main(SHORT)
+
+
+class DevMode:
+    dev_mode = True
+
+
+def test_a_run_that_cannot_be_kept_is_said_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").write_text("a file")
+    assert "Not a directory: 'runs/a'" in refusal(SHORT)
+    assert (tmp_path / "runs").read_text() == "a file"
 
 
 # --- Folders that are damaged, foreign, malicious or in use ---------------------------
@@ -743,29 +784,3 @@ def test_a_network_that_breaks_its_contract_leaves_no_run(mine):
     with pytest.raises(SystemExit, match="q_value must have shape"):
         main(["dqn", "--qnet", "mynets:MyQNet", "--name", "a", *TINY_DQN])
     assert not (mine / "runs").exists()
-
-
-LONG = [f"--total-steps={STEPS}", "--seed=3"]
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [
-        ("a2c", ["--num-envs=2", "--num-steps=16", "--checkpoint-interval=2"]),
-        ("dqn", ["--log-interval=32", "--learning-starts=64", "--batch-size=8"]),
-    ],
-)
-def test_a_killed_run_of_the_others_comes_to_the_same_end(algorithm, options, tmp_path):
-    whole, killed = (tmp_path / "runs" / name for name in ("whole", "killed"))
-    done = run(tmp_path, "--name", "whole", *LONG, *options, algorithm=algorithm)
-    assert done.returncode == 0, done.stderr
-    given = ("--name", "killed", *LONG, *options)
-    code, _, _ = signal_after(
-        signal.SIGKILL, killed, 25, 0.0, *given, algorithm=algorithm
-    )
-    assert code == -signal.SIGKILL
-    saved = load_checkpoint(killed / "checkpoint.pt")
-    assert 0 < saved["step"] < STEPS
-    done = run(tmp_path, "--resume", "runs/killed", algorithm=algorithm)
-    assert done.returncode == 0, done.stderr
-    assert_same_to_the_bit(killed, whole)

@@ -34,6 +34,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from torch import nn
 
 import literate_rl
+from benchmarks.chaos_worlds import FAULTS, Breaking
 from literate_rl.ddpg import make_ddpg_policy
 from literate_rl.dqn import make_q_policy
 from literate_rl.evaluation import evaluate
@@ -224,6 +225,35 @@ def test_flat_env_leaves_a_vector_alone():
 def test_flat_env_says_what_is_wrong(env, message):
     with pytest.raises(ValueError, match=message):
         flat_env(env)
+
+
+UNSEEN = ("observation NaN", "reward NaN", "reward infinite")  # until the rollout ends
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - UNSEEN))
+def test_an_environment_that_breaks_its_interface_is_named(fault):
+    env = flat_env(Breaking, fault=fault, at=2, continuous=False)
+    env.reset(seed=0)
+    env.step(0)
+    with pytest.raises(ValueError, match="env 'Breaking' failed in step: ") as error:
+        env.step(0)
+    if fault == "raises":
+        message = str(error.value)
+        assert re.search(r"KeyError: 'the physics broke' \(.*worlds.py:\d+\)", message)
+    part = fault.partition(" ")[0].replace("observation", "obs")
+    if part in ("obs", "reward", "terminated", "truncated", "infos"):
+        assert f"{part} " in str(error.value)
+
+
+def test_an_environment_that_cannot_begin_is_named():
+    class Late(Lottery):
+        def reset(self, **_):
+            return np.zeros(3), {}
+
+    with pytest.raises(
+        ValueError, match=r"'Late' failed in reset: obs must have shape"
+    ):
+        flat_env(Late).reset()
 
 
 def test_env_seeds_of_neighbours_have_nothing_in_common():

@@ -35,6 +35,7 @@ CELLS = [
     '# %% mystnb={"image": {"alt": "a coin"}}\nprint(value(1))',
 ]
 COINS = HEADER + "\n\n".join(CELLS) + "\n"
+NOTES = COINS.replace("Coins", "Notes").replace('"value"', '"note"')
 MODULE = "src/literate_rl/coins.py"
 NOTEBOOK = "chapters/notebooks/coins.ipynb"
 NAMES = "src/literate_rl/__init__.pyi"
@@ -147,7 +148,7 @@ def test_cell_ids_stay_when_a_cell_is_edited(root):
 
 
 def test_an_edited_chapter_rewrites_its_own_views_only(root):
-    (root / "chapters/notes.py").write_text(COINS.replace("Coins", "Notes"))
+    (root / "chapters/notes.py").write_text(NOTES)
     tangle.sync(root)
     replace(root / "chapters/coins.py", "coin + 1", "coin + 2")
     assert tangle.sync(root) == [root / NOTEBOOK, root / MODULE]
@@ -257,7 +258,7 @@ def test_check_names_stale_views_and_writes_nothing(root):
 @pytest.mark.parametrize("chapter_changed", [False, True])
 def test_a_hand_edit_is_kept_and_named(root, view, old, new, chapter_changed):
     # Another chapter has work to do: it must wait as well.
-    (root / "chapters/notes.py").write_text(COINS)
+    (root / "chapters/notes.py").write_text(NOTES)
     if chapter_changed:
         replace(root / "chapters/coins.py", "print(value(1))", "print(value(2))")
     replace(root / view, old, new)
@@ -409,6 +410,77 @@ def test_a_chapter_without_package_code_has_a_notebook_and_no_module(root):
 
 def test_demonstrations_do_not_reach_the_module(root):
     assert "print" not in (root / MODULE).read_text()
+
+
+def at(root: Path, text: str) -> str:
+    """Return file and line of a text in the chapter."""
+    lines = (root / "chapters/coins.py").read_text().splitlines()
+    return f"chapters/coins.py:{1 + lines.index(text)}: "
+
+
+@pytest.mark.parametrize("name", ["__init__", "__main__", "workshop"])
+def test_a_chapter_may_not_take_the_name_of_a_hand_written_file(root, name):
+    (root / f"chapters/{name}.py").write_text(COINS)
+    assert refusal(root).startswith(f"chapters/{name}.py:1: ")
+
+
+def test_a_chapter_is_listed_once(root):
+    page = "chapters/coins"
+    (root / "index.md").write_text(f"```{{toctree}}\n{page}\n{page}\n```\n")
+    assert refusal(root) == "index.md:3: chapters/coins is listed twice"
+
+
+def test_a_public_name_has_one_home(root):
+    (root / "chapters/notes.py").write_text(COINS)
+    line = 1 + COINS.splitlines().index('__all__ = ["value"]')
+    assert refusal(root) == (
+        f"chapters/notes.py:{line}: 'value' is public in chapters/coins.py as well"
+    )
+
+
+@pytest.mark.parametrize(
+    "names", ["[*others]", "sorted(others)", "3", "['a', 1]", "'value'"]
+)
+def test_public_names_are_listed_literally(root, names):
+    replace(root / "chapters/coins.py", '["value"]', names)
+    message = "`__all__` must be a list of names"
+    assert refusal(root) == at(root, f"__all__ = {names}") + message
+
+
+@pytest.mark.parametrize("comment", ["", "# "])
+@pytest.mark.parametrize("place", ["# Now the value.", "print(value(1))"])
+def test_conflict_markers_are_refused_in_prose_and_code(root, comment, place):
+    ours, theirs = f"{comment}<<<<<<< HEAD", f"{comment}>>>>>>> other"
+    both = f"{ours}\n{place}\n{comment}=======\n{place}\n{theirs}"
+    replace(root / "chapters/coins.py", place, both)
+    assert refusal(root) == at(root, ours) + "a conflict of a merge is left"
+
+
+def test_a_syntax_error_in_a_demonstration_is_reported_at_its_line(root):
+    replace(root / "chapters/coins.py", "print(value(1))", "x = 1\nprint(value(1)")
+    assert refusal(root).startswith(at(root, "print(value(1)"))
+
+
+@pytest.mark.parametrize("name", ["chapters/coins.py", MODULE, NOTEBOOK, "index.md"])
+def test_a_file_that_is_no_text_is_named_with_its_line(root, name):
+    (root / name).write_bytes(b"# one\n# caf\xe9\n")
+    assert refusal(root) == f"{name}:2: byte 0xe9 is not UTF-8"
+
+
+@pytest.mark.parametrize("name", ["chapters/notes.py", MODULE, NOTEBOOK])
+def test_a_directory_in_the_place_of_a_file_is_named(root, name):
+    (root / name).unlink(missing_ok=True)
+    (root / name).mkdir()
+    assert refusal(root) == f"{name}:1: is a directory"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", "[1]", "3", '{"nbformat": 3}', '{"cells": [{}], "nbformat": 4}', '{"a": 1}'],
+)
+def test_a_notebook_that_is_other_json_is_kept_and_named(root, text):
+    (root / NOTEBOOK).write_text(text)
+    assert refusal(root).startswith(f"{NOTEBOOK}:1: edited by hand")
 
 
 # --- The command ----------------------------------------------------------------------

@@ -37,6 +37,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -146,6 +147,10 @@ class Learner(Protocol):
 # Environments differ in what they show. To keep the policies simple, everything that
 # this book trains on gets its observation as one vector of numbers: a box of any shape is
 # flattened, a discrete observation becomes a row with a single 1.
+#
+# Somebody else's environment may have bugs. NumPy hides some of them: it makes a number of the
+# reward `"1"`, and `False` of a flag that is `None`. So each answer is looked at, and an error
+# says which environment it came from.
 
 
 # %% tags=["export"]
@@ -166,14 +171,75 @@ def flat_env(
     """
     try:
         made = gym.make(env, **arguments) if isinstance(env, str) else env(**arguments)
-    except (gym.error.Error, ImportError) as error:
-        raise ValueError(f"env {env!r} cannot be made: {error}") from error
+        made = Held(made)
+    except Exception as error:
+        known = isinstance(error, gym.error.Error | ImportError)
+        why = error if known else told(error)
+        raise ValueError(f"env {env!r} cannot be made: {why}") from error
     space = made.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return made
     if not space.is_np_flattenable:
         raise ValueError(f"env must have observations that can be flattened: {space}")
     return FlattenObservation(made)
+
+
+class Held(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment that is held to its interface; errors call it by its name."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.shape = env.observation_space.shape
+
+    def reset(self, **options: Any) -> Any:
+        """Begin an episode."""
+        return self.held("reset", **options)
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        return self.held("step", action)
+
+    def held(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method and look at what it returns."""
+        cause = None
+        try:
+            answer = getattr(self.env, method)(*arguments, **options)
+            wrong = wrong_part(*answer, shape=self.shape)
+        except Exception as error:
+            wrong, cause = told(error), error
+        if wrong:
+            name = self.spec.id if self.spec else type(self.unwrapped).__name__
+            raise ValueError(f"env {name!r} failed in {method}: {wrong}") from cause
+        return answer
+
+
+def wrong_part(obs: Any, *others: Any, shape: tuple[int, ...] | None) -> str:
+    """Return what an environment may not return, or an empty text."""
+    if shape is not None and np.shape(obs) != shape:
+        return f"obs must have shape {shape}, got {np.shape(obs)}"
+    if not isinstance(others[-1], dict):
+        return f"infos must be a dict, got {others[-1]!r}"
+    if len(others) > 1:
+        # NumPy would make a number of the text "1", and False of None.
+        reward, terminated, truncated, _ = others
+        if np.ndim(reward) or not isinstance(reward, NUMBERS):
+            return f"reward must be a number, got {reward!r}"
+        if not isinstance(terminated, FLAGS) or not isinstance(truncated, FLAGS):
+            both = f"{terminated!r} and {truncated!r}"
+            return f"terminated and truncated must be bools, got {both}"
+    return ""
+
+
+NUMBERS = (int, float, np.integer, np.floating, np.ndarray)
+FLAGS = (bool, np.bool_)
+
+
+def told(error: BaseException) -> str:
+    """Return an error in one line: its kind, its words and where it was raised."""
+    words = " ".join(str(error).split())
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f" ({place[0].filename}:{place[0].lineno})" if place else ""
+    return f"{type(error).__name__}: {words}{where}"
 
 
 def env_seed(seed: int, step: int) -> int:
@@ -1379,15 +1445,15 @@ print(type(policy).__name__, record_video(policy, "CartPole-v1", place / "ppo.mp
 # | `python -m literate_rl ppo --help` | explains every setting; the texts are those of the dataclass |
 # | `… --env Pendulum-v1 --num-envs 32` | another environment, with the settings that suit it, except the one you name |
 # | `… --watch` | shows the trained agent in a window; where there is no screen, writes `video.mp4` into the directory |
-# | Ctrl-C | ends after this iteration, saves, and prints how to go on |
+# | Ctrl-C | ends after this iteration, saves, and prints how to go on; before the training begins it ends at once |
 # | `… --resume runs/first` | goes on from the last checkpoint, with the settings of that run |
 # | `… --resume runs/maze --env gym_maze:Maze-v0` | the same; an environment that imports a module must be named again |
 # | `tensorboard --logdir runs` | draws the curves of all runs (`pip install tensorboard`) |
 #
 # Ctrl-C is the polite way to stop a run. A power cut is not polite, and neither is
 # `kill -9`. After either there is a whole checkpoint all the same, and `--resume` ends with
-# the very weights that an undisturbed run ends with. The tests kill runs at moments drawn
-# by chance, on CartPole and on LunarLander.
+# the very weights that an undisturbed run ends with. `python -m benchmarks.chaos` kills trainings
+# of all algorithms at moments drawn by chance; {doc}`/docs/results` shows what it found.
 #
 # ## Traps
 #

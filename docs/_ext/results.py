@@ -14,7 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 from tangle import ROOT
 
 sys.path.insert(0, str(ROOT))
-from benchmarks.store import RESULTS, Row, read_results
+from benchmarks.store import RESULTS, Row, read_results, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,35 @@ class Benchmark(SphinxDirective):
             return []
         rows, provenance = read_results(path)
         return [nodes.raw("", table(rows) + measured(provenance), format="html")]
+
+
+class Chaos(SphinxDirective):
+    """``{chaos}``: what was tried, how often it held, and what gave way."""
+
+    def run(self) -> list[nodes.Node]:
+        """Build the table."""
+        path = RESULTS / "chaos.csv"
+        self.env.note_dependency(str(path))
+        rows, provenance = read_table(path)
+        dates = sorted({row["date"] for row in rows})
+        provenance["date"] = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+        html = chaos_table(rows) + measured(provenance)
+        return [nodes.raw("", html, format="html")]
+
+
+def chaos_table(rows: list[dict[str, str]]) -> str:
+    """Return the rows as an HTML table."""
+    columns = ("what was tried", "how often", "held", "what gave way")
+    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
+    body = ""
+    for row in rows:
+        cells = (f"{int(row['times']):,}", f"{int(row['held']):,}", row["why"])
+        body += f'<tr><th scope="row">{escape(row["what"])}</th>'
+        body += "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+    return (
+        '<div class="results" tabindex="0"><table class="docutils"><thead><tr>'
+        f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
 def measured(provenance: dict[str, str]) -> str:
@@ -95,4 +124,5 @@ def goal(row: Row) -> str:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_directive("benchmark", Benchmark)
+    app.add_directive("chaos", Chaos)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -37,6 +37,9 @@ HAND_WRITTEN = {"__init__.py", "__main__.py", "workshop/__init__.py"}
 TABLE = re.compile(r"(<!-- chapters -->\n).*(<!-- end of chapters -->\n)", re.DOTALL)
 
 
+CONFLICT = re.compile(r"(# )?(<{7}|>{7}) |={7}$")
+
+
 class TangleError(Exception):
     """What is wrong with a chapter or a view, one line each."""
 
@@ -64,18 +67,54 @@ def parse(text: str) -> NotebookNode:
     return notebook
 
 
-def read(chapter: Path, root: Path = ROOT) -> NotebookNode:
-    """Read a chapter file."""
-    text, place = chapter.read_text(encoding="utf-8"), chapter.relative_to(root)
+def text_of(path: Path, root: Path = ROOT) -> str:
+    """Read a text file, or say where it is none."""
+    place = path.relative_to(root).as_posix()
+    if path.is_dir():
+        raise TangleError(f"{place}:1: is a directory")
+    data = path.read_bytes()
     try:
-        return parse(text)
+        return data.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = 1 + data.count(b"\n", 0, error.start)
+        byte = f"byte 0x{data[error.start]:02x}"
+        raise TangleError(f"{place}:{line}: {byte} is not UTF-8") from error
+
+
+def read(chapter: Path, root: Path = ROOT) -> NotebookNode:
+    """Read a chapter file; ``metadata.public`` holds its public names."""
+    text, place = text_of(chapter, root), chapter.relative_to(root).as_posix()
+    for number, line in enumerate(text.splitlines(), 1):
+        if CONFLICT.match(line):
+            raise TangleError(f"{place}:{number}: a conflict of a merge is left")
+    # A chapter runs as a script too, so all of its cells together are Python.
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise TangleError(f"{place}:{error.lineno}: {error.msg}") from error
+    try:
+        notebook = parse(text)
     except TangleError as error:
-        # An open string swallows the cells after it. Python knows where it begins.
-        try:
-            ast.parse(text)
-        except SyntaxError as cause:
-            raise TangleError(f"{place}:{cause.lineno}: {cause.msg}") from cause
         raise TangleError(f"{place}:1: {error}") from error
+    notebook.metadata["public"] = public_names(tree, place)
+    return notebook
+
+
+def public_names(tree: ast.Module, place: str) -> dict[str, str]:
+    """Return the names in ``__all__``, each with the file and the line of the list."""
+    found: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            where = f"{place}:{node.lineno}"
+            try:
+                names = ast.literal_eval(node.value)
+            except ValueError:
+                names = None
+            words = isinstance(names, list | tuple)
+            if not words or not all(isinstance(name, str) for name in names):
+                raise TangleError(f"{where}: `__all__` must be a list of names")
+            found |= dict.fromkeys(names, where)
+    return found
 
 
 def is_export(cell: NotebookNode) -> bool:
@@ -119,23 +158,24 @@ NOT_AT_THE_TOP = {
 }
 
 
-def names_text(modules: dict[str, str]) -> str:
-    """Return the stub of the package: what modules list in ``__all__``, re-exported."""
-    body = "from . import workshop as workshop\n"
-    for module, text in modules.items():
-        names = [] if module in NOT_AT_THE_TOP else public_names(text)
+def names_text(modules: dict[str, dict[str, str]]) -> str:
+    """Return the stub of the package: the public names of modules, re-exported.
+
+    Raises:
+        TangleError: If two modules have one name.
+    """
+    body, homes = "from . import workshop as workshop\n", dict[str, str]()
+    for module, public in modules.items():
+        names = {} if module in NOT_AT_THE_TOP else public
+        for name, place in names.items():
+            if name in homes:
+                home = homes[name].rpartition(":")[0]
+                raise TangleError(f"{place}: {name!r} is public in {home} as well")
+        homes |= names
         lines = "".join(f"    {name} as {name},\n" for name in names)
         if names:
             body += f"from .{module} import (\n{lines})\n"
     return HEADER.format("chapters/*.py", digest(body)) + body
-
-
-def public_names(module: str) -> list[str]:
-    """Return the names that a module lists in ``__all__``."""
-    for node in ast.parse(module).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return ast.literal_eval(node.value)
-    return []
 
 
 def notebook_text(chapter: Path, notebook: NotebookNode) -> str:
@@ -193,29 +233,48 @@ def untouched(text: str, suffix: str) -> bool:
 def read_notebook(text: str) -> NotebookNode:
     """Parse a notebook; one that cannot be read (a merge conflict) has no cells."""
     try:
-        return nbformat.reads(text, 4)
-    except nbformat.reader.NotJSONError:
+        notebook = nbformat.reads(text, 4)
+        cells_of(notebook)
+    except Exception:  # other JSON fails in as many ways as there are kinds of it
         return nbformat.v4.new_notebook()
+    return notebook
 
 
 def plan(root: Path = ROOT) -> dict[Path, str]:
     """Return every view's path and the text that it should have."""
+    check_files(root)
     views, modules = {}, {}
     for chapter in chapter_paths(root):
         place = chapter.relative_to(root / "chapters")
         notebook = read(chapter, root)
         if text := module_text(chapter, notebook, root):
             views[root / "src/literate_rl" / place] = text
-            modules[module_name(chapter)] = text
+            modules[module_name(chapter)] = notebook.metadata["public"]
         pair = root / "chapters/notebooks" / place.with_suffix(".ipynb")
         views[pair] = notebook_text(chapter, notebook)
     views[root / "src/literate_rl/__init__.pyi"] = names_text(modules)
     readme = root / "README.md"
     if readme.exists():
         table = readme_table(read_order(root))
-        text = readme.read_text(encoding="utf-8")
+        text = text_of(readme, root)
         views[readme] = TABLE.sub(lambda found: found[1] + table + found[2], text)
     return views
+
+
+def check_files(root: Path) -> None:
+    """Raise if a chapter's name is taken, or index.md lists a chapter twice."""
+    for page, path in chapter_files(root).items():
+        text_of(path, root)
+        module = path.relative_to(root / "chapters").as_posix()
+        # A module called workshop would hide the package of that name.
+        if module in HAND_WRITTEN | {"workshop.py"}:
+            raise TangleError(f"{page}.py:1: the package has a file of this name")
+    index, known = root / "index.md", set[str]()
+    text = text_of(index, root) if index.exists() else ""
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if line.startswith("chapters/") and line in known:
+            raise TangleError(f"index.md:{number}: {line} is listed twice")
+        known.add(line)
 
 
 def stale(views: dict[Path, str], root: Path = ROOT) -> list[Path]:
@@ -232,7 +291,7 @@ def stale(views: dict[Path, str], root: Path = ROOT) -> list[Path]:
     changed, edited = [], []
     for path in sorted(present | views.keys()):
         new = views.get(path)
-        old = path.read_text(encoding="utf-8") if path in present else None
+        old = text_of(path, root) if path in present else None
         if old == new:
             continue
         changed.append(path)

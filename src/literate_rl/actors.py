@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 6582c660a468800f
+# Generated from chapters/actors.py (edit there); digest c1829171be219a5c
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -378,6 +378,10 @@ class RemoteLearner:
             # From here on the slot belongs to its actor, who may write to it.
             # Everything that is read of it has been read by now.
             self.submit(transport, slot)
+            # A run that is resumed starts with fresh actors. Where actors take turns, a
+            # run that continues does so too, and both are the same run.
+            if self.make_transport is InProcess and self.checkpoint_due:
+                self.close()
         except StopWaiting:
             raise  # Ctrl-C: nothing has come, and nothing is lost
         except BaseException:

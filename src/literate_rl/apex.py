@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest b597d23f64f31bcf
+# Generated from chapters/apex.py (edit there); digest ed92203b4efcd56f
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from literate_rl.actors import (
     Actor,
-    InProcess,
     MakeTransport,
     RemoteLearner,
     Slot,
@@ -228,14 +227,6 @@ class Apex(RemoteLearner):
         self.versions[slot] = self.version
         message = {**weights_of(self.policy), "actor": np.int64(slot[0])}
         transport.submit(slot, message)
-
-    def iterate(self) -> dict[str, float]:
-        """Wait for a rollout, store it, learn from the memory, and return metrics."""
-        # A run that is resumed starts with fresh actors. Where actors take turns, a run
-        # that continues does so at each checkpoint, so that both are the same run.
-        if self.make_transport is InProcess and self.checkpoint_due:
-            self.close()
-        return super().iterate()
 
     def learn(self, record: Any) -> dict[str, float]:
         """Store a rollout and take the updates that are due; return metrics."""

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest e4bddeedc7f13ef1
+# Generated from chapters/workshop/cli.py (edit there); digest d08acc0ccb422f63
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from literate_rl.workshop.runs import (
     has_screen,
     record_video,
     show,
+    told,
 )
 from literate_rl.workshop.training import (
     ALGORITHMS,
@@ -179,22 +180,33 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
         run, learner = start(algorithm, command)
     else:
         run, learner = resume(command.resume, algorithm, command)
-    with run, ended(learner):
-        print(f"run directory: {run.directory}")
-        fit(learner, run)
+    try:
+        with run, ended(learner):
+            print(f"run directory: {run.directory}", flush=True)
+            fit(learner, run)
+    except Exception as error:
+        if run.held is not None and run.checkpoint.exists():
+            error.add_note(f"what was saved is kept, go on with {again(run, learner)}")
+        raise
     return run.settings["env"], run, learner
+
+
+def again(run: Run, learner: Learner) -> str:
+    """Return the options that continue a run."""
+    words = f"--resume {run.directory}"
+    options = options_that_run_code(run.settings["env"], learner.config)
+    for option, value, runs_code in options:
+        words += f" {option} {value}" if runs_code else ""
+    for name, model in run.settings["models"].items():
+        words += f" --{name} {model}"
+    return words
 
 
 def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
     """Report how a run ended, and show the agent on request."""
-    print(f"checkpoint:    {run.checkpoint}")
+    print(f"checkpoint:    {run.checkpoint}", flush=True)
     if learner.step < learner.config.total_steps:
-        again = f"--resume {run.directory}"
-        for option, value, runs_code in options_that_run_code(env, learner.config):
-            again += f" {option} {value}" if runs_code else ""
-        for name, model in run.settings["models"].items():
-            again += f" --{name} {model}"
-        print(f"interrupted at step {learner.step}, go on with {again}")
+        print(f"interrupted at step {learner.step}, go on with {again(run, learner)}")
         return
     returns = evaluate(learner.policy, env, episodes=20, seed=learner.config.seed + 1)
     mean, deviation = returns.mean(), returns.std()
@@ -223,5 +235,11 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # the networks are too small to be shared out
     try:
         report(*carry_out(algorithm, command), command.watch)
-    except (ValueError, OSError) as error:
-        sys.exit("error: " + " ".join(str(error).splitlines()))
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        # The messages of these are sentences. Others say less, so their place is told.
+        sentence = isinstance(error, ValueError | OSError)
+        words = [str(error) if sentence else told(error)]
+        words += getattr(error, "__notes__", [])
+        sys.exit("error: " + " ".join("; ".join(words).split()))
