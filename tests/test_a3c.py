@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -197,18 +198,23 @@ def test_workers_that_are_killed_leave_no_half_gradient_and_none_counts_twice() 
 
 
 def test_a_run_whose_workers_are_killed_counts_every_step_once() -> None:
-    with make_a3c(transport="shared", total_steps=600) as learner:
-        steps, kills = [], 0
-        while learner.step < 600:
-            row = learner.iterate()
-            steps.append(learner.step)
-            assert math.isfinite(row["losses/policy_loss"])
-            if len(steps) in (5, 20) and learner.transport.census.at_work == 2:
-                os.kill(pids(learner.transport)[kills], signal.SIGKILL)
-                kills += 1
-        assert kills > 0
-        assert row["charts/replaced"] == kills
-    assert steps == list(range(15, 601, 15))
+    with make_a3c(transport="shared", total_steps=100_000) as learner:
+        learner.start()
+        steps: list[int] = []
+
+        def until(condition: Callable[[], bool]) -> None:
+            while not condition():
+                row = learner.iterate()
+                steps.append(learner.step)
+                assert math.isfinite(row["losses/policy_loss"])
+
+        for kills in range(2):
+            until(lambda: learner.transport.census.at_work == 2)
+            os.kill(pids(learner.transport)[kills], signal.SIGKILL)
+            until(lambda kills=kills: learner.transport.census.replaced == kills + 1)
+        end = learner.step + 150
+        until(lambda: learner.step == end)
+    assert steps == list(range(15, steps[-1] + 1, 15))
 
 
 def test_a_worker_that_is_stopped_or_hangs_holds_up_nobody() -> None:
