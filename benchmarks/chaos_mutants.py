@@ -162,12 +162,12 @@ PLACES = (
         "ddpg",
         "OneHotActions.noise OneHotActions.choose "
         "BoxActions.noise BoxActions.choose clipped_double_target "
-        "smoothed_action critic_error ddpg_error DDPG.climb",
+        "smoothed_action critic_error ddpg_target ddpg_error DDPG.climb",
         "ddpg",
     ),
     Place(
         "sac",
-        "all_actions soft_value sac_error SquashedGaussian.choose "
+        "all_actions soft_value sac_target sac_error SquashedGaussian.choose "
         "SquashedGaussian.draw SquashedGaussian.log_prob SquashedGaussian.entropy "
         "temperature_error entropy_scale SAC.improve",
         "sac",
@@ -193,8 +193,8 @@ EQUIVALENT: dict[str, str] = {
     "ppo_error.gaussian: sigma > 0 -> sigma >= 0": "0 has a square that is too small",
     "dqn.q_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "rainbow.rainbow_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "ddpg.ddpg_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "sac.sac_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "ddpg.ddpg_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "sac.sac_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "a2c.a2c_gradient: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "workshop/fast.clip_gradient: torch.no_grad() -> torch.enable_grad()": (
         "gradients have no graph themselves: nobody asks for second derivatives"

@@ -21,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from literate_rl.__main__ import main
 from literate_rl.agents import make_envs
 from literate_rl.contract_models import ActionValue, DeterministicActor
 from literate_rl.contracts import ContractError
@@ -48,6 +47,7 @@ from literate_rl.dqn import QError
 from literate_rl.evaluation import evaluate
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
+from literate_rl.workshop.cli import main
 from literate_rl.workshop.fast import FusedCriticError
 from literate_rl.workshop.runs import Run, fit, load
 from literate_rl.workshop.training import train
