@@ -42,7 +42,7 @@ KINDS = {
     "disk": Kind("chaos_runs", "disk", 57),
     "worlds": Kind("chaos_runs", "worlds", 209),
     "calls": Kind("chaos_calls", "calls", 20_000),
-    "actors": Kind("chaos_actors", "trials", 50),
+    "actors": Kind("chaos_actors", "trials", 150),
     "mutants": Kind("chaos_mutants", "trials", 200),
 }
 

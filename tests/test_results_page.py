@@ -123,12 +123,8 @@ def test_discrete_sac_misses_its_goal_in_one_run_with_a_short_memory_too() -> No
     assert found.low < 0 < found.high
 
 
-def test_nothing_gave_way_but_what_the_page_explains() -> None:
+def test_nothing_gave_way() -> None:
     rows, _ = read_table(RESULTS / "chaos.csv")
-    gave_way = [row for row in rows if row["times"] != row["held"]]
-    assert [row["what"] for row in gave_way] in ([], ["Ctrl-C"])
-    for row in gave_way:
-        for case in row["why"].split(" · "):
-            assert "exit code -2, return of 20 episodes" in case, "after the last line"
+    assert [row["what"] for row in rows if row["times"] != row["held"]] == []
     kills = [int(row["times"]) for row in rows if row["kind"] == "kills"]
     assert sum(kills) >= 200
