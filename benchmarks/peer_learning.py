@@ -1,0 +1,131 @@
+"""Training runs of stable-baselines3's TD3 and SAC, at the settings of ours.
+
+They live in an environment of their own, as ``benchmarks/ppo_loop.py`` describes::
+
+    peers/bin/python -m benchmarks.peer_learning [NAME …]
+
+It works as ``benchmarks.learning`` does. One thing differs: the peer's SAC takes
+uniform actions until it learns, where ours draws from its untrained policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.ddpg_learning import EXPERIMENTS as OF_DDPG
+from benchmarks.learning import Experiment, Variant, main
+from benchmarks.sac_learning import EXPERIMENTS as OF_SAC
+
+
+class PeerPolicy(nn.Module):
+    """The peer's policy, in the form that ``evaluate`` takes."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.inner, self.predict = model.policy, model.predict
+
+    def act(self, obs: Tensor, noise: float) -> Tensor:
+        """Return greedy actions."""
+        return torch.from_numpy(self.predict(obs.numpy(), deterministic=True)[0])
+
+    def to_env(self, action: Tensor) -> Any:
+        """Return the actions as vector environments take them."""
+        return action.numpy()
+
+
+class Peer:
+    """The peer's learner, in the form that ``fit`` takes.
+
+    Args:
+        model: The learner.
+        config: Our settings.
+    """
+
+    checkpoint_due = False
+
+    def __init__(self, model: Any, config: Any) -> None:
+        self.model, self.config, self.policy = model, config, PeerPolicy(model)
+        # What `close` ends.
+        self.collector = SimpleNamespace(envs=model.get_env())
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far."""
+        return int(self.model.num_timesteps)
+
+    def iterate(self) -> dict[str, float]:
+        """Act and learn in turns until the next row of metrics."""
+        (monitor,) = self.model.get_env().envs
+        before = len(monitor.get_episode_rewards())
+        self.model.learn(self.config.log_interval, reset_num_timesteps=False)
+        new = monitor.get_episode_rewards()[before:]
+        return {"charts/episodic_return": float(np.mean(new)) if new else np.nan}
+
+
+def td3(config: Any, env: str) -> Peer:
+    """Build the peer's TD3."""
+    from stable_baselines3 import TD3
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    made = shared(TD3, config, env)
+    size = made.keywords["env"].action_space.shape
+    noise = NormalActionNoise(np.zeros(size), np.full(size, config.noise))
+    model = made(
+        action_noise=noise,
+        policy_delay=config.target_interval,
+        target_policy_noise=config.smoothing,
+        target_noise_clip=config.smoothing_clip,
+    )
+    return Peer(model, config)
+
+
+def sac(config: Any, env: str) -> Peer:
+    """Build the peer's SAC."""
+    from stable_baselines3 import SAC
+
+    return Peer(shared(SAC, config, env)(), config)
+
+
+def shared(kind: Any, config: Any, env: str) -> Any:
+    """Return a learner that lacks only the settings of its own."""
+    from stable_baselines3.common.env_util import make_vec_env
+
+    return partial(
+        kind,
+        "MlpPolicy",
+        env=make_vec_env(env, config.num_envs, seed=config.seed),
+        learning_rate=config.learning_rate,
+        buffer_size=config.buffer_size,
+        learning_starts=config.learning_starts,
+        batch_size=config.batch_size,
+        tau=config.tau,
+        gamma=config.gamma,
+        train_freq=config.train_interval,
+        gradient_steps=1,
+        policy_kwargs={"net_arch": [config.hidden] * 2},
+        seed=config.seed,
+        device="cpu",
+    )
+
+
+def beside(ours: Experiment, build: Any) -> Experiment:
+    """Return an experiment that trains the peer as it trains ours."""
+    (changes,) = (variant.changes for variant in ours.variants.values())
+    made = Variant(changes, partial(build, env=ours.env))
+    return replace(ours, variants={"stable-baselines3": made}, watched=())
+
+
+EXPERIMENTS = {
+    "td3_cheetah_peer": beside(OF_DDPG["td3_cheetah"], td3),
+    "sac_cheetah_peer": beside(OF_SAC["sac_cheetah"], sac),
+}
+
+if __name__ == "__main__":
+    main("python -m benchmarks.peer_learning", EXPERIMENTS)
