@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks import sac_loop, td3_loop
 from benchmarks.ddpg_learning import EXPERIMENTS as OF_DDPG
 from benchmarks.learning import Experiment, Variant, main
 from benchmarks.sac_learning import EXPERIMENTS as OF_SAC
@@ -69,62 +70,21 @@ class Peer:
         return {"charts/episodic_return": float(np.mean(new)) if new else np.nan}
 
 
-def td3(config: Any, env: str) -> Peer:
-    """Build the peer's TD3."""
-    from stable_baselines3 import TD3
-    from stable_baselines3.common.noise import NormalActionNoise
-
-    made = shared(TD3, config, env)
-    size = made.keywords["env"].action_space.shape
-    noise = NormalActionNoise(np.zeros(size), np.full(size, config.noise))
-    model = made(
-        action_noise=noise,
-        policy_delay=config.target_interval,
-        target_policy_noise=config.smoothing,
-        target_noise_clip=config.smoothing_clip,
-    )
-    return Peer(model, config)
-
-
-def sac(config: Any, env: str) -> Peer:
-    """Build the peer's SAC."""
-    from stable_baselines3 import SAC
-
-    return Peer(shared(SAC, config, env)(), config)
-
-
-def shared(kind: Any, config: Any, env: str) -> Any:
-    """Return a learner that lacks only the settings of its own."""
-    from stable_baselines3.common.env_util import make_vec_env
-
-    return partial(
-        kind,
-        "MlpPolicy",
-        env=make_vec_env(env, config.num_envs, seed=config.seed),
-        learning_rate=config.learning_rate,
-        buffer_size=config.buffer_size,
-        learning_starts=config.learning_starts,
-        batch_size=config.batch_size,
-        tau=config.tau,
-        gamma=config.gamma,
-        train_freq=config.train_interval,
-        gradient_steps=1,
-        policy_kwargs={"net_arch": [config.hidden] * 2},
-        seed=config.seed,
-        device="cpu",
-    )
+def learner(config: Any, env: str, build: Any) -> Peer:
+    """Build the peer's learner."""
+    return Peer(build(config, env), config)
 
 
 def beside(ours: Experiment, build: Any) -> Experiment:
     """Return an experiment that trains the peer as it trains ours."""
     (changes,) = (variant.changes for variant in ours.variants.values())
-    made = Variant(changes, partial(build, env=ours.env))
+    made = Variant(changes, partial(learner, env=ours.env, build=build))
     return replace(ours, variants={"stable-baselines3": made}, watched=())
 
 
 EXPERIMENTS = {
-    "td3_cheetah_peer": beside(OF_DDPG["td3_cheetah"], td3),
-    "sac_cheetah_peer": beside(OF_SAC["sac_cheetah"], sac),
+    "td3_cheetah_peer": beside(OF_DDPG["td3_cheetah"], td3_loop.peer_learner),
+    "sac_cheetah_peer": beside(OF_SAC["sac_cheetah"], sac_loop.peer_learner),
 }
 
 if __name__ == "__main__":

@@ -51,14 +51,14 @@ def own_learner(config: SACConfig) -> SAC:
     return SAC(policy, envs, config)
 
 
-def peer_learner(config: SACConfig) -> Any:
+def peer_learner(config: Any, env: Any = scaled_pendulum) -> Any:
     """Build stable-baselines3's learner with the same settings."""
     from stable_baselines3 import SAC as PeerSAC  # noqa: N811
     from stable_baselines3.common.env_util import make_vec_env
 
     return PeerSAC(
         "MlpPolicy",
-        make_vec_env(scaled_pendulum, config.num_envs, seed=config.seed),
+        make_vec_env(env, config.num_envs, seed=config.seed),
         learning_rate=config.learning_rate,
         buffer_size=config.buffer_size,
         learning_starts=config.learning_starts,

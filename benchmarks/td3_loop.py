@@ -60,15 +60,17 @@ def own_learner(config: TD3Config) -> DDPG:
     return DDPG(policy, envs, config)
 
 
-def peer_learner(config: TD3Config) -> Any:
+def peer_learner(config: Any, env: Any = scaled_pendulum) -> Any:
     """Build stable-baselines3's learner with the same settings."""
     from stable_baselines3 import TD3 as PeerTD3  # noqa: N811
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.noise import NormalActionNoise
 
+    envs = make_vec_env(env, config.num_envs, seed=config.seed)
+    size = envs.action_space.shape
     return PeerTD3(
         "MlpPolicy",
-        make_vec_env(scaled_pendulum, config.num_envs, seed=config.seed),
+        envs,
         learning_rate=config.learning_rate,
         buffer_size=config.buffer_size,
         learning_starts=config.learning_starts,
@@ -77,7 +79,7 @@ def peer_learner(config: TD3Config) -> Any:
         gamma=config.gamma,
         train_freq=config.train_interval,
         gradient_steps=1,
-        action_noise=NormalActionNoise(np.zeros(1), np.full(1, config.noise)),
+        action_noise=NormalActionNoise(np.zeros(size), np.full(size, config.noise)),
         policy_delay=config.target_interval,
         target_policy_noise=config.smoothing,
         target_noise_clip=config.smoothing_clip,

@@ -235,11 +235,11 @@ fig.tight_layout()
 #
 # **Notice** also what it costs. Without actors all ten last policies balance for at least 475
 # steps; of the thirty runs with actors eight do. The number of actors hardly matters for that, so
-# the lag is not the main reason. All runs share the settings of {doc}`dqn`, with half as many
-# updates and with priorities, but they do not explore alike. Without actors exploration fades. The
-# ladder below never ends, its first environment acts at random in four of ten steps, and a target
-# here looks 20 rewards ahead: a good action is blamed for the random ones that follow it. An agent
-# with actors wants settings of its own. `python -m benchmarks.apex_learning apex_waiting` trained
+# the lag is not the main reason. A likely one is exploration. Without actors it fades. The ladder
+# below never ends, its first environment acts at random in four of ten steps, and a target here
+# looks 20 rewards ahead: a good action may be blamed for the random ones that follow it. All runs
+# share the settings of {doc}`dqn`, with half as many updates and with priorities; an agent with
+# actors wants settings of its own. `python -m benchmarks.apex_learning apex_waiting` trained
 # the runs.
 
 # %% tags=["claims"]

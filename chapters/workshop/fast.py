@@ -749,7 +749,7 @@ def chain_backward(
     # From the last layer to the first, {eq}`chain-gradient`.
     for layer, x, y in zip(layers[::-1], outputs[-2::-1], outputs[:0:-1], strict=True):
         if not isinstance(layer, nn.Linear):
-            # What a ReLU puts out has the sign 1 or 0; many times as fast as `y > 0`.
+            # What a ReLU puts out has the sign 1 or 0; booleans would be converted.
             grad.mul_(y.sign())
             continue
         if layer.weight.requires_grad:
@@ -824,14 +824,14 @@ def chain_q_error(
 # as above, with the slope $\alpha(\delta_k) \, \delta_k$ of {eq}`hysteretic` instead.
 #
 # An actor needs only one thing of a critic: values of actions and their slopes. So we put the
-# plane there that touches the critic at the actions $\bar a$,
+# plane there that touches the critic at the actions $a_t$ of the batch,
 #
 # $$
-# \hat Q_k(s, a) = Q_k(s, \bar a) + (a - \bar a)^\top \nabla_a Q_k(s, \bar a) .
+# Q_k(s_t, a) \approx Q_k(s_t, a_t) + (a - a_t)^\top \nabla_a Q_k(s_t, a_t) .
 # $$ (tangent-plane)
 #
-# At $a = \bar a$ it has the same value and the same gradient with respect to the action, and its
-# graph has one node instead of a dozen. The critic's own parameters get no gradient.
+# At $a = a_t$ it has the same value and the same gradient with respect to the action, and its
+# graph is a product and two sums. The critic's own parameters get no gradient.
 
 
 # %% tags=["export"]

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 971d8b39fc4a239e
+# Generated from chapters/workshop/fast.py (edit there); digest 65e64d5bb7ef5bf8
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -426,7 +426,7 @@ def chain_backward(
     # From the last layer to the first, {eq}`chain-gradient`.
     for layer, x, y in zip(layers[::-1], outputs[-2::-1], outputs[:0:-1], strict=True):
         if not isinstance(layer, nn.Linear):
-            # What a ReLU puts out has the sign 1 or 0; many times as fast as `y > 0`.
+            # What a ReLU puts out has the sign 1 or 0; booleans would be converted.
             grad.mul_(y.sign())
             continue
         if layer.weight.requires_grad:
