@@ -212,10 +212,10 @@ push_cartpole(actor, critic, "The agent of this page, to be pushed")
 # %% [markdown]
 # A push changes the pole's angular velocity by 0.7 radians a second, more than two actions of the
 # agent do. **Notice** that the value falls when you push and recovers with the pole. Wait a second
-# between two pushes, and the agent stands one after the other. But push twice in a row, and it
-# mostly falls, and to the *other* side: the cart runs too far. It has never seen such states,
-# because nobody pushed while it learned. Neither has the critic, which promises almost as much as
-# ever in the moment of the fall. (The agent of {doc}`workshop/playground` does better: its few
+# between two pushes, and the agent stands most of them. But push twice in a row, and it mostly
+# falls, and to the *other* side: the cart runs too far. It has never seen such states, because
+# nobody pushed while it learned. Neither has the critic, which promises almost as much as ever in
+# the moment of the fall. (The agent of {doc}`workshop/playground` does better: its few
 # weights were written by hand, for all states.)
 
 # %% tags=["claims"]
@@ -232,17 +232,18 @@ def games(*times):
     return [play(actor, critic, pushes, seed=seed) for seed in range(1, 11)]
 
 
-for game in games(60, 110, 160, 210):
-    assert not game.fell, "it stands four pushes with a second between them"
-    dip = min(game.values[60:70])
-    assert dip < min(game.values[59], game.values[109]), "falls and recovers"
+apart = games(60, 110, 160, 210)
+assert sum(game.fell for game in apart) < 4, "it stands most of them"
+for game in apart:
+    before, dip = game.values[59], min(game.values[60:70])
+    assert game.fell or dip < min(before, game.values[109]), "falls and recovers"
 twice = [game for game in games(60, 70) if game.fell]
 assert len(twice) > 5, "it mostly falls"
 assert sum(game.states[-1][2] < 0 for game in twice) > len(twice) / 2, (
     "to the other side"
 )
 for game in twice:
-    assert game.values[-1] > 0.9 * game.values[59], "almost as much as ever"
+    assert game.values[-1] > 0.8 * game.values[59], "almost as much as ever"
 
 # %% [markdown]
 # ## Why small steps
@@ -767,7 +768,7 @@ assert pendulum_returns.mean() > -400, "it swings up"
 # ## Is the run healthy?
 # Look at these four numbers in every run. Here they are for the run on Pendulum.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four small panels over steps of the run on Pendulum: the divergence k3 jumps between a few hundredths at first and then falls to zero, and so does the clip fraction; the entropy falls slowly; the explained variance rises from zero to nearly one"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Four small panels over steps of the run on Pendulum: the divergence k3 jumps between a few hundredths at first and becomes smaller in the end, and so does the clip fraction; the entropy falls slowly; the explained variance rises from zero to nearly one"}}
 panels = {
     "losses/approx_kl": "divergence $k_3$",
     "losses/clipfrac": "clip fraction",
@@ -783,8 +784,8 @@ for axis, (name, title) in zip(axes.flat, panels.items(), strict=True):
 fig.tight_layout()
 
 # %% [markdown]
-# - The **divergence** says how far one iteration has moved the policy. At the end it goes to
-#   zero, because the learning rate does.
+# - The **divergence** says how far one iteration has moved the policy. Towards the end it
+#   becomes smaller, because the learning rate does.
 # - The **clip fraction** is the share of samples whose ratio has left the clip range. If it is
 #   always zero, the learning rate is probably too small; if it stays above a half, too large.
 # - The **entropy** falls while the policy makes up its mind. If it drops to zero at once,
@@ -797,10 +798,8 @@ fig.tight_layout()
 
 # %% tags=["claims"]
 quarter = len(steps) // 4
-assert (
-    watched["losses/approx_kl"][-3:].mean()
-    < 0.3 * watched["losses/approx_kl"][:quarter].mean()
-)
+divergence = watched["losses/approx_kl"]
+assert divergence[-3:].mean() < 0.9 * divergence[:quarter].mean(), "becomes smaller"
 assert watched["losses/entropy"][-1] < watched["losses/entropy"][0], "it falls"
 assert watched["losses/explained_variance"][-quarter:].mean() > 0.5, "it is foreseen"
 
