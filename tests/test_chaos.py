@@ -5,8 +5,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from benchmarks import chaos, chaos_calls, chaos_runs
+from benchmarks import chaos, chaos_calls, chaos_chapters, chaos_runs
 from benchmarks.store import read_table
 from literate_rl.workshop import runs
 from literate_rl.workshop.runs import load_checkpoint, save_checkpoint
@@ -53,6 +54,19 @@ def test_calls_with_one_thing_wrong_are_refused() -> None:
 
 
 # --- It can fail ----------------------------------------------------------------------
+
+
+def test_a_claim_that_hangs_on_the_rounding_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chaos_chapters, "CHAPTERS", tmp_path)
+    start = "import torch\ntorch.manual_seed(1)\nlayer = torch.nn.Linear(2, 2)\n"
+    torch.manual_seed(1)
+    layer = torch.nn.Linear(2, 2)
+    held = f"assert abs(layer.bias[0].item() - {layer.bias[0].item()}) < 1e-4\n"
+    hangs = f"assert layer.bias[0].item() == {layer.bias[0].item()}\n"
+    (tmp_path / "one.py").write_text(start + held + hangs)
+    assert chaos_chapters.executed("one", 1) == f"one: AssertionError: {hangs[:-1]}"
 
 
 def test_a_difference_between_two_runs_is_seen(tmp_path: Path) -> None:
