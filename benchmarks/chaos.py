@@ -59,7 +59,8 @@ def trials(name: str, seed: int, count: int) -> list[dict[str, Any]]:
 def alike(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of any kind as what, times, held and why."""
     if "killed_by" in row:  # a mutant of a formula, which a test has noticed or not
-        place, held = f"{row['file']}:{row['line']}", row["killed_by"] != "survived"
+        place, killer = f"{row['file']}:{row['line']}", row["killed_by"]
+        held = "::" in killer or killer == "out of time"  # of an endless loop
         why = f"{place} {row['change']}"
         return {"what": "wrong formula, noticed by a test", "held": held, "why": why}
     if "done" in row:  # something that was done to actors

@@ -839,7 +839,7 @@ assert high - low > 200, "three seeds tell little"
 # later, $1 / (1 - \gamma)$ should not be much smaller than $n$. Here is what speaks for the
 # table.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels. Left: in the mazes the return while training rises with the learning rate from 0.0005 to 0.002, and is higher with 6 epochs than with 3 at each rate. Middle: how much the gradients of two rollouts agree, from near 0 at 64 steps to nearly 1 at 1024 steps for a new policy; for a trained one it is far lower. Right: learning curves on CartPole, ten epochs rise to several hundred, one epoch stays below 100"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels. Left: in the mazes the return while training rises with the learning rate from 0.0005 to 0.002, and is higher with 6 epochs than with 3 at each rate. Middle: how much the gradients of two rollouts agree, from near 0 at 64 steps to nearly 1 at 1024 steps for a new policy; for a trained one it is lower. Right: learning curves on CartPole, ten epochs rise to several hundred, one epoch stays below 100"}}
 maze = stored_runs("ppg_maze_tuning")
 grid = {
     (rate, epochs): maze[f"PPO, step size {rate:g}, {epochs} epochs"].area.item()
@@ -919,8 +919,7 @@ print(
 #
 # **Notice** in the middle why a rollout needs a length. With 64 steps two rollouts of the same
 # new policy point in almost unrelated directions, with 1,024 they agree. After 6,144 steps of
-# training the gross mistakes are gone, and the same number of steps says much less about what is
-# left. So if a run learns at first and then trembles, make its rollouts longer.
+# training the gross mistakes are gone, and the same numbers of steps say less about what is left. So if a run learns at first and then trembles, make its rollouts longer.
 #
 # **Notice** on the right what epochs are for: one epoch has a tenth of the updates of ten, and on
 # CartPole it reaches a seventh of the return. Epochs are the cheapest speed there is, as long as
@@ -944,7 +943,7 @@ assert best == (4 * worst[0], 2 * worst[1]) == (2e-3, 6), "a corner of the grid"
 assert len(maze["PPO, step size 0.002, 6 epochs"].area) == 1, "one seed"
 assert abs(agree["new policy"][0]) < 0.5, "unrelated"
 assert agree["new policy"][-1] > 0.8, "they agree"
-assert agree["after 6,144 steps"][1] < 0.5 * agree["new policy"][2]
+assert sum(agree["after 6,144 steps"]) < sum(agree["new policy"]), "less"
 one, ten = (ablation[name].area for name in ("one epoch", "as it is"))
 assert paired_difference(one, ten).high < 0
 assert 6 < ten.mean() / one.mean() < 8, "a seventh"
