@@ -919,7 +919,8 @@ print(
 #
 # **Notice** in the middle why a rollout needs a length. With 64 steps two rollouts of the same
 # new policy point in almost unrelated directions, with 1,024 they agree. After 6,144 steps of
-# training the gross mistakes are gone, and the same numbers of steps say less about what is left. So if a run learns at first and then trembles, make its rollouts longer.
+# training the gross mistakes are gone, and the same numbers of steps say less about what is left.
+# So if a run learns at first and then trembles, make its rollouts longer.
 #
 # **Notice** on the right what epochs are for: one epoch has a tenth of the updates of ten, and on
 # CartPole it reaches a seventh of the return. Epochs are the cheapest speed there is, as long as
