@@ -190,6 +190,12 @@ EQUIVALENT: dict[str, str] = {
         "any number will do that can be divided by: what comes of it is multiplied by 0"
     ),
     "hybrid_action.args_divergence: 1.0 -> 1.5 (2)": "likewise",
+    "ppo_error.clipped_surrogate: adv < 0 -> adv <= 0": (
+        "without an advantage the objective and its gradient are 0 on both ways"
+    ),
+    "policies.CategoricalActions.kl: 0.0 -> 1.0": (
+        "any finite number will do: it is multiplied by 0"
+    ),
     "ppo_error.gaussian: sigma > 0 -> sigma >= 0": "0 has a square that is too small",
     "dqn.q_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "rainbow.rainbow_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,

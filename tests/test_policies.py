@@ -353,6 +353,14 @@ def test_normalised_items_have_mean_zero_and_deviation_one() -> None:
     assert moments(items + 1e6).max() == 10.0
 
 
+def test_what_never_moved_is_divided_by_a_ten_thousandth() -> None:
+    moments = RunningMoments(1)
+    moments.update(torch.full((5, 1), 2.0))
+    # A variance of 1e-8 is added, as Gymnasium does.
+    out = moments(torch.tensor([[2.00001]], dtype=torch.float64))
+    torch.testing.assert_close(out.item(), 0.1, rtol=1e-6, atol=0)
+
+
 def test_moments_take_finite_items_of_their_shape_and_stay_as_they_are() -> None:
     moments = RunningMoments(3)
     with pytest.raises(TypeError, match="items must be a float32 or float64 tensor"):
