@@ -3,7 +3,6 @@
 import pytest
 from playwright.sync_api import expect
 from test_site import (
-    CHAPTERS,
     NARROW,
     WIDE,
     WOVEN,
@@ -266,9 +265,3 @@ def test_a_chapter_is_light(site, browser):
       || setTimeout(done, 500, 0))""")
     assert shift < 0.03
     visit.page.context.close()
-
-
-def test_descriptions_say_what_a_chapter_answers():
-    for name in CHAPTERS:
-        [description] = soup(name).select("meta[name=description]")
-        assert str(description["content"]).strip()

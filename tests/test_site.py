@@ -216,6 +216,12 @@ def test_the_index_lists_the_equations(name):
 
 
 @each_chapter
+def test_descriptions_say_what_a_chapter_answers(name):
+    [description] = soup(name).select("meta[name=description]")
+    assert str(description["content"]).strip()
+
+
+@each_chapter
 def test_solutions_are_right(name):
     for cell in soup(name).select(".cell.tag_hide-cell"):
         if "grade(" in cell.get_text():
