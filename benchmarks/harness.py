@@ -107,6 +107,11 @@ def measure(case: Case, rounds: int) -> dict[str, list[float]]:
     return samples
 
 
+def once(case: Case) -> dict[str, list[float]]:
+    """Return one sample of one call of each method, however short and cold it is."""
+    return {name: [case.sample(call, 1)] for name, call in case.functions.items()}
+
+
 def summarise(case: Case, samples: dict[str, list[float]]) -> list[Row]:
     """Reduce the samples of a case to medians and quartiles, one row a method."""
     rows = []

@@ -71,7 +71,6 @@ def signal_after(
     number: int,
     place: Path,
     rows: int,
-    delay: float,
     *options: str,
     algorithm: str = "ppo",
 ):
@@ -89,7 +88,6 @@ def signal_after(
         while lines_of(table) <= rows and process.poll() is None:
             assert time.monotonic() - started < 120
             time.sleep(0.002)
-        time.sleep(delay)
         process.send_signal(number)
         out, err = process.communicate(timeout=120)
     return process.returncode, out, err
@@ -177,7 +175,7 @@ def test_a_killed_run_comes_to_the_same_end(whole, tmp_path, monkeypatch):
     """A real process; test_chaos kills many more, of all algorithms, without starts."""
     directory, options = tmp_path / "runs/killed", ["--name", "killed", *TINY]
     for rows in (1, 25):
-        code, _, _ = signal_after(signal.SIGKILL, directory, rows, 0.0, *options)
+        code, _, _ = signal_after(signal.SIGKILL, directory, rows, *options)
         assert code == -signal.SIGKILL
         assert load_checkpoint(directory / "checkpoint.pt")["step"] < STEPS
         options = ["--resume", "runs/killed"]
@@ -189,7 +187,7 @@ def test_a_killed_run_comes_to_the_same_end(whole, tmp_path, monkeypatch):
 def test_an_interrupt_saves_and_the_run_can_go_on(tmp_path, monkeypatch):
     directory = tmp_path / "runs/stopped"
     options = ["--name", "stopped", *TINY]
-    code, out, err = signal_after(signal.SIGINT, directory, 10, 0.0, *options)
+    code, out, err = signal_after(signal.SIGINT, directory, 10, *options)
     assert code == 0
     assert "Traceback" not in err
     step = load_checkpoint(directory / "checkpoint.pt")["step"]
@@ -455,7 +453,7 @@ def test_an_interrupted_run_says_what_must_be_named(tmp_path):
     (tmp_path / "mine.py").write_text("")
     options = ["--env", "mine:CartPole-v1", "--name", "a", *TINY]
     directory = tmp_path / "runs/a"
-    code, out, err = signal_after(signal.SIGINT, directory, 5, 0.0, *options)
+    code, out, err = signal_after(signal.SIGINT, directory, 5, *options)
     assert code == 0, err
     again = re.search("go on with (.*)\n", out)[1]
     assert again == "--resume runs/a --env mine:CartPole-v1"
