@@ -30,6 +30,9 @@ from literate_rl.workshop.runs import (
     save_checkpoint,
 )
 
+# One worker, so that `whole` is made once.
+pytestmark = pytest.mark.xdist_group("cli")
+
 # Small enough to be run again and again, with all that has a state: the optimiser, both
 # normalisers, the order of the minibatches, and environments in the middle of episodes.
 TINY = ["--seed=3", "--num-envs=2", "--num-steps=16", "--checkpoint-interval=2"]
