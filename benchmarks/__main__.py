@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-from benchmarks.harness import measure, once, provenance, summarise
+from benchmarks.harness import measure, provenance, summarise
 from benchmarks.store import RESULTS, Row, write_results
 
 NAMES = (
@@ -62,7 +62,7 @@ def run(name: str, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for case in module.cases():
         print(f"{case.name}, {rounds} rounds; times as fast as {case.peer}:")
-        rows += summarise(case, once(case) if quick else measure(case, rounds))
+        rows += summarise(case, measure(case, rounds))
         print("\n".join(map(describe, rows[-len(case.functions) :])))
     if not quick:
         packages = getattr(module, "PACKAGES", ())

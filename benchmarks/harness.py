@@ -96,7 +96,8 @@ def measure(case: Case, rounds: int) -> dict[str, list[float]]:
     gc.collect()
     gc.freeze()
     methods = list(case.functions)
-    repeats = {method: calibrate(case, method) for method in methods}
+    # A single round only shows that all of them run, however short and cold.
+    repeats = {name: calibrate(case, name) if rounds > 1 else 1 for name in methods}
     samples: dict[str, list[float]] = {method: [] for method in methods}
     for turn in range(rounds):
         first = turn % len(methods)
@@ -105,11 +106,6 @@ def measure(case: Case, rounds: int) -> dict[str, list[float]]:
             samples[method].append(case.sample(function, repeats[method]))
     gc.unfreeze()
     return samples
-
-
-def once(case: Case) -> dict[str, list[float]]:
-    """Return one sample of one call of each method, however short and cold it is."""
-    return {name: [case.sample(call, 1)] for name, call in case.functions.items()}
 
 
 def summarise(case: Case, samples: dict[str, list[float]]) -> list[Row]:
