@@ -450,8 +450,8 @@ def contract(
     return policy, make
 
 
-def learner_of(family: str, policy: Any, make: Any, total: int = 300) -> Any:
-    """Return a learner of a family around a policy."""
+def learners(policy: Any, make: Any, total: int = 300) -> dict[str, Any]:
+    """Return one learner of each family around the same policy."""
     build = partial(make_envs, partial(flat_env, make), 3)
     ppo = PPOConfig(
         num_envs=3,
@@ -463,14 +463,12 @@ def learner_of(family: str, policy: Any, make: Any, total: int = 300) -> Any:
     impala = IMPALAConfig(n_sample=3, unroll_len=5, batch_size=3, total_steps=total)
     alone = replace(ALONE, total_steps=total, entropy_weight=0.01)
     remote = A3CConfig(**asdict(alone), slots=2)
-    if family == "A3C":
-        return A3C(policy, build, remote)
-    config, kind = {
-        "A2C": (alone, A2C),
-        "PPO": (ppo, PPO),
-        "IMPALA": (impala, IMPALA),
-    }[family]
-    return kind(policy, build(), config)
+    return {
+        "A2C": A2C(policy, build(), alone),
+        "A3C": A3C(policy, build, remote),
+        "PPO": PPO(policy, build(), ppo),
+        "IMPALA": IMPALA(policy, build(), impala),
+    }
 
 
 @pytest.mark.parametrize("family", ["A2C", "A3C", "PPO", "IMPALA"])
@@ -478,7 +476,7 @@ def learner_of(family: str, policy: Any, make: Any, total: int = 300) -> Any:
 def test_a_contract_actor_trains_in_each_family(kind, two, extra, family) -> None:
     policy, make = contract(kind, two, extra)
     before = copy.deepcopy(policy)
-    learner = learner_of(family, policy, make, total=90)
+    learner = learners(policy, make, total=90)[family]
     history = fit(learner, progress=False)
     assert history[-1]["step"] >= 90
     for row in history:
@@ -491,7 +489,7 @@ def test_a_contract_actor_trains_in_each_family(kind, two, extra, family) -> Non
 @pytest.mark.parametrize(("kind", "two", "extra"), CASES)
 def test_the_log_probabilities_that_ppo_sees_are_the_actors(kind, two, extra) -> None:
     policy, make = contract(kind, two, extra)
-    ppo = learner_of("PPO", policy, make)
+    ppo = learners(policy, make)["PPO"]
     batch = ppo.collect()
     samples = ppo.look_back(batch)
     # The actor is called by hand, with its states by name.
@@ -523,18 +521,18 @@ def test_the_log_probabilities_that_ppo_sees_are_the_actors(kind, two, extra) ->
 def test_a_contract_run_resumes_bit_for_bit(kind, family, tmp_path: Path) -> None:
     """The global generator is somewhere else after the break."""
     policy, make = contract(kind, two=True)
-    whole = learner_of(family, policy, make)
+    whole = learners(policy, make)[family]
     whole.config = replace(whole.config, checkpoint_interval=2)
     steps = whole.iterate() and whole.step
     for _ in range(3):
         whole.iterate()
     policy, make = contract(kind, two=True)
-    half = learner_of(family, policy, make)
+    half = learners(policy, make)[family]
     half.config = replace(whole.config, total_steps=2 * steps)
     with Run(tmp_path / "a", {}) as run:
         fit(half, run, progress=False)
     fresh, make = contract(kind, two=True)
-    resumed = learner_of(family, fresh, make)
+    resumed = learners(fresh, make)[family]
     resumed.config = replace(whole.config, total_steps=4 * steps)
     torch.manual_seed(12345)
     with Run(tmp_path / "a", resume=True) as run:
@@ -621,7 +619,7 @@ def test_a_layer_that_both_models_share_is_trained_once() -> None:
     names = [name for name, _ in policy.named_parameters()]
     assert len(names) == len(set(names)) == 6
     for name in ("A2C", "A3C"):
-        fit(learner_of(name, policy, make, total=60), progress=False)
+        fit(learners(policy, make, total=60)[name], progress=False)
     assert policy.critic.model.layers[0] is policy.actor.model.layers[0]
 
 
@@ -630,5 +628,5 @@ def test_parameters_that_play_no_role_stay_as_they_are() -> None:
     policy.actor.model.idle = nn.Linear(2, 2)
     before = policy.actor.model.idle.weight.clone()
     for name in ("A2C", "A3C"):
-        fit(learner_of(name, policy, make, total=60), progress=False)
+        fit(learners(policy, make, total=60)[name], progress=False)
     assert torch.equal(policy.actor.model.idle.weight, before)
