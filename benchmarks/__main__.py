@@ -8,7 +8,6 @@ nothing.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from importlib import import_module
 
 from benchmarks.harness import measure, provenance, summarise
@@ -62,7 +61,6 @@ def run(name: str, quick: bool) -> list[Row]:
     print(f"\n{module.__doc__.strip()}")
     rows: list[Row] = []
     for case in module.cases():
-        case = replace(case, shortest=0.0) if quick else case
         print(f"{case.name}, {rounds} rounds; times as fast as {case.peer}:")
         rows += summarise(case, measure(case, rounds))
         print("\n".join(map(describe, rows[-len(case.functions) :])))

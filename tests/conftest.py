@@ -41,7 +41,7 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("REQUIRE_BROWSER") == "1":
             pytest.fail(message)
         pytest.skip(message)
-    expect.set_options(timeout=30_000)  # a busy machine is no fault of a page
+    expect.set_options(timeout=60_000)  # a busy machine is no fault of a page
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
@@ -58,7 +58,7 @@ def show(browser: Browser) -> Iterator[Any]:
         context = browser.new_context(viewport=viewport, **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda message: complaints.append(message.text))
         page.on("request", lambda request: complaints.append(request.url))

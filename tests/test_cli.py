@@ -30,6 +30,9 @@ from literate_rl.workshop.runs import (
     save_checkpoint,
 )
 
+# One worker, so that `whole` is made once.
+pytestmark = pytest.mark.xdist_group("cli")
+
 # Small enough to be run again and again, with all that has a state: the optimiser, both
 # normalisers, the order of the minibatches, and environments in the middle of episodes.
 TINY = ["--seed=3", "--num-envs=2", "--num-steps=16", "--checkpoint-interval=2"]
@@ -63,13 +66,6 @@ def run(
     )
 
 
-def train(place: Path, env: str, name: str) -> Path:
-    """Train without any disturbance; return the directory of the run."""
-    done = run(place, "--env", env, "--name", name, *TINY)
-    assert done.returncode == 0, done.stderr
-    return place / "runs" / name
-
-
 def lines_of(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -78,7 +74,6 @@ def signal_after(
     number: int,
     place: Path,
     rows: int,
-    delay: float,
     *options: str,
     algorithm: str = "ppo",
 ):
@@ -96,7 +91,6 @@ def signal_after(
         while lines_of(table) <= rows and process.poll() is None:
             assert time.monotonic() - started < 120
             time.sleep(0.002)
-        time.sleep(delay)
         process.send_signal(number)
         out, err = process.communicate(timeout=120)
     return process.returncode, out, err
@@ -174,35 +168,37 @@ def test_the_film_shows_the_agent_and_needed_no_screen(whole):
 # --- Killed and resumed ---------------------------------------------------------------
 
 
-def test_two_runs_with_one_seed_are_equal_to_the_bit(whole, tmp_path):
-    assert_same_to_the_bit(train(tmp_path, "CartPole-v1", "b"), whole)
+def test_two_runs_with_one_seed_are_equal_to_the_bit(whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["ppo", "--env", "CartPole-v1", "--name", "b", *TINY])
+    assert_same_to_the_bit(tmp_path / "runs/b", whole)
 
 
-def test_a_killed_run_comes_to_the_same_end(whole, tmp_path):
+def test_a_killed_run_comes_to_the_same_end(whole, tmp_path, monkeypatch):
     """A real process; test_chaos kills many more, of all algorithms, without starts."""
     directory, options = tmp_path / "runs/killed", ["--name", "killed", *TINY]
     for rows in (1, 25):
-        code, _, _ = signal_after(signal.SIGKILL, directory, rows, 0.0, *options)
+        code, _, _ = signal_after(signal.SIGKILL, directory, rows, *options)
         assert code == -signal.SIGKILL
         assert load_checkpoint(directory / "checkpoint.pt")["step"] < STEPS
         options = ["--resume", "runs/killed"]
-    done = run(tmp_path, *options)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    main(["ppo", *options])
     assert_same_to_the_bit(directory, whole)
 
 
-def test_an_interrupt_saves_and_the_run_can_go_on(tmp_path):
+def test_an_interrupt_saves_and_the_run_can_go_on(tmp_path, monkeypatch):
     directory = tmp_path / "runs/stopped"
     options = ["--name", "stopped", *TINY]
-    code, out, err = signal_after(signal.SIGINT, directory, 10, 0.0, *options)
+    code, out, err = signal_after(signal.SIGINT, directory, 10, *options)
     assert code == 0
     assert "Traceback" not in err
     step = load_checkpoint(directory / "checkpoint.pt")["step"]
     assert f"interrupted at step {step}, go on with --resume runs/stopped\n" in out
     assert int(table(directory)[-1][0]) == step < STEPS
 
-    done = run(tmp_path, "--resume", "runs/stopped")
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    main(["ppo", "--resume", "runs/stopped"])
     steps = [int(row[0]) for row in table(directory)[1:]]
     assert steps == list(range(32, STEPS + 1, ITERATION))
     assert load_checkpoint(directory / "checkpoint.pt")["step"] == STEPS
@@ -427,47 +423,48 @@ EVIL = "from pathlib import Path; Path('opened').write_text('by the sender')"
 
 
 def test_a_foreign_folder_imports_nothing_that_was_not_named(
-    whole, tmp_path, monkeypatch
+    whole, tmp_path, monkeypatch, capsys
 ):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as Python does with -m
     directory = copied(whole, tmp_path)
     (tmp_path / "evil.py").write_text(EVIL)
     (directory / "evil.py").write_text(EVIL)
     for module in ("evil", "runs.b.evil"):
-        env = f"{module}:CartPole-v1"
+        env, resume = f"{module}:CartPole-v1", ["ppo", "--resume", "runs/b"]
         forge(directory, env)
         before = snapshot(tmp_path)
-        done = run(tmp_path, "--resume", "runs/b", "--watch")
-        assert done.returncode == 1
-        assert done.stderr == (
+        assert refusal([*resume, "--watch"]) == (
             "error: the settings of this run may run code of others: if you trust it, "
-            f"add --env {env!r}\n"
+            f"add --env {env!r}"
         )
-        other = run(tmp_path, "--resume", "runs/b", "--env", "CartPole-v1")
-        assert other.returncode == 1
-        assert other.stderr == f"error: the run has --env {env!r}, not 'CartPole-v1'\n"
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.syspath_prepend(str(tmp_path))
+        other = refusal([*resume, "--env", "CartPole-v1"])
+        assert other == f"error: the run has --env {env!r}, not 'CartPole-v1'"
         load("runs/b")
         with Run("runs/b", resume=True) as opened:
             assert opened.settings["env"] == env
         assert snapshot(tmp_path) == before
 
-        done = run(tmp_path, "--resume", "runs/b", "--env", env)
-        assert done.returncode == 0, done.stderr
-        assert "return of 20 episodes without noise" in done.stdout
+        main([*resume, "--env", env])
+        assert "return of 20 episodes without noise" in capsys.readouterr().out
         (tmp_path / "opened").unlink()  # so the module was there to be imported
+        for name in ("evil", "runs.b.evil", "runs.b", "runs"):
+            sys.modules.pop(name, None)
 
 
-def test_an_interrupted_run_says_what_must_be_named(tmp_path):
+def test_an_interrupted_run_says_what_must_be_named(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("")
     options = ["--env", "mine:CartPole-v1", "--name", "a", *TINY]
     directory = tmp_path / "runs/a"
-    code, out, err = signal_after(signal.SIGINT, directory, 5, 0.0, *options)
+    code, out, err = signal_after(signal.SIGINT, directory, 5, *options)
     assert code == 0, err
     again = re.search("go on with (.*)\n", out)[1]
     assert again == "--resume runs/a --env mine:CartPole-v1"
-    done = run(tmp_path, *again.split())
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    main(["ppo", *again.split()])
+    del sys.modules["mine"]
+    assert load_checkpoint(directory / "checkpoint.pt")["step"] == STEPS
 
 
 def test_a_foreign_folder_joins_no_cluster_that_was_not_named(tmp_path, monkeypatch):

@@ -502,6 +502,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
     return torch.load(folder / "results", weights_only=False)
 
 
+@pytest.mark.xdist_group("ddp")
 @pytest.mark.erratum("require-aux-for-ddp")
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @pytest.mark.parametrize("require_aux", [True, False])
@@ -517,6 +518,7 @@ def test_which_of_the_four_combinations_work(
         assert "finished reduction" in heads["error"]
 
 
+@pytest.mark.xdist_group("ddp")
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @pytest.mark.parametrize("require_aux", [True, False])
 def test_averaged_gradients_are_those_of_the_joined_batch(

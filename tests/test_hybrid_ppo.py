@@ -29,7 +29,7 @@ from hybrid import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learning import median_of_seeds
+from learning import assert_most_seeds_reach
 
 from literate_rl import hybrid_ppo
 from literate_rl.agents import make_envs, seed_everything
@@ -405,12 +405,15 @@ def test_an_iteration_of_ppo(normalize):
 
 
 def test_hybrid_ppo_learns_moving():
-    def train(seed):
-        learner = moving_learner(seed=seed, total_steps=75_000)
-        fit(learner, progress=False)
-        return evaluate(learner.policy, "literate_rl/Moving-v0", 400, seed=1).mean()
+    """Who comes near the target, and never stops there, earns less than 1."""
+    small = {"total_steps": 30_000, "num_envs": 16, "num_steps": 32}
 
-    assert median_of_seeds(train) > 1.5
+    def train(seed):
+        learner = moving_learner(seed=seed, **small)
+        fit(learner, progress=False)
+        return evaluate(learner.policy, "literate_rl/Moving-v0", 100, seed=1).mean()
+
+    assert_most_seeds_reach(1.2, train)
 
 
 def test_the_command_line_trains_a_hybrid_policy(tmp_path, monkeypatch, capsys):

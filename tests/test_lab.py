@@ -77,10 +77,10 @@ def address(book: Path) -> Iterator[str]:
         yield address
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(120)
 
 
-def wait_for(url: str, seconds: float = 60) -> None:
+def wait_for(url: str, seconds: float = 120) -> None:
     """Wait until a server answers."""
     end = time.monotonic() + seconds
     while True:
@@ -122,7 +122,7 @@ def saved_when(
     page: Page, book: Path, ready: Callable[[str], bool]
 ) -> nbformat.NotebookNode:
     """Save the notebook until its file is as wanted; return it."""
-    path, end = book / "notebooks" / NAME, time.monotonic() + 30
+    path, end = book / "notebooks" / NAME, time.monotonic() + 120
     while not ready(path.read_text("utf-8")):
         assert time.monotonic() < end, "the notebook was not saved"
         page.keyboard.press("Control+s")

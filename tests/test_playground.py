@@ -153,11 +153,21 @@ def drawing(page: Page) -> list[str | None]:
 
 def changed(page: Page, before: list[str | None]) -> bool:
     """Wait until the drawing is another one."""
-    for _ in range(100):
+    for _ in range(600):
         page.wait_for_timeout(50)
         if drawing(page) != before:
             return True
     return False
+
+
+def at_rest(page: Page) -> list[str | None]:
+    """Wait until the drawing has not moved for a while; return it."""
+    for _ in range(100):
+        before = drawing(page)
+        page.wait_for_timeout(300)
+        if drawing(page) == before:
+            return before
+    raise AssertionError("it goes on")
 
 
 def test_it_plays_by_itself_when_it_is_seen(show, widget):
@@ -172,10 +182,7 @@ def test_it_plays_by_itself_when_it_is_seen(show, widget):
 def test_it_waits_until_it_is_seen(show, widget):
     page = show(widget, reduced_motion="no-preference")
     page.evaluate("document.querySelector('main').style.paddingTop = '3000px'")
-    page.wait_for_timeout(300)
-    still = drawing(page)
-    page.wait_for_timeout(300)
-    assert drawing(page) == still
+    still = at_rest(page)
     page.locator("figure").scroll_into_view_if_needed()
     assert changed(page, still)
 
@@ -209,10 +216,7 @@ def test_keys_push_pause_and_go_on(show, widget):
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     page.keyboard.press("Space")
     expect(page.get_by_role("button", name="Play")).to_be_visible()
-    page.wait_for_timeout(200)
-    still = drawing(page)
-    page.wait_for_timeout(200)
-    assert drawing(page) == still
+    still = at_rest(page)
     for _ in range(3):
         page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Play")).to_be_focused()

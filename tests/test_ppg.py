@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learning import median_of_seeds
+from learning import assert_most_seeds_reach
 from torch import Tensor
 
 from literate_rl.advantages import gae, lambda_returns
@@ -613,11 +613,12 @@ def test_settings_are_those_of_ppo_and_more() -> None:
 
 
 def test_ppg_learns_to_balance_a_pole() -> None:
-    settings = replace(ppg_settings("CartPole-v1"), total_steps=32_000, num_epochs=4)
+    """A policy that draws at random balances it for 22 steps."""
+    settings = replace(ppg_settings("CartPole-v1"), total_steps=24_000, num_epochs=4)
 
     def train(seed: int) -> float:
         ppg = learner(config=replace(settings, seed=seed))
         fit(ppg, progress=False)
         return evaluate(ppg.policy, "CartPole-v1", 10, seed=1).mean()
 
-    assert median_of_seeds(train) > 120
+    assert_most_seeds_reach(80, train)

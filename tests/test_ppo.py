@@ -15,7 +15,7 @@ import torch
 from fuzz import assert_held
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
-from learning import median_of_seeds
+from learning import assert_most_seeds_reach
 
 from literate_rl.agents import check_experience, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
@@ -456,7 +456,7 @@ def test_the_culprit_is_the_first_one() -> None:
 
 @pytest.mark.parametrize(
     ("env", "total_steps", "least"),
-    [("CartPole-v1", 50_000, 475.0), ("Pendulum-v1", 65_000, -300.0)],
+    [("CartPole-v1", 45_000, 475.0), ("Pendulum-v1", 45_000, -300.0)],
 )
 def test_ppo_learns(env: str, total_steps: int, least: float) -> None:
     def train(seed: int) -> float:
@@ -466,4 +466,4 @@ def test_ppo_learns(env: str, total_steps: int, least: float) -> None:
         fit(learner, progress=False)
         return evaluate(learner.policy, env, 20, seed=5).mean()
 
-    assert median_of_seeds(train) >= least
+    assert_most_seeds_reach(least, train)

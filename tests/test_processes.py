@@ -123,7 +123,7 @@ def gone(*numbers: int) -> bool:
     return eventually(lambda: not any(map(psutil.pid_exists, numbers)))
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 90.0) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
@@ -148,7 +148,9 @@ def test_memory_is_bounded_by_the_slots_and_actors_sleep_while_they_wait() -> No
     def asleep() -> bool:
         before = spent()
         time.sleep(0.2)
-        return spent() == before
+        # On a busy machine somebody may be awake and get no time.
+        resting = all(actor.status() == "sleeping" for actor in actors)
+        return resting and spent() == before
 
     assert eventually(asleep)
     before = [actor.memory_info().rss for actor in actors]
@@ -366,16 +368,18 @@ def interrupted_while_all_hang(learner: Any, directory: Path) -> list[dict[str, 
             done = len(steps)
             time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGINT)
-        pressed.append(time.monotonic())
-        time.sleep(60)
+        if ended.wait(120):
+            return
+        gave_in.append(True)
         for pid in stopped:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
-    learner.iterate, pressed = watched, []
+    learner.iterate, ended, gave_in = watched, threading.Event(), []
     with Run(directory, {}) as run:
         history = fit(learner, run, progress=False)
-    assert time.monotonic() - pressed[0] < 30
+    ended.set()
+    assert not gave_in, "it ended when its actors went on"
     assert [row["step"] for row in history] == steps
     assert load_checkpoint(directory / "checkpoint.pt")["step"] == steps[-1]
     return history
@@ -542,11 +546,11 @@ def started(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         ended = process.poll() is not None  # then there is nothing to wait for
         return ended or (table.exists() and table.read_text().count("\n") > 60)
 
-    began = eventually(ready, seconds=90) and process.poll() is None
+    began = eventually(ready) and process.poll() is None
     yield process
     for member in session(process.pid):
         os.kill(member, signal.SIGKILL)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=90)
     assert began, err
 
 
@@ -599,7 +603,7 @@ def test_a_killed_learner_leaves_no_actor_and_its_run_goes_on(
 
 def test_ctrl_c_saves_and_leaves_no_process(started) -> None:
     os.killpg(started.pid, signal.SIGINT)
-    out, err = started.communicate(timeout=60)
+    out, err = started.communicate(timeout=90)
     assert started.returncode == 0, err
     assert re.search(r"interrupted at step \d+, go on with --resume runs/a", out)
     assert "Traceback" not in err

@@ -60,7 +60,7 @@ def test_no_role_label_or_directive_is_left(page):
 
 
 def test_they_are_made_alike_every_time():
-    once = reader.reader_notebooks(reader.Book())
+    once = reader.reader_notebooks(BOOK)
     again = reader.reader_notebooks(reader.Book())
     assert once == again
     assert list(once)[:2] == ["01_agents.ipynb", "02_policy_gradient.ipynb"]

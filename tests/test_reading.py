@@ -3,14 +3,10 @@
 import pytest
 from playwright.sync_api import expect
 from test_site import (
-    CHAPTERS,
     NARROW,
-    WIDE,
-    WOVEN,
     Visit,
     fresh,
     from_disk,
-    in_browser,
     opened,
     site,
     soup,
@@ -93,41 +89,6 @@ def test_the_page_for_wrong_addresses_leads_on(fresh):
     expect(page.locator("h1")).to_have_text("There is no such page")
     page.get_by_role("link", name="the start page").click()
     expect(page).to_have_url(f"{fresh.address}/index.html")
-
-
-# --- Room for code --------------------------------------------------------------------
-
-CUT = """() => [...document.querySelectorAll(".weave-code")]
-  .filter(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
-  .map(box => box.innerText.slice(0, 80))"""
-
-
-@in_browser(WOVEN)
-@pytest.mark.parametrize("width", [WIDE, 1280, 1100])
-def test_no_code_is_cut_in_two_columns(opened, width):
-    page = opened.set(width)
-    assert page.evaluate(CUT) == []
-
-
-# What stands in the margin and lies upon another thing there, or below the equation.
-CROWDED = """() => {
-  const boxes = [...document.querySelectorAll(".equation-ties")]
-    .map(box => [box, box.getBoundingClientRect()]);
-  const wide = [...document.querySelectorAll(".weave-row, .cell, table")]
-    .map(box => box.getBoundingClientRect());
-  const over = (a, b) => a.left < b.right && b.left < a.right
-    && a.top < b.bottom - 1 && b.top < a.bottom - 1;
-  return boxes.filter(([box, a], i) =>
-    boxes.some(([_, b], j) => i !== j && over(a, b)) || wide.some(b => over(a, b)))
-    .map(([box]) => box.innerText);
-}"""
-
-
-@in_browser(WOVEN)
-@pytest.mark.parametrize("width", [WIDE, 1100])
-def test_the_margin_is_not_crowded(opened, width):
-    page = opened.set(width)
-    assert page.evaluate(CROWDED) == []
 
 
 def test_prose_stays_beside_long_code(fresh):
@@ -266,9 +227,3 @@ def test_a_chapter_is_light(site, browser):
       || setTimeout(done, 500, 0))""")
     assert shift < 0.03
     visit.page.context.close()
-
-
-def test_descriptions_say_what_a_chapter_answers():
-    for name in CHAPTERS:
-        [description] = soup(name).select("meta[name=description]")
-        assert str(description["content"]).strip()

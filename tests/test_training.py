@@ -24,18 +24,18 @@ from literate_rl.workshop.runs import load
 from literate_rl.workshop.training import ALGORITHMS, Agent, make_qnet_policy, train
 
 CARTPOLE = "CartPole-v1"
-SHORT = {"total_steps": 1500, "progress": False}
+SHORT = {"total_steps": 800, "progress": False}
 DDPG_LIKE = ("ddpg", "hddpg", "td3", "ddpgapex")
 # Settings with which a short run reaches updates.
 TINY: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32},
     "impala": {"n_sample": 4},
-    "rainbow": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
-    "dqn": {"learning_starts": 500, "log_interval": 500, "batch_size": 32},
-    "dqnapex": {"learning_starts": 500, "batch_size": 32},
-    "rainbowapex": {"learning_starts": 500, "batch_size": 32},
-} | {name: {"learning_starts": 1300, "batch_size": 32} for name in DDPG_LIKE}
-TINY["sac"] = {"learning_starts": 1300, "log_interval": 250, "batch_size": 32}
+    "rainbow": {"learning_starts": 400, "log_interval": 400, "batch_size": 32},
+    "dqn": {"learning_starts": 400, "log_interval": 400, "batch_size": 32},
+    "dqnapex": {"learning_starts": 400, "batch_size": 32},
+    "rainbowapex": {"learning_starts": 400, "batch_size": 32},
+} | {name: {"learning_starts": 700, "batch_size": 32} for name in DDPG_LIKE}
+TINY["sac"] = {"learning_starts": 700, "log_interval": 200, "batch_size": 32}
 
 
 class QNet(nn.Module):
@@ -114,7 +114,7 @@ def test_a_model_of_ones_own_trains_is_saved_and_gets_its_weights_back(
     for name, model in given.items():
         after = model.state_dict()
         assert any(not torch.equal(after[key], x) for key, x in first[name].items())
-    assert agent.history[-1]["step"] >= 1500
+    assert agent.history[-1]["step"] >= 800
     saved = agent.save(tmp_path / "deep/my_agent")
     names = {path.name for path in saved.iterdir()}
     assert {"settings.json", "checkpoint.pt", "metrics.csv"} <= names

@@ -190,35 +190,31 @@ def test_no_row_is_empty(lines):
         assert row.prose or any(lines[number].text.strip() for number in row.lines)
 
 
-def chapters_and_cells() -> list:
-    """Return the export cells of all chapters, named by chapter and line."""
-    cells = []
-    for chapter in tangle.chapter_paths():
-        notebook = tangle.read(chapter)
-        starts = notebook.metadata["source_map"]
-        for cell, start in zip(notebook.cells, starts, strict=True):
-            if tangle.is_export(cell):
-                name = f"{chapter.name}:{start + 1}"
-                cells.append(pytest.param(cell.source, id=name))
-    return cells
+@pytest.mark.parametrize(
+    "chapter", tangle.chapter_paths(), ids=lambda path: tangle.module_name(path)
+)
+def test_rows_and_prose_are_the_cells_of_the_book(chapter):
+    for cell in filter(tangle.is_export, tangle.read(chapter).cells):
+        rows = weave.split(cell.source)
+        lines = cell.source.split("\n")
+        shown = [number for row in rows for number in row.lines]
+        assert shown == sorted(set(shown))
+        left = set(range(len(lines))) - set(shown)
+        # What is not shown as code is a comment, blank, or inside a docstring.
+        docstrings = docstring_lines(cell.source)
+        for number in left - docstrings:
+            assert lines[number].strip() == "" or lines[number].strip().startswith("#")
+        assert docstrings <= left
 
 
-@pytest.mark.parametrize("source", chapters_and_cells())
-def test_rows_and_prose_are_the_cells_of_the_book(source):
-    rows = weave.split(source)
-    lines = source.split("\n")
-    shown = [number for row in rows for number in row.lines]
-    assert shown == sorted(set(shown))
-    left = set(range(len(lines))) - set(shown)
-    # What is not shown as code is a comment, blank, or inside a docstring.
-    docstrings: set[int] = set()
+def docstring_lines(source: str) -> set[int]:
+    """Return the lines of the docstrings of classes and functions."""
+    found: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
             first = node.body[0]
-            docstrings |= set(range(first.lineno - 1, first.end_lineno))
-    for number in left - docstrings:
-        assert lines[number].strip() == "" or lines[number].strip().startswith("#")
-    assert docstrings <= left
+            found |= set(range(first.lineno - 1, first.end_lineno))
+    return found
 
 
 def test_a_comment_stands_beside_the_code_below_it():

@@ -102,6 +102,7 @@ def stored_data(code: str) -> list[Path]:
     return sorted((ROOT / "benchmarks/results/learning").glob("*.csv"))
 
 
+@cache  # many chapters import the same modules
 def meaning(code: str) -> str:
     """Return what a module does: its syntax tree without comments and docstrings."""
     tree = ast.parse(code)
