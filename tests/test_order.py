@@ -188,7 +188,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("place", ["bandits", "td3", "workshop/benches"])
+@pytest.mark.parametrize("place", ["bandits", "reps", "workshop/benches"])
 def test_a_new_chapter_is_complete(copy: Path, place: str) -> None:
     name = place.split("/")[-1]
     made = new_chapter.make_chapter(place, copy)
