@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 1fac9221fbc4fd91
+# Generated from chapters/td3.py (edit there); digest c61b418a9fc5436e
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -258,8 +258,9 @@ class TD3(DDPG):
     def __init__(
         self, policy: Any, envs: VectorEnv[Any, Any, Any], config: TD3Config
     ) -> None:
-        noise = {"smoothing": config.smoothing, "clip": config.smoothing_clip}
-        super().__init__(policy, envs, config, partial(fused_td3_error, **noise))
+        smoothing, clip = config.smoothing, config.smoothing_clip
+        error = partial(fused_td3_error, smoothing=smoothing, clip=clip)
+        super().__init__(policy, envs, config, error)
 
 
 @checked
@@ -288,8 +289,9 @@ class HDDPG(DDPG):
     def __init__(
         self, policy: Any, envs: VectorEnv[Any, Any, Any], config: HDDPGConfig
     ) -> None:
-        rates = {"increase": config.increase, "decrease": config.decrease}
-        super().__init__(policy, envs, config, partial(fused_hddpg_error, **rates))
+        increase, decrease = config.increase, config.decrease
+        error = partial(fused_hddpg_error, increase=increase, decrease=decrease)
+        super().__init__(policy, envs, config, error)
 
 
 def td3_settings(env: str) -> TD3Config:
