@@ -218,9 +218,9 @@ def learn(batch, update):
 # little, at random, before it is judged. Over many updates the ridge is then averaged with what
 # lies beside it.
 #
-# As in {eq}`box-noise`, each number of the action moves by a share of $h$, which is half of its
-# own range. The share has standard deviation $\sigma_y$ and is clipped to $c_y$, and the action
-# stays within its bounds:
+# As in {eq}`box-noise`, $\eta$ holds standard normal numbers, and $h$ is half the range of each
+# number of an action. Each moves by a share of its own $h$, which has standard deviation
+# $\sigma_y$ and is clipped to $c_y$. The action stays within its bounds:
 #
 # $$
 # a' = \operatorname{clip}\bigl( \mu_{\bar\phi}(s') + h \odot
@@ -471,12 +471,10 @@ def td3_target(
         action = target_policy(batch.next_obs)
         # Only an action in a box has others beside it. Probabilities stay as they are.
         if smoothing > 0 and hasattr(target_policy.actions, "low"):
-            box = (
-                target_policy.actions.low.to(action),
-                target_policy.actions.high.to(action),
-            )
+            box = target_policy.actions
+            low, high = box.low.to(action), box.high.to(action)
             noise = torch.randn(action.shape, generator=generator).to(action)
-            action = smoothed_action(action, noise, *box, smoothing, clip)
+            action = smoothed_action(action, noise, low, high, smoothing, clip)
         # 2. What is that worth to the older critics? This gives the target.
         next_q = target_policy.network.q(batch.next_obs, action)
         return clipped_double_target(batch.reward, batch.discount, next_q)

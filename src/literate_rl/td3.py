@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest c61b418a9fc5436e
+# Generated from chapters/td3.py (edit there); digest 70cc5f424c4d3d48
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -139,12 +139,10 @@ def td3_target(
         action = target_policy(batch.next_obs)
         # Only an action in a box has others beside it. Probabilities stay as they are.
         if smoothing > 0 and hasattr(target_policy.actions, "low"):
-            box = (
-                target_policy.actions.low.to(action),
-                target_policy.actions.high.to(action),
-            )
+            box = target_policy.actions
+            low, high = box.low.to(action), box.high.to(action)
             noise = torch.randn(action.shape, generator=generator).to(action)
-            action = smoothed_action(action, noise, *box, smoothing, clip)
+            action = smoothed_action(action, noise, low, high, smoothing, clip)
         # 2. What is that worth to the older critics? This gives the target.
         next_q = target_policy.network.q(batch.next_obs, action)
         return clipped_double_target(batch.reward, batch.discount, next_q)
