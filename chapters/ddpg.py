@@ -208,10 +208,10 @@ print(f"100 greedy episodes of each last policy: {ends}")
 # - At first all critics promise far too much, beyond the top of the figure: an untrained critic
 #   says about 0, and a pendulum that hangs down earns hundreds less.
 # - At the end they still promise too much, in every run.
-# - The run that fails had learned like the others. Shortly before the end its critic promises far
-#   too much again. Such relapses are common: once the difference had been below 20, it rose above
-#   50 in five of the ten runs. The other four recovered before the training was over. This one
-#   ran out of time.
+# - The run that fails, the dashed line, had learned like the others. Shortly before the end its
+#   critic promises far too much again. Such relapses are common: once the difference had been
+#   below 20, it rose above 50 in five of the ten runs. The other four recovered before the
+#   training was over. This one ran out of time.
 #
 # So an agent that learns in this way can also lose what it knew. How much a critic may promise is
 # the question of the next chapter, {doc}`td3`.
@@ -987,8 +987,8 @@ grade(answer, smallest_ridge, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # The hill rises by 1 or so, and the ridge is so narrow that even this low a one
-    # falls more steeply on its far side. The actor sees slopes, not heights.
+    # Beyond the ridge the hill has a slope of about 1. The ridge is so narrow that even
+    # one of this height falls more steeply. The actor sees slopes, not heights.
     return 0.2
 
 
