@@ -161,9 +161,14 @@ PLACES = (
     Place(
         "ddpg",
         "OneHotActions.noise OneHotActions.choose "
-        "BoxActions.noise BoxActions.choose clipped_double_target "
-        "smoothed_action critic_error ddpg_target ddpg_error DDPG.climb",
+        "BoxActions.noise BoxActions.choose ddpg_target ddpg_error DDPG.climb",
         "ddpg",
+    ),
+    Place(
+        "td3",
+        "smoothed_action clipped_double_target critic_error compared td3_target "
+        "td3_error hddpg_error",
+        "td3",
     ),
     Place(
         "sac",
@@ -200,6 +205,7 @@ EQUIVALENT: dict[str, str] = {
     "dqn.q_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "rainbow.rainbow_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "ddpg.ddpg_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "td3.td3_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "sac.sac_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "a2c.a2c_gradient: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "workshop/fast.clip_gradient: torch.no_grad() -> torch.enable_grad()": (

@@ -9,7 +9,7 @@ peers and of DQN, without a search. ``td3_cheetah`` needs MuJoCo, which
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,8 @@ import torch
 
 from benchmarks.learning import EVALUATION_SEED, Experiment, Variant, main
 from literate_rl.agents import make_envs
-from literate_rl.ddpg import DDPG, DDPGConfig, ddpg_settings
+from literate_rl.ddpg import ddpg_settings
+from literate_rl.td3 import HDDPGConfig, TD3Config
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.training import make_learner
 
@@ -27,14 +28,19 @@ ENV = "Pendulum-v1"
 DISCRETE = "CartPole-v1"
 CHEETAH = "HalfCheetah-v5"
 
-# What makes TD3 and HDDPG of DDPG.
+
+@dataclass(frozen=True)
+class Settings(TD3Config, HDDPGConfig):
+    """The settings of all three agents; what makes TD3 and HDDPG of DDPG is off."""
+
+    target_interval: int = 1
+    num_critics: int = 1
+    smoothing: float = 0.0
+    decrease: float = 1.0
+
+
+# What makes TD3 of DDPG, and TD3 without one of its three parts.
 TD3: dict[str, Any] = {"num_critics": 2, "target_interval": 2, "smoothing": 0.2}
-AGENTS: dict[str, dict[str, Any]] = {
-    "DDPG": {},
-    "HDDPG": {"decrease": 0.5},
-    "TD3": TD3,
-}
-# TD3 without one of its three parts.
 SWITCHES: dict[str, dict[str, Any]] = {
     "without twins": {**TD3, "num_critics": 1},
     "without delay": {**TD3, "target_interval": 1},
@@ -46,71 +52,86 @@ SWITCHES: dict[str, dict[str, Any]] = {
 COPIES, COMPARED, PLAYED = 8, 200, 600
 
 
-class Watched(DDPG):
-    """DDPG that compares its critic with what the greedy policy earns."""
-
-    def iterate(self) -> dict[str, float]:
-        """Act and learn in turns for a while, compare, and return metrics."""
-        return super().iterate() | self.hindsight()
-
-    @torch.no_grad()
-    def hindsight(self) -> dict[str, float]:
-        """Return means of the critic's estimates and of the discounted returns."""
-        long = partial(gym.make, ENV, max_episode_steps=PLAYED)
-        envs = make_envs(partial(flat_env, long), COPIES)
-        obs, _ = envs.reset(seed=EVALUATION_SEED)
-        estimates, rewards = [], np.zeros((PLAYED, COPIES))
-        for step in range(PLAYED):
-            rows = torch.as_tensor(obs, dtype=torch.float32)
-            if step < COMPARED:
-                estimates.append(self.policy.network.value(rows))
-            action = self.policy.to_env(self.policy.act(rows, 0.0))
-            obs, rewards[step], *_ = envs.step(action)
-        envs.close()
-        earned = np.zeros(COPIES)
-        sums = []
-        for reward in rewards[::-1]:
-            earned = reward + self.config.gamma * earned
-            sums.append(earned)
-        return {
-            "estimate": torch.cat(estimates).mean().item(),
-            "earned": float(np.mean(sums[-COMPARED:])),
-        }
+@torch.no_grad()
+def hindsight(learner: Any) -> dict[str, float]:
+    """Return means of the critic's estimates and of what the greedy policy earns."""
+    policy = learner.policy
+    long = partial(gym.make, ENV, max_episode_steps=PLAYED)
+    envs = make_envs(partial(flat_env, long), COPIES)
+    obs, _ = envs.reset(seed=EVALUATION_SEED)
+    estimates, rewards = [], np.zeros((PLAYED, COPIES))
+    for step in range(PLAYED):
+        rows = torch.as_tensor(obs, dtype=torch.float32)
+        if step < COMPARED:
+            estimates.append(policy.network.value(rows))
+        obs, rewards[step], *_ = envs.step(policy.to_env(policy.act(rows, 0.0)))
+    envs.close()
+    earned = np.zeros(COPIES)
+    sums = []
+    for reward in rewards[::-1]:
+        earned = reward + learner.config.gamma * earned
+        sums.append(earned)
+    return {
+        "estimate": torch.cat(estimates).mean().item(),
+        "earned": float(np.mean(sums[-COMPARED:])),
+    }
 
 
-def watched(config: DDPGConfig) -> Watched:
-    """Build the agent as the command line does, and let it be watched."""
-    learner: Any = make_learner("ddpg", ENV, config, {})
-    return Watched(learner.policy, learner.collector.envs, config)
-
-
-def build(config: DDPGConfig, env: str) -> Any:
+def build(config: Settings, algorithm: str, env: str) -> Any:
     """Build the agent as the command line does."""
-    return make_learner("ddpg", env, config, {})
+    return make_learner(algorithm, env, config, {})
+
+
+def watched(config: Settings, algorithm: str) -> Any:
+    """Build it likewise; each row of its metrics is joined by what it earns."""
+    learner = build(config, algorithm, ENV)
+    iterate = learner.iterate
+    learner.iterate = lambda: iterate() | hindsight(learner)
+    return learner
+
+
+def settings(env: str) -> Settings:
+    """Return the settings of DDPG for an environment."""
+    return Settings(**asdict(ddpg_settings(env)))
 
 
 def pendulum(
-    variants: dict[str, dict[str, Any]], seeds: int, goal: float | None = None
+    variants: dict[str, Variant], seeds: int, goal: float | None = None
 ) -> Experiment:
-    """Return the experiment that trains variants of DDPG on Pendulum."""
-    made = {name: Variant(changes, watched) for name, changes in variants.items()}
+    """Return the experiment that trains variants of an agent on Pendulum."""
     names = ("estimate", "earned")
-    return Experiment(ENV, ddpg_settings(ENV), seeds, 100, made, goal, watched=names)
+    return Experiment(ENV, settings(ENV), seeds, 100, variants, goal, watched=names)
 
 
 def experiment(
     env: str, variants: dict[str, dict[str, Any]], seeds: int, **changes: Any
 ) -> Experiment:
-    """Return the experiment that trains variants of DDPG on another task."""
-    made = {name: Variant(x, partial(build, env=env)) for name, x in variants.items()}
-    return Experiment(env, replace(ddpg_settings(env), **changes), seeds, 100, made)
+    """Return the experiment that trains DDPG or TD3 on another task."""
+    made = {
+        name: Variant(x, partial(build, algorithm=name.lower(), env=env))
+        for name, x in variants.items()
+    }
+    return Experiment(env, replace(settings(env), **changes), seeds, 100, made)
 
 
+OF_TD3 = partial(watched, algorithm="td3")
 EXPERIMENTS = {
-    "ddpg_pendulum": pendulum(AGENTS, seeds=10, goal=-200),
-    "td3_switches": pendulum(SWITCHES, seeds=5),
+    "ddpg_pendulum": pendulum(
+        {
+            "DDPG": Variant({}, partial(watched, algorithm="ddpg")),
+            "HDDPG": Variant({"decrease": 0.5}, partial(watched, algorithm="hddpg")),
+            "TD3": Variant(TD3, OF_TD3),
+        },
+        seeds=10,
+        goal=-200,
+    ),
+    "td3_switches": pendulum(
+        {name: Variant(changes, OF_TD3) for name, changes in SWITCHES.items()}, seeds=5
+    ),
     # Demonstrations, without a goal: priorities, and probabilities as actions.
-    "ddpg_priorities": pendulum({"TD3, priorities": {**TD3, "alpha": 0.6}}, seeds=3),
+    "ddpg_priorities": pendulum(
+        {"TD3, priorities": Variant({**TD3, "alpha": 0.6}, OF_TD3)}, seeds=3
+    ),
     "ddpg_discrete": experiment(
         DISCRETE,
         {"DDPG": {}, "TD3": TD3},

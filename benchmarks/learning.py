@@ -263,8 +263,9 @@ def stored(
     if not final_path.exists():
         return [], []
     finals, before = read_table(final_path)
+    # Settings are a set: that a class lists them in another order changes nothing.
     same = ("env", "episodes", "settings")
-    if any(before.get(key) != origin[key] for key in same):
+    if any({*before.get(key, "").split()} != {*origin[key].split()} for key in same):
         return [], []
     done = {
         (row["variant"], row["seed"]) for row in finals if row["variant"] in variants

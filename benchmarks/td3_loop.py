@@ -29,7 +29,8 @@ import torch
 from benchmarks.dqn_loop import as_peer, linear_layers
 from benchmarks.harness import Case, Goal, cpu_seconds
 from literate_rl.agents import make_envs
-from literate_rl.ddpg import DDPG, TD3Config, make_ddpg_policy
+from literate_rl.ddpg import make_ddpg_policy
+from literate_rl.td3 import TD3, TD3Config
 from literate_rl.workshop.runs import fit, flat_env
 
 ROUNDS = 11
@@ -51,13 +52,13 @@ def scaled_pendulum() -> gym.Env[Any, Any]:
     return gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), -one, one)
 
 
-def own_learner(config: TD3Config) -> DDPG:
+def own_learner(config: TD3Config) -> TD3:
     """Build our learner."""
     envs = make_envs(partial(flat_env, scaled_pendulum), config.num_envs)
     torch.manual_seed(config.seed)
     spaces = envs.single_observation_space, envs.single_action_space
     policy = make_ddpg_policy(*spaces, config.hidden, config.num_critics)
-    return DDPG(policy, envs, config)
+    return TD3(policy, envs, config)
 
 
 def peer_learner(config: Any, env: Any = scaled_pendulum) -> Any:
@@ -89,7 +90,7 @@ def peer_learner(config: Any, env: Any = scaled_pendulum) -> Any:
     )
 
 
-def network_pairs(own: DDPG, peer: Any) -> list[tuple[Any, Any]]:
+def network_pairs(own: TD3, peer: Any) -> list[tuple[Any, Any]]:
     """Return our networks and the peer's, side by side."""
     pairs: list[tuple[Any, Any]] = []
     for policy, actor, critic in (
@@ -187,4 +188,4 @@ def cases() -> Iterator[Case]:
         config = replace(CONFIG, hidden=hidden)
         check(config)
         build = partial(own_learner, config), partial(peer_learner, config)
-        yield from side_by_side("DDPG", *build, config, goal=1.2)
+        yield from side_by_side("TD3", *build, config, goal=1.2)

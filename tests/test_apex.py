@@ -83,7 +83,6 @@ SMALL_DDPG = DDPGApexConfig(
     hidden=16,
     num_steps=3,
     checkpoint_interval=4,
-    num_critics=2,
 )
 
 
@@ -120,8 +119,8 @@ def make_plain(config: Any, envs: SyncVectorEnv) -> DQN:
             *space, **{name: getattr(config, name) for name in names.split()}
         )
         return Rainbow(policy, envs, config)
-    if hasattr(config, "num_critics"):
-        policy = make_ddpg_policy(*space, config.hidden, config.num_critics)
+    if hasattr(config, "noise"):
+        policy = make_ddpg_policy(*space, config.hidden)
         return DDPG(policy, envs, config)
     return DQN(make_q_policy(*space, config.hidden, config.dueling), envs, config)
 
@@ -130,7 +129,7 @@ def make_apex(
     config: Any = SMALL, build: Any = None, transport: Any = None, **changes: Any
 ) -> Apex:
     config = replace(config, **changes)
-    kind = pendulums if hasattr(config, "num_critics") else cartpoles
+    kind = pendulums if hasattr(config, "noise") else cartpoles
     build = build or partial(kind, config.num_envs)
     return Apex(make_plain(config, build()), build, transport)
 

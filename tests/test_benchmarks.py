@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -234,6 +234,25 @@ def test_other_settings_start_over(small, tmp_path: Path, capsys) -> None:
     other = replace(small, config=replace(small.config, gamma=0.9))
     learning.run("x", other, "c", tmp_path)
     assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+@pytest.mark.parametrize("name", ["ddpg_pendulum", "td3_switches", "td3_cheetah"])
+def test_stored_runs_were_made_with_the_settings_of_today(name: str) -> None:
+    config = asdict(ddpg_learning.EXPERIMENTS[name].config)
+    del config["seed"]
+    _, origin = read_table(learning.LEARNING / f"{name}.csv")
+    now = [f"{key}={value}" for key, value in config.items()]
+    assert sorted(origin["settings"].split()) == sorted(now)
+
+
+def test_the_order_of_the_settings_changes_nothing(small, tmp_path: Path) -> None:
+    paths = learning.paths("x", tmp_path)
+    origin = {"env": "a", "episodes": "1", "settings": "gamma=0.9 tau=0.1"}
+    row = {"variant": "as it is", "seed": "1"}
+    write_table(paths[1], tuple(row), [["as it is", "1"]], origin)
+    for settings, kept in (("tau=0.1 gamma=0.9", 1), ("tau=0.2 gamma=0.9", 0)):
+        other = origin | {"settings": settings}
+        assert len(learning.stored(*paths, other, ["as it is"])[1]) == kept
 
 
 def test_one_seed_gives_one_result(small) -> None:

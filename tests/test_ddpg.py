@@ -1,130 +1,64 @@
-"""DDPG, HDDPG and TD3: formulas, gradients, noise, the loop and models of one's own."""
+"""DDPG: its target, the gradient through the action, noise, and models of one's own."""
 
 from __future__ import annotations
 
 import copy
 import json
 import math
-from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from fuzz import assert_held
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from reach import (
+    BOX,
+    DISCRETE,
+    ENV,
+    HIGH,
+    LOW,
+    OBSERVATIONS,
+    SHORT,
+    SMALL,
+    STATE,
+    Ending,
+    N,
+    OwnActor,
+    OwnCritic,
+    Reach,
+    acts_in_states_and_in_discrete_actions,
+    batch_of,
+    learner_for,
+    learns_to_name_the_point,
+    older,
+    policy_for,
+    resumes_bit_for_bit,
+    runs_from_the_command_line,
+    trains_models_of_ones_own,
+)
 from torch import Tensor, nn
 
-from literate_rl.agents import make_envs
 from literate_rl.contract_models import ActionValue, DeterministicActor
-from literate_rl.contracts import ContractError
 from literate_rl.ddpg import (
-    DDPG,
     BoxActions,
     DDPGConfig,
-    HDDPGConfig,
     OneHotActions,
-    TD3Config,
-    clipped_double_target,
     critic_chains,
-    critic_error,
     ddpg_error,
     ddpg_settings,
+    ddpg_target,
     frozen_values,
     fused_ddpg_error,
-    hddpg_settings,
     make_ddpg_policy,
-    smoothed_action,
-    td3_settings,
 )
-from literate_rl.dqn import QError
-from literate_rl.evaluation import evaluate
-from literate_rl.policies import Policy
 from literate_rl.replay import Batch
-from literate_rl.workshop.cli import main
 from literate_rl.workshop.fast import FusedCriticError
-from literate_rl.workshop.runs import Run, fit, load
 from literate_rl.workshop.training import train
-
-N, STATE = 6, 3
-# An action of two numbers whose bounds differ, and are not symmetric.
-LOW, HIGH = (-1.0, 0.0), (3.0, 0.5)
-OBSERVATIONS = spaces.Box(-1.0, 1.0, (STATE,))
-BOX = spaces.Box(np.array(LOW, np.float32), np.array(HIGH, np.float32))
-ENV, DISCRETE = "Pendulum-v1", "CartPole-v1"
-
-
-class Reach(gym.Env[Any, Any]):
-    """Name the point that is seen. Every step pays minus the squared distance."""
-
-    observation_space = spaces.Box(-1.0, 1.0, (1,))
-    action_space = spaces.Box(
-        np.array([-1.0, 0.0], np.float32), np.array([3.0, 0.5], np.float32)
-    )
-    ends = False
-
-    def look(self) -> Any:
-        self.point = self.np_random.uniform(-1, 1, 1).astype(np.float32)
-        return self.point
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.time = 0
-        return self.look(), {}
-
-    def step(self, action: Any) -> Any:
-        assert self.action_space.contains(action), action
-        wanted = np.array([1.0 + self.point[0], 0.25 + 0.2 * self.point[0]])
-        reward = -float(np.square(action - wanted).sum())
-        self.time += 1
-        over = self.time == 5
-        return self.look(), reward, over and self.ends, over and not self.ends, {}
-
-
-class Ending(Reach):
-    """The same, but the end is a true one."""
-
-    ends = True
-
-
-class TwoParts(Reach):
-    """The same, with the observation in two parts."""
-
-    observation_space = spaces.Dict(
-        {"point": Reach.observation_space, "clock": spaces.Box(0.0, 5.0, (1,))}
-    )
-
-    def look(self) -> Any:
-        clock = np.array([self.time], np.float32)
-        return {"point": super().look(), "clock": clock}
-
-
-gym.register("Reach-v0", entry_point=Reach)
-gym.register("TwoParts-v0", entry_point=TwoParts)
-
-
-def policy_for(num_critics: int = 2, space: Any = BOX, **arguments: Any) -> Policy:
-    """Build a policy of float64."""
-    torch.manual_seed(0)
-    made = make_ddpg_policy(OBSERVATIONS, space, 8, num_critics, **arguments)
-    return made.double()
-
-
-def batch_of(seed: int = 0) -> Batch:
-    """Return a random batch of float64; its second step ended the episode."""
-    generator = torch.Generator().manual_seed(seed)
-    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
-    discount = torch.full((N,), 0.97, dtype=torch.float64)
-    discount[1] = 0.0
-    weight = draw(N).abs()
-    obs, next_obs = draw(2, N, STATE)
-    return Batch(obs, draw(N, 2), draw(N), next_obs, discount, weight, torch.arange(N))
 
 
 @pytest.fixture(autouse=True)
@@ -135,194 +69,65 @@ def seeded() -> None:
 # --- Targets and losses ---------------------------------------------------------------
 
 
-@pytest.mark.equation("clipped-double-target")
+@pytest.mark.equation("ddpg-target")
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("critics", [1, 2, 3])
-def test_the_least_optimistic_critic_is_believed(seed: int, critics: int) -> None:
-    batch = batch_of(seed)
-    next_q = torch.randn(critics, N, dtype=torch.float64, requires_grad=True)
-    got = clipped_double_target(batch.reward, batch.discount, next_q)
-    for i in range(N):
-        least = min(next_q[k, i].item() for k in range(critics))
-        wanted = batch.reward[i].item() + batch.discount[i].item() * least
-        assert got[i].item() == pytest.approx(wanted, abs=1e-14)
-    assert got.dtype == torch.float64
+def test_the_target_and_the_error_against_a_slow_form(seed: int) -> None:
+    policy = policy_for(1)
+    target, batch = older(policy), batch_of(seed)
+    network, then = policy.network, target.network
+    aims, q = [], []
+    with torch.no_grad():
+        for i in range(N):
+            row = batch.next_obs[i : i + 1]
+            judged = then.critics[0](row, action=then.actor(row)[0])[0].item()
+            aims.append(batch.reward[i].item() + batch.discount[i].item() * judged)
+            pair = batch.obs[i : i + 1], batch.action[i : i + 1]
+            q.append(network.critics[0](pair[0], action=pair[1])[0].item())
+    wanted = torch.tensor(aims, dtype=torch.float64)
+    got = ddpg_target(target, batch)
+    torch.testing.assert_close(got, wanted)
     assert not got.requires_grad
 
-
-@given(st.integers(0, 10_000))
-def test_more_critics_never_promise_more(seed: int) -> None:
-    batch = batch_of(seed)
-    generator = torch.Generator().manual_seed(seed)
-    next_q = torch.randn(3, N, generator=generator, dtype=torch.float64)
-    target = partial(clipped_double_target, batch.reward, batch.discount)
-    assert (target(next_q) <= target(next_q[:2])).all()
-    assert torch.equal(target(next_q[:1]), target(next_q[:1].expand(2, N)))
-    assert torch.equal(target(next_q), target(next_q.flip(0)))
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_follows_a_termination_may_hold_anything(bad: float) -> None:
-    batch = batch_of()
-    next_q = torch.randn(2, N, dtype=torch.float64)
-    wanted = clipped_double_target(batch.reward, batch.discount, next_q)
-    next_q[:, 1] = bad
-    got = clipped_double_target(batch.reward, batch.discount, next_q)
-    assert torch.equal(got, wanted)
-    next_q[0, 2] = math.nan
-    with pytest.raises(ValueError, match="next_q must be finite"):
-        clipped_double_target(batch.reward, batch.discount, next_q)
-
-
-@pytest.mark.equation("hysteretic")
-@pytest.mark.parametrize(("increase", "decrease"), [(1, 1), (1, 0.25), (0.5, 2)])
-def test_values_rise_and_fall_at_two_rates(increase: float, decrease: float) -> None:
-    q = torch.randn(2, N, dtype=torch.float64, requires_grad=True)
-    target = torch.randn(N, dtype=torch.float64, requires_grad=True)
-    error = critic_error(q, target, increase, decrease)
-    wanted = torch.zeros(N, dtype=torch.float64)
-    slope = torch.zeros(2, N, dtype=torch.float64)
-    for k in range(2):
-        for i in range(N):
-            delta = target[i].item() - q[k, i].item()
-            rate = increase if delta > 0 else decrease
-            wanted[i] += rate * delta**2 / 2
-            # What the value moves by is the rate times the TD error.
-            slope[k, i] = -rate * delta
-    torch.testing.assert_close(error.detach(), wanted)
-    (grad,) = torch.autograd.grad(error.sum(), q)
-    torch.testing.assert_close(grad, slope)
-    assert target.grad is None
-    assert len({x > 0 for x in (target - q).flatten().tolist()}) == 2
-
-
-@pytest.mark.equation("smoothed-action")
-def test_smoothing_has_a_scale_and_bounds_for_each_number() -> None:
-    low, high = (torch.tensor(x, dtype=torch.float64) for x in (LOW, HIGH))
-    action = low + (high - low) * torch.rand(N, 2, dtype=torch.float64)
-    noise = 3 * torch.randn(N, 2, dtype=torch.float64)
-    got = smoothed_action(action, noise, low, high, 0.2, 0.5)
-    for i in range(N):
-        for j in range(2):
-            half = (HIGH[j] - LOW[j]) / 2
-            shift = min(max(0.2 * noise[i, j].item(), -0.5), 0.5) * half
-            wanted = min(max(action[i, j].item() + shift, LOW[j]), HIGH[j])
-            assert got[i, j].item() == pytest.approx(wanted, abs=1e-14)
-    assert ((0.2 * noise).abs() > 0.5).any()
-    # None at all is none at all.
-    for share, bound in ((0.0, 0.5), (0.2, 0.0)):
-        assert torch.equal(
-            smoothed_action(action, noise, low, high, share, bound), action
-        )
-
-
-@given(st.integers(0, 10_000))
-def test_a_smoothed_action_stays_in_the_box_and_near_by(seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    low = torch.randn(4, generator=generator, dtype=torch.float64)
-    size = 5 * torch.rand(4, generator=generator, dtype=torch.float64)
-    share = torch.rand(20, 4, generator=generator, dtype=torch.float64)
-    noise = 10 * torch.randn(20, 4, generator=generator, dtype=torch.float64)
-    action, high = low + size * share, low + size
-    found = smoothed_action(action, noise, low, high)
-    assert ((found >= low) & (found <= high)).all()
-    assert ((found - action).abs() <= 0.5 * size / 2 + 1e-12).all()
-
-
-FORMULAS = [clipped_double_target, critic_error, smoothed_action]
-
-
-@pytest.mark.parametrize("function", FORMULAS)
-def test_signatures_hold(function: Any) -> None:
-    assert assert_held(function, Random(0)) > 0
-
-
-def slow_error(
-    policy: Policy, target: Policy, batch: Batch, config: DDPGConfig, seed: int
-) -> tuple[list[float], list[float], list[float]]:
-    """Return losses, TD errors and values, step by step."""
-    noise = torch.randn(N, 2, generator=torch.Generator().manual_seed(seed))
-    losses, errors, values = [], [], []
-    for i in range(N):
-        action = target.network.actor(batch.next_obs[i : i + 1])[0][0].tolist()
-        for j in range(2):
-            half, clip = (HIGH[j] - LOW[j]) / 2, config.smoothing_clip
-            shift = min(max(config.smoothing * noise[i, j].item(), -clip), clip)
-            action[j] = min(max(action[j] + half * shift, LOW[j]), HIGH[j])
-        row = torch.tensor([action], dtype=torch.float64)
-        obs = batch.next_obs[i : i + 1]
-        judged = [c(obs, action=row)[0].item() for c in target.network.critics]
-        aim = batch.reward[i].item() + batch.discount[i].item() * min(judged)
-        taken = batch.action[i : i + 1]
-        obs = batch.obs[i : i + 1]
-        q = [c(obs, action=taken)[0].item() for c in policy.network.critics]
-        rates = [config.increase if aim > x else config.decrease for x in q]
-        losses.append(
-            sum(r * (aim - x) ** 2 / 2 for r, x in zip(rates, q, strict=True))
-        )
-        values.append(sum(q) / len(q))
-        errors.append(aim - values[-1])
-    return losses, errors, values
-
-
-AGENTS: dict[str, DDPGConfig] = {
-    "DDPG": DDPGConfig(),
-    "HDDPG": HDDPGConfig(),
-    "TD3": TD3Config(),
-}
-
-
-def terms(config: DDPGConfig) -> dict[str, float]:
-    """Return what ``ddpg_error`` takes of the settings."""
-    names = {"clip": "smoothing_clip"} | {
-        x: x for x in ("smoothing", "increase", "decrease")
-    }
-    return {key: getattr(config, name) for key, name in names.items()}
-
-
-@pytest.mark.parametrize("name", AGENTS)
-def test_the_error_against_a_slow_form(name: str) -> None:
-    config = AGENTS[name]
-    policy = policy_for(config.num_critics)
-    target = copy.deepcopy(policy)
-    with torch.no_grad():
-        for p in target.parameters():
-            p.add_(0.3 * torch.randn_like(p))
-    batch, generator = batch_of(), torch.Generator().manual_seed(5)
-    error = ddpg_error(policy, target, batch, generator, **terms(config))
-    with torch.no_grad():
-        wanted = slow_error(policy, target, batch, config, 5)
-    for got, numbers in zip(error, wanted, strict=True):
-        expected = torch.tensor(numbers, dtype=torch.float64)
-        torch.testing.assert_close(got.detach(), expected)
+    error = ddpg_error(policy, target, batch, torch.Generator())
+    value = torch.tensor(q, dtype=torch.float64)
+    torch.testing.assert_close(error.td_error, wanted - value)
+    torch.testing.assert_close(error.loss.detach(), (wanted - value) ** 2 / 2)
+    torch.testing.assert_close(error.value, value)
     assert not error.td_error.requires_grad
     assert not error.value.requires_grad
 
     error.backward(batch.weight)
-    network: Any = policy.network
     assert all(p.grad is not None for p in network.critics.parameters())
-    # The critics' loss moves neither the actor nor anything in the target.
+    # The critic's loss moves neither the actor nor anything in the target.
     still = [*network.actor.parameters(), *target.parameters()]
     assert all(p.grad is None for p in still)
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_the_error_without_a_graph_is_the_plain_one(name: str) -> None:
-    config = AGENTS[name]
-    policy, target = policy_for(config.num_critics), policy_for(config.num_critics)
-    with torch.no_grad():
-        for p in target.parameters():
-            p.add_(0.3 * torch.randn_like(p))
-    batch, found = batch_of(), []
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_follows_a_termination_may_hold_anything(bad: float) -> None:
+    target, batch = policy_for(1), batch_of()
+    wanted = ddpg_target(target, batch)
+    batch.next_obs[1] = bad
+    assert torch.equal(ddpg_target(target, batch), wanted)
+    batch.next_obs[2] = math.nan
+    with pytest.raises(ValueError, match="must be finite"):
+        ddpg_target(target, batch)
+
+
+@pytest.mark.parametrize("num_critics", [1, 2])
+def test_the_error_without_a_graph_is_the_plain_one(num_critics: int) -> None:
+    policy = policy_for(num_critics)
+    target, batch, found = older(policy), batch_of(), []
     for function in (ddpg_error, fused_ddpg_error):
         policy.zero_grad()
-        source = torch.Generator().manual_seed(5)
-        error = function(policy, target, batch, source, **terms(config))
+        error = function(policy, target, batch, torch.Generator())
         error.backward(batch.weight)
         network: Any = policy.network
-        grads = [p.grad for p in network.critics.parameters()]
+        grads = [p.grad for p in network.critics[0].parameters()]
         found.append([error.loss.detach(), error.td_error, error.value, *grads])
-        assert all(p.grad is None for p in network.actor.parameters())
+        # The actor does not learn here, and DDPG has one critic.
+        still = [*network.actor.parameters(), *network.critics[1:].parameters()]
+        assert all(p.grad is None for p in still)
     assert isinstance(error, FusedCriticError)
     for x, y in zip(*found, strict=True):
         torch.testing.assert_close(x, y)
@@ -357,32 +162,22 @@ def test_critics_of_ones_own_keep_the_plain_form() -> None:
     assert critic_chains(other) is None
 
 
+def test_a_critic_of_ones_own_has_the_plain_error() -> None:
+    policy = make_ddpg_policy(
+        Reach.observation_space, Reach.action_space, 8, 1, OwnActor(), OwnCritic()
+    )
+    obs, next_obs, action = torch.randn(4, 1), torch.randn(4, 1), torch.randn(4, 2)
+    ones = torch.ones(4)
+    batch = Batch(obs, action, ones, next_obs, 0.9 * ones, ones, torch.arange(4))
+    pair = [
+        function(policy, policy, batch, torch.Generator())
+        for function in (ddpg_error, fused_ddpg_error)
+    ]
+    assert pair[1].loss.requires_grad
+    assert torch.equal(pair[0].loss, pair[1].loss)
+
+
 # --- The actor's step -----------------------------------------------------------------
-
-SMALL: dict[str, Any] = {
-    "total_steps": 300,
-    "num_envs": 2,
-    "train_interval": 2,
-    "hidden": 8,
-    "batch_size": 8,
-    "learning_starts": 40,
-    "epsilon_steps": 50,
-    "buffer_size": 150,
-    "log_interval": 50,
-    "checkpoint_interval": 2,
-    "learning_rate": 1e-2,
-}
-
-
-def learner_for(
-    config: DDPGConfig, env: Any = Reach, policy: Policy | None = None
-) -> DDPG:
-    """Build a learner."""
-    envs = make_envs(env, config.num_envs)
-    torch.manual_seed(config.seed)
-    both = envs.single_observation_space, envs.single_action_space
-    sizes = config.hidden, config.num_critics
-    return DDPG(policy or make_ddpg_policy(*both, *sizes), envs, config)
 
 
 @pytest.mark.equation("policy-gradient-through-critic")
@@ -420,7 +215,9 @@ def test_the_actors_gradient_against_finite_differences_through_the_critic() -> 
 
 
 def test_a_climb_moves_the_actor_uphill_and_nothing_else() -> None:
-    learner = learner_for(TD3Config(**SMALL))
+    both = Reach.observation_space, Reach.action_space
+    policy = make_ddpg_policy(*both, 8, num_critics=2)
+    learner = learner_for(DDPGConfig(**SMALL), policy=policy)
     learner.iterate()  # the optimiser has seen gradients of the critics by now
     network = learner.policy.network
     obs = learner.sample().obs
@@ -460,72 +257,6 @@ def test_the_critics_step_does_not_move_the_actor() -> None:
     torch.testing.assert_close(after.actor.state_dict(), before, rtol=0, atol=0)
     moved = after.critics.state_dict()
     assert not any(torch.equal(moved[name], x) for name, x in critic.items())
-
-
-@pytest.mark.parametrize("delay", [1, 2, 3])
-def test_actor_and_targets_move_only_when_it_is_their_turn(delay: int) -> None:
-    config = TD3Config(
-        **{**SMALL, "learning_starts": 50, "tau": 0.5}, target_interval=delay
-    )
-    learner = learner_for(config)
-    # Steps without updates: the buffer fills.
-    learner.config = replace(config, learning_starts=1000)
-    learner.iterate()
-    assert learner.updates == 0
-    for update in range(1, 8):
-        actor = copy.deepcopy(learner.policy.network.actor.state_dict())
-        target = copy.deepcopy(learner.target_policy.state_dict())
-        learner.learn()
-        turn = update % delay == 0
-        moved = learner.policy.network.actor.state_dict()
-        assert learner.updates == update
-        same = all(torch.equal(moved[name], x) for name, x in actor.items())
-        assert same != turn
-        if not turn:
-            now = learner.target_policy.state_dict()
-            torch.testing.assert_close(now, target, rtol=0, atol=0)
-            continue
-        # Half the way from where they were to where the new weights are.
-        for name, weight in learner.target_policy.state_dict().items():
-            wanted = (target[name] + learner.policy.state_dict()[name]) / 2
-            torch.testing.assert_close(weight, wanted)
-
-
-def same_run(one: DDPG, other: DDPG, iterations: int = 5) -> bool:
-    """Say whether two learners go the same way, update for update."""
-    for _ in range(iterations):
-        for learner in (one, other):
-            learner.iterate()
-        weights = (x.policy.state_dict() for x in (one, other))
-        first, second = weights
-        if not all(torch.equal(x, second[name]) for name, x in first.items()):
-            return False
-    return one.updates > 50
-
-
-@pytest.mark.equation("hysteretic")
-def test_equal_rates_are_ddpg() -> None:
-    hysteretic = learner_for(HDDPGConfig(**SMALL, decrease=1.0))
-    assert same_run(learner_for(DDPGConfig(**SMALL)), hysteretic)
-    assert not same_run(
-        learner_for(DDPGConfig(**SMALL)), learner_for(HDDPGConfig(**SMALL))
-    )
-
-
-OFF: dict[str, Any] = {"num_critics": 1, "target_interval": 1, "smoothing": 0.0}
-
-
-def test_td3_without_its_three_parts_is_ddpg() -> None:
-    fast: dict[str, Any] = {**SMALL, "tau": 0.5}
-
-    def same(off: dict[str, Any]) -> bool:
-        plain = learner_for(DDPGConfig(**fast))
-        return same_run(plain, learner_for(TD3Config(**fast, **off)))
-
-    assert same(OFF)
-    # And with one of them on it is not.
-    for name in OFF:
-        assert not same({key: x for key, x in OFF.items() if key != name}), name
 
 
 # --- Actions --------------------------------------------------------------------------
@@ -624,7 +355,7 @@ def test_a_discrete_action_is_drawn_and_stored_as_one_hot() -> None:
 
 
 def test_a_discrete_critic_sees_one_hot_rows_and_probabilities() -> None:
-    learner = learner_for(TD3Config(**SMALL), partial(gym.make, DISCRETE))
+    learner = learner_for(DDPGConfig(**SMALL), partial(gym.make, DISCRETE))
     for _ in range(2):
         learner.iterate()
     assert learner.updates > 0
@@ -633,8 +364,6 @@ def test_a_discrete_critic_sees_one_hot_rows_and_probabilities() -> None:
     assert set(stored.unique().tolist()) == {0.0, 1.0}
     prob = learner.policy(torch.randn(5, 4))
     torch.testing.assert_close(prob.sum(-1), torch.ones(5))
-    same = learner.policy.actions.nearby(prob, torch.Generator(), 0.2, 0.5)
-    assert torch.equal(same, prob)
 
 
 # --- The loop -------------------------------------------------------------------------
@@ -662,73 +391,12 @@ def test_a_time_limit_bootstraps_and_an_end_does_not() -> None:
     assert (seen[Ending] == 0).any()
 
 
-def test_several_steps_and_priorities() -> None:
-    changes = {"num_steps": 3, "alpha": 0.6, "gamma": 0.9}
-    learner = learner_for(TD3Config(**{**SMALL, **changes}))
-    for _ in range(4):
-        learner.iterate()
-    assert len(learner.buffer.state_dict()["mass"].unique()) > 10
-    batch = learner.sample()
-    powers = {round(x, 5) for x in batch.discount.tolist()}
-    assert powers <= {0.9, 0.81, 0.729}
-    assert 0.729 in powers
-    assert batch.weight.min() < 1 == batch.weight.max()
-    mass = copy.deepcopy(learner.buffer.state_dict()["mass"])
-    error = learner.learn()
-    assert isinstance(error, QError)
-    assert not torch.equal(learner.buffer.state_dict()["mass"], mass)
+def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path) -> None:
+    resumes_bit_for_bit(DDPGConfig(**SMALL), tmp_path)
 
 
-CHANGES: dict[str, DDPGConfig] = {
-    "DDPG": DDPGConfig(**SMALL),
-    "HDDPG": HDDPGConfig(**SMALL),
-    "TD3": TD3Config(**SMALL),
-    "with priorities": TD3Config(**SMALL, alpha=0.6, num_steps=3),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_resumed_run_is_the_same_bit_for_bit(name: str, tmp_path: Path) -> None:
-    config = CHANGES[name]
-    whole = learner_for(config)
-    fit(whole, progress=False)
-    half, resumed = learner_for(config), learner_for(config)
-    with Run(tmp_path / "run", {}) as run:
-        for _ in range(4):
-            half.iterate()
-        run.save(half)
-    with Run(tmp_path / "run", resume=True) as run:
-        run.restore(resumed)
-        assert resumed.step == half.step
-        fit(resumed, run, progress=False)
-    for part in ("policy", "target_policy"):
-        weights = (getattr(x, part).state_dict() for x in (whole, resumed))
-        torch.testing.assert_close(*weights, rtol=0, atol=0)
-    states = whole.state_dict(), resumed.state_dict()
-    torch.testing.assert_close(*states, rtol=0, atol=0)
-    policy = load(tmp_path / "run")
-    assert torch.equal(policy(torch.ones(1, 1)), whole.policy(torch.ones(1, 1)))
-
-
-@pytest.mark.parametrize("name", AGENTS)
-def test_it_learns_to_name_the_point(name: str) -> None:
-    config = replace(
-        AGENTS[name],
-        total_steps=2500,
-        hidden=32,
-        gamma=0.5,
-        batch_size=64,
-        learning_rate=3e-3,
-        learning_starts=200,
-        epsilon_steps=500,
-        tau=0.05,
-    )
-    learner = learner_for(config)
-    before = evaluate(learner.policy, Reach, 20).mean()
-    fit(learner, progress=False)
-    after = evaluate(learner.policy, Reach, 20).mean()
-    assert before < -1.5
-    assert after > -0.2
+def test_it_learns_to_name_the_point() -> None:
+    learns_to_name_the_point(DDPGConfig())
 
 
 # --- Policies and models of one's own -------------------------------------------------
@@ -760,30 +428,6 @@ def test_policies_refuse_other_actions(space: Any) -> None:
         make_ddpg_policy(OBSERVATIONS, space)
 
 
-class OwnActor(nn.Module):
-    """An actor with a second result, and weights that its action does not need."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = DeterministicActor(1, LOW, HIGH, hidden=8)
-        self.beside, self.fixed = nn.Linear(1, 1), nn.Linear(1, 1)
-        self.fixed.requires_grad_(False)
-
-    def forward(self, my_state: Tensor) -> tuple[Tensor, Tensor]:
-        return self.inner(my_state), my_state + 1
-
-
-class OwnCritic(nn.Module):
-    """A critic that takes its action first, with a second result."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = ActionValue(1, 2, hidden=8)
-
-    def forward(self, action: Tensor, my_state: Tensor) -> tuple[Tensor, str]:
-        return self.inner(my_state, action), "beside"
-
-
 class TwoActor(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -804,40 +448,15 @@ class TwoCritic(nn.Module):
         return q_value
 
 
-SHORT: dict[str, Any] = {
-    "total_steps": 120,
-    "learning_starts": 60,
-    "log_interval": 60,
-    "batch_size": 16,
-    "progress": False,
-}
-
-
-@pytest.mark.parametrize("algorithm", ["DDPG", "HDDPG", "TD3"])
 def test_models_of_ones_own_train_are_saved_and_get_their_weights_back(
-    algorithm: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    actor, critic = OwnActor(), OwnCritic()
-    agent = train(algorithm, "Reach-v0", actor=actor, critic=critic, **SHORT)
-    assert agent.learner.updates == 61
-    network: Any = agent.policy.network
-    assert network.actor.model is actor
-    assert network.critics[0].model is critic
-    assert len(network.critics) == (2 if algorithm == "TD3" else 1)
-    state = torch.randn(4, 1)
-    action, beside = agent.act({"my_state": state})
-    assert torch.equal(action, actor(state)[0])
-    assert torch.equal(beside, state + 1)
-    saved = agent.save(tmp_path / "agent")
-    again = load(saved, actor=OwnActor(), critic=OwnCritic())
-    assert torch.equal(again.act(state, 0.0), agent.policy.act(state, 0.0))
-    with pytest.raises(ValueError, match=r"actor=OwnActor.*got none"):
-        load(saved)
+    trains_models_of_ones_own("DDPG", 1, tmp_path)
 
 
 def test_states_reach_models_by_their_names() -> None:
     actor, critic = TwoActor(), TwoCritic()
-    agent = train("TD3", "TwoParts-v0", actor=actor, critic=critic, **SHORT)
+    agent = train("DDPG", "TwoParts-v0", actor=actor, critic=critic, **SHORT)
     point, clock = torch.randn(3, 1), torch.rand(3, 1)
     got = agent.act({"point": point, "clock": clock})
     assert torch.equal(got, actor(clock, point))
@@ -864,118 +483,29 @@ def test_a_second_critic_is_given_or_begins_anew() -> None:
         assert not torch.equal(weights[one], weights[other])
 
 
-@pytest.mark.parametrize("algorithm", ["DDPG", "HDDPG", "TD3"])
-def test_our_own_agents_act_in_states_and_in_discrete_actions(algorithm: str) -> None:
-    agent = train(algorithm, DISCRETE, **SHORT)
-    action = agent.act({"state": torch.randn(4, 4)})
-    assert action.shape == (4, 2)
-    assert action.sum(-1).eq(1).all()
-    assert evaluate(agent.policy, DISCRETE, 2).min() > 0
-
-
-class Loud(OwnActor):
-    """It leaves the box."""
-
-    def forward(self, my_state: Tensor) -> tuple[Tensor, Tensor]:
-        action, beside = super().forward(my_state)
-        return 5 * action, beside
-
-
-class Deaf(OwnCritic):
-    """It does not look at the action."""
-
-    def forward(self, action: Tensor, my_state: Tensor) -> tuple[Tensor, str]:
-        return super().forward(0 * action, my_state)
-
-
-class Flat(OwnCritic):
-    """It forgets the last dimension."""
-
-    def forward(self, action: Tensor, my_state: Tensor) -> tuple[Tensor, str]:
-        q, beside = super().forward(action, my_state)
-        return q.squeeze(-1), beside
-
-
-@pytest.mark.parametrize(
-    ("actor", "critic", "message"),
-    [
-        (Loud(), OwnCritic(), r"action\[:, [01]\] must lie in"),
-        (OwnActor(), Deaf(), "gradient"),
-        (OwnActor(), Flat(), r"q_value must have shape \(5, 1\)"),
-        (OwnActor(), [OwnCritic(), Flat()], "critic 2"),
-        (OwnActor(), OwnActor(), "action"),
-    ],
-)
-def test_models_that_break_the_contract_are_not_trained(
-    actor: nn.Module, critic: Any, message: str
-) -> None:
-    before = copy.deepcopy(actor.state_dict())
-    with pytest.raises(ContractError, match=message):
-        train("TD3", "Reach-v0", actor=actor, critic=critic, **SHORT)
-    torch.testing.assert_close(actor.state_dict(), before, rtol=0, atol=0)
+def test_our_own_agents_act_in_states_and_in_discrete_actions() -> None:
+    acts_in_states_and_in_discrete_actions("DDPG")
 
 
 def test_what_cannot_be_trained_is_said() -> None:
-    with pytest.raises(ValueError, match="for td3 must be actor and critic, got actor"):
-        train("TD3", "Reach-v0", actor=OwnActor(), **SHORT)
+    with pytest.raises(ValueError, match="for ddpg must be actor and critic, got act"):
+        train("DDPG", "Reach-v0", actor=OwnActor(), **SHORT)
+    with pytest.raises(TypeError, match="there is no setting 'num_critics'"):
+        train("DDPG", "Reach-v0", num_critics=2, **SHORT)
     with pytest.raises(ValueError, match="noise"):
         DDPGConfig(noise=-0.1)
-    with pytest.raises(ValueError, match="num_critics"):
-        TD3Config(num_critics=0)
 
 
 def test_settings_by_environment() -> None:
     assert ddpg_settings(ENV).total_steps == 10_000
-    assert type(hddpg_settings(ENV)) is HDDPGConfig
-    assert type(td3_settings("other")) is TD3Config
-    changed = {"num_critics": 2, "target_interval": 2, "smoothing": 0.2}
-    both = asdict(ddpg_settings(ENV)), asdict(td3_settings(ENV))
-    assert both[0] | changed == both[1]
-    assert both[0] | {"decrease": 0.5} == asdict(hddpg_settings(ENV))
+    assert ddpg_settings("other") == DDPGConfig()
 
 
-@pytest.mark.parametrize("algorithm", ["ddpg", "hddpg", "td3"])
-def test_the_command_line(
-    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    models = ["--actor", "own_models:actor", "--critic", "own_models:critic"]
-    (tmp_path / "own_models.py").write_text(
-        "from literate_rl.contract_models import ActionValue, DeterministicActor\n"
-        "def actor(): return DeterministicActor(3, [-2.0], [2.0])\n"
-        "def critic(): return ActionValue(3, 1)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    short = [
-        "--total-steps",
-        "200",
-        "--learning-starts",
-        "100",
-        "--log-interval",
-        "100",
-    ]
-    for name, extra in (("ours", []), ("own", models)):
-        arguments = [algorithm, "--env", ENV, "--name", name, *short, *extra]
-        assert main(arguments) in (0, None)
-        assert (tmp_path / "runs" / name / "checkpoint.pt").exists()
-    settings = json.loads((tmp_path / "runs/own/settings.json").read_text())
-    assert settings["algorithm"] == algorithm
+def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs_from_the_command_line("ddpg", tmp_path, monkeypatch)
 
 
 # --- Errata ---------------------------------------------------------------------------
-
-
-@pytest.mark.erratum("one-noise-for-the-batch")
-def test_one_noise_for_all_shifts_and_does_not_spread() -> None:
-    low, high = (torch.tensor(x) for x in (LOW, HIGH))
-    action = ((low + high) / 2).expand(500, 2)
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(500, 2, generator=generator)
-    each = smoothed_action(action, noise, low, high)
-    same = smoothed_action(action, noise[:1].expand(500, 2), low, high)
-    assert (each.std(0) > 0.1 * (high - low) / 2).all()
-    assert torch.equal(same, same[:1].expand(500, 2))
-    assert not torch.equal(same, action)
 
 
 @pytest.mark.erratum("one-draw-for-all-environments")
@@ -988,32 +518,6 @@ def test_one_draw_moves_all_environments_alike() -> None:
     actions.scale = 0.1
     ours = actions.noise(1, 4, torch.Generator().manual_seed(0))[0]
     assert len(actions.choose(action, ours)[:, 0].unique()) == 4
-
-
-@pytest.mark.erratum("twins-that-are-one")
-def test_a_copied_critic_stays_a_copy() -> None:
-    first = OwnCritic()
-    for fresh in (False, True):
-        given = first if fresh else [first, copy.deepcopy(first)]
-        policy = make_ddpg_policy(
-            Reach.observation_space, BOX, 8, 2, actor=OwnActor(), critic=given
-        )
-        learner = learner_for(TD3Config(**SMALL), policy=policy)
-        for _ in range(3):
-            learner.iterate()
-        batch = learner.sample()
-        one, other = learner.policy.network.q(batch.obs, batch.action)
-        assert torch.equal(one, other) != fresh
-        first = OwnCritic()
-
-
-@pytest.mark.erratum("target-outside-the-box")
-def test_noise_without_a_clip_leaves_the_box() -> None:
-    low, high = torch.tensor([-1.0]), torch.tensor([1.0])
-    edge = torch.full((200, 1), 0.95)
-    noise = torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
-    assert (edge + (0.2 * noise).clamp(-0.5, 0.5)).max() > 1.2
-    assert smoothed_action(edge, noise, low, high).max() == 1
 
 
 @pytest.mark.erratum("discrete-batch-of-one")

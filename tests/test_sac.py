@@ -36,7 +36,7 @@ from literate_rl.contract_models import (
     SquashedGaussianActor,
 )
 from literate_rl.contracts import ContractError
-from literate_rl.ddpg import ActorCritics, ddpg_error
+from literate_rl.ddpg import ActorCritics
 from literate_rl.dqn import QError
 from literate_rl.evaluation import evaluate
 from literate_rl.replay import Batch
@@ -53,6 +53,7 @@ from literate_rl.sac import (
     soft_value,
     temperature_error,
 )
+from literate_rl.td3 import td3_error
 from literate_rl.workshop.cli import main
 from literate_rl.workshop.fast import FusedCriticError
 from literate_rl.workshop.runs import Run, fit, flat_env, load
@@ -511,7 +512,7 @@ def test_without_temperature_and_deviation_it_is_the_target_of_td3(
             return self.network(obs)
 
     now, then = Deterministic(policy.critics), Deterministic(target)
-    wanted = ddpg_error(now, then, batch, generator())
+    wanted = td3_error(now, then, batch, generator(), smoothing=0.0)
     torch.testing.assert_close(error.td_error, wanted.td_error, rtol=0, atol=1e-5)
     torch.testing.assert_close(error.loss, wanted.loss, rtol=1e-5, atol=1e-5)
 

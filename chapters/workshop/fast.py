@@ -820,7 +820,7 @@ def chain_q_error(
 # %% [markdown]
 # ## Critics of actions
 #
-# The critics of {doc}`/chapters/ddpg` and {doc}`/chapters/sac` are chains too. Their errors work
+# The critics of {doc}`/chapters/td3` and {doc}`/chapters/sac` are chains too. Their errors work
 # as above, with the slope $\alpha(\delta_k) \, \delta_k$ of {eq}`hysteretic` instead.
 #
 # An actor needs only one thing of a critic: values of actions and their slopes. So we put the
@@ -909,7 +909,7 @@ def tangent_values(
 
 
 # %% [markdown]
-# **Prove.** `tests/test_ddpg.py` and `tests/test_sac.py` hold errors and gradients equal to those
+# **Prove.** `tests/test_td3.py` and `tests/test_sac.py` hold errors and gradients equal to those
 # of the plain forms. **Measure.** {doc}`/docs/results` has updates of TD3 and SAC beside those of
 # Stable-Baselines3.
 #

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest af35bc6da91af2ec
+# Generated from chapters/*.py (edit there); digest c0545a32cca07513
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -218,18 +218,25 @@ from .ddpg import (
     ActorCritics as ActorCritics,
     BoxActions as BoxActions,
     DDPGConfig as DDPGConfig,
-    HDDPGConfig as HDDPGConfig,
     OneHotActions as OneHotActions,
-    TD3Config as TD3Config,
-    clipped_double_target as clipped_double_target,
-    critic_error as critic_error,
     ddpg_error as ddpg_error,
     ddpg_settings as ddpg_settings,
     ddpg_target as ddpg_target,
-    hddpg_settings as hddpg_settings,
     make_ddpg_policy as make_ddpg_policy,
+)
+from .td3 import (
+    HDDPG as HDDPG,
+    TD3 as TD3,
+    HDDPGConfig as HDDPGConfig,
+    TD3Config as TD3Config,
+    clipped_double_target as clipped_double_target,
+    critic_error as critic_error,
+    hddpg_error as hddpg_error,
+    hddpg_settings as hddpg_settings,
     smoothed_action as smoothed_action,
+    td3_error as td3_error,
     td3_settings as td3_settings,
+    td3_target as td3_target,
 )
 from .sac import (
     SAC as SAC,

@@ -1,5 +1,5 @@
-# Generated from chapters/ddpg.py (edit there); digest 8fbd203e0fa4d942
-"""DDPG, HDDPG and TD3: an actor that climbs the values of a critic."""
+# Generated from chapters/ddpg.py (edit there); digest c7899a0dacc525e6
+"""DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from literate_rl.contract_models import (
     DeterministicActor,
     ProbabilityActor,
 )
-from literate_rl.dqn import DQN, EpsilonGreedy, ExploringConfig, QError
+from literate_rl.dqn import DQN, EpsilonGreedy, ExploringConfig, QError, q_target
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.fast import (
@@ -39,7 +39,6 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
-    check_finite,
     checked,
 )
 from literate_rl.workshop.states import ByName, state_spec
@@ -49,18 +48,11 @@ __all__ = [
     "ActorCritics",
     "BoxActions",
     "DDPGConfig",
-    "HDDPGConfig",
     "OneHotActions",
-    "TD3Config",
-    "clipped_double_target",
-    "critic_error",
     "ddpg_error",
     "ddpg_settings",
     "ddpg_target",
-    "hddpg_settings",
     "make_ddpg_policy",
-    "smoothed_action",
-    "td3_settings",
 ]
 
 
@@ -146,14 +138,6 @@ class BoxActions:
         added, instead = noise.chunk(2, -1)
         return torch.where(instead.isnan(), row + added, instead)
 
-    def nearby(
-        self, action: Tensor, generator: torch.Generator, smoothing: float, clip: float
-    ) -> Tensor:
-        """Move actions a little, at random: see ``smoothed_action``."""
-        noise = torch.randn(action.shape, generator=generator).to(action)
-        box = self.low.to(action), self.high.to(action)
-        return smoothed_action(action, noise, *box, smoothing, clip)
-
     def to_env(self, action: Tensor) -> NDArray[np.float32]:
         """Clip actions to the box, each dimension to its own bounds."""
         clipped: NDArray[np.float32] = action.clamp(self.low, self.high).numpy()
@@ -198,145 +182,45 @@ class OneHotActions:
         best = (log_prob + noise).argmax(-1, keepdim=True)
         return torch.zeros_like(row).scatter_(-1, best, 1.0)
 
-    def nearby(
-        self, action: Tensor, generator: torch.Generator, smoothing: float, clip: float
-    ) -> Tensor:
-        """Return probabilities as they are: they need no smoothing."""
-        return action
-
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
         names: NDArray[np.int64] = action.argmax(-1).numpy() + self.start
         return names
 
 
-@checked
-def clipped_double_target(
-    reward: Float[Tensor, "N"],
-    discount: Float[Tensor, "N"],
-    next_q: Float[Tensor, "K N"],
-) -> Float[Tensor, "N"]:
-    """Return the targets of K critics, without gradient.
-
-    ``discount`` is the factor of the next value: a power of gamma, or 0 after a
-    termination, where ``next_q`` may hold anything.
-
-    Source: Fujimoto, van Hoof and Meger 2018, equation 10.
-    """
-    # The least optimistic critic counts, {eq}`clipped-double-target`.
-    future = next_q.detach().amin(0).masked_fill(discount == 0, 0.0)
-    target = torch.addcmul(reward, discount, future)
-    check_finite(target, reward=reward, discount=discount, next_q=future)
-    return target
-
-
-@checked
-def smoothed_action(
-    action: Float[Tensor, "N A"],
-    noise: Float[Tensor, "N A"],
-    low: Float[Tensor, "A"],
-    high: Float[Tensor, "A"],
-    smoothing: NonNegative = 0.2,
-    clip: NonNegative = 0.5,
-) -> Float[Tensor, "N A"]:
-    """Return an action near another one, inside the box.
+def ddpg_target(target_policy: Any, batch: Batch) -> Tensor:
+    """Return what the critic should think of the actions in a batch.
 
     Args:
-        action: The actions.
-        noise: Standard normal numbers.
-        low: Lower bounds of the box.
-        high: Upper bounds.
-        smoothing: Standard deviation of the distance, as a share of half the box.
-        clip: Bound of that distance, as the same share.
+        target_policy: The older copy of the policy; its network is an ``ActorCritics``.
+        batch: Windows of steps, as the buffer returned them.
 
-    Source: Fujimoto, van Hoof and Meger 2018, section 5.3.
+    Source: Lillicrap et al. 2016, algorithm 1.
     """
-    # Each dimension has its own scale and its own bounds, {eq}`smoothed-action`.
-    half = (high - low) / 2
-    distance = half * (smoothing * noise).clamp(-clip, clip)
-    return (action + distance).clamp(low, high)
+    with torch.no_grad():
+        # The older critic judges what the older actor would do next, {eq}`ddpg-target`.
+        next_q = target_policy.value(batch.next_obs)
+    # It is the only action from which the target of Q-learning can choose.
+    return q_target(batch.reward, batch.discount, next_q.unsqueeze(-1))
 
 
-@checked
-def critic_error(
-    q: Float[Tensor, "K N"],
-    target: Float[Tensor, "N"],
-    increase: NonNegative = 1.0,
-    decrease: NonNegative = 1.0,
-) -> Float[Tensor, "N"]:
-    """Compute the loss of K critics, summed over them.
-
-    Args:
-        q: Their values, with gradient.
-        target: What the values should be; treated as a constant.
-        increase: Rate at which a value rises towards its target.
-        decrease: Rate at which it falls.
-    """
-    td_error = target.detach() - q
-    # A value below its target and one above it may learn at different rates,
-    # {eq}`hysteretic`.
-    rate = torch.where(td_error > 0, increase, decrease).to(q)
-    error = (0.5 * rate * td_error.square()).sum(0)
-    check_finite(error, q=q, target=target)
-    return error
-
-
-def ddpg_target(
-    policy: Any,
-    target_policy: Any,
-    batch: Batch,
-    generator: torch.Generator,
-    smoothing: float,
-    clip: float,
-) -> Tensor:
-    """Return what the critics should think of the actions in a batch.
+def ddpg_error(
+    policy: Any, target_policy: Any, batch: Batch, generator: torch.Generator
+) -> QError:
+    """Compare the critic's values of actions with their targets.
 
     Args:
         policy: The policy in training; its network is an ``ActorCritics``.
         target_policy: Its older copy.
         batch: Windows of steps, as the buffer returned them.
-        generator: The source of the smoothing's noise.
-        smoothing: As in ``smoothed_action``; 0 is none.
-        clip: As in ``smoothed_action``.
+        generator: Not used here, because these targets have no noise.
     """
-    with torch.no_grad():
-        # 1. What would the older actor do next?
-        action = target_policy(batch.next_obs)
-        if smoothing > 0:
-            action = policy.actions.nearby(action, generator, smoothing, clip)
-        # 2. What is that worth to the older critics? This gives the target.
-        next_q = target_policy.network.q(batch.next_obs, action)
-        return clipped_double_target(batch.reward, batch.discount, next_q)
-
-
-def ddpg_error(
-    policy: Any,
-    target_policy: Any,
-    batch: Batch,
-    generator: torch.Generator,
-    smoothing: float = 0.0,
-    clip: float = 0.5,
-    increase: float = 1.0,
-    decrease: float = 1.0,
-) -> QError:
-    """Compare the critics' values of actions with their targets.
-
-    Args:
-        policy: As in ``ddpg_target``, like the next five.
-        target_policy: As in ``ddpg_target``.
-        batch: As in ``ddpg_target``.
-        generator: As in ``ddpg_target``.
-        smoothing: As in ``ddpg_target``.
-        clip: As in ``ddpg_target``.
-        increase: As in ``critic_error``.
-        decrease: As in ``critic_error``.
-    """
-    target = ddpg_target(policy, target_policy, batch, generator, smoothing, clip)
-    # 3. How far is each critic from it, for the action that was taken?
-    q = policy.network.q(batch.obs, batch.action)
-    loss = critic_error(q, target, increase, decrease)
-    value = q.detach().mean(0)
-    return QError(loss, target - value, value)
+    target = ddpg_target(target_policy, batch)
+    # How far is the critic from it, for the action that was taken?
+    critic = policy.network.critics[0]
+    q = critic(batch.obs, action=batch.action)[0].squeeze(-1)
+    td_error = target - q
+    return QError(0.5 * td_error.square(), td_error.detach(), q.detach())
 
 
 def critic_chains(critics: Iterable[Any]) -> list[list[nn.Module]] | None:
@@ -348,22 +232,13 @@ def critic_chains(critics: Iterable[Any]) -> list[list[nn.Module]] | None:
 
 
 def fused_ddpg_error(
-    policy: Any,
-    target_policy: Any,
-    batch: Batch,
-    generator: torch.Generator,
-    smoothing: float = 0.0,
-    clip: float = 0.5,
-    increase: float = 1.0,
-    decrease: float = 1.0,
+    policy: Any, target_policy: Any, batch: Batch, generator: torch.Generator
 ) -> QError | FusedCriticError:
-    """Compute what ``ddpg_error`` does, faster if the critics are our own."""
-    given = policy, target_policy, batch, generator, smoothing, clip
-    chains = critic_chains(policy.network.critics)
+    """Compute what ``ddpg_error`` does, faster if the critic is our own."""
+    chains = critic_chains([policy.network.critics[0]])
     if chains is None:
-        return ddpg_error(*given, increase, decrease)
-    target = ddpg_target(*given)
-    return chain_critic_error(chains, batch, target, increase, decrease)
+        return ddpg_error(policy, target_policy, batch, generator)
+    return chain_critic_error(chains, batch, ddpg_target(target_policy, batch))
 
 
 def frozen_values(critics: Any, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
@@ -379,24 +254,20 @@ def frozen_values(critics: Any, obs: Tensor, action: Tensor) -> Float[Tensor, "K
 class DDPG(DQN):
     """DQN for continuous actions: an actor finds the best one.
 
-    With twin critics, a delay and smoothing it is TD3.
-
     Args:
         policy: What ``make_ddpg_policy`` returns, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
+        error: Function that compares values with targets.
     """
 
     def __init__(
-        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: DDPGConfig
+        self,
+        policy: Any,
+        envs: VectorEnv[Any, Any, Any],
+        config: DDPGConfig,
+        error: Callable[..., Any] = fused_ddpg_error,
     ) -> None:
-        error = partial(
-            fused_ddpg_error,
-            smoothing=config.smoothing,
-            clip=config.smoothing_clip,
-            increase=config.increase,
-            decrease=config.decrease,
-        )
         super().__init__(policy, envs, config, error, policy.act)
         actor = policy.network.actor
         self.actor_parameters = [p for p in actor.parameters() if p.requires_grad]
@@ -501,15 +372,10 @@ def as_many(critic: Any, number: int) -> list[Any]:
 @checked
 @dataclass(frozen=True)
 class DDPGConfig(ExploringConfig):
-    """Settings of DDPG: those of DQN with other defaults, and some of its own.
+    """Settings of DDPG: those of DQN with other defaults, and one of its own.
 
     Attributes:
-        num_critics: Number of critics; the targets take the least optimistic one.
         noise: Standard deviation of the noise on actions, as a share of half the box.
-        smoothing: The same for the next action in a target; 0 turns it off.
-        smoothing_clip: Bound of that noise, as the same share.
-        increase: Rate at which values rise towards their targets.
-        decrease: Rate at which they fall.
     """
 
     num_envs: Count = 1
@@ -522,30 +388,7 @@ class DDPGConfig(ExploringConfig):
     epsilon_steps: Count = 500
     max_grad_norm: Positive = math.inf
     log_interval: Count = 500
-    num_critics: Count = 1
     noise: NonNegative = 0.1
-    smoothing: NonNegative = 0.0
-    smoothing_clip: NonNegative = 0.5
-    increase: NonNegative = 1.0
-    decrease: NonNegative = 1.0
-
-
-@checked
-@dataclass(frozen=True)
-class HDDPGConfig(DDPGConfig):
-    """Settings of hysteretic DDPG: values fall more slowly than they rise."""
-
-    decrease: NonNegative = 0.5
-
-
-@checked
-@dataclass(frozen=True)
-class TD3Config(DDPGConfig):
-    """Settings of TD3: two critics, delayed updates, smoothed targets."""
-
-    target_interval: Count = 2
-    num_critics: Count = 2
-    smoothing: NonNegative = 0.2
 
 
 # Settings with which the agents have learned, by environment. For what an entry leaves
@@ -560,13 +403,3 @@ def ddpg_settings(env: str) -> DDPGConfig:
         env: Id of the environment.
     """
     return DDPGConfig(**SETTINGS.get(env, {}))
-
-
-def hddpg_settings(env: str) -> HDDPGConfig:
-    """Return settings of hysteretic DDPG, likewise."""
-    return HDDPGConfig(**SETTINGS.get(env, {}))
-
-
-def td3_settings(env: str) -> TD3Config:
-    """Return settings of TD3, likewise."""
-    return TD3Config(**SETTINGS.get(env, {}))

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 8f2346372b478c58
+# Generated from chapters/sac.py (edit there); digest a9bbab9553bd4aa0
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -25,17 +25,11 @@ from literate_rl.contract_models import (
     layers,
     squashed_log_prob,
 )
-from literate_rl.ddpg import (
-    as_many,
-    bounded,
-    clipped_double_target,
-    critic_chains,
-    critic_error,
-    frozen_values,
-)
+from literate_rl.ddpg import as_many, bounded, critic_chains, frozen_values
 from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
 from literate_rl.policies import CategoricalActions, GaussianActions, Policy
 from literate_rl.replay import Batch
+from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.fast import FusedCriticError, chain_critic_error
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
 from literate_rl.workshop.probes import forward_parameters
@@ -154,9 +148,7 @@ def sac_error(
     """
     target = sac_target(policy, target_critics, batch, generator)
     # 4. How far is each critic from it, for the action that was taken?
-    q = policy.critics.taken(batch.obs, batch.action)
-    loss, value = critic_error(q, target), q.detach().mean(0)
-    return QError(loss, target - value, value)
+    return compared(policy.critics.taken(batch.obs, batch.action), target)
 
 
 def fused_sac_error(

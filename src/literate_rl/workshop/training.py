@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest b210c788f1f1863a
+# Generated from chapters/workshop/training.py (edit there); digest c8b31779c82f3a85
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -48,12 +48,8 @@ from literate_rl.ddpg import (
     DDPG,
     ActorCritics,
     DDPGConfig,
-    HDDPGConfig,
-    TD3Config,
     ddpg_settings,
-    hddpg_settings,
     make_ddpg_policy,
-    td3_settings,
 )
 from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
@@ -71,6 +67,14 @@ from literate_rl.rainbow import (
     rainbow_settings,
 )
 from literate_rl.sac import SAC, SACConfig, make_sac_policy, sac_settings
+from literate_rl.td3 import (
+    HDDPG,
+    TD3,
+    HDDPGConfig,
+    TD3Config,
+    hddpg_settings,
+    td3_settings,
+)
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import results_of
@@ -286,7 +290,13 @@ def make_apex(make: Callable[..., DQN], env: str, config: Any, **models: Any) ->
     return Apex(make(env, config, **models), build, transport_of(config))
 
 
-def make_ddpg(env: str, config: DDPGConfig, **models: Any) -> DDPG:
+def make_ddpg(
+    env: str,
+    config: DDPGConfig,
+    agent: Callable[..., DDPG] = DDPG,
+    num_critics: int = 1,
+    **models: Any,
+) -> DDPG:
     """Build DDPG or one of its relatives."""
     envs = environments(env, config.seed, config.num_envs)
     # The observations of our own networks are flattened vectors.
@@ -296,10 +306,15 @@ def make_ddpg(env: str, config: DDPGConfig, **models: Any) -> DDPG:
             states,
             envs.single_action_space,
             config.hidden,
-            config.num_critics,
+            num_critics,
             **models,
         )
-    return DDPG(policy.to(best_device()), envs, config)
+    return agent(policy.to(best_device()), envs, config)
+
+
+def make_td3(env: str, config: TD3Config, **models: Any) -> DDPG:
+    """Build TD3."""
+    return make_ddpg(env, config, TD3, config.num_critics, **models)
 
 
 def make_sac(env: str, config: SACConfig, **models: Any) -> SAC:
@@ -347,8 +362,10 @@ ALGORITHMS = {
     "dqn": Algorithm(DQNConfig, dqn_settings, make_dqn, ("qnet",)),
     "rainbow": Algorithm(RainbowConfig, rainbow_settings, make_rainbow, ("qnet",)),
     "ddpg": Algorithm(DDPGConfig, ddpg_settings, make_ddpg, TWO),
-    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, make_ddpg, TWO),
-    "td3": Algorithm(TD3Config, td3_settings, make_ddpg, TWO),
+    "hddpg": Algorithm(
+        HDDPGConfig, hddpg_settings, partial(make_ddpg, agent=HDDPG), TWO
+    ),
+    "td3": Algorithm(TD3Config, td3_settings, make_td3, TWO),
     "sac": Algorithm(SACConfig, sac_settings, make_sac, TWO),
     "dqnapex": Algorithm(
         DQNApexConfig, apex_settings, partial(make_apex, make_dqn), ("qnet",)
