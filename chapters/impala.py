@@ -495,7 +495,7 @@ class VTraceLearner:
         """Return the values of true successors, given those of the rows."""
         # The next row holds a step's successor. Behind a cut it belongs to another
         # episode. There, and only there, the true successor needs a value of its own.
-        next_value, cut = value[1:].detach().clone(), unroll.truncated
+        next_value, cut = value[1:].clone(), unroll.truncated
         if cut.any():
             next_value[cut] = self.policy.value(unroll.next_obs[cut])
         return next_value

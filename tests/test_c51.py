@@ -109,7 +109,8 @@ def test_after_a_termination_all_mass_is_at_the_reward() -> None:
 
 def test_a_projection_has_no_gradient_and_changes_no_argument() -> None:
     prob, reward, discount = distributions((4, 7), 1)
-    prob.requires_grad_()
+    for argument in (prob, reward, discount):
+        argument.requires_grad_()
     kept = [x.clone() for x in (prob, reward, discount)]
     result = project_distribution(prob, reward, discount, -3.0, 5.0)
     assert not result.requires_grad

@@ -28,6 +28,7 @@ from literate_rl.impala import (
     IMPALAConfig,
     Unroll,
     VTraceLearner,
+    distances,
     impala_settings,
     to_unroll,
 )
@@ -277,6 +278,23 @@ def test_the_usual_norm_is_that_of_gradients_before_the_clip(bound, share) -> No
     set_gradient(learner, [100 * grad for grad in grads])
     learner.clip_gradient()
     assert norm_of_gradient(learner) < 10 * bound * norm
+
+
+def test_the_learning_rate_falls_to_zero_in_a_straight_line() -> None:
+    for anneal, rates in ((True, [0.4, 0.3, 0.0, 0.0]), (False, [0.4] * 4)):
+        learner = vtrace_learner(learning_rate=0.4, total_steps=100, anneal=anneal)
+        for step, rate in zip((0, 25, 100, 120), rates, strict=True):
+            learner.anneal(step)
+            assert learner.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+
+
+def test_distances_are_means_over_the_steps_that_count() -> None:
+    torch.manual_seed(0)
+    value = torch.randn(6, 2, requires_grad=True)
+    target, weight = torch.randn(5, 2), torch.rand(5, 2)
+    loss = (weight * (value[:-1] - target).square()).mean()
+    far = (weight * (value[:-1] - target).abs()).sum(0) / weight.sum(0)
+    torch.testing.assert_close(distances(loss, value, weight), far.tolist())
 
 
 def test_two_learners_share_no_state() -> None:

@@ -395,6 +395,12 @@ def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far() -> None:
         np.testing.assert_allclose(scaled, reward[k] / deviation, rtol=1e-4)
 
 
+def test_rewards_that_never_changed_are_divided_by_a_ten_thousandth() -> None:
+    no = torch.zeros(1, 1, dtype=torch.bool)
+    scaled = RewardScaler(1, 0.9)(torch.full((1, 1), 1e-5), no, ~no)
+    torch.testing.assert_close(scaled.item(), 0.1, rtol=1e-6, atol=0)
+
+
 def test_scales_take_what_their_signature_says_and_stay_as_they_are() -> None:
     reward, flag = torch.randn(5, 2), torch.zeros(5, 2, dtype=torch.bool)
     scaler = RewardScaler(2, 0.9)

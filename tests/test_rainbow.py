@@ -298,6 +298,7 @@ def test_the_error_of_a_batch_is_computed_sample_by_sample(double, num_atoms) ->
     batch = batch_of()
     found = rainbow_error(policy, older, batch, generator(), double)
     assert not found.td_error.requires_grad
+    assert not found.value.requires_grad
     for i in range(len(batch.action)):
         obs, next_obs = batch.obs[i : i + 1], batch.next_obs[i : i + 1]
         action = batch.action[i]

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 79dd8ca618e2a509
+# Generated from chapters/impala.py (edit there); digest f6175f4f5df3c8db
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class VTraceLearner:
         """Return the values of true successors, given those of the rows."""
         # The next row holds a step's successor. Behind a cut it belongs to another
         # episode. There, and only there, the true successor needs a value of its own.
-        next_value, cut = value[1:].detach().clone(), unroll.truncated
+        next_value, cut = value[1:].clone(), unroll.truncated
         if cut.any():
             next_value[cut] = self.policy.value(unroll.next_obs[cut])
         return next_value
