@@ -248,6 +248,8 @@ except EOFError:
 #
 # An actor that *hangs* looks like one that is slow. Only a clock can tell them apart: the `deadline`
 # of the settings ({doc}`actors`). Until it has passed, the others go on without the one that hangs.
+# Ctrl-Z in a terminal stops learner and actors together. Nobody can be blamed for that silence, so
+# a learner that was away for longer than the deadline begins to count anew.
 #
 # ## Memory, processes and Ctrl-C
 #
@@ -445,6 +447,7 @@ class SharedMemory:
         self.slots = [np.frombuffer(memory, layout) for memory in self.memory]
         self.whole: deque[Slot] = deque()
         self.lives = [self.start(actor) for actor in range(actors)]
+        self.looked = time.monotonic()
 
     @property
     def waiting(self) -> int:
@@ -494,8 +497,14 @@ class SharedMemory:
 
     def replace_silent(self) -> None:
         """Replace actors that have had a token and been silent for too long."""
+        now = time.monotonic()
+        # Ctrl-Z stops the actors too: then they have had no time either.
+        away = now - self.looked > self.deadline + GLANCE
+        self.looked = now
         for actor, life in enumerate(self.lives):
-            if life.held and time.monotonic() - life.since > self.deadline:
+            if away:
+                life.since = now
+            if life.held and now - life.since > self.deadline:
                 life.process.kill()
                 how = f"nothing sent before its deadline of {self.deadline:g} s"
                 self.replace(actor, how)

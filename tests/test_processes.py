@@ -321,6 +321,26 @@ def test_the_others_go_on_while_one_hangs_and_then_they_are_all_there_again() ->
     assert gone(other)
 
 
+def test_after_ctrl_z_nobody_is_replaced_who_was_stopped_as_well() -> None:
+    """One of them hangs in fact: for it the deadline begins anew."""
+    transport, policy = shared(counting, actors=2)
+    witness, census = Witness(transport, policy, actors=2, slots=2), transport.census
+    witness.take_until(lambda: census.at_work == 2)
+    pid, _ = pids(transport)
+    os.kill(pid, signal.SIGSTOP)
+    transport.looked -= 1000  # the learner was stopped for so long
+    for life in transport.lives:
+        life.since -= 1000
+    for _ in range(20):
+        witness.take()
+    assert census.replaced == 0
+    transport.lives[0].since -= 301
+    witness.take()
+    assert census.replaced == 1
+    transport.close()
+    assert gone(pid)
+
+
 def test_an_environment_that_never_returns_is_given_up_in_the_end() -> None:
     """In its first unroll: three deadlines, and a message that names the setting."""
     transport, policy = shared(partial(counting, hangs_at=3))

@@ -234,6 +234,8 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
     except Exception as error:
         if run.held is not None and run.checkpoint.exists():
             error.add_note(f"what was saved is kept, go on with {again(run, learner)}")
+        elif run.held is not None:
+            error.add_note(f"nothing was saved in {run.directory} before")
         raise
     return run.settings["env"], run, learner
 

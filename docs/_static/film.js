@@ -9,12 +9,14 @@ addEventListener("DOMContentLoaded", () => {
       button.setAttribute("aria-label", film.paused ? "Play the film" : "Pause the film");
     };
     let wanted = "plays" in film.dataset && !still.matches;
+    // A pause before the first frame breaks the promise to play: that is no error.
+    const start = () => film.play().catch(() => {});
     film.controls = false;
     button.type = "button";
     button.className = "film-button";
     button.addEventListener("click", () => {
       wanted = film.paused;
-      if (wanted) film.play(); else film.pause();
+      if (wanted) start(); else film.pause();
     });
     film.addEventListener("play", draw);
     film.addEventListener("pause", draw);
@@ -24,7 +26,7 @@ addEventListener("DOMContentLoaded", () => {
       if (still.matches) { wanted = false; film.pause(); }
     });
     new IntersectionObserver(([seen]) => {
-      if (seen.isIntersecting && wanted) film.play().catch(() => {});
+      if (seen.isIntersecting && wanted) start();
       else if (!seen.isIntersecting) film.pause();
     }, {threshold: 0.4}).observe(film);
   }

@@ -1,4 +1,4 @@
-# Generated from chapters/processes.py (edit there); digest 6e3111c76fe6c5d2
+# Generated from chapters/processes.py (edit there); digest 28058213f822ca11
 """Actors in processes of their own, with memory that they share with the learner."""
 
 from __future__ import annotations
@@ -177,6 +177,7 @@ class SharedMemory:
         self.slots = [np.frombuffer(memory, layout) for memory in self.memory]
         self.whole: deque[Slot] = deque()
         self.lives = [self.start(actor) for actor in range(actors)]
+        self.looked = time.monotonic()
 
     @property
     def waiting(self) -> int:
@@ -226,8 +227,14 @@ class SharedMemory:
 
     def replace_silent(self) -> None:
         """Replace actors that have had a token and been silent for too long."""
+        now = time.monotonic()
+        # Ctrl-Z stops the actors too: then they have had no time either.
+        away = now - self.looked > self.deadline + GLANCE
+        self.looked = now
         for actor, life in enumerate(self.lives):
-            if life.held and time.monotonic() - life.since > self.deadline:
+            if away:
+                life.since = now
+            if life.held and now - life.since > self.deadline:
                 life.process.kill()
                 how = f"nothing sent before its deadline of {self.deadline:g} s"
                 self.replace(actor, how)

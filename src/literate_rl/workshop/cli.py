@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest d08acc0ccb422f63
+# Generated from chapters/workshop/cli.py (edit there); digest f6812282a1fad3eb
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -187,6 +187,8 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
     except Exception as error:
         if run.held is not None and run.checkpoint.exists():
             error.add_note(f"what was saved is kept, go on with {again(run, learner)}")
+        elif run.held is not None:
+            error.add_note(f"nothing was saved in {run.directory} before")
         raise
     return run.settings["env"], run, learner
 
