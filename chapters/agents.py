@@ -262,11 +262,12 @@ for gamma in discounts[4:]:
 # |---|---|---|---|
 # | **value based** | $Q$, and takes the action with the highest one | SARSA | {doc}`DQN <dqn>` |
 # | **policy based** | the policy itself | **REINFORCE, {doc}`next chapter <policy_gradient>`** | |
-# | **actor–critic** | a policy (the actor) and a value that judges it (the critic) | {doc}`A2C <a2c>`, {doc}`PPO <ppo>`, {doc}`PPG <ppg>` | {doc}`IMPALA <impala>`, {doc}`DDPG <ddpg>`, SAC |
+# | **actor–critic** | a policy (the actor) and a value that judges it (the critic) | {doc}`A2C <a2c>`, {doc}`PPO <ppo>`, {doc}`PPG <ppg>` | {doc}`IMPALA <impala>`, {doc}`DDPG <ddpg>`, {doc}`TD3 <td3>`, {doc}`SAC <sac>` |
 #
 # You are here: at the row in the middle. The book goes on to the row below, first on its left
-# side and then on its right, and ends with DQN and its relatives. Names without a link are other
-# well-known algorithms; you need not know them.
+# side and then to IMPALA on its right. Then come the row above, with DQN and its relatives, and
+# at last the actor–critics that learn off-policy. SARSA is another well-known algorithm; you need
+# not know it.
 #
 # ## Two ways for an episode to end
 #

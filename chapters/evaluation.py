@@ -461,8 +461,8 @@ assert five.low < 0 < five.high, "five seeds do not see it"
 # %% [markdown]
 # These are the rules of this book:
 #
-# - ten seeds or more for a claim about learning; under five, the results and no interval;
-#   with five to nine, an interval that is wide and a claim that is no more than a hint;
+# - ten seeds or more for a claim about learning; with five to nine, a claim only where all seeds
+#   agree, and else no more than a hint; under five, the results and no interval;
 # - intervals are t intervals, and two agents are compared by paired differences;
 # - settings are chosen on other seeds than those of the result.
 #

@@ -371,9 +371,8 @@ def clipped_policy(
 # 2. Write down *every* unroll of 4 steps: a start, then four times an action and where it leads.
 #    There are $3 \cdot (2 \cdot 3)^4 = 3888$, and together they are one batch.
 # 3. Each of them has a known probability under $\pi_{\text{old}}$, given its start.
-# - 4. The targets of `vtrace`, averaged with these probabilities, are exact means. Call that a
-#   *sweep*:
-#    values go in, mean targets come out.
+# 4. The targets of `vtrace`, averaged with these probabilities, are exact means. Call that a
+#    *sweep*: values go in, mean targets come out.
 # 5. Sweep until the values settle, and compare with the exact values of {eq}`clipped-policy`.
 
 # %%

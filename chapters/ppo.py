@@ -955,14 +955,14 @@ grade(answer, shuffled, *tables)
 # ### Exercise 3: experiment
 #
 # The more epochs an iteration has, the further the policy moves, until the clip stops it. The
-# metric `losses/clipfrac` is the share of samples that the clip has stopped. Which of 1, 2, 5 and
+# metric `losses/clipfrac` is the share of samples whose ratio is out of the clip range. Which of 1, 2, 5 and
 # 10 epochs is the first with which it is above one in twenty in the third iteration on CartPole?
 # Guess first. Then use `clip_fraction(num_epochs)` and return the number.
 
 
 # %%
 def clip_fraction(num_epochs):
-    """Return the share that the clip has stopped in the third iteration."""
+    """Return the share out of the clip range in the third iteration."""
     config = replace(ppo_settings("CartPole-v1"), num_steps=128, num_epochs=num_epochs)
     learner = make_learner("CartPole-v1", config)
     return [learner.iterate()["losses/clipfrac"] for _ in range(3)][-1]

@@ -205,6 +205,11 @@ draw_ablation("ablation_cartpole", 5.2)
 rows = differences("ablation_cartpole")
 assert set(rows["area"]) == {"one epoch", "shared trunk", "ReLU"}
 assert set(rows["final"]) == {"one epoch"}
+for key, found in rows.items():
+    usual = getattr(stored_runs("ablation_cartpole")["as it is"], key)
+    for name in found:
+        gains = getattr(stored_runs("ablation_cartpole")[name], key) - usual
+        assert (gains < 0).all(), "all seeds agree"
 variants = stored_runs("ablation_cartpole")
 lost = {name: (runs.final < 400).sum() for name, runs in variants.items()}
 assert sum(count == 1 for count in lost.values()) == 6, "six rows lose one seed"
