@@ -350,9 +350,8 @@ def targets(num_critics, smoothing):
         width=440,
     )
     ridge = target_at(-0.6, num_critics, smoothing)
-    return [
-        picture
-    ], f"On the ridge the target believes {ridge:.2f}; the truth is −0.10."
+    words = f"On the ridge the target believes {ridge:.2f}; the truth is −0.10."
+    return [picture], words.replace("-", "−")
 
 
 dial(
