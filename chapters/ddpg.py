@@ -202,7 +202,8 @@ print(f"100 greedy episodes of each last policy: {ends}")
 
 # %% [markdown]
 # Each thin line is one of ten seeds. The printed numbers are the mean returns of 100 greedy
-# episodes of each last policy. **Notice**:
+# episodes of each last policy. (`python -m benchmarks.ddpg_learning ddpg_pendulum` trained the
+# runs.) **Notice**:
 #
 # - Nine of ten runs end above −200.
 # - At first all critics promise far too much, beyond the top of the figure: an untrained critic
@@ -221,6 +222,10 @@ ends = gaps[:, -1]
 assert len(found.final) == 10
 assert (found.final > -200).sum() == 9, "nine of ten"
 assert gaps[:, 1].min() > 300, "far too much at first"
+assert abs(found.watched["estimate"][:, 1]).max() < 1, (
+    "an untrained critic says about 0"
+)
+assert found.watched["earned"][:, 1].max() < -300, "hundreds less"
 assert (ends > 0).all(), "too much in every run"
 learned = np.maximum.accumulate(gaps < 20, axis=1)
 relapsed = (learned & (gaps > 50)).any(1)
@@ -320,11 +325,14 @@ print("first five episodes:", *(f"{x:.0f}" for x in returns[:5]))
 print("last five episodes: ", *(f"{x:.0f}" for x in returns[-5:]))
 
 # %% [markdown]
-# **Notice** step 3. The loss is the critic's value, but only the actor's optimiser moves. The
-# critic is the landscape, and nobody bends a landscape to make the climb shorter.
+# **Notice** that the last five episodes pay hundreds more than the first ten. Then look at step
+# 3. Its loss is *minus* the critic's value, because an optimiser goes downhill, and only the
+# actor's optimiser takes a step. The critic is the landscape, and nobody bends a landscape to make
+# the climb shorter. (`backward` leaves gradients in the critic too. Step 2 clears them before it
+# computes its own.)
 
 # %% tags=["claims"]
-assert np.mean(returns[-5:]) > np.mean(returns[:10]) + 400, "it learns to swing up"
+assert np.mean(returns[-5:]) > np.mean(returns[:10]) + 400, "hundreds more"
 
 # %% [markdown]
 # ## The gradient through the action
@@ -348,7 +356,8 @@ assert np.mean(returns[-5:]) > np.mean(returns[:10]) + 400, "it learns to swing 
 # This is the **deterministic policy gradient** {cite:p}`silver2014`, and automatic
 # differentiation computes it if the actor's action is passed to the critic. Only the states come
 # from the buffer; the actions are the actor's own. So steps of any age will do, without ratios of
-# probabilities.
+# probabilities. (The mean is then over states that older actors have visited, and the actor of
+# today may visit others. Nothing corrects for that.)
 #
 # In return the gradient is only as good as the critic's slope, and nothing guarantees that the
 # slope is right: the critic is trained to have the right *values*, at the actions that were
@@ -407,13 +416,17 @@ class ActorCritics(nn.Module):
 # a = \mu_\phi(s) + \sigma_a \, h \odot \eta .
 # $$ (box-noise)
 #
+# (The noise of the paper, an Ornstein–Uhlenbeck process, changes slowly from step to step.
+# {cite:t}`fujimoto2018` saw no benefit in that.)
+#
 # The first actions of an untrained network are all alike, and such noise would explore only a
 # small part of the box. So the first actions are drawn uniformly from the whole box. This is the
 # $\varepsilon$ of {doc}`dqn`, 1 for the first 500 steps and 0 after that, by default.
 #
 # With its noise an action may lie outside the box. The buffer keeps it as it is, and only the
 # environment gets a clipped one. So the critic learns that there is nothing to gain beyond the
-# edge.
+# edge. (The program above clips first and keeps the clipped one. Here both are right, because
+# nobody asks how likely the action was, and the environment paid for the same one.)
 
 
 # %% tags=["export"]
@@ -472,8 +485,8 @@ class BoxActions:
 # %% [markdown]
 # **Discrete actions** can be learned in this way too, with an actor that returns $N$
 # probabilities. An action is drawn from them, and the critic learns from it as a one-hot row: 1
-# for this action, 0 for the others. But when the actor climbs, the critic gets the probabilities
-# themselves.
+# for this action, 0 for the others. But when the actor climbs, and in the targets below, the
+# critic gets the probabilities themselves.
 #
 # So it is asked about rows between those that it has learned from, where nothing guarantees that
 # it is right. For discrete actions {doc}`dqn` is the better choice. The code is folded.
@@ -583,6 +596,8 @@ def ddpg_error(
 
 # %% [markdown]
 # A folded cell has the same error without a graph, for our own networks ({doc}`workshop/fast`).
+# Its last function, `frozen_values`, is for the actor's step: its values have a gradient for the
+# action, and for our own critics none for their weights.
 
 
 # %% tags=["export", "hide-input"]
@@ -754,6 +769,10 @@ def as_many(critic: Any, number: int) -> list[Any]:
 #
 # Priorities (`alpha`) and $n$-step targets (`num_steps`) come with the loop of {doc}`dqn`. What
 # {doc}`contracts` calls DDPGPer is DDPG with `alpha=0.6`.
+#
+# The schedule of $\varepsilon$ comes from there too, a straight line from 1 to 0 over 500 steps.
+# But schedules move on only once in `log_interval` steps, which is 500 as well. So at first all
+# actions are random, and then none is.
 
 
 # %% tags=["export"]
@@ -795,7 +814,7 @@ def ddpg_settings(env: str) -> DDPGConfig:
 
 
 # %% [markdown]
-# With these pieces `DDPG` does what the program at the top does. The folded cell gives both the
+# With these pieces `DDPG` learns as the program at the top does. The folded cell gives both the
 # same ten batches and compares their weights.
 
 # %% tags=["claims"]
@@ -816,8 +835,28 @@ for batch, models in snapshots:
 #
 # ### Trap: no noise at all
 #
-# A deterministic actor without noise repeats itself. In Stable-Baselines3 the noise of DDPG and
-# TD3 is
+# A deterministic actor without noise repeats itself: in one state it takes one action. The critic
+# then learns little of what the actions beside it are worth, and its slope there is a guess. Here
+# is what a thousand visits to one state show it, if the actor's action is 0.5 and the box is from
+# −2 to 2.
+
+# %%
+from literate_rl.ddpg import BoxActions
+
+actions, seen = BoxActions([-2.0], [2.0]), {}
+for share in (0.0, 0.1):
+    actions.scale = share
+    drawn = actions.noise(1000, 1, torch.Generator().manual_seed(0))
+    taken = actions.choose(torch.full((1000, 1, 1), 0.5), drawn)
+    seen[share] = taken.min().item(), taken.max().item()
+    print(f"noise {share}: actions from {seen[share][0]:.2f} to {seen[share][1]:.2f}")
+
+# %% tags=["claims"]
+assert seen[0.0] == (0.5, 0.5), "one action"
+assert seen[0.1][0] < 0 < 1 < seen[0.1][1], "with noise those beside it too"
+
+# %% [markdown]
+# In Stable-Baselines3 the noise of DDPG and TD3 is
 # [`None`](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L92)
 # unless you pass one, and the random start has [100
 # steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L86).
@@ -832,8 +871,6 @@ for batch, models in snapshots:
 # 100 it is next to nothing.
 
 # %%
-from literate_rl.ddpg import BoxActions
-
 thruster, valve = (0.0, 0.02), (0.0, 100.0)
 box = BoxActions([thruster[0], valve[0]], [thruster[1], valve[1]])
 box.scale = 0.1

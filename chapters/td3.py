@@ -10,8 +10,8 @@
 # # TD3 and HDDPG
 #
 # **How much may a critic promise?** After this chapter you can say why a critic that is climbed
-# promises too much, what each of the three changes of TD3 does about it, and why HDDPG learns
-# well although it goes the other way. It takes about 25 minutes. You need {doc}`ddpg`.
+# promises too much, what each of the three changes of TD3 is for, and how HDDPG can learn well
+# although it goes the other way. It takes about 25 minutes. You need {doc}`ddpg`.
 
 # %% tags=["export", "hide-input"]
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
@@ -35,6 +35,7 @@ from literate_rl.workshop.signatures import (
     Float,
     NonNegative,
     check_finite,
+    check_that,
     checked,
 )
 
@@ -61,12 +62,13 @@ __all__ = [
 # where it is wrong. In {doc}`ddpg` all ten agents ended with critics that promised too much, and
 # one agent lost what it had learned.
 #
-# **TD3** (twin delayed DDPG) {cite:p}`fujimoto2018` has three changes that make the critic promise
-# less. **HDDPG** (hysteretic DDPG) goes the other way: its values rise faster than they fall. Here
-# are the three agents on the pendulum. On the left are their returns while training. On the right
-# is how much more the critic promises than the agent then earns, as in {doc}`ddpg`.
+# **TD3** (twin delayed DDPG) {cite:p}`fujimoto2018` answers with three changes, one of them a second
+# critic. **HDDPG** (hysteretic DDPG) goes the other way: its values rise faster than they fall.
+# Here are the three agents on the pendulum. On the left are their returns while training. On the
+# right is how much more the critic promises than the agent then earns, as in {doc}`ddpg`. (For TD3
+# it is the critic that the actor climbs.)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns of DDPG, HDDPG and TD3 over 10,000 steps of Pendulum, which rise from -1200 to about -150. Right: what the critics promise minus what is earned. For all of them it falls from far above; at the end TD3 is below zero, DDPG near it and HDDPG above it"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns of DDPG, HDDPG and TD3 over 10,000 steps of Pendulum, which rise from -1200 to about -150. Right: what the critics promise minus what is earned. For all of them it falls from far above. Then DDPG and HDDPG rise again to about ten, HDDPG a little higher, and TD3 stays near zero"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -94,19 +96,20 @@ for name, found in runs.items():
 # Each thin line is one of ten seeds, each thick one their median. The printed numbers are the
 # mean returns of 100 greedy episodes of each last policy. **Notice**:
 #
-# - HDDPG and TD3 end above −200 with all ten seeds, DDPG with nine. TD3 takes longer; a later
-#   figure shows which of its changes is the reason.
+# - HDDPG and TD3 end above −200 with all ten seeds, DDPG with nine. TD3 takes longer; [a later
+#   figure](#what-each-part-buys) shows which of its changes is the reason.
 # - At the end DDPG and HDDPG promise too much in every run. TD3 promises less than DDPG with
 #   every seed, and its median is close to what it earns.
 # - All three relapse: once the difference had been below 20, it rose above 50 in five runs of
 #   DDPG, four of HDDPG and three of TD3. One run of DDPG had not recovered when the training was
 #   over.
-# - HDDPG's promises grow, and yet none of its runs ends below −150. The actor uses only the slope
-#   of the critic. An error that is the same for all actions does not change it; an error in one
-#   place does.
+# - In the last fifth of the training the median promises of DDPG and HDDPG still grow. Those of
+#   HDDPG are higher throughout the second half, and yet none of its runs ends below −150.
 #
-# So it matters less how much a critic promises than *where*. What leads the actor astray is a
-# ridge: an error at some actions and not at others.
+# How can that be? The actor uses only the slope of the critic. An error that is the same for all
+# actions of a state does not change the slope; an error at some actions and not at others does,
+# and that is a ridge. So how much a critic promises is not all that counts. It also matters
+# *where* it promises too much.
 
 # %% tags=["claims"]
 ends = {name: gap[:, -1] for name, gap in gaps.items()}
@@ -128,8 +131,9 @@ for name, gap in gaps.items():
     relapsed[name] = (learned & (gap > 50)).any(1)
 assert [relapsed[name].sum() for name in runs] == [5, 4, 3], "relapses are common"
 assert sum((end > 50).sum() for end in ends.values()) == 1, "all others recovered"
-late = [np.median(gaps["HDDPG"], 0)[place] for place in (18, 24)]
-assert late[1] > late[0] + 1, "HDDPG's promises grow"
+ddpg, hddpg = (np.median(gaps[name], 0) for name in ("DDPG", "HDDPG"))
+assert all(gap[-1] > gap[-6] + 1 for gap in (ddpg, hddpg)), "still grow"
+assert (hddpg[13:] > ddpg[13:]).all(), "higher throughout the second half"
 
 # %% [markdown]
 # ## Three changes
@@ -204,9 +208,11 @@ def learn(batch, update):
 # The changes have names, and each has a reason:
 #
 # 1. **Target policy smoothing.** Similar actions should have similar values.
-# 2. **Clipped double Q-learning**, with twin critics. Two critics are seldom wrong at the same
-#    action.
+# 2. **Clipped double Q-learning**, with twin critics. Where one critic is too high, the other one
+#    need not be.
 # 3. **Delayed updates.** The actor climbs a landscape that has had time to settle.
+#
+# The actor climbs one critic only. Both learn from the same targets, so either will do.
 #
 # The next two sections take up the first two. The third needs no code: the loop of {doc}`dqn` has
 # a setting for it, `target_interval`, which is 2 here.
@@ -219,8 +225,9 @@ def learn(batch, update):
 # lies beside it.
 #
 # As in {eq}`box-noise`, $\eta$ holds standard normal numbers, and $h$ is half the range of each
-# number of an action. Each moves by a share of its own $h$, which has standard deviation
-# $\sigma_y$ and is clipped to $c_y$. The action stays within its bounds:
+# number of an action. Each number moves by a share of its own $h$. The share is drawn with the
+# standard deviation $\sigma_y$ and clipped to lie between $-c_y$ and $c_y$. The action stays within
+# its bounds:
 #
 # $$
 # a' = \operatorname{clip}\bigl( \mu_{\bar\phi}(s') + h \odot
@@ -259,8 +266,11 @@ def smoothed_action(
 # %% [markdown]
 # ## Twin critics
 #
-# The critics $Q_{\theta_k}$, $k = 1, 2$, begin with different weights, and therefore have
-# different errors. Both learn from the same target, that of the less optimistic one:
+# The double Q-learning of {doc}`dqn` lets one network choose the next action and another one judge
+# it. Its networks are a new and an old copy of one, so they often make the same errors. TD3 trains
+# two critics instead, $Q_{\theta_k}$ with $k = 1, 2$. They begin with different weights, and
+# therefore have different errors. The older actor chooses, both older critics judge, and the less
+# optimistic one is believed. Both critics learn from its target:
 #
 # $$
 # y = r + \gamma \min_k Q_{\bar\theta_k}(s', a') .
@@ -292,9 +302,9 @@ def clipped_double_target(
 
 # %% [markdown]
 # What do these two changes do to a ridge? Below is a landscape of values over one action, as in
-# {doc}`ddpg`. The dashed line is what actions are really worth. The first critic has a ridge at
-# −0.6, the second one at 0. The solid line is the next value in the target, for each action that
-# the older actor might choose. Move the sliders.
+# {doc}`ddpg`. The dashed line is what actions are really worth. The thin lines are what the older
+# critics believe: the first one has a ridge at −0.6, the second one at 0. The thick line is the
+# next value in the target, for each action that the older actor might choose. Move the sliders.
 
 # %% tags=["hide-input"]
 from literate_rl.td3 import smoothed_action  # the same as above
@@ -309,10 +319,10 @@ def truth(action):
     return 0.5 - 0.5 * (action - 0.5) ** 2
 
 
-def critics_at(action, num_critics):
-    """Return the least of the critics' beliefs; each has its ridge somewhere else."""
+def beliefs_at(action, num_critics):
+    """Return what each critic believes; each has its ridge somewhere else."""
     ridges = [torch.exp(-(((action - x) / 0.12) ** 2) / 2) for x in (-0.6, 0.0)]
-    return truth(action) + torch.stack(ridges[:num_critics]).amin(0)
+    return truth(action) + torch.stack(ridges[:num_critics])
 
 
 def target_at(action, num_critics, smoothing):
@@ -320,26 +330,28 @@ def target_at(action, num_critics, smoothing):
     rows = smoothed_action(
         torch.full_like(noise, action), noise, low, high, smoothing, 0.5
     )
-    return critics_at(rows, num_critics).mean().item()
+    return beliefs_at(rows, num_critics).amin(0).mean().item()
 
 
 def targets(num_critics, smoothing):
     seen = places[::2]
     found = [target_at(x, num_critics, smoothing) for x in seen]
+    beliefs = [*beliefs_at(torch.tensor(places), num_critics).tolist(), []][:2]
     picture = plot(
         "What a target believes",
-        "The true values, and what the target believes. With one critic and no smoothing "
-        "it has a high ridge; smoothing makes it lower, and twins make it vanish.",
+        "The true values, what each critic believes, and what the target believes. With one "
+        "critic and no smoothing the target has a high ridge; smoothing makes it lower, and "
+        "twins make it vanish.",
         Axis("next action", -1.05, 1.05, ticks=(-1, -0.6, 0, 0.5, 1)),
-        Axis("value", -0.7, 1.05, ticks=(0, 0.5, 1)),
+        Axis("value", -0.7, 1.5, ticks=(0, 0.5, 1)),
+        *(Mark("line", places[: len(x)], x, "second") for x in beliefs),
         Mark("line dashed", places, [truth(x) for x in places], "quiet"),
-        Mark("line", seen, found, "accent"),
+        Mark("line thick", seen, found, "accent"),
         width=440,
     )
     ridge = target_at(-0.6, num_critics, smoothing)
-    return [
-        picture
-    ], f"On the ridge the target believes {ridge:.2f}; the truth is −0.10."
+    words = f"On the ridge the target believes {ridge:.2f}; the truth is −0.10."
+    return [picture], words.replace("-", "−")
 
 
 dial(
@@ -350,24 +362,25 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** that the minimum removes both ridges, because the two critics are wrong at different
-# places. Where both are too high, it cannot help. Smoothing lowers a narrow ridge, but a true
-# summit a little as well.
+# **Notice** that with two critics the thick line has neither ridge, because they are wrong at
+# different places. Where both are too high, a minimum cannot help. Smoothing lowers a narrow
+# ridge, but a true summit a little as well.
 #
-# A minimum is never above either critic, so TD3 tends to underestimate. That is the safer side:
-# an actor is not drawn to actions that are underestimated.
+# A minimum is never above either critic, so it tends to be too low. That is the safer side: an
+# actor is not drawn to actions that are underestimated.
 
 # %% tags=["claims"]
-ridge = [target_at(-0.6, k, s) for k, s in ((1, 0.0), (1, 0.2), (2, 0.0))]
+ridge = [target_at(-0.6, 1, smoothing) for smoothing in (0.0, 0.2)]
 assert ridge[0] > 0.85, "the ridge"
 assert 0.3 < ridge[1] < 0.6, "smoothing lowers it"
-assert abs(ridge[2] - truth(-0.6)) < 0.01, "the minimum removes it"
+both = [target_at(x, 2, 0.0) - truth(x) for x in (-0.6, 0.0)]
+assert max(map(abs, both)) < 0.01, "neither ridge"
 assert target_at(0.5, 1, 0.2) < truth(0.5), "a true summit becomes a little lower"
 
 # %% [markdown]
 # ## Two rates
 #
-# HDDPG has one critic, as DDPG, and another idea: values rise at one rate and fall at another,
+# HDDPG has one critic, as DDPG. Its values rise at one rate and fall at another,
 #
 # $$
 # \mathcal L = \tfrac12 \sum_k \alpha(\delta_k) \, \delta_k^2 , \qquad \alpha(\delta) =
@@ -383,9 +396,9 @@ assert target_at(0.5, 1, 0.2) < truth(0.5), "a true summit becomes a little lowe
 #
 # A single agent pays for it. A value settles where the pulls of both sides are equal: $\alpha_+
 # \mathbb E[\max(y - Q, 0)] = \alpha_- \mathbb E[\max(Q - y, 0)]$. That is above the mean of the
-# targets, and the error enters the next target, and the next. This is why HDDPG's promises grow
-# in the figure of the three agents. The cell below the function shows how far a single value
-# rises.
+# targets as soon as they differ, and the error enters the next target, and the next. The first
+# figure fits that: HDDPG promises more than DDPG, whose promises grow too. The cell below the
+# function shows how far a single value rises.
 
 
 # %% tags=["export"]
@@ -417,7 +430,6 @@ def critic_error(
 # Targets of 1 and −1, equally often. Where does the value settle?
 settled = {}
 for decrease in (1.0, 0.5, 0.1):
-    q = torch.zeros(1, 2, requires_grad=True)
     value = torch.zeros(())
     for _ in range(2000):
         q = value.expand(1, 2).clone().requires_grad_()
@@ -428,10 +440,15 @@ for decrease in (1.0, 0.5, 0.1):
     settled[decrease] = value.item()
     print(f"rates 1 and {decrease}: the value settles at {value.item():.2f}")
 
+# %% [markdown]
+# **Notice** that nothing but the rates has changed. With equal ones the value is the mean of the
+# targets, 0. If bad news counts half, it is a third; if it counts a tenth, it is near the best
+# that ever happens.
+
 # %% tags=["claims"]
-assert abs(settled[1.0]) < 1e-6
-assert abs(settled[0.5] - 1 / 3) < 0.01, "above the mean, which is 0"
-assert abs(settled[0.1] - 9 / 11) < 0.01
+assert abs(settled[1.0]) < 1e-6, "the mean of the targets"
+assert abs(settled[0.5] - 1 / 3) < 0.01, "a third"
+assert abs(settled[0.1] - 9 / 11) < 0.01, "near the best, which is 1"
 
 # %% [markdown]
 # ## From targets to losses
@@ -567,7 +584,7 @@ def fused_hddpg_error(
 # ## Two agents
 #
 # Each agent is DDPG with another error and settings of its own. The policy comes from
-# `make_ddpg_policy`, which takes the number of critics.
+# `make_ddpg_policy` with `num_critics=2` for TD3.
 
 
 # %% tags=["export"]
@@ -601,6 +618,8 @@ class TD3(DDPG):
     def __init__(
         self, policy: Any, envs: VectorEnv[Any, Any, Any], config: TD3Config
     ) -> None:
+        given, wanted = len(policy.network.critics), config.num_critics
+        check_that(given >= wanted, f"policy must have {wanted} critics, got {given}")
         smoothing, clip = config.smoothing, config.smoothing_clip
         error = partial(fused_td3_error, smoothing=smoothing, clip=clip)
         super().__init__(policy, envs, config, error)
@@ -735,7 +754,8 @@ assert change.min() < 0 < change.max(), "nothing clear"
 # ### Trap: twins that are one
 #
 # If the second critic is a plain copy of the first, both get the same batches and the same
-# targets. They stay equal forever. Nothing crashes, and the minimum does nothing.
+# targets, and they stay equal forever. Nothing crashes, and the minimum does nothing. Here two
+# critics learn from the same made-up targets.
 
 # %%
 import copy
@@ -821,11 +841,11 @@ assert weights["TD3"] != weights["DDPG"]
 # %% [markdown]
 # ## Summary
 #
-# - An actor climbs to where its critic is wrong. An error that all actions share does no harm; a
-#   ridge does.
+# - An actor climbs to where its critic is wrong. An error that all actions share does not change
+#   the slope; a ridge does.
 # - TD3 believes the less optimistic of two critics, smooths its targets, and updates the actor
 #   less often.
-# - A minimum promises too little. No actor is drawn to what is underestimated.
+# - A minimum tends to promise too little. No actor is drawn to what is underestimated.
 # - The noise of a target, its clip and the bounds have their own scale for each number of an
 #   action.
 # - Different rates for rising and falling make values optimistic (HDDPG) or pessimistic.
@@ -887,8 +907,8 @@ grade(answer, smoothed_action, *map(near_actions, range(3)))
 # ### Exercise 3: experiment
 #
 # Targets are 1 and $-1$, equally often. With which rate of decrease does the value settle at 0.5,
-# if the rate of increase is 1? Guess first, then solve the equation of the pulls or try rates
-# with the cell above.
+# if the rate of increase is 1? Guess first. Then solve the equation of the pulls in [Two
+# rates](#two-rates), and check the rate with the cell there. Return it as a fraction.
 
 
 # %%

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest ed92203b4efcd56f
+# Generated from chapters/apex.py (edit there); digest 380833a6e1f912c1
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def actor_epsilons(
     """Return the probability of a random action for each of some environments.
 
     Args:
-        number: Number n of the environments of all actors.
+        number: Number of the environments of all actors.
         epsilon: That probability in the first one.
         power: In the last one it is ``epsilon`` to the power ``1 + power``.
 

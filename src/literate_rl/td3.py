@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 70cc5f424c4d3d48
+# Generated from chapters/td3.py (edit there); digest 470a68fea96ea78b
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from literate_rl.workshop.signatures import (
     Float,
     NonNegative,
     check_finite,
+    check_that,
     checked,
 )
 
@@ -256,6 +257,8 @@ class TD3(DDPG):
     def __init__(
         self, policy: Any, envs: VectorEnv[Any, Any, Any], config: TD3Config
     ) -> None:
+        given, wanted = len(policy.network.critics), config.num_critics
+        check_that(given >= wanted, f"policy must have {wanted} critics, got {given}")
         smoothing, clip = config.smoothing, config.smoothing_clip
         error = partial(fused_td3_error, smoothing=smoothing, clip=clip)
         super().__init__(policy, envs, config, error)
