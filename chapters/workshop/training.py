@@ -68,6 +68,7 @@ from literate_rl.ddpg import (
     ddpg_settings,
     make_ddpg_policy,
 )
+from literate_rl.discrete_sac import DiscreteSAC, make_discrete_sac_policy
 from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
@@ -362,20 +363,18 @@ def make_td3(env: str, config: TD3Config, **models: Any) -> DDPG:
 
 
 def make_sac(env: str, config: SACConfig, **models: Any) -> SAC:
-    """Build SAC."""
+    """Build SAC, for numbers in a box or for actions from a list."""
     envs = environments(env, config.seed, config.num_envs)
     # The observations of our own networks are flattened vectors.
     states = spaces_of(env)[0] if models else envs.single_observation_space
+    space = envs.single_action_space
+    make: Callable[..., Any] = partial(make_sac_policy, hold=config.hold)
+    agent: Callable[..., SAC] = SAC
+    if isinstance(space, spaces.Discrete):
+        make, agent = make_discrete_sac_policy, DiscreteSAC
     with legible_refusal("Discrete or a Box with one dimension and bounds"):
-        policy = make_sac_policy(
-            states,
-            envs.single_action_space,
-            config.hidden,
-            config.num_critics,
-            config.hold,
-            **models,
-        )
-    return SAC(policy.to(best_device()), envs, config)
+        policy = make(states, space, config.hidden, config.num_critics, **models)
+    return agent(policy.to(best_device()), envs, config)
 
 
 class Algorithm(NamedTuple):
