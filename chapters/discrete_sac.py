@@ -46,6 +46,7 @@ __all__ = [
     "DiscreteSoftContractPolicy",
     "DiscreteSoftPolicy",
     "discrete_sac_error",
+    "discrete_sac_settings",
     "discrete_sac_target",
     "expected_soft_value",
     "make_discrete_sac_policy",
@@ -59,7 +60,7 @@ __all__ = [
 # its log-density. On average that is right.
 #
 # But often the actions are a list: left and right, or the buttons of a game. A list can be added
-# up, and a sum has no noise. How much has a single draw?
+# up, and a sum has no noise. How much noise has a single draw?
 #
 # Below are four actions, worth 1, 0.6, 0.2 and 0. A nat of entropy is paid $\alpha = 0.2$. The
 # policy is a softmax of the values at a temperature of its own, which the slider sets. On the
@@ -135,8 +136,8 @@ assert draws_of(0.1)[1][1:].min() > 1.3, "paid far too much"
 # The actor needs more than a value: it needs a gradient. With numbers in a box the gradient goes
 # through the draw, because the action moves a little when $\mu$ and $\sigma$ do. A draw from a
 # list does not move a little. It stays, or it jumps. A single draw would have to make do with the
-# score of {doc}`policy_gradient`. A sum has a gradient of its own, through the probabilities. Here
-# are both for a fresh policy, to which all four actions are alike:
+# score of {doc}`policy_gradient`. A sum has a gradient of its own, through the probabilities.
+# Here are both for a fresh policy, to which all four actions are alike:
 
 # %%
 import torch
@@ -144,37 +145,35 @@ import torch
 from literate_rl.discrete_sac import expected_soft_value
 
 torch.manual_seed(0)
-q, logits = (
-    torch.tensor(worth),
-    torch.zeros(1, 4, dtype=torch.float64, requires_grad=True),
-)
+q = torch.tensor(worth)
+logits = torch.zeros(1, 4, dtype=torch.float64, requires_grad=True)
 log_prob = logits.log_softmax(-1)
 exact = expected_soft_value(q.reshape(1, 1, 4), log_prob, price)
 (slope,) = torch.autograd.grad(exact.sum(), logits)
 
-prob, said = log_prob.detach().exp()[0], (q - price * log_prob.detach())[0]
-drawn = torch.multinomial(prob, 10_000, replacement=True)
-scores = torch.eye(4)[drawn] - prob
-slopes = said[drawn].unsqueeze(-1) * scores
-for name, sure, each in (
-    ("value", exact, said[drawn]),
-    ("slope of the first logit", slope[:, 0], slopes[:, 0]),
-):
-    print(
-        f"{name}: exact {sure.item():.2f}, one draw {each.mean():.2f} ± {each.std():.2f}"
-    )
+# 10,000 draws: what each action says, and that times its score.
+log_prob = log_prob.detach()[0]
+drawn = torch.multinomial(log_prob.exp(), 10_000, replacement=True)
+draws = (q - price * log_prob)[drawn]
+slopes = draws.unsqueeze(-1) * (torch.eye(4)[drawn] - log_prob.exp())
+
+first = slope[0, 0], slopes[:, 0]
+for name, (true, each) in {"value": (exact, draws), "slope": first}.items():
+    one_draw = f"{each.mean():.2f} ± {each.std():.2f}"
+    print(f"{name}: exact {true.item():.2f}, one draw {one_draw}")
 
 # %% [markdown]
-# **Notice** that the noise of the slope is several times as large as the slope. With one draw in
-# each state an update would have to average it away over the batch.
+# The slope is that of the first action's logit. **Notice** that its noise is several times as
+# large as the slope itself. With one draw in each state, an update would have to average it away
+# over the batch.
 
 # %% tags=["claims"]
-assert abs(said[drawn].mean() - exact.item()) < 4 * said[drawn].std() / 100
+assert abs(draws.mean() - exact.item()) < 4 * draws.std() / 100
 assert ((slopes.mean(0) - slope[0]).abs() < 4 * slopes.std(0) / 100).all()
 assert slopes[:, 0].std() > 3 * slope[0, 0], "several times as large"
 
 # %% [markdown]
-# ## What changes on the page
+# ## What changes in the program
 #
 # Here is what discrete SAC does with a batch, for the two actions of CartPole. It takes the place
 # of steps 2 to 4 of the program in {doc}`sac`; step 5 stays as it is.
@@ -360,10 +359,10 @@ class DiscreteSoftPolicy(Policy):
 # %% [markdown]
 # ## How random is a target?
 #
-# For numbers in a box the usual target entropy is minus their number. The entropy of a list is
-# never below 0. An agent that is given −1 all the same finds every policy too random, and its
-# temperature falls to zero. The entropy of a list lies between 0, for a policy that is sure of one
-# action, and $\log N$, for a policy to which all are alike. So a target is a share of $\log N$.
+# For numbers in a box the usual target entropy is minus their number. For a list that would ask
+# for the impossible, since its entropy is never below 0. An agent that is given −1 all the same
+# finds every policy too random, and its temperature falls to zero. The largest entropy is
+# $\log N$, that of the uniform policy. So a target is best told as a share of $\log N$.
 #
 # What does such a share look like? Below, one action is better than the others, which are all
 # alike. A policy like that is ε-greedy ({doc}`dqn`) with some ε. Choose a number of actions and a
@@ -411,8 +410,8 @@ sliders = {"actions": numbers, "share of log N": shares}
 dial("What a target entropy asks for", share_frame, sliders, start=(2, 0.98))
 
 # %% [markdown]
-# **Notice** the share 0.98, which the paper proposes {cite:p}`christodoulou2019`. With two actions
-# more than eight of ten moves are random, with 18 about nine of ten. Where one action is much
+# **Notice** the share 0.98, which the paper proposes {cite:p}`christodoulou2019`. With $N = 2$ more
+# than eight of ten actions are random, with $N = 18$ about nine of ten. Where one action is much
 # better than the others, no agent can earn much like that. The temperature rises until the policy
 # gives in. Users have asked about it
 # ([one](https://github.com/toshikwa/sac-discrete.pytorch/issues/15),
@@ -424,7 +423,7 @@ dial("What a target entropy asks for", share_frame, sliders, start=(2, 0.98))
 # A policy need not be equally random everywhere. The target is compared with the mean over
 # states, so a policy may be random where it does not matter and sure where it does.
 #
-# Our default is the middle, where two to three of ten moves are random:
+# Our default is the middle, where two to three of ten actions are random:
 #
 # $$
 # \bar H = \tfrac12 \log N .
@@ -690,13 +689,50 @@ for _ in range(10):
         assert torch.allclose(x, y, atol=1e-5), "the same weights"
 
 # %% [markdown]
+# ## Settings
+#
+# They are those of {doc}`sac`. One of them, `hold`, does nothing for a list.
+
+
+# %% tags=["export"]
+# Settings with which the agent has learned, by environment. For what an entry leaves
+# out, the default holds.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 20_000,
+        "num_envs": 4,
+        "hidden": 128,
+        "num_steps": 20,
+        "anneal": True,
+        "batch_size": 128,
+        "train_interval": 4,
+        "buffer_size": 4000,
+        "tau": 0.02,
+        "reward_scale": 0.05,
+        "log_interval": 1000,
+        "temperature": 0.05,
+        "target_entropy": 0.1,
+    },
+}
+
+
+def discrete_sac_settings(env: str) -> SACConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return SACConfig(**SETTINGS.get(env, {}))
+
+
+# %% [markdown]
 # ## An agent that forgets
 #
-# In CartPole our target entropy is 0.1, of at most $\log 2 = 0.69$, and there are 20 steps in a
-# target. Such long targets have a catch: the steps after the first were chosen by the policy of
-# that time ({doc}`windows`). A policy that is nearly sure hardly ever takes its other action.
-# Most of what the buffer knows about that action is old, and what followed it was played by a
-# worse policy. The critic may blame the action for that.
+# In CartPole our target entropy is 0.1, which is as random as $\varepsilon = 0.04$, and there are
+# 20 steps in a target. Such long targets have a catch: the steps after the first were chosen by
+# the policy of that time ({doc}`windows`). A policy that is nearly sure hardly ever takes its
+# other action. Most of what the buffer knows about that action is old, and what followed it was
+# played by a worse policy. The critic may blame the action for that.
 #
 # So this agent forgets: its buffer holds the last 4,000 steps. Here are ten runs with it, and ten
 # with a buffer for all 20,000 steps:
@@ -731,6 +767,7 @@ long, short = (found.final for found in memories.values())
 assert len(long) == len(short) == 10
 assert (short >= long).all(), "no seed ends lower"
 assert (short > 460).sum() == 9
+assert round(epsilon_of(with_entropy(0.1, 2), 2), 2) == 0.04
 assert short.argmin() == long.argmin(), "one seed"
 assert max(short.min(), long.min()) < 195, "stays below the goal with both"
 
@@ -776,10 +813,9 @@ assert (right, wrong) == (10.0, 2.5)
 from dataclasses import replace
 
 from literate_rl.agents import best_device
-from literate_rl.sac import sac_settings
 from literate_rl.workshop.runs import fit
 
-short = replace(sac_settings("CartPole-v1"), total_steps=4000)
+short = replace(discrete_sac_settings("CartPole-v1"), total_steps=4000)
 envs = make_envs("CartPole-v1", short.num_envs)
 torch.manual_seed(short.seed)
 both = envs.single_observation_space, envs.single_action_space

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from soft import (
     ACTIONS,
     CARTPOLE,
+    PENDULUM,
     SEEN,
     SHORT,
     SMALL,
@@ -42,14 +43,15 @@ from literate_rl.discrete_sac import (
     DiscreteCritics,
     DiscreteSAC,
     discrete_sac_error,
+    discrete_sac_settings,
     expected_soft_value,
     list_entropy,
     make_discrete_sac_policy,
 )
 from literate_rl.replay import Batch
-from literate_rl.sac import SACConfig, soft_value
+from literate_rl.sac import SACConfig, sac_settings, soft_value
 from literate_rl.workshop.runs import fit, flat_env, load
-from literate_rl.workshop.training import train
+from literate_rl.workshop.training import ALGORITHMS, train
 
 # --- Soft values ----------------------------------------------------------------------
 
@@ -279,6 +281,14 @@ def test_a_resumed_run_is_the_same_bit_for_bit(
     config = replace(SMALL, **changes)
     policy = assert_resumed(lambda: learner_for(config), tmp_path / "run")
     assert torch.equal(load(tmp_path / "run").log_alpha, policy.log_alpha)
+
+
+def test_settings_by_environment() -> None:
+    assert discrete_sac_settings("unknown") == SACConfig()
+    assert discrete_sac_settings(CARTPOLE).total_steps == 20_000
+    for env in (CARTPOLE, PENDULUM):
+        known = discrete_sac_settings if env == CARTPOLE else sac_settings
+        assert ALGORITHMS["sac"].settings(env) == known(env)
 
 
 def test_spaces_that_do_not_fit_are_refused() -> None:

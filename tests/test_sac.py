@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from soft import (
     BOX,
-    CARTPOLE,
     HIGH,
     LOW,
     PENDULUM,
@@ -566,7 +565,6 @@ def test_a_resumed_run_is_the_same_bit_for_bit(
 def test_settings_by_environment() -> None:
     assert sac_settings("unknown") == SACConfig()
     assert sac_settings(PENDULUM).total_steps == 10_000
-    assert sac_settings(CARTPOLE).total_steps == 20_000
 
 
 def test_spaces_that_do_not_fit_are_refused() -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 5d5e61aa3d690c3b
+# Generated from chapters/*.py (edit there); digest 1ada827e51da5a8b
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -258,6 +258,7 @@ from .discrete_sac import (
     DiscreteSoftContractPolicy as DiscreteSoftContractPolicy,
     DiscreteSoftPolicy as DiscreteSoftPolicy,
     discrete_sac_error as discrete_sac_error,
+    discrete_sac_settings as discrete_sac_settings,
     discrete_sac_target as discrete_sac_target,
     expected_soft_value as expected_soft_value,
     make_discrete_sac_policy as make_discrete_sac_policy,

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 66ff18ba7ddadf49
+# Generated from chapters/discrete_sac.py (edit there); digest 0114fe2653a45d5a
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ __all__ = [
     "DiscreteSoftContractPolicy",
     "DiscreteSoftPolicy",
     "discrete_sac_error",
+    "discrete_sac_settings",
     "discrete_sac_target",
     "expected_soft_value",
     "make_discrete_sac_policy",
@@ -285,3 +286,33 @@ def make_discrete_sac_policy(
     critics = DiscreteCritics(judges, states, number)
     built = "make_discrete_sac_policy", recipe
     return DiscreteSoftPolicy(network, actions, critics, built)
+
+
+# Settings with which the agent has learned, by environment. For what an entry leaves
+# out, the default holds.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 20_000,
+        "num_envs": 4,
+        "hidden": 128,
+        "num_steps": 20,
+        "anneal": True,
+        "batch_size": 128,
+        "train_interval": 4,
+        "buffer_size": 4000,
+        "tau": 0.02,
+        "reward_scale": 0.05,
+        "log_interval": 1000,
+        "temperature": 0.05,
+        "target_entropy": 0.1,
+    },
+}
+
+
+def discrete_sac_settings(env: str) -> SACConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return SACConfig(**SETTINGS.get(env, {}))

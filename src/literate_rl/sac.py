@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest d72d6c8a56ae7468
+# Generated from chapters/sac.py (edit there); digest 3a87cb9fa7924056
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -499,21 +499,6 @@ class SACConfig(OffPolicyConfig):
 # out, the default holds.
 SETTINGS: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {"total_steps": 10_000},
-    "CartPole-v1": {
-        "total_steps": 20_000,
-        "num_envs": 4,
-        "hidden": 128,
-        "num_steps": 20,
-        "anneal": True,
-        "batch_size": 128,
-        "train_interval": 4,
-        "buffer_size": 4000,
-        "tau": 0.02,
-        "reward_scale": 0.05,
-        "log_interval": 1000,
-        "temperature": 0.05,
-        "target_entropy": 0.1,
-    },
     "MountainCarContinuous-v0": {
         "total_steps": 50_000,
         "num_envs": 4,
