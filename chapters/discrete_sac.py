@@ -473,7 +473,7 @@ class DiscreteSAC(SAC):
         super().__init__(policy, envs, config, discrete_sac_error, list_entropy)
 
     def improve(self, obs: Tensor) -> None:
-        """Improve what the policy would do now."""
+        """Judge what the policy would do now, and let it climb."""
         policy: Any = self.policy
         log_prob = policy.log_probs(obs, self.generator)
         # The gradient goes through the probabilities. To them the values are constants.
@@ -540,7 +540,7 @@ class DiscreteCritics(nn.Module):
 #
 # An actor of your own must return the log-probabilities of *all* actions, as a fourth result. The
 # other actors of {doc}`contracts` get along with three. Here it needs one more, because a sum
-# over actions needs a number for each. Machin's page asks for `rsample` instead, which a
+# needs the probability of each action. Machin's page asks for `rsample` instead, which a
 # `Categorical` of PyTorch does not have, so our contract differs from it.
 
 # %%

@@ -754,6 +754,7 @@ def entropy_scale(
 #
 # One Adam optimiser holds all parameters and does not move those whose gradient is `None`. So the
 # critics' step leaves the actor and the temperature alone, and the actor's step the critics.
+# {doc}`discrete_sac` uses the same loop, with an `error`, a `scale` and an `improve` of its own.
 
 
 # %% tags=["export"]
@@ -799,9 +800,9 @@ class SAC(DQN):
         super().follow(batch)
 
     def improve(self, obs: Tensor) -> None:
-        """Improve what the policy would do now."""
+        """Judge what the policy would do now, and let it climb."""
         policy: Any = self.policy
-        # The soft value of a draw in each state.
+        # One draw in each state, and its soft value.
         action, log_prob = policy.draw(obs, self.generator)
         q = policy.critics.frozen(obs, action)
         value = soft_value(q, log_prob, policy.log_alpha.detach().exp())

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 0114fe2653a45d5a
+# Generated from chapters/discrete_sac.py (edit there); digest 0438381bd6848280
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class DiscreteSAC(SAC):
         super().__init__(policy, envs, config, discrete_sac_error, list_entropy)
 
     def improve(self, obs: Tensor) -> None:
-        """Improve what the policy would do now."""
+        """Judge what the policy would do now, and let it climb."""
         policy: Any = self.policy
         log_prob = policy.log_probs(obs, self.generator)
         # The gradient goes through the probabilities. To them the values are constants.

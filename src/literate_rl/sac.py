@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 3a87cb9fa7924056
+# Generated from chapters/sac.py (edit there); digest c8c1243bc1a8d0fd
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -369,9 +369,9 @@ class SAC(DQN):
         super().follow(batch)
 
     def improve(self, obs: Tensor) -> None:
-        """Improve what the policy would do now."""
+        """Judge what the policy would do now, and let it climb."""
         policy: Any = self.policy
-        # The soft value of a draw in each state.
+        # One draw in each state, and its soft value.
         action, log_prob = policy.draw(obs, self.generator)
         q = policy.critics.frozen(obs, action)
         value = soft_value(q, log_prob, policy.log_alpha.detach().exp())
