@@ -172,10 +172,16 @@ PLACES = (
     ),
     Place(
         "sac",
-        "all_actions soft_value sac_target sac_error SquashedGaussian.choose "
+        "soft_value sac_target sac_error SquashedGaussian.choose "
         "SquashedGaussian.draw SquashedGaussian.log_prob SquashedGaussian.entropy "
-        "temperature_error entropy_scale SAC.improve",
+        "temperature_error entropy_scale SAC.improve SAC.climb",
         "sac",
+    ),
+    Place(
+        "discrete_sac",
+        "expected_soft_value discrete_sac_target discrete_sac_error list_entropy "
+        "DiscreteSAC.improve DiscreteCritics.one_by_one DiscreteCritics.taken",
+        "discrete_sac",
     ),
 )
 
@@ -209,6 +215,10 @@ EQUIVALENT: dict[str, str] = {
     "ddpg.ddpg_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "td3.td3_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "sac.sac_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "discrete_sac.discrete_sac_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "discrete_sac.DiscreteSAC.improve: torch.no_grad() -> torch.enable_grad()": (
+        "the gradient is asked for with respect to actor and temperature only"
+    ),
     "a2c.a2c_gradient: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "workshop/fast.clip_gradient: torch.no_grad() -> torch.enable_grad()": (
         "gradients have no graph themselves: nobody asks for second derivatives"

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.learning import Experiment, Variant, main
+from literate_rl.discrete_sac import discrete_sac_settings
 from literate_rl.sac import SACConfig, sac_settings
 from literate_rl.workshop.training import make_learner
 
@@ -24,8 +25,9 @@ def build(config: SACConfig, env: str) -> Any:
     return make_learner("sac", env, config, {})
 
 
-# The same with a buffer that forgets nothing.
-HOARD = replace(sac_settings("CartPole-v1"), buffer_size=100_000)
+# Actions from a list, and the same with a buffer that forgets nothing.
+LISTED = discrete_sac_settings("CartPole-v1")
+HOARD = replace(LISTED, buffer_size=100_000)
 # Not searched: those of the paper.
 CHEETAH = SACConfig(
     total_steps=100_000,
@@ -49,7 +51,7 @@ def experiment(
 EXPERIMENTS = {
     "sac_pendulum": experiment("Pendulum-v1", seeds=10, goal=-200),
     "sac_mountain": experiment("MountainCarContinuous-v0", seeds=10, goal=90),
-    "sac_cartpole": experiment("CartPole-v1", seeds=10, goal=195),
+    "sac_cartpole": experiment("CartPole-v1", 10, 195, LISTED),
     "sac_cartpole_hoard": experiment("CartPole-v1", 10, 195, HOARD),
     "sac_cheetah": experiment("HalfCheetah-v5", 5, config=CHEETAH),
 }

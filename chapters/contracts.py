@@ -478,12 +478,12 @@ def scores_cancel(probe: Probe) -> Iterator[Finding]:
 
 
 # %% [markdown]
-# **SAC with discrete actions** has a contract of its own, because Machin's page contradicts itself
-# there: it asks for `rsample`, and its example uses a `Categorical`, which has none. But an actor
-# that returns the log-probabilities of *all* actions, as a fourth result, needs no gradient
-# through a sample: the expectation over actions is a sum {cite:p}`christodoulou2019`. Its critic
-# returns the values of all actions at once. One that takes `action`, as on Machin's page, is
-# accepted as well, and will be called once for each action.
+# **SAC with discrete actions** ({doc}`discrete_sac`) has a contract of its own, because Machin's
+# page contradicts itself there: it asks for `rsample`, and its example uses a `Categorical`, which
+# has none. But an actor that returns the log-probabilities of *all* actions, as a fourth result,
+# needs no gradient through a sample: the expectation over actions is a sum
+# {cite:p}`christodoulou2019`. Its critic returns the values of all actions at once. One that takes
+# `action`, as on Machin's page, is accepted as well, and will be called once for each action.
 #
 # ## Legal, but harmful
 #

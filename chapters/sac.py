@@ -11,9 +11,8 @@
 #
 # **How random should a policy stay, and who decides?** After this chapter you can say what
 # randomness is worth to a policy, write down the best policy for a given price, and train an
-# agent that sets the price itself, with continuous or discrete actions. It takes about 35
-# minutes. You need the twin critics of {doc}`td3` and the squashed Gaussian of
-# {doc}`contract_models`.
+# agent that sets the price itself. It takes about 30 minutes. You need the twin critics of
+# {doc}`td3` and the squashed Gaussian of {doc}`contract_models`.
 
 # %% tags=["export", "hide-input"]
 """SAC: a policy that is paid for staying random."""
@@ -24,8 +23,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,19 +35,17 @@ from torch import Tensor, nn
 from literate_rl.a2c import ContractActor, drawn_from
 from literate_rl.contract_models import (
     ActionValue,
-    QNetwork,
     Stretch,
     layers,
     squashed_log_prob,
 )
 from literate_rl.ddpg import as_many, bounded, critic_chains, frozen_values
 from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
-from literate_rl.policies import CategoricalActions, GaussianActions, Policy
+from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.fast import FusedCriticError, chain_critic_error
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
-from literate_rl.workshop.probes import forward_parameters
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -62,7 +58,6 @@ from literate_rl.workshop.states import ByName, state_spec
 
 __all__ = [
     "SAC",
-    "Choices",
     "SACConfig",
     "SoftContractPolicy",
     "SoftCritics",
@@ -319,59 +314,28 @@ assert np.mean(returns[-5:]) > np.mean(returns[:10]) + 400, "it learns to swing 
 # policy is $p$ itself, the one in the dial, and raising the soft value pulls $\pi$ towards it
 # {cite:p}`haarnoja2018`.
 #
-# In code the expectation is a weighted sum over **choices**. With continuous actions there is one
-# choice, an action just drawn, with weight 1: an estimate from a single sample. With $N$ discrete
-# actions there are $N$ choices, weighted by their probabilities, and the sum is exact. The losses
-# that follow are the same for both.
-
-
-# %% tags=["export"]
-class Choices(NamedTuple):
-    """Actions over which an expectation is taken: one drawn, or all discrete ones.
-
-    Attributes:
-        action: The action that was drawn; None if the choices are all discrete ones.
-        log_prob: Log-probability of each choice.
-        weight: How much it counts: 1 for a draw, else its probability.
-    """
-
-    action: Float[Tensor, "N A"] | None
-    log_prob: Float[Tensor, "N M"]
-    weight: Float[Tensor, "N M"]
-
-
-def one_draw(action: Tensor, log_prob: Tensor) -> Choices:
-    """Return a single draw as the only choice."""
-    return Choices(action, log_prob, torch.ones_like(log_prob))
-
-
-def all_actions(log_prob: Tensor) -> Choices:
-    """Return all discrete actions with their probabilities as the choices."""
-    return Choices(None, log_prob, log_prob.exp())
+# Nobody can add up over all actions of a box. So in code a single draw from the policy estimates
+# the expectation. (Actions from a list can be added up: {doc}`discrete_sac`.)
 
 
 # %% tags=["export"]
 @checked
 def soft_value(
-    q: Float[Tensor, "K N M"],
-    log_prob: Float[Tensor, "N M"],
-    weight: Float[Tensor, "N M"],
+    q: Float[Tensor, "K N"],
+    log_prob: Float[Tensor, "N"],
     alpha: float | Float[Tensor, ""],
 ) -> Float[Tensor, "N"]:
     """Return what states are worth to a policy that is paid for its entropy.
 
     Args:
-        q: Values of M choices by K critics.
-        log_prob: Log-probabilities of the choices.
-        weight: How much each choice counts.
+        q: What K critics think of an action that the policy drew in each state.
+        log_prob: The log-densities of these actions.
         alpha: The temperature: what a nat of entropy is worth.
 
     Source: Haarnoja et al. 2018, equation 3, with the minimum of Fujimoto et al. 2018.
     """
-    # The least optimistic critic counts, {eq}`soft-value`. A choice of probability 0
-    # adds nothing, although its log-probability is −∞.
-    surprise = -log_prob.masked_fill(weight == 0, 0.0)
-    return (weight * (q.amin(0) + alpha * surprise)).sum(-1)
+    # The least optimistic critic counts, {eq}`soft-value`.
+    return q.amin(0) - alpha * log_prob
 
 
 # %% [markdown]
@@ -405,11 +369,10 @@ def sac_target(
     """
     with torch.no_grad():
         # 1. What would the policy do next? Only the critics have an older copy.
-        choices = policy.draw(batch.next_obs, generator)
-        # 2. What are these choices worth, their entropy included?
-        next_q = target_critics(batch.next_obs, choices.action)
-        alpha = policy.log_alpha.exp()
-        value = soft_value(next_q, choices.log_prob, choices.weight, alpha)
+        action, log_prob = policy.draw(batch.next_obs, generator)
+        # 2. What is that worth, its share of the entropy included?
+        next_q = target_critics(batch.next_obs, action)
+        value = soft_value(next_q, log_prob, policy.log_alpha.exp())
         # 3. The target, {eq}`soft-target`. After a termination nothing is added.
         return clipped_double_target(batch.reward, batch.discount, value.unsqueeze(0))
 
@@ -430,7 +393,7 @@ def sac_error(
     """
     target = sac_target(policy, target_critics, batch, generator)
     # 4. How far is each critic from it, for the action that was taken?
-    return compared(policy.critics.taken(batch.obs, batch.action), target)
+    return compared(policy.critics(batch.obs, batch.action), target)
 
 
 def fused_sac_error(
@@ -439,9 +402,9 @@ def fused_sac_error(
     batch: Batch,
     generator: torch.Generator,
 ) -> QError | FusedCriticError:
-    """Compute what ``sac_error`` does, faster for numbers and critics of our own."""
+    """Compute what ``sac_error`` does, faster for critics of our own."""
     chains = critic_chains(policy.critics.critics)
-    if chains is None or policy.critics.num_actions is not None:
+    if chains is None:
         return sac_error(policy, target_critics, batch, generator)
     target = sac_target(policy, target_critics, batch, generator)
     return chain_critic_error(chains, batch, target)
@@ -450,9 +413,9 @@ def fused_sac_error(
 # %% [markdown]
 # ## A policy that knows its density
 #
-# For continuous actions the network's row holds $\mu$ and $\log \sigma$ of a Gaussian, and what
-# is drawn from it is squashed into the box: $a = \bar a + h \tanh u$ with $u = \mu + \sigma
-# \eta$. {doc}`contract_models` has the density, equation {eq}`squashed-density`.
+# The network's row holds $\mu$ and $\log \sigma$ of a Gaussian, and what is drawn from it is
+# squashed into the box: $a = \bar a + h \tanh u$ with $u = \mu + \sigma \eta$.
+# {doc}`contract_models` has the density, equation {eq}`squashed-density`.
 #
 # SAC learns with `draw`, which returns an action and its log-density at once. It knows $u$, so it
 # never computes $\operatorname{artanh}$, and it is exact even where the action has rounded to a
@@ -594,13 +557,10 @@ class GaussianRows(nn.Module):
 
 # %% [markdown]
 # The folded cell above has a small network for these rows. It clamps $\log \sigma$ to between −5
-# and 2.
-#
-# `SoftPolicy` holds the network, the distribution, the critics and the logarithm of the
-# temperature, which keeps the temperature positive. `draw` returns the choices in a batch of
-# states, with gradient. For continuous actions the gradient goes through the draw: the noise
-# $\eta$ stays, and the action moves with $\mu$ and $\sigma$ (the **reparametrisation trick**).
-# For discrete actions the gradient goes through the probabilities.
+# and 2. `SoftPolicy` holds the network, the distribution, the critics and the logarithm of the
+# temperature, which keeps the temperature positive. Its `draw` returns actions and their
+# log-densities with gradient. The gradient goes through the draw: the noise $\eta$ stays, and the
+# action moves with $\mu$ and $\sigma$ (the **reparametrisation trick**).
 
 
 # %% tags=["export"]
@@ -609,7 +569,7 @@ class SoftPolicy(Policy):
 
     Args:
         network: Module from observations to rows.
-        actions: A ``SquashedGaussian``, or ``CategoricalActions``.
+        actions: A ``SquashedGaussian``.
         critics: The critics.
         recipe: As in ``Policy``.
     """
@@ -624,20 +584,17 @@ class SoftPolicy(Policy):
         super().__init__(network, actions, recipe)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
-    def draw(self, obs: Tensor, generator: torch.Generator) -> Choices:
-        """Return the choices in each state, with gradient."""
+    def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw an action in each state; return its log-density too, with gradient."""
         row = self(obs)
-        if self.critics.num_actions is not None:
-            return all_actions(row.log_softmax(-1))
         noise = torch.randn(len(row), row.shape[-1] // 2, generator=generator)
-        action, log_prob = self.actions.draw(row, noise.to(row))
-        return one_draw(action, log_prob.unsqueeze(-1))
+        drawn: tuple[Tensor, Tensor] = self.actions.draw(row, noise.to(row))
+        return drawn
 
 
 # %% [markdown]
-# The next two cells, folded, are for models of your own ({doc}`contracts`). Such an actor draws
-# its actions itself; a critic of discrete actions may return all values at once or take one
-# action at a time.
+# The next two cells, folded, are for models of your own ({doc}`contracts`): an actor that draws
+# its actions itself, and critics that are asked about one action in each state.
 
 
 # %% tags=["export", "hide-input"]
@@ -663,15 +620,13 @@ class SoftContractPolicy(ContractActor):
         super().__init__(actor, observation_space, action_space, recipe)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
-    def draw(self, obs: Tensor, generator: torch.Generator) -> Choices:
-        """Return the choices in each state, with gradient."""
+    def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw an action in each state; return its log-density too, with gradient."""
         # The actor draws with a generator of its own, so we draw a seed for it.
         seed = int(torch.randint(2**62, (), generator=generator))
         with drawn_from(seed, obs.device):
-            results = self.actor(obs)
-        if self.critics.num_actions is not None:
-            return all_actions(results[3])
-        return one_draw(*results[:2])
+            action, log_prob, *_ = self.actor(obs)
+        return action, log_prob.squeeze(-1)
 
 
 # %% tags=["export", "hide-input"]
@@ -679,57 +634,25 @@ class SoftCritics(nn.Module):
     """Critics that judge actions.
 
     Args:
-        critics: They keep their contract. Those of discrete actions may return the
-            values of all actions, or take ``action``, a one-hot row.
+        critics: They keep their contract.
         observation_space: Where the names of the states come from; not flattened.
-        num_actions: Number of discrete actions; None if they are continuous.
     """
 
     def __init__(
-        self,
-        critics: Sequence[Any],
-        observation_space: spaces.Space[Any],
-        num_actions: int | None = None,
+        self, critics: Sequence[Any], observation_space: spaces.Space[Any]
     ) -> None:
         super().__init__()
-        spec, self.num_actions = state_spec(observation_space), num_actions
+        spec = state_spec(observation_space)
         self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
-        self.takes_action = ["action" in forward_parameters(x) for x in critics]
 
-    def forward(self, obs: Tensor, action: Tensor | None) -> Float[Tensor, "K N M"]:
-        """Return each critic's value of an action, or of all discrete ones."""
-        values = []
-        for critic, takes_action in zip(self.critics, self.takes_action, strict=True):
-            if not takes_action:
-                values.append(critic(obs)[0])
-            elif action is not None:
-                values.append(critic(obs, action=action)[0])
-            else:
-                values.append(self.one_by_one(critic, obs))
-        return torch.stack(values)
+    def forward(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
+        """Return what each critic thinks of actions."""
+        values = [critic(obs, action=action)[0] for critic in self.critics]
+        return torch.stack(values).squeeze(-1)
 
-    def frozen(self, obs: Tensor, action: Tensor | None) -> Float[Tensor, "K N M"]:
+    def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
         """Return the same numbers where the critics themselves need no gradient."""
-        if action is None:
-            values: Tensor = self(obs, None)
-            return values
-        return frozen_values(self.critics, obs, action).unsqueeze(-1)
-
-    def one_by_one(self, critic: nn.Module, obs: Tensor) -> Tensor:
-        """Ask a critic about each discrete action, all of them in one batch."""
-        number = self.num_actions or 0
-        each = torch.eye(number).to(obs).expand(len(obs), number, number)
-        again = obs.unsqueeze(1).expand(-1, number, -1)
-        value: Tensor = critic(again, action=each)[0]
-        return value.squeeze(-1)
-
-    def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return each critic's value of the actions that were taken."""
-        q: Tensor = self(obs, None if self.num_actions else action)
-        if not self.num_actions:
-            return q.squeeze(-1)
-        index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
-        return q.gather(-1, index).squeeze(-1)
+        return frozen_values(self.critics, obs, action)
 
 
 # %% [markdown]
@@ -797,9 +720,6 @@ def temperature_error(
 # `entropy_scale` converts it. So the same target means the same randomness in every environment.
 # For each number the uniform policy has $\log 2$, and −1 is the entropy of a uniform draw from 18
 # % of the range.
-#
-# For $N$ discrete actions the entropy lies between 0 and $\log N$. Our default is half of $\log
-# N$.
 
 # %% tags=["claims"]
 share = math.exp(-1) / 2
@@ -812,16 +732,13 @@ assert abs(-uniform.item() + 1) < 1e-6, "its entropy is -1"
 
 # %% tags=["export"]
 def entropy_scale(
-    action_space: spaces.Space[Any], target: float | None
+    action_space: spaces.Box, target: float | None
 ) -> tuple[float, float]:
     """Return the entropy of one unit, and the target in units of the box."""
-    if isinstance(action_space, spaces.Box):
-        # A box that is h times as wide adds log h for each number, {eq}`entropy-unit`.
-        half = (action_space.high - action_space.low).astype(np.float64) / 2
-        unit = float(np.log(half).sum())
-        return unit, unit + (-half.size if target is None else target)
-    most = math.log(int(action_space.n))  # type: ignore[attr-defined]
-    return 0.0, most / 2 if target is None else target
+    # A box that is h times as wide adds log h for each number, {eq}`entropy-unit`.
+    half = (action_space.high - action_space.low).astype(np.float64) / 2
+    unit = float(np.log(half).sum())
+    return unit, unit + (-half.size if target is None else target)
 
 
 # %% [markdown]
@@ -837,6 +754,7 @@ def entropy_scale(
 #
 # One Adam optimiser holds all parameters and does not move those whose gradient is `None`. So the
 # critics' step leaves the actor and the temperature alone, and the actor's step the critics.
+# {doc}`discrete_sac` uses the same loop, with an `error`, a `scale` and an `improve` of its own.
 
 
 # %% tags=["export"]
@@ -847,12 +765,20 @@ class SAC(DQN):
         policy: What ``make_sac_policy`` returns, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
+        error: Function that compares values with targets.
+        scale: Function of the action space and of the target in the settings to the
+            entropy of one unit and the target entropy.
     """
 
     def __init__(
-        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: SACConfig
+        self,
+        policy: Any,
+        envs: VectorEnv[Any, Any, Any],
+        config: SACConfig,
+        error: Callable[..., Any] = fused_sac_error,
+        scale: Callable[[Any, float | None], tuple[float, float]] = entropy_scale,
     ) -> None:
-        super().__init__(policy, envs, config, fused_sac_error)
+        super().__init__(policy, envs, config, error)
         self.tuned: SACConfig = config
         # Only the critics need an older copy.
         self.target_policy = copy.deepcopy(policy.critics).requires_grad_(False)
@@ -865,7 +791,7 @@ class SAC(DQN):
             policy.log_alpha.fill_(config.temperature).log_()
         # The target entropy, in the unit of the box: {eq}`entropy-unit`.
         space = envs.single_action_space
-        self.unit, self.target_entropy = entropy_scale(space, config.target_entropy)
+        self.unit, self.target_entropy = scale(space, config.target_entropy)
         self.entropies: list[Tensor] = []
 
     def follow(self, batch: Batch) -> None:
@@ -874,19 +800,22 @@ class SAC(DQN):
         super().follow(batch)
 
     def improve(self, obs: Tensor) -> None:
-        """Take one step of the optimiser on actor and temperature."""
+        """Judge what the policy would do now, and let it climb."""
         policy: Any = self.policy
-        # The actor climbs the soft value of what it would do now, {eq}`soft-actor`.
-        choices = policy.draw(obs, self.generator)
-        q = policy.critics.frozen(obs, choices.action)
-        alpha = policy.log_alpha.detach().exp()
-        value = soft_value(q, choices.log_prob, choices.weight, alpha)
-        # The temperature learns from the entropy, which sends no gradient to the actor.
-        entropy = -(choices.weight * choices.log_prob).sum(-1).detach()
+        # One draw in each state, and its soft value.
+        action, log_prob = policy.draw(obs, self.generator)
+        q = policy.critics.frozen(obs, action)
+        value = soft_value(q, log_prob, policy.log_alpha.detach().exp())
+        self.climb(value, -log_prob.detach())
+
+    def climb(self, value: Tensor, entropy: Tensor) -> None:
+        """Take one step of the optimiser on actor and temperature."""
+        # The actor climbs soft values, {eq}`soft-actor`. The temperature learns from
+        # the entropy, which sends no gradient to the actor.
         loss = -value.mean()
         if self.tuned.tune:
             loss = loss + temperature_error(
-                policy.log_alpha, entropy, self.target_entropy
+                self.policy.log_alpha, entropy, self.target_entropy
             )
         # The gradient goes through the critics, but they get none themselves, so the
         # optimiser does not move them.
@@ -913,8 +842,7 @@ class SAC(DQN):
 
 
 # %% [markdown]
-# What is left is to build a policy for an environment. Continuous actions need bounds. With
-# discrete actions the same agent is discrete SAC {cite:p}`christodoulou2019`.
+# What is left is to build a policy for an environment, whose actions need bounds.
 
 
 # %% tags=["export", "hide-input"]
@@ -933,21 +861,17 @@ def make_sac_policy(
     Args:
         observation_space: A space, or what ``plain_space`` made of it; vectors for our
             own networks.
-        action_space: A bounded box of vectors, or a Discrete space.
+        action_space: A bounded box of vectors.
         hidden: Width of our networks' hidden layers.
         num_critics: Number of critics.
-        hold: Steps for which one noise of continuous actions is used.
+        hold: Steps for which one noise is used.
         actor: An actor of your own instead of ours.
         critic: A critic of your own, or a sequence of them. If there is only one, the
             others are copies with fresh weights.
     """
     states, space = as_space(observation_space), as_space(action_space)
-    if not isinstance(space, spaces.Discrete) and not (
-        isinstance(space, spaces.Box) and bounded(space)
-    ):
-        raise ValueError(
-            f"action_space must be Discrete or a vector within bounds, got {space}"
-        )
+    if not (isinstance(space, spaces.Box) and bounded(space)):
+        raise ValueError(f"action_space must be a vector within bounds, got {space}")
     recipe: dict[str, Any] = {
         "observation_space": plain_space(states),
         "action_space": plain_space(space),
@@ -955,26 +879,19 @@ def make_sac_policy(
         "num_critics": num_critics,
         "hold": hold,
     }
-    number = int(space.n) if isinstance(space, spaces.Discrete) else None
     # An actor of your own draws its actions itself.
     if actor is not None:
         kinds = {"actor": actor, "critic": critic}
         recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
-        critics = SoftCritics(as_many(critic, num_critics), states, number)
+        critics = SoftCritics(as_many(critic, num_critics), states)
         built = "make_sac_policy", recipe
         return SoftContractPolicy(actor, critics, states, space, built)
-    # Ours describes them in rows: logits, or means and standard deviations.
-    inputs = as_vectors(states).shape[0]
-    if isinstance(space, spaces.Discrete):
-        network: nn.Module = layers(inputs, hidden, int(space.n))
-        actions: Any = CategoricalActions(int(space.n), int(space.start))
-        judge: Callable[[], nn.Module] = partial(QNetwork, inputs, int(space.n), hidden)
-    else:
-        size = space.shape[0]
-        network = GaussianRows(inputs, hidden, size)
-        actions = SquashedGaussian(space.low, space.high, hold)
-        judge = partial(ActionValue, inputs, size, hidden)
-    critics = SoftCritics([judge() for _ in range(num_critics)], states, number)
+    # Ours describes them in rows of means and standard deviations.
+    inputs, size = as_vectors(states).shape[0], space.shape[0]
+    network = GaussianRows(inputs, hidden, size)
+    actions = SquashedGaussian(space.low, space.high, hold)
+    judges = [ActionValue(inputs, size, hidden) for _ in range(num_critics)]
+    critics = SoftCritics(judges, states)
     return SoftPolicy(network, actions, critics, ("make_sac_policy", recipe))
 
 
@@ -994,8 +911,8 @@ class SACConfig(OffPolicyConfig):
         tune: Whether the temperature is tuned.
         target_entropy: Entropy that the tuned temperature aims at, in nats. For
             continuous actions it is that of actions measured in units in which the box
-            is -1..1. None is minus the number of dimensions, or half of what N
-            actions allow.
+            is -1..1. None is minus the number of dimensions or, for a list of actions,
+            half of the largest entropy.
         hold: Steps for which one noise of continuous actions is used.
     """
 
@@ -1024,21 +941,6 @@ class SACConfig(OffPolicyConfig):
 # out, the default holds.
 SETTINGS: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {"total_steps": 10_000},
-    "CartPole-v1": {
-        "total_steps": 20_000,
-        "num_envs": 4,
-        "hidden": 128,
-        "num_steps": 20,
-        "anneal": True,
-        "batch_size": 128,
-        "train_interval": 4,
-        "buffer_size": 4000,
-        "tau": 0.02,
-        "reward_scale": 0.05,
-        "log_interval": 1000,
-        "temperature": 0.05,
-        "target_entropy": 0.1,
-    },
     "MountainCarContinuous-v0": {
         "total_steps": 50_000,
         "num_envs": 4,
@@ -1063,8 +965,8 @@ def sac_settings(env: str) -> SACConfig:
 
 
 # %% [markdown]
-# With these pieces `SAC` does what the program at the top does. The folded cell gives both the same
-# ten batches and the same random numbers, and compares their weights.
+# With these pieces `SAC` does what the program at the top does. The folded cell gives both the
+# same ten batches and the same random numbers, and compares their weights.
 
 # %% tags=["claims"]
 torch.manual_seed(1)
@@ -1081,74 +983,12 @@ for batch, state, models in snapshots:
         assert torch.allclose(x, y, atol=1e-5), "the same weights"
 
 # %% [markdown]
-# ## Actions from a list
-#
-# With $N$ discrete actions nothing has to be drawn: the soft value is a sum over all of them, and
-# so are the entropy and the actor's gradient. A single draw would be right on average, but noisy.
-# Here are the sum for three actions, and mean and standard deviation of 10,000 draws:
-
-# %%
-from literate_rl.sac import soft_value
-
-torch.manual_seed(0)
-worth, chances = torch.tensor([[[1.0, 0.4, 0.2]]]), torch.tensor([[0.5, 0.3, 0.2]])
-exact = soft_value(worth, chances.log(), chances, 0.1).item()
-drawn = torch.multinomial(chances[0], 10_000, replacement=True).reshape(-1, 1)
-each = [x.expand(*x.shape[:-2], 10_000, 3) for x in (worth, chances.log())]
-one = each[0].gather(-1, drawn.unsqueeze(0)), each[1].gather(-1, drawn)
-draws = soft_value(*one, torch.ones(10_000, 1), 0.1)
-print(f"exact {exact:.3f}, one draw {draws.mean():.3f} ± {draws.std():.3f}")
-
-# %% tags=["claims"]
-assert abs(exact - draws.mean().item()) < 4 * draws.std().item() / 100
-assert draws.std() > 0.2, "with noise"
-
-# %% [markdown]
-# The target entropy of {cite:t}`christodoulou2019` is $0.98 \log N$, an almost uniform policy. In
-# CartPole ours is 0.1, of at most $\log 2 = 0.69$, with 20 steps in a target.
-#
-# Such long targets have a catch: the steps after the first were chosen by the policy of that time
-# ({doc}`windows`). A policy that is nearly sure hardly ever takes its other action. Most of what
-# the buffer knows about that action is old, and what followed it was played by a worse policy. The
-# critic may blame the action for that. So this agent forgets: its buffer holds the last 4,000
-# steps. Here are ten runs with it, and ten with a buffer for all 20,000 steps:
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two sets of ten thin curves and their means over 20,000 steps of CartPole. Most come close to 500, those of the short memory earlier; one of each set stays below 200"}}
-memories = {
-    "all steps": stored_runs("sac_cartpole_hoard")["SAC"],
-    "4,000 steps": stored_runs("sac_cartpole")["SAC"],
-}
-fig, axis = plt.subplots(figsize=(7, 2.6))
-for (name, found), color in zip(memories.items(), ("C0", "C1"), strict=True):
-    steps = found.steps / 1000
-    axis.plot(steps, found.curves.T, color=color, alpha=0.3, linewidth=0.7)
-    axis.plot(steps, found.curves.mean(0), color=color, linewidth=2.5, label=name)
-    print(f"{name:12s}", *(f"{x:.0f}" for x in np.sort(found.final)))
-axis.set(xlabel="thousand steps", ylabel="return while training", ylim=(0, 520))
-axis.legend(title="the buffer holds")
-fig.tight_layout()
-
-# %% [markdown]
-# The printed returns are those of the last policies, in 100 greedy episodes. **Notice** that no seed
-# ends lower with the short memory, and that nine of its ten policies balance for more than 460 of
-# at most 500 steps. But one seed stays below 195, our goal for every run, with both. So old data is
-# not all that holds this agent back.
-
-# %% tags=["claims"]
-long, short = (found.final for found in memories.values())
-assert len(long) == len(short) == 10
-assert (short >= long).all(), "no seed ends lower"
-assert (short > 460).sum() == 9
-assert short.argmin() == long.argmin(), "one seed"
-assert max(short.min(), long.min()) < 195, "stays below the goal with both"
-
-# %% [markdown]
 # ## A noise that lasts
 #
 # In *MountainCarContinuous* a weak car has to swing itself up to a flag, which pays 100, and each
-# push costs a little. An agent that never sees the flag soon learns to stand still. With `hold=20`
-# the same noise is used for 20 steps, and a push of this length gets there by chance. Targets of 20
-# steps then carry the news back to the valley:
+# push costs a little. An agent that never sees the flag soon learns to stand still. With
+# `hold=20` the same noise is used for 20 steps, and a push of this length gets there by chance.
+# Targets of 20 steps then carry the news back to the valley:
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Ten thin curves of returns and their mean over 50,000 steps. They start near 90, fall below zero and come back to more than 90"}}
 climbed = stored_runs("sac_mountain")["SAC"]
@@ -1160,9 +1000,9 @@ fig.tight_layout()
 print("100 greedy episodes of the last policy:", *np.sort(climbed.final).round(1))
 
 # %% [markdown]
-# **Notice** that nine runs earn more than 80 in their first 2,000 steps, when they have hardly begun
-# to learn. Later each of them earns less than nothing for a while, but it has seen the flag. All ten
-# last policies earn more than 91. The temperature is fixed here, at 0.1.
+# **Notice** that nine runs earn more than 80 in their first 2,000 steps, when they have hardly
+# begun to learn. Later each of them earns less than nothing for a while, but it has seen the
+# flag. All ten last policies earn more than 91. The temperature is fixed here, at 0.1.
 
 # %% tags=["claims"]
 assert len(climbed.final) == 10
@@ -1205,25 +1045,6 @@ assert 0.48 < other / one < 0.52, "half as large"
 assert deviation_for(-1.0, 0.4) > one
 
 # %% [markdown]
-# ### Trap: a mean where the expectation is a sum
-#
-# Discrete SAC weights each action by its probability. The weights already sum to 1, so the
-# expectation is the *sum* over actions. A `mean` divides it by $N$ once more. In the actor's loss
-# alone that is a constant factor, which Adam does not notice. In a target it is not: the value of
-# the next state shrinks to $1 / N$ of what it should be. This was in [the first
-# implementation](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/issues/54).
-
-# %%
-worth = torch.full((1, 1, 4), 10.0)  # four actions, all of them worth 10
-log_prob = torch.full((1, 4), 0.25).log()
-right = soft_value(worth, log_prob, log_prob.exp(), 0.0).item()
-wrong = (log_prob.exp() * worth[0]).mean(-1).item()
-print(f"sum {right:.1f}, mean {wrong:.1f}")
-
-# %% tags=["claims"]
-assert (right, wrong) == (10.0, 2.5)
-
-# %% [markdown]
 # ## What well-known implementations do
 #
 # | choice | this chapter | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/sac/sac.py) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/sac.py) | [Spinning Up](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/sac.py) |
@@ -1242,24 +1063,17 @@ assert (right, wrong) == (10.0, 2.5)
 
 # %%
 from dataclasses import replace
-from functools import partial
 
 from literate_rl.agents import best_device, make_envs
 from literate_rl.sac import SAC, make_sac_policy, sac_settings
-from literate_rl.workshop.runs import fit, flat_env
-
-
-def make_learner(config, env="Pendulum-v1"):
-    """Build environments, policy and learner."""
-    envs = make_envs(partial(flat_env, env), config.num_envs)
-    torch.manual_seed(config.seed)
-    spaces = envs.single_observation_space, envs.single_action_space
-    policy = make_sac_policy(*spaces, config.hidden)
-    return SAC(policy.to(best_device()), envs, config)
-
+from literate_rl.workshop.runs import fit
 
 short = replace(sac_settings("Pendulum-v1"), total_steps=1500)
-history = fit(make_learner(short), progress=False)
+envs = make_envs("Pendulum-v1", short.num_envs)
+torch.manual_seed(short.seed)
+both = envs.single_observation_space, envs.single_action_space
+policy = make_sac_policy(*both, short.hidden).to(best_device())
+history = fit(SAC(policy, envs, short), progress=False)
 print(f"{history[-1]['step']} steps on {best_device().type}")
 print("temperature:", *(f"{row['charts/alpha']:.2f}" for row in history))
 
@@ -1278,7 +1092,7 @@ assert np.isfinite(history[-1]["losses/q_value"])
 # - The temperature is tuned until the entropy is at its target. Its loss may have $\log \alpha$
 #   or $\alpha$; both are right.
 # - A target entropy has a unit. $-A$ is meant for actions from −1 to 1.
-# - With discrete actions the expectation is a sum over all of them.
+# - One draw estimates the soft value of a state, and the gradient goes through the draw.
 #
 # ## Exercises
 #
@@ -1310,8 +1124,8 @@ assert np.allclose(tenfold, soft_policy(0.05)[0])
 
 
 # %%
-def answer(q, log_prob, weight, alpha):
-    return (weight * (q.amax(0) - alpha * log_prob)).sum(-1)
+def answer(q, log_prob, alpha):
+    return q.amax(0) - alpha * log_prob
 
 
 # %% tags=["hide-input"]
@@ -1319,20 +1133,20 @@ from literate_rl.agents import grade
 
 
 def judged(seed):
-    """Return values of two critics, log-probabilities, weights and a temperature."""
-    generator = torch.Generator().manual_seed(seed)
-    q = torch.randn(2, 5, 3, generator=generator)
-    log_prob = torch.randn(5, 3, generator=generator).log_softmax(-1)
-    return q, log_prob, log_prob.exp(), 0.3
+    """Return values by two critics, log-densities and a temperature."""
+    q, log_prob = torch.randn(
+        3, 5, generator=torch.Generator().manual_seed(seed)
+    ).split(2)
+    return q, log_prob[0], 0.3
 
 
 grade(answer, soft_value, *map(judged, range(3)))
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer(q, log_prob, weight, alpha):
+def answer(q, log_prob, alpha):
     # The less optimistic critic is believed: the minimum, not the maximum.
-    return (weight * (q.amin(0) - alpha * log_prob)).sum(-1)
+    return q.amin(0) - alpha * log_prob
 
 
 grade(answer, soft_value, *map(judged, range(3)))
@@ -1360,11 +1174,9 @@ grade(answer, needed, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # As narrow as this, the squash does nearly nothing, and the entropy is that of a
-    # Gaussian: one nat less is a deviation smaller by the factor e.
-    sigmas = np.arange(0.01, 1.0, 0.01)
-    rows = torch.tensor([[0.0, math.log(sigma)] for sigma in sigmas])
-    return round(float(sigmas[(unit_box.entropy(rows) + 2).abs().argmin()]), 2)
+    # So narrow a Gaussian is hardly squashed, and then one nat less is a deviation
+    # smaller by the factor e.
+    return round(0.09 / math.e, 2)
 
 
 grade(answer, needed, ())
@@ -1377,4 +1189,4 @@ assert round(deviation_for(-1.0, 1.0), 2) == 0.09
 # ## References
 #
 # SAC is from {cite:t}`haarnoja2018`; {cite:t}`haarnoja2018b` tune its temperature. The minimum of
-# two critics is from {cite:t}`fujimoto2018`, discrete SAC from {cite:t}`christodoulou2019`.
+# two critics is from {cite:t}`fujimoto2018`.

@@ -50,6 +50,7 @@ MODULES = [
     "ddpg",
     "td3",
     "sac",
+    "discrete_sac",
 ]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.store import RESULTS, read_table
+from literate_rl.discrete_sac import discrete_sac_settings
 from literate_rl.evaluation import paired_difference, t_interval
 from literate_rl.sac import sac_settings
 from literate_rl.workshop.runs import stored_runs
@@ -139,7 +140,7 @@ def test_discrete_sac_misses_its_goal_in_one_run_with_a_short_memory_too() -> No
     short = stored_runs("sac_cartpole")["SAC"].final
     long = stored_runs("sac_cartpole_hoard")["SAC"].final
     assert len(short) == len(long) == 10
-    assert sac_settings("CartPole-v1").buffer_size == 4000
+    assert discrete_sac_settings("CartPole-v1").buffer_size == 4000
     assert (short >= long).all()
     assert (short > 460).sum() == (long > 195).sum() == 9
     assert (round(short.min()), round(long.min())) == (182, 163)

@@ -36,6 +36,7 @@ from torch import nn
 import literate_rl
 from benchmarks.chaos_worlds import FAULTS, Breaking
 from literate_rl.ddpg import make_ddpg_policy
+from literate_rl.discrete_sac import make_discrete_sac_policy
 from literate_rl.dqn import make_q_policy
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_policy import make_hybrid_policy
@@ -1300,7 +1301,7 @@ WITH_CRITICS = {
     "an action": lambda: make_ddpg_policy(vectors(3), BOX, num_critics=2),
     "a row": lambda: make_ddpg_policy(vectors(3), spaces.Discrete(4, start=1)),
     "squashed": lambda: make_sac_policy(vectors(3), BOX, hold=3),
-    "soft": lambda: make_sac_policy(vectors(3), spaces.Discrete(4)),
+    "soft": lambda: make_discrete_sac_policy(vectors(3), spaces.Discrete(4)),
 }
 # Those that need a model of the user's own are loaded in tests/test_training.py.
 WITH_MODELS = {"make_contract_policy", "make_qnet_policy"}

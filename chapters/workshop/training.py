@@ -68,6 +68,12 @@ from literate_rl.ddpg import (
     ddpg_settings,
     make_ddpg_policy,
 )
+from literate_rl.discrete_sac import SETTINGS as LISTED
+from literate_rl.discrete_sac import (
+    DiscreteSAC,
+    discrete_sac_settings,
+    make_discrete_sac_policy,
+)
 from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
@@ -361,21 +367,24 @@ def make_td3(env: str, config: TD3Config, **models: Any) -> DDPG:
     return make_ddpg(env, config, TD3, config.num_critics, **models)
 
 
+def settings_of_sac(env: str) -> SACConfig:
+    """Return settings of SAC for an environment, whichever actions it has."""
+    return discrete_sac_settings(env) if env in LISTED else sac_settings(env)
+
+
 def make_sac(env: str, config: SACConfig, **models: Any) -> SAC:
-    """Build SAC."""
+    """Build SAC, for numbers in a box or for actions from a list."""
     envs = environments(env, config.seed, config.num_envs)
     # The observations of our own networks are flattened vectors.
     states = spaces_of(env)[0] if models else envs.single_observation_space
+    space = envs.single_action_space
+    make: Callable[..., Any] = partial(make_sac_policy, hold=config.hold)
+    agent: Callable[..., SAC] = SAC
+    if isinstance(space, spaces.Discrete):
+        make, agent = make_discrete_sac_policy, DiscreteSAC
     with legible_refusal("Discrete or a Box with one dimension and bounds"):
-        policy = make_sac_policy(
-            states,
-            envs.single_action_space,
-            config.hidden,
-            config.num_critics,
-            config.hold,
-            **models,
-        )
-    return SAC(policy.to(best_device()), envs, config)
+        policy = make(states, space, config.hidden, config.num_critics, **models)
+    return agent(policy.to(best_device()), envs, config)
 
 
 class Algorithm(NamedTuple):
@@ -410,7 +419,7 @@ ALGORITHMS = {
         HDDPGConfig, hddpg_settings, partial(make_ddpg, agent=HDDPG), TWO
     ),
     "td3": Algorithm(TD3Config, td3_settings, make_td3, TWO),
-    "sac": Algorithm(SACConfig, sac_settings, make_sac, TWO),
+    "sac": Algorithm(SACConfig, settings_of_sac, make_sac, TWO),
     "dqnapex": Algorithm(
         DQNApexConfig, apex_settings, partial(make_apex, make_dqn), ("qnet",)
     ),

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest c0545a32cca07513
+# Generated from chapters/*.py (edit there); digest 1ada827e51da5a8b
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -240,7 +240,6 @@ from .td3 import (
 )
 from .sac import (
     SAC as SAC,
-    Choices as Choices,
     SACConfig as SACConfig,
     SoftContractPolicy as SoftContractPolicy,
     SoftCritics as SoftCritics,
@@ -252,6 +251,17 @@ from .sac import (
     sac_target as sac_target,
     soft_value as soft_value,
     temperature_error as temperature_error,
+)
+from .discrete_sac import (
+    DiscreteCritics as DiscreteCritics,
+    DiscreteSAC as DiscreteSAC,
+    DiscreteSoftContractPolicy as DiscreteSoftContractPolicy,
+    DiscreteSoftPolicy as DiscreteSoftPolicy,
+    discrete_sac_error as discrete_sac_error,
+    discrete_sac_settings as discrete_sac_settings,
+    discrete_sac_target as discrete_sac_target,
+    expected_soft_value as expected_soft_value,
+    make_discrete_sac_policy as make_discrete_sac_policy,
 )
 from .apex import (
     Apex as Apex,

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest a9bbab9553bd4aa0
+# Generated from chapters/sac.py (edit there); digest c8c1243bc1a8d0fd
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -7,8 +7,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,19 +19,17 @@ from torch import Tensor, nn
 from literate_rl.a2c import ContractActor, drawn_from
 from literate_rl.contract_models import (
     ActionValue,
-    QNetwork,
     Stretch,
     layers,
     squashed_log_prob,
 )
 from literate_rl.ddpg import as_many, bounded, critic_chains, frozen_values
 from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
-from literate_rl.policies import CategoricalActions, GaussianActions, Policy
+from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.fast import FusedCriticError, chain_critic_error
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
-from literate_rl.workshop.probes import forward_parameters
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -45,7 +42,6 @@ from literate_rl.workshop.states import ByName, state_spec
 
 __all__ = [
     "SAC",
-    "Choices",
     "SACConfig",
     "SoftContractPolicy",
     "SoftCritics",
@@ -60,51 +56,23 @@ __all__ = [
 ]
 
 
-class Choices(NamedTuple):
-    """Actions over which an expectation is taken: one drawn, or all discrete ones.
-
-    Attributes:
-        action: The action that was drawn; None if the choices are all discrete ones.
-        log_prob: Log-probability of each choice.
-        weight: How much it counts: 1 for a draw, else its probability.
-    """
-
-    action: Float[Tensor, "N A"] | None
-    log_prob: Float[Tensor, "N M"]
-    weight: Float[Tensor, "N M"]
-
-
-def one_draw(action: Tensor, log_prob: Tensor) -> Choices:
-    """Return a single draw as the only choice."""
-    return Choices(action, log_prob, torch.ones_like(log_prob))
-
-
-def all_actions(log_prob: Tensor) -> Choices:
-    """Return all discrete actions with their probabilities as the choices."""
-    return Choices(None, log_prob, log_prob.exp())
-
-
 @checked
 def soft_value(
-    q: Float[Tensor, "K N M"],
-    log_prob: Float[Tensor, "N M"],
-    weight: Float[Tensor, "N M"],
+    q: Float[Tensor, "K N"],
+    log_prob: Float[Tensor, "N"],
     alpha: float | Float[Tensor, ""],
 ) -> Float[Tensor, "N"]:
     """Return what states are worth to a policy that is paid for its entropy.
 
     Args:
-        q: Values of M choices by K critics.
-        log_prob: Log-probabilities of the choices.
-        weight: How much each choice counts.
+        q: What K critics think of an action that the policy drew in each state.
+        log_prob: The log-densities of these actions.
         alpha: The temperature: what a nat of entropy is worth.
 
     Source: Haarnoja et al. 2018, equation 3, with the minimum of Fujimoto et al. 2018.
     """
-    # The least optimistic critic counts, {eq}`soft-value`. A choice of probability 0
-    # adds nothing, although its log-probability is −∞.
-    surprise = -log_prob.masked_fill(weight == 0, 0.0)
-    return (weight * (q.amin(0) + alpha * surprise)).sum(-1)
+    # The least optimistic critic counts, {eq}`soft-value`.
+    return q.amin(0) - alpha * log_prob
 
 
 def sac_target(
@@ -123,11 +91,10 @@ def sac_target(
     """
     with torch.no_grad():
         # 1. What would the policy do next? Only the critics have an older copy.
-        choices = policy.draw(batch.next_obs, generator)
-        # 2. What are these choices worth, their entropy included?
-        next_q = target_critics(batch.next_obs, choices.action)
-        alpha = policy.log_alpha.exp()
-        value = soft_value(next_q, choices.log_prob, choices.weight, alpha)
+        action, log_prob = policy.draw(batch.next_obs, generator)
+        # 2. What is that worth, its share of the entropy included?
+        next_q = target_critics(batch.next_obs, action)
+        value = soft_value(next_q, log_prob, policy.log_alpha.exp())
         # 3. The target, {eq}`soft-target`. After a termination nothing is added.
         return clipped_double_target(batch.reward, batch.discount, value.unsqueeze(0))
 
@@ -148,7 +115,7 @@ def sac_error(
     """
     target = sac_target(policy, target_critics, batch, generator)
     # 4. How far is each critic from it, for the action that was taken?
-    return compared(policy.critics.taken(batch.obs, batch.action), target)
+    return compared(policy.critics(batch.obs, batch.action), target)
 
 
 def fused_sac_error(
@@ -157,9 +124,9 @@ def fused_sac_error(
     batch: Batch,
     generator: torch.Generator,
 ) -> QError | FusedCriticError:
-    """Compute what ``sac_error`` does, faster for numbers and critics of our own."""
+    """Compute what ``sac_error`` does, faster for critics of our own."""
     chains = critic_chains(policy.critics.critics)
-    if chains is None or policy.critics.num_actions is not None:
+    if chains is None:
         return sac_error(policy, target_critics, batch, generator)
     target = sac_target(policy, target_critics, batch, generator)
     return chain_critic_error(chains, batch, target)
@@ -253,7 +220,7 @@ class SoftPolicy(Policy):
 
     Args:
         network: Module from observations to rows.
-        actions: A ``SquashedGaussian``, or ``CategoricalActions``.
+        actions: A ``SquashedGaussian``.
         critics: The critics.
         recipe: As in ``Policy``.
     """
@@ -268,14 +235,12 @@ class SoftPolicy(Policy):
         super().__init__(network, actions, recipe)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
-    def draw(self, obs: Tensor, generator: torch.Generator) -> Choices:
-        """Return the choices in each state, with gradient."""
+    def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw an action in each state; return its log-density too, with gradient."""
         row = self(obs)
-        if self.critics.num_actions is not None:
-            return all_actions(row.log_softmax(-1))
         noise = torch.randn(len(row), row.shape[-1] // 2, generator=generator)
-        action, log_prob = self.actions.draw(row, noise.to(row))
-        return one_draw(action, log_prob.unsqueeze(-1))
+        drawn: tuple[Tensor, Tensor] = self.actions.draw(row, noise.to(row))
+        return drawn
 
 
 class SoftContractPolicy(ContractActor):
@@ -300,72 +265,38 @@ class SoftContractPolicy(ContractActor):
         super().__init__(actor, observation_space, action_space, recipe)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
-    def draw(self, obs: Tensor, generator: torch.Generator) -> Choices:
-        """Return the choices in each state, with gradient."""
+    def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw an action in each state; return its log-density too, with gradient."""
         # The actor draws with a generator of its own, so we draw a seed for it.
         seed = int(torch.randint(2**62, (), generator=generator))
         with drawn_from(seed, obs.device):
-            results = self.actor(obs)
-        if self.critics.num_actions is not None:
-            return all_actions(results[3])
-        return one_draw(*results[:2])
+            action, log_prob, *_ = self.actor(obs)
+        return action, log_prob.squeeze(-1)
 
 
 class SoftCritics(nn.Module):
     """Critics that judge actions.
 
     Args:
-        critics: They keep their contract. Those of discrete actions may return the
-            values of all actions, or take ``action``, a one-hot row.
+        critics: They keep their contract.
         observation_space: Where the names of the states come from; not flattened.
-        num_actions: Number of discrete actions; None if they are continuous.
     """
 
     def __init__(
-        self,
-        critics: Sequence[Any],
-        observation_space: spaces.Space[Any],
-        num_actions: int | None = None,
+        self, critics: Sequence[Any], observation_space: spaces.Space[Any]
     ) -> None:
         super().__init__()
-        spec, self.num_actions = state_spec(observation_space), num_actions
+        spec = state_spec(observation_space)
         self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
-        self.takes_action = ["action" in forward_parameters(x) for x in critics]
 
-    def forward(self, obs: Tensor, action: Tensor | None) -> Float[Tensor, "K N M"]:
-        """Return each critic's value of an action, or of all discrete ones."""
-        values = []
-        for critic, takes_action in zip(self.critics, self.takes_action, strict=True):
-            if not takes_action:
-                values.append(critic(obs)[0])
-            elif action is not None:
-                values.append(critic(obs, action=action)[0])
-            else:
-                values.append(self.one_by_one(critic, obs))
-        return torch.stack(values)
+    def forward(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
+        """Return what each critic thinks of actions."""
+        values = [critic(obs, action=action)[0] for critic in self.critics]
+        return torch.stack(values).squeeze(-1)
 
-    def frozen(self, obs: Tensor, action: Tensor | None) -> Float[Tensor, "K N M"]:
+    def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
         """Return the same numbers where the critics themselves need no gradient."""
-        if action is None:
-            values: Tensor = self(obs, None)
-            return values
-        return frozen_values(self.critics, obs, action).unsqueeze(-1)
-
-    def one_by_one(self, critic: nn.Module, obs: Tensor) -> Tensor:
-        """Ask a critic about each discrete action, all of them in one batch."""
-        number = self.num_actions or 0
-        each = torch.eye(number).to(obs).expand(len(obs), number, number)
-        again = obs.unsqueeze(1).expand(-1, number, -1)
-        value: Tensor = critic(again, action=each)[0]
-        return value.squeeze(-1)
-
-    def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return each critic's value of the actions that were taken."""
-        q: Tensor = self(obs, None if self.num_actions else action)
-        if not self.num_actions:
-            return q.squeeze(-1)
-        index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
-        return q.gather(-1, index).squeeze(-1)
+        return frozen_values(self.critics, obs, action)
 
 
 @checked
@@ -387,16 +318,13 @@ def temperature_error(
 
 
 def entropy_scale(
-    action_space: spaces.Space[Any], target: float | None
+    action_space: spaces.Box, target: float | None
 ) -> tuple[float, float]:
     """Return the entropy of one unit, and the target in units of the box."""
-    if isinstance(action_space, spaces.Box):
-        # A box that is h times as wide adds log h for each number, {eq}`entropy-unit`.
-        half = (action_space.high - action_space.low).astype(np.float64) / 2
-        unit = float(np.log(half).sum())
-        return unit, unit + (-half.size if target is None else target)
-    most = math.log(int(action_space.n))  # type: ignore[attr-defined]
-    return 0.0, most / 2 if target is None else target
+    # A box that is h times as wide adds log h for each number, {eq}`entropy-unit`.
+    half = (action_space.high - action_space.low).astype(np.float64) / 2
+    unit = float(np.log(half).sum())
+    return unit, unit + (-half.size if target is None else target)
 
 
 class SAC(DQN):
@@ -406,12 +334,20 @@ class SAC(DQN):
         policy: What ``make_sac_policy`` returns, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
+        error: Function that compares values with targets.
+        scale: Function of the action space and of the target in the settings to the
+            entropy of one unit and the target entropy.
     """
 
     def __init__(
-        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: SACConfig
+        self,
+        policy: Any,
+        envs: VectorEnv[Any, Any, Any],
+        config: SACConfig,
+        error: Callable[..., Any] = fused_sac_error,
+        scale: Callable[[Any, float | None], tuple[float, float]] = entropy_scale,
     ) -> None:
-        super().__init__(policy, envs, config, fused_sac_error)
+        super().__init__(policy, envs, config, error)
         self.tuned: SACConfig = config
         # Only the critics need an older copy.
         self.target_policy = copy.deepcopy(policy.critics).requires_grad_(False)
@@ -424,7 +360,7 @@ class SAC(DQN):
             policy.log_alpha.fill_(config.temperature).log_()
         # The target entropy, in the unit of the box: {eq}`entropy-unit`.
         space = envs.single_action_space
-        self.unit, self.target_entropy = entropy_scale(space, config.target_entropy)
+        self.unit, self.target_entropy = scale(space, config.target_entropy)
         self.entropies: list[Tensor] = []
 
     def follow(self, batch: Batch) -> None:
@@ -433,19 +369,22 @@ class SAC(DQN):
         super().follow(batch)
 
     def improve(self, obs: Tensor) -> None:
-        """Take one step of the optimiser on actor and temperature."""
+        """Judge what the policy would do now, and let it climb."""
         policy: Any = self.policy
-        # The actor climbs the soft value of what it would do now, {eq}`soft-actor`.
-        choices = policy.draw(obs, self.generator)
-        q = policy.critics.frozen(obs, choices.action)
-        alpha = policy.log_alpha.detach().exp()
-        value = soft_value(q, choices.log_prob, choices.weight, alpha)
-        # The temperature learns from the entropy, which sends no gradient to the actor.
-        entropy = -(choices.weight * choices.log_prob).sum(-1).detach()
+        # One draw in each state, and its soft value.
+        action, log_prob = policy.draw(obs, self.generator)
+        q = policy.critics.frozen(obs, action)
+        value = soft_value(q, log_prob, policy.log_alpha.detach().exp())
+        self.climb(value, -log_prob.detach())
+
+    def climb(self, value: Tensor, entropy: Tensor) -> None:
+        """Take one step of the optimiser on actor and temperature."""
+        # The actor climbs soft values, {eq}`soft-actor`. The temperature learns from
+        # the entropy, which sends no gradient to the actor.
         loss = -value.mean()
         if self.tuned.tune:
             loss = loss + temperature_error(
-                policy.log_alpha, entropy, self.target_entropy
+                self.policy.log_alpha, entropy, self.target_entropy
             )
         # The gradient goes through the critics, but they get none themselves, so the
         # optimiser does not move them.
@@ -486,21 +425,17 @@ def make_sac_policy(
     Args:
         observation_space: A space, or what ``plain_space`` made of it; vectors for our
             own networks.
-        action_space: A bounded box of vectors, or a Discrete space.
+        action_space: A bounded box of vectors.
         hidden: Width of our networks' hidden layers.
         num_critics: Number of critics.
-        hold: Steps for which one noise of continuous actions is used.
+        hold: Steps for which one noise is used.
         actor: An actor of your own instead of ours.
         critic: A critic of your own, or a sequence of them. If there is only one, the
             others are copies with fresh weights.
     """
     states, space = as_space(observation_space), as_space(action_space)
-    if not isinstance(space, spaces.Discrete) and not (
-        isinstance(space, spaces.Box) and bounded(space)
-    ):
-        raise ValueError(
-            f"action_space must be Discrete or a vector within bounds, got {space}"
-        )
+    if not (isinstance(space, spaces.Box) and bounded(space)):
+        raise ValueError(f"action_space must be a vector within bounds, got {space}")
     recipe: dict[str, Any] = {
         "observation_space": plain_space(states),
         "action_space": plain_space(space),
@@ -508,26 +443,19 @@ def make_sac_policy(
         "num_critics": num_critics,
         "hold": hold,
     }
-    number = int(space.n) if isinstance(space, spaces.Discrete) else None
     # An actor of your own draws its actions itself.
     if actor is not None:
         kinds = {"actor": actor, "critic": critic}
         recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
-        critics = SoftCritics(as_many(critic, num_critics), states, number)
+        critics = SoftCritics(as_many(critic, num_critics), states)
         built = "make_sac_policy", recipe
         return SoftContractPolicy(actor, critics, states, space, built)
-    # Ours describes them in rows: logits, or means and standard deviations.
-    inputs = as_vectors(states).shape[0]
-    if isinstance(space, spaces.Discrete):
-        network: nn.Module = layers(inputs, hidden, int(space.n))
-        actions: Any = CategoricalActions(int(space.n), int(space.start))
-        judge: Callable[[], nn.Module] = partial(QNetwork, inputs, int(space.n), hidden)
-    else:
-        size = space.shape[0]
-        network = GaussianRows(inputs, hidden, size)
-        actions = SquashedGaussian(space.low, space.high, hold)
-        judge = partial(ActionValue, inputs, size, hidden)
-    critics = SoftCritics([judge() for _ in range(num_critics)], states, number)
+    # Ours describes them in rows of means and standard deviations.
+    inputs, size = as_vectors(states).shape[0], space.shape[0]
+    network = GaussianRows(inputs, hidden, size)
+    actions = SquashedGaussian(space.low, space.high, hold)
+    judges = [ActionValue(inputs, size, hidden) for _ in range(num_critics)]
+    critics = SoftCritics(judges, states)
     return SoftPolicy(network, actions, critics, ("make_sac_policy", recipe))
 
 
@@ -542,8 +470,8 @@ class SACConfig(OffPolicyConfig):
         tune: Whether the temperature is tuned.
         target_entropy: Entropy that the tuned temperature aims at, in nats. For
             continuous actions it is that of actions measured in units in which the box
-            is -1..1. None is minus the number of dimensions, or half of what N
-            actions allow.
+            is -1..1. None is minus the number of dimensions or, for a list of actions,
+            half of the largest entropy.
         hold: Steps for which one noise of continuous actions is used.
     """
 
@@ -571,21 +499,6 @@ class SACConfig(OffPolicyConfig):
 # out, the default holds.
 SETTINGS: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {"total_steps": 10_000},
-    "CartPole-v1": {
-        "total_steps": 20_000,
-        "num_envs": 4,
-        "hidden": 128,
-        "num_steps": 20,
-        "anneal": True,
-        "batch_size": 128,
-        "train_interval": 4,
-        "buffer_size": 4000,
-        "tau": 0.02,
-        "reward_scale": 0.05,
-        "log_interval": 1000,
-        "temperature": 0.05,
-        "target_entropy": 0.1,
-    },
     "MountainCarContinuous-v0": {
         "total_steps": 50_000,
         "num_envs": 4,

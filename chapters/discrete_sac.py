@@ -1,0 +1,940 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Discrete SAC
+#
+# **What changes when the actions can be counted?** After this chapter you can say why SAC needs
+# no draw when its actions come from a list, compute its losses exactly, and choose a target
+# entropy for any number of actions. It takes about 20 minutes. You need {doc}`sac`.
+
+# %% tags=["export", "hide-input"]
+"""Discrete SAC: the same agent for actions from a list, with sums for draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from torch import Tensor, nn
+
+from literate_rl.a2c import ContractActor, drawn_from
+from literate_rl.contract_models import QNetwork, layers
+from literate_rl.ddpg import as_many
+from literate_rl.dqn import QError
+from literate_rl.policies import CategoricalActions, Policy, mean_surprise
+from literate_rl.replay import Batch
+from literate_rl.sac import SAC, SACConfig
+from literate_rl.td3 import clipped_double_target, compared
+from literate_rl.workshop.nests import as_space, as_vectors, plain_space
+from literate_rl.workshop.probes import forward_parameters
+from literate_rl.workshop.signatures import Count, Float, checked
+from literate_rl.workshop.states import ByName, state_spec
+
+__all__ = [
+    "DiscreteCritics",
+    "DiscreteSAC",
+    "DiscreteSoftContractPolicy",
+    "DiscreteSoftPolicy",
+    "discrete_sac_error",
+    "discrete_sac_settings",
+    "discrete_sac_target",
+    "expected_soft_value",
+    "make_discrete_sac_policy",
+]
+
+# %% [markdown]
+# ## Draw one, or add up all
+#
+# In {doc}`sac` an action is a row of numbers, and nobody can add up over all such rows. So one
+# action is drawn, and what it says about the state stands for all: its value, and $-\alpha$ times
+# its log-density. On average that is right.
+#
+# But often the actions are a list: left and right, or the buttons of a game. A list can be added
+# up, and a sum has no noise. How much noise has a single draw?
+#
+# Below are four actions, worth 1, 0.6, 0.2 and 0. A nat of entropy is paid $\alpha = 0.2$. The
+# policy is a softmax of the values at a temperature of its own, which the slider sets. On the
+# right is what each action says of the state if it is drawn. The dashed line is the exact soft
+# value, where each action counts with its probability. Drag the slider.
+
+# %% tags=["hide-input"]
+import numpy as np
+
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+worth = np.array([1.0, 0.6, 0.2, 0.0])
+price = 0.2
+policies = [0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 5.0]
+
+
+def draws_of(temperature):
+    """Return the probabilities and what each action says, if it is drawn."""
+    logits = worth / temperature
+    log_prob = logits - np.log(np.exp(logits).sum())
+    return np.exp(log_prob), worth - price * log_prob
+
+
+def draws_frame(temperature):
+    prob, said = draws_of(temperature)
+    exact = prob @ said
+    noise = math.sqrt(prob @ (said - exact) ** 2)
+    names = Axis("action", 0.4, 4.6, {1: "1", 2: "2", 3: "3", 4: "4"})
+    left = plot(
+        "The policy",
+        "Four bars: the probabilities of the actions, the first one the highest.",
+        names,
+        Axis("probability", 0, 1, ticks=(0, 0.5, 1)),
+        Mark("bars", [1, 2, 3, 4], prob.tolist()),
+    )
+    right = plot(
+        "What one draw says of the state",
+        "Four bars, and a dashed line at their mean, weighted by the probabilities. At "
+        "0.2 all bars reach the line.",
+        names,
+        Axis("value", 0, 2.2, ticks=(0, 1, 2)),
+        Mark("bars", [1, 2, 3, 4], said.tolist(), "accent"),
+        Mark("line dashed", [0.4, 4.6], [exact, exact], "quiet"),
+    )
+    return [left, right], f"exact {exact:.2f}, one draw {exact:.2f} ± {noise:.2f}"
+
+
+dial("One draw or all", draws_frame, {"policy's temperature": policies}, start=(1.0,))
+
+# %% [markdown]
+# **Notice** the setting 0.2, which is also the price. There all bars reach the line. A draw has
+# no noise, whichever action it is. This is the best policy of {eq}`def-soft-optimal`: for it,
+# $Q - \alpha \log p$ is $\alpha \log Z$ for every action.
+#
+# Any other policy has noise. A more random one draws bad actions as well. A greedier one is sure
+# of the first action, but now and then it draws another, and is paid far too much for the
+# surprise. A policy that still learns is one of these others. A sum has no noise for any of them.
+
+# %% tags=["claims"]
+noises = []
+for temperature in policies:
+    prob, said = draws_of(temperature)
+    noises.append(math.sqrt(prob @ (said - prob @ said) ** 2))
+best = policies.index(price)
+assert noises[best] < 1e-9, "no noise at 0.2"
+log_z = np.log(np.exp(worth / price).sum())
+assert np.allclose(draws_of(price)[1], price * log_z), "α log Z for every action"
+assert min(noises[:best] + noises[best + 1 :]) > 0.02, "any other policy has noise"
+assert draws_of(0.1)[1][1:].min() > 1.3, "paid far too much"
+
+# %% [markdown]
+# The actor needs more than a value: it needs a gradient. With numbers in a box the gradient goes
+# through the draw, because the action moves a little when $\mu$ and $\sigma$ do. A draw from a
+# list does not move a little. It stays, or it jumps. A single draw would have to make do with the
+# score of {doc}`policy_gradient`. A sum has a gradient of its own, through the probabilities.
+# Here are both for a fresh policy, to which all four actions are alike:
+
+# %%
+import torch
+
+from literate_rl.discrete_sac import expected_soft_value
+
+torch.manual_seed(0)
+q = torch.tensor(worth)
+logits = torch.zeros(1, 4, dtype=torch.float64, requires_grad=True)
+log_prob = logits.log_softmax(-1)
+exact = expected_soft_value(q.reshape(1, 1, 4), log_prob, price)
+(slope,) = torch.autograd.grad(exact.sum(), logits)
+
+# 10,000 draws: what each action says, and that times its score.
+log_prob = log_prob.detach()[0]
+drawn = torch.multinomial(log_prob.exp(), 10_000, replacement=True)
+draws = (q - price * log_prob)[drawn]
+slopes = draws.unsqueeze(-1) * (torch.eye(4)[drawn] - log_prob.exp())
+
+first = slope[0, 0], slopes[:, 0]
+for name, (true, each) in {"value": (exact, draws), "slope": first}.items():
+    one_draw = f"{each.mean():.2f} ± {each.std():.2f}"
+    print(f"{name}: exact {true.item():.2f}, one draw {one_draw}")
+
+# %% [markdown]
+# The slope is that of the first action's logit. **Notice** that its noise is several times as
+# large as the slope itself. With one draw in each state, an update would have to average it away
+# over the batch.
+
+# %% tags=["claims"]
+assert abs(draws.mean() - exact.item()) < 4 * draws.std() / 100
+assert ((slopes.mean(0) - slope[0]).abs() < 4 * slopes.std(0) / 100).all()
+assert slopes[:, 0].std() > 3 * slope[0, 0], "several times as large"
+
+# %% [markdown]
+# ## What changes in the program
+#
+# Here is what discrete SAC does with a batch, for the two actions of CartPole. It takes the place
+# of steps 2 to 4 of the program in {doc}`sac`; step 5 stays as it is.
+
+# %%
+import copy
+
+from torch import nn
+
+learning_rate, target_entropy = 1e-3, 0.1
+
+
+def network():
+    """Build two hidden layers, then a number for each of the two actions."""
+    first, second = nn.Linear(4, 64), nn.Linear(64, 64)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(64, 2))
+
+
+torch.manual_seed(1)
+actor = network()  # from a state to the logits of the actions
+critics = nn.ModuleList([network(), network()])  # from a state to the values of all
+older_critics = copy.deepcopy(critics)
+log_alpha = torch.zeros((), requires_grad=True)
+critic_optimizer = torch.optim.Adam(critics.parameters(), learning_rate)
+actor_optimizer = torch.optim.Adam([*actor.parameters(), log_alpha], learning_rate)
+
+
+def lowest(critics, obs):
+    """Return what the less optimistic critic thinks of each action."""
+    return torch.stack([critic(obs) for critic in critics]).amin(0)
+
+
+def learn(batch):
+    """Let the critics learn, then the actor and the temperature."""
+    alpha = log_alpha.detach().exp()
+    # 2. The critics' target: a sum over all actions of the next state.
+    with torch.no_grad():
+        log_prob = actor(batch.next_obs).log_softmax(-1)
+        soft = lowest(older_critics, batch.next_obs) - alpha * log_prob
+        target = batch.reward + batch.discount * (log_prob.exp() * soft).sum(-1)
+    # Each critic returns all values; the one of the action taken is compared.
+    taken = batch.action.unsqueeze(-1)
+    q = torch.cat([critic(batch.obs).gather(-1, taken) for critic in critics], -1)
+    critic_optimizer.zero_grad()
+    (0.5 * (q - target.unsqueeze(-1)).square()).mean(0).sum().backward()
+    critic_optimizer.step()
+
+    # 3. The actor climbs the same sum. To it the values are constants.
+    log_prob = actor(batch.obs).log_softmax(-1)
+    with torch.no_grad():
+        values = lowest(critics, batch.obs)
+    actor_loss = -(log_prob.exp() * (values - alpha * log_prob)).sum(-1).mean()
+    # 4. The entropy is a sum too.
+    entropy = -(log_prob.exp() * log_prob).sum(-1).mean().detach()
+    alpha_loss = log_alpha * (entropy - target_entropy)
+    actor_optimizer.zero_grad()
+    (actor_loss + alpha_loss).backward()
+    actor_optimizer.step()
+
+
+# %% [markdown]
+# Nothing is drawn here, and nothing is squashed. Three things are new:
+#
+# 1. **The expectation is a sum.** So are the entropy and the actor's gradient.
+# 2. **A critic returns the values of all actions** at once, like that of {doc}`dqn`.
+# 3. **The target entropy** is that of a list, which has its own scale.
+#
+# The rest of the chapter takes them one by one.
+#
+# ## The soft value, exactly
+#
+# With $N$ actions and their probabilities $\pi(a \mid s)$, the expectation in {eq}`soft-value` is
+#
+# $$
+# V(s) = \sum_a \pi(a \mid s) \Bigl[ \min_k Q_k(s, a) - \alpha \log \pi(a \mid s) \Bigr] .
+# $$ (exact-soft-value)
+
+
+# %% tags=["export"]
+@checked
+def expected_soft_value(
+    q: Float[Tensor, "K B N"],
+    log_prob: Float[Tensor, "B N"],
+    alpha: float | Float[Tensor, ""],
+) -> Float[Tensor, "B"]:
+    """Return what states are worth to a policy that is paid for its entropy.
+
+    Args:
+        q: What K critics think of each of the N actions.
+        log_prob: Log-probabilities of the actions.
+        alpha: The temperature: what a nat of entropy is worth.
+
+    Source: Christodoulou 2019, section 3, with the minimum of Fujimoto et al. 2018.
+    """
+    # An action of probability 0 adds nothing, although its log-probability is −∞.
+    prob = log_prob.exp()
+    surprise = -log_prob.masked_fill(prob == 0, 0.0)
+    # The sum of {eq}`exact-soft-value`; for each action the least optimistic critic
+    # counts.
+    return (prob * (q.amin(0) + alpha * surprise)).sum(-1)
+
+
+# %% [markdown]
+# The target is that of {eq}`soft-target`, and the error compares it with the value of the action
+# that was taken.
+
+
+# %% tags=["export"]
+def discrete_sac_target(
+    policy: Any,
+    target_critics: Any,
+    batch: Batch,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return what the critics should think of the actions in a batch.
+
+    Args:
+        policy: The policy in training.
+        target_critics: The older copy of its critics.
+        batch: Windows of steps, as the buffer returned them.
+        generator: The source of random numbers, for actors that need some.
+    """
+    with torch.no_grad():
+        # 1. How likely is each action in the next state, and what is the state worth?
+        log_prob = policy.log_probs(batch.next_obs, generator)
+        next_q, alpha = target_critics(batch.next_obs), policy.log_alpha.exp()
+        value = expected_soft_value(next_q, log_prob, alpha)
+        # 2. The target, {eq}`soft-target`. After a termination nothing is added.
+        return clipped_double_target(batch.reward, batch.discount, value.unsqueeze(0))
+
+
+def discrete_sac_error(
+    policy: Any,
+    target_critics: Any,
+    batch: Batch,
+    generator: torch.Generator,
+) -> QError:
+    """Compare what critics think of actions with their soft targets.
+
+    Args:
+        policy: As in ``discrete_sac_target``, like the others.
+        target_critics: As in ``discrete_sac_target``.
+        batch: As in ``discrete_sac_target``.
+        generator: As in ``discrete_sac_target``.
+    """
+    target = discrete_sac_target(policy, target_critics, batch, generator)
+    # 3. How far is each critic from it, for the action that was taken?
+    return compared(policy.critics.taken(batch.obs, batch.action), target)
+
+
+# %% [markdown]
+# The policy's row holds a logit for each action. It acts by a draw, like every policy
+# ({doc}`policies`), and it learns from all log-probabilities.
+
+
+# %% tags=["export"]
+class DiscreteSoftPolicy(Policy):
+    """A policy over a list of actions, with critics and a temperature.
+
+    Args:
+        network: Module from observations to logits.
+        actions: A ``CategoricalActions``.
+        critics: The critics.
+        recipe: As in ``Policy``.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        actions: Any,
+        critics: DiscreteCritics,
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__(network, actions, recipe)
+        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
+
+    def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the log-probabilities of all actions; nothing is drawn."""
+        row: Tensor = self(obs)
+        return row.log_softmax(-1)
+
+
+# %% [markdown]
+# ## How random is a target?
+#
+# For numbers in a box the usual target entropy is minus their number. For a list that would ask
+# for the impossible, since its entropy is never below 0. An agent that is given −1 all the same
+# finds every policy too random, and its temperature falls to zero. The largest entropy is
+# $\log N$, that of the uniform policy. So a target is best given as a share of $\log N$.
+#
+# What does such a share look like? Below, one action is better than the others, which are all
+# alike. A policy like that is ε-greedy ({doc}`dqn`) with some ε. Choose a number of actions and a
+# share.
+
+# %% tags=["hide-input"]
+shares, numbers = [0.05, 0.15, 0.3, 0.5, 0.7, 0.8, 0.9, 0.98], [2, 4, 6, 18]
+
+
+def with_entropy(target, number):
+    """Return the probability of the best action at an entropy."""
+    low, high = 1 / number, 1.0
+    for _ in range(60):
+        best = (low + high) / 2
+        rest = (1 - best) / (number - 1)
+        entropy = -best * math.log(best) - (1 - best) * math.log(max(rest, 1e-300))
+        low, high = (best, high) if entropy > target else (low, best)
+    return low
+
+
+def epsilon_of(best, number):
+    """Return the ε with which an ε-greedy policy is as likely to take the best action."""
+    return (1 - best) * number / (number - 1)
+
+
+def share_frame(number, share):
+    best = with_entropy(share * math.log(number), number)
+    rest = (1 - best) / (number - 1)
+    bars = [best, *[rest] * (number - 1), *[0.0] * (18 - number)]
+    picture = plot(
+        "A policy at its target entropy",
+        "A high bar for the best action and equal low ones for the others. At 0.98 they "
+        "differ little.",
+        Axis("action", 0.2, 18.8, {1: "1", 2: "2", 4: "4", 6: "6", 18: "18"}),
+        Axis("probability", 0, 1, ticks=(0, 0.5, 1)),
+        Mark("bars", list(range(1, 19)), bars, "accent"),
+        width=460,
+    )
+    words = f"{share} · log {number} = {share * math.log(number):.2f} nats: "
+    words += f"the best action has probability {best:.2f}, "
+    return [picture], words + f"as with ε = {epsilon_of(best, number):.2f}."
+
+
+sliders = {"actions": numbers, "share of log N": shares}
+dial("What a target entropy asks for", share_frame, sliders, start=(6, 0.98))
+
+# %% [markdown]
+# **Notice** the share 0.98, which the paper proposes {cite:p}`christodoulou2019`. With $N = 2$ more
+# than eight of ten actions are random, with $N = 18$ about nine of ten. Where one action is much
+# better than the others, no agent can earn much like that. The temperature rises until the policy
+# gives in. Users have asked about it
+# ([one](https://github.com/toshikwa/sac-discrete.pytorch/issues/15),
+# [another](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/issues/88)),
+# and the paper's author
+# [advises](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/issues/54)
+# to make the share smaller.
+#
+# A policy need not be equally random everywhere. The target is compared with the mean over
+# states, so a policy may be random where it does not matter and sure where it does.
+#
+# Our default is the middle, where two to three of ten actions are random:
+#
+# $$
+# \bar H = \tfrac12 \log N .
+# $$ (list-entropy)
+
+# %% tags=["claims"]
+asked = {
+    (number, share): epsilon_of(with_entropy(share * math.log(number), number), number)
+    for number in numbers
+    for share in shares
+}
+assert asked[2, 0.98] > 0.8, "more than eight of ten"
+assert 0.85 < asked[18, 0.98] < 0.95, "about nine of ten"
+assert all(0.2 < asked[number, 0.5] < 0.35 for number in numbers), "two to three"
+
+
+# %% tags=["export"]
+def list_entropy(
+    action_space: spaces.Discrete, target: float | None
+) -> tuple[float, float]:
+    """Return 0, because a list has no unit, and the target entropy."""
+    # Half of the largest entropy, {eq}`list-entropy`.
+    most = math.log(int(action_space.n))
+    return 0.0, most / 2 if target is None else target
+
+
+# %% [markdown]
+# ## The agent
+#
+# The loop is that of `SAC`, with this chapter's error and target. Only the actor's step differs:
+# it climbs $V(s)$ as above, {eq}`soft-actor`.
+
+
+# %% tags=["export"]
+class DiscreteSAC(SAC):
+    """SAC for actions from a list, with sums for draws.
+
+    Args:
+        policy: What ``make_discrete_sac_policy`` returns, on any device.
+        envs: A vector environment with ``config.num_envs`` copies.
+        config: The settings.
+    """
+
+    def __init__(
+        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: SACConfig
+    ) -> None:
+        super().__init__(policy, envs, config, discrete_sac_error, list_entropy)
+
+    def improve(self, obs: Tensor) -> None:
+        """Judge what the policy would do now, and let it climb."""
+        policy: Any = self.policy
+        log_prob = policy.log_probs(obs, self.generator)
+        # The gradient goes through the probabilities. To them the values are constants.
+        with torch.no_grad():
+            q = policy.critics(obs)
+        value = expected_soft_value(q, log_prob, policy.log_alpha.detach().exp())
+        self.climb(value, mean_surprise(log_prob.detach()))
+
+
+# %% [markdown]
+# The critics are those of {doc}`dqn`, two of them. The next cell, folded, holds them. It also
+# takes critics of your own that are asked about one action at a time.
+
+
+# %% tags=["export", "hide-input"]
+class DiscreteCritics(nn.Module):
+    """Critics that judge all actions of a list.
+
+    Args:
+        critics: They keep their contract. They return the values of all actions, or
+            take ``action``, a one-hot row.
+        observation_space: Where the names of the states come from; not flattened.
+        num_actions: Number of actions.
+    """
+
+    def __init__(
+        self,
+        critics: Sequence[Any],
+        observation_space: spaces.Space[Any],
+        num_actions: int,
+    ) -> None:
+        super().__init__()
+        spec, self.num_actions = state_spec(observation_space), num_actions
+        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
+        self.takes_action = ["action" in forward_parameters(x) for x in critics]
+
+    def forward(self, obs: Tensor) -> Float[Tensor, "K B N"]:
+        """Return each critic's values of all actions."""
+        values = [
+            self.one_by_one(critic, obs) if takes_action else critic(obs)[0]
+            for critic, takes_action in zip(
+                self.critics, self.takes_action, strict=True
+            )
+        ]
+        return torch.stack(values)
+
+    def one_by_one(self, critic: nn.Module, obs: Tensor) -> Tensor:
+        """Ask a critic about each action, all of them in one batch."""
+        number = self.num_actions
+        each = torch.eye(number).to(obs).expand(len(obs), number, number)
+        again = obs.unsqueeze(1).expand(-1, number, -1)
+        value: Tensor = critic(again, action=each)[0]
+        return value.squeeze(-1)
+
+    def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K B"]:
+        """Return each critic's value of the actions that were taken."""
+        q: Tensor = self(obs)
+        index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
+        return q.gather(-1, index).squeeze(-1)
+
+
+# %% [markdown]
+# ## Models of your own
+#
+# An actor of your own must return the log-probabilities of *all* actions, as a fourth result. The
+# other actors of {doc}`contracts` get along with three. Here it needs one more, because a sum
+# needs the probability of each action. Machin's page asks for `rsample` instead, which a
+# `Categorical` of PyTorch does not have, so our contract differs from it.
+
+# %%
+from literate_rl.contract_models import CategoricalActor, QNetwork
+from literate_rl.contracts import ContractError, check_model
+
+
+class ThreeResults(CategoricalActor):
+    def forward(self, state, action=None):
+        return super().forward(state, action)[:3]
+
+
+try:
+    check_model(
+        "SAC", actor=ThreeResults(4, 2), critic=QNetwork(4, 2), env="CartPole-v1"
+    )
+except ContractError as error:
+    refusal = str(error)
+    print(refusal)
+
+# %% tags=["claims"]
+assert "tuple of 4" in refusal
+models = {"actor": CategoricalActor(4, 2), "critic": QNetwork(4, 2)}
+assert check_model("SAC", **models, env="CartPole-v1") is None, "it passes"
+
+
+# %% tags=["export", "hide-input"]
+class DiscreteSoftContractPolicy(ContractActor):
+    """A policy over a list, made of an actor and critics that keep their contract.
+
+    Args:
+        actor: As in ``ContractActor``; its fourth result is all log-probabilities.
+        critics: The critics.
+        observation_space: As in ``ContractActor``.
+        action_space: Likewise.
+        recipe: As in ``Policy``.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        critics: DiscreteCritics,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        recipe: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__(actor, observation_space, action_space, recipe)
+        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
+
+    def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the log-probabilities of all actions."""
+        # The actor draws an action all the same, so we draw a seed for it.
+        seed = int(torch.randint(2**62, (), generator=generator))
+        with drawn_from(seed, obs.device):
+            log_prob: Tensor = self.actor(obs)[3]
+        return log_prob
+
+
+# %% [markdown]
+# What is left is to build a policy for an environment.
+
+
+# %% tags=["export", "hide-input"]
+@checked
+def make_discrete_sac_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    hidden: Count = 64,
+    num_critics: Count = 2,
+    actor: Any = None,
+    critic: Any = None,
+) -> DiscreteSoftPolicy | DiscreteSoftContractPolicy:
+    """Build an actor and critics for the spaces of one environment.
+
+    Args:
+        observation_space: A space, or what ``plain_space`` made of it; vectors for our
+            own networks.
+        action_space: A Discrete space.
+        hidden: Width of our networks' hidden layers.
+        num_critics: Number of critics.
+        actor: An actor of your own instead of ours.
+        critic: A critic of your own, or a sequence of them. If there is only one, the
+            others are copies with fresh weights.
+    """
+    states, space = as_space(observation_space), as_space(action_space)
+    if not isinstance(space, spaces.Discrete):
+        raise ValueError(f"action_space must be Discrete, got {space}")
+    recipe: dict[str, Any] = {
+        "observation_space": plain_space(states),
+        "action_space": plain_space(space),
+        "hidden": hidden,
+        "num_critics": num_critics,
+    }
+    number = int(space.n)
+    # An actor of your own returns log-probabilities.
+    if actor is not None:
+        kinds = {"actor": actor, "critic": critic}
+        recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
+        critics = DiscreteCritics(as_many(critic, num_critics), states, number)
+        built = "make_discrete_sac_policy", recipe
+        return DiscreteSoftContractPolicy(actor, critics, states, space, built)
+    # Ours describes them in rows of logits.
+    inputs = as_vectors(states).shape[0]
+    network = layers(inputs, hidden, number)
+    actions = CategoricalActions(number, int(space.start))
+    judges = [QNetwork(inputs, number, hidden) for _ in range(num_critics)]
+    critics = DiscreteCritics(judges, states, number)
+    built = "make_discrete_sac_policy", recipe
+    return DiscreteSoftPolicy(network, actions, critics, built)
+
+
+# %% [markdown]
+# `DiscreteSAC` does what `learn` does further above. The folded cell gives both the same ten
+# batches and compares their weights.
+
+# %% tags=["claims"]
+from literate_rl.agents import make_envs
+
+torch.manual_seed(1)
+envs = make_envs("CartPole-v1", 1)
+both = envs.single_observation_space, envs.single_action_space
+settings = SACConfig(target_entropy=target_entropy, tau=0.005)
+learner = DiscreteSAC(make_discrete_sac_policy(*both), envs, settings)
+for _ in range(10):
+    obs, next_obs = torch.randn(2, 128, 4)
+    action, reward = torch.randint(2, (128,)), torch.rand(128)
+    discount, weight = torch.full((128,), 0.99), torch.ones(128)
+    batch = Batch(obs, action, reward, next_obs, discount, weight, torch.arange(128))
+    learner.sample = lambda batch=batch: batch
+    learner.learn()
+    learn(batch)
+    with torch.no_grad():
+        for old, new in zip(
+            older_critics.parameters(), critics.parameters(), strict=True
+        ):
+            old.lerp_(new, settings.tau)
+    policy = learner.policy
+    theirs = (
+        *policy.network.parameters(),
+        *policy.critics.parameters(),
+        policy.log_alpha,
+    )
+    ours = *actor.parameters(), *critics.parameters(), log_alpha
+    for x, y in zip(ours, theirs, strict=True):
+        assert torch.allclose(x, y, atol=1e-5), "the same weights"
+
+# %% [markdown]
+# ## Settings
+#
+# They are those of {doc}`sac`. One of them, `hold`, does nothing for a list.
+
+
+# %% tags=["export"]
+# Settings with which the agent has learned, by environment. For what an entry leaves
+# out, the default holds.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 20_000,
+        "num_envs": 4,
+        "hidden": 128,
+        "num_steps": 20,
+        "anneal": True,
+        "batch_size": 128,
+        "train_interval": 4,
+        "buffer_size": 4000,
+        "tau": 0.02,
+        "reward_scale": 0.05,
+        "log_interval": 1000,
+        "temperature": 0.05,
+        "target_entropy": 0.1,
+    },
+}
+
+
+def discrete_sac_settings(env: str) -> SACConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return SACConfig(**SETTINGS.get(env, {}))
+
+
+# %% [markdown]
+# ## An agent that forgets
+#
+# In CartPole our target entropy is 0.1, which is as random as $\varepsilon = 0.04$, and there are
+# 20 steps in a target. Such long targets have a catch: the steps after the first were chosen by
+# the policy of that time ({doc}`windows`). A policy that is nearly sure hardly ever takes its
+# other action. Most of what the buffer knows about that action is old, and what followed it was
+# played by a worse policy. The critic may blame the action for that.
+#
+# So this agent forgets: its buffer holds the last 4,000 steps. Here are ten runs with it, and ten
+# with a buffer for all 20,000 steps:
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two sets of ten thin curves and their means over 20,000 steps of CartPole. Most come close to 500, those of the short memory earlier; one of each set stays below 200"}}
+import matplotlib.pyplot as plt
+
+from literate_rl.workshop.runs import stored_runs
+
+memories = {
+    "all steps": stored_runs("sac_cartpole_hoard")["SAC"],
+    "4,000 steps": stored_runs("sac_cartpole")["SAC"],
+}
+fig, axis = plt.subplots(figsize=(7, 2.6))
+for (name, found), color in zip(memories.items(), ("C0", "C1"), strict=True):
+    steps = found.steps / 1000
+    axis.plot(steps, found.curves.T, color=color, alpha=0.3, linewidth=0.7)
+    axis.plot(steps, found.curves.mean(0), color=color, linewidth=2.5, label=name)
+    print(f"{name:12s}", *(f"{x:.0f}" for x in np.sort(found.final)))
+axis.set(xlabel="thousand steps", ylabel="return while training", ylim=(0, 520))
+axis.legend(title="the buffer holds")
+fig.tight_layout()
+
+# %% [markdown]
+# The printed returns are those of the last policies, in 100 greedy episodes. **Notice** that no
+# seed ends lower with the short memory, and that nine of its ten policies balance for more than
+# 460 of at most 500 steps. But one seed stays below 195, our goal for every run, with both. So
+# old data is not all that holds this agent back.
+
+# %% tags=["claims"]
+long, short = (found.final for found in memories.values())
+assert len(long) == len(short) == 10
+assert (short >= long).all(), "no seed ends lower"
+assert (short > 460).sum() == 9
+assert round(epsilon_of(with_entropy(0.1, 2), 2), 2) == 0.04
+assert short.argmin() == long.argmin(), "one seed"
+assert max(short.min(), long.min()) < 195, "stays below the goal with both"
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: a mean where the expectation is a sum
+#
+# The probabilities already sum to 1, so the expectation is the *sum* over actions. A `mean`
+# divides it by $N$ once more. In the actor's loss alone that is a constant factor, which Adam
+# does not notice. In a target it is not: the value of the next state shrinks to $1 / N$ of what
+# it should be. This was in [the first
+# implementation](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/issues/54).
+
+# %%
+alike = torch.full((1, 4), 0.25).log()
+tens = torch.full((1, 1, 4), 10.0)  # four actions, all of them worth 10
+right = expected_soft_value(tens, alike, 0.0).item()
+wrong = (alike.exp() * tens[0]).mean(-1).item()
+print(f"sum {right:.1f}, mean {wrong:.1f}")
+
+# %% tags=["claims"]
+assert (right, wrong) == (10.0, 2.5)
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | choice | this chapter | [the paper's author](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/blob/4835bac8557fdacff1735eca004e35ea5a4b7443/agents/actor_critic_agents/SAC_Discrete.py) | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_atari.py) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/discrete_sac.py) | [sac-discrete.pytorch](https://github.com/toshikwa/sac-discrete.pytorch/blob/40c9d246621e658750e0a03001325006da57f2d4/sacd/agent/sacd.py) |
+# |---|---|---|---|---|---|
+# | target entropy, as a share of $\log N$ | 0.5 | [0.98](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/blob/4835bac8557fdacff1735eca004e35ea5a4b7443/agents/actor_critic_agents/SAC_Discrete.py#L41) | [0.89](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_atari.py#L73-L74) | the user's; [0.98](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/examples/atari/atari_sac.py#L113) in its example | [0.98](https://github.com/toshikwa/sac-discrete.pytorch/blob/40c9d246621e658750e0a03001325006da57f2d4/sacd/agent/sacd.py#L15) |
+# | value of the next state | a sum | [a sum](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/blob/4835bac8557fdacff1735eca004e35ea5a4b7443/agents/actor_critic_agents/SAC_Discrete.py#L71-L72) | [a sum](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_atari.py#L280-L284) | [a sum](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/discrete_sac.py#L150-L155) | [a sum](https://github.com/toshikwa/sac-discrete.pytorch/blob/40c9d246621e658750e0a03001325006da57f2d4/sacd/agent/sacd.py#L85-L87) |
+# | actor's loss, over the actions | a sum | [a sum](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/blob/4835bac8557fdacff1735eca004e35ea5a4b7443/agents/actor_critic_agents/SAC_Discrete.py#L87-L88) | [a mean](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_atari.py#L307) | [a sum](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/discrete_sac.py#L183) | [a sum](https://github.com/toshikwa/sac-discrete.pytorch/blob/40c9d246621e658750e0a03001325006da57f2d4/sacd/agent/sacd.py#L120-L129) |
+# | temperature's loss | $\log \alpha$ (…) | [$\log \alpha$ (…)](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/blob/4835bac8557fdacff1735eca004e35ea5a4b7443/agents/actor_critic_agents/SAC.py#L184) | [$\alpha$ (…), a mean over the actions](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_atari.py#L315) | [$\log \alpha$ (…)](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py#L203-L205) | [$\log \alpha$ (…)](https://github.com/toshikwa/sac-discrete.pytorch/blob/40c9d246621e658750e0a03001325006da57f2d4/sacd/agent/sacd.py#L138-L140) |
+#
+# We read the code at the linked commits. Stable-Baselines3 and Spinning Up have SAC for numbers
+# in a box only.
+#
+# ## On the best device
+#
+# A short run: the entropy falls from that of a fresh policy towards its target.
+
+# %%
+from dataclasses import replace
+
+from literate_rl.agents import best_device
+from literate_rl.workshop.runs import fit
+
+short = replace(discrete_sac_settings("CartPole-v1"), total_steps=4000)
+envs = make_envs("CartPole-v1", short.num_envs)
+torch.manual_seed(short.seed)
+both = envs.single_observation_space, envs.single_action_space
+policy = make_discrete_sac_policy(*both, short.hidden).to(best_device())
+history = fit(DiscreteSAC(policy, envs, short), progress=False)
+print(f"{history[-1]['step']} steps on {best_device().type}")
+print("entropy:", *(f"{row['charts/entropy']:.2f}" for row in history))
+
+# %% tags=["claims"]
+seen = [row["charts/entropy"] for row in history]
+assert math.log(2) > seen[0] > seen[-1] + 0.15, "it falls"
+assert abs(seen[-1] - short.target_entropy) < 0.15, "towards its target"
+
+# %% [markdown]
+# ## Summary
+#
+# - Actions from a list can be added up. The soft value, the entropy and the actor's gradient are
+#   sums over all of them, without the noise of a draw.
+# - The gradient goes through the probabilities. Nothing has to be reparametrised.
+# - A critic returns the values of all actions; the minimum of two counts for each action.
+# - The entropy of a list lies between 0 and $\log N$. A target of $0.98 \log N$ is an almost
+#   uniform policy.
+# - The weights sum to 1: a sum over actions, never a mean.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "The target entropy is 0.98 · log 2. In every state one of the two actions is better by 1, "
+    "and the agent has learned it. What does the temperature do in the end?",
+    ["it falls to zero", "it stays near 1", "it settles above 2"],
+    right="it settles above 2",
+    because="The best policy is the softmax of the values divided by the temperature. It takes "
+    "the better action with probability 0.58 only if 1 / α is about 0.34, so α is about 3.",
+)
+
+# %% tags=["claims"]
+chance = with_entropy(0.98 * math.log(2), 2)
+alpha = 1 / math.log(chance / (1 - chance))
+assert round(chance, 2) == 0.58
+assert 2.9 < alpha < 3.1
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This function should compute `expected_soft_value`. It believes the less optimistic critic, and
+# yet it promises too much. Fix it.
+
+
+# %%
+def answer(q, log_prob, alpha):
+    prob = log_prob.exp()
+    return (prob * (q - alpha * log_prob)).sum(-1).amin(0)
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
+
+
+def judged(seed):
+    """Return values by two critics, log-probabilities and a temperature."""
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(2, 5, 3, generator=generator)
+    return q, torch.randn(5, 3, generator=generator).log_softmax(-1), 0.3
+
+
+grade(answer, expected_soft_value, *map(judged, range(3)))
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(q, log_prob, alpha):
+    # The minimum belongs to each action. Behind the sum, one critic is believed about all
+    # actions, and a critic that is too high about one of them may be too low about another.
+    prob = log_prob.exp()
+    return (prob * (q.amin(0) - alpha * log_prob)).sum(-1)
+
+
+grade(answer, expected_soft_value, *map(judged, range(3)))
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# You know that ε-greedy with $\varepsilon = 0.1$ explores enough in your task, which has six
+# actions. Which target entropy, in nats, asks for the same randomness if all actions but the best
+# are alike? Guess first. Then compute it, to two digits.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def nats_of_epsilon():
+    prob = torch.full((6,), 0.1 / 6)
+    prob[0] += 0.9
+    return round(-(prob * prob.log()).sum().item(), 2)
+
+
+grade(answer, nats_of_epsilon, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # The best action has 0.9 and a sixth of the rest. About a quarter of log 6.
+    best, other = 0.9 + 0.1 / 6, 0.1 / 6
+    return round(-best * math.log(best) - 5 * other * math.log(other), 2)
+
+
+grade(answer, nats_of_epsilon, ())
+
+# %% tags=["claims"]
+assert answer() == nats_of_epsilon() == 0.42
+assert 0.2 < answer() / math.log(6) < 0.27, "about a quarter"
+
+# %% [markdown]
+# ## References
+#
+# Discrete SAC is from {cite:t}`christodoulou2019`. The agent that it changes is from
+# {cite:t}`haarnoja2018`, with the tuned temperature of {cite:t}`haarnoja2018b`.
