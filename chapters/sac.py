@@ -422,7 +422,7 @@ def fused_sac_error(
 # bound. The other methods are those of every action distribution of this book ({doc}`policies`).
 #
 # With `hold` the same noise is used for several steps, which explores further where a single push
-# does little.
+# does little ({doc}`control_evidence`).
 #
 # No formula is known for the entropy. But each number of the action is a function of one normal
 # number, so the entropy is a sum of integrals over one variable, which a few points give to many
@@ -981,34 +981,6 @@ for batch, state, models in snapshots:
     ours = [p for model in models for p in model.parameters()]
     for x, y in zip(ours, theirs, strict=True):
         assert torch.allclose(x, y, atol=1e-5), "the same weights"
-
-# %% [markdown]
-# ## A noise that lasts
-#
-# In *MountainCarContinuous* a weak car has to swing itself up to a flag, which pays 100, and each
-# push costs a little. An agent that never sees the flag soon learns to stand still. With
-# `hold=20` the same noise is used for 20 steps, and a push of this length gets there by chance.
-# Targets of 20 steps then carry the news back to the valley:
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Ten thin curves of returns and their mean over 50,000 steps. They start near 90, fall below zero and come back to more than 90"}}
-climbed = stored_runs("sac_mountain")["SAC"]
-fig, axis = plt.subplots(figsize=(7, 2.4))
-axis.plot(climbed.steps / 1000, climbed.curves.T, color="C1", alpha=0.35, linewidth=0.8)
-axis.plot(climbed.steps / 1000, climbed.curves.mean(0), color="C1", linewidth=2.5)
-axis.set(xlabel="thousand steps", ylabel="return while training")
-fig.tight_layout()
-print("100 greedy episodes of the last policy:", *np.sort(climbed.final).round(1))
-
-# %% [markdown]
-# **Notice** that nine runs earn more than 80 in their first 2,000 steps, when they have hardly
-# begun to learn. Later each of them earns less than nothing for a while, but it has seen the
-# flag. All ten last policies earn more than 91. The temperature is fixed here, at 0.1.
-
-# %% tags=["claims"]
-assert len(climbed.final) == 10
-assert (climbed.curves[:, 0] > 80).sum() == 9
-assert (climbed.curves.min(1) < 0).all(), "less than nothing for a while"
-assert climbed.final.min() > 91
 
 # %% [markdown]
 # ## Traps

@@ -30,7 +30,7 @@ def test_make_learn_trains_what_the_page_shows() -> None:
         if found := re.search(r"-m (benchmarks\.\w+)(.*)", line):
             names = found[2].split()
             made.update(names or import_module(found[1]).EXPERIMENTS)
-    assert shown - made == {"platform", "ppg_starpilot"}
+    assert shown - made == {"platform", "ppg_starpilot", "td3_cheetah", "sac_cheetah"}
 
 
 def test_each_change_of_ppg_costs_a_little_while_training() -> None:
@@ -154,3 +154,16 @@ def test_nothing_gave_way() -> None:
     assert [row["what"] for row in rows if row["times"] != row["held"]] == []
     kills = [int(row["times"]) for row in rows if row["kind"] == "kills"]
     assert sum(kills) >= 200
+
+
+def test_three_of_six_actors_of_probabilities_never_learn() -> None:
+    """The chapter of evidence asserts the rest."""
+    runs = stored_runs("ddpg_discrete")
+    areas = np.concatenate([runs[name].area for name in ("DDPG", "TD3")])
+    assert (areas < 11).sum() == 3
+
+
+def test_few_runs_of_a_larger_body_lie_far_apart() -> None:
+    td3, sac = (stored_runs(f"{name}_cheetah") for name in ("td3", "sac"))
+    assert sorted(td3["TD3"].final.round()) == [1870, 4134, 5852]
+    assert sac["SAC"].final.min() > 1500
