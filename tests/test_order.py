@@ -214,7 +214,15 @@ def test_a_taken_or_impossible_name_is_refused_and_nothing_is_written(
     copy: Path,
 ) -> None:
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    for place in ("advantages", "workshop/runs", "12_bandits", "../up", "a/b", "Upper"):
+    for place in (
+        "advantages",
+        "workshop/runs",
+        "12_bandits",
+        "../up",
+        "a/b",
+        "Upper",
+        "class",
+    ):
         with pytest.raises(tangle.TangleError, match=re.escape(place.split("/")[-1])):
             new_chapter.make_chapter(place, copy)
     after = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
