@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from curves import html_table
 from docutils import nodes
 from docutils.parsers.rst import directives
 from equations import computing, ties
 from order import read_order
+from results import html_table
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
