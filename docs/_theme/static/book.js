@@ -21,8 +21,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   });
 }
 
-// --- The switch between two columns and the plain notebook. The choice is kept, and so
-// is the place: the section that one was reading is still there.
+// --- The switch between two columns and the plain notebook. The choice is kept.
 {
   const button = document.querySelector(".weave-switch");
   if (button) {
