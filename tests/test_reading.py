@@ -172,6 +172,9 @@ def test_the_glossary_leads_to_the_chapters():
 
 def test_a_dark_page_prints_light_and_open(fresh):
     page = fresh.go(CHAPTER)
+    folded = page.locator("article details:not([open])")
+    before = folded.count()
+    assert before > 1
     page.emulate_media(media="print", color_scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     style = (
@@ -180,10 +183,12 @@ def test_a_dark_page_prints_light_and_open(fresh):
     assert page.locator("body").evaluate(style)[1] == "rgb(255, 255, 255)"
     for heading in page.locator("h1, h2").all():
         assert heading.evaluate(style)[0] == "rgb(0, 0, 0)"
-    assert page.locator("article details:not([open])").count() == 0
+    assert folded.count() == 0
     # Words of the language are dark purple on paper, and pale on a dark page.
     expect(page.locator(".weave-code .k").first).to_have_css("color", KEYWORD["light"])
     expect(page.locator("#contents")).to_be_hidden()
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert folded.count() == before
 
 
 def test_a_page_without_scripts_has_its_colours_and_formulas(site, browser):

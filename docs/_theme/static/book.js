@@ -100,7 +100,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   addEventListener("toggle", reach, true);
 }
 
-// --- A link into a folded part opens it. On paper all is open.
+// --- A link into a folded part opens it. On paper all is open, and afterwards as before.
 {
   const open = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -110,7 +110,12 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   };
   addEventListener("hashchange", open);
   open();
-  addEventListener("beforeprint", () => all("article details").forEach(box => { box.open = true; }));
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = all("article details:not([open])");
+    opened.forEach(box => { box.open = true; });
+  });
+  addEventListener("afterprint", () => opened.forEach(box => { box.open = false; }));
 }
 
 // --- A citation, a word, an equation: what a link leads to is shown beside it.
