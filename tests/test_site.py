@@ -669,7 +669,9 @@ def test_search_finds_a_word_of_a_chapter(window, request):
     page = visit.go("search.html?q=clipped")
     found = page.locator("#search-results a[href*='ppo_error']")
     expect(found.first).to_be_visible()
+    expect(page.locator(".search-summary")).to_contain_text("finished")
     assert not visit.calls
+    assert not visit.complaints
     found.first.click()
     expect(page.locator("article h1")).to_contain_text("The PPO error")
 
