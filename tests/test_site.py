@@ -223,6 +223,11 @@ def test_descriptions_say_what_a_chapter_answers(name):
     assert str(description["content"]).strip()
 
 
+def test_a_description_is_a_whole_sentence():
+    [description] = soup("docs/api.html").select("meta[name=description]")
+    assert description["content"] == "pip install . in a clone installs literate_rl."
+
+
 @each_chapter
 def test_solutions_are_right(name):
     for cell in soup(name).select(".cell.tag_hide-cell"):
