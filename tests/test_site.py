@@ -308,6 +308,9 @@ def test_sources_of_the_api_lead_into_a_chapter(name):
     page = soup(name)
     place = Path(name).relative_to("docs/api").as_posix()
     for signature in page.select("dl.function > dt, dl.class > dt"):
+        assert not re.search(
+            r" at 0x|<class|_empty", signature.get_text(" ", strip=True)
+        )
         [link] = [a for a in signature.select("a") if "[source]" in a.get_text()]
         assert f"../chapters/{place}#" in str(link["href"])
         assert not broken(name, str(link["href"]))
