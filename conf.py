@@ -74,6 +74,11 @@ nb_execution_raise_on_error = False
 nb_execution_show_tb = True
 nb_merge_streams = True
 nb_output_stderr = "show"
+# Figures reach the catalogue of a translation too, with their text alternatives.
+nb_mime_priority_overrides = [
+    ("gettext", "image/svg+xml", 0),
+    ("gettext", "image/png", 0),
+]
 # The kernels' settings, figures that read well in the light and in the dark.
 profile = BUILD / "ipython/profile_default"
 profile.mkdir(parents=True, exist_ok=True)
