@@ -74,6 +74,11 @@ nb_execution_raise_on_error = False
 nb_execution_show_tb = True
 nb_merge_streams = True
 nb_output_stderr = "show"
+# Figures reach the catalogue of a translation too, with their text alternatives.
+nb_mime_priority_overrides = [
+    ("gettext", "image/svg+xml", 0),
+    ("gettext", "image/png", 0),
+]
 # The kernels' settings, figures that read well in the light and in the dark.
 profile = BUILD / "ipython/profile_default"
 profile.mkdir(parents=True, exist_ok=True)
@@ -209,6 +214,16 @@ class Written(str):
         return str(self)
 
 
+def as_written(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter with its annotation, and a function or class, by its name."""
+    annotation, default = parameter.annotation, parameter.default
+    if annotation is not parameter.empty:
+        parameter = parameter.replace(annotation=Written(annotation))
+    if default is not parameter.empty and hasattr(default, "__name__"):
+        parameter = parameter.replace(default=Written(default.__name__))
+    return parameter
+
+
 def written_signature(
     app: Any,
     what: str,
@@ -219,13 +234,12 @@ def written_signature(
     result: str | None,
 ) -> tuple[str, str] | None:
     """Show checked signatures as they are written, not what their words stand for."""
-    if not any(word in f"{arguments} {result}" for word in ("jaxtyping", "annotated_")):
+    words = ("jaxtyping", "annotated_", " at 0x")  # the last is a place in memory
+    if not any(word in f"{arguments} {result}" for word in words):
         return None
     signature = inspect.signature(obj.__init__ if what == "class" else obj)
     parameters = [
-        parameter.replace(annotation=Written(parameter.annotation))
-        if parameter.annotation is not parameter.empty
-        else parameter
+        as_written(parameter)
         for parameter in signature.parameters.values()
         if parameter.name not in ("self", "cls")
     ]

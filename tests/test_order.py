@@ -124,6 +124,23 @@ def test_titles_and_equations_carry_the_numbers(root: Path) -> None:
     assert links_there == ["chapters/notes.html", "chapters/coins.html"]
 
 
+def test_several_processes_read_what_one_reads(root: Path) -> None:
+    for name in "abcdefg":  # fewer pages are not shared among processes
+        (root / f"chapters/{name}.py").write_text(chapter(name))
+    (root / "conf.py").write_text(CONF.replace('"order"', '"order", "equations"'))
+    found = []
+    for number in (1, 2):
+        out = root / f"build{number}"
+        app = Sphinx(root, root, out, out, "dummy", status=None, parallel=number)
+        app.build()
+        notes = {
+            page: labels for page, labels in app.env.equations_of.items() if labels
+        }
+        found.append((notes, set(app.env.computed_in)))
+    assert found[0] == found[1]
+    assert found[0][0]["chapters/a"] == ["a"]
+
+
 def test_the_workshop_has_a_list_of_its_own(root: Path) -> None:
     index = (root / "index.md").read_text()
     (root / "index.md").write_text(index + "\n```{chapter-list}\n:workshop:\n```\n")
@@ -214,7 +231,15 @@ def test_a_taken_or_impossible_name_is_refused_and_nothing_is_written(
     copy: Path,
 ) -> None:
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    for place in ("advantages", "workshop/runs", "12_bandits", "../up", "a/b", "Upper"):
+    for place in (
+        "advantages",
+        "workshop/runs",
+        "12_bandits",
+        "../up",
+        "a/b",
+        "Upper",
+        "class",
+    ):
         with pytest.raises(tangle.TangleError, match=re.escape(place.split("/")[-1])):
             new_chapter.make_chapter(place, copy)
     after = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}

@@ -1,10 +1,13 @@
 """What a reader does on the site besides reading: finding the way, printing, search."""
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 from test_site import (
     NARROW,
     Visit,
+    accessibility,
     fresh,
     from_disk,
     opened,
@@ -82,6 +85,35 @@ def test_ctrl_k_leads_to_the_search(fresh):
     excerpt = page.locator("#search-results .context").first
     expect(excerpt).to_be_visible()
     assert "\\" not in excerpt.inner_text()
+
+
+def test_an_excerpt_is_prose(fresh):
+    page = fresh.go("search.html?q=learning+rate")
+    expect(page.locator(".search-summary")).to_contain_text("finished")
+    expect(page.locator("#search-results .context").nth(9)).to_be_visible()
+    excerpts = " ".join(page.locator("#search-results .context").all_inner_texts())
+    assert "learning rate" in excerpts
+    assert not re.search(
+        r"Imports and public names|\bimport \w+\b.* import\b", excerpts
+    )
+
+
+def test_words_of_a_search_are_readable_on_a_dark_page(fresh):
+    fresh.page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    page = fresh.go("search.html?q=learning+rate")
+    page.locator("#search-results a[href*='chapters/']").first.click()
+    words = page.locator("article p > span.highlighted")
+    expect(words.first).to_have_css("background-color", "rgb(51, 41, 28)")
+    expect(words.first).to_have_css("color", "rgb(230, 227, 220)")
+    for word in page.locator(".top .highlighted, #contents .highlighted").all():
+        expect(word).to_have_css("background-color", "rgba(0, 0, 0, 0)")
+    assert not accessibility(page)
+    # They are not marked on a page that is no result, whenever that is opened.
+    fresh.go("search.html?q=learning+rate")
+    expect(page.locator("#search-results li").first).to_be_visible()
+    fresh.go("index.html")
+    page.wait_for_timeout(100)
+    expect(page.locator(".highlighted")).to_have_count(0)
 
 
 def test_the_page_for_wrong_addresses_leads_on(fresh):
@@ -172,6 +204,9 @@ def test_the_glossary_leads_to_the_chapters():
 
 def test_a_dark_page_prints_light_and_open(fresh):
     page = fresh.go(CHAPTER)
+    folded = page.locator("article details:not([open])")
+    before = folded.count()
+    assert before > 1
     page.emulate_media(media="print", color_scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     style = (
@@ -180,10 +215,12 @@ def test_a_dark_page_prints_light_and_open(fresh):
     assert page.locator("body").evaluate(style)[1] == "rgb(255, 255, 255)"
     for heading in page.locator("h1, h2").all():
         assert heading.evaluate(style)[0] == "rgb(0, 0, 0)"
-    assert page.locator("article details:not([open])").count() == 0
+    assert folded.count() == 0
     # Words of the language are dark purple on paper, and pale on a dark page.
     expect(page.locator(".weave-code .k").first).to_have_css("color", KEYWORD["light"])
     expect(page.locator("#contents")).to_be_hidden()
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert folded.count() == before
 
 
 def test_a_page_without_scripts_has_its_colours_and_formulas(site, browser):

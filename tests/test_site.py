@@ -223,6 +223,11 @@ def test_descriptions_say_what_a_chapter_answers(name):
     assert str(description["content"]).strip()
 
 
+def test_a_description_is_a_whole_sentence():
+    [description] = soup("docs/api.html").select("meta[name=description]")
+    assert description["content"] == "pip install . in a clone installs literate_rl."
+
+
 @each_chapter
 def test_solutions_are_right(name):
     for cell in soup(name).select(".cell.tag_hide-cell"):
@@ -303,6 +308,9 @@ def test_sources_of_the_api_lead_into_a_chapter(name):
     page = soup(name)
     place = Path(name).relative_to("docs/api").as_posix()
     for signature in page.select("dl.function > dt, dl.class > dt"):
+        assert not re.search(
+            r" at 0x|<class|_empty", signature.get_text(" ", strip=True)
+        )
         [link] = [a for a in signature.select("a") if "[source]" in a.get_text()]
         assert f"../chapters/{place}#" in str(link["href"])
         assert not broken(name, str(link["href"]))
@@ -669,7 +677,9 @@ def test_search_finds_a_word_of_a_chapter(window, request):
     page = visit.go("search.html?q=clipped")
     found = page.locator("#search-results a[href*='ppo_error']")
     expect(found.first).to_be_visible()
+    expect(page.locator(".search-summary")).to_contain_text("finished")
     assert not visit.calls
+    assert not visit.complaints
     found.first.click()
     expect(page.locator("article h1")).to_contain_text("The PPO error")
 

@@ -35,7 +35,7 @@ CELLS = [
     '# %% mystnb={"image": {"alt": "a coin"}}\nprint(value(1))',
 ]
 COINS = HEADER + "\n\n".join(CELLS) + "\n"
-NOTES = COINS.replace("Coins", "Notes").replace('"value"', '"note"')
+NOTES = COINS.replace("Coins", "Notes").replace("value", "note")
 MODULE = "src/literate_rl/coins.py"
 NOTEBOOK = "chapters/notebooks/coins.ipynb"
 NAMES = "src/literate_rl/__init__.pyi"
@@ -116,7 +116,9 @@ def test_the_names_are_those_that_the_modules_make_public(root):
         "from . import workshop as workshop\n"
         "from .coins import (\n    value as value,\n)\n"
     )
-    (root / "chapters/notes.py").write_text(COINS.replace('"value"', '"a", "b"'))
+    notes = COINS.replace("value", "b").replace('"b"', '"a", "b"')
+    notes = notes.replace("def b(", "a = 1\n\n\ndef b(")
+    (root / "chapters/notes.py").write_text(notes)
     assert root / NAMES in tangle.sync(root)
     assert "from .notes import (\n    a as a,\n    b as b,\n)" in (
         (root / NAMES).read_text()
@@ -186,7 +188,7 @@ def test_a_renamed_chapter_takes_its_views_along(root):
 
 
 def test_the_order_of_the_index_is_that_of_the_names(root):
-    (root / "chapters/notes.py").write_text(COINS.replace('"value"', '"a"'))
+    (root / "chapters/notes.py").write_text(COINS.replace("value", "a"))
     for pages in (["notes", "coins"], ["coins", "notes"]):
         entries = "\n".join(f"chapters/{page}" for page in pages)
         index = f"```{{toctree}}\n:caption: Money\n\n{entries}\n```\n"
@@ -199,7 +201,7 @@ def test_the_order_of_the_index_is_that_of_the_names(root):
 def test_a_chapter_of_the_workshop_has_its_views_in_folders_of_their_own(root):
     workshop = root / "chapters/workshop"
     workshop.mkdir()
-    (workshop / "mint.py").write_text(COINS.replace('"value"', '"strike"'))
+    (workshop / "mint.py").write_text(COINS.replace("value", "strike"))
     made = [
         root / "chapters/notebooks/workshop/mint.ipynb",
         root / NAMES,
@@ -422,6 +424,25 @@ def at(root: Path, text: str) -> str:
 def test_a_chapter_may_not_take_the_name_of_a_hand_written_file(root, name):
     (root / f"chapters/{name}.py").write_text(COINS)
     assert refusal(root).startswith(f"chapters/{name}.py:1: ")
+
+
+@pytest.mark.parametrize("name", ["my-chap", "a.b", "class", "2nd"])
+def test_a_chapter_has_the_name_of_a_module(root, name):
+    (root / f"chapters/{name}.py").write_text(COINS)
+    message = f"chapters/{name}.py:1: {name!r} is no name of a module"
+    assert refusal(root) == message
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ('["value", "value"]', "'value' stands twice in `__all__`"),
+        ('["value", "worth"]', "no export cell defines the public 'worth'"),
+    ],
+)
+def test_public_names_are_listed_once_and_defined(root, names, message):
+    replace(root / "chapters/coins.py", '["value"]', names)
+    assert refusal(root) == at(root, f"__all__ = {names}") + message
 
 
 def test_a_chapter_is_listed_once(root):

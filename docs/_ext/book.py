@@ -6,6 +6,7 @@ of the page, the kind of page that it is, and what it is about in a sentence.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -73,7 +74,7 @@ def first_sentence(doctree: nodes.document | None) -> str:
     for paragraph in doctree.findall(nodes.paragraph):
         if "chapter-facts" not in paragraph["classes"]:
             text = " ".join(paragraph.astext().split())
-            return text.split(". ")[0].rstrip(".") + "."
+            return re.split(r"\. (?=[A-Z])", text)[0].rstrip(".") + "."
     return ""
 
 

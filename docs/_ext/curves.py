@@ -15,7 +15,7 @@ import numpy as np
 from docutils import nodes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from results import measured
+from results import html_table, measured
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
@@ -162,15 +162,6 @@ def with_interval(values: NDArray[np.float64]) -> str:
         return ", ".join(map(short, values))
     mean, low, high = map(short, interval(values))
     return f"{mean} <small>({low} to {high})</small>"
-
-
-def html_table(columns: tuple[str, ...], body: str) -> str:
-    """Return a table with a head."""
-    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
-    return (
-        '<div class="results" tabindex="0"><table class="docutils"><thead><tr>'
-        f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
 
 
 def final_table(experiments: list[Experiment]) -> str:

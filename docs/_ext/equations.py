@@ -28,8 +28,8 @@ from tangle import ROOT
 logger = logging.getLogger(__name__)
 INDEX = "docs/equations"
 
-
 MARKS = ("equation", "erratum")
+NOTES = ("equations_of", "computed_in")
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,6 @@ def load_tests(app: Sphinx, env: BuildEnvironment, *_: Any) -> list[str]:
 def collect(app: Sphinx, document: nodes.document) -> None:
     """Note a page's labelled equations and the places that compute them."""
     env = app.env
-    if not hasattr(env, "equations_of"):
-        env.equations_of, env.computed_in = {}, {}  # type: ignore[attr-defined]
     blocks = document.findall(nodes.math_block)
     labels = [block["label"] for block in blocks if block.get("label")]
     computed: dict[str, list[str]] = defaultdict(list)
@@ -84,14 +82,21 @@ def collect(app: Sphinx, document: nodes.document) -> None:
         owner = reference.get("computed_by")
         if owner and owner not in computed[reference["reftarget"]]:
             computed[reference["reftarget"]].append(owner)
-    env.equations_of[env.docname] = labels  # type: ignore[attr-defined]
-    env.computed_in[env.docname] = dict(computed)  # type: ignore[attr-defined]
+    for notes, found in zip(NOTES, (labels, dict(computed)), strict=True):
+        vars(env).setdefault(notes, {})[env.docname] = found
 
 
 def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
     """Drop what a removed or changed page noted."""
-    for notes in ("equations_of", "computed_in"):
+    for notes in NOTES:
         getattr(env, notes, {}).pop(docname, None)
+
+
+def merge(app: Sphinx, env: BuildEnvironment, pages: list[str], other: Any) -> None:
+    """Take what another process has noted of the pages that it read."""
+    for notes in NOTES:
+        found = getattr(other, notes)
+        vars(env).setdefault(notes, {}).update({page: found[page] for page in pages})
 
 
 def computing(env: BuildEnvironment, label: str) -> list[tuple[str, str]]:
@@ -278,7 +283,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-get-outdated", load_tests)
     app.connect("doctree-read", collect)
     app.connect("env-purge-doc", forget)
+    app.connect("env-merge-info", merge)
     app.connect("env-check-consistency", check)
     app.connect("env-check-consistency", check_errata)
     app.connect("doctree-resolved", tie)
-    return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

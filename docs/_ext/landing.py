@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from curves import html_table
 from docutils import nodes
 from docutils.parsers.rst import directives
 from equations import computing, ties
 from order import read_order
+from results import html_table
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -307,11 +307,9 @@ LARGEST = 60_000  # characters of a picture that still is a thumbnail
 
 def collect(app: Sphinx, document: nodes.document) -> None:
     """Keep a chapter's first picture, rather a drawing than a plot."""
-    env = app.env
-    if not hasattr(env, "thumbnails"):
-        env.thumbnails = {}  # type: ignore[attr-defined]
     made = {**drawings(document), **plots(app, document)}
-    env.thumbnails[env.docname] = next(iter(made), "")  # type: ignore[attr-defined]
+    kept = vars(app.env).setdefault("thumbnails", {})
+    kept[app.env.docname] = next(iter(made), "")
 
 
 def drawings(document: nodes.document) -> dict[str, None]:
@@ -381,6 +379,12 @@ def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
     getattr(env, "thumbnails", {}).pop(docname, None)
 
 
+def merge(app: Sphinx, env: BuildEnvironment, pages: list[str], other: Any) -> None:
+    """Take the pictures of the pages that another process has read."""
+    kept = vars(env).setdefault("thumbnails", {})
+    kept.update({page: other.thumbnails[page] for page in pages})
+
+
 def changed(app: Sphinx, env: BuildEnvironment) -> list[str]:
     """Write the pages with cards again if a picture or a count has changed."""
     now = (dict(env.thumbnails), counts(env))  # type: ignore[attr-defined]
@@ -412,9 +416,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("reliable", Reliable)
     app.connect("doctree-read", collect)
     app.connect("env-purge-doc", forget)
+    app.connect("env-merge-info", merge)
     app.connect("env-updated", changed)
     for show in (show_specimens, show_counts, show_thumbnails):
         app.connect("doctree-resolved", show)
     app.add_css_file("landing.css")
     app.add_js_file("film.js")
-    return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

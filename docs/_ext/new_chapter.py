@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from order import listed
-from tangle import ROOT, TangleError, sync, write
+from tangle import ROOT, TangleError, is_module_name, sync, write
 
 CHAPTER = '''\
 # ---
@@ -131,7 +131,8 @@ PAGE = """\
 
 def make_chapter(place: str, root: Path = ROOT) -> list[Path]:
     """Write the files of a new chapter; return them. Nothing is overwritten."""
-    if not re.fullmatch(r"(workshop/)?[a-z][a-z0-9_]*", place):
+    possible = re.fullmatch(r"(workshop/)?[a-z][a-z0-9_]*", place)
+    if not possible or not is_module_name(Path(place).name):
         raise TangleError(
             f"NAME must be a module's name, or workshop/ and a name, got {place!r}"
         )

@@ -55,13 +55,17 @@ class Chaos(SphinxDirective):
 
 def chaos_table(rows: list[dict[str, str]]) -> str:
     """Return the rows as an HTML table."""
-    columns = ("what was tried", "how often", "held", "what gave way")
-    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
     body = ""
     for row in rows:
         cells = (f"{int(row['times']):,}", f"{int(row['held']):,}", row["why"])
         body += f'<tr><th scope="row">{escape(row["what"])}</th>'
         body += "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+    return html_table(("what was tried", "how often", "held", "what gave way"), body)
+
+
+def html_table(columns: tuple[str, ...], body: str) -> str:
+    """Return a table with a head."""
+    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
     return (
         '<div class="results" tabindex="0"><table class="docutils"><thead><tr>'
         f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
@@ -100,14 +104,8 @@ def table(rows: list[Row]) -> str:
             f"{row.ratio:.3g} <small>({row.ratio_q1:.3g} to {row.ratio_q3:.3g})</small>"
             f"</td><td>{microseconds(row)} µs</td><td>{goal(row)}</td></tr>"
         )
-    head = "".join(
-        f'<th scope="col">{name}</th>'
-        for name in ("method", "times as fast as the peer", "CPU time", "goal")
-    )
-    return (
-        '<div class="results" tabindex="0"><table class="docutils"><thead><tr>'
-        f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    columns = ("method", "times as fast as the peer", "CPU time", "goal")
+    return html_table(columns, body)
 
 
 def goal(row: Row) -> str:

@@ -23,7 +23,9 @@ import json
 import os
 import re
 import sys
+from keyword import iskeyword
 from pathlib import Path
+from symtable import symtable
 
 import jupytext
 import nbformat
@@ -113,8 +115,24 @@ def public_names(tree: ast.Module, place: str) -> dict[str, str]:
             words = isinstance(names, list | tuple)
             if not words or not all(isinstance(name, str) for name in names):
                 raise TangleError(f"{where}: `__all__` must be a list of names")
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise TangleError(f"{where}: {twice[0]!r} stands twice in `__all__`")
             found |= dict.fromkeys(names, where)
     return found
+
+
+def check_defined(public: dict[str, str], module: str) -> None:
+    """Raise if a public name is nowhere defined or imported in its module."""
+    symbols = symtable(module, "module", "exec").get_symbols()
+    known = {x.get_name() for x in symbols if x.is_assigned() or x.is_imported()}
+    for name, where in public.items():
+        if name not in known:
+            raise TangleError(f"{where}: no export cell defines the public {name!r}")
+
+
+def is_module_name(name: str) -> bool:
+    """Say whether a chapter of this name can be imported."""
+    return name.isidentifier() and not iskeyword(name)
 
 
 def is_export(cell: NotebookNode) -> bool:
@@ -249,7 +267,8 @@ def plan(root: Path = ROOT) -> dict[Path, str]:
         notebook = read(chapter, root)
         if text := module_text(chapter, notebook, root):
             views[root / "src/literate_rl" / place] = text
-            modules[module_name(chapter)] = notebook.metadata["public"]
+            public = modules[module_name(chapter)] = notebook.metadata["public"]
+            check_defined(public, text)
         pair = root / "chapters/notebooks" / place.with_suffix(".ipynb")
         views[pair] = notebook_text(chapter, notebook)
     views[root / "src/literate_rl/__init__.pyi"] = names_text(modules)
@@ -269,6 +288,8 @@ def check_files(root: Path) -> None:
         # A module called workshop would hide the package of that name.
         if module in HAND_WRITTEN | {"workshop.py"}:
             raise TangleError(f"{page}.py:1: the package has a file of this name")
+        if not is_module_name(path.stem):
+            raise TangleError(f"{page}.py:1: {path.stem!r} is no name of a module")
     index, known = root / "index.md", set[str]()
     text = text_of(index, root) if index.exists() else ""
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):

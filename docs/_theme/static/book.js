@@ -21,8 +21,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   });
 }
 
-// --- The switch between two columns and the plain notebook. The choice is kept, and so
-// is the place: the section that one was reading is still there.
+// --- The switch between two columns and the plain notebook. The choice is kept.
 {
   const button = document.querySelector(".weave-switch");
   if (button) {
@@ -101,7 +100,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   addEventListener("toggle", reach, true);
 }
 
-// --- A link into a folded part opens it. On paper all is open.
+// --- A link into a folded part opens it. On paper all is open, and afterwards as before.
 {
   const open = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -111,7 +110,12 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   };
   addEventListener("hashchange", open);
   open();
-  addEventListener("beforeprint", () => all("article details").forEach(box => { box.open = true; }));
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = all("article details:not([open])");
+    opened.forEach(box => { box.open = true; });
+  });
+  addEventListener("afterprint", () => opened.forEach(box => { box.open = false; }));
 }
 
 // --- A citation, a word, an equation: what a link leads to is shown beside it.
@@ -193,9 +197,20 @@ addEventListener("keydown", event => {
   document.querySelector(".search input").focus();
 });
 
-// The excerpts of a search's results show a formula once, not also as its source.
+// --- The results of a search: an excerpt is prose, without code and what is folded, and
+// shows a formula once, not also as its source. From disk no page can be fetched for one.
+// The words are marked on a result that is opened, not on whatever page comes next.
 if (typeof Search !== "undefined") {
-  const plain = Search.htmlToText;
-  Search.htmlToText = (html, anchor) =>
-    plain.call(Search, html.replaceAll(/<span class="katex-mathml">.*?<\/math><\/span>/gs, ""), anchor);
+  Search.htmlToText = (html, anchor) => {
+    const spaced = html.replaceAll(/<\/(p|li|t[dh]|d[dt]|h\d)>/g, " $&");
+    const page = new DOMParser().parseFromString(spaced, "text/html");
+    const place = page.getElementById(anchor?.slice(1));
+    const text = (place?.matches("dt") ? place.nextElementSibling : place) ?? page.querySelector("article");
+    all(".headerlink, .katex-mathml, .chapter-facts, details, pre, svg, script, style", text).forEach(x => x.remove());
+    return text.textContent.replaceAll(/\s+/g, " ");
+  };
+  if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
+  let opened = false;
+  for (const kind of ["click", "auxclick"]) addEventListener(kind, event => { opened ||= !!event.target.closest("#search-results a"); });
+  addEventListener("pagehide", () => { if (!opened) localStorage.removeItem("sphinx_highlight_terms"); });
 }
