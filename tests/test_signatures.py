@@ -235,7 +235,9 @@ def test_nan_satisfies_no_bound_and_infinity_those_that_it_satisfies():
 @pytest.mark.parametrize("x", [1e39, -1e39, np.float64(1e308), 10**400])
 def test_a_number_with_bounds_fits_into_float32_or_is_infinite(x):
     bounded = Annotated[float, Lt(math.inf)]
-    with pytest.raises(ValueError, match=r"a must be infinite or at most 3.4e\+38, got"):
+    with pytest.raises(
+        ValueError, match=r"a must be infinite or at most 3.4e\+38, got"
+    ):
         takes(bounded)(x)
     largest = torch.finfo(torch.float32).max
     assert all(accepts(bounded, y) for y in (largest, -largest, -math.inf))

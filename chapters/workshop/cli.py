@@ -232,10 +232,11 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
             print(f"run directory: {run.directory}", flush=True)
             fit(learner, run)
     except Exception as error:
-        if run.held is not None and run.checkpoint.exists():
+        # Before anything was learned there is nothing to go on with.
+        if run.held is not None and run.saved:
             error.add_note(f"what was saved is kept, go on with {again(run, learner)}")
         elif run.held is not None:
-            error.add_note(f"nothing was saved in {run.directory} before")
+            error.add_note(f"nothing was learned in {run.directory} before")
         raise
     return run.settings["env"], run, learner
 

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest ed92203b4efcd56f
+# Generated from chapters/apex.py (edit there); digest 211b0335af8b2ccb
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -310,6 +310,7 @@ class RainbowApexConfig(ApexConfig, RainbowConfig):
 
     def __post_init__(self) -> None:
         check_apex(self)
+        self.check_atoms()
 
 
 @checked

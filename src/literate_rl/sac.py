@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest a9bbab9553bd4aa0
+# Generated from chapters/sac.py (edit there); digest 1d82b87b774b7b1e
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from literate_rl.workshop.nests import as_space, as_vectors, plain_space
 from literate_rl.workshop.probes import forward_parameters
 from literate_rl.workshop.signatures import (
     Count,
+    Finite,
     Float,
     Fraction,
     NonNegative,
@@ -370,7 +371,7 @@ class SoftCritics(nn.Module):
 
 @checked
 def temperature_error(
-    log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: float
+    log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: Finite
 ) -> Float[Tensor, ""]:
     """Return a loss; a step downhill raises the temperature if the entropy is low.
 
@@ -558,7 +559,7 @@ class SACConfig(OffPolicyConfig):
     num_critics: Count = 2
     temperature: NonNegative = 1.0
     tune: bool = True
-    target_entropy: float | None = None
+    target_entropy: Finite | None = None
     hold: Count = 1
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 436026b18914f22e
+# Generated from chapters/workshop/runs.py (edit there); digest 889206f76b068ccf
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -343,6 +343,9 @@ class Run:
         resume: Whether to go on in a directory that has a checkpoint. The directory
             stays as it is until ``begin``.
 
+    Attributes:
+        saved: Step of the last checkpoint, 0 if there is none.
+
     Raises:
         BlockingIOError: If another process writes to the directory.
         FileExistsError: If the directory holds a run already and ``resume`` is false.
@@ -363,12 +366,14 @@ class Run:
         self.columns: list[str] = []
         self.state: dict[str, Any] | None = None
         self.held: ExitStack | None = None
+        self.saved = 0
         if resume:
             self.seen = self.checkpoint.exists() and self.checkpoint.stat().st_mtime_ns
             self.state = load_checkpoint(self.checkpoint)
             self.settings = read_settings(self.directory / "settings.json")
             self.check_origin(self.state)
-            self.rows = self.rows_up_to(self.state["step"])
+            self.saved = self.state["step"]
+            self.rows = self.rows_up_to(self.saved)
         else:
             # Plain values, so that a checkpoint may hold them too.
             self.settings = json.loads(json.dumps(settings or {}))
@@ -494,6 +499,7 @@ class Run:
             "policy": {"recipe": policy.recipe, "weights": policy.state_dict()},
         }
         save_checkpoint(self.checkpoint, state)
+        self.saved = learner.step
 
     def restore(self, learner: Learner) -> None:
         """Bring a fresh learner to where a resumed run was saved.
