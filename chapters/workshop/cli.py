@@ -34,6 +34,7 @@ import torch
 import tyro
 
 from literate_rl.evaluation import evaluate
+from literate_rl.workshop.episodes import told
 from literate_rl.workshop.runs import (
     Learner,
     Run,
@@ -42,7 +43,6 @@ from literate_rl.workshop.runs import (
     has_screen,
     record_video,
     show,
-    told,
 )
 from literate_rl.workshop.training import (
     ALGORITHMS,

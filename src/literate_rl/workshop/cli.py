@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 590d77e4abb584d0
+# Generated from chapters/workshop/cli.py (edit there); digest 71c66cad56938d41
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 import tyro
 
 from literate_rl.evaluation import evaluate
+from literate_rl.workshop.episodes import told
 from literate_rl.workshop.runs import (
     Learner,
     Run,
@@ -26,7 +27,6 @@ from literate_rl.workshop.runs import (
     has_screen,
     record_video,
     show,
-    told,
 )
 from literate_rl.workshop.training import (
     ALGORITHMS,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 889206f76b068ccf
+# Generated from chapters/workshop/runs.py (edit there); digest 4dd89eb2d79627e4
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -43,6 +42,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tqdm import tqdm
+
+from literate_rl.workshop.episodes import Held, told
 
 __all__ = [
     "Learner",
@@ -123,64 +124,6 @@ def flat_env(
     if not space.is_np_flattenable:
         raise ValueError(f"env must have observations that can be flattened: {space}")
     return FlattenObservation(made)
-
-
-class Held(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment that is held to its interface; errors call it by its name."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        self.shape = env.observation_space.shape
-
-    def reset(self, **options: Any) -> Any:
-        """Begin an episode."""
-        return self.held("reset", **options)
-
-    def step(self, action: Any) -> Any:
-        """Take a step."""
-        return self.held("step", action)
-
-    def held(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method and look at what it returns."""
-        cause = None
-        try:
-            answer = getattr(self.env, method)(*arguments, **options)
-            wrong = wrong_part(*answer, shape=self.shape)
-        except Exception as error:
-            wrong, cause = told(error), error
-        if wrong:
-            name = self.spec.id if self.spec else type(self.unwrapped).__name__
-            raise ValueError(f"env {name!r} failed in {method}: {wrong}") from cause
-        return answer
-
-
-def wrong_part(obs: Any, *others: Any, shape: tuple[int, ...] | None) -> str:
-    """Return what an environment may not return, or an empty text."""
-    if shape is not None and np.shape(obs) != shape:
-        return f"obs must have shape {shape}, got {np.shape(obs)}"
-    if not isinstance(others[-1], dict):
-        return f"infos must be a dict, got {others[-1]!r}"
-    if len(others) > 1:
-        # NumPy would make a number of the text "1", and False of None.
-        reward, terminated, truncated, _ = others
-        if np.ndim(reward) or not isinstance(reward, NUMBERS):
-            return f"reward must be a number, got {reward!r}"
-        if not isinstance(terminated, FLAGS) or not isinstance(truncated, FLAGS):
-            both = f"{terminated!r} and {truncated!r}"
-            return f"terminated and truncated must be bools, got {both}"
-    return ""
-
-
-NUMBERS = (int, float, np.integer, np.floating, np.ndarray)
-FLAGS = (bool, np.bool_)
-
-
-def told(error: BaseException) -> str:
-    """Return an error in one line: its kind, its words and where it was raised."""
-    words = " ".join(str(error).split())
-    place = traceback.extract_tb(error.__traceback__)[-1:]
-    where = f" ({place[0].filename}:{place[0].lineno})" if place else ""
-    return f"{type(error).__name__}: {words}{where}"
 
 
 def env_seed(seed: int, step: int) -> int:
