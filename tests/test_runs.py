@@ -1417,10 +1417,13 @@ def other_recipe(**changes):
         {"recipe": other_recipe(envs=2)},
         {"recipe": other_recipe(observation_space={"n": 2, "start": 0})},
         {"recipe": other_recipe(action_space=None)},
+        {"recipe": other_recipe(models=3)},
+        {"recipe": other_recipe(models=None)},
+        {"recipe": other_recipe(models=["qnet"])},
         {"weights": {}},
         {"weights": None},
     ],
-    ids=range(10),
+    ids=range(13),
 )
 def test_a_policy_that_does_not_fit_its_recipe_is_refused(tmp_path, changes):
     policy = small_policy()

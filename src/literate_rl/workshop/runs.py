@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 4dd89eb2d79627e4
+# Generated from chapters/workshop/runs.py (edit there); digest 1d0bddff062b6cb7
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -717,6 +717,10 @@ def load(path: str | Path, **models: Any) -> Any:
         raise ValueError(f"{path} wants {name!r}, which builds no policy here")
     # What a model of one's own is cannot be read from a file: the user brings it.
     wanted = arguments.get("models", {}) if isinstance(arguments, dict) else {}
+    if not isinstance(wanted, dict):
+        raise ValueError(
+            f"{path} holds a policy that cannot be built: its models are {wanted!r}"
+        )
     if set(models) != set(wanted):
         pass_ = ", ".join(f"{key}={wanted[key]}(...)" for key in wanted) or "no models"
         given = ", ".join(models) or "none"
