@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 1d0bddff062b6cb7
+# Generated from chapters/workshop/runs.py (edit there); digest 6173e56aa4e36524
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from uuid import uuid4
 
 import gymnasium as gym
-import imageio_ffmpeg
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
@@ -38,9 +37,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.summary_pb2 import Summary
 from tqdm import tqdm
 
 from literate_rl.workshop.episodes import Held, told
@@ -355,6 +351,10 @@ class Run:
         """
         if self.held is not None:
             return
+        # Who only reads runs need not wait for TensorBoard's writer to be imported.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog
+
         self.directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             stack.enter_context(locked(self.directory))
@@ -409,6 +409,8 @@ class Run:
         Raises:
             ValueError: If the names differ from those of the first row.
         """
+        from tensorboardX.proto.summary_pb2 import Summary
+
         self.begin()
         columns = ["step", *metrics]
         cells = ["" if math.isnan(x) else f"{x:.8g}" for x in metrics.values()]
@@ -426,6 +428,8 @@ class Run:
 
     def write_event(self, **fields: Any) -> None:
         """Append an event for TensorBoard."""
+        from tensorboardX.proto.event_pb2 import Event
+
         self.events.write_event(Event(wall_time=time.time(), **fields))
 
     def save(self, learner: Learner) -> None:
@@ -848,6 +852,8 @@ def play(
 
 def write_video(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
     """Write frames (H, W, 3) as an mp4 file that browsers play."""
+    import imageio_ffmpeg
+
     height, width, _ = frames[0].shape
     new = beside(path)
     writer = imageio_ffmpeg.write_frames(
