@@ -46,6 +46,7 @@ def instead(index: int, value: Any) -> Any:
     return lambda row: (*row[:index], value, *row[index + 1 :])
 
 
+UNSEEN = ("observation NaN", "reward NaN", "reward infinite")  # until the rollout ends
 FAULTS = {
     "raises": fail,
     "returns four things": lambda row: tuple(row[:4]),
@@ -55,8 +56,10 @@ FAULTS = {
     "observation NaN": instead(0, np.full(3, np.nan, np.float32)),
     "observation None": instead(0, None),
     "observation a word": instead(0, "here"),
+    "observation of words": instead(0, np.array(["up", "down", "up"])),
     "reward None": instead(1, None),
     "reward a number as text": instead(1, "1"),
+    "reward text in an array": instead(1, np.array("1")),
     "reward a word": instead(1, "good"),
     "reward NaN": instead(1, float("nan")),
     "reward infinite": instead(1, float("inf")),

@@ -46,6 +46,7 @@ from literate_rl.workshop.signatures import (
     Count,
     Float,
     Fraction,
+    NonNegative,
     Positive,
     check_finite,
     checked,
@@ -299,8 +300,8 @@ class A2CConfig:
     epsilon: Positive = 1e-5
     gamma: Fraction = 0.99
     lambda_: Fraction = 1.0
-    entropy_weight: float = 0.0
-    value_weight: float = 0.5
+    entropy_weight: NonNegative = 0.0
+    value_weight: NonNegative = 0.5
     max_grad_norm: Positive = 0.5
     reward_scale: Positive = 1.0
     checkpoint_interval: Count = 500

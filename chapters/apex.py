@@ -671,6 +671,7 @@ class RainbowApexConfig(ApexConfig, RainbowConfig):
 
     def __post_init__(self) -> None:
         check_apex(self)
+        self.check_atoms()
 
 
 @checked

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from literate_rl.workshop.fast import project_atoms
-from literate_rl.workshop.signatures import Float, check_finite, checked
+from literate_rl.workshop.signatures import Finite, Float, check_finite, checked
 
 __all__ = ["categorical_error", "project_distribution", "project_distribution_loop"]
 
@@ -237,8 +237,8 @@ def project_distribution_loop(
     prob: Float[Tensor, "B K"],
     reward: Float[Tensor, "B"],
     discount: Float[Tensor, "B"],
-    value_min: float,
-    value_max: float,
+    value_min: Finite,
+    value_max: Finite,
 ) -> Float[Tensor, "B K"]:
     """Move distributions of returns and project them onto the atoms, in plain loops."""
     batch, num_atoms = prob.shape
@@ -269,8 +269,8 @@ def project_distribution(
     prob: Float[Tensor, "B K"],
     reward: Float[Tensor, "B"],
     discount: Float[Tensor, "B"],
-    value_min: float,
-    value_max: float,
+    value_min: Finite,
+    value_max: Finite,
 ) -> Float[Tensor, "B K"]:
     """Move distributions of returns and project them onto the atoms, without gradient.
 

@@ -26,11 +26,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from annotated_types import Ge, Lt
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
@@ -624,7 +623,7 @@ class PPGConfig(PPOConfig):
     aux_batch_size: Count = 8
     aux_epochs: Count = 6
     aux_learning_rate: Positive = 5e-4
-    clone_weight: Annotated[float, Ge(0), Lt(math.inf)] = 1.0
+    clone_weight: NonNegative = 1.0
     kl_reference: Literal["snapshot", "rollout"] = "snapshot"
     share_encoder: bool = False
     detach: Detach = "always"

@@ -48,6 +48,7 @@ from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
     Fraction,
+    NonNegative,
     Positive,
     check_finite,
     check_that,
@@ -625,8 +626,8 @@ class PPOConfig:
     clip_ratio: Positive = 0.2
     dual_clip: Annotated[float, Gt(1)] | None = None
     value_clip: Positive | None = None
-    entropy_weight: float = 0.01
-    value_weight: float = 0.5
+    entropy_weight: NonNegative = 0.01
+    value_weight: NonNegative = 0.5
     max_grad_norm: Positive = 0.5
     normalize_advantage: bool = True
     normalize_obs: bool = False

@@ -48,6 +48,7 @@ from literate_rl.workshop.fast import FusedCriticError, chain_critic_error
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
 from literate_rl.workshop.signatures import (
     Count,
+    Finite,
     Float,
     Fraction,
     NonNegative,
@@ -675,7 +676,7 @@ class SoftCritics(nn.Module):
 # %% tags=["export"]
 @checked
 def temperature_error(
-    log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: float
+    log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: Finite
 ) -> Float[Tensor, ""]:
     """Return a loss; a step downhill raises the temperature if the entropy is low.
 
@@ -927,7 +928,7 @@ class SACConfig(OffPolicyConfig):
     num_critics: Count = 2
     temperature: NonNegative = 1.0
     tune: bool = True
-    target_entropy: float | None = None
+    target_entropy: Finite | None = None
     hold: Count = 1
 
     def __post_init__(self) -> None:

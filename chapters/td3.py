@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
@@ -243,7 +244,7 @@ def smoothed_action(
     low: Float[Tensor, "A"],
     high: Float[Tensor, "A"],
     smoothing: NonNegative = 0.2,
-    clip: NonNegative = 0.5,
+    clip: Annotated[float, Ge(0)] = 0.5,
 ) -> Float[Tensor, "N A"]:
     """Return an action near another one, inside the box.
 
@@ -603,7 +604,7 @@ class TD3Config(DDPGConfig):
     target_interval: Count = 2
     num_critics: Count = 2
     smoothing: NonNegative = 0.2
-    smoothing_clip: NonNegative = 0.5
+    smoothing_clip: Annotated[float, Ge(0)] = 0.5
 
 
 class TD3(DDPG):

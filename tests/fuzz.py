@@ -183,8 +183,8 @@ def legal_number(hint: Any, random: Random) -> Any:
     """Draw a number inside of its bounds, sometimes on one."""
     base, bounds = bounds_of(hint)
     low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
-    if low is None:
-        low = -2 if high is None else min(high - 3, -2)
+    if low is None or low == -math.inf:
+        low = -2 if high in (None, math.inf) else min(high - 3, -2)
     if high is None or high == math.inf:
         high = low + 3
     if base is int:
@@ -329,11 +329,10 @@ def wrong_numbers(hint: Any) -> Iterator[tuple[str, Any]]:
     if base is int:
         yield "a fraction", 1.0
     elif bounds:
-        yield "NaN", math.nan
+        yield from [("NaN", math.nan), ("too large for float32", 1e39)]
     outside = {"ge": -1, "gt": 0, "le": 1, "lt": 0}
     for word, bound in bounds.items():
-        if bound < math.inf:
-            yield f"outside of {word}", base(bound + outside[word])
+        yield f"outside of {word}", base(bound + outside[word])
 
 
 # --- Judging --------------------------------------------------------------------------

@@ -320,6 +320,11 @@ def test_importing_the_package_imports_nothing_heavy():
     assert not loaded & heavy
 
 
+def test_what_a_run_writes_with_is_imported_when_it_writes():
+    loaded = in_python("import sys, literate_rl.ppo; print(*sys.modules)").split()
+    assert not {"imageio_ffmpeg", "tensorboardX"} & set(loaded)
+
+
 def test_importing_the_modules_imports_no_demonstration():
     modules = ", ".join(f"literate_rl.{module}" for module in MODULES)
     code = f"import sys, {modules}; print(*sys.modules)"

@@ -353,10 +353,43 @@ def test_what_goes_wrong_in_training_is_one_line_and_says_how_to_go_on(
 ):
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(PPO, "iterate", raising(error))
-        assert re.fullmatch(f"error: .*{message}{KEPT}", refusal(SHORT))
+        iterate, fail = PPO.iterate, raising(error)
+        patch.setattr(PPO, "iterate", lambda x: fail() if x.step else iterate(x))
+        arguments = [*SHORT, "--checkpoint-interval=1"]
+        assert re.fullmatch(f"error: .*{message}{KEPT}", refusal(arguments))
     main(["ppo", "--resume", "runs/a"])
     assert load_checkpoint(tmp_path / "runs/a/checkpoint.pt")["step"] == 64
+
+
+def test_a_run_that_fails_before_it_has_learned_is_not_to_be_resumed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(PPO, "update", raising(ValueError("the loss is odd")))
+    wanted = "error: the loss is odd; nothing was learned in runs/a before"
+    assert refusal(SHORT) == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("ppo --value-weight -1", "value_weight must be at least 0"),
+        ("ppg --entropy-weight nan", "entropy_weight must be at least 0"),
+        ("a2c --value-weight inf", "value_weight must be .*less than inf"),
+        ("ppo --clip-ratio 1e308", "clip_ratio must be infinite or at most"),
+        ("sac --target-entropy nan", "target_entropy must be"),
+        ("rainbow --value-min 5 --value-max 1", "value_min must be below value_max"),
+    ],
+)
+def test_settings_that_no_run_could_use_leave_no_run(
+    tmp_path, monkeypatch, capsys, words, message
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), "--name", "a"])
+    said = " ".join(f"{ended.value.code} {capsys.readouterr().err}".split())
+    assert re.search(message, re.sub(r" *│ *", " ", said))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_python_x_dev_shows_the_traceback(tmp_path, monkeypatch):

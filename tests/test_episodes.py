@@ -1,6 +1,10 @@
 """The guards of the loop, one by one; ``test_agents`` holds them in the loop itself."""
 
+import sys
+from functools import partial
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -11,8 +15,10 @@ from gymnasium.vector import SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
+from literate_rl.agents import make_envs
 from literate_rl.workshop.episodes import (
     EpisodeCounter,
+    Held,
     check_chain,
     check_copies,
     check_experience,
@@ -20,6 +26,10 @@ from literate_rl.workshop.episodes import (
     on_cpu,
     plain_actions,
 )
+from literate_rl.workshop.runs import flat_env
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.chaos_worlds import FAULTS, UNSEEN, Breaking
 
 
 def cartpole():
@@ -51,6 +61,52 @@ def test_copies_that_are_one_object_are_found():
     with pytest.raises(ValueError, match="env must make a new environment"):
         check_copies(SyncVectorEnv([lambda: one] * 2))
     check_copies(SyncVectorEnv([cartpole] * 2))
+
+
+def test_copies_of_one_object_are_found_through_what_holds_them():
+    one = cartpole()
+    with pytest.raises(ValueError, match="env must make a new environment"):
+        make_envs(lambda: one, 2)
+    with pytest.raises(ValueError, match="env must make a new environment"):
+        make_envs(partial(flat_env, lambda: one), 2)
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - UNSEEN))
+def test_an_environment_that_breaks_its_interface_is_named(fault):
+    envs = make_envs(partial(Breaking, fault, 2, continuous=False), 2)
+    envs.reset(seed=0)
+    envs.step(np.zeros(2, int))
+    with pytest.raises(ValueError, match="env 'Breaking' failed in step: "):
+        envs.step(np.zeros(2, int))
+
+
+def test_an_environment_is_held_once():
+    for make in (partial(flat_env, "CartPole-v1"), partial(flat_env, Grid)):
+        env, times = env_maker(make)(), 0
+        while isinstance(env, gym.Wrapper):
+            times, env = times + isinstance(env, Held), env.env
+        assert times == 1
+
+
+class Grid(gym.Env[Any, Any]):
+    """Shows a number and pays with a number of NumPy's, in one of its forms."""
+
+    observation_space = gym.spaces.Discrete(3)
+    action_space = gym.spaces.Discrete(2)
+    reward: Any = 1
+
+    def reset(self, **_: Any) -> Any:
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return np.int64(2), self.reward, np.False_, False, {}
+
+
+@pytest.mark.parametrize("kind", [int, bool, np.float32, np.int8, np.bool_, np.array])
+def test_all_kinds_of_numbers_are_taken(kind):
+    env = env_maker(Grid)()
+    env.unwrapped.reward = kind(1)
+    assert env.step(0)[1] == 1
 
 
 def test_actions_that_fit_come_back_as_an_array():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import fields, replace
 from functools import partial
 from random import Random
@@ -98,10 +99,16 @@ class Counter(gym.Env[np.ndarray, int]):
         ("dual_clip", 1.0),
         ("value_clip", 0.0),
         ("target_kl", 0.0),
+        ("clip_ratio", 1e308),
+        *[
+            (name, value)
+            for name in ("value_weight", "entropy_weight")
+            for value in (-1.0, math.nan, math.inf)
+        ],
     ],
 )
 def test_settings_out_of_range_are_named(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name} must .*{value}"):
+    with pytest.raises(ValueError, match=f"{name} must .*{re.escape(str(value))}"):
         PPOConfig(**{name: value})
 
 

@@ -17,6 +17,7 @@ from torch import nn
 
 import literate_rl
 from literate_rl.agents import make_envs
+from literate_rl.apex import RainbowApexConfig
 from literate_rl.dqn import EpsilonGreedy
 from literate_rl.evaluation import evaluate
 from literate_rl.ppg import ConvolutionalEncodingNetwork
@@ -420,6 +421,14 @@ def test_settings_are_known_for_some_environments() -> None:
     assert rainbow_settings("CartPole-v1").total_steps == 30_000
     assert rainbow_settings("something/else") == RainbowConfig()
     assert replace(rainbow_settings("CartPole-v1"), noisy=False).noisy is False
+
+
+@pytest.mark.parametrize("kind", [RainbowConfig, RainbowApexConfig])
+@pytest.mark.parametrize("low", [1.0, 5.0])
+def test_atoms_that_do_not_rise_are_refused_with_the_settings(kind, low) -> None:
+    message = f"value_min must be below value_max, 1.0, got {low}"
+    with pytest.raises(ValueError, match=message):
+        kind(value_min=low, value_max=1.0)
 
 
 def test_signatures_hold() -> None:

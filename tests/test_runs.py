@@ -34,7 +34,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from torch import nn
 
 import literate_rl
-from benchmarks.chaos_worlds import FAULTS, Breaking
+from benchmarks.chaos_worlds import FAULTS, UNSEEN, Breaking
 from literate_rl.ddpg import make_ddpg_policy
 from literate_rl.discrete_sac import make_discrete_sac_policy
 from literate_rl.dqn import make_q_policy
@@ -226,9 +226,6 @@ def test_flat_env_leaves_a_vector_alone():
 def test_flat_env_says_what_is_wrong(env, message):
     with pytest.raises(ValueError, match=message):
         flat_env(env)
-
-
-UNSEEN = ("observation NaN", "reward NaN", "reward infinite")  # until the rollout ends
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - UNSEEN))
@@ -1421,10 +1418,13 @@ def other_recipe(**changes):
         {"recipe": other_recipe(envs=2)},
         {"recipe": other_recipe(observation_space={"n": 2, "start": 0})},
         {"recipe": other_recipe(action_space=None)},
+        {"recipe": other_recipe(models=3)},
+        {"recipe": other_recipe(models=None)},
+        {"recipe": other_recipe(models=["qnet"])},
         {"weights": {}},
         {"weights": None},
     ],
-    ids=range(10),
+    ids=range(13),
 )
 def test_a_policy_that_does_not_fit_its_recipe_is_refused(tmp_path, changes):
     policy = small_policy()

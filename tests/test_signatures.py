@@ -48,6 +48,7 @@ import literate_rl
 from literate_rl.workshop.signatures import (
     Bool,
     Count,
+    Finite,
     Float,
     Fraction,
     Int,
@@ -226,7 +227,22 @@ def test_nan_satisfies_no_bound_and_infinity_those_that_it_satisfies():
         assert not accepts(annotation, math.nan)
         assert not accepts(annotation, np.float32("nan"))
     assert not accepts(Fraction, math.inf)
-    assert not accepts(Annotated[float, Gt(0), Lt(math.inf)], math.inf)
+    for annotation in (NonNegative, Finite):
+        assert not accepts(annotation, math.inf)
+    assert not accepts(Finite, -math.inf)
+
+
+@pytest.mark.parametrize("x", [1e39, -1e39, np.float64(1e308), 10**400])
+def test_a_number_with_bounds_fits_into_float32_or_is_infinite(x):
+    bounded = Annotated[float, Lt(math.inf)]
+    with pytest.raises(
+        ValueError, match=r"a must be infinite or at most 3.4e\+38, got"
+    ):
+        takes(bounded)(x)
+    largest = torch.finfo(torch.float32).max
+    assert all(accepts(bounded, y) for y in (largest, -largest, -math.inf))
+    assert accepts(float, x), "without a bound nothing is refused"
+    assert accepts(Annotated[int, Ge(0)], 10**400), "integers have no end"
 
 
 @pytest.mark.parametrize(
@@ -234,7 +250,8 @@ def test_nan_satisfies_no_bound_and_infinity_those_that_it_satisfies():
     [
         (Fraction, [0, 1, 0.5, np.float32(0.5), np.int64(1)], [-0.1, 1.1, True, "1"]),
         (Positive, [1, 1e-30], [0, -1.0, torch.ones(()), None]),
-        (NonNegative, [0, 0.0], [-1e-30, [0]]),
+        (NonNegative, [0, 0.0], [-1e-30, [0], math.inf]),
+        (Finite, [0, -1e30, np.float32(3)], [math.inf, math.nan, True]),
         (Count, [1, np.int64(3), np.int32(3)], [0, 1.0, np.float64(1), True]),
     ],
 )

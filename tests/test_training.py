@@ -1,5 +1,7 @@
 """Training in one call: models of one's own are checked, trained, saved, loaded."""
 
+import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,23 @@ TINY: dict[str, dict[str, Any]] = {
     "rainbowapex": {"learning_starts": 400, "batch_size": 32},
 } | {name: {"learning_starts": 700, "batch_size": 32} for name in DDPG_LIKE}
 TINY["sac"] = {"learning_starts": 700, "log_interval": 200, "batch_size": 32}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_setting_that_no_run_could_use_is_refused_by_its_name(name: str) -> None:
+    config = ALGORITHMS[name].config
+    given = {field.name: field.type for field in fields(config)}
+    words = "float", "Fraction", "Positive", "NonNegative", "Finite"
+    numbers = [key for key, type_ in given.items() if any(w in type_ for w in words)]
+    assert len(numbers) > 5
+    for key in numbers:
+        for x in (math.nan, 1e39, "1"):
+            with pytest.raises((TypeError, ValueError), match=f"{key} must be"):
+                config(**{key: x})
+    for key in (key for key in given if key.endswith("_weight") and key in numbers):
+        for x in (-1.0, math.inf):
+            with pytest.raises(ValueError, match=f"{key} must be at least 0 and less"):
+                config(**{key: x})
 
 
 class QNet(nn.Module):

@@ -34,6 +34,7 @@ import torch
 import tyro
 
 from literate_rl.evaluation import evaluate
+from literate_rl.workshop.episodes import told
 from literate_rl.workshop.runs import (
     Learner,
     Run,
@@ -42,7 +43,6 @@ from literate_rl.workshop.runs import (
     has_screen,
     record_video,
     show,
-    told,
 )
 from literate_rl.workshop.training import (
     ALGORITHMS,
@@ -232,10 +232,11 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
             print(f"run directory: {run.directory}", flush=True)
             fit(learner, run)
     except Exception as error:
-        if run.held is not None and run.checkpoint.exists():
+        # Before anything was learned there is nothing to go on with.
+        if run.held is not None and run.saved:
             error.add_note(f"what was saved is kept, go on with {again(run, learner)}")
         elif run.held is not None:
-            error.add_note(f"nothing was saved in {run.directory} before")
+            error.add_note(f"nothing was learned in {run.directory} before")
         raise
     return run.settings["env"], run, learner
 

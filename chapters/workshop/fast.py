@@ -595,7 +595,7 @@ def project_atoms(
 
 
 # %% [markdown]
-# **Prove.** `tests/test_rainbow.py` holds it to the loop in float64, for pieces that land on an
+# **Prove.** `tests/test_c51.py` holds it to the loop in float64, for pieces that land on an
 # atom, between two and outside of all. **Measure.** Beside three other libraries in
 # {doc}`/docs/results`.
 
@@ -683,7 +683,7 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 # %% [markdown]
-# **Prove.** `tests/test_ppo.py` holds both forms to the same actions, for discrete and
+# **Prove.** `tests/test_policies.py` holds both forms to the same actions, for discrete and
 # Gaussian policies, while an optimiser changes the weights. **Measure.** What it saves in a
 # whole training stands in {doc}`/docs/results`.
 #

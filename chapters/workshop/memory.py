@@ -23,12 +23,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from annotated_types import Ge, Lt
 
-from literate_rl.workshop.signatures import Count, checked
+from literate_rl.workshop.signatures import Count, NonNegative, checked
 
 __all__ = ["UnrollBuffer"]
 
@@ -76,8 +75,8 @@ class UnrollBuffer:
         self,
         size: Count = 1000,
         max_use: Count = 16,
-        alpha: Annotated[float, Ge(0), Lt(math.inf)] = 0.0,
-        beta: Annotated[float, Ge(0), Lt(math.inf)] = 0.4,
+        alpha: NonNegative = 0.0,
+        beta: NonNegative = 0.4,
     ) -> None:
         self.max_use, self.alpha, self.beta = max_use, alpha, beta
         self.entries: deque[dict[str, Any]] = deque(maxlen=size)

@@ -59,6 +59,7 @@ from torch import Tensor
 __all__ = [
     "Bool",
     "Count",
+    "Finite",
     "Float",
     "Fraction",
     "Int",
@@ -155,7 +156,8 @@ else:
 # Ranges that many signatures share. The bounds come from the package `annotated_types`.
 Fraction = Annotated[float, Ge(0), Le(1)]
 Positive = Annotated[float, Gt(0)]
-NonNegative = Annotated[float, Ge(0)]
+NonNegative = Annotated[float, Ge(0), Lt(math.inf)]
+Finite = Annotated[float, Gt(-math.inf), Lt(math.inf)]
 Count = Annotated[int, Ge(1)]
 
 # %% [markdown]
@@ -560,7 +562,12 @@ def legal_dtypes(hint: Any) -> tuple[Any, set[Any] | None, str, str]:
 #
 # NaN lies in no range, so every bound refuses it. Without a bound, NaN and infinity pass.
 # A lower bound alone lets infinity pass: an infinite clip range clips nothing, and someone
-# may want that. Where it makes no sense, add `Lt(math.inf)`.
+# may want that. Where it makes no sense, add `Lt(math.inf)`. `NonNegative` has it, because most
+# of what may be zero is a factor, and nothing is left of a loss that is multiplied by infinity.
+#
+# Networks compute in float32, whose largest number is about $3.4 \cdot 10^{38}$. A number with
+# bounds may be infinite, but not finite and larger than that: PyTorch would refuse it later, in
+# words that name nothing.
 
 
 # %% tags=["export"]
@@ -570,6 +577,7 @@ BOUNDS: dict[Any, tuple[Callable[[Any, Any], Any], str]] = {
     Le: (operator.le, "at most"),
     Lt: (operator.lt, "less than"),
 }
+LARGEST = torch.finfo(torch.float32).max
 
 
 def number_check(base: type, bounds: tuple[Any, ...]) -> Check:
@@ -582,6 +590,7 @@ def number_check(base: type, bounds: tuple[Any, ...]) -> Check:
     facts = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
     rules = [(holds, limit) for holds, _, limit in facts]
     expected = f"be {' and '.join(f'{word} {limit}' for _, word, limit in facts)}"
+    bounded = base is float and bool(bounds)
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         # The exact type, because `isinstance(True, int)` holds.
@@ -590,6 +599,8 @@ def number_check(base: type, bounds: tuple[Any, ...]) -> Check:
         for holds, limit in rules:
             if not holds(x, limit):
                 return Fault(ValueError, name, expected, x)
+        if bounded and LARGEST < abs(x) < math.inf:
+            return Fault(ValueError, name, f"be infinite or at most {LARGEST:.2g}", x)
         return None
 
     return check

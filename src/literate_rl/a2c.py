@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 87c7a248cd86da90
+# Generated from chapters/a2c.py (edit there); digest 326550f9ac3c7d60
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from literate_rl.workshop.signatures import (
     Count,
     Float,
     Fraction,
+    NonNegative,
     Positive,
     check_finite,
     checked,
@@ -118,8 +119,8 @@ class A2CConfig:
     epsilon: Positive = 1e-5
     gamma: Fraction = 0.99
     lambda_: Fraction = 1.0
-    entropy_weight: float = 0.0
-    value_weight: float = 0.5
+    entropy_weight: NonNegative = 0.0
+    value_weight: NonNegative = 0.5
     max_grad_norm: Positive = 0.5
     reward_scale: Positive = 1.0
     checkpoint_interval: Count = 500

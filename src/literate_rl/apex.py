@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 380833a6e1f912c1
+# Generated from chapters/apex.py (edit there); digest 4e182fe0bdbe3558
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -310,6 +310,7 @@ class RainbowApexConfig(ApexConfig, RainbowConfig):
 
     def __post_init__(self) -> None:
         check_apex(self)
+        self.check_atoms()
 
 
 @checked

@@ -1,4 +1,4 @@
-# Generated from chapters/c51.py (edit there); digest 6a83a3a46b93f55b
+# Generated from chapters/c51.py (edit there); digest e9ac28eedf9bd625
 """C51: distributions of returns, moved, projected onto atoms and compared."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from literate_rl.workshop.fast import project_atoms
-from literate_rl.workshop.signatures import Float, check_finite, checked
+from literate_rl.workshop.signatures import Finite, Float, check_finite, checked
 
 __all__ = ["categorical_error", "project_distribution", "project_distribution_loop"]
 
@@ -17,8 +17,8 @@ def project_distribution_loop(
     prob: Float[Tensor, "B K"],
     reward: Float[Tensor, "B"],
     discount: Float[Tensor, "B"],
-    value_min: float,
-    value_max: float,
+    value_min: Finite,
+    value_max: Finite,
 ) -> Float[Tensor, "B K"]:
     """Move distributions of returns and project them onto the atoms, in plain loops."""
     batch, num_atoms = prob.shape
@@ -42,8 +42,8 @@ def project_distribution(
     prob: Float[Tensor, "B K"],
     reward: Float[Tensor, "B"],
     discount: Float[Tensor, "B"],
-    value_min: float,
-    value_max: float,
+    value_min: Finite,
+    value_max: Finite,
 ) -> Float[Tensor, "B K"]:
     """Move distributions of returns and project them onto the atoms, without gradient.
 

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 1f15531008d207cd
+# Generated from chapters/rainbow.py (edit there); digest 44014e3848116506
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from literate_rl.replay import Batch
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, plain_space
 from literate_rl.workshop.signatures import (
     Count,
+    Finite,
     Float,
     Fraction,
     NonNegative,
     Positive,
+    check_that,
     checked,
 )
 
@@ -288,8 +290,8 @@ def make_rainbow_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 128,
     num_atoms: Count = 51,
-    value_min: float = 0.0,
-    value_max: float = 100.0,
+    value_min: Finite = 0.0,
+    value_max: Finite = 100.0,
     dueling: bool = True,
     noisy: bool = True,
     sigma: NonNegative = 0.1,
@@ -437,11 +439,20 @@ class RainbowConfig(DQNConfig):
     epsilon_steps: Count = 2000
     alpha: NonNegative = 0.5
     num_atoms: Count = 51
-    value_min: float = 0.0
-    value_max: float = 100.0
+    value_min: Finite = 0.0
+    value_max: Finite = 100.0
     noisy: bool = True
     sigma: NonNegative = 0.1
     hold: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_atoms()
+
+    def check_atoms(self) -> None:
+        """Raise unless the atoms rise."""
+        low, high = self.value_min, self.value_max
+        check_that(low < high, f"value_min must be below value_max, {high}, got {low}")
 
 
 # Settings with which the agent has learned, by environment. For what an entry leaves

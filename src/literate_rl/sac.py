@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest c8c1243bc1a8d0fd
+# Generated from chapters/sac.py (edit there); digest 01b1d07749095ab8
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from literate_rl.workshop.fast import FusedCriticError, chain_critic_error
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
 from literate_rl.workshop.signatures import (
     Count,
+    Finite,
     Float,
     Fraction,
     NonNegative,
@@ -301,7 +302,7 @@ class SoftCritics(nn.Module):
 
 @checked
 def temperature_error(
-    log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: float
+    log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: Finite
 ) -> Float[Tensor, ""]:
     """Return a loss; a step downhill raises the temperature if the entropy is low.
 
@@ -486,7 +487,7 @@ class SACConfig(OffPolicyConfig):
     num_critics: Count = 2
     temperature: NonNegative = 1.0
     tune: bool = True
-    target_entropy: float | None = None
+    target_entropy: Finite | None = None
     hold: Count = 1
 
     def __post_init__(self) -> None:

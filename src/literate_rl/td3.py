@@ -1,13 +1,14 @@
-# Generated from chapters/td3.py (edit there); digest 470a68fea96ea78b
+# Generated from chapters/td3.py (edit there); digest 27eb0ef34b81e1e2
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
@@ -47,7 +48,7 @@ def smoothed_action(
     low: Float[Tensor, "A"],
     high: Float[Tensor, "A"],
     smoothing: NonNegative = 0.2,
-    clip: NonNegative = 0.5,
+    clip: Annotated[float, Ge(0)] = 0.5,
 ) -> Float[Tensor, "N A"]:
     """Return an action near another one, inside the box.
 
@@ -242,7 +243,7 @@ class TD3Config(DDPGConfig):
     target_interval: Count = 2
     num_critics: Count = 2
     smoothing: NonNegative = 0.2
-    smoothing_clip: NonNegative = 0.5
+    smoothing_clip: Annotated[float, Ge(0)] = 0.5
 
 
 class TD3(DDPG):

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest f6812282a1fad3eb
+# Generated from chapters/workshop/cli.py (edit there); digest 71c66cad56938d41
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 import tyro
 
 from literate_rl.evaluation import evaluate
+from literate_rl.workshop.episodes import told
 from literate_rl.workshop.runs import (
     Learner,
     Run,
@@ -26,7 +27,6 @@ from literate_rl.workshop.runs import (
     has_screen,
     record_video,
     show,
-    told,
 )
 from literate_rl.workshop.training import (
     ALGORITHMS,
@@ -185,10 +185,11 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
             print(f"run directory: {run.directory}", flush=True)
             fit(learner, run)
     except Exception as error:
-        if run.held is not None and run.checkpoint.exists():
+        # Before anything was learned there is nothing to go on with.
+        if run.held is not None and run.saved:
             error.add_note(f"what was saved is kept, go on with {again(run, learner)}")
         elif run.held is not None:
-            error.add_note(f"nothing was saved in {run.directory} before")
+            error.add_note(f"nothing was learned in {run.directory} before")
         raise
     return run.settings["env"], run, learner
 

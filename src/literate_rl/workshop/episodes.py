@@ -1,14 +1,16 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 0fcce3c2bb460c18
+# Generated from chapters/workshop/episodes.py (edit there); digest f659233e38730244
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -38,15 +40,80 @@ def env_maker(
             raise ValueError(f"env {env!r} cannot be made: {error}") from error
         if not isinstance(made, gym.Env):
             raise TypeError(f"env must make a gymnasium.Env, got {type(made).__name__}")
-        return made
+        # Once is enough: `flat_env` ({doc}`runs`) holds what it makes, then flattens.
+        inner = made.env if isinstance(made, FlattenObservation) else made
+        return made if isinstance(inner, Held) else Held(made)
 
     return make
 
 
 def check_copies(envs: SyncVectorEnv) -> None:
     """Raise if two copies are one object: they would step each other's episode."""
-    if len(set(map(id, envs.envs))) < envs.num_envs:
+    if len({id(env.unwrapped) for env in envs.envs}) < envs.num_envs:
         raise ValueError("env must make a new environment at each call")
+
+
+class Held(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment that is held to its interface; errors call it by its name."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.shape = env.observation_space.shape
+
+    def reset(self, **options: Any) -> Any:
+        """Begin an episode."""
+        return self.held("reset", **options)
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        return self.held("step", action)
+
+    def held(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method and look at what it returns."""
+        cause = None
+        try:
+            answer = getattr(self.env, method)(*arguments, **options)
+            wrong = wrong_part(*answer, shape=self.shape)
+        except Exception as error:
+            wrong, cause = told(error), error
+        if wrong:
+            name = self.spec.id if self.spec else type(self.unwrapped).__name__
+            raise ValueError(f"env {name!r} failed in {method}: {wrong}") from cause
+        return answer
+
+
+def wrong_part(obs: Any, *others: Any, shape: tuple[int, ...] | None) -> str:
+    """Return what an environment may not return, or an empty text."""
+    # A space of several parts has no shape.
+    if shape is not None:
+        seen = np.asarray(obs)
+        if seen.shape != shape:
+            return f"obs must have shape {shape}, got {seen.shape}"
+        if seen.dtype.kind not in NUMBERS:
+            return f"obs must hold numbers, got {seen.dtype}"
+    if not isinstance(others[-1], dict):
+        return f"infos must be a dict, got {others[-1]!r}"
+    if len(others) > 1:
+        reward, terminated, truncated, _ = others
+        paid = np.asarray(reward)
+        if paid.ndim or paid.dtype.kind not in NUMBERS:
+            return f"reward must be a number, got {reward!r}"
+        if not isinstance(terminated, FLAGS) or not isinstance(truncated, FLAGS):
+            both = f"{terminated!r} and {truncated!r}"
+            return f"terminated and truncated must be bools, got {both}"
+    return ""
+
+
+NUMBERS = "biuf"  # NumPy's letters for booleans, integers and floating-point numbers
+FLAGS = (bool, np.bool_)
+
+
+def told(error: BaseException) -> str:
+    """Return an error in one line: its kind, its words and where it was raised."""
+    words = " ".join(str(error).split())
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f" ({place[0].filename}:{place[0].lineno})" if place else ""
+    return f"{type(error).__name__}: {words}{where}"
 
 
 def on_cpu(action: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/memory.py (edit there); digest 44607525c7f1df68
+# Generated from chapters/workshop/memory.py (edit there); digest ce8460b1c2d436e8
 """Memory: the last samples, drawn alike or by priority, a limited number of times."""
 
 from __future__ import annotations
@@ -6,12 +6,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from annotated_types import Ge, Lt
 
-from literate_rl.workshop.signatures import Count, checked
+from literate_rl.workshop.signatures import Count, NonNegative, checked
 
 __all__ = ["UnrollBuffer"]
 
@@ -35,8 +34,8 @@ class UnrollBuffer:
         self,
         size: Count = 1000,
         max_use: Count = 16,
-        alpha: Annotated[float, Ge(0), Lt(math.inf)] = 0.0,
-        beta: Annotated[float, Ge(0), Lt(math.inf)] = 0.4,
+        alpha: NonNegative = 0.0,
+        beta: NonNegative = 0.4,
     ) -> None:
         self.max_use, self.alpha, self.beta = max_use, alpha, beta
         self.entries: deque[dict[str, Any]] = deque(maxlen=size)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 436026b18914f22e
+# Generated from chapters/workshop/runs.py (edit there); digest 6173e56aa4e36524
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -31,7 +30,6 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from uuid import uuid4
 
 import gymnasium as gym
-import imageio_ffmpeg
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
@@ -39,10 +37,9 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.summary_pb2 import Summary
 from tqdm import tqdm
+
+from literate_rl.workshop.episodes import Held, told
 
 __all__ = [
     "Learner",
@@ -123,64 +120,6 @@ def flat_env(
     if not space.is_np_flattenable:
         raise ValueError(f"env must have observations that can be flattened: {space}")
     return FlattenObservation(made)
-
-
-class Held(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment that is held to its interface; errors call it by its name."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        self.shape = env.observation_space.shape
-
-    def reset(self, **options: Any) -> Any:
-        """Begin an episode."""
-        return self.held("reset", **options)
-
-    def step(self, action: Any) -> Any:
-        """Take a step."""
-        return self.held("step", action)
-
-    def held(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method and look at what it returns."""
-        cause = None
-        try:
-            answer = getattr(self.env, method)(*arguments, **options)
-            wrong = wrong_part(*answer, shape=self.shape)
-        except Exception as error:
-            wrong, cause = told(error), error
-        if wrong:
-            name = self.spec.id if self.spec else type(self.unwrapped).__name__
-            raise ValueError(f"env {name!r} failed in {method}: {wrong}") from cause
-        return answer
-
-
-def wrong_part(obs: Any, *others: Any, shape: tuple[int, ...] | None) -> str:
-    """Return what an environment may not return, or an empty text."""
-    if shape is not None and np.shape(obs) != shape:
-        return f"obs must have shape {shape}, got {np.shape(obs)}"
-    if not isinstance(others[-1], dict):
-        return f"infos must be a dict, got {others[-1]!r}"
-    if len(others) > 1:
-        # NumPy would make a number of the text "1", and False of None.
-        reward, terminated, truncated, _ = others
-        if np.ndim(reward) or not isinstance(reward, NUMBERS):
-            return f"reward must be a number, got {reward!r}"
-        if not isinstance(terminated, FLAGS) or not isinstance(truncated, FLAGS):
-            both = f"{terminated!r} and {truncated!r}"
-            return f"terminated and truncated must be bools, got {both}"
-    return ""
-
-
-NUMBERS = (int, float, np.integer, np.floating, np.ndarray)
-FLAGS = (bool, np.bool_)
-
-
-def told(error: BaseException) -> str:
-    """Return an error in one line: its kind, its words and where it was raised."""
-    words = " ".join(str(error).split())
-    place = traceback.extract_tb(error.__traceback__)[-1:]
-    where = f" ({place[0].filename}:{place[0].lineno})" if place else ""
-    return f"{type(error).__name__}: {words}{where}"
 
 
 def env_seed(seed: int, step: int) -> int:
@@ -343,6 +282,9 @@ class Run:
         resume: Whether to go on in a directory that has a checkpoint. The directory
             stays as it is until ``begin``.
 
+    Attributes:
+        saved: Step of the last checkpoint, 0 if there is none.
+
     Raises:
         BlockingIOError: If another process writes to the directory.
         FileExistsError: If the directory holds a run already and ``resume`` is false.
@@ -363,12 +305,14 @@ class Run:
         self.columns: list[str] = []
         self.state: dict[str, Any] | None = None
         self.held: ExitStack | None = None
+        self.saved = 0
         if resume:
             self.seen = self.checkpoint.exists() and self.checkpoint.stat().st_mtime_ns
             self.state = load_checkpoint(self.checkpoint)
             self.settings = read_settings(self.directory / "settings.json")
             self.check_origin(self.state)
-            self.rows = self.rows_up_to(self.state["step"])
+            self.saved = self.state["step"]
+            self.rows = self.rows_up_to(self.saved)
         else:
             # Plain values, so that a checkpoint may hold them too.
             self.settings = json.loads(json.dumps(settings or {}))
@@ -407,6 +351,10 @@ class Run:
         """
         if self.held is not None:
             return
+        # Who only reads runs need not wait for TensorBoard's writer to be imported.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog
+
         self.directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             stack.enter_context(locked(self.directory))
@@ -461,6 +409,8 @@ class Run:
         Raises:
             ValueError: If the names differ from those of the first row.
         """
+        from tensorboardX.proto.summary_pb2 import Summary
+
         self.begin()
         columns = ["step", *metrics]
         cells = ["" if math.isnan(x) else f"{x:.8g}" for x in metrics.values()]
@@ -478,6 +428,8 @@ class Run:
 
     def write_event(self, **fields: Any) -> None:
         """Append an event for TensorBoard."""
+        from tensorboardX.proto.event_pb2 import Event
+
         self.events.write_event(Event(wall_time=time.time(), **fields))
 
     def save(self, learner: Learner) -> None:
@@ -494,6 +446,7 @@ class Run:
             "policy": {"recipe": policy.recipe, "weights": policy.state_dict()},
         }
         save_checkpoint(self.checkpoint, state)
+        self.saved = learner.step
 
     def restore(self, learner: Learner) -> None:
         """Bring a fresh learner to where a resumed run was saved.
@@ -768,6 +721,10 @@ def load(path: str | Path, **models: Any) -> Any:
         raise ValueError(f"{path} wants {name!r}, which builds no policy here")
     # What a model of one's own is cannot be read from a file: the user brings it.
     wanted = arguments.get("models", {}) if isinstance(arguments, dict) else {}
+    if not isinstance(wanted, dict):
+        raise ValueError(
+            f"{path} holds a policy that cannot be built: its models are {wanted!r}"
+        )
     if set(models) != set(wanted):
         pass_ = ", ".join(f"{key}={wanted[key]}(...)" for key in wanted) or "no models"
         given = ", ".join(models) or "none"
@@ -895,6 +852,8 @@ def play(
 
 def write_video(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
     """Write frames (H, W, 3) as an mp4 file that browsers play."""
+    import imageio_ffmpeg
+
     height, width, _ = frames[0].shape
     new = beside(path)
     writer = imageio_ffmpeg.write_frames(

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 229aa60720fd9294
+# Generated from chapters/workshop/signatures.py (edit there); digest fc59e7bf10baa32a
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from torch import Tensor
 __all__ = [
     "Bool",
     "Count",
+    "Finite",
     "Float",
     "Fraction",
     "Int",
@@ -80,7 +81,8 @@ else:
 # Ranges that many signatures share. The bounds come from the package `annotated_types`.
 Fraction = Annotated[float, Ge(0), Le(1)]
 Positive = Annotated[float, Gt(0)]
-NonNegative = Annotated[float, Ge(0)]
+NonNegative = Annotated[float, Ge(0), Lt(math.inf)]
+Finite = Annotated[float, Gt(-math.inf), Lt(math.inf)]
 Count = Annotated[int, Ge(1)]
 
 
@@ -414,6 +416,7 @@ BOUNDS: dict[Any, tuple[Callable[[Any, Any], Any], str]] = {
     Le: (operator.le, "at most"),
     Lt: (operator.lt, "less than"),
 }
+LARGEST = torch.finfo(torch.float32).max
 
 
 def number_check(base: type, bounds: tuple[Any, ...]) -> Check:
@@ -426,6 +429,7 @@ def number_check(base: type, bounds: tuple[Any, ...]) -> Check:
     facts = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
     rules = [(holds, limit) for holds, _, limit in facts]
     expected = f"be {' and '.join(f'{word} {limit}' for _, word, limit in facts)}"
+    bounded = base is float and bool(bounds)
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         # The exact type, because `isinstance(True, int)` holds.
@@ -434,6 +438,8 @@ def number_check(base: type, bounds: tuple[Any, ...]) -> Check:
         for holds, limit in rules:
             if not holds(x, limit):
                 return Fault(ValueError, name, expected, x)
+        if bounded and LARGEST < abs(x) < math.inf:
+            return Fault(ValueError, name, f"be infinite or at most {LARGEST:.2g}", x)
         return None
 
     return check
