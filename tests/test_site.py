@@ -22,7 +22,7 @@ from playwright.sync_api import (
     ConsoleMessage,
     Locator,
     Page,
-    Route,
+    Request,
     expect,
 )
 
@@ -369,7 +369,7 @@ class Visit:
 
 
 def visit_in(browser: Browser, address: str, **options: Any) -> Visit:
-    """Return a fresh window, cut off from all other hosts."""
+    """Return a fresh window that notes what calls another host."""
     rights = ["clipboard-read", "clipboard-write"]
     context = browser.new_context(permissions=rights, **options)
     visit = Visit(context.new_page(), address)
@@ -377,19 +377,16 @@ def visit_in(browser: Browser, address: str, **options: Any) -> Visit:
     visit.page.set_viewport_size({"width": WIDE, "height": 900})
     visit.page.emulate_media(color_scheme="light", reduced_motion="reduce")
 
-    def outside(url: str) -> bool:
-        return not url.startswith((address, "data:", "blob:"))
-
-    def refuse(route: Route) -> None:
-        visit.calls.append(route.request.url)
-        route.abort()
+    def look(request: Request) -> None:
+        if not request.url.startswith((address, "data:", "blob:")):
+            visit.calls.append(request.url)
 
     def hear(message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             place = message.location["url"]
             visit.complaints.append(f"{message.type}: {message.text} ({place})")
 
-    context.route(outside, refuse)
+    visit.page.on("request", look)
     visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
     visit.page.on("console", hear)
     return visit
