@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest be47d586c7b7340e
+# Generated from chapters/sac.py (edit there); digest cd549c2214bc5522
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.a2c import ContractActor, drawn_from
-from literate_rl.contract_models import (
-    ActionValue,
-    Stretch,
-    layers,
-    squashed_log_prob,
-)
+from literate_rl.contract_models import ActionValue, Stretch, layers, squashed_log_prob
 from literate_rl.ddpg import as_many, bounded, critic_chains, frozen_values
 from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
 from literate_rl.policies import GaussianActions, Policy
@@ -77,10 +72,7 @@ def soft_value(
 
 
 def sac_target(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
+    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
 ) -> Tensor:
     """Return what the critics should think of the actions in a batch.
 
@@ -101,10 +93,7 @@ def sac_target(
 
 
 def sac_error(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
+    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
 ) -> QError:
     """Compare what critics think of actions with their soft targets.
 
@@ -256,10 +245,7 @@ class SoftCritics(nn.Module):
 
 
 def fused_sac_error(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
+    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
 ) -> QError | FusedCriticError:
     """Compute what ``sac_error`` does, faster for critics of our own."""
     chains = critic_chains(policy.critics.critics)
@@ -349,7 +335,7 @@ class SAC(DQN):
         scale: Callable[[Any, float | None], tuple[float, float]] = entropy_scale,
     ) -> None:
         super().__init__(policy, envs, config, error)
-        self.tuned: SACConfig = config  # the same as `config`, by its own type
+        self.tuned: SACConfig = config  # `config`, by its own type
         # Only the critics need an older copy.
         self.target_policy = copy.deepcopy(policy.critics).requires_grad_(False)
         self.weights, self.target_weights = map(
