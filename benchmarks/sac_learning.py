@@ -39,11 +39,23 @@ CHEETAH = SACConfig(
 )
 
 
+# What the settings of MountainCarContinuous are good for: each without one of them.
+PARTS: dict[str, dict[str, Any]] = {
+    "noise of one step": {"hold": 1},
+    "targets of one step": {"num_steps": 1},
+}
+
+
 def experiment(
-    env: str, seeds: int, goal: float | None = None, config: SACConfig | None = None
+    env: str,
+    seeds: int,
+    goal: float | None = None,
+    config: SACConfig | None = None,
+    variants: dict[str, dict[str, Any]] | None = None,
 ) -> Experiment:
-    """Return the experiment that trains the chapter's agent as it is set."""
-    made = {"SAC": Variant({}, partial(build, env=env))}
+    """Return the experiment that trains the chapter's agent, or variants of it."""
+    changes = variants or {"SAC": {}}
+    made = {name: Variant(x, partial(build, env=env)) for name, x in changes.items()}
     config, episodes = config or sac_settings(env), 10 if "Cheetah" in env else 100
     return Experiment(env, config, seeds, episodes, made, goal, watched=WATCHED)
 
@@ -51,6 +63,7 @@ def experiment(
 EXPERIMENTS = {
     "sac_pendulum": experiment("Pendulum-v1", seeds=10, goal=-200),
     "sac_mountain": experiment("MountainCarContinuous-v0", seeds=10, goal=90),
+    "sac_mountain_parts": experiment("MountainCarContinuous-v0", 10, variants=PARTS),
     "sac_cartpole": experiment("CartPole-v1", 10, 195, LISTED),
     "sac_cartpole_hoard": experiment("CartPole-v1", 10, 195, HOARD),
     "sac_cheetah": experiment("HalfCheetah-v5", 5, config=CHEETAH),

@@ -135,8 +135,10 @@ assert draws_of(0.1)[1][1:].min() > 1.3, "paid far too much"
 # The actor needs more than a value: it needs a gradient. With numbers in a box the gradient goes
 # through the draw, because the action moves a little when $\mu$ and $\sigma$ do. A draw from a
 # list does not move a little. It stays, or it jumps. A single draw would have to make do with the
-# score of {doc}`policy_gradient`. A sum has a gradient of its own, through the probabilities.
-# Here are both for a fresh policy, to which all four actions are alike:
+# score of {doc}`policy_gradient`: what it says of the state, times $\nabla \log \pi(a \mid s)$.
+# (What it says contains $\log \pi$ as well. The gradient of that has the mean 0, as every score,
+# so it may be left out.) A sum has a gradient of its own, through the probabilities. Here are both
+# for a fresh policy, to which all four actions are alike:
 
 # %%
 import torch
@@ -164,12 +166,15 @@ for name, (true, each) in {"value": (exact, draws), "slope": first}.items():
 # %% [markdown]
 # The slope is that of the first action's logit. **Notice** that its noise is several times as
 # large as the slope itself. With one draw in each state, an update would have to average it away
-# over the batch.
+# over the batch. (The exact value as a baseline would lower this noise, to about the size of the
+# slope. The sum has none.)
 
 # %% tags=["claims"]
 assert abs(draws.mean() - exact.item()) < 4 * draws.std() / 100
 assert ((slopes.mean(0) - slope[0]).abs() < 4 * slopes.std(0) / 100).all()
 assert slopes[:, 0].std() > 3 * slope[0, 0], "several times as large"
+lower = (draws - exact.item()) * (torch.eye(4)[drawn] - log_prob.exp())[:, 0]
+assert 0.8 < lower.std() / slope[0, 0] < 1.6, "to about the size of the slope"
 
 # %% [markdown]
 # ## What changes in the program
@@ -182,7 +187,7 @@ import copy
 
 from torch import nn
 
-learning_rate, target_entropy = 1e-3, 0.1
+learning_rate, target_entropy = 1e-3, 0.1  # in nats; the most is log 2 = 0.69
 
 
 def network():
@@ -537,10 +542,10 @@ class DiscreteCritics(nn.Module):
 # %% [markdown]
 # ## Models of your own
 #
-# An actor of your own must return the log-probabilities of *all* actions, as a fourth result. The
-# other actors of {doc}`contracts` get along with three. Here it needs one more, because a sum
-# needs the probability of each action. Machin's page asks for `rsample` instead, which a
-# `Categorical` of PyTorch does not have, so our contract differs from it.
+# An actor of your own must return the log-probabilities of *all* actions, as a fourth result,
+# because a sum needs the probability of each action. The other actors of {doc}`contracts` get
+# along with three results, and here such an actor is refused. (The contracts of Machin, which that
+# chapter starts from, ask for `rsample` instead. A `Categorical` of PyTorch has none.)
 
 # %%
 from literate_rl.contract_models import CategoricalActor, QNetwork
@@ -726,11 +731,12 @@ def discrete_sac_settings(env: str) -> SACConfig:
 # %% [markdown]
 # ## An agent that forgets
 #
-# In CartPole our target entropy is 0.1, which is as random as $\varepsilon = 0.04$, and there are
-# 20 steps in a target. Such long targets have a catch: the steps after the first were chosen by
-# the policy of that time ({doc}`windows`). A policy that is nearly sure hardly ever takes its
-# other action. Most of what the buffer knows about that action is old, and what followed it was
-# played by a worse policy. The critic may blame the action for that.
+# In CartPole we ask for a policy that is nearly sure. The target entropy is 0.1, as random as
+# $\varepsilon = 0.04$ (the default would be as random as 0.22). And there are 20 steps in a
+# target. Such long targets have a catch: the steps after the first were chosen by the policy of
+# that time ({doc}`dqn`). A policy that is nearly sure hardly ever takes its other action. Most of
+# what the buffer knows about that action is old, and what followed it was played by a worse
+# policy. The critic may blame the action for that.
 #
 # So this agent forgets: its buffer holds the last 4,000 steps. Here are ten runs with it, and ten
 # with a buffer for all 20,000 steps:
@@ -757,15 +763,29 @@ fig.tight_layout()
 # %% [markdown]
 # The printed returns are those of the last policies, in 100 greedy episodes. **Notice** that no
 # seed ends lower with the short memory, and that nine of its ten policies balance for more than
-# 460 of at most 500 steps. But one seed stays below 195, our goal for every run, with both. So
-# old data is not all that holds this agent back.
+# 460 of at most 500 steps. On average they balance for 23 steps more. But ten pairs do not prove
+# it: the 95 percent interval of the difference includes 0 ({doc}`evaluation`).
+#
+# Something else has changed too. In the second half of the training the agents with the long
+# memory are as random as they should be. Those with the short one stay at about 0.2 nats, twice
+# their target. So it may be this that helps. And one seed stays below 195, our goal for every run,
+# with both memories: old data is not all that holds this agent back.
 
 # %% tags=["claims"]
+from literate_rl.evaluation import paired_difference
+
 long, short = (found.final for found in memories.values())
+difference = paired_difference(short, long)
+assert round(difference.mean) == 23, "on average"
+assert difference.low < 0 < difference.high, "ten pairs do not prove it"
+too_random = [x.watched["charts/entropy"][:, 12:].mean() for x in memories.values()]
+assert abs(too_random[0] - 0.1) < 0.02, "as random as they should be"
+assert 0.17 < too_random[1] < 0.23, "about twice their target"
 assert len(long) == len(short) == 10
 assert (short >= long).all(), "no seed ends lower"
 assert (short > 460).sum() == 9
-assert round(epsilon_of(with_entropy(0.1, 2), 2), 2) == 0.04
+for nats, epsilon in ((0.1, 0.04), (0.5 * math.log(2), 0.22)):
+    assert abs(epsilon_of(with_entropy(nats, 2), 2) - epsilon) < 0.005
 assert short.argmin() == long.argmin(), "one seed"
 assert max(short.min(), long.min()) < 195, "stays below the goal with both"
 
@@ -788,7 +808,7 @@ wrong = (alike.exp() * tens[0]).mean(-1).item()
 print(f"sum {right:.1f}, mean {wrong:.1f}")
 
 # %% tags=["claims"]
-assert (right, wrong) == (10.0, 2.5)
+assert abs(right - 10) + abs(wrong - 2.5) < 1e-4
 
 # %% [markdown]
 # ## What well-known implementations do

@@ -33,12 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.a2c import ContractActor, drawn_from
-from literate_rl.contract_models import (
-    ActionValue,
-    Stretch,
-    layers,
-    squashed_log_prob,
-)
+from literate_rl.contract_models import ActionValue, Stretch, layers, squashed_log_prob
 from literate_rl.ddpg import as_many, bounded, critic_chains, frozen_values
 from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
 from literate_rl.policies import GaussianActions, Policy
@@ -150,8 +145,8 @@ assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their shar
 # ## What it buys
 #
 # Here are ten agents that learn to swing up a pendulum. Nobody sets their noise. What is set is a
-# **target entropy**: how random the policy should be on average. On the right is the temperature
-# that each agent finds for itself.
+# **target entropy**, here −1: how random the policy should be on average. On the right is the
+# temperature that each agent finds for itself.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: ten thin curves of returns and their mean, which rise from about -1400 and reach -200 within 10,000 steps. Right: the temperatures, which fall from 1 to values between 0.05 and 0.3"}}
 import matplotlib.pyplot as plt
@@ -173,17 +168,17 @@ print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in final))
 
 # %% [markdown]
 # Each thin line is a run. **Notice** that the temperature falls quickly at first, while every
-# policy is more random than its target. Later it settles where the entropy stays at the target.
-#
-# The printed returns are those of the last policies, not of the best of many; all of them are
-# above −200.
+# policy is more random than its target. Later it changes little by little, and the entropy, which
+# is not drawn, stays at the target. The printed returns are those of the last policies, not of
+# the best of many; all of them are above −200.
 
 # %% tags=["claims"]
 assert len(final) == 10
 assert final.min() > -200, "all of them are above -200"
 assert (alphas[:, 0] > 2 * alphas[:, 4]).all(), "the temperature falls quickly at first"
-late = entropies[:, -10:].mean(1)
-assert abs(late + 1).max() < 0.15, "and holds the entropy at its target, -1"
+assert (entropies[:, :6] > -0.8).all(), "while every policy is more random"
+assert (abs(np.diff(np.log(alphas[:, -10:]))) < 0.3).all(), "little by little"
+assert abs(entropies[:, -10:].mean(1) + 1).max() < 0.15, "the entropy stays at -1"
 
 # %% [markdown]
 # ## SAC on one page
@@ -207,7 +202,7 @@ torch.set_num_threads(1)  # the networks are too small to be shared out
 total_steps, first_update, batch_size = 5_000, 500, 128
 learning_rate, gamma, tau = 1e-3, 0.99, 0.005
 strength = torch.tensor([2.0])  # the motor's torque lies between -2 and 2
-target_entropy = strength.log().item() - 1.0  # -1 for actions from -1 to 1
+target_entropy = -1.0 + strength.log().item()  # -1, in the unit of the torque
 
 
 def network(inputs, outputs):
@@ -281,16 +276,21 @@ while collector.step < total_steps:
         for old, new in pairs:
             old.lerp_(new, tau)
     if len(snapshots) < 10:
-        snapshots.append((batch, state, copy.deepcopy((actor, critics))))
+        learned = copy.deepcopy([*actor.parameters(), *critics.parameters(), log_alpha])
+        snapshots.append((batch, state, learned))
 
 print("first five episodes:", *(f"{x:.0f}" for x in returns[:5]))
 print("last five episodes: ", *(f"{x:.0f}" for x in returns[-5:]))
 print(f"temperature {log_alpha.exp().item():.2f}, entropy {entropy.item():.2f}")
 
 # %% tags=["claims"]
-assert np.mean(returns[-5:]) > np.mean(returns[:10]) + 400, "it learns to swing up"
+assert np.mean(returns[-5:]) > np.mean(returns[:10]) + 400, "hundreds more"
 
 # %% [markdown]
+# **Notice** that the last five episodes pay hundreds more than the first ten, although step 1
+# adds no noise: the draw itself explores. And steps 2 and 3 have the same sum, `lowest` minus
+# `alpha * log_prob`, once for the next state and once for the state itself.
+#
 # ## Soft values
 #
 # Let the policy draw an action $a$ in a state. It gets what the action is worth and, for its
@@ -302,9 +302,9 @@ assert np.mean(returns[-5:]) > np.mean(returns[:10]) + 400, "it learns to swing 
 # V(s) = \mathbb E_{a \sim \pi} \Bigl[ \min_k Q_k(s, a) - \alpha \log \pi(a \mid s) \Bigr] .
 # $$ (soft-value)
 #
-# Which policy earns most? Write $Q$ for the minimum and $p(a) = e^{Q(s, a) / \alpha} / Z$ for the
-# values turned into a density, where $Z$ makes it integrate to 1. Since $Q = \alpha \log p +
-# \alpha \log Z$, the soft value of any policy is
+# Which policy earns most, if the values are given? Write $Q$ for the minimum, and turn the values
+# into a density $p$, where $Z$ makes it integrate to 1. Then $Q = \alpha \log p + \alpha \log Z$,
+# and the soft value of any policy is
 #
 # $$
 # V(s) = \alpha \log Z - \alpha \operatorname{KL}(\pi \,\|\, p) ,
@@ -340,7 +340,7 @@ def soft_value(
 
 
 # %% [markdown]
-# The critics learn from targets, as in {doc}`dqn`. The target is the reward plus the discounted
+# The critics learn from targets, as in {doc}`td3`. The target is the reward plus the discounted
 # soft value of the next state. That value, $\bar V$, comes from older copies $\bar Q_k$ of the
 # critics, which follow them slowly:
 #
@@ -348,17 +348,14 @@ def soft_value(
 # y = r + \gamma \, \bar V(s') .
 # $$ (soft-target)
 #
-# The entropy in $s$ itself is not paid here: $Q(s, a)$ is the value of an action that is already
-# chosen. In a window of $n > 1$ steps the entropies of the states in between are left out,
-# although they ought to be paid too.
+# As there, $\gamma$ becomes $\gamma^m$ in a window of $m$ steps, and 0 after a termination. The
+# entropy in $s$ itself is not paid: $Q(s, a)$ is the value of an action that is already chosen.
+# (The entropies of the other states inside a window ought to be paid, but are left out.)
 
 
 # %% tags=["export"]
 def sac_target(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
+    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
 ) -> Tensor:
     """Return what the critics should think of the actions in a batch.
 
@@ -379,10 +376,7 @@ def sac_target(
 
 
 def sac_error(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
+    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
 ) -> QError:
     """Compare what critics think of actions with their soft targets.
 
@@ -397,20 +391,6 @@ def sac_error(
     return compared(policy.critics(batch.obs, batch.action), target)
 
 
-def fused_sac_error(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
-) -> QError | FusedCriticError:
-    """Compute what ``sac_error`` does, faster for critics of our own."""
-    chains = critic_chains(policy.critics.critics)
-    if chains is None:
-        return sac_error(policy, target_critics, batch, generator)
-    target = sac_target(policy, target_critics, batch, generator)
-    return chain_critic_error(chains, batch, target)
-
-
 # %% [markdown]
 # ## A policy that knows its density
 #
@@ -421,13 +401,11 @@ def fused_sac_error(
 # SAC learns with `draw`, which returns an action and its log-density at once. It knows $u$, so it
 # never computes $\operatorname{artanh}$, and it is exact even where the action has rounded to a
 # bound. The other methods are those of every action distribution of this book ({doc}`policies`).
+# Without noise the action is the squashed mean; that is what *greedy* means here.
 #
-# With `hold` the same noise is used for several steps, which explores further where a single push
-# does little ({doc}`control_evidence`).
-#
-# No formula is known for the entropy. But each number of the action is a function of one normal
-# number, so the entropy is a sum of integrals over one variable, which a few points give to many
-# digits.
+# SAC gets along with the log-densities of its draws. We want to see the entropy too, and no
+# formula is known for it. But each number of the action is a function of one normal number, so
+# the entropy is a sum of integrals over one variable, which points on a grid give to many digits.
 
 
 # %% tags=["export"]
@@ -530,7 +508,8 @@ fig.tight_layout()
 # **Notice** the nearly flat density at $\sigma = 0.9$. There the entropy almost reaches $\log 2$,
 # which is that of the uniform policy. Wider Gaussians heap their mass at the two bounds, and the
 # entropy falls again. An untrained network gives $\mu$ near 0 and $\sigma$ near 1, so a fresh
-# policy acts almost uniformly. That is why this agent needs no random actions at the start.
+# policy is almost uniform in most states. That is why this agent needs no random actions at the
+# start.
 
 # %% tags=["claims"]
 best = int(entropy.argmax())
@@ -541,25 +520,9 @@ at_one = unit_box.entropy(torch.tensor([[0.0, 0.0]]))
 assert at_one > 0.65, "sigma = 1 is almost uniform"
 
 
-# %% tags=["export", "hide-input"]
-class GaussianRows(nn.Module):
-    """Two hidden layers, then means and logarithms of standard deviations."""
-
-    def __init__(self, inputs: int, hidden: int, size: int) -> None:
-        super().__init__()
-        self.net = layers(inputs, hidden, 2 * size)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return means and logarithms of standard deviations, side by side."""
-        mu, log_sigma = self.net(obs).chunk(2, -1)
-        # Keep the deviations away from zero and from absurdly large numbers.
-        return torch.cat([mu, log_sigma.clamp(-5.0, 2.0)], -1)
-
-
 # %% [markdown]
-# The folded cell above has a small network for these rows. It clamps $\log \sigma$ to between −5
-# and 2. `SoftPolicy` holds the network, the distribution, the critics and the logarithm of the
-# temperature, which keeps the temperature positive. Its `draw` returns actions and their
+# `SoftPolicy` holds a network for these rows, the distribution, the critics and the logarithm of
+# the temperature, which keeps the temperature positive. Its `draw` returns actions and their
 # log-densities with gradient. The gradient goes through the draw: the noise $\eta$ stays, and the
 # action moves with $\mu$ and $\sigma$ (the **reparametrisation trick**).
 
@@ -594,13 +557,65 @@ class SoftPolicy(Policy):
 
 
 # %% [markdown]
-# The next two cells, folded, are for models of your own ({doc}`contracts`): an actor that draws
-# its actions itself, and critics that are asked about one action in each state.
+# A folded cell has what is left of the parts: our network, which clamps $\log \sigma$ to between
+# −5 and 2; the critics, which get their states by name; the error without a graph, for our own
+# networks ({doc}`workshop/fast`); and a policy for an actor of your own, which draws its actions
+# itself ({doc}`contracts`).
 
 
 # %% tags=["export", "hide-input"]
+class GaussianRows(nn.Module):
+    """Two hidden layers, then means and logarithms of standard deviations."""
+
+    def __init__(self, inputs: int, hidden: int, size: int) -> None:
+        super().__init__()
+        self.net = layers(inputs, hidden, 2 * size)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return means and logarithms of standard deviations, side by side."""
+        mu, log_sigma = self.net(obs).chunk(2, -1)
+        # Keep the deviations away from zero and from absurdly large numbers.
+        return torch.cat([mu, log_sigma.clamp(-5.0, 2.0)], -1)
+
+
+class SoftCritics(nn.Module):
+    """Critics that judge actions.
+
+    Args:
+        critics: They keep their contract.
+        observation_space: Where the names of the states come from; not flattened.
+    """
+
+    def __init__(
+        self, critics: Sequence[Any], observation_space: spaces.Space[Any]
+    ) -> None:
+        super().__init__()
+        spec = state_spec(observation_space)
+        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
+        """Return what each critic thinks of actions."""
+        values = [critic(obs, action=action)[0] for critic in self.critics]
+        return torch.stack(values).squeeze(-1)
+
+    def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
+        """Return the same numbers where the critics themselves need no gradient."""
+        return frozen_values(self.critics, obs, action)
+
+
+def fused_sac_error(
+    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
+) -> QError | FusedCriticError:
+    """Compute what ``sac_error`` does, faster for critics of our own."""
+    chains = critic_chains(policy.critics.critics)
+    if chains is None:
+        return sac_error(policy, target_critics, batch, generator)
+    target = sac_target(policy, target_critics, batch, generator)
+    return chain_critic_error(chains, batch, target)
+
+
 class SoftContractPolicy(ContractActor):
-    """The same, made of an actor and critics that keep their contract.
+    """A soft policy made of an actor and critics that keep their contract.
 
     Args:
         actor: As in ``ContractActor``.
@@ -630,32 +645,6 @@ class SoftContractPolicy(ContractActor):
         return action, log_prob.squeeze(-1)
 
 
-# %% tags=["export", "hide-input"]
-class SoftCritics(nn.Module):
-    """Critics that judge actions.
-
-    Args:
-        critics: They keep their contract.
-        observation_space: Where the names of the states come from; not flattened.
-    """
-
-    def __init__(
-        self, critics: Sequence[Any], observation_space: spaces.Space[Any]
-    ) -> None:
-        super().__init__()
-        spec = state_spec(observation_space)
-        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
-
-    def forward(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return what each critic thinks of actions."""
-        values = [critic(obs, action=action)[0] for critic in self.critics]
-        return torch.stack(values).squeeze(-1)
-
-    def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return the same numbers where the critics themselves need no gradient."""
-        return frozen_values(self.critics, obs, action)
-
-
 # %% [markdown]
 # ## Who decides
 #
@@ -666,11 +655,12 @@ class SoftCritics(nn.Module):
 #
 # $$
 # \mathcal L_\alpha = \log \alpha \; \bigl( H - \bar H \bigr) ,
-# \qquad H = - \mathbb E_{a \sim \pi} \bigl[ \log \pi(a \mid s) \bigr] ,
+# \qquad H = - \mathbb E_{s, \, a \sim \pi} \bigl[ \log \pi(a \mid s) \bigr] ,
 # $$ (temperature)
 #
 # does that. Its derivative with respect to $\log \alpha$ is $H - \bar H$; where this is negative,
-# a step downhill raises $\log \alpha$. The entropy in it is a constant, without gradient.
+# a step downhill raises $\log \alpha$. The entropy $H$, a mean over the states of a batch, is a
+# constant in it, without gradient.
 
 
 # %% tags=["export"]
@@ -694,7 +684,7 @@ def temperature_error(
 
 # %% [markdown]
 # **$\log \alpha$ or $\alpha$?** The paper has $\alpha \, (H - \bar H)$ {cite:p}`haarnoja2018b`,
-# and more than ten threads ask which programs are wrong
+# and users ask again and again which programs are wrong
 # ([one](https://github.com/DLR-RM/stable-baselines3/issues/36),
 # [another](https://github.com/ray-project/ray/issues/15625)). None are. With respect to $\log
 # \alpha$,
@@ -706,12 +696,15 @@ def temperature_error(
 # \end{aligned}
 # $$ (def-log-alpha)
 #
-# Since $\alpha > 0$, both have the same sign and are zero at the same place. Only the steps
-# differ in length, by the factor $\alpha$, and Adam divides a constant factor out again.
+# Since $\alpha > 0$, both have the same sign and are zero at the same place. Only their lengths
+# differ, by the factor $\alpha$, and a factor that changes slowly hardly matters to Adam, which
+# divides by the usual size of the gradient.
 #
-# **In which unit is the target?** For actions of $A$ numbers the usual target is $-A$. But the
-# entropy of a continuous action depends on its unit: in a box that is $h$ times as wide, the same
-# policy has $\log h$ more for each number,
+# ### Trap: minus one of what?
+#
+# For actions of $A$ numbers the usual target is $-A$. But the entropy of a continuous action
+# depends on its unit: in a box that is $h$ times as wide, the same policy has $\log h$ more for
+# each number,
 #
 # $$
 # H_{\text{box}} = H_{-1..1} + \sum_j \log h_j .
@@ -719,23 +712,41 @@ def temperature_error(
 #
 # Here the target is meant for actions measured from −1 to 1, as in Stable-Baselines3, and
 # `entropy_scale` converts it. So the same target means the same randomness in every environment.
-# For each number the uniform policy has $\log 2$, and −1 is the entropy of a uniform draw from 18
-# % of the range.
+# For each number the uniform policy has $\log 2$, and −1 is the entropy of a uniform draw from
+# 18 % of the range. CleanRL measures in the unit of the environment. Pendulum's torque goes from
+# −2 to 2, so $h = 2$, and "−1" asks for two different policies:
+
+
+# %%
+def deviation_for(target, half_width):
+    """Return the standard deviation, before the squash, that has an entropy."""
+    box = SquashedGaussian([-half_width], [half_width])
+    # Below this the entropy grows with the deviation.
+    sigmas = torch.linspace(0.01, 0.8, 8000, dtype=torch.float64)
+    rows = torch.stack([torch.zeros_like(sigmas), sigmas.log()], -1)
+    return sigmas[torch.searchsorted(box.entropy(rows), target)].item()
+
+
+for name, half_width in (("in -1..1", 1.0), ("in the environment's unit", 2.0)):
+    sigma = deviation_for(-1.0, half_width)
+    print(f"-1 {name}: σ = {sigma:.3f} before the squash")
+
+# %% [markdown]
+# **Notice** that the second deviation is only half as large. In a box of ±0.4 it would be larger
+# than the first.
 
 # %% tags=["claims"]
-share = math.exp(-1) / 2
-assert round(share, 2) == 0.18
-uniform = torch.full((1,), 1 / share).log() - math.log(
-    2
-)  # density, of a box of width 2
-assert abs(-uniform.item() + 1) < 1e-6, "its entropy is -1"
+one, other = deviation_for(-1.0, 1.0), deviation_for(-1.0, 2.0)
+assert round(math.exp(-1) / 2, 2) == 0.18, "e to the entropy is a width, out of 2"
+assert 0.48 < other / one < 0.52, "half as large"
+assert deviation_for(-1.0, 0.4) > one
 
 
 # %% tags=["export"]
 def entropy_scale(
     action_space: spaces.Box, target: float | None
 ) -> tuple[float, float]:
-    """Return the entropy of one unit, and the target in units of the box."""
+    """Return what the box adds to an entropy, and the target with that."""
     # A box that is h times as wide adds log h for each number, {eq}`entropy-unit`.
     half = (action_space.high - action_space.low).astype(np.float64) / 2
     unit = float(np.log(half).sum())
@@ -767,8 +778,8 @@ class SAC(DQN):
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
         error: Function that compares values with targets.
-        scale: Function of the action space and of the target in the settings to the
-            entropy of one unit and the target entropy.
+        scale: Function of the action space and of the target in the settings. It
+            returns what the space adds to an entropy, and the target with that.
     """
 
     def __init__(
@@ -780,7 +791,7 @@ class SAC(DQN):
         scale: Callable[[Any, float | None], tuple[float, float]] = entropy_scale,
     ) -> None:
         super().__init__(policy, envs, config, error)
-        self.tuned: SACConfig = config
+        self.tuned: SACConfig = config  # `config`, by its own type
         # Only the critics need an older copy.
         self.target_policy = copy.deepcopy(policy.critics).requires_grad_(False)
         self.weights, self.target_weights = map(
@@ -830,10 +841,12 @@ class SAC(DQN):
 
     def explore(self) -> None:
         """Leave exploration to the policy, which is random by itself."""
+        # The entropies are those of one iteration.
         self.entropies.clear()
 
     def explored(self) -> dict[str, float]:
         """Return temperature and entropy, as metrics."""
+        # Without what the box adds, so that tasks can be compared.
         seen = [entropy.item() for entropy in self.entropies]
         entropy = sum(seen) / len(seen) - self.unit if seen else float("nan")
         return {
@@ -898,6 +911,9 @@ def make_sac_policy(
 
 # %% [markdown]
 # ## Settings
+#
+# With `hold` the same noise is used for several steps, which explores further where a single push
+# does little. {doc}`control_evidence` shows the task for which it is set.
 
 
 # %% tags=["export"]
@@ -967,55 +983,20 @@ def sac_settings(env: str) -> SACConfig:
 
 # %% [markdown]
 # With these pieces `SAC` does what the program at the top does. The folded cell gives both the
-# same ten batches and the same random numbers, and compares their weights.
+# same ten batches and the same random numbers, and compares their weights and temperatures.
 
 # %% tags=["claims"]
 torch.manual_seed(1)
 envs = make_envs("Pendulum-v1", 1)
 policy = make_sac_policy(envs.single_observation_space, envs.single_action_space)
 learner = SAC(policy, envs, SACConfig())
-for batch, state, models in snapshots:
+for batch, state, ours in snapshots:
     learner.sample = lambda batch=batch: batch
     learner.generator.set_state(state)
     learner.learn()
     theirs = [*policy.network.parameters(), *policy.critics.parameters()]
-    ours = [p for model in models for p in model.parameters()]
-    for x, y in zip(ours, theirs, strict=True):
+    for x, y in zip(ours, [*theirs, policy.log_alpha], strict=True):
         assert torch.allclose(x, y, atol=1e-5), "the same weights"
-
-# %% [markdown]
-# ## Traps
-#
-# ### Trap: minus one of what?
-#
-# CleanRL measures the entropy in the unit of the environment, Stable-Baselines3 for actions from
-# −1 to 1. Both aim at $-A$. Pendulum's torque goes from −2 to 2, so $h = 2$, and "−1" asks for
-# two different policies:
-
-
-# %%
-def deviation_for(target, half_width):
-    """Return the standard deviation, before the squash, that has an entropy."""
-    box = SquashedGaussian([-half_width], [half_width])
-    # Below this the entropy grows with the deviation.
-    sigmas = torch.linspace(0.01, 0.8, 8000, dtype=torch.float64)
-    rows = torch.stack([torch.zeros_like(sigmas), sigmas.log()], -1)
-    return sigmas[torch.searchsorted(box.entropy(rows), target)].item()
-
-
-for name, half_width in (("in -1..1", 1.0), ("in the environment's unit", 2.0)):
-    sigma = deviation_for(-1.0, half_width)
-    print(f"-1 {name}: σ = {sigma:.3f} before the squash")
-
-# %% [markdown]
-# **Notice** that the second deviation is only half as large. In a box of ±0.4 it would be larger
-# than the first. To convert a target for −1 to 1 to the unit of the environment, add $\sum_j \log
-# h_j$.
-
-# %% tags=["claims"]
-one, other = deviation_for(-1.0, 1.0), deviation_for(-1.0, 2.0)
-assert 0.48 < other / one < 0.52, "half as large"
-assert deviation_for(-1.0, 0.4) > one
 
 # %% [markdown]
 # ## What well-known implementations do
@@ -1026,13 +1007,14 @@ assert deviation_for(-1.0, 0.4) > one
 # | temperature's loss | $\log \alpha$ (…) | [$\alpha$ (…)](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L292) | [$\log \alpha$ (…)](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/sac/sac.py#L237) | [$\log \alpha$ (…)](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py#L203-L205) | [$\log \alpha$ (…), of $\alpha$ itself](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/sac.py#L382-L391), clamped | none |
 # | tanh's Jacobian | exact | [+ 1e-6](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L148) | [+ 1e-6](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L241) | [+ 1.2e-7](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py#L38) | the user's | [exact](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/core.py#L60) |
 # | $\log \sigma$ | clamped to −5..2 | [tanh to −5..2](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L134-L135) | [clamped to −20..2](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/sac/policies.py#L164) | the user's | the user's | [clamped to −20..2](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/core.py#L42) |
-# | actor's step | every update | [every 2nd, twice](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L275-L277) | every update | every update | every update | every update |
-# | what cuts the bootstrap | termination | [termination](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L249) | [termination](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L320-L322) | [termination](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L651) | [`terminal`](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/sac.py#L420-L423) of the user | [termination](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/sac.py#L301-L304) |
 #
-# We read the code at the linked commits. CleanRL's actor takes two steps at every second update,
+# We read the code at the linked commits. CleanRL's actor takes
+# [two steps at every second update](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L275-L277),
 # so as many as the others.
 #
 # ## On the best device
+#
+# A short run: the temperature falls, because a fresh policy is more random than its target.
 
 # %%
 from dataclasses import replace

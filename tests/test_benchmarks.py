@@ -313,14 +313,15 @@ def test_every_variant_of_ddpg_trains(name: str) -> None:
 def test_every_experiment_of_sac_trains(name: str) -> None:
     experiment = sac_learning.EXPERIMENTS[name]
     short = {"total_steps": 128, "learning_starts": 64, "log_interval": 64}
-    (variant,) = experiment.variants.values()
-    assert variant.build is not None
-    learner = variant.build(replace(experiment.config, **short))
-    for _ in range(2):
-        metrics = learner.iterate()
-    assert math.isfinite(metrics["losses/loss"])
-    assert metrics.keys() >= {*experiment.watched}
-    learning.close(learner)
+    config = replace(experiment.config, **short)
+    for variant in experiment.variants.values():
+        assert variant.build is not None
+        learner = variant.build(replace(config, **variant.changes))
+        for _ in range(2):
+            metrics = learner.iterate()
+        assert math.isfinite(metrics["losses/loss"])
+        assert metrics.keys() >= {*experiment.watched}
+        learning.close(learner)
 
 
 @pytest.mark.parametrize("name", [k for k in a2c_learning.EXPERIMENTS if k != "a2c"])

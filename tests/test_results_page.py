@@ -136,6 +136,15 @@ def test_sac_reaches_the_flag_of_mountain_car() -> None:
     assert (config.hold, config.num_steps, config.tune) == (20, 20, False)
 
 
+def test_what_decides_on_mountain_car_is_the_noise() -> None:
+    whole, parts = stored_runs("sac_mountain")["SAC"], stored_runs("sac_mountain_parts")
+    noise, targets = parts["noise of one step"], parts["targets of one step"]
+    assert [len(found.final) for found in parts.values()] == [10, 10]
+    assert max(noise.curves.max(), noise.final.max()) <= 0
+    assert (targets.final > 91).sum() == 9
+    assert paired_difference(targets.area, whole.area).low > 0
+
+
 def test_discrete_sac_misses_its_goal_in_one_run_with_a_short_memory_too() -> None:
     short = stored_runs("sac_cartpole")["SAC"].final
     long = stored_runs("sac_cartpole_hoard")["SAC"].final

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 01b1d07749095ab8
+# Generated from chapters/sac.py (edit there); digest cd549c2214bc5522
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.a2c import ContractActor, drawn_from
-from literate_rl.contract_models import (
-    ActionValue,
-    Stretch,
-    layers,
-    squashed_log_prob,
-)
+from literate_rl.contract_models import ActionValue, Stretch, layers, squashed_log_prob
 from literate_rl.ddpg import as_many, bounded, critic_chains, frozen_values
 from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
 from literate_rl.policies import GaussianActions, Policy
@@ -77,10 +72,7 @@ def soft_value(
 
 
 def sac_target(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
+    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
 ) -> Tensor:
     """Return what the critics should think of the actions in a batch.
 
@@ -101,10 +93,7 @@ def sac_target(
 
 
 def sac_error(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
+    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
 ) -> QError:
     """Compare what critics think of actions with their soft targets.
 
@@ -117,20 +106,6 @@ def sac_error(
     target = sac_target(policy, target_critics, batch, generator)
     # 4. How far is each critic from it, for the action that was taken?
     return compared(policy.critics(batch.obs, batch.action), target)
-
-
-def fused_sac_error(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
-) -> QError | FusedCriticError:
-    """Compute what ``sac_error`` does, faster for critics of our own."""
-    chains = critic_chains(policy.critics.critics)
-    if chains is None:
-        return sac_error(policy, target_critics, batch, generator)
-    target = sac_target(policy, target_critics, batch, generator)
-    return chain_critic_error(chains, batch, target)
 
 
 class SquashedGaussian(GaussianActions):
@@ -202,20 +177,6 @@ class SquashedGaussian(GaussianActions):
         return clipped
 
 
-class GaussianRows(nn.Module):
-    """Two hidden layers, then means and logarithms of standard deviations."""
-
-    def __init__(self, inputs: int, hidden: int, size: int) -> None:
-        super().__init__()
-        self.net = layers(inputs, hidden, 2 * size)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return means and logarithms of standard deviations, side by side."""
-        mu, log_sigma = self.net(obs).chunk(2, -1)
-        # Keep the deviations away from zero and from absurdly large numbers.
-        return torch.cat([mu, log_sigma.clamp(-5.0, 2.0)], -1)
-
-
 class SoftPolicy(Policy):
     """A policy with critics and a temperature.
 
@@ -244,8 +205,58 @@ class SoftPolicy(Policy):
         return drawn
 
 
+class GaussianRows(nn.Module):
+    """Two hidden layers, then means and logarithms of standard deviations."""
+
+    def __init__(self, inputs: int, hidden: int, size: int) -> None:
+        super().__init__()
+        self.net = layers(inputs, hidden, 2 * size)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return means and logarithms of standard deviations, side by side."""
+        mu, log_sigma = self.net(obs).chunk(2, -1)
+        # Keep the deviations away from zero and from absurdly large numbers.
+        return torch.cat([mu, log_sigma.clamp(-5.0, 2.0)], -1)
+
+
+class SoftCritics(nn.Module):
+    """Critics that judge actions.
+
+    Args:
+        critics: They keep their contract.
+        observation_space: Where the names of the states come from; not flattened.
+    """
+
+    def __init__(
+        self, critics: Sequence[Any], observation_space: spaces.Space[Any]
+    ) -> None:
+        super().__init__()
+        spec = state_spec(observation_space)
+        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
+        """Return what each critic thinks of actions."""
+        values = [critic(obs, action=action)[0] for critic in self.critics]
+        return torch.stack(values).squeeze(-1)
+
+    def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
+        """Return the same numbers where the critics themselves need no gradient."""
+        return frozen_values(self.critics, obs, action)
+
+
+def fused_sac_error(
+    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
+) -> QError | FusedCriticError:
+    """Compute what ``sac_error`` does, faster for critics of our own."""
+    chains = critic_chains(policy.critics.critics)
+    if chains is None:
+        return sac_error(policy, target_critics, batch, generator)
+    target = sac_target(policy, target_critics, batch, generator)
+    return chain_critic_error(chains, batch, target)
+
+
 class SoftContractPolicy(ContractActor):
-    """The same, made of an actor and critics that keep their contract.
+    """A soft policy made of an actor and critics that keep their contract.
 
     Args:
         actor: As in ``ContractActor``.
@@ -275,31 +286,6 @@ class SoftContractPolicy(ContractActor):
         return action, log_prob.squeeze(-1)
 
 
-class SoftCritics(nn.Module):
-    """Critics that judge actions.
-
-    Args:
-        critics: They keep their contract.
-        observation_space: Where the names of the states come from; not flattened.
-    """
-
-    def __init__(
-        self, critics: Sequence[Any], observation_space: spaces.Space[Any]
-    ) -> None:
-        super().__init__()
-        spec = state_spec(observation_space)
-        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
-
-    def forward(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return what each critic thinks of actions."""
-        values = [critic(obs, action=action)[0] for critic in self.critics]
-        return torch.stack(values).squeeze(-1)
-
-    def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return the same numbers where the critics themselves need no gradient."""
-        return frozen_values(self.critics, obs, action)
-
-
 @checked
 def temperature_error(
     log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: Finite
@@ -321,7 +307,7 @@ def temperature_error(
 def entropy_scale(
     action_space: spaces.Box, target: float | None
 ) -> tuple[float, float]:
-    """Return the entropy of one unit, and the target in units of the box."""
+    """Return what the box adds to an entropy, and the target with that."""
     # A box that is h times as wide adds log h for each number, {eq}`entropy-unit`.
     half = (action_space.high - action_space.low).astype(np.float64) / 2
     unit = float(np.log(half).sum())
@@ -336,8 +322,8 @@ class SAC(DQN):
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
         error: Function that compares values with targets.
-        scale: Function of the action space and of the target in the settings to the
-            entropy of one unit and the target entropy.
+        scale: Function of the action space and of the target in the settings. It
+            returns what the space adds to an entropy, and the target with that.
     """
 
     def __init__(
@@ -349,7 +335,7 @@ class SAC(DQN):
         scale: Callable[[Any, float | None], tuple[float, float]] = entropy_scale,
     ) -> None:
         super().__init__(policy, envs, config, error)
-        self.tuned: SACConfig = config
+        self.tuned: SACConfig = config  # `config`, by its own type
         # Only the critics need an older copy.
         self.target_policy = copy.deepcopy(policy.critics).requires_grad_(False)
         self.weights, self.target_weights = map(
@@ -399,10 +385,12 @@ class SAC(DQN):
 
     def explore(self) -> None:
         """Leave exploration to the policy, which is random by itself."""
+        # The entropies are those of one iteration.
         self.entropies.clear()
 
     def explored(self) -> dict[str, float]:
         """Return temperature and entropy, as metrics."""
+        # Without what the box adds, so that tasks can be compared.
         seen = [entropy.item() for entropy in self.entropies]
         entropy = sum(seen) / len(seen) - self.unit if seen else float("nan")
         return {
