@@ -76,13 +76,13 @@ def collect(app: Sphinx, document: nodes.document) -> None:
     """Note a page's labelled equations and the places that compute them."""
     env = app.env
     blocks = document.findall(nodes.math_block)
-    labels = [block["label"] for block in blocks if block.get("label")]
+    formulas = {x["label"]: x.astext() for x in blocks if x.get("label")}
     computed: dict[str, list[str]] = defaultdict(list)
     for reference in document.findall(addnodes.pending_xref):
         owner = reference.get("computed_by")
         if owner and owner not in computed[reference["reftarget"]]:
             computed[reference["reftarget"]].append(owner)
-    for notes, found in zip(NOTES, (labels, dict(computed)), strict=True):
+    for notes, found in zip(NOTES, (formulas, dict(computed)), strict=True):
         vars(env).setdefault(notes, {})[env.docname] = found
 
 
@@ -225,7 +225,7 @@ def index_of(app: Sphinx, docname: str) -> list[nodes.Node]:
     content: list[nodes.Node] = []
     listed: set[Test] = set()
     for page in [x.docname for x in read_order(Path(app.srcdir))]:
-        labels = env.equations_of.get(page, [])  # type: ignore[attr-defined]
+        labels = env.equations_of.get(page, {})  # type: ignore[attr-defined]
         shown = [label for label in labels if not label.startswith("def-")]
         if not shown:
             continue
@@ -287,4 +287,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-check-consistency", check)
     app.connect("env-check-consistency", check_errata)
     app.connect("doctree-resolved", tie)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    return {
+        "version": "1",
+        "env_version": 2,
+        "parallel_read_safe": True,
+        "parallel_write_safe": True,
+    }

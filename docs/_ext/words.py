@@ -143,13 +143,14 @@ def templates(
     words = dict(app.env.words.values())  # type: ignore[attr-defined]
     citations = app.env.get_domain("cite").citations  # type: ignore[attr-defined]
     cited = {citation.citation_id: citation.formatted_entry for citation in citations}
+    formulas = formulas_of(app)
     found = []
     for place, anchor in targets(page, context.get("body") or ""):
         if place == GLOSSARY and anchor in words:
             inside = f"<p>{escape(words[anchor])}</p>"
         elif place == BIBLIOGRAPHY and anchor in cited:
             inside = f"<p>{cited[anchor].text.render(Backend())}</p>"
-        elif formula := formulas_of(app, place).get(anchor):
+        elif formula := formulas.get((place, anchor)):
             inside = typeset(formula, display=True)
         else:
             continue
@@ -159,13 +160,12 @@ def templates(
 
 
 @cache
-def formulas_of(app: Sphinx, page: str) -> dict[str, str]:
-    """Return the numbered formulas of a page, by their anchors."""
-    blocks = app.env.get_doctree(page).findall(nodes.math_block)
+def formulas_of(app: Sphinx) -> dict[tuple[str, str], str]:
+    """Return the numbered formulas by page and anchor."""
     return {
-        nodes.make_id(f"equation-{block['label']}"): block.astext()
-        for block in blocks
-        if block.get("label")
+        (page, nodes.make_id(f"equation-{label}")): formula
+        for page, formulas in app.env.equations_of.items()  # type: ignore[attr-defined]
+        for label, formula in formulas.items()
     }
 
 
