@@ -134,11 +134,13 @@ def test_several_processes_read_what_one_reads(root: Path) -> None:
         app = Sphinx(root, root, out, out, "dummy", status=None, parallel=number)
         app.build()
         notes = {
-            page: labels for page, labels in app.env.equations_of.items() if labels
+            page: formulas
+            for page, formulas in app.env.equations_of.items()
+            if formulas
         }
         found.append((notes, set(app.env.computed_in)))
     assert found[0] == found[1]
-    assert found[0][0]["chapters/a"] == ["a"]
+    assert found[0][0]["chapters/a"] == {"a": "x = 1"}
 
 
 def test_the_workshop_has_a_list_of_its_own(root: Path) -> None:
