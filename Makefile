@@ -10,13 +10,12 @@ WRITTEN := chapters docs tests benchmarks conf.py src/literate_rl/__main__.py
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# The environment: made once, and again when a dependency changes. Python compiles what it
-# imports, so pip need not compile everything, which takes longer than the rest.
+# The environment: made once, and again when a dependency changes.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	  { echo "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable '.[docs,test,bench,ray]'
 	@touch $@
 
