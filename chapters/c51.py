@@ -619,7 +619,7 @@ def answer():
 grade(answer, enough, ())
 
 # %% tags=["claims"]
-assert answer() == enough()
+assert answer() == enough() == 31
 means = [(x @ p).item() for x, p in map(bridge_with, (6, 11, 31, 61, 121))]
 assert max(means) - min(means) < 1e-6, "the mean is right for any number of atoms"
 

@@ -165,8 +165,9 @@ dial("What is learned from a memory", frame, {"updates": times}, start=(2880,))
 # %% [markdown]
 # The dashed line is the truth. **Notice** how the value creeps back along the path: a state can
 # learn only from a next state that has learned. Drawn alike, the one step that paid is seen once
-# in 2046 draws on average. Drawn by surprise, a step that teaches nothing is seen about once.
-# After that nearly all draws go to steps from which there is still something to learn.
+# in 2046 draws on average. Drawn by surprise, every step is seen soon, and one that taught nothing
+# is from then on drawn more than a thousand times as rarely as a new one. That leaves the draws to
+# the steps from which there is still something to learn.
 
 # %%
 needed = {}
@@ -189,6 +190,10 @@ assert cliff(0).reward.sum() == 1, "only one of them has paid"
 seen = {name: (history[:, :, 1] > exact / 2) for name, history in runs.items()}
 first = {name: flags.argmax(0) for name, flags in seen.items()}
 assert all((np.diff(place) <= 0).all() for place in first.values()), "it creeps back"
+small = ReplayBuffer(2, 0.6)
+small.push(rollout_of([0, 1], [0, 0], [0.0, 0.0], [1, 2], [False, True]))
+small.update(torch.tensor([0]), torch.tensor([0.0]))
+assert 1000 * small.tree.mass[0] < small.tree.mass[1], "a thousand times as rarely"
 
 # %% [markdown]
 # ## Draw by surprise
