@@ -117,8 +117,8 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 # ## Learning a distribution
 #
 # Let $Z(s, a)$ be the return after an action, a random number. So far we only asked for its mean
-# $Q(s, a)$. It obeys a Bellman equation too: the return *is* the reward plus $\gamma$ times the
-# return that follows,
+# $Q(s, a)$. But $Z$ obeys a Bellman equation too: the return *is* the reward plus $\gamma$ times
+# the return that follows,
 #
 # $$
 # Z(s, a) \overset{D}{=} r + \gamma \, Z(s', a') , \qquad a' = \operatorname*{argmax}_{a}
@@ -144,9 +144,10 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 # $$ (shifted-atom)
 #
 # Here $\gamma'$ is $\gamma$, or $\gamma^m$ after a window of $m$ steps, or 0 after a termination:
-# what {doc}`windows` calls `discount`. Each moved atom carries its probability with it. We call
-# the two together a *piece*. The pieces hardly ever land on atoms again. So each is divided
-# between the two atoms around it, with more for the nearer one. An atom $x_j$ gets
+# what {doc}`windows` calls `discount`. After a window, $r$ is the discounted sum of its rewards.
+# Each moved atom carries its probability with it. We call the two together a *piece*. The pieces
+# hardly ever land on atoms again. So each is divided between the two atoms around it, with more
+# for the nearer one. An atom $x_j$ gets
 #
 # $$
 # \hat q_j = \sum_{k=1}^{K} \max\!\Bigl( 0,\; 1 - \frac{|\tilde x_k - x_j|}{\Delta} \Bigr)\,
@@ -205,11 +206,12 @@ dial("Move, then share out", projected, knobs, start=(0.5, 0.9))
 # **Notice** three things. The mass, the sum of all probabilities, is always 1, because the two
 # shares of a piece add up to the whole piece.
 #
-# The mean is what the Bellman equation of values asks for, as long as no piece is clipped. This
-# is because the two shares of a piece at $\tilde x$, between $x_j$ and $x_{j+1}$, have their mean
-# at $\tilde x$: $x_j (x_{j+1} - \tilde x) + x_{j+1} (\tilde x - x_j) = \Delta \tilde x$. If
-# pieces are clipped the mean is wrong, for instance with reward 4 and discount 1. So the support
-# has to be wide enough.
+# The mean is what the Bellman equation of values asks for, as long as no piece is clipped. Take a
+# piece at $\tilde x$, between $x_j$ and $x_{j+1}$. The atom below gets the share $(x_{j+1} -
+# \tilde x) / \Delta$ of it and the atom above $(\tilde x - x_j) / \Delta$. Then the mean is where
+# it was, at $\tilde x$, because $x_j (x_{j+1} - \tilde x) + x_{j+1} (\tilde x - x_j) = \Delta
+# \tilde x$. If pieces are clipped the mean is wrong, for instance with reward 4 and discount 1.
+# So the support has to be wide enough.
 #
 # With discount 0 everything lands at the reward, or at the nearer end of the support.
 
@@ -307,8 +309,10 @@ def project_distribution(
 # label is a distribution.
 #
 # Since the target is a constant, many implementations leave out $\log \hat q_k$. What remains is
-# the **cross-entropy**. We keep the term, because then the error is 0 when nothing is left to
-# learn, as the priorities of {doc}`replay` need it.
+# the **cross-entropy**. We keep the term, because then the error is 0 where the target says
+# nothing new, and so is the priority of such a step ({doc}`replay`). A cross-entropy would also
+# hold how wide the target is. (Where returns are random, a single target is nearly always news,
+# and the error stays above 0.)
 
 
 # %% tags=["export"]
@@ -458,6 +462,9 @@ assert rounded(before, place).sum() == 0
 # We read the code at the linked commits.
 #
 # ## On the best device
+#
+# Target and error are computed where the network is. Here a network that thinks all returns are
+# equally likely meets a target.
 
 # %%
 from literate_rl.agents import best_device
@@ -561,8 +568,8 @@ grade(answer, project_distribution, *map(targets, range(3)))
 # there are, the more the projection blurs it. `bridge_with(number)` returns atoms and
 # probabilities.
 #
-# A return between −15 and 10 never occurs. Which of 6, 11, 31, 61 and 121 is the smallest number
-# of atoms that gives such a return a probability below 0.05? Guess first.
+# A return between −15 and 10 never occurs. Which of 6, 11, 31, 61 and 121 is the smallest
+# number of atoms that gives such a return a probability below 0.05? Guess first.
 
 
 # %%
@@ -612,7 +619,7 @@ def answer():
 grade(answer, enough, ())
 
 # %% tags=["claims"]
-assert answer() == enough()
+assert answer() == enough() == 31
 means = [(x @ p).item() for x, p in map(bridge_with, (6, 11, 31, 61, 121))]
 assert max(means) - min(means) < 1e-6, "the mean is right for any number of atoms"
 

@@ -115,6 +115,8 @@ def frame(gamma, n, renewed):
     found = weights(gamma, n, renewed)
     factor = 2 * gamma**n
     verdict = "w runs away" if factor > 1 else "w goes to 0, as it should"
+    if factor == 1:
+        verdict = "w stays where it is"
     picture = plot(
         "One weight that learns from itself",
         "The weight over 200 updates, on a logarithmic scale. With a discount of 0.9 it "
@@ -163,6 +165,7 @@ dial(
 
 # %% tags=["claims"]
 assert weights(0.9, 1, 1)[-1] > 1e6, "a millionfold"
+assert weights(0.5, 1, 1)[-1] == 1, "just in between it stays where it is"
 assert 1 < weights(0.9, 1, 50)[-1] < 20, "slower, but the same way"
 assert all(weights(0.9, 10, c)[-1] < 0.3 for c in (1, 10, 50)), "n = 10 vanishes"
 assert weights(0.99, 20, 1)[-1] > 100, "with 0.99 twenty steps are not enough"
@@ -176,9 +179,9 @@ assert abs(w) < 1e-2, "with the other steps too, it goes to zero"
 # %% [markdown]
 # ## What it buys
 #
-# The same two measures help a real network: a copy that follows slowly, and targets that look
+# A real agent takes the same two measures: a copy that follows slowly, and targets that look
 # many steps ahead. Here are ten agents that learn CartPole with them, and with the others of this
-# chapter:
+# chapter. ({doc}`rainbow_evidence` takes the measures away, one at a time.)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Ten thin curves and their mean over 50,000 steps of CartPole. They rise from 20, most of them reach returns above 400 between 10,000 and 20,000 steps"}}
 import matplotlib.pyplot as plt
@@ -211,19 +214,21 @@ assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 # %% [markdown]
 # ## Values that choose
 #
-# The value $Q(s, a)$ of an action is the discounted return that it earns on average if the agent
-# acts as well as possible from then on. Acting well means taking the best action next time. So
-# the true values satisfy the Bellman equation
+# So far $Q(s, a)$ belonged to a policy, which chose all later actions ({doc}`agents`). Here it
+# belongs to the best policy: it is the discounted return that the action earns on average if the
+# agent acts as well as possible from then on. Acting well means taking the best action next time.
+# So the true values satisfy the Bellman equation
 # $Q(s, a) = \mathbb{E}\,[\, r + \gamma \max_{a'} Q(s', a') \,]$.
 #
 # Nothing in this equation asks which policy took the action. That is what makes old steps useful:
 # **Q-learning** {cite:p}`watkins1989`, which moves $Q$ towards the right-hand side, is off-policy
-# without any correction, as long as a target looks one step ahead.
+# without any correction, as long as a target looks one step ahead. With a deep network for $Q$, a
+# memory to replay and a target network it is the **deep Q-network**, DQN {cite:p}`mnih2015`.
 #
 # If the agent always took the action of the largest value, it might never learn what the others
 # are worth. So with a small probability $\varepsilon$ it takes a random one. Such a policy is
-# **ε-greedy**. In the terms of {doc}`policies` this is a noise $\eta$ on the values. Let $c$ be a
-# coin that is 1 with probability $\varepsilon$, and $u$ an action drawn uniformly from all $N$:
+# **ε-greedy**. In the terms of {doc}`policies` this is a noise $\eta$ on the values. Let $c$ be
+# a coin that is 1 with probability $\varepsilon$, and $u$ an action drawn uniformly from all $N$:
 #
 # $$
 # a = \operatorname*{argmax}_j \; (Q_j + \eta_j) , \qquad
@@ -308,6 +313,9 @@ class EpsilonGreedy:
 #
 # Why $n > 1$, if the later actions of a window came from older policies? It makes the target
 # somewhat wrong. But the guess counts less, and news of a reward travels $n$ steps at once.
+#
+# In the signatures of targets and errors, `N` is the number of samples in a batch, and `A` that
+# of actions.
 
 
 # %% tags=["export"]
@@ -408,8 +416,9 @@ assert abs(1 / (1 - 0.99) - 100) < 1e-9
 # $$ (dueling)
 #
 # Without the last term, any number could move from $V$ to all $A$ without changing $Q$. With it,
-# the mean of a state's values over the actions *is* $V$. A mere `advantage.mean()` would be over
-# the whole batch, and what a state is worth would depend on the others ({doc}`/docs/errata`).
+# the mean of a state's values over the actions *is* $V$, which is not the value of the best
+# action. A mere `advantage.mean()` would be over the whole batch, and what a state is worth would
+# depend on the others ({doc}`/docs/errata`).
 
 
 # %% tags=["export"]
@@ -1044,7 +1053,7 @@ assert np.isfinite(history[-1]["losses/q_value"])
 # ## Summary
 #
 # - A value learned from its own guess can diverge when states share weights and learning is
-#   off-policy. Whether it does depends on how much the guess counts, $\gamma^n$.
+#   off-policy. The less the guess counts, $\gamma^n$, the smaller is the danger.
 # - A target network turns the chase into a series of regressions.
 # - The maximum of noisy guesses is too high. In double Q-learning another network judges.
 # - A dueling network ends in a fixed layer: a state's value plus advantages of mean zero.
@@ -1065,6 +1074,12 @@ predict(
     because="In one step of ten it draws at random, and half of these draws hit the better "
     "action all the same.",
 )
+
+# %% tags=["claims"]
+greedy = EpsilonGreedy(2)
+greedy.epsilon = 0.1
+worse, _ = greedy.evaluate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
+assert abs(worse.exp().item() - 0.05) < 1e-6, "in 5 % of the steps"
 
 # %% [markdown]
 # ### Exercise 2: find the bug

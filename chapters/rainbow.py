@@ -120,26 +120,27 @@ picture
 # noise changes which action has the largest value, the network explores. In states where it does
 # not, the network is greedy. Means and deviations are trained by the same loss.
 #
-# A layer with $m$ inputs and $n$ outputs would need $m n$ random numbers for its weights in each
-# draw. **Factorised** noise needs only $m + n$ in all, one for each input $j$ and one for each
-# output $i$, and multiplies them:
+# A layer with $n_{\text{in}}$ inputs and $n_{\text{out}}$ outputs would need $n_{\text{in}}
+# n_{\text{out}}$ random numbers for its weights in each draw. **Factorised** noise needs only
+# $n_{\text{in}} + n_{\text{out}}$ in all, one $\phi^{\text{in}}_j$ for each input $j$ and one
+# $\phi^{\text{out}}_i$ for each output $i$, and multiplies them. Each is the signed root of a
+# normal number $\zeta$:
 #
 # $$
-# \eta^W_{ij} = \phi_i \, \phi_j , \qquad \eta^b_i = \phi_i , \qquad
-# \phi = \operatorname{sgn}(\eta) \sqrt{|\eta|} , \quad \eta \sim \mathcal N(0, 1) .
+# \eta^W_{ij} = \phi^{\text{out}}_i \, \phi^{\text{in}}_j , \qquad
+# \eta^b_i = \phi^{\text{out}}_i , \qquad
+# \phi = \operatorname{sgn}(\zeta) \sqrt{|\zeta|} , \quad \zeta \sim \mathcal N(0, 1) .
 # $$ (factorised-noise)
 #
-# The roots keep very large products rare. The variance of a product is
-# $\mathbb{E}[(\phi_i \phi_j)^2] = (\mathbb{E}|\eta|)^2 = 2 / \pi$, not far from the 1 of a normal
-# number.
+# The roots keep very large products rare. The variance of a product is the mean of its square,
+# $(\mathbb{E}|\zeta|)^2 = 2 / \pi$, not far from the 1 of a normal number.
 #
 # Most implementations store the noise in the layer and have a method that draws it again. Here it
 # is an *argument*, as for all policies of this book ({doc}`policies`): the same noise gives the
 # same action, no call can be forgotten, and there is nothing to store in a checkpoint.
 #
 # Factorised noise has one more advantage. The noise of a weight is a product, so the factor of
-# the output can be taken out of the sum over inputs. With $\phi^{\text{in}}$ for the inputs and
-# $\phi^{\text{out}}$ for the outputs,
+# the output can be taken out of the sum over inputs:
 #
 # $$
 # W x + b = \bar W x + \bar b
@@ -153,8 +154,9 @@ picture
 # At the start the means are drawn uniformly, and all deviations are equal,
 #
 # $$
-# \bar W, \bar b \sim \mathcal U\bigl( -\tfrac{1}{\sqrt m}, \tfrac{1}{\sqrt m} \bigr) ,
-# \qquad \sigma^W = \sigma^b = \frac{\sigma_0}{\sqrt m} .
+# \bar W, \bar b \sim \mathcal U\Bigl( -\frac{1}{\sqrt{n_{\text{in}}}},
+#     \frac{1}{\sqrt{n_{\text{in}}}} \Bigr) ,
+# \qquad \sigma^W = \sigma^b = \frac{\sigma_0}{\sqrt{n_{\text{in}}}} .
 # $$ (noisy-start)
 
 
@@ -178,8 +180,8 @@ class NoisyLinear(nn.Module):
     Source: Fortunato et al. 2018, section 3, factorised noise.
 
     Args:
-        inputs: Number of inputs m.
-        outputs: Number of outputs n.
+        inputs: Number of inputs.
+        outputs: Number of outputs.
         sigma: The deviations at the start, times the root of ``inputs``.
     """
 
@@ -540,9 +542,9 @@ def make_rainbow_policy(
 # \end{aligned}
 # $$ (rainbow-target)
 #
-# There are three passes through noisy layers, and each draws a noise of its own. If choosing and
-# judging shared one noise, an action that the noise favours would be chosen *and* overrated.
-# Double Q-learning is there to prevent just that.
+# There are three passes through noisy layers. Each has one noise for all rows of the batch, but
+# no two passes share theirs. If choosing and judging shared one noise, an action that the noise
+# favours would be chosen *and* overrated. Double Q-learning is there to prevent just that.
 
 
 # %% tags=["export"]
@@ -607,7 +609,8 @@ def draw_noise(policy: Any, passes: int, generator: torch.Generator) -> list[Any
 
 # %% [markdown]
 # The agent is DQN with this error. Its loop, its buffer and its target network stay as they are.
-# The rest is settings.
+# The rest is settings. The atoms reach from 0 to 100 because CartPole pays 1 at each step, which
+# with $\gamma = 0.99$ adds up to $1 / (1 - \gamma) = 100$ at most.
 
 
 # %% tags=["export"]
@@ -702,6 +705,7 @@ def rainbow_settings(env: str) -> RainbowConfig:
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of Rainbow over 30,000 steps of CartPole, a thin line for each seed: they rise to near 500, at different times"}}
 
+from literate_rl.dqn import dqn_settings
 from literate_rl.workshop.runs import stored_runs
 
 (runs,) = stored_runs("rainbow_cartpole").values()
@@ -715,11 +719,11 @@ print(
 )
 
 # %% [markdown]
-# **Notice** that the runs get to the top at different times, but all ten last policies end at 475 or
-# more. DQN reaches that in nine of ten runs, with 20,000 steps more ({doc}`dqn`). Both have targets
-# of twenty steps, and an update with 128 of them after every two steps. With a quarter of this
-# computation, and $n = 10$, only two of the first five runs of Rainbow reach 475
-# ({doc}`rainbow_evidence`).
+# **Notice** that the runs get to the top at different times, but all ten last policies end at 475
+# or more. DQN reaches that in nine of ten runs, with 20,000 steps more ({doc}`dqn`). Both have
+# targets of twenty steps, and an update with 128 of them after every two steps. With a quarter of
+# this computation, and $n = 10$, only two of the first five runs of Rainbow reach 475, and two
+# more end just below it, at 473 ({doc}`rainbow_evidence`).
 
 # %% tags=["claims"]
 assert len(runs.final) == 10
@@ -730,6 +734,8 @@ assert settings.num_steps == 20
 assert settings.batch_size / settings.train_interval == 128 / 2
 quarter = stored_runs("rainbow_ablation")["all six parts"].final
 assert (len(quarter), (quarter >= 475).sum()) == (5, 2), "two of five"
+assert (quarter.astype(int) == 473).sum() == 2, "two more just below"
+assert dqn_settings("CartPole-v1").total_steps == settings.total_steps + 20_000
 
 # %% [markdown]
 # ## Traps
@@ -740,7 +746,7 @@ assert (len(quarter), (quarter >= 475).sum()) == (5, 2), "two of five"
 # key](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/full_rainbow/full_rainbow_agent.py#L220-L223)
 # to the network that chooses the next action and to the one that judges it, so both draw the same
 # noise. What does that do? Here is a noisy layer with one output for each action. Its means are
-# zero, so every action is worth 0 on average, and whatever is judged to be worth more is only noise.
+# zero, so every action is worth 0 on average, and what is judged to be worth more is only noise.
 
 # %%
 print("actions    one noise for both    a noise of its own")
@@ -763,10 +769,8 @@ for num_actions in (2, 4, 18):
 
 # %% [markdown]
 # With one noise the error grows with the number of actions, as that of a plain maximum does in
-# {doc}`dqn`. With a noise of its own the judge knows nothing of what was lucky. How much it matters
-# in a game is another question: where
-# [DI-engine](https://github.com/opendilab/DI-engine/pull/866) repaired it, the returns did not
-# differ significantly.
+# {doc}`dqn`. With a noise of its own the judge knows nothing of what was lucky. How much it
+# matters in a game is another question, which this table does not answer.
 
 # %% tags=["claims"]
 shared = [pair[0] for pair in judged.values()]
@@ -787,6 +791,9 @@ assert all(abs(pair[1]) < 0.05 for pair in judged.values()), "about 0"
 # We read the code at the linked commits.
 #
 # ## On the best device
+#
+# The noise is drawn on the CPU and goes to the device where the network is, so a seed draws the
+# same noise on each device.
 
 # %%
 from literate_rl.agents import best_device
@@ -831,8 +838,8 @@ assert 64 * (128 * 128 + 128) == 1_056_768
 # ### Exercise 2: find the bug
 #
 # This function should compute a noisy layer for a batch, where each row has its own noise: `into`
-# holds the factors of the inputs, `out` those of the outputs. It runs, and it
-# explores. Still it is not the layer of {eq}`noisy-weights` and {eq}`factorised-noise`. Fix it.
+# holds the factors of the inputs, `out` those of the outputs. It runs, and it explores. Still it
+# is not the layer of {eq}`noisy-weights` and {eq}`factorised-noise`. Fix it.
 
 
 # %%
@@ -879,8 +886,8 @@ grade(answer, row_by_row, *map(noisy_batch, range(3)))
 # ### Exercise 3: experiment
 #
 # How much does an untrained agent explore with noisy layers alone? `other_actions(sigma)` returns
-# how often the noise makes an untrained network with two actions take the one that it believes to be
-# worse. Random actions would do that in half of the states.
+# how often the noise makes an untrained network with two actions take the one that it believes to
+# be worse. Random actions would do that in half of the states.
 #
 # Which of 0.1, 0.25, 0.5, 1 and 2 is the smallest $\sigma_0$ with which the noise does it in more
 # than a quarter of the states? Our settings have 0.1, the paper 0.5. Guess first.
@@ -930,6 +937,6 @@ assert other_actions(1) < 0.32, "not much more than a quarter"
 # %% [markdown]
 # ## References
 #
-# Noisy layers: {cite:t}`fortunato2018`. All six parts: {cite:t}`hessel2018`, and once more on small
-# tasks {cite:t}`obando2021`. The other parts have their references in {doc}`dqn`, {doc}`replay` and
-# {doc}`c51`.
+# Noisy layers: {cite:t}`fortunato2018`. All six parts: {cite:t}`hessel2018`, and once more on
+# small tasks {cite:t}`obando2021`. The other parts have their references in {doc}`dqn`,
+# {doc}`replay` and {doc}`c51`.

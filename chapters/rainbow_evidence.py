@@ -9,15 +9,15 @@
 # %% [markdown]
 # # What matters in DQN and Rainbow
 #
-# **Which of the improvements of DQN matter, and on which tasks?** This page shows measurements and
-# no new code: one part at a time taken away from DQN and from Rainbow, a task where exploring is
-# hard, and pictures. After it you know which part to look at first when your own agent does not
-# learn. It takes about 20 minutes. You need {doc}`dqn`, {doc}`rainbow` and the paired differences
-# of {doc}`evaluation`.
+# **Which of the improvements of DQN matter, and on which tasks?** This page shows measurements
+# and no new code: one part at a time taken away from DQN and from Rainbow, a task where exploring
+# is hard, and pictures. After it you know which part to look at first when your own agent does
+# not learn. It takes about 20 minutes. You need {doc}`dqn`, {doc}`rainbow` and the paired
+# differences of {doc}`evaluation`.
 #
-# In short: where updates are few, $n$ steps carry the others on CartPole; a noise that lasts finds
-# the flag of MountainCar where random actions hardly ever do; and for most of the rest our seeds
-# show no difference.
+# In short: where updates are few, $n$ steps carry the others on CartPole; a noise that lasts
+# finds the flag of MountainCar where random actions hardly ever do; and for most of the rest our
+# seeds show no difference.
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
@@ -36,9 +36,11 @@ torch.set_num_threads(1)  # the networks of this book are too small to gain from
 # %% [markdown]
 # ## DQN, one switch at a time
 #
-# Here each part in turn is taken away from the agent of {doc}`dqn`, with everything else as it was,
-# five seeds for each. Below the pictures are the returns of the last policies, and how much the mean
-# return while training differs from that of the whole agent over the same five seeds.
+# Here each part in turn is taken away from the agent of {doc}`dqn`, with everything else as it
+# was, five seeds for each. Without a target network means $\tau = 1$: the copy is renewed at each
+# update. Below the pictures are the returns of the last policies, in rising order. Behind them
+# stands how much the mean return while training differs from that of the whole agent over the
+# same five seeds, with the 95 percent interval of this difference.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 50,000 steps, each with the mean of ten whole agents in the back and the single runs of an agent without one part"}}
 runs = stored_runs("dqn_cartpole")["DQN"]
@@ -66,17 +68,17 @@ for name, these in switches.items():
 
 # %% [markdown]
 # **Notice** what five seeds can show and what they cannot. With one step rather than twenty the
-# agent learns far more slowly, and two of five runs end below 230. The news of a fall has to travel
-# back step by step, and at each step it waits for the target network. Three steps are enough here:
-# all five runs end at 500, and no difference is seen while they train.
+# agent learns far more slowly, and two of five runs end below 230. The news of a fall has to
+# travel back step by step, and at each step it waits for the target network. Three steps are
+# enough here: all five runs end at 500, and no difference is seen while they train.
 #
-# Without a target network the runs differ most. One ends at 500, one settles near 230, and four end
-# below 475, where all five whole agents with the same seeds are above. But runs that differ so much
-# say little about their mean: the interval reaches from −260 to beyond zero.
+# Without a target network the runs differ most. One ends at 500, and the other four below 475,
+# one of them near 230. All five whole agents with the same seeds end above. But runs that differ
+# so much say little about their mean: the interval reaches from −260 to beyond zero.
 #
 # Without double Q-learning or dueling no difference is seen. With two actions a maximum
-# overestimates little, and {cite:t}`wang2016` found that dueling gains most where there are many
-# actions. None of this is a proof, but it says where to look first.
+# overestimates least ({doc}`dqn`), and {cite:t}`wang2016` found that dueling gains most where
+# there are many actions. None of this is a proof, but it says where to look first.
 
 # %% tags=["claims"]
 final = {name: np.sort(these.final) for name, these in switches.items()}
@@ -100,10 +102,16 @@ for name in ("no target network", "three steps, n = 3", "not double", "not dueli
 # ## Rainbow, one part at a time
 #
 # Each part is a switch, so the question is an experiment: take one part away and train again, on
-# CartPole for 30,000 steps. A dot is the last policy of one seed, the bar is the mean. Eight agents
-# with five seeds each are many runs, so these have a quarter of the computation of {doc}`rainbow`:
-# $n = 10$, and a batch of 64 after every four steps, not 128 after every two. What changes with all of
-# it comes next. (`python -m benchmarks.rainbow_learning` makes the data.)
+# CartPole for 30,000 steps. Without $n$ steps means $n = 1$. Without noisy layers the agent
+# explores as DQN does, with random actions until the end; their share falls to 0.05. Without
+# distributions it learns values, from rewards times 0.05 as DQN does. The last row takes away the
+# random actions at the start: noisy layers alone explore, from the first step on.
+#
+# A dot is the last policy of one seed, the bar is the mean. Eight agents with five seeds each are
+# many runs, so these have a quarter of the computation of {doc}`rainbow`: $n = 10$, and a batch
+# of 64 after every four steps, not 128 after every two. What changes with all of it comes next.
+# Below the picture stands the mean of the paired differences from the whole agent, with its 95
+# percent interval. (`python -m benchmarks.rainbow_learning` makes the data.)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "For Rainbow and for Rainbow without each of its parts, the greedy returns of the last policies as dots, and their mean. Without n steps all dots lie near 250"}}
 ablation = stored_runs("rainbow_ablation")
@@ -126,24 +134,25 @@ for name, gap in gaps.items():
     print(f"{name:24s}{gap.mean:6.0f} ({gap.low:.0f} to {gap.high:.0f})")
 
 # %% [markdown]
-# **Notice** that with so few updates one part carries all the others: without $n$ steps no run gets
-# beyond 280. The news that the cart drifts away must travel back over some hundred steps, and with
-# $n = 10$ it travels ten times as fast. For each of the other five parts the interval of the paired
-# differences contains zero: five seeds show no difference. Even noisy layers are not missed here;
-# without them all five runs reach 475. The last row is the opposite of that. With noisy layers *alone*, and no
-# random actions at the start, three of five runs stay near 200. They soon know one way to fail very
-# well, and their small noise never shows them another. This is why our settings begin with 2000
-# steps of ε-greedy.
+# **Notice** that with so few updates one part carries all the others: without $n$ steps no run
+# gets beyond 280. The news that the cart drifts away must travel back over some hundred steps,
+# and with $n = 10$ it travels ten times as fast. For each of the other five parts the interval
+# contains zero: five seeds show no difference. Even noisy layers are not missed here; with random
+# actions in their place all five runs reach 475. But with noisy layers *alone*, and no random
+# actions at the start, three of five runs stay near 200. It seems that they soon know one way to
+# fail very well, and that their small noise never shows them another. This is why our settings
+# begin with 2000 steps of ε-greedy.
 
 # %% tags=["claims"]
 assert {len(kind.final) for kind in ablation.values()} == {5}
-assert ablation["without n steps"].final.max() <= 281, "no run beyond 280"
+assert ablation["without n steps"].final.max() < 280, "no run beyond 280"
 assert gaps["without n steps"].high < 0
 for name in ("double", "dueling", "priorities", "distributions", "noisy layers"):
     gap = gaps[f"without {name}"]
     assert gap.low < 0 < gap.high, "no difference seen"
 assert (ablation["without noisy layers"].final >= 475).all(), "all five"
-assert (ablation["without a random start"].final < 210).sum() == 3, "three of five"
+quiet = ablation["without a random start"].final
+assert ((quiet > 180) & (quiet < 210)).sum() == 3, "three of five near 200"
 
 # %% [markdown]
 # ### With four times the computation
@@ -271,10 +280,11 @@ assert [round(steps_needed(e)) for e in (0.0, 0.1, 1.0)] == [10, 11, 110]
 # ## A noise that lasts
 #
 # CartPole pays for every step, so exploring is easy. In *MountainCar-v0* a car in a valley is too
-# weak for the hill and has to swing. Every step costs 1 until it reaches the flag, at most 200, so
-# an agent that never got there sees the same return for whatever it does. Do noisy layers explore
-# better than random actions? Here are networks *before any training*, 256 episodes for each bar, with
-# noises that last for 1, 5, 20, … steps.
+# weak for the hill and has to swing. Every step costs 1 until it reaches the flag, at most 200,
+# so an agent that never got there sees the same return for whatever it does. Do noisy layers
+# explore better than random actions? Here are networks *before any training*, 256 episodes for
+# each bar, with noises that last for 1, 5, 20, … steps. The noise is as large as in the paper,
+# $\sigma_0 = 0.5$.
 
 # %%
 envs = make_envs("MountainCar-v0", num_envs=32)
@@ -323,9 +333,9 @@ plot(
 # **Notice** that a noise which is drawn anew at each step gets nowhere, just as random actions (0
 # of 32 episodes): one push is undone by the next. A noise that lasts is a *plan*. For some twenty
 # steps, about half a swing, the car has a fixed opinion of where to push in which state, and
-# sometimes it is a good one. Too long a noise is one plan for the whole episode, and few are
-# good enough. The paper draws a noise once for each update in DQN and once for each rollout in
-# A3C {cite:p}`fortunato2018`; most programs draw one at each update or at each step. How long is a
+# sometimes it is a good one. Too long a noise is one plan for the whole episode, and few are good
+# enough. The paper draws a noise once for each update in DQN and once for each rollout in A3C
+# {cite:p}`fortunato2018`; most programs draw one at each update or at each step. How long is a
 # setting that deserves more attention than it gets. Here it is one line, because noise is an
 # argument.
 
@@ -336,8 +346,10 @@ assert shares[20] > 0.05, "sometimes a good one"
 assert shares[20] > 5 * shares[200], "few are good enough"
 
 # %% [markdown]
-# And with training? Here are five kinds of DQN, one value for each action and no other parts, after
-# 60,000 steps. Those without noisy layers explore with random actions.
+# And with training? Here are five kinds of DQN, one value for each action and no other parts,
+# after 60,000 steps. Those without noisy layers explore with random actions. A number is the mean
+# return of 100 greedy episodes of one seed's last policy; −200 means that none of them got to the
+# flag.
 
 # %% tags=["hide-input"]
 for name, kind in stored_runs("rainbow_mountaincar").items():

@@ -48,18 +48,20 @@ __all__ = ["Batch", "ReplayBuffer", "SumTree", "importance_weights"]
 #
 # Some agents learn $Q(s, a)$, the value of taking the action $a$ in the state $s$. They may learn
 # from any step, however old it is and whatever policy took it; the next chapter, {doc}`dqn`, says
-# why. So they keep their steps and learn from them again: **experience replay**
-# {cite:p}`lin1992`. Each batch then poses the same question: which steps?
+# why. So they keep their steps and learn from them again, the experience replay of
+# {doc}`windows`. Each batch then poses the same question: which steps?
 #
 # Think of a cliff with a narrow path of ten states. In each state one of two actions is right.
 # The other ends the episode and pays nothing. The tenth right action in a row pays 1. Somebody
 # has tried all $2^{10}$ sequences of actions, and the memory holds every step of them. Of these
 # 2046 steps only one has paid anything.
 #
-# Now we learn $Q$ from the memory, in batches of 32 steps. On the left all steps are drawn alike,
-# that is, uniformly. On the right a step is drawn more often the larger its TD error was when it
-# was last seen. Drag the slider to see what has been learned about the right action of each
-# state.
+# Now we learn $Q$ from the memory, in batches of 32 steps. Each step drawn gives one update: its
+# value $Q(s, a)$ moves a quarter of the way towards the target {eq}`replay-target`, with $n = 1$.
+# Target minus value is the **TD error** of the step. (In {doc}`advantages` it was that of a
+# state's value.) On the left all steps are drawn alike, that is, uniformly. On the right a step
+# is drawn more often the larger its TD error was when it was last seen. Drag the slider to see
+# what has been learned about the right action of each state.
 
 # %% tags=["hide-input"]
 from itertools import product
@@ -163,8 +165,9 @@ dial("What is learned from a memory", frame, {"updates": times}, start=(2880,))
 # %% [markdown]
 # The dashed line is the truth. **Notice** how the value creeps back along the path: a state can
 # learn only from a next state that has learned. Drawn alike, the one step that paid is seen once
-# in 2046 draws on average. Drawn by surprise, a step that teaches nothing is seen about once.
-# After that nearly all draws go to steps from which there is still something to learn.
+# in 2046 draws on average. Drawn by surprise, every step is seen soon, and one that taught nothing
+# is from then on drawn more than a thousand times as rarely as a new one. That leaves the draws to
+# the steps from which there is still something to learn.
 
 # %%
 needed = {}
@@ -175,9 +178,9 @@ for name, alpha, budget in (("alike", 0.0, 60_000), ("by surprise", 0.6, 12_000)
     print(f"{name}: {sorted(needed[name])} updates")
 
 # %% [markdown]
-# For each of ten shuffled memories, drawing by surprise brings the error below 0.03 with at most
-# a fifth of the updates. This is the best case for it: rewards are rare and nothing is random. We
-# come back to the price.
+# The error is the root of the mean squared error of all twenty values. For each of ten shuffled
+# memories, drawing by surprise brings it below 0.03 with at most a fifth of the updates. This is
+# the best case for it: rewards are rare and nothing is random. We come back to the price.
 
 # %% tags=["claims"]
 ratio = np.divide(needed["alike"], needed["by surprise"])
@@ -187,6 +190,10 @@ assert cliff(0).reward.sum() == 1, "only one of them has paid"
 seen = {name: (history[:, :, 1] > exact / 2) for name, history in runs.items()}
 first = {name: flags.argmax(0) for name, flags in seen.items()}
 assert all((np.diff(place) <= 0).all() for place in first.values()), "it creeps back"
+small = ReplayBuffer(2, 0.6)
+small.push(rollout_of([0, 1], [0, 0], [0.0, 0.0], [1, 2], [False, True]))
+small.update(torch.tensor([0]), torch.tensor([0.0]))
+assert 1000 * small.tree.mass[0] < small.tree.mass[1], "a thousand times as rarely"
 
 # %% [markdown]
 # ## Draw by surprise
@@ -227,8 +234,8 @@ assert all((np.diff(place) <= 0).all() for place in first.values()), "it creeps 
 # $$ (replay-walk)
 #
 # In the picture, choose a leaf (one mass) and its mass, which is its priority at $\alpha_u = 1$.
-# Only the leaf and the sums above it change. The row is always drawn at the same length, and the
-# dashed mark stays at the same share of it. The numbers come from the code below.
+# The row is always drawn at the same length, and the dashed mark stays at the same share of it.
+# The numbers come from the code below.
 
 # %% tags=["hide-input"]
 from literate_rl.replay import SumTree
@@ -282,15 +289,27 @@ dial(
 )
 
 # %% [markdown]
+# **Notice** that a leaf changes one sum in each row above it, and that the mark passes through one
+# interval of each row. One more row would hold twice as many leaves.
+
+# %% tags=["claims"]
+tree = SumTree(8, branching=2, root=2)
+tree.update(np.arange(8), masses)
+rows = [level.copy() for level in tree.levels]
+tree.update(np.array([3]), np.array([4.0]))
+changed = [(new != old).sum() for new, old in zip(tree.levels, rows, strict=True)]
+assert changed == [1, 1, 1], "one number in each row"
+
+# %% [markdown]
 # ## Line by line: the tree
 #
 # Most implementations group in pairs and find one mark after the other. Here the marks of a whole
 # batch walk down together, with the same few NumPy calls for all. The time then depends on the
 # number of levels, and groups of 16 need a quarter of the levels that pairs need.
 #
-# And why go up to a single sum? Adding up a few thousand numbers takes no longer than walking
-# down one more level. So our tree ends in a **root** of at most 4096 sums, one large group that
-# all marks share.
+# And why go up to a single sum? Adding up a few thousand numbers is one quick call, and walking
+# down one more level would be several. So our tree ends in a **root** of at most 4096 sums, one
+# large group that all marks share.
 
 
 # %% tags=["export"]
@@ -434,8 +453,9 @@ assert 0.7 < sums / tree < 1.4, "about the same time"
 # 2.5$. However long the agent learns, it takes the lottery for two and a half times as good as it
 # is.
 #
-# **Importance weights** undo that. A uniform draw gives each of $N$ steps the probability $1 /
-# N$. A step that is drawn $N P_i$ times as often as that counts that much less,
+# **Importance weights** undo that. If the memory holds $N$ steps, a uniform draw gives each of
+# them the probability $1 / N$. A step that is drawn $N P_i$ times as often as that counts that
+# much less,
 #
 # $$
 # w_i = \frac{(N P_i)^{-\beta_w}}{\max_k \, (N P_k)^{-\beta_w}} ,
@@ -478,9 +498,9 @@ def importance_weights(
 # ## Line by line: the buffer
 #
 # `ReplayBuffer` puts the parts together: the rings and windows of {doc}`windows`, and a tree if
-# $\alpha_u > 0$. One detail is new. The $B$ marks of a batch are not independent: the row of masses is cut into $B$ equal
-# pieces, and each piece gets one mark. This is **stratified sampling**. Every step keeps its
-# expected number of draws, but batches vary less.
+# $\alpha_u > 0$. One detail is new. The $B$ marks of a batch are not independent: the row of
+# masses is cut into $B$ equal pieces, and each piece gets one mark. This is **stratified
+# sampling**. Every step keeps its expected number of draws, but batches vary less.
 
 
 # %% tags=["export"]
@@ -736,7 +756,7 @@ print("in a column:", (loss * weight[:, None]).mean().item(), end=", ")
 print("in a row:", (loss * weight).mean().item())
 
 # %% [markdown]
-# Nothing fails, and learning works a little worse. Machin's Rainbow
+# Nothing fails, but the bias that the weights should remove stays. Machin's Rainbow
 # [does it](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L303-L308),
 # and a widely read tutorial did for years
 # ([reported](https://github.com/Curt-Park/rainbow-is-all-you-need/issues/79)). Here all of a

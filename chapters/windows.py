@@ -39,9 +39,9 @@ __all__ = ["Rings"]
 # rewards and of the value of a later state.
 #
 # How much later? Here is a path of ten states, with $\gamma = 0.9$. Its last step pays 1, all
-# others pay nothing, and the memory holds twenty walks along it. In each update a step is drawn,
-# and the value of its state moves a quarter of the way towards a target that looks $n$ steps
-# ahead. Drag the sliders.
+# others pay nothing, and the memory holds twenty walks along it. Steps are drawn ten at a time,
+# and each gives one update: the value of its state moves a quarter of the way towards a target
+# that looks $n$ steps ahead. Drag the sliders.
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -134,8 +134,9 @@ print({n: round(mean) for n, mean in needed.items()})
 
 # %% [markdown]
 # A target that looks two steps ahead needs roughly half as many updates, and one that looks five
-# steps ahead a quarter. But looking far has a price: the rewards on the way were earned by an
-# *older* policy, and nothing corrects for that. {doc}`dqn` says why it is done all the same.
+# steps ahead roughly a quarter. But looking far has a price: the rewards on the way were earned
+# by an *older* policy, and nothing corrects for that. {doc}`dqn` says why it is done all the
+# same.
 
 # %% tags=["claims"]
 assert needed[1] > needed[2] > needed[3] > needed[5] > needed[10], (
@@ -246,7 +247,14 @@ dial(
 # %% [markdown]
 # **Notice** that every step can be a start. A window that meets an end is just shorter. And the
 # window of step 9 continues in the first row, as if the array had no end.
-#
+
+# %% tags=["claims"]
+assert all(window_of(step, 5)[0] >= 1 for step in range(4, 14)), "each can be a start"
+assert window_of(9, 3) == (2, 0.25), "it continues in the first row, up to the cut"
+assert window_of(6, 5) == (2, 0.0), "shorter at a termination, and no value after it"
+assert window_of(13, 5) == (1, 0.5), "shorter at the newest step"
+
+# %% [markdown]
 # ## Line by line: rings and windows
 #
 # Each field of a step is one array for all rings, row by row, and a row has one place for each
@@ -400,8 +408,8 @@ class Rings:
 # ### Trap: the last steps are never a start
 #
 # A popular way to make windows is a queue of the last $n$ steps. Whenever it is full, its first
-# step is stored as a start, with the sum of all $n$ rewards. When an episode terminates, the
-# queue is emptied. Here are the first and last steps of the windows that it stores, for two
+# step is stored as a start, with the sum of all $n$ rewards. If its last step was terminated, the
+# queue is then emptied. Here are the first and last steps of the windows that it stores, for two
 # episodes of six steps.
 
 # %%
@@ -588,7 +596,8 @@ grade(answer, smallest, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # Half the path: news has to travel ten states, and does so five at a time.
+    # News has to travel ten states, n at a time. With n = 4 that takes three turns, more
+    # than a quarter of the ten turns of n = 1. With n = 5 it takes two, which is less.
     n = 1
     while updates_needed(n) >= needed[1] / 4:
         n += 1

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 44014e3848116506
+# Generated from chapters/rainbow.py (edit there); digest 7e2be586f9730d92
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class NoisyLinear(nn.Module):
     Source: Fortunato et al. 2018, section 3, factorised noise.
 
     Args:
-        inputs: Number of inputs m.
-        outputs: Number of outputs n.
+        inputs: Number of inputs.
+        outputs: Number of outputs.
         sigma: The deviations at the start, times the root of ``inputs``.
     """
 
