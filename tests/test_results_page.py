@@ -174,5 +174,5 @@ def test_three_of_six_actors_of_probabilities_never_learn() -> None:
 
 def test_few_runs_of_a_larger_body_lie_far_apart() -> None:
     td3, sac = (stored_runs(f"{name}_cheetah") for name in ("td3", "sac"))
-    assert sorted(td3["TD3"].final.round()) == [1870, 4134, 5409, 5852]
+    assert sorted(td3["TD3"].final.round()) == [1870, 4134, 4214, 5409, 5852]
     assert sac["SAC"].final.min() > 1500
