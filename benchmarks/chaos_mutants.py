@@ -210,6 +210,9 @@ EQUIVALENT: dict[str, str] = {
     "ppo_error.ppo_policy_error: data.logit_old.detach() -> data.logit_old": CUT_OFF,
     "off_policy.discrete_terms: behaviour_output.detach() -> behaviour_output": CUT_OFF,
     "ppo_error.gaussian: sigma > 0 -> sigma >= 0": "0 has a square that is too small",
+    "ppo_error.policy_error_from_log_prob: torch.no_grad() -> torch.enable_grad()": (
+        "what is watched leaves as plain numbers: only time is lost"
+    ),
     "dqn.q_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "rainbow.rainbow_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "ddpg.ddpg_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
