@@ -223,7 +223,7 @@ assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 # Nothing in this equation asks which policy took the action. That is what makes old steps useful:
 # **Q-learning** {cite:p}`watkins1989`, which moves $Q$ towards the right-hand side, is off-policy
 # without any correction, as long as a target looks one step ahead. With a deep network for $Q$, a
-# memory to replay and a target network it is the **deep Q-network**, DQN {cite:p}`mnih2015`.
+# memory to replay and a target network it is the deep Q-network, **DQN** {cite:p}`mnih2015`.
 #
 # If the agent always took the action of the largest value, it might never learn what the others
 # are worth. So with a small probability $\varepsilon$ it takes a random one. Such a policy is

@@ -183,9 +183,10 @@ assert abs(entropies[:, -10:].mean(1) + 1).max() < 0.15, "the entropy stays at -
 # %% [markdown]
 # ## SAC on one page
 #
-# Here is all of it, for the pendulum, from top to bottom. From earlier chapters it takes the
-# collector, the buffer and the density of a squashed Gaussian. The rest of the chapter takes this
-# program apart and puts it together again for any task.
+# The agent is the soft actor-critic, **SAC** {cite:p}`haarnoja2018`. Here is all of it, for the
+# pendulum, from top to bottom. From earlier chapters it takes the collector, the buffer and the
+# density of a squashed Gaussian. The rest of the chapter takes this program apart and puts it
+# together again for any task.
 
 # %%
 import copy
