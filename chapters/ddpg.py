@@ -768,7 +768,7 @@ def as_many(critic: Any, number: int) -> list[Any]:
 # ## Settings
 #
 # Priorities (`alpha`) and $n$-step targets (`num_steps`) come with the loop of {doc}`dqn`. What
-# {doc}`contracts` calls DDPGPer is DDPG with `alpha=0.6`.
+# {doc}`contracts` calls DDPGPer is DDPG with `alpha=0.6`, and `train` knows it by this name.
 #
 # The schedule of $\varepsilon$ comes from there too, a straight line from 1 to 0 over 500 steps.
 # But schedules move on only once in `log_interval` steps, which is 500 as well. So at first all

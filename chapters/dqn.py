@@ -848,6 +848,9 @@ class DQN:
 
 # %% [markdown]
 # ## Settings
+#
+# With `alpha` above 0 the memory prefers surprising steps ({doc}`replay`); `train` knows DQN with
+# `alpha=0.6` as DQNPer.
 
 
 # %% tags=["export"]

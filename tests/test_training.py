@@ -27,13 +27,14 @@ from literate_rl.workshop.training import ALGORITHMS, Agent, make_qnet_policy, t
 
 CARTPOLE = "CartPole-v1"
 SHORT = {"total_steps": 800, "progress": False}
-DDPG_LIKE = ("ddpg", "hddpg", "td3", "ddpgapex")
+DDPG_LIKE = ("ddpg", "ddpgper", "hddpg", "td3", "ddpgapex")
 # Settings with which a short run reaches updates.
 TINY: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32},
     "impala": {"n_sample": 4},
     "rainbow": {"learning_starts": 400, "log_interval": 400, "batch_size": 32},
     "dqn": {"learning_starts": 400, "log_interval": 400, "batch_size": 32},
+    "dqnper": {"learning_starts": 400, "log_interval": 400, "batch_size": 32},
     "dqnapex": {"learning_starts": 400, "batch_size": 32},
     "rainbowapex": {"learning_starts": 400, "batch_size": 32},
 } | {name: {"learning_starts": 700, "batch_size": 32} for name in DDPG_LIKE}
