@@ -42,6 +42,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     check_that,
     checked,
 )
@@ -732,7 +733,7 @@ class IMPALAConfig:
     unroll_len: Count = 32
     update_per_collect: Count = 4
     batch_size: Count = 16
-    learning_rate: Positive = 5e-4
+    learning_rate: Scale = 5e-4
     value_weight: NonNegative = 0.5
     entropy_weight: NonNegative = 1e-4
     discount_factor: Fraction = 0.99
@@ -751,7 +752,7 @@ class IMPALAConfig:
     seed: Annotated[int, Ge(0)] = 1
     total_steps: Count = 100_000
     anneal: bool = False
-    reward_scale: Positive = 1.0
+    reward_scale: Scale = 1.0
     lag: Annotated[int, Ge(0)] = 0
     checkpoint_interval: Count = 50
 

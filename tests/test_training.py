@@ -45,13 +45,16 @@ TINY["sac"] = {"learning_starts": 700, "log_interval": 200, "batch_size": 32}
 def test_a_setting_that_no_run_could_use_is_refused_by_its_name(name: str) -> None:
     config = ALGORITHMS[name].config
     given = {field.name: field.type for field in fields(config)}
-    words = "float", "Fraction", "Positive", "NonNegative", "Finite"
+    words = "float", "Fraction", "Positive", "NonNegative", "Finite", "Scale"
     numbers = [key for key, type_ in given.items() if any(w in type_ for w in words)]
     assert len(numbers) > 5
     for key in numbers:
         for x in (math.nan, 1e39, "1"):
             with pytest.raises((TypeError, ValueError), match=f"{key} must be"):
                 config(**{key: x})
+    for key in (key for key in given if "Scale" in given[key]):
+        with pytest.raises(ValueError, match=f"{key} must be greater than 0 and less"):
+            config(**{key: math.inf})
     for key in (key for key in given if key.endswith("_weight") and key in numbers):
         for x in (-1.0, math.inf):
             with pytest.raises(ValueError, match=f"{key} must be at least 0 and less"):

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest f6175f4f5df3c8db
+# Generated from chapters/impala.py (edit there); digest b9f47f473a3278e8
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     check_that,
     checked,
 )
@@ -379,7 +380,7 @@ class IMPALAConfig:
     unroll_len: Count = 32
     update_per_collect: Count = 4
     batch_size: Count = 16
-    learning_rate: Positive = 5e-4
+    learning_rate: Scale = 5e-4
     value_weight: NonNegative = 0.5
     entropy_weight: NonNegative = 1e-4
     discount_factor: Fraction = 0.99
@@ -398,7 +399,7 @@ class IMPALAConfig:
     seed: Annotated[int, Ge(0)] = 1
     total_steps: Count = 100_000
     anneal: bool = False
-    reward_scale: Positive = 1.0
+    reward_scale: Scale = 1.0
     lag: Annotated[int, Ge(0)] = 0
     checkpoint_interval: Count = 50
 
