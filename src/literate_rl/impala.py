@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest f6175f4f5df3c8db
+# Generated from chapters/impala.py (edit there); digest d6464f61a28aa3da
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Unroll(NamedTuple):
 def to_unroll(batch: Rollout, actor: Any) -> Unroll:
     """Return the unroll that the learner reads of an actor's rollout."""
     # The actor's weights have not changed since the first step. So one pass over the
-    # whole rollout says how likely each of its actions was.
+    # whole rollout says how likely each of its actions was. (`real` is False for rows
+    # that some environments add after an end; they weigh nothing.)
     log_prob, _ = actor.evaluate_actions(batch.obs, batch.action)
     return Unroll(
         obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),

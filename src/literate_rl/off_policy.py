@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest fc13373e5fe1f38d
+# Generated from chapters/off_policy.py (edit there); digest 4746a088262f10d2
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def vtrace(
     future = torch.where(terminated, 0.0, next_value.detach())
     delta = reward.detach() + gamma * future - value.detach()
 
-    # The three clipped ratios {eq}`vtrace-ratios`. A ratio that is infinite becomes its
-    # bound.
+    # The three clipped ratios {eq}`vtrace-ratios`; equal bounds share one tensor. A
+    # ratio that is infinite becomes its bound.
     ratio = log_ratio.detach().exp()
     bounds = (rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
     clipped = {x: ratio if x is None else ratio.clamp(max=x) for x in set(bounds)}
