@@ -171,8 +171,8 @@ def squashed_log_prob(
 # The second is the entropy: no formula is known for that of a squashed Gaussian. That of the
 # Gaussian before the squash is often returned instead. It grows without limit as $\sigma$ grows,
 # while the true one falls once $\sigma$ is large, so an entropy bonus on it drives the actions to
-# the edges of the box. We use minus the log-probability of a fresh sample, which has the right
-# mean and the right gradient.
+# the edges of the box. We use minus the log-probability of a fresh sample. On average it is the
+# entropy, and through $u_j = \mu_j + \sigma_j \eta_j$ its gradient is right too.
 
 
 # %% tags=["export"]
@@ -394,7 +394,8 @@ check_model("TD3", actor=DeterministicActor(3, *push), critic=critics, env=pendu
 check_model("PPO", actor=CategoricalActor(4, 2), critic=StateValue(4), env=pole)
 check_model("SAC", actor=SquashedGaussianActor(3, *push), critic=critics, env=pendulum)
 check_model("SAC", actor=CategoricalActor(4, 2), critic=QNetwork(4, 2), env=pole)
-print("seven checks, no complaint")
+check_model("DDPG", actor=ProbabilityActor(4, 2), env=pole)
+print("eight checks, no complaint")
 
 # %% [markdown]
 # ## Twelve examples
