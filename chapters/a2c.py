@@ -98,9 +98,8 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that one step is enough: all ten runs on the left end with the highest return there is,
-# and so do eight on the right. The two thick ones learned the task and forgot it again. What
-# prevents that is told below, with the settings. `python -m benchmarks.a2c_learning` trained all
-# runs.
+# and so do eight on the right. The two thick ones learned the task and forgot it again; the section
+# on settings comes back to them. `python -m benchmarks.a2c_learning` trained all runs.
 
 # %% tags=["claims"]
 ours, usual = kinds.values()

@@ -290,7 +290,7 @@ def takes_optional_action(probe: Probe) -> Iterator[Finding]:
 #
 # | rules | what they find |
 # |---|---|
-# | `copies`, `takes_states`, `takes_action` | a model that cannot be copied for a target network; a missing or extra argument, `*args` and `**kwargs` (arguments are matched by name) |
+# | `copies`, `takes_states`, `takes_action` | a model that cannot be copied (some algorithms need an older copy, a *target network*); a missing or extra argument, `*args` and `**kwargs` (arguments are matched by name) |
 # | `runs_on_batches`, `returns_enough`, `numbers` | an error with five rows or with one, in training or in evaluation mode; too few results; NaN and infinity |
 # | `sums_to_one` | logits, logarithms, or a softmax over the wrong dimension, where probabilities are meant |
 # | `in_bounds`, `is_an_action` | a continuous action outside of its box, also when the states are 100 times as large; a discrete one that is not an integer below $N$ |
@@ -790,7 +790,7 @@ assert (log_prob * torch.ones(5, 1)).shape == (5, 5)
 # ### Trap: a contract kept is not a task solved
 #
 # The check says that an algorithm can train a model, not that it will learn your task. A ReLU
-# behind the last layer of a Q network breaks no rule. But in MountainCar every reward is −1, so
+# after the last layer of a Q network breaks no rule. But in MountainCar every reward is −1, so
 # every return is negative, and this network cannot say so.
 
 # %%

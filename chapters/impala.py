@@ -497,7 +497,7 @@ class VTraceLearner:
     @torch.no_grad()
     def next_value(self, value: Tensor, unroll: Unroll) -> Tensor:
         """Return the values of true successors, given those of the rows."""
-        # The next row holds a step's successor. Behind a cut it belongs to another
+        # The next row holds a step's successor. After a cut it belongs to another
         # episode. There, and only there, the true successor needs a value of its own.
         next_value, cut = value[1:].clone(), unroll.truncated
         if cut.any():
@@ -968,7 +968,7 @@ assert np.isfinite([x for name, x in last.items() if "losses" in name]).all()
 # - The actor writes down how likely its actions were. Nobody can compute that later.
 # - The learning step needs log-probabilities, an entropy and values: one step for every kind of
 #   action.
-# - The successor of a truncated step stands in no row. It needs a value of its own.
+# - The successor of a truncated step is in no row. It needs a value of its own.
 #
 # ## Exercises
 #

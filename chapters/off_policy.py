@@ -55,14 +55,14 @@ __all__ = [
 # %% [markdown]
 # ## One unlikely action
 #
-# Large agents collect and learn at the same time, in two programs: an **actor** acts in the
+# A large agent collects and learns at the same time, in two programs: an **actor** acts in the
 # environment (so far the word meant a network), and a **learner** takes the updates. The actor's
 # weights are always a little behind. Data also grow old when a batch is used twice, because the
 # first update has changed the policy. Either way they come from an older policy, and some of its
 # actions are ones that today's policy would hardly take. What followed such an action says little
 # about today's policy.
 #
-# Here is an **unroll**, some steps in a row of one environment. There are four, nothing is
+# Here is an **unroll**: some steps in a row of one environment, in this case four. Nothing is
 # discounted, each step pays 1, and all values are 0, so every TD error is 1. Today's policy takes
 # the second action half as often as the policy that collected the data.
 
@@ -220,7 +220,7 @@ assert mean**32 < 1e-3 < deviation[31], "shrinkage, and the deviation above the 
 #
 # ## Line by line
 #
-# First the recursion by itself, as a loop. What a step takes over of the next one,
+# First the recursion by itself, as a loop. What a step takes over from the next one,
 # $\gamma \lambda (1 - \mathrm{done}_t) \, c_t$, is called `passed_on`.
 
 
@@ -286,12 +286,12 @@ def vtrace(
     clipped = {x: ratio if x is None else ratio.clamp(max=x) for x in set(bounds)}
     rho, c, rho_pg = (clipped[x] for x in bounds)
 
-    # The recursion {eq}`vtrace`. Nothing is taken over of the row behind a done.
+    # The recursion {eq}`vtrace`. Nothing is taken over from the row after a done.
     follow = gamma * lambda_ * (~(terminated | truncated)).to(delta)
     x = reverse_scan(rho * delta, follow * c)
     target = value.detach() + x
 
-    # The advantage {eq}`vtrace-advantage`. Behind the last row comes nothing.
+    # The advantage {eq}`vtrace-advantage`. After the last row comes nothing.
     adv = rho_pg * (delta + follow * pad(x[1:], (0, 0, 0, 1)))
     causes = {"log_ratio": log_ratio, "reward": reward, "next_value": future}
     for result in (target, adv):
@@ -509,7 +509,7 @@ dial("Two bounds of V-trace", frame, {"ρ̄": rhos, "c̄": cs}, start=(1, 1))
 # So why not leave $\bar\rho$ out? Because of the noise. The largest ratio in this problem is 11,
 # so a bound of 12 clips nothing. With $\bar c = 1$ the target of a single unroll then has a
 # standard deviation of 1.5, but of 0.6 with $\bar\rho = 1$. The bound $\bar c$ makes another
-# trade. Turn it at $\bar\rho = 12$, which are the faint lines. Near 0 only one step is looked at,
+# trade. Turn it at $\bar\rho = 12$: those are the faint lines. Near 0 only one step is looked at,
 # and a sweep leaves $\gamma = 0.9$ of the error. With a larger $\bar c$ it leaves 0.7, but a
 # single target is noisier. The usual choice is 1 for both bounds. The proof that a sweep never
 # makes the error larger needs $\bar c \le \bar\rho$, so `vtrace` insists on it.
@@ -584,7 +584,7 @@ class vtrace_data(NamedTuple):
         terminated: Whether the task ended with a step. None: never.
         truncated: Whether the episode was cut off after a step. None: never.
         next_value: Value of each step's true successor. None: the next row of
-            ``value``, which is wrong behind a truncation.
+            ``value``, which is wrong after a truncation.
     """
 
     target_output: Any
@@ -773,7 +773,7 @@ assert not values.grad[-1].any(), "no gradient"
 #
 # ### Trap: an episode that leaks into the one before
 #
-# DI-engine's V-trace takes no flags: the value behind an end is set to zero, and the [recursion
+# DI-engine's V-trace takes no flags: the value after an end is set to zero, and the [recursion
 # runs
 # on](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L22-L29).
 # Take on-policy data, no rewards, and two episodes in one unroll. The critic says 1 in the first

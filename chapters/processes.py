@@ -139,7 +139,7 @@ print(
 # learner goes on with the other actor, and that a moment later a new process continues where the
 # dead one was. No unroll is missing or counted twice: the number of steps is exact. **Notice** on
 # the right what a death costs. By {eq}`lag-of-turns` the lag of two actors with two slots is 3, and
-# most unrolls are close to it. While one of them is being replaced, only the two slots of the
+# most unrolls lie near it or below. While one of them is being replaced, only the two slots of the
 # other go round, so the lag falls to 1. The slots of the dead actor keep the weights that they had,
 # and when their unrolls come at last, the learner has learned from many others.
 
@@ -536,8 +536,8 @@ class SharedMemory:
         )
         with interrupts_blocked():
             process.start()
-        # A pipe closes when nobody is left at its other side. So the learner keeps no
-        # copy of the actor's ends.
+        # A pipe closes when nobody holds its other end. So the learner keeps no copy of
+        # the actor's ends.
         take.close()
         give.close()
         return ActorProcess(process, tasks, whole)
@@ -698,8 +698,8 @@ for name, array in weights_of(policy).items():
 #   it is, so there is no lock.
 # - The learner keeps a list of the tokens that each actor has. A dead actor's successor is sent
 #   the tokens on it, so no whole unroll is lost and the count stays right.
-# - A pipe tells of a death by its end, provided that nobody keeps a copy of the other end. That
-#   an actor hangs only a deadline can tell.
+# - A closed pipe tells of a death, provided that nobody keeps a copy of its other end. Only a
+#   deadline can tell that an actor hangs.
 # - New processes come from a fork server, which has PyTorch imported and holds no lock.
 # - The same actor runs in one process, in many, or on a cluster: the transport is an argument.
 #

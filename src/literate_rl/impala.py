@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest d6464f61a28aa3da
+# Generated from chapters/impala.py (edit there); digest ef1b8f801a199b64
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class VTraceLearner:
     @torch.no_grad()
     def next_value(self, value: Tensor, unroll: Unroll) -> Tensor:
         """Return the values of true successors, given those of the rows."""
-        # The next row holds a step's successor. Behind a cut it belongs to another
+        # The next row holds a step's successor. After a cut it belongs to another
         # episode. There, and only there, the true successor needs a value of its own.
         next_value, cut = value[1:].clone(), unroll.truncated
         if cut.any():

@@ -1,4 +1,4 @@
-# Generated from chapters/processes.py (edit there); digest ccd1a09679ee1a33
+# Generated from chapters/processes.py (edit there); digest aada43ef019196b8
 """Actors in processes of their own, with memory that they share with the learner."""
 
 from __future__ import annotations
@@ -261,8 +261,8 @@ class SharedMemory:
         )
         with interrupts_blocked():
             process.start()
-        # A pipe closes when nobody is left at its other side. So the learner keeps no
-        # copy of the actor's ends.
+        # A pipe closes when nobody holds its other end. So the learner keeps no copy of
+        # the actor's ends.
         take.close()
         give.close()
         return ActorProcess(process, tasks, whole)
