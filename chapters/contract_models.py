@@ -10,7 +10,7 @@
 # # Models that keep a contract
 #
 # **What does a model look like that keeps its contract, and where do published ones break it?**
-# After this chapter you can write the hardest model of this part, an actor whose continuous
+# After this chapter you can write the hardest of these models, an actor whose continuous
 # actions stay in a box. You have a correct model for each of the six roles, and you can find and
 # fix the mistakes in the models of others.
 #
@@ -18,7 +18,7 @@
 # {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
-"""Models that keep a contract: one for each role of the algorithms of this part."""
+"""Models that keep a contract: one for each role that an algorithm may ask for."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ __all__ = [
 # %% [markdown]
 # ## A Gaussian in a box
 #
-# The hardest model to get right is an actor whose continuous actions stay in a box. It draws
-# $u_j = \mu_j + \sigma_j \eta_j$, where $\eta_j$ is standard normal noise, and **squashes** it
-# {cite:p}`haarnoja2018`. With $\bar a$ the middle of the box and $h$ half of its width,
+# To keep its actions in a box, an actor draws $u_j = \mu_j + \sigma_j \eta_j$, where $\eta_j$ is
+# standard normal noise, and **squashes** it {cite:p}`haarnoja2018`. With $\bar a$ the middle of the
+# box and $h$ half of its width,
 #
 # $$
 # a_j = \bar a_j + h_j \tanh u_j .

@@ -12,8 +12,8 @@
 # **What does an algorithm require of a network, and how do you know that yours meets it?** After
 # this chapter you can read the contracts of fifteen families of algorithms, from DQN to SAC,
 # check a model of your own with one call, and understand each error that the check reports. The
-# next chapter, {doc}`contract_models`, builds models that pass, and the later chapters of this
-# part train them.
+# next chapter, {doc}`contract_models`, builds models that pass, and the chapters after it train
+# them.
 #
 # It takes about 25 minutes. You need policies ({doc}`policies`) and the policy gradient
 # ({doc}`policy_gradient`).
