@@ -97,9 +97,9 @@ axes[0].set_ylabel("return while training")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that one step is enough: all ten runs on the left end with the highest return there is,
-# and so do eight on the right. The two thick ones learned the task and forgot it again; the section
-# on settings comes back to them. `python -m benchmarks.a2c_learning` trained all runs.
+# **Notice** that one step is enough: all ten runs on the left end with the highest return there
+# is, and so do eight on the right. The two thick ones learned the task and forgot it again; the
+# section on settings comes back to them. `python -m benchmarks.a2c_learning` trained all runs.
 
 # %% tags=["claims"]
 ours, usual = kinds.values()
@@ -888,8 +888,6 @@ assert step[1] < 0.004, "hardly moves"
 # We read the code at the linked commits, and give the defaults.
 #
 # ## On the best device
-#
-# A learner needs a policy, environments and settings; `fit` runs it ({doc}`workshop/runs`).
 
 # %%
 from literate_rl.agents import best_device

@@ -230,8 +230,8 @@ picture
 # is no replay: each unroll is learned from as it arrives, `update_per_collect` times, and then
 # its slot is free. The `deadline` says how long is too long for an unroll. Its five minutes are
 # plenty, because an actor that is only slow must not be taken for one that hangs. (`transport`
-# and `address` are for the command line; in code of your own the transport is an argument of
-# the learner.)
+# and `address` are for the command line; in code of your own the transport is an argument of the
+# learner.)
 
 
 # %% tags=["export"]
@@ -901,8 +901,6 @@ assert last["charts/lag"] == 3
 # ## Exercises
 #
 # ### Exercise 1: predict
-#
-# No code, just think.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import predict

@@ -10,9 +10,9 @@
 # # Models that keep a contract
 #
 # **What does a model look like that keeps its contract, and where do published ones break it?**
-# After this chapter you can write the hardest of these models, an actor whose continuous
-# actions stay in a box. You have a correct model for each of the six roles, and you can find and
-# fix the mistakes in the models of others.
+# After this chapter you can write the hardest of these models, an actor whose continuous actions
+# stay in a box. You have a correct model for each of the six roles, and you can find and fix the
+# mistakes in the models of others.
 #
 # It takes about 30 minutes. You need {doc}`contracts`, and the Gaussian policy of
 # {doc}`policies`.
@@ -48,8 +48,8 @@ __all__ = [
 # ## A Gaussian in a box
 #
 # To keep its actions in a box, an actor draws $u_j = \mu_j + \sigma_j \eta_j$, where $\eta_j$ is
-# standard normal noise, and **squashes** it {cite:p}`haarnoja2018`. With $\bar a$ the middle of the
-# box and $h$ half of its width,
+# standard normal noise, and **squashes** it {cite:p}`haarnoja2018`. With $\bar a$ the middle of
+# the box and $h$ half of its width,
 #
 # $$
 # a_j = \bar a_j + h_j \tanh u_j .

@@ -189,10 +189,9 @@ print(verdict)
 
 # %% [markdown]
 # Look at the line about `action_log_prob`. On the checker's five rows the log-probabilities have
-# the shape $(5,)$. Advantages have the shape $(5, 1)$, and PyTorch broadcasts the product of
-# the two to a table $(5, 5)$: every action is weighted by the advantage of every state. The mean
-# of that table is the mean log-probability times the mean advantage, and the mean advantage is
-# zero.
+# the shape $(5,)$. Advantages have the shape $(5, 1)$, and PyTorch broadcasts the product of the
+# two to a table $(5, 5)$: every action is weighted by the advantage of every state. The mean of
+# that table is the mean log-probability times the mean advantage, and the mean advantage is zero.
 #
 # Machin's [own A2C
 # reshapes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L369)
@@ -659,10 +658,8 @@ CONTRACTS: dict[str, Contract] = {
 #
 # Now we can put the check together. `check_model` takes a few steps in the environment to collect
 # states, finds the role of each model, tries the role's rules, and raises one error that lists
-# all that are broken. If your program transforms what an actor returns before using it, pass the
-# transformation as `action_transform`, and the two are checked together. The check is optional:
-# nothing in this book depends on it. (Its first steps, from `find_contract` to `one_by_one`, are in
-# {doc}`workshop/rules`.)
+# all that are broken. The check is optional: nothing in this book depends on it. (Its first
+# steps, from `find_contract` to `one_by_one`, are in {doc}`workshop/rules`.)
 
 
 # %% tags=["export", "hide-input"]

@@ -130,9 +130,9 @@ assert corrected.flatten().tolist() == [2.5, 1.5, 2, 1], "and its fourth"
 # $$ (def-importance-ratio)
 #
 # This is **importance sampling**. It needs a $\pi_{\text{old}}$ that takes every action of $\pi$
-# now and then: no weight makes up for an action that was never taken. For one action it works
-# well. An unroll of $T$ actions needs the product of $T$ ratios. Its mean is still 1. But where
-# all steps are alike, its mean *square* is the $T$-th power of a number above 1, so the standard
+# now and then, for no weight makes up for one that was never taken. For one action it works well.
+# An unroll of $T$ actions needs the product of $T$ ratios. Its mean is still 1. But where all
+# steps are alike, its mean *square* is the $T$-th power of a number above 1, so the standard
 # deviation grows exponentially. Here are two actions that $\pi_{\text{old}}$ takes equally often,
 # while $\pi$ takes one of them 70 percent of the time:
 
@@ -160,7 +160,7 @@ fig.tight_layout()
 # **Notice** that after 32 steps the weight has mean 1 and a standard deviation of about ten. A
 # gradient with such a weight is noise. The product of ratios that are clipped at 1 stays between
 # 0 and 1, but its mean is no longer 1: it is $0.8^{32}$, less than a thousandth, so most of its
-# calm is shrinkage. What is lost by clipping is the subject of this chapter.
+# calm is shrinkage. What is lost by that?
 
 # %% tags=["claims"]
 mean, mean_square = (old * ratio).sum(), (old * ratio.square()).sum()
@@ -220,8 +220,8 @@ assert mean**32 < 1e-3 < deviation[31], "shrinkage, and the deviation above the 
 #
 # ## Line by line
 #
-# First the recursion by itself, as a loop. What a step takes over from the next one,
-# $\gamma \lambda (1 - \mathrm{done}_t) \, c_t$, is called `passed_on`.
+# First the recursion by itself, as a loop. What a step takes over from the next one, $\gamma
+# \lambda (1 - \mathrm{done}_t) \, c_t$, is called `passed_on`.
 
 
 # %% tags=["export"]
@@ -242,8 +242,8 @@ def vtrace_loop(
 
 
 # %% [markdown]
-# `vtrace` clips the ratios, runs the recursion and adds the values. Instead of the loop it calls
-# its faster form, `reverse_scan` ({doc}`workshop/fast`).
+# `vtrace` clips the ratios, runs the recursion in its faster form, `reverse_scan`
+# ({doc}`workshop/fast`), and adds the values.
 
 
 # %% tags=["export"]
@@ -308,11 +308,11 @@ def check_clips(rho: float | None, c: float | None) -> None:
 # %% [markdown]
 # ## Whose values are these?
 #
-# Clipping loses something, and now we can say what. At which values does V-trace come to rest?
-# Where the targets are the values, on average. By {eq}`def-vtrace-sum` that is so if the mean of
-# $\rho\, \delta$ is zero in each state: then every term of the sum has the mean zero, because the
-# factors $c$ in front of $\rho\, \delta$ are settled before its action is drawn. With one state
-# fixed and left out of the notation, the condition is
+# At which values does V-trace come to rest? Where the targets are the values, on average. By
+# {eq}`def-vtrace-sum` that is so if the mean of $\rho\, \delta$ is zero in each state: then every
+# term of the sum has the mean zero, because the factors $c$ in front of $\rho\, \delta$ are
+# settled before its action is drawn. With one state fixed and left out of the notation, the
+# condition is
 #
 # $$
 # \begin{aligned}
@@ -819,8 +819,7 @@ print("advantages, next row:      ", wrong.flatten().tolist())
 print("advantages, true successor:", right.flatten().tolist())
 
 # %% [markdown]
-# Every action of the first episode is praised for a reset. The losses refuse a truncation before
-# the last row if `next_value` is missing.
+# Every action of the first episode is praised for a reset.
 
 # %% tags=["claims"]
 assert wrong.flatten().tolist() == [99, 99, 99, 0, 0, 0], "praised for a reset"
@@ -832,8 +831,7 @@ assert not right.any(), "nothing was better than expected"
 # The paper's advantage, $r_t + \gamma v_{t+1} - V(s_t)$, is $\delta_t + \gamma x_{t+1}$: it
 # counts the correction in full, where GAE counts $\lambda$ of it. DI-engine
 # [uses](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L45)
-# this form, and its $\lambda$ is 0.95. That estimates the same advantage, but on-policy it is not
-# the estimate of GAE:
+# this form, and its $\lambda$ is 0.95. So on-policy its advantage is not that of GAE:
 
 # %%
 from literate_rl.advantages import gae

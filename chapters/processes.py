@@ -135,13 +135,14 @@ print(
 )
 
 # %% [markdown]
-# Each dashed line is a kill, in the colour of the actor that died. **Notice** on the left that the
-# learner goes on with the other actor, and that a moment later a new process continues where the
-# dead one was. No unroll is missing or counted twice: the number of steps is exact. **Notice** on
-# the right what a death costs. By {eq}`lag-of-turns` the lag of two actors with two slots is 3, and
-# most unrolls lie near it or below. While one of them is being replaced, only the two slots of the
-# other go round, so the lag falls to 1. The slots of the dead actor keep the weights that they had,
-# and when their unrolls come at last, the learner has learned from many others.
+# Each dashed line is a kill, in the colour of the actor that died. **Notice** on the left that
+# the learner goes on with the other actor, and that a moment later a new process continues where
+# the dead one was. No unroll is missing or counted twice: the number of steps is exact.
+# **Notice** on the right what a death costs. By {eq}`lag-of-turns` the lag of two actors with two
+# slots is 3, and most unrolls lie near it or below. While one of them is being replaced, only the
+# two slots of the other go round, so the lag falls to 1. The slots of the dead actor keep the
+# weights that they had, and when their unrolls come at last, the learner has learned from many
+# others.
 
 # %% tags=["claims"]
 assert len(kills) == rows[-1]["charts/replaced"] == 4, "killed and replaced"
@@ -253,8 +254,8 @@ assert heard == [0, "the end of the pipe"], "what was sent, then the end"
 #
 # An actor that *hangs* looks like one that is slow. Only a clock can tell them apart: the
 # `deadline` of the settings ({doc}`actors`). Until it has passed, the others go on without the
-# one that hangs. Ctrl-Z in a terminal stops learner and actors together. Nobody can be blamed for
-# that silence, so a learner that was away for longer than the deadline begins to count anew.
+# one that hangs. Ctrl-Z in a terminal stops learner and actors together. So a learner that was
+# away for longer than the deadline begins to count anew.
 #
 # ## Memory, processes and Ctrl-C
 #
@@ -279,13 +280,13 @@ assert heard == [0, "the end of the pipe"], "what was sent, then the end"
 #
 # **Ctrl-C** goes from the terminal to all processes. But it is for the learner to end the run, so
 # actors start with the signal blocked, and end when their pipe closes. A learner that learns
-# finishes its iteration first. One that waits has nothing to finish, so it need not wait any more.
+# finishes its iteration first. One that waits has nothing to finish, and ends.
 #
 # ## Line by line
 #
 # This is the actor's side of the protocol. The actor itself is that of {doc}`actors` and knows
-# nothing of all this; its recipe arrives as bytes. The process computes in one thread, since
-# other actors want processors too, and leaves with the learner. If the actor fails, it sends the
+# nothing of all this; its recipe arrives as bytes. The process computes in one thread, because
+# others want processors too, and leaves with the learner. If the actor fails, it sends the
 # error's text in place of a token.
 
 
@@ -572,15 +573,13 @@ def transport_named(name: Literal["in_process", "shared"]) -> MakeTransport:
 # |---|---|
 # | `python -m literate_rl impala --actors 2` | two actors take turns in this process |
 # | `… --actors 2 --transport shared` | two processes; the bar shows actors at work, queue, lag, actors replaced and steps per second |
-# | `… --deadline 60` | an actor that has sent nothing for a minute is replaced |
 # | `… --actors 8 --transport ray` | eight actors on a cluster ({doc}`workshop/cluster`) |
 # | Ctrl-C | saves at once or after this update, ends the actors, and prints how to continue |
 # | `… --resume runs/NAME` | continues from the last checkpoint, with fresh actors |
 #
-# Watch the lag in every run: it says what the clock makes of {eq}`lag-of-turns`. With
-# processes a resumed run is as good as one that was never stopped, but not the same: which unroll
-# arrives first is up to the machine, and no seed can change that. Where actors take turns it is
-# the same.
+# Watch the lag in every run: it says what the clock makes of {eq}`lag-of-turns`. With processes a
+# resumed run is as good as one that was never stopped, but not the same: which unroll arrives
+# first is up to the machine, and no seed can change that. Where actors take turns it is the same.
 #
 # ## Traps
 #
@@ -661,11 +660,10 @@ assert after, "and then it sees the end"
 # We read the code at the linked commits. What the transports cost is measured in
 # {doc}`/docs/results`.
 #
-# Unrolls are not all that can cross. In SEED {cite:p}`espeholt2020` actors only step
-# environments and send observations, and one server computes all actions in large batches on an
-# accelerator. Sample Factory {cite:p}`petrenko2020` does that within one machine, Sebulba
-# {cite:p}`hessel2021` with the environments on a TPU's host. That is for large networks; those
-# here are so small that each actor can well compute its own actions.
+# Unrolls are not all that can cross. In SEED {cite:p}`espeholt2020` actors only step environments
+# and send observations, and one server computes all actions in large batches on an accelerator.
+# Sample Factory {cite:p}`petrenko2020` does that within one machine, Sebulba {cite:p}`hessel2021`
+# with the environments on a TPU's host. That is for networks much larger than those here.
 #
 # ## On the best device
 #
@@ -706,8 +704,6 @@ for name, array in weights_of(policy).items():
 # ## Exercises
 #
 # ### Exercise 1: predict
-#
-# No code, just think.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import predict
@@ -729,10 +725,10 @@ predict(
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# An actor has died. The function gets what has gone through its pipes: `("go", slot)` is a
-# token that the learner sent, `("whole", slot)` one that came back with its unroll. It is meant
-# to return the tokens that the successor must get, in the order in which they were sent. It is
-# right as long as nothing has come back; after that, two sides may have the same token. Fix it.
+# An actor has died. The function gets what has gone through its pipes: `("go", slot)` is a token
+# that the learner sent, `("whole", slot)` one that came back with its unroll. It is meant to
+# return the tokens that the successor must get, in the order in which they were sent. It is right
+# as long as nothing has come back; after that, two sides may have the same token. Fix it.
 
 
 # %%
