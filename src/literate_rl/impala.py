@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest b9f47f473a3278e8
+# Generated from chapters/impala.py (edit there); digest 334ce0daf206f479
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Unroll(NamedTuple):
 def to_unroll(batch: Rollout, actor: Any) -> Unroll:
     """Return the unroll that the learner reads of an actor's rollout."""
     # The actor's weights have not changed since the first step. So one pass over the
-    # whole rollout says how likely each of its actions was.
+    # whole rollout says how likely each of its actions was. (`real` is False for rows
+    # that some environments add after an end; they weigh nothing.)
     log_prob, _ = actor.evaluate_actions(batch.obs, batch.action)
     return Unroll(
         obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),
@@ -162,7 +163,7 @@ class VTraceLearner:
     @torch.no_grad()
     def next_value(self, value: Tensor, unroll: Unroll) -> Tensor:
         """Return the values of true successors, given those of the rows."""
-        # The next row holds a step's successor. Behind a cut it belongs to another
+        # The next row holds a step's successor. After a cut it belongs to another
         # episode. There, and only there, the true successor needs a value of its own.
         next_value, cut = value[1:].clone(), unroll.truncated
         if cut.any():
