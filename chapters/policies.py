@@ -604,8 +604,8 @@ for _, (_, ended) in trained.values():
 #
 # Networks learn best from numbers around 1. An environment may well give us thousandths or
 # thousands. So with `normalize` a policy measures, while the run goes on, the mean and the
-# variance of what comes in. If $n$ items with mean $\bar m$ and variance $v$ were seen, and $n'$ new ones come
-# in with $\bar m'$ and $v'$, then all of them have
+# variance of what comes in. If $n$ items with mean $\bar m$ and variance $v$ were seen, and $n'$
+# new ones come in with $\bar m'$ and $v'$, then all of them have
 #
 # $$
 # \begin{aligned}
@@ -873,5 +873,5 @@ grade(answer, by_races, ())
 # %% [markdown]
 # ## References
 #
-# The race is known as the Gumbel-max trick {cite:p}`maddison2014`. Which details of policies matter
-# was measured by {cite:t}`andrychowicz2021`; {cite:t}`chan1983` put moments together.
+# The race is known as the Gumbel-max trick {cite:p}`maddison2014`. Which details of policies
+# matter was measured by {cite:t}`andrychowicz2021`; {cite:t}`chan1983` put moments together.
