@@ -407,8 +407,8 @@ class PPO:
 
     def collect(self) -> Rollout:
         """Act for T steps with the policy as it is."""
-        # A run that is resumed has to start with fresh environments. To be the same run,
-        # one that was never stopped resets them at each checkpoint, too.
+        # A run that is resumed has to start with fresh environments. To be the same
+        # run, one that was never stopped resets them at each checkpoint, too.
         if self.collector.obs is None or self.checkpoint_due:
             self.collector.reset(env_seed(self.config.seed, self.step))
             self.scaler.carry.zero_()

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest cefbbf37412abe54
+# Generated from chapters/ppo.py (edit there); digest ee30d42086ee7bd8
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class PPO:
 
     def collect(self) -> Rollout:
         """Act for T steps with the policy as it is."""
-        # A run that is resumed has to start with fresh environments. To be the same run,
-        # one that was never stopped resets them at each checkpoint, too.
+        # A run that is resumed has to start with fresh environments. To be the same
+        # run, one that was never stopped resets them at each checkpoint, too.
         if self.collector.obs is None or self.checkpoint_due:
             self.collector.reset(env_seed(self.config.seed, self.step))
             self.scaler.carry.zero_()
