@@ -256,7 +256,6 @@ paid = {
 }
 for name in choosing:
     assert abs(paid[name] - paid["as it should be"]) < 0.25, "as high"
-print(paid)
 traces = [sorted(rooms) for name, rooms in wrong.items() if "order" not in name]
 assert len({*map(tuple, traces)}) == len(traces), "each its own"
 assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "both"))
@@ -933,8 +932,8 @@ print(
 # is left. So if a run learns at first and then trembles, make its rollouts longer.
 #
 # **Notice** on the right what epochs are for: one epoch has a tenth of the updates of ten, and on
-# CartPole it reaches a seventh of the return. More epochs need no new data, and they are safe as
-# long as the clip fraction stays below a half.
+# CartPole it reaches a seventh of the return. More epochs need no new data. But watch the clip
+# fraction: it should stay below a half.
 #
 # The settings with which PPO has learned in this book lie inside the table:
 
