@@ -600,7 +600,7 @@ for _, (_, ended) in trained.values():
     assert later.max() > 150, "to more than 150"
 
 # %% [markdown]
-# ## Observations of a convenient size
+# ## Numbers of a convenient size
 #
 # Networks learn best from numbers around 1. An environment may well give us thousandths or
 # thousands. So with `normalize` a policy measures, while the run goes on, the mean and the
@@ -676,7 +676,7 @@ class RunningMoments(nn.Module):
 # \qquad \tilde r_t = r_t \,/ \operatorname{std}(R) ,
 # $$ (reward-scale)
 #
-# because it is about as large as a return, and that is what the critic has to learn.
+# because this sum is about as large as a return, and returns are what the critic has to learn.
 
 
 # %% tags=["export"]
