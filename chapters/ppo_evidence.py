@@ -190,9 +190,9 @@ draw_ablation("ablation_cartpole", 5.2)
 # **Notice** how short the list above the picture is. Five seeds are too few to see a small gain
 # or loss, and for most rows we see none. That is worth knowing before one adopts a trick. While
 # training, two rows are beyond doubt. One epoch for each rollout means a tenth of the updates.
-# And a trunk that actor and critic share is pulled in two directions; {doc}`ppg` measures how
-# much. ReLU looks a little slower, but among nineteen comparisons one such is to be expected by
-# chance.
+# And a trunk that actor and critic share is pulled by both losses; {doc}`ppg` measures how often
+# they disagree, and who wins. ReLU looks a little slower, but among nineteen comparisons one such
+# is to be expected by chance.
 #
 # On the right, look at the seeds that fail, with a return below 400. Six rows lose one seed of
 # five. That says little: if one run in twenty gets stuck, one of five does so in about a fifth of
