@@ -922,9 +922,8 @@ print(
 # %% [markdown]
 # **Notice** on the left that in mazes, the task of {doc}`ppg_evidence`, the return rises with
 # both settings. The best of the six has four times the learning rate and twice the epochs of the
-# worst. It is a corner of the grid, which is a reason to look further, and each point is one
-# seed, which is a reason not to trust the last digit. (Settings are chosen on this seed, 101, and
-# judged on others.)
+# worst. It is a corner of the grid, so look further; and each point is one seed, so do not trust
+# the last digit. (Settings are chosen on this seed, 101, and judged on others.)
 #
 # **Notice** in the middle why a rollout needs a length. With 64 steps two rollouts of the same
 # new policy point in unrelated directions, with 1,024 they agree. In an agent that was trained

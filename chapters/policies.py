@@ -118,10 +118,10 @@ dial("A race draws an action", race, {"logit of c": thirds}, start=(0.0,))
 
 # %% [markdown]
 # **Notice** that for every setting the bars (shares of races won) end almost exactly at the short
-# lines (the probabilities). The left picture shows times of arrival. The tracks behind them stay
-# the same for every setting; only the speeds change. So with the same luck, an action becomes the
-# winner as soon as it is likely enough. An action can thus be a plain *function*: of what the
-# network says, and of noise that was drawn before.
+# lines (the probabilities). On the left the tracks stay the same for every setting; only the
+# speeds change. So with the same luck, an action becomes the winner as soon as it is likely
+# enough. An action can thus be a plain *function*: of what the network says, and of noise that
+# was drawn before.
 
 # %% tags=["claims"]
 for third in thirds:
@@ -468,8 +468,7 @@ class Policy(nn.Module):
 
 
 # %% [markdown]
-# A policy is usually built from the two spaces of an environment, by `make_policy`. (What
-# `normalize` does stands further down.)
+# A policy is usually built from the two spaces of an environment, by `make_policy`.
 
 
 # %% tags=["export", "hide-input"]
@@ -603,9 +602,9 @@ for _, (_, ended) in trained.values():
 # ## Numbers of a convenient size
 #
 # Networks learn best from numbers around 1. An environment may well give us thousandths or
-# thousands. So with `normalize` a policy measures, while the run goes on, the mean and the
-# variance of what comes in. If $n$ items with mean $\bar m$ and variance $v$ were seen, and $n'$
-# new ones come in with $\bar m'$ and $v'$, then all of them have
+# thousands. So with `normalize` of `make_policy` a policy measures, while the run goes on, the
+# mean and the variance of what comes in. If $n$ items with mean $\bar m$ and variance $v$ were
+# seen, and $n'$ new ones come in with $\bar m'$ and $v'$, then all of them have
 #
 # $$
 # \begin{aligned}

@@ -149,8 +149,7 @@ while collector.step < total_steps:
 
 # %% [markdown]
 # Did it learn? The upper panel is the mean return of the last 20 episodes that ended, the
-# lower one says *how* they ended. An episode of CartPole is over when the pole leans too far,
-# when the cart leaves the track, or after 500 steps.
+# lower one says *how* they ended.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Upper panel: the mean return of the last 20 episodes rises from 20 to 500, with a setback in between. Lower panel: shares of the last 20 episodes. At first all of them end because the pole leans too far; in the middle most end because the cart leaves the track; in the end all reach the limit of 500 steps"}}
 import matplotlib.pyplot as plt

@@ -318,9 +318,8 @@ assert objective_and_slope(regions, -1.0)[1][-1] == -5, "live without dual clip"
 #
 # **Note the minus sign.** The entropy is wanted, so it is subtracted from the loss. The field
 # below is called `entropy_loss`, a name that suggests the opposite, and PPOxFamily's own test of
-# this loss [adds it](/docs/errata.md#the-sign-of-the-entropy). The names of fields and functions
-# are those of PPOxFamily and of DI-engine up to its version 0.5.3, so that code written for them
-# runs here.
+# this loss [adds it](/docs/errata.md#the-sign-of-the-entropy). The names are those of PPOxFamily
+# and of DI-engine up to its version 0.5.3, so that code written for them runs here.
 
 
 # %% tags=["export"]
@@ -713,8 +712,8 @@ for name, estimate in estimates.items():
 #
 # Both $k_1$ and $k_3$ go by the name `approx_kl`. In `ppo_info` it is $k_1$, as in DI-engine and
 # PPOxFamily. In the logs of CleanRL and Stable-Baselines3 it is $k_3$, and so it is in those of
-# {doc}`ppo`: `losses/approx_kl` is $k_3$ and `losses/old_approx_kl` is $k_1$, CleanRL's names.
-# Before you compare two logs, find out which one each of them holds.
+# {doc}`ppo`: `losses/approx_kl` is $k_3$ and `losses/old_approx_kl` is $k_1$, CleanRL's names. So
+# look it up before you compare two logs.
 
 # %% tags=["claims"]
 k1, k2, k3 = estimates.values()
@@ -851,7 +850,7 @@ assert all(gradients[None]), "without the clip all three learn"
 #
 # ## On the best device
 #
-# The same functions run where the tensors are. The fused form stands beside the plain one.
+# The same functions run where the tensors are.
 
 # %%
 from literate_rl.agents import best_device
