@@ -210,6 +210,24 @@ EQUIVALENT: dict[str, str] = {
     "ppo_error.ppo_policy_error: data.logit_old.detach() -> data.logit_old": CUT_OFF,
     "off_policy.discrete_terms: behaviour_output.detach() -> behaviour_output": CUT_OFF,
     "ppo_error.gaussian: sigma > 0 -> sigma >= 0": "0 has a square that is too small",
+    "ppo_error.policy_error_from_log_prob: torch.no_grad() -> torch.enable_grad()": (
+        "what is watched leaves as plain numbers: only time is lost"
+    ),
+    "ppo_error.gaussian: sigma.detach() -> sigma": (
+        "the variance is only looked at: only time is lost"
+    ),
+    "workshop/fast.reverse_scan: result.sum() -> result.mean()": (
+        "a mean is a sum divided by a number: one is finite where the other is"
+    ),
+    "ppg.AuxiliaryPhase.learn: x.detach() -> x": (
+        "the table of what was seen is only read: a graph that it kept costs memory"
+    ),
+    "apex.first_priorities: torch.no_grad() -> torch.enable_grad()": (
+        "the TD errors of all our error functions have no graph: only time is lost"
+    ),
+    "c51.categorical_error: 0.0 -> 1.0": (
+        "any finite number will do: it is multiplied by the target, which is 0"
+    ),
     "dqn.q_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "rainbow.rainbow_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "ddpg.ddpg_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,

@@ -51,7 +51,7 @@ from literate_rl.workshop.signatures import (
     Count,
     Float,
     NonNegative,
-    Positive,
+    Scale,
     check_finite,
     check_that,
     checked,
@@ -622,7 +622,7 @@ class PPGConfig(PPOConfig):
     aux_batch_length: Count | None = None
     aux_batch_size: Count = 8
     aux_epochs: Count = 6
-    aux_learning_rate: Positive = 5e-4
+    aux_learning_rate: Scale = 5e-4
     clone_weight: NonNegative = 1.0
     kl_reference: Literal["snapshot", "rollout"] = "snapshot"
     share_encoder: bool = False

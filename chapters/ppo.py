@@ -50,6 +50,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     check_finite,
     check_that,
     checked,
@@ -625,7 +626,7 @@ class PPOConfig:
     num_steps: Count = 128
     num_epochs: Count = 4
     num_minibatches: Count = 4
-    learning_rate: Positive = 2.5e-4
+    learning_rate: Scale = 2.5e-4
     anneal: bool = True
     gamma: Fraction = 0.99
     lambda_: Fraction = 0.95

@@ -48,6 +48,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     checked,
 )
 from literate_rl.workshop.states import ByName, state_spec
@@ -183,9 +184,10 @@ assert abs(entropies[:, -10:].mean(1) + 1).max() < 0.15, "the entropy stays at -
 # %% [markdown]
 # ## SAC on one page
 #
-# Here is all of it, for the pendulum, from top to bottom. From earlier chapters it takes the
-# collector, the buffer and the density of a squashed Gaussian. The rest of the chapter takes this
-# program apart and puts it together again for any task.
+# The agent is the soft actor-critic, **SAC** {cite:p}`haarnoja2018`. Here is all of it, for the
+# pendulum, from top to bottom. From earlier chapters it takes the collector, the buffer and the
+# density of a squashed Gaussian. The rest of the chapter takes this program apart and puts it
+# together again for any task.
 
 # %%
 import copy
@@ -935,7 +937,7 @@ class SACConfig(OffPolicyConfig):
 
     num_envs: Count = 1
     hidden: Count = 64
-    learning_rate: Positive = 1e-3
+    learning_rate: Scale = 1e-3
     train_interval: Count = 1
     learning_starts: Count = 500
     tau: Fraction = 0.005

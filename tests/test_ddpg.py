@@ -279,6 +279,14 @@ def test_noise_is_in_proportion_to_each_numbers_bounds() -> None:
     assert len(flat.unique()) > 0.99 * flat.numel()
     assert torch.corrcoef(flat.T).fill_diagonal_(0).abs().max() < 0.4
     assert torch.equal(actions.choose(row, 0.0), row)
+    assert torch.equal(actions.choose(row, 0.5), row + 0.5)
+
+
+def test_each_of_three_numbers_gets_its_own_noise() -> None:
+    actions = BoxActions([-1.0] * 3, [1.0] * 3)
+    added, instead = torch.randn(2, 5, 3)
+    noise = torch.cat([added, instead.fill_(torch.nan)], -1)
+    assert torch.equal(actions.choose(torch.zeros(5, 3), noise), added)
 
 
 def test_first_actions_are_uniform_in_the_box() -> None:

@@ -42,7 +42,12 @@ from literate_rl.dqn import (
 from literate_rl.evaluation import evaluate
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
-from literate_rl.workshop.fast import FusedQError, clip_gradient, numpy_act
+from literate_rl.workshop.fast import (
+    FusedQError,
+    chain_outputs,
+    clip_gradient,
+    numpy_act,
+)
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 
 N, ACTIONS = 5, 3
@@ -630,6 +635,17 @@ def test_the_fused_error_is_the_plain_one_gradients_included(
     assert isinstance(error, FusedQError)
     torch.testing.assert_close(*found)
     assert all(p.grad is None for p in target.parameters())
+
+
+def test_a_chain_that_begins_with_a_relu_leaves_its_input_as_it_is() -> None:
+    layers = [nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)]
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    before = x.clone()
+    with torch.no_grad():
+        outputs = chain_outputs(layers, x)
+        wanted = nn.Sequential(*layers)(before)
+    torch.testing.assert_close(outputs[-1], wanted)
+    assert torch.equal(x, before)
 
 
 def test_the_fused_error_leaves_other_networks_to_autograd() -> None:

@@ -381,6 +381,7 @@ def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far() -> None:
     gamma, rollouts = 0.9, 3
     reward = torch.randn(rollouts, 20, 4) + 1
     done = torch.rand(rollouts, 20, 4) < 0.15
+    done[:, -1, 0], done[:, -1, 1] = True, False  # both ways into the next rollout
     real = torch.rand(rollouts, 20, 4) < 0.9
     scaler = RewardScaler(4, gamma)
     sums: list[np.ndarray] = []

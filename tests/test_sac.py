@@ -225,6 +225,21 @@ def test_the_entropy_is_the_mean_of_minus_the_log_density(log_sigma: float) -> N
     assert entropy.item() < math.log(volume)
 
 
+def test_the_density_of_three_numbers_is_the_product_of_theirs() -> None:
+    low, high = [-1.0, 0.0, -2.0], [1.0, 0.5, 3.0]
+    row = torch.randn(7, 6, generator=generator())
+    share = torch.rand(7, 3, generator=generator()) * 0.9 + 0.05
+    action = torch.tensor(low) + share * (torch.tensor(high) - torch.tensor(low))
+    both = SquashedGaussian(low, high).log_prob(row, action)
+    each = [
+        SquashedGaussian(low[i : i + 1], high[i : i + 1]).log_prob(
+            row[:, [i, 3 + i]], action[:, i : i + 1]
+        )
+        for i in range(3)
+    ]
+    torch.testing.assert_close(both, sum(each))
+
+
 def test_each_dimension_has_its_own_bounds() -> None:
     actions = SquashedGaussian(LOW, HIGH)
     row = torch.zeros(2, 4)

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest ee30d42086ee7bd8
+# Generated from chapters/ppo.py (edit there); digest 51a23fdd01d47eb8
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     check_finite,
     check_that,
     checked,
@@ -319,7 +320,7 @@ class PPOConfig:
     num_steps: Count = 128
     num_epochs: Count = 4
     num_minibatches: Count = 4
-    learning_rate: Positive = 2.5e-4
+    learning_rate: Scale = 2.5e-4
     anneal: bool = True
     gamma: Fraction = 0.99
     lambda_: Fraction = 0.95
