@@ -104,8 +104,8 @@ picture
 # $\mu$, standard deviation $\sigma$ and density $f$. It draws *all* arguments and a type, and the
 # **mask** says which of the arguments this type uses. Toggle the mask, and draw another type. The
 # bars are the gradient of the action's log-probability with respect to the three logits $z$, the
-# two means and the two standard deviations: what one action can teach. Those that are not zero are
-# called *alive*.
+# two means and the two standard deviations: what one action can teach. Those that are not zero
+# are called *alive*.
 
 # %% tags=["hide-input"]
 import torch
@@ -164,10 +164,10 @@ assert "= log p(stop) =" in frame("stop", of_moving)[1], "its own probability"
 assert "μ₁" not in frame("turn", of_moving)[1], "teaches nothing"
 
 # %% [markdown]
-# We keep all this in a **tree tensor**, a dictionary of tensors that is indexed, sliced and
-# moved as a whole. There are two kinds of trees. The network describes the policy at $B$
-# states with logits $z$, means $\mu$ and standard deviations $\sigma$. A sample is a type for each
-# state and a vector $u$ of all $A$ arguments.
+# We keep all this in a **tree tensor** (`ttorch`, of the package DI-treetensor), a dictionary of
+# tensors that is indexed, sliced and moved as a whole. There are two kinds of trees. The network
+# describes the policy at $B$ states with logits $z$, means $\mu$ and standard deviations
+# $\sigma$. A sample is a type for each state and a vector $u$ of all $A$ arguments.
 
 
 # %% tags=["export"]
@@ -740,8 +740,8 @@ print("largest differences:", *(f"{x.abs().max().item():.0e}" for x in differenc
 assert all(difference.abs().max() < 1e-5 for difference in differences)
 
 # %% [markdown]
-# Inside the learner a kernel of {doc}`workshop/fast` computes the same two numbers in fewer calls.
-# When a network has gone wrong, the error says where:
+# Inside the learner a kernel of {doc}`workshop/fast` computes the same two numbers in fewer
+# calls. When a network has gone wrong, the error says where:
 
 # %%
 broken = make_logit([0.0, 0.0, 0.0], [0.0, 0.0], [1.0, 1.0], batch=2)

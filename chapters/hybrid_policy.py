@@ -62,9 +62,8 @@ __all__ = ["HybridActions", "make_hybrid_policy"]
 #
 # The learner of {doc}`ppo` stores what the policy did, shuffles it, and cuts it into minibatches.
 # So actions must be tensors with one row for each step, and so must the outputs of the network.
-# But the network of {doc}`hybrid_action` returns trees, and its actions are trees. We write each
-# tree as one row. For $K$ types and $A$ arguments the policy says $K + 2A$ numbers, its noise has
-# $K + A$, and an action has $1 + A$:
+# But those of {doc}`hybrid_action` are trees. We write each tree as one row. With $K$ types and
+# $A$ arguments the policy says $K + 2A$ numbers; its noise has $K + A$ and an action $1 + A$:
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture, predict
@@ -95,12 +94,12 @@ picture
 # In Gymnasium a hybrid action space is a **nest**: tuples or dictionaries of spaces. One form of
 # it implies the mask: `Tuple(Discrete(K), Tuple(K boxes))`, one box of arguments for each type. A
 # type without arguments has an empty box, of shape `(0,)`. Any other nest with one `Discrete` and
-# some boxes, such as `Tuple(Discrete(3), Box(2))`, does not say which type uses what, so we must be
-# told.
+# some boxes, such as `Tuple(Discrete(3), Box(2))`, does not say which type uses what, so we must
+# be told.
 #
-# The policy's arguments are normally distributed, with a standard deviation of 1 at the start. The
-# boxes of an environment can be anything, from 0 to 720 say. So on the policy's side the box is
-# always $[-1, 1]$. Only on the way into the environment is an argument $u_j$ moved to its box
+# The policy's arguments are normally distributed, with a standard deviation of 1 at the start.
+# The boxes of an environment can be anything, from 0 to 720 say. So on the policy's side the box
+# is always $[-1, 1]$. Only on the way into the environment is an argument $u_j$ moved to its box
 # $[l_j, h_j]$ and clipped,
 #
 # $$

@@ -150,8 +150,8 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that the agent comes near the rule. The curve, a mean over four iterations, includes
-# the noise of exploration; the printed return does not. Without noise five stored runs end between
-# 1.68 and 1.78, with mean 1.71.
+# the noise of exploration; the printed return does not. Without noise five stored runs end
+# between 1.68 and 1.78, with mean 1.71.
 
 # %% tags=["claims"]
 from literate_rl.workshop.runs import stored_runs
@@ -167,9 +167,8 @@ assert found == [1.68, 1.78, 1.71], "five stored seeds"
 
 # %% [markdown]
 # In a terminal the same takes one line, `python -m literate_rl ppo --env
-# literate_rl/Moving-v0`, and `--watch` films it. Nothing in the learner knows about hybrid
-# actions: the policy is that of {doc}`hybrid_policy`, the loss that of {doc}`ppo_error`. Why is
-# that enough?
+# literate_rl/Moving-v0`. Nothing in the learner knows about hybrid actions: the policy is that of
+# {doc}`hybrid_policy`, the loss that of {doc}`ppo_error`. Why is that enough?
 #
 # ## One ratio
 #
@@ -194,8 +193,8 @@ assert found == [1.68, 1.78, 1.71], "five stored seeds"
 # $$ (hybrid-per-head)
 #
 # with the clipped surrogate $L$ of {doc}`ppo_error`. If the type of a sample has no argument,
-# $\rho^{\text{args}}$ is always 1, and without the indicator $\mathbb 1$ the second term would add
-# a constant to the loss, and to what is logged.
+# $\rho^{\text{args}}$ is always 1. Without the indicator $\mathbb 1$ the second term would add a
+# constant to the loss, and to what is logged.
 #
 # The product of the two ratios is the ratio {eq}`hybrid-ratio`. Before the first update all
 # three are 1, and there the two errors have the same gradient: $\nabla \rho$ is
@@ -204,8 +203,8 @@ assert found == [1.68, 1.78, 1.71], "five stored seeds"
 # as a whole has hardly changed, $\rho = 0.975$, and one ratio clips nothing. Two ratios clip
 # the type if the action was good, and the arguments if it was bad.
 #
-# Both errors follow as functions of the network's trees, so that we can compare them on one batch.
-# The learner has log-probabilities already and calls `policy_error_from_log_prob` itself.
+# Both errors follow as functions of the network's trees, so that we can compare them on one
+# batch. The learner has log-probabilities already and calls `policy_error_from_log_prob` itself.
 
 
 # %% tags=["export"]
@@ -266,8 +265,8 @@ def new_and_old(
 
 
 # %% [markdown]
-# The error per head, one for the type and one for the arguments, calls the same function twice,
-# the second time with the indicator as a weight.
+# The error per head calls the same function twice, the second time with the indicator as a
+# weight.
 
 
 # %% tags=["export"]
@@ -314,9 +313,9 @@ def ppo_policy_error_hybrid_per_head(
 
 
 # %% [markdown]
-# Here are the two errors for the same batch, once with the new policy equal to the old
-# one and once after it has moved. The cosine compares the directions of their gradients
-# with respect to all parameters of the network.
+# Here are the two errors for the same batch, with the new policy equal to the old one and
+# after it has moved. The cosine compares the directions of their gradients with respect to all
+# parameters of the network.
 
 # %%
 from literate_rl.hybrid_action import HybridPolicyNetwork
@@ -369,9 +368,8 @@ assert cosines[1] < 0.999, "and then they do"
 # the gradient stays unbiased, since the noise of arguments that were not used is independent of
 # the advantage. But this noise enters the ratio, and drives it out of the clip range.
 #
-# The size of this effect can be computed. Let each mean of the new policy be $\Delta$ standard
-# deviations away from that of the old one, and let all $A$ arguments count. The ratio of one
-# argument is then $e^{\Delta \zeta - \Delta^2 / 2}$, with a standard normal $\zeta$. The mean of
+# How large is this effect? Let each mean of the new policy be $\Delta$ standard deviations away
+# from that of the old one, and let all $A$ arguments count. The ratio of one argument is then $e^{\Delta \zeta - \Delta^2 / 2}$, with a standard normal $\zeta$. The mean of
 # $e^{2 \Delta \zeta}$ is $e^{2 \Delta^2}$, so one argument multiplies the mean square of the
 # ratio by $e^{\Delta^2}$. The mean of the ratio is 1, so its variance grows exponentially with
 # the number of arguments:
@@ -445,8 +443,8 @@ fig.tight_layout()
 # **Notice** on the left how the ratios spread without the mask. On the right nothing changes with
 # it, however many arguments lie idle. Without it, and with no idle argument at all, about 64
 # percent of the samples leave the clip range instead of 35 percent: each sample counts one or two
-# arguments that its own type ignores. With sixteen more it is about 89 percent. The dotted line is
-# the root of {eq}`def-hybrid-variance`, which leaves the moved logits out.
+# arguments that its own type ignores. With sixteen more it is about 89 percent. The dotted line
+# is the root of {eq}`def-hybrid-variance`, which leaves the moved logits out.
 
 # %% tags=["claims"]
 clip_fractions = {
@@ -462,13 +460,12 @@ for (deviation, _), root in list(zip(found[False], computed, strict=True))[:-1]:
 # %% [markdown]
 # ## Does it show in the return?
 #
-# The mask enters in two places: in the ratio and in the entropy, whose bonus rewards
-# randomness. To see what each is good for, we leave it out of one, of the other, and of both.
-# And we give *Moving* 2, 4 and 16 further arguments that no type uses. The figure shows stored
-# runs with five seeds: the mean return over the whole training, and that of 100 episodes without
-# noise at the end. Each point is the mean difference from the masked loss with the same seed,
-# with its 95 percent t interval ({doc}`evaluation`); `python -m benchmarks.hybrid_learning`
-# computes the data again.
+# The mask enters in two places: in the ratio and in the entropy, whose bonus rewards randomness.
+# We leave it out of the one, of the other, and of both, and give *Moving* 2, 4 and 16 further
+# arguments that no type uses. The figure shows stored runs with five seeds: the mean return over
+# the whole training, and that of 100 episodes without noise at the end. Each point is the mean
+# difference from the masked loss with the same seed, with its 95 percent t interval
+# ({doc}`evaluation`); `python -m benchmarks.hybrid_learning` computes the data again.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over the number of idle arguments: the difference to the masked loss while training, and at the end. With the ratio not masked the lines fall, from minus a quarter to minus 0.7 while training; with the entropy not masked they stay near zero"}}
 from literate_rl.evaluation import paired_difference
@@ -511,9 +508,8 @@ for (loss, key, n), gap in gaps.items():
 #
 # **Notice** then the entropy. Without its mask alone no difference is seen while training. At the
 # end it is a little lower in one of the four settings, with 4 idle arguments, by 0.13. So the
-# harm comes through the ratio, as computed above, and a bonus for idle arguments costs little or
-# nothing here. What it does instead is in [the trap
-# below](#trap-an-entropy-that-pays-for-nothing).
+# harm comes through the ratio, and a bonus for idle arguments costs little or nothing here. What
+# it does instead is in [the trap below](#trap-an-entropy-that-pays-for-nothing).
 #
 # With both masks left out, as in DI-engine, the agent also ends lower, by 0.40 with no idle
 # argument at all; only with 2 idle arguments does the interval contain zero.
@@ -538,8 +534,7 @@ assert round(gaps["entropy not masked", "final", 4].mean, 2) == -0.13
 # %% [markdown]
 # Do the two ways to clip differ? Here is H-PPO's loss beside ours, on *Moving* and on the harder
 # *HybridLander*, a lunar lander that burns one engine at a time with a throttle. A run on the
-# lander takes minutes, so there the loss per head has only two seeds. They are too few for an
-# interval, so both are shown.
+# lander takes minutes, so there the loss per head has only two seeds.
 
 # %% tags=["hide-input"]
 for name, digits in (("moving", 2), ("lander", 0)):
@@ -587,8 +582,8 @@ for name, runs in landers.items():
 # seen. It only goes from half to full power, and the choice of the engine, which may matter more,
 # both of them have. With two numbers instead the agent has to find that choice inside a Gaussian,
 # and it learns more slowly. So ask what the numbers are good for. *Moving* needs another angle in
-# almost every turn, and a few fixed values would be a coarse grid of them. Where a few values will
-# do, use them: they are simpler, and there is less to learn.
+# almost every turn, and a few fixed values would be a coarse grid of them. Where a few values
+# will do, use them: they are simpler, and there is less to learn.
 
 # %% tags=["claims"]
 gap = {
@@ -609,9 +604,8 @@ assert {len(runs.final) for runs in landers.values()} == {5}, "the same five see
 # The benchmark that the papers on parameterised actions share is *Platform*
 # {cite:p}`masson2016,bester2019`: run, hop and leap over gaps and past enemies, each
 # with one number. The return is the part of the way that was covered, so 1 is the best.
-# The environment is on PyPI as `hybrid-platform`; this package's extra `platform` installs it
-# and `numba`, a dependency that it does not declare. Its observation is a pair of a box and a
-# step counter. Our network wants a box, so a function takes the first of the two:
+# This package's extra `platform` installs it. Its observation is a pair of a box and a step
+# counter. Our network wants a box, so a function takes the first of the two:
 #
 # ```python
 # from operator import itemgetter
@@ -643,8 +637,7 @@ print("Platform, by seed:", *(f"{x:.3f}" for x in sorted(platform)))
 # %% [markdown]
 # Four of five seeds come within two hundredths of the end, the fifth stays at 0.905. The authors
 # of MP-DQN, a method that learns values of actions with arguments, report a mean of 0.987
-# {cite:p}`bester2019`. We chose the number of steps ourselves, so this is no comparison. It only
-# shows how far hybrid PPO comes.
+# {cite:p}`bester2019`. We chose the number of steps ourselves, so this is no comparison.
 
 # %% tags=["claims"]
 assert (np.sort(platform)[1:] > 0.98).all(), "four of five"
@@ -851,6 +844,6 @@ grade(answer, smallest, ())
 # %% [markdown]
 # ## References
 #
-# Hybrid PPO is by {cite:t}`fan2019`, and the loss itself by {cite:t}`schulman2017`. *Moving* is
-# a task of {cite:t}`fan2019`, published as an environment by {cite:t}`hirtz2020`. Platform was
-# defined by {cite:t}`masson2016`; {cite:t}`bester2019` learn the values of its actions.
+# Hybrid PPO and *Moving* are by {cite:t}`fan2019`, its environment by {cite:t}`hirtz2020`, and
+# the loss by {cite:t}`schulman2017`. Platform was defined by {cite:t}`masson2016`;
+# {cite:t}`bester2019` learn the values of its actions.
