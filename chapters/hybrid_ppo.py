@@ -369,7 +369,8 @@ assert cosines[1] < 0.999, "and then they do"
 # the advantage. But this noise enters the ratio, and drives it out of the clip range.
 #
 # How large is this effect? Let each mean of the new policy be $\Delta$ standard deviations away
-# from that of the old one, and let all $A$ arguments count. The ratio of one argument is then $e^{\Delta \zeta - \Delta^2 / 2}$, with a standard normal $\zeta$. The mean of
+# from that of the old one, and let all $A$ arguments count. The ratio of one argument is then
+# $e^{\Delta \zeta - \Delta^2 / 2}$, with a standard normal $\zeta$. The mean of
 # $e^{2 \Delta \zeta}$ is $e^{2 \Delta^2}$, so one argument multiplies the mean square of the
 # ratio by $e^{\Delta^2}$. The mean of the ratio is 1, so its variance grows exponentially with
 # the number of arguments:
