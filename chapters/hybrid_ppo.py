@@ -192,9 +192,9 @@ assert found == [1.68, 1.78, 1.71], "five stored seeds"
 #     + \mathbb 1\Bigl[\textstyle\sum_j m_{k,j} > 0\Bigr]\, L(\rho^{\text{args}}, \hat A) ,
 # $$ (hybrid-per-head)
 #
-# with the clipped surrogate $L$ of {doc}`ppo_error`. If the type of a sample has no argument,
-# $\rho^{\text{args}}$ is always 1. Without the indicator $\mathbb 1$ the second term would add a
-# constant to the loss, and to what is logged.
+# with the clipped surrogate $L$ of {doc}`ppo_error`. The indicator in front of the second term is
+# 1 for types with arguments and 0 for the others. There $\rho^{\text{args}}$ is always 1, and the
+# term would only add a constant to the loss, and to what is logged.
 #
 # The product of the two ratios is the ratio {eq}`hybrid-ratio`. Before the first update all
 # three are 1, and there the two errors have the same gradient: $\nabla \rho$ is
