@@ -98,7 +98,7 @@ picture
 # be told.
 #
 # The policy's arguments are normally distributed, with a standard deviation of 1 at the start.
-# The boxes of an environment can be anything, from 0 to 720 say. So on the policy's side the box
+# The boxes of an environment can be anything, from 0 to 720 say; so on the policy's side the box
 # is always $[-1, 1]$. Only on the way into the environment is an argument $u_j$ moved to its box
 # $[l_j, h_j]$ and clipped,
 #
@@ -134,7 +134,7 @@ def rescale(
 # An action is a function of the noise, as in {doc}`policies`. The types race, and the arguments
 # are $\mu_j + \sigma_j \eta_j$ with standard normal noise $\eta_j$. Without noise we get the
 # greedy action. In its row the type is a floating-point number. That does no harm: all integers
-# up to 16 million are exact there. `HybridActions` holds all this together.
+# up to 16 million are exact there. `HybridActions` holds this together.
 
 
 # %% tags=["export"]
@@ -267,7 +267,7 @@ class HybridActions:
 
 # %% [markdown]
 # A space that implies its mask, three actions on their way into the environment, and a space that
-# does not imply one:
+# does not:
 
 # %%
 box = spaces.Box(0.0, 10.0, (1,))

@@ -203,8 +203,8 @@ assert found == [1.68, 1.78, 1.71], "five stored seeds"
 # as a whole has hardly changed, $\rho = 0.975$, and one ratio clips nothing. Two ratios clip
 # the type if the action was good, and the arguments if it was bad.
 #
-# Both errors follow as functions of the network's trees, so that we can compare them on one
-# batch. The learner has log-probabilities already and calls `policy_error_from_log_prob` itself.
+# Both errors follow as functions of the network's trees, to compare them on one batch. The
+# learner has log-probabilities already and calls `policy_error_from_log_prob` itself.
 
 
 # %% tags=["export"]
@@ -584,7 +584,7 @@ for name, runs in landers.items():
 # both of them have. With two numbers instead the agent has to find that choice inside a Gaussian,
 # and it learns more slowly. So ask what the numbers are good for. *Moving* needs another angle in
 # almost every turn, and a few fixed values would be a coarse grid of them. Where a few values
-# will do, use them: they are simpler, and there is less to learn.
+# will do, use them: they are simpler.
 
 # %% tags=["claims"]
 gap = {
@@ -629,7 +629,7 @@ assert {len(runs.final) for runs in landers.values()} == {5}, "the same five see
 #
 # The action space is `Tuple(Discrete(3), Tuple(3 boxes))` with bounds of 30, 720 and 430, so the
 # mask comes out as the identity matrix, and `to_env` of {doc}`hybrid_policy` does the rest. Here
-# are stored runs with these settings, evaluated over 100 episodes without noise:
+# are stored runs with these settings, over 100 episodes without noise:
 
 # %%
 platform = stored_runs("platform")["joint"].final
@@ -676,7 +676,7 @@ print(f"mean of -log pi       {drawn.item():.3f}")
 
 # %% [markdown]
 # A bonus on the first number rewards noise in arguments that do nothing, so the policy has a
-# reason to widen them. The return hardly suffers, as we saw; but the entropy that you log is no
+# reason to widen them. The return hardly suffers, but the entropy that you log is no
 # longer that of the actions.
 
 # %% tags=["claims"]
