@@ -243,10 +243,10 @@ print(f"mean of 200:     {returns.mean():.0f}")
 print(f"within 50 of it: {np.mean(abs(returns - returns.mean()) < 50):.0%}")
 
 # %% [markdown]
-# **Notice** that no episode is near the mean: in almost all of them the pole either stands until
-# the end or falls within 150 steps. So look at the returns before you average them, and at the
-# agent too: `record_video` ({doc}`workshop/runs`) films it. And say how many episodes you played:
-# a mean of ten may be off by more than a hundred here.
+# **Notice** that hardly any episode is near the mean: in almost all of them the pole either
+# stands until the end or falls within 150 steps. So look at the returns before you average them,
+# and at the agent too: `record_video` ({doc}`workshop/runs`) films it. And say how many episodes
+# you played: a mean of ten may be off by more than a hundred here.
 
 # %% tags=["claims"]
 assert np.mean(abs(returns - returns.mean()) < 50) < 0.05, "hardly any near the mean"
@@ -256,10 +256,10 @@ assert 2 * returns.std() / math.sqrt(10) > 120, "two standard errors of ten"
 # %% [markdown]
 # ## What is a method worth?
 #
-# An agent's seed is not part of the method. Nobody who trains REINFORCE anew will get *your*
-# weights. So the question is what one may expect over all seeds. The method has an expected
-# result, and each seed gives us one noisy look at it. The stored runs again, each result the mean
-# of 100 greedy episodes:
+# An agent's seed is not part of the method. Nobody who trains REINFORCE with another seed will
+# get *your* weights. So the question is what one may expect over all seeds. The method has an
+# expected result, and each seed gives us one noisy look at it. The stored runs again, each result
+# the mean of 100 greedy episodes:
 
 # %%
 print("no baseline:", *sorted(without.round().astype(int).tolist()))
@@ -441,7 +441,7 @@ print(f"correlation of the two agents over seeds, while training: {shared:.2f}")
 # %% [markdown]
 # **Notice** how firm the first row is. With each of the twenty seeds the agent with the baseline
 # had the higher mean return while training. At the end the gain is about a hundred points and
-# far less certain. Five seeds do not see it at all.
+# far less certain. The first five seeds do not see it at all.
 #
 # How much luck do the two share? A little: the correlation is 0.28, so the differences spread
 # somewhat less than they would if the two were independent. Pairing pays most where the seed
@@ -466,8 +466,8 @@ assert five.low < 0 < five.high, "five seeds do not see it"
 # - intervals are t intervals, and two agents are compared by paired differences;
 # - settings are chosen on other seeds than those of the result.
 #
-# Now that we can tell learning from luck: where does the baseline's gain come from, and is
-# there more to be had? That is {doc}`advantages`.
+# Now that we can tell learning from luck: a return minus a value was a better weight than a
+# return. Is there one that is better still? That is {doc}`advantages`.
 #
 # ## Traps
 #
