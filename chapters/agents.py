@@ -330,14 +330,14 @@ picture
 #
 # ### How to read the code
 #
-# The code of the package stands on the right, what it does on the left. In a signature, `reward:
-# Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$ rows, one for each step,
-# and $B$ columns, one for each environment; equal letters are equal sizes. `@checked` holds each
-# call to its signature and names the argument that does not fit ({doc}`workshop/signatures`
-# builds it). `Bool` holds truth values, `Fraction` is a number from 0 to 1, `Count` a whole
-# number from 1 on. A star, as in `"*B"`, stands for any number of dimensions, and `""` for a
-# single number. Functions whose names begin with `check` only complain, early and clearly; those
-# that guard the loop below are in {doc}`workshop/episodes`.
+# On the website the code of the package stands on the right, what it does on the left. In a
+# signature, `reward: Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$ rows,
+# one for each step, and $B$ columns, one for each environment; equal letters are equal sizes.
+# `@checked` holds each call to its signature and names the argument that does not fit
+# ({doc}`workshop/signatures` builds it). `Bool` holds truth values, `Fraction` is a number from 0
+# to 1, `Count` a whole number from 1 on. A star, as in `"*B"`, stands for any number of
+# dimensions, and `""` for a single number. Functions whose names begin with `check` only
+# complain, early and clearly; those that guard the loop below are in {doc}`workshop/episodes`.
 
 
 # %% tags=["export"]

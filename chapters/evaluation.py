@@ -323,7 +323,8 @@ def t_interval(
 #
 # Both integrals can be done by hand, two powers at a time: $n \int_0^\varphi \cos^n =
 # \cos^{n-1} \varphi \, \sin \varphi + (n - 1) \int_0^\varphi \cos^{n-2}$. The angle at which
-# the ratio is 0.95 is found by halving an interval until nothing is left of it.
+# the ratio is 0.95 is found by halving an interval until nothing is left of it. The code calls $M -
+# 1$, the degrees of freedom, `freedom`.
 
 
 # %% tags=["export"]

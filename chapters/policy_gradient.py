@@ -640,6 +640,9 @@ fig.tight_layout()
 gain = stored["minus the value"].area - stored["no baseline"].area
 assert len(gain) == 20
 assert (gain > 0).all(), "with each of the 20 seeds"
+ends = [run.curves.mean(0)[-1] for run in stored.values()]
+assert ends[0] > 400, "with the value the mean ends above 400"
+assert ends[1] < 350, "without a baseline below 350"
 late = {name: sum(loss[-20:]) / 20 for name, loss in losses.items()}
 assert abs(late["minus the value"]) < losses["minus the value"][0] / 4, "near zero"
 assert late["no baseline"] > 1.5 * losses["no baseline"][0], "it rises"
