@@ -143,8 +143,8 @@ assert torch.allclose(right.std(1), wrong.std(1), rtol=1e-3), "the noise is the 
 # the task is over. A truncated step keeps its future, because only our view of it ended.
 #
 # If the critic is exact, then the average of $\delta_t$ over everything that can follow $s_t$ and
-# $a_t$ is the advantage of $a_t$. So a single step already estimates it. If $V(s'_t)$ is wrong, so
-# is the estimate, and averaging more estimates does not help. That is **bias**.
+# $a_t$ is the advantage of $a_t$. So a single step already estimates it. If $V(s'_t)$ is wrong,
+# so is the estimate, and averaging more estimates does not help. That is **bias**.
 #
 # What if $V(s_t)$ itself is wrong? Then the advantages of all actions in $s_t$ are wrong
 # by the same number. A baseline does that too ({doc}`policy_gradient`), and it leaves the
@@ -473,8 +473,9 @@ fig.tight_layout()
 # a value.
 #
 # On this small ring 0.7 is better than 0.95, the default of `gae` and of most code. The worse the
-# critic, the closer the best $\lambda$ is to 1. A mean over more steps moves it there too, because
-# averaging removes noise but no bias. It is a setting to tune, and 0.95 is where people start.
+# critic, the closer the best $\lambda$ is to 1. A mean over more steps moves it there too,
+# because averaging removes noise but no bias. It is a setting to tune, and 0.95 is where people
+# start.
 
 # %% tags=["claims"]
 total = {name: part.sum(1) for name, part in parts.items()}

@@ -156,9 +156,9 @@ assert (without.min().round(), without.max()) == (111, 500), "what the picture s
 # trying. To learn what it *can* do, we let it do what it thinks best in each state: it
 # acts **greedily**.
 #
-# From {doc}`policies` on, a policy of this book is a function `act(obs, noise)`: only the noise
-# makes it act differently each time, and greedy means a noise of zero. Its method `to_env` writes
-# the actions as the environment wants them.
+# From {doc}`policies` on, a policy of this book has two methods. `act(obs, noise)` chooses the
+# actions: only the noise makes it act differently each time, and greedy means a noise of zero.
+# `to_env` writes the actions as the environment wants them.
 
 
 # %% tags=["export"]
@@ -312,25 +312,25 @@ def t_interval(
 
 
 # %% [markdown]
-# Where does $t_M$ come from? You may skip the answer. For normal results the chance
-# to be within $t$ standard errors of the truth is a ratio of two integrals. With $t = \sqrt{M -
-# 1} \tan \varphi$ it is
+# Where does $t_M$ come from? You may skip the answer. For normal results the chance to be within
+# $t$ standard errors of the truth is a quotient of two integrals. With $t = \sqrt{M - 1} \tan
+# \varphi$ it is
 #
 # $$
 # \Pr \Bigl[ \, \bigl| \bar R - \mathbb E R \bigr| \le t \, \frac{s_R}{\sqrt M} \Bigr]
 # = \int_0^{\varphi} \cos^{M-2} x \, dx \Big/ \int_0^{\pi/2} \cos^{M-2} x \, dx .
 # $$ (t-share)
 #
-# Both integrals can be done by hand, two powers at a time: $n \int_0^\varphi \cos^n =
-# \cos^{n-1} \varphi \, \sin \varphi + (n - 1) \int_0^\varphi \cos^{n-2}$. The angle at which
-# the ratio is 0.95 is found by halving an interval until nothing is left of it. The code calls $M -
-# 1$, the degrees of freedom, `freedom`.
+# Both integrals can be done by hand, two powers at a time: $n \int_0^\varphi \cos^n = \cos^{n-1}
+# \varphi \, \sin \varphi + (n - 1) \int_0^\varphi \cos^{n-2}$. The angle at which the quotient is
+# 0.95 is found by halving an interval until nothing is left of it. The code calls $M - 1$, the
+# degrees of freedom, `freedom`.
 
 
 # %% tags=["export"]
 def t_share(angle: float, freedom: int) -> float:
     """Return the chance that the mean is off by at most √freedom · tan(angle)."""
-    # The ratio {eq}`t-share`. An even power starts from the integral of 1, an odd one
+    # The quotient {eq}`t-share`. An even power starts from the integral of 1, an odd one
     # from that of the cosine.
     power = (freedom - 1) % 2
     inside, whole = (math.sin(angle), 1.0) if power else (angle, math.pi / 2)
@@ -364,12 +364,14 @@ for number in (5, 10, 20):
     print(f"{without[:number].mean():.0f} ({low:.0f} to {high:.0f})")
 
 # %% [markdown]
-# **Notice** how slowly the interval gets narrower, and that the formula does not know that 500
-# is the limit: with five seeds the interval reaches beyond it.
+# **Notice** that the interval of twenty seeds is a third as wide as that of five, and that the
+# formula does not know that 500 is the limit: with five seeds the interval reaches beyond it.
 
 # %% tags=["claims"]
 assert [round(t_quantile(0.95, m - 1), 2) for m in (5, 10, 20)] == [2.78, 2.26, 2.09]
 assert t_interval(without[:5])[1] > 500, "beyond the limit"
+widths = [np.diff(t_interval(without[:m])) for m in (5, 20)]
+assert 0.3 < widths[1] / widths[0] < 0.36, "a third as wide"
 
 # %% [markdown]
 # ## Which of two is better?

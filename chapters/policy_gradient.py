@@ -11,7 +11,7 @@
 #
 # **How does a network learn to act if nobody tells it the right action?** It tries, and makes
 # more likely what turned out well. After this chapter you have trained an agent, can derive the
-# gradient it follows with nothing left out, and know what a baseline and an entropy bonus do. It
+# policy gradient with nothing left out, and know what a baseline and an entropy bonus do. It
 # takes about 50 minutes. You need {doc}`agents` and derivatives of logarithms.
 
 # %% tags=["export", "hide-input"]
