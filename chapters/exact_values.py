@@ -709,7 +709,7 @@ for size in (2, 4, 16):
 # %% [markdown]
 # With a batch of 1,000 independent samples the factor does not matter. With two it is one half,
 # and with one sample nothing is learned at all. The steps of a single episode are *not*
-# independent, so there even the direction is a little off.
+# independent, so there even the direction may be off.
 
 # %% tags=["claims"]
 for size, (own, others) in lengths_along.items():
