@@ -376,9 +376,9 @@ assert 0.3 < widths[1] / widths[0] < 0.36, "a third as wide"
 # %% [markdown]
 # ## Which of two is better?
 #
-# REINFORCE with a baseline and without it. Do not compare two intervals. They may overlap
-# although the difference is clear, because the error of a difference is smaller than the sum of
-# the two errors. Ask for the interval of the *difference*.
+# Do not compare two intervals. They may overlap although the difference is clear, because the
+# error of a difference is smaller than the sum of the two errors. Ask for the interval of the
+# *difference*.
 #
 # Train both agents with the same seeds, and take the difference seed by seed, $D_i = R_i -
 # R'_i$. The same seed gives both the same first weights and the same first starts, so
@@ -476,10 +476,10 @@ assert five.low < 0 < five.high, "five seeds do not see it"
 #
 # ### Trap: the first episodes that end
 #
-# We want the mean return of ten episodes and have ten environments. So we step them all and
-# stop as soon as ten episodes have ended. What could be simpler? But a short episode ends
-# early, and its environment then starts another one, which may be short as well. The long
-# ones are still under way when we stop. In CartPole the long ones are the good ones.
+# We want the mean return of ten episodes and have ten environments. So we step them all and stop
+# as soon as ten episodes have ended. But a short episode ends early, and its environment then
+# starts another one, which may be short as well. The long ones are still under way when we stop.
+# In CartPole the long ones are the good ones.
 
 
 # %%
@@ -502,10 +502,9 @@ print(f"the first 10 episodes that end, 10 times: mean {by_end:.0f}")
 print(f"one episode in each of 200 environments:  mean {returns.mean():.0f}")
 
 # %% [markdown]
-# The policy is the same, and the first number is less than half of the second. More
-# episodes in as many environments make the error smaller and never make it vanish. `evaluate`
-# decides *before* it starts which episodes count. The returns that a training loop reports have
-# this bias too, in a milder form: after each reset the short episodes come first.
+# The policy is the same, and the first number is less than half of the second. `evaluate` decides
+# *before* it starts which episodes count. The returns that a training loop reports have this bias
+# too, in a milder form: after each reset the short episodes come first.
 
 # %% tags=["claims"]
 assert by_end < 0.5 * returns.mean()
@@ -612,8 +611,7 @@ assert round(t_quantile(0.95, 2), 1) == 4.3
 #
 # ## On the best device
 #
-# A policy may live on any device. `evaluate` takes the observations there and brings the
-# actions back.
+# `evaluate` takes the observations to the policy's device and brings the actions back.
 
 # %%
 from literate_rl.agents import best_device

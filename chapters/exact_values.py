@@ -118,9 +118,9 @@ class Ring(gym.Env[np.int64, np.int64]):
 
 
 # %% [markdown]
-# The class follows Gymnasium's interface {cite:p}`towers2024`: two spaces, `reset` and
-# `step`. Any code for Gymnasium runs with it. `chain` returns the ring's probabilities and mean
-# rewards as arrays, which the next section needs.
+# The class follows Gymnasium's interface {cite:p}`towers2024`: two spaces, `reset` and `step`.
+# `chain` returns the ring's probabilities and mean rewards as arrays, which the next section
+# needs.
 #
 # ## Values without sampling
 #
@@ -136,8 +136,7 @@ class Ring(gym.Env[np.int64, np.int64]):
 #
 # A row of $P$ may sum to less than 1. The missing probability is that of termination: what
 # does not arrive anywhere has no future value. Discount and missing probability enter the
-# equation as a product. So we meet a sentence of {doc}`agents` again: a discount is a small
-# chance of the end.
+# equation as a product: again a discount is a small chance of the end.
 
 
 # %% tags=["export"]
@@ -189,8 +188,7 @@ assert (np.diff([*exact[1:], exact[0]]) > 0).all(), "they rise"
 # time limit of 20 steps, with ten seeds. We count in the data how often a step leads from each
 # cell to each other one, and solve {eq}`tabular-value` for these shares. A step that counts as an
 # end arrives nowhere, so its row sums to less than 1. The three rules below differ only in which
-# steps count as ends. (Temporal-difference learning, which moves $V(s_t)$ towards
-# $r_t + \gamma V(s'_t)$ again and again, arrives at the same values {cite:p}`sutton2018`.)
+# steps count as ends.
 
 
 # %% tags=["hide-input"]
@@ -512,10 +510,10 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** the three solid lines. They are parallel: ten times as many episodes make the error
-# about three times smaller, as for all means, and all three will get there. But a lower line
-# needs fewer episodes for the same error. Leaving out the past saves most of them, and the
-# baseline about half of the rest. The dashed line is different. Its estimates have the smallest
-# variance, but it levels off: they have another mean.
+# about three times smaller, as for all means. But a lower line needs fewer episodes for the same
+# error. Leaving out the past saves most of them, and the baseline about half of the rest. The
+# dashed line is different. Its estimates have the smallest variance, but it levels off: they have
+# another mean.
 
 # %% tags=["claims"]
 noise = [gradient.var(0).sum().item() for gradient in ways.values()]
@@ -541,11 +539,10 @@ assert misses["minus the value"][-1] < 0.2
 # $$ (def-performance-difference)
 #
 # Run the new policy, and add up how much better each of its actions is than what the old policy
-# does on average. This is the **performance-difference lemma**. Its proof is short. Averaged over
-# what can follow an action, $r_t + \gamma V(s_{t+1}) - V(s_t)$ with the old policy's values is
-# the advantage of that action. In the discounted sum of these terms all values but the first
-# cancel in pairs. The rewards are left, whose mean is $J(\pi')$, and $-V(s_0)$, whose mean is
-# $-J(\pi)$.
+# does on average. This is the **performance-difference lemma**. The proof: averaged over what can
+# follow an action, $r_t + \gamma V(s_{t+1}) - V(s_t)$ with the old policy's values is the
+# advantage of that action. In the discounted sum of these terms all values but the first cancel
+# in pairs. The rewards are left, whose mean is $J(\pi')$, and $-V(s_0)$, whose mean is $-J(\pi)$.
 #
 # So why not maximise the right side? Because its states are those that the *new* policy
 # visits, and we have data of the old one only. So we keep the old states, and correct the actions
@@ -561,8 +558,8 @@ assert misses["minus the value"][-1] < 0.2
 # of $\pi'$. Further away the states differ, and the error grows at most with the square of the
 # distance between the two policies {cite:p}`schulman2015`.
 #
-# Here is a second small world. A pier has six planks, and the agent starts on the first. A step
-# to the right pays 1, because the view gets better. A step to the left pays nothing, and on the
+# Now a second small world. A pier has six planks, and the agent starts on the first. A step to
+# the right pays 1, because the view gets better. A step to the left pays nothing, and on the
 # first plank it leads nowhere. One more step to the right from the *last* plank ends in the
 # water, costs 10, and leads back to the start. The policy has a single parameter, the probability
 # of a step to the right. The old policy has 0.2, so it hardly ever sees the end of the pier.
@@ -678,7 +675,7 @@ assert batch.real.flatten().tolist() == [True, True, True, False] * 2, "it marks
 # A baseline must be fixed before the action is drawn. If it depends on the action,
 # {eq}`def-score-mean` does not apply, and the mean moves.
 #
-# There is an everyday version. [PyTorch's REINFORCE
+# [PyTorch's REINFORCE
 # example](https://github.com/pytorch/examples/blob/77f55b912142e11fcfdf5b530231fb9c52f181e8/reinforcement_learning/reinforce.py#L63-L76)
 # and Hugging Face's course subtract the mean of the very returns that they weight. That mean
 # contains each sample's own return, so it knows a bit about the action. For $B$ independent

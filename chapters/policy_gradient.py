@@ -126,7 +126,6 @@ assert sum(lengths[-50:]) / 50 > 3 * sum(lengths[:20]) / 20, "several times as l
 # To improve it we move $\theta$ a little along the gradient $\nabla J$, the vector of its
 # derivatives, and do so again. But where does the gradient come from? The return is computed by
 # the environment, which is somebody's program or the world itself, so we cannot differentiate it.
-# We can only try actions and see.
 #
 # ### One decision
 #
@@ -178,8 +177,8 @@ assert sum(lengths[-50:]) / 50 > 3 * sum(lengths[:20]) / 20, "several times as l
 # \log p_a = z_a - \log \sum_j e^{z_j} .
 # $$ (categorical-log-prob)
 #
-# Its derivative is the score with respect to the logits. ($\mathbb 1[j = a]$ is 1 for the action
-# itself and 0 for the others.) You will meet it often:
+# Its derivative is the score with respect to the logits. With $\mathbb 1[j = a]$, which is 1 for
+# the action itself and 0 for the others, it is
 #
 # $$
 # \frac{\partial \log p_a}{\partial z_j} = \mathbb 1[j = a] - p_j .
@@ -252,8 +251,7 @@ assert length_of_score(-3.0, 0) > 1, "unlikely: long"
 assert length_of_score(5.0, 0) < 0.05, "nearly certain: almost none"
 
 # %% [markdown]
-# In code, for a batch of $B$ states. A logit of minus infinity forbids an action, as the rules
-# of a game may.
+# In code, for a batch of $B$ states. A logit of minus infinity forbids an action.
 
 
 # %% tags=["export"]
@@ -289,10 +287,9 @@ def categorical_log_prob(
 # $$ (def-episode)
 #
 # The mean return is a sum over episodes, $J = \sum_\xi \Pr_\theta(\xi)\, G_0(\xi)$, so the trick
-# works for them as it does for actions: $\nabla J$ is the mean of $G_0\, \nabla \log
-# \Pr_\theta(\xi)$. The logarithm turns the product into a sum. And in that sum only the policy's
-# terms depend on $\theta$. The start and the environment's answers drop out, and with them all
-# that we could not differentiate:
+# works for them too: $\nabla J$ is the mean of $G_0\, \nabla \log \Pr_\theta(\xi)$. The logarithm
+# turns the product into a sum. And in that sum only the policy's terms depend on $\theta$. The
+# start and the environment's answers drop out, and with them all that we could not differentiate:
 #
 # $$
 # \nabla J(\theta) = \mathbb{E}_{\pi_\theta} \Bigl[ G_0
@@ -680,8 +677,7 @@ entropy = categorical_entropy(logit.unsqueeze(0)).item()
 print(f"true value {prob @ q_value:.3f}, entropy {entropy:.3f}")
 
 # %% [markdown]
-# `policy_gradient_error` detaches the advantage itself. In `train` above nothing had to be
-# detached by hand.
+# `policy_gradient_error` detaches the advantage itself.
 
 # %% tags=["claims"]
 assert abs(settled["detached"] - prob @ q_value) < 1e-6
