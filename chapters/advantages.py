@@ -130,22 +130,21 @@ assert torch.allclose(right.std(1), wrong.std(1), rtol=1e-3), "the noise is the 
 # %% [markdown]
 # ## What one step teaches
 #
-# In state $s_t$ the critic expects $V(s_t)$. One step later more is known: the reward
-# $r_t$ and the state $s'_t$ that the step led to. The difference between what is known
-# now and what was expected is the **temporal-difference error**, or TD error,
+# In state $s_t$ the critic expects $V(s_t)$. (In this chapter $V$ is what a critic says, exact or
+# not.) One step later more is known: the reward $r_t$ and the state $s'_t$ that the step led to.
+# The difference between what is known now and what was expected is the **temporal-difference
+# error**, or TD error,
 #
 # $$
 # \delta_t = r_t + \gamma \, (1 - \mathrm{te}_t) \, V(s'_t) - V(s_t) .
 # $$ (td-error)
 #
-# Here $\mathrm{te}_t$ is 1 if the step is terminated and 0 otherwise. It removes the
-# future when the task is over. A truncated step keeps its future, because only our view
-# of it ended.
+# Here $\mathrm{te}_t$ is 1 if the step is terminated and 0 otherwise. It removes the future when
+# the task is over. A truncated step keeps its future, because only our view of it ended.
 #
-# If $V(s)$ is the true expected return of the policy, then the average of $\delta_t$ over
-# everything that can follow $s_t$ and $a_t$ is the advantage of $a_t$. So a single step
-# already estimates it. But $V$ is the output of a network. If $V(s'_t)$ is wrong, so is
-# the estimate, and averaging more estimates does not help. That is **bias**.
+# If the critic is exact, then the average of $\delta_t$ over everything that can follow $s_t$ and
+# $a_t$ is the advantage of $a_t$. So a single step already estimates it. If $V(s'_t)$ is wrong,
+# so is the estimate, and averaging more estimates does not help. That is **bias**.
 #
 # What if $V(s_t)$ itself is wrong? Then the advantages of all actions in $s_t$ are wrong
 # by the same number. A baseline does that too ({doc}`policy_gradient`), and it leaves the
@@ -182,11 +181,10 @@ assert torch.allclose(right.std(1), wrong.std(1), rtol=1e-3), "the noise is the 
 # left. With $\lambda = 1$ it gets everything.
 #
 # Subtract $V(s_t)$, and you have **generalised advantage estimation**, GAE
-# {cite:p}`schulman2016`. The sum looks expensive, but it reduces to a short recursion. Add
-# up two TD errors of one episode, where $s'_t$ is $s_{t+1}$: $\delta_t + \gamma \delta_{t+1}$
-# is $r_t + \gamma V(s_{t+1}) - V(s_t) + \gamma r_{t+1} + \gamma^2 V(s_{t+2}) - \gamma V(s_{t+1})$.
-# The value in the middle cancels. So it does
-# for any number,
+# {cite:p}`schulman2016`. The sum looks expensive, but it reduces to a short recursion. Add up two
+# TD errors of one episode, where $s'_t$ is $s_{t+1}$: $\delta_t + \gamma \delta_{t+1}$ is $r_t +
+# \gamma V(s_{t+1}) - V(s_t) + \gamma r_{t+1} + \gamma^2 V(s_{t+2}) - \gamma V(s_{t+1})$. The
+# value in the middle cancels. In longer sums all values but the first and the last do:
 #
 # $$
 # G^{(n)}_t - V(s_t) = \delta_t + \gamma \delta_{t+1} + \dots
@@ -382,18 +380,18 @@ def n_step_returns(
 # %% [markdown]
 # ## Which λ is best?
 #
-# That depends on how good the critic is. On the ring of {doc}`exact_values` we can compute it, because
-# there the truth is known. The robot breaks down with probability $p = 0.02$ and goes right with
-# probability 0.8, and $\gamma = 0.99$. In cell $s$, action $a$ earns on average
+# That depends on how good the critic is. On the ring of {doc}`exact_values` we can compute it,
+# because there the truth is known. The robot breaks down with probability $p = 0.02$ and goes
+# right with probability 0.8, and $\gamma = 0.99$. In cell $s$, action $a$ earns on average
 #
 # $$
 # Q(s, a) = r_s + \gamma \, (1 - p)\, V(s_a) ,
 # $$ (def-true-return)
 #
-# where $s_a$ is the cell that the action leads to and $p$ the probability of a breakdown.
-# We compute $\lambda$-returns of 64 robots over 200 steps, with a time limit of 100. The
-# values are exact at first. Then a normal error of standard deviation 3 is added to each
-# cell, for 20 imagined critics. The values themselves lie around 7.
+# where $s_a$ is the cell that the action leads to and $V$ is exact. We compute $\lambda$-returns
+# of 64 robots over 200 steps, with a time limit of 100. The values are exact at first. Then a
+# normal error of standard deviation 3 is added to each cell, for 20 imagined critics. The values
+# themselves lie around 7.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over lambda from 0 to 1. With exact values the bias is zero and the standard deviation grows with lambda, so the error is smallest at 0. With wrong values the bias falls, to about 0.4, as lambda grows while the standard deviation grows, and the whole error is smallest in between"}}
 from functools import partial
@@ -475,8 +473,9 @@ fig.tight_layout()
 # a value.
 #
 # On this small ring 0.7 is better than 0.95, the default of `gae` and of most code. The worse the
-# critic, the closer the best $\lambda$ is to 1; and so it is with a larger batch, because
-# averaging removes noise but no bias. It is a setting to tune, and 0.95 is where people start.
+# critic, the closer the best $\lambda$ is to 1. A mean over more steps moves it there too,
+# because averaging removes noise but no bias. It is a setting to tune, and 0.95 is where people
+# start.
 
 # %% tags=["claims"]
 total = {name: part.sum(1) for name, part in parts.items()}
@@ -487,6 +486,8 @@ assert all(x[0.7] < x[0.95] for x in at.values()), (
     "on this ring 0.7 is better than 0.95"
 )
 assert (np.diff(parts["wrong values"][:, 0]) < 0).all(), "the bias falls"
+of_nine = parts["wrong values"] @ [1, 1 / 9]  # a mean over nine has the same bias
+assert of_nine.argmin() > total["wrong values"].argmin(), "more steps want more λ"
 assert (np.diff(parts["exact values"][:, 1]) > 0).all(), "each reward adds noise"
 assert 0.2 < np.sqrt(parts["wrong values"][-1, 0]) < 0.6, "a little bias is left at 1"
 

@@ -156,9 +156,9 @@ assert (without.min().round(), without.max()) == (111, 500), "what the picture s
 # trying. To learn what it *can* do, we let it do what it thinks best in each state: it
 # acts **greedily**.
 #
-# From {doc}`policies` on, a policy of this book is a function `act(obs, noise)`: only the noise
-# makes it act differently each time, and greedy means a noise of zero. Its method `to_env` writes
-# the actions as the environment wants them.
+# From {doc}`policies` on, a policy of this book has two methods. `act(obs, noise)` chooses the
+# actions: only the noise makes it act differently each time, and greedy means a noise of zero.
+# `to_env` writes the actions as the environment wants them.
 
 
 # %% tags=["export"]
@@ -243,10 +243,10 @@ print(f"mean of 200:     {returns.mean():.0f}")
 print(f"within 50 of it: {np.mean(abs(returns - returns.mean()) < 50):.0%}")
 
 # %% [markdown]
-# **Notice** that no episode is near the mean: in almost all of them the pole either stands until
-# the end or falls within 150 steps. So look at the returns before you average them, and at the
-# agent too: `record_video` ({doc}`workshop/runs`) films it. And say how many episodes you played:
-# a mean of ten may be off by more than a hundred here.
+# **Notice** that hardly any episode is near the mean: in almost all of them the pole either
+# stands until the end or falls within 150 steps. So look at the returns before you average them,
+# and at the agent too: `record_video` ({doc}`workshop/runs`) films it. And say how many episodes
+# you played: a mean of ten may be off by more than a hundred here.
 
 # %% tags=["claims"]
 assert np.mean(abs(returns - returns.mean()) < 50) < 0.05, "hardly any near the mean"
@@ -256,10 +256,10 @@ assert 2 * returns.std() / math.sqrt(10) > 120, "two standard errors of ten"
 # %% [markdown]
 # ## What is a method worth?
 #
-# An agent's seed is not part of the method. Nobody who trains REINFORCE anew will get *your*
-# weights. So the question is what one may expect over all seeds. The method has an expected
-# result, and each seed gives us one noisy look at it. The stored runs again, each result the mean
-# of 100 greedy episodes:
+# An agent's seed is not part of the method. Nobody who trains REINFORCE with another seed will
+# get *your* weights. So the question is what one may expect over all seeds. The method has an
+# expected result, and each seed gives us one noisy look at it. The stored runs again, each result
+# the mean of 100 greedy episodes:
 
 # %%
 print("no baseline:", *sorted(without.round().astype(int).tolist()))
@@ -312,25 +312,26 @@ def t_interval(
 
 
 # %% [markdown]
-# Where does $t_M$ come from? You may skip the answer. For normal results the chance
-# to be within $t$ standard errors of the truth is a ratio of two integrals. With $t = \sqrt{M -
-# 1} \tan \varphi$ it is
+# Where does $t_M$ come from? You may skip the answer. For normal results the chance to be within
+# $t$ standard errors of the truth is a quotient of two integrals. With $t = \sqrt{M - 1} \tan
+# \varphi$ it is
 #
 # $$
 # \Pr \Bigl[ \, \bigl| \bar R - \mathbb E R \bigr| \le t \, \frac{s_R}{\sqrt M} \Bigr]
 # = \int_0^{\varphi} \cos^{M-2} x \, dx \Big/ \int_0^{\pi/2} \cos^{M-2} x \, dx .
 # $$ (t-share)
 #
-# Both integrals can be done by hand, two powers at a time: $n \int_0^\varphi \cos^n =
-# \cos^{n-1} \varphi \, \sin \varphi + (n - 1) \int_0^\varphi \cos^{n-2}$. The angle at which
-# the ratio is 0.95 is found by halving an interval until nothing is left of it.
+# Both integrals can be done by hand, two powers at a time: $n \int_0^\varphi \cos^n = \cos^{n-1}
+# \varphi \, \sin \varphi + (n - 1) \int_0^\varphi \cos^{n-2}$. The angle at which the quotient is
+# 0.95 is found by halving an interval until nothing is left of it. The code calls $M - 1$, the
+# degrees of freedom, `freedom`.
 
 
 # %% tags=["export"]
 def t_share(angle: float, freedom: int) -> float:
     """Return the chance that the mean is off by at most √freedom · tan(angle)."""
-    # The ratio {eq}`t-share`. An even power starts from the integral of 1, an odd one
-    # from that of the cosine.
+    # The quotient {eq}`t-share`. An even power starts from the integral of 1, an odd
+    # one from that of the cosine.
     power = (freedom - 1) % 2
     inside, whole = (math.sin(angle), 1.0) if power else (angle, math.pi / 2)
     while power < freedom - 1:
@@ -363,19 +364,21 @@ for number in (5, 10, 20):
     print(f"{without[:number].mean():.0f} ({low:.0f} to {high:.0f})")
 
 # %% [markdown]
-# **Notice** how slowly the interval gets narrower, and that the formula does not know that 500
-# is the limit: with five seeds the interval reaches beyond it.
+# **Notice** that the interval of twenty seeds is a third as wide as that of five, and that the
+# formula does not know that 500 is the limit: with five seeds the interval reaches beyond it.
 
 # %% tags=["claims"]
 assert [round(t_quantile(0.95, m - 1), 2) for m in (5, 10, 20)] == [2.78, 2.26, 2.09]
 assert t_interval(without[:5])[1] > 500, "beyond the limit"
+widths = [np.diff(t_interval(without[:m])) for m in (5, 20)]
+assert 0.3 < widths[1] / widths[0] < 0.36, "a third as wide"
 
 # %% [markdown]
 # ## Which of two is better?
 #
-# REINFORCE with a baseline and without it. Do not compare two intervals. They may overlap
-# although the difference is clear, because the error of a difference is smaller than the sum of
-# the two errors. Ask for the interval of the *difference*.
+# Do not compare two intervals. They may overlap although the difference is clear, because the
+# error of a difference is smaller than the sum of the two errors. Ask for the interval of the
+# *difference*.
 #
 # Train both agents with the same seeds, and take the difference seed by seed, $D_i = R_i -
 # R'_i$. The same seed gives both the same first weights and the same first starts, so
@@ -441,7 +444,7 @@ print(f"correlation of the two agents over seeds, while training: {shared:.2f}")
 # %% [markdown]
 # **Notice** how firm the first row is. With each of the twenty seeds the agent with the baseline
 # had the higher mean return while training. At the end the gain is about a hundred points and
-# far less certain. Five seeds do not see it at all.
+# far less certain. The first five seeds do not see it at all.
 #
 # How much luck do the two share? A little: the correlation is 0.28, so the differences spread
 # somewhat less than they would if the two were independent. Pairing pays most where the seed
@@ -466,17 +469,17 @@ assert five.low < 0 < five.high, "five seeds do not see it"
 # - intervals are t intervals, and two agents are compared by paired differences;
 # - settings are chosen on other seeds than those of the result.
 #
-# Now that we can tell learning from luck: where does the baseline's gain come from, and is
-# there more to be had? That is {doc}`advantages`.
+# Now that we can tell learning from luck: a return minus a value was a better weight than a
+# return. Is there one that is better still? That is {doc}`advantages`.
 #
 # ## Traps
 #
 # ### Trap: the first episodes that end
 #
-# We want the mean return of ten episodes and have ten environments. So we step them all and
-# stop as soon as ten episodes have ended. What could be simpler? But a short episode ends
-# early, and its environment then starts another one, which may be short as well. The long
-# ones are still under way when we stop. In CartPole the long ones are the good ones.
+# We want the mean return of ten episodes and have ten environments. So we step them all and stop
+# as soon as ten episodes have ended. But a short episode ends early, and its environment then
+# starts another one, which may be short as well. The long ones are still under way when we stop.
+# In CartPole the long ones are the good ones.
 
 
 # %%
@@ -499,10 +502,9 @@ print(f"the first 10 episodes that end, 10 times: mean {by_end:.0f}")
 print(f"one episode in each of 200 environments:  mean {returns.mean():.0f}")
 
 # %% [markdown]
-# The policy is the same, and the first number is less than half of the second. More
-# episodes in as many environments make the error smaller and never make it vanish. `evaluate`
-# decides *before* it starts which episodes count. The returns that a training loop reports have
-# this bias too, in a milder form: after each reset the short episodes come first.
+# The policy is the same, and the first number is less than half of the second. `evaluate` decides
+# *before* it starts which episodes count. The returns that a training loop reports have this bias
+# too, in a milder form: after each reset the short episodes come first.
 
 # %% tags=["claims"]
 assert by_end < 0.5 * returns.mean()
@@ -609,8 +611,7 @@ assert round(t_quantile(0.95, 2), 1) == 4.3
 #
 # ## On the best device
 #
-# A policy may live on any device. `evaluate` takes the observations there and brings the
-# actions back.
+# `evaluate` takes the observations to the policy's device and brings the actions back.
 
 # %%
 from literate_rl.agents import best_device

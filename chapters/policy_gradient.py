@@ -11,7 +11,7 @@
 #
 # **How does a network learn to act if nobody tells it the right action?** It tries, and makes
 # more likely what turned out well. After this chapter you have trained an agent, can derive the
-# gradient it follows with nothing left out, and know what a baseline and an entropy bonus do. It
+# policy gradient with nothing left out, and know what a baseline and an entropy bonus do. It
 # takes about 50 minutes. You need {doc}`agents` and derivatives of logarithms.
 
 # %% tags=["export", "hide-input"]
@@ -123,10 +123,9 @@ assert sum(lengths[-50:]) / 50 > 3 * sum(lengths[:20]) / 20, "several times as l
 # J(\theta) = \mathbb{E}_{\pi_\theta} \left[ G_0 \right] .
 # $$ (def-objective)
 #
-# To improve it we move $\theta$ a little along the gradient $\nabla J$, and do so again. But
-# where does the gradient come from? The return is computed by the environment, which is
-# somebody's program or the world itself, so we cannot differentiate it. We can only try actions
-# and see.
+# To improve it we move $\theta$ a little along the gradient $\nabla J$, the vector of its
+# derivatives, and do so again. But where does the gradient come from? The return is computed by
+# the environment, which is somebody's program or the world itself, so we cannot differentiate it.
 #
 # ### One decision
 #
@@ -178,7 +177,8 @@ assert sum(lengths[-50:]) / 50 > 3 * sum(lengths[:20]) / 20, "several times as l
 # \log p_a = z_a - \log \sum_j e^{z_j} .
 # $$ (categorical-log-prob)
 #
-# Its derivative is the score with respect to the logits. You will meet it often:
+# Its derivative is the score with respect to the logits. With $\mathbb 1[j = a]$, which is 1 for
+# the action itself and 0 for the others, it is
 #
 # $$
 # \frac{\partial \log p_a}{\partial z_j} = \mathbb 1[j = a] - p_j .
@@ -202,7 +202,7 @@ def score_of(z, action):
     return logit.detach().softmax(1)[0].tolist(), score[0].tolist()
 
 
-actions_of_dial = ["a₀", "a₁", "a₂"]
+actions_of_dial = ["0", "1", "2"]
 
 
 def frame(z, taken):
@@ -224,7 +224,7 @@ def frame(z, taken):
         Mark("bars", [1, 2, 3], score, "accent"),
     )
     length = sum(x * x for x in score) ** 0.5
-    words = f"{taken} has probability {prob[action]:.2f}. "
+    words = f"Action {taken} has probability {prob[action]:.2f}. "
     return [left, right], words + f"Its score sums to 0 and has length {length:.2f}."
 
 
@@ -232,13 +232,12 @@ dial(
     "Softmax and the score of an action",
     frame,
     {"logit z₀": [k / 2 for k in range(-6, 11)], "action taken": actions_of_dial},
-    start=(0.5, "a₀"),
+    start=(0.5, "0"),
 )
 
 # %% [markdown]
 # **Notice** two things. An unlikely action has a long score: when it is taken, much changes. And
-# an action that is nearly certain has almost none, so a policy that is certain of an action learns
-# nothing more from it.
+# an action that is nearly certain has almost none: when it is taken, hardly anything does.
 
 # %% tags=["claims"]
 
@@ -252,8 +251,7 @@ assert length_of_score(-3.0, 0) > 1, "unlikely: long"
 assert length_of_score(5.0, 0) < 0.05, "nearly certain: almost none"
 
 # %% [markdown]
-# In code, for a batch of $B$ states. A logit of minus infinity forbids an action, as the rules
-# of a game may.
+# In code, for a batch of $B$ states. A logit of minus infinity forbids an action.
 
 
 # %% tags=["export"]
@@ -289,10 +287,9 @@ def categorical_log_prob(
 # $$ (def-episode)
 #
 # The mean return is a sum over episodes, $J = \sum_\xi \Pr_\theta(\xi)\, G_0(\xi)$, so the trick
-# works for them as it does for actions: $\nabla J$ is the mean of $G_0\, \nabla \log
-# \Pr_\theta(\xi)$. The logarithm turns the product into a sum. And in that sum only the policy's
-# terms depend on $\theta$. The start and the environment's answers drop out, and with them all
-# that we could not differentiate:
+# works for them too: $\nabla J$ is the mean of $G_0\, \nabla \log \Pr_\theta(\xi)$. The logarithm
+# turns the product into a sum. And in that sum only the policy's terms depend on $\theta$. The
+# start and the environment's answers drop out, and with them all that we could not differentiate:
 #
 # $$
 # \nabla J(\theta) = \mathbb{E}_{\pi_\theta} \Bigl[ G_0
@@ -324,9 +321,9 @@ def categorical_log_prob(
 # {doc}`advantages` is all about it.
 #
 # **Almost everybody drops $\gamma^t$.** With this factor, what happens late counts little, seen
-# from the start. Most code leaves it out, including the later chapters of this book. We seldom
-# want a policy that is careless after step 500, and without the factor all steps of a batch count
-# alike. But then the update is no longer along the gradient of $J$, nor of any other function
+# from the start. Most code leaves it out, and so do the agents of this book. We seldom want a
+# policy that is careless after step 500, and without the factor all steps of a batch count alike.
+# But then the update is no longer along the gradient of $J$, nor of any other function
 # {cite:p}`nota2020`. In practice it works well.
 #
 # ## The loss
@@ -339,9 +336,9 @@ def categorical_log_prob(
 #     w_b\, \hat A_b \, \log \pi_\theta(a_b \mid s_b) .
 # $$ (policy-gradient-loss)
 #
-# The weight is there for $\gamma^t$, or to take a sample out with a zero. That answers the first
-# question. $\hat A_b$ is a number that was computed before. It is not differentiated, although a
-# network may have had a say in it.
+# That answers the first question. The weight is there for $\gamma^t$, or to take a sample out
+# with a zero. $\hat A_b$ is a number that was computed before. It is not differentiated, although
+# a network may have had a say in it.
 #
 # **The value of this loss means nothing.** A loss in supervised learning is a distance from a
 # target, on data that stay. This one is a tool that was made for its slope in one point. It
@@ -444,8 +441,8 @@ def optimal_baseline(
 # ## Entropy
 #
 # A policy that is certain of an action learns nothing more from it, whether it is good or bad,
-# and stops exploring. So we want to know how uncertain a policy is, and sometimes to pay for it.
-# The measure is the **entropy**, in nats:
+# and stops exploring. So we want to know how uncertain a policy is, and sometimes to reward it
+# for that. The measure is the **entropy**, in *nats* because the logarithm is the natural one:
 #
 # $$
 # H(\pi) = -\sum_j p_j \log p_j .
@@ -487,8 +484,9 @@ def categorical_entropy(logit: Float[Tensor, "B N"]) -> Float[Tensor, "B"]:
 
 
 # %% [markdown]
-# Three policies over three actions. **Notice** the last one: with an impossible action it is a
-# policy over two, and nothing is NaN.
+# Three policies over three actions. **Notice** the gradient of the second: down for the likely
+# action, up for the others. The third has an impossible action. It is a policy over two, and
+# nothing is NaN.
 
 # %%
 from math import log
@@ -505,6 +503,7 @@ for row, h, slope in zip(logit.softmax(1), entropy, gradient, strict=True):
 
 # %% tags=["claims"]
 assert abs(entropy[0].item() - log(3)) < 1e-6
+assert gradient[1].sign().tolist() == [-1, 1, 1], "down, up, up"
 assert abs(entropy[2].item() - log(2)) < 1e-6, "a policy over two"
 assert gradient.isfinite().all(), "nothing is NaN"
 
@@ -627,10 +626,10 @@ fig.tight_layout()
 # balance the pole, and that the baseline makes it learn faster: with each of the 20 seeds its
 # return over the whole run is higher than without.
 #
-# On the right stands what the losses do meanwhile. With the baseline the loss drops within a few
+# On the right you see what the losses do meanwhile. With the baseline the loss drops within a few
 # updates: the critic has learned what to expect, and the differences are small. From then on it
 # stays near zero, while the agent learns nearly all that it learns. Without a baseline it
-# *rises*, because it is a mean of returns with positive factors, and the returns get better.
+# *rises*: it is a mean of returns times $-\log \pi$, all positive, and the returns get better.
 # Neither curve tells you that something good is happening. Watch the return, and let the
 # optimiser have the gradient.
 
@@ -638,6 +637,9 @@ fig.tight_layout()
 gain = stored["minus the value"].area - stored["no baseline"].area
 assert len(gain) == 20
 assert (gain > 0).all(), "with each of the 20 seeds"
+ends = [run.curves.mean(0)[-1] for run in stored.values()]
+assert ends[0] > 400, "with the value the mean ends above 400"
+assert ends[1] < 350, "without a baseline below 350"
 late = {name: sum(loss[-20:]) / 20 for name, loss in losses.items()}
 assert abs(late["minus the value"]) < losses["minus the value"][0] / 4, "near zero"
 assert late["no baseline"] > 1.5 * losses["no baseline"][0], "it rises"
@@ -647,14 +649,14 @@ assert late["no baseline"] > 1.5 * losses["no baseline"][0], "it rises"
 #
 # ### Trap: a gradient through the advantage
 #
-# The value in $G - V_\theta(s)$ comes out of a network. If it is not detached, the loss has a
-# second way down: $\log \pi$ is always negative, so *raise the value*.
-# [Keras's example](https://github.com/keras-team/keras-io/blob/0df30d775727a6789b7bdb4028561f2026cc4d52/examples/rl/actor_critic_cartpole.py)
+# The value in $G - V_\theta(s)$ comes out of a network. If it is not detached, the loss $-(G -
+# V_\theta) \log \pi$ has a second way down: $\log \pi$ is negative, so *raise the value*.
+# [Keras's
+# example](https://github.com/keras-team/keras-io/blob/0df30d775727a6789b7bdb4028561f2026cc4d52/examples/rl/actor_critic_cartpole.py)
 # of an actor and a critic does this, in the line `diff = ret - value`
-# ([#194](https://github.com/keras-team/keras-io/issues/194)). Together with a squared
-# error $\frac12 (G - V_\theta)^2$ the value then settles where $\mathbb{E}[\log \pi - (G -
-# V_\theta)] = 0$, that is at $V + H$: too high by the entropy. Here are three actions that pay 3, 4
-# and 6.
+# ([#194](https://github.com/keras-team/keras-io/issues/194)). Together with a squared error
+# $\frac12 (G - V_\theta)^2$ the value then settles where $\mathbb{E}[\log \pi - (G - V_\theta)] =
+# 0$, that is at $V + H$: too high by the entropy. Here are three actions that pay 3, 4 and 6.
 
 # %%
 logit = torch.tensor([0.6, 0.0, -0.6], dtype=torch.float64)
@@ -675,8 +677,7 @@ entropy = categorical_entropy(logit.unsqueeze(0)).item()
 print(f"true value {prob @ q_value:.3f}, entropy {entropy:.3f}")
 
 # %% [markdown]
-# `policy_gradient_error` detaches the advantage itself. In `train` above nothing had to be
-# detached by hand.
+# `policy_gradient_error` detaches the advantage itself.
 
 # %% tags=["claims"]
 assert abs(settled["detached"] - prob @ q_value) < 1e-6

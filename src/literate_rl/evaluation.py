@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 24bfcd0fdb8140d1
+# Generated from chapters/evaluation.py (edit there); digest 83e42ae3237039a1
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def t_interval(
 
 def t_share(angle: float, freedom: int) -> float:
     """Return the chance that the mean is off by at most √freedom · tan(angle)."""
-    # The ratio {eq}`t-share`. An even power starts from the integral of 1, an odd one
-    # from that of the cosine.
+    # The quotient {eq}`t-share`. An even power starts from the integral of 1, an odd
+    # one from that of the cosine.
     power = (freedom - 1) % 2
     inside, whole = (math.sin(angle), 1.0) if power else (angle, math.pi / 2)
     while power < freedom - 1:
