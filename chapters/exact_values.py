@@ -610,7 +610,7 @@ print(f"the lemma is off by at most {max(abs(np.subtract(true, lemma))):.0e}")
 # **Notice** that the curves touch at the start and have the same slope: a small step keeps its
 # promise. A large one breaks it. The estimate says "always to the right", because it weights
 # the water by how often the *old* policy stood on the last plank. In the green band no ratio
-# is further from 1 than 0.2. {doc}`ppo_error` builds a loss that keeps to such a band.
+# is further from 1 than 0.2. {doc}`ppo_error` builds a loss that stops pushing beyond such a band.
 
 # %% tags=["claims"]
 assert old_visits[-1] < 0.001 * old_visits.sum(), "it hardly ever sees the end"
