@@ -204,6 +204,9 @@ EQUIVALENT: dict[str, str] = {
     "ppo_error.clipped_surrogate: adv < 0 -> adv <= 0": (
         "without an advantage the objective and its gradient are 0 on both ways"
     ),
+    "td3.critic_error: td_error > 0 -> td_error >= 0": (
+        "without an error its square and its slope are 0 at both rates"
+    ),
     "policies.CategoricalActions.kl: 0.0 -> 1.0": (
         "any finite number will do: it is multiplied by 0"
     ),
