@@ -63,7 +63,7 @@ def test_windows_are_those_of_lists(seed, num_envs, length, num_steps, alpha, ph
     assert found.keys() == expected.keys(), "every stored step can be a start"
     for obs, window in found.items():
         assert window == pytest.approx(expected[obs], rel=1e-5, abs=1e-6)
-    assert (buffer.windows(batch.place, num_steps, 0.9).weight == 1).all()
+    assert (buffer.windows(batch.place.numpy(), num_steps, 0.9).weight == 1).all()
 
 
 @pytest.mark.equation("replay-walk")
