@@ -14,8 +14,18 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import RecurrentEncodingNetwork
-from torch import Tensor
-from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from torch import Tensor, nn
+from torch.distributions import (
+    Beta,
+    Categorical,
+    Distribution,
+    Independent,
+    MultivariateNormal,
+    Normal,
+    TransformedDistribution,
+    kl_divergence,
+)
+from torch.distributions.transforms import TanhTransform
 
 from literate_rl.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.hybrid_action import HybridDistribution
@@ -31,13 +41,70 @@ from literate_rl.workshop.alf import (
     TimeStep,
     divergence,
     ppg_network_forward,
-    row_of,
+    put_together,
     successors,
+    taken_apart,
 )
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 PAIR = spaces.Box(-1, 1, (2,))
 HYBRID = spaces.Tuple((THREE, spaces.Tuple((PAIR, spaces.Box(0, 1, (1,)), PAIR))))
+
+
+class Head(nn.Module):
+    """A policy head of one's own: a linear layer and what its rows mean."""
+
+    def __init__(self, size: int, width: int, read: Any) -> None:
+        super().__init__()
+        self.layer, self.distribution = nn.Linear(size, width), read
+
+    def forward(self, features: Tensor) -> Any:
+        return 5 * self.layer(features)
+
+
+def tempered(row: Tensor) -> Distribution:
+    return Categorical(logits=row / 3)
+
+
+def two_halves(row: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = row.chunk(2, -1)
+    return first, nn.functional.softplus(second) + 1e-3
+
+
+def softplus_normal(row: Tensor) -> Distribution:
+    return Independent(Normal(*two_halves(row)), 1)
+
+
+def full_normal(row: Tensor) -> Distribution:
+    mean, scale = two_halves(row)
+    return MultivariateNormal(mean, scale_tril=scale.diag_embed())
+
+
+def beta(row: Tensor) -> Distribution:
+    return Independent(Beta(*(x.exp() + 1 for x in two_halves(row))), 1)
+
+
+def squashed(row: Tensor) -> Distribution:
+    return TransformedDistribution(softplus_normal(row), [TanhTransform()])
+
+
+def network_with(read: Any, action: spaces.Space = PAIR) -> DisjointPolicyValueNetwork:
+    torch.manual_seed(0)
+    width = 3 if action == THREE else 4
+
+    def make(size: int, leaf: spaces.Space) -> nn.Module:
+        return Head(size, width, read)
+
+    return DisjointPolicyValueNetwork(
+        BOX,
+        action,
+        discrete_projection_net_ctor=make,
+        continuous_projection_net_ctor=make,
+    )
+
+
+OWN_HEADS = [(tempered, THREE), (softplus_normal, PAIR), (full_normal, PAIR)]
+OWN_HEADS += [(beta, PAIR), (softplus_normal, spaces.Dict({"a": PAIR, "b": PAIR}))]
 
 
 # --- Tuples ---------------------------------------------------------------------------
@@ -537,13 +604,69 @@ def test_a_step_keeps_the_action_and_judges_it_anew() -> None:
 
 
 @pytest.mark.parametrize("action", [THREE, PAIR, spaces.Box(-1, 1, (2, 3))])
-def test_a_row_describes_its_distribution(action: spaces.Space) -> None:
+def test_a_distribution_is_put_together_as_it_was(action: spaces.Space) -> None:
     net = DisjointPolicyValueNetwork(BOX, action)
     (distribution, _, _), _ = net(torch.randn(5, 4))
-    again = net.distribution((row_of(distribution),))
+    (other, _, _), _ = net(torch.randn(5, 4))
+    again = put_together(other, taken_apart(distribution))
     torch.testing.assert_close(
         kl_divergence(distribution, again), torch.zeros(5), atol=1e-6, rtol=0
     )
+
+
+@pytest.mark.parametrize(("read", "action"), OWN_HEADS)
+def test_a_head_of_ones_own_has_no_divergence_from_itself(
+    read: Any, action: spaces.Space
+) -> None:
+    net = network_with(read, action)
+    aux = auxiliary(action, dual_actor_value_network=net)
+    obs, info = experience(net)
+    aux.observe_for_aux_replay((obs, info))
+    # As the rollout has it, and as it is stored.
+    for old in (info, aux.buffer[0][1]):
+        step = aux.train_step(step_of(obs), (), old)
+        policies = step.info.rollout_action_distribution, step.info.action_distribution
+        assert divergence(*policies).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("reference", ["snapshot", "rollout"])
+@pytest.mark.parametrize(("read", "action"), OWN_HEADS)
+def test_a_phase_holds_a_head_of_ones_own_to_itself(
+    read: Any, action: spaces.Space, reference: str
+) -> None:
+    net = network_with(read, action)
+    options: Any = {"aux_learning_rate": 1e-2, "kl_reference": reference}
+    config = PPGConfig(**options)
+    aux = auxiliary(action, dual_actor_value_network=net, config=config)
+    for _ in range(8):
+        aux.observe_for_aux_replay(experience(net))
+    metrics = aux.train_iter()
+    assert abs(metrics["aux/kl_at_start"]) < 1e-5
+    assert metrics["aux/kl"] > 1e-4, "the policy moves, and it is seen"
+
+
+@pytest.mark.parametrize(
+    "old", [softplus_normal, full_normal, beta, lambda row: Normal(row, 1.0)]
+)
+def test_no_gradient_flows_into_an_old_policy(old: Any) -> None:
+    row = torch.randn(3, 2, 4, dtype=torch.float64).requires_grad_()
+    other = torch.randn(3, 2, 4, dtype=torch.float64)
+    assert not divergence(old(row), old(other)).requires_grad
+    assert divergence(old(other), old(row)).requires_grad
+    expected = kl_divergence(old(row), old(other))
+    torch.testing.assert_close(divergence(old(row), old(other)), expected)
+
+
+def test_a_distribution_without_parameters_of_its_own_is_refused() -> None:
+    leaf = squashed(torch.randn(3, 4))
+    message = "must have parameters of its own, .* got TransformedDistribution"
+    with pytest.raises(TypeError, match=message):
+        divergence(leaf, leaf)
+    aux = auxiliary(PAIR)
+    obs, info = experience(aux.network)
+    with pytest.raises(TypeError, match=message):
+        aux.observe_for_aux_replay((obs, info._replace(action_distribution=leaf)))
+    assert aux.buffer == []
 
 
 def test_what_is_stored_is_a_copy() -> None:
@@ -613,7 +736,17 @@ def test_a_gradient_that_is_not_finite_stops_before_a_weight_has_changed() -> No
         (
             {"action_distribution": Categorical(logits=torch.zeros(3, 5))},
             ValueError,
-            r"exp's action_distribution must have shape \(3, 3\), got \(3, 5\)",
+            r"action_distribution must have .*\(3, 3\)}}, got .*\(3, 5\)}}",
+        ),
+        (
+            {"action_distribution": Independent(Normal(torch.zeros(3, 3), 1.0), 1)},
+            ValueError,
+            "action_distribution must have shape {'Categorical': .*, got {'Normal': ",
+        ),
+        (
+            {"action_distribution": torch.zeros(3, 3)},
+            ValueError,
+            r"action_distribution must have shape {.*, got \(3, 3\)",
         ),
         ({"reward": torch.full((3,), math.nan)}, ValueError, "exp must be finite"),
     ],

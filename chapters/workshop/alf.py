@@ -32,7 +32,7 @@ import torch
 from gymnasium import spaces
 from jaxtyping import Shaped
 from torch import Tensor, nn
-from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from torch.distributions import Distribution, Independent, kl_divergence
 
 from literate_rl.advantages import lambda_returns
 from literate_rl.disjoint_network import DisjointPolicyValueNetwork
@@ -265,6 +265,11 @@ assert 0.8 < share < 0.9, "half of the time it is drawn, and often all the same"
 # For a hybrid action this is an upper bound of the divergence in
 # {doc}`/chapters/hybrid_action`. There each argument counts as often as its type is chosen,
 # here it counts always, even if no type uses it.
+#
+# The old policy is data and has no gradient. So a distribution is taken apart into the numbers
+# that it is made of, and put together again from their copies. PyTorch's distributions name
+# these numbers: `loc` and `scale` of a Normal, `logits` of a Categorical. It works for a policy
+# head of one's own as well, whatever numbers that head reads its distribution from.
 
 
 # %% tags=["export"]
@@ -288,15 +293,41 @@ def divergence_of_leaf(old: Any, new: Any) -> Tensor:
     return kl_divergence(frozen(old), new)
 
 
+# Parameters that only say in another way what others say.
+TWICE = {"probs", "covariance_matrix", "precision_matrix"}
+
+
+def taken_apart(leaf: Any) -> Any:
+    """Return the parameters of a distribution, by the name of its kind and their own.
+
+    What is no distribution stays as it is.
+    """
+    if isinstance(leaf, Independent):
+        return taken_apart(leaf.base_dist)
+    if not isinstance(leaf, Distribution):
+        return leaf
+    kind, names = type(leaf).__name__, [*leaf.arg_constraints.keys() - TWICE]
+    if not names:
+        raise TypeError(
+            "a distribution must have parameters of its own, such as Normal, Beta or "
+            f"Categorical, also as Independent, got {kind}"
+        )
+    return {kind: {name: getattr(leaf, name) for name in sorted(names)}}
+
+
+def put_together(like: Any, parts: Any) -> Any:
+    """Return a distribution of the same kind as another one from parameters."""
+    if isinstance(parts, Distribution):
+        return parts
+    if isinstance(like, Independent):
+        base = put_together(like.base_dist, parts)
+        return Independent(base, like.reinterpreted_batch_ndims, validate_args=False)
+    return type(like)(**parts[type(like).__name__], validate_args=False)
+
+
 def frozen(leaf: Any) -> Any:
     """Return a distribution without gradient."""
-    if isinstance(leaf, Categorical):
-        return Categorical(logits=leaf.logits.detach(), validate_args=False)
-    if isinstance(leaf, Independent) and isinstance(leaf.base_dist, Normal):
-        normal, dims = leaf.base_dist, len(leaf.event_shape)
-        base = Normal(normal.loc.detach(), normal.scale.detach(), validate_args=False)
-        return Independent(base, dims, validate_args=False)
-    return leaf
+    return put_together(leaf, map_nest(torch.detach, taken_apart(leaf)))
 
 
 @checked
@@ -375,8 +406,8 @@ class PPGAuxPhaseLoss(nn.Module):
 #
 # `PPGAuxAlgorithm` collects experience step by step, in tuples. When a phase begins, it cuts
 # them into chunks of `mini_batch_length` steps, computes the targets, and hands both to the
-# `AuxiliaryPhase` of {doc}`/chapters/ppg`. Of a distribution it keeps the row of numbers that
-# describes it.
+# `AuxiliaryPhase` of {doc}`/chapters/ppg`. Distributions are stored taken apart, and put
+# together again when the loss needs them.
 
 
 # %% tags=["export"]
@@ -399,24 +430,10 @@ AUX_OPTIONS = PPGAuxOptions()
 REWARD = spaces.Box(-np.inf, np.inf, ())
 
 
-def row_of(leaf: Any) -> Tensor:
-    """Return the row of numbers that describes a distribution; a tensor is one."""
-    if isinstance(leaf, Categorical):
-        logit: Tensor = leaf.logits
-        return logit
-    if isinstance(leaf, Independent):
-        normal: Any = leaf.base_dist
-        both = [normal.loc, normal.scale.log()]
-        dims = len(leaf.event_shape)
-        return torch.cat([x.reshape(*x.shape[: x.ndim - dims], -1) for x in both], -1)
-    row: Tensor = leaf
-    return row
-
-
 class NestedPolicy(nn.Module):
     """The disjoint network as network and action distribution of a path's policy.
 
-    A row is a tuple of rows here, one for each leaf of the action.
+    Instead of rows there are nests of distributions, and of what they are made of.
     """
 
     def __init__(self, network: DisjointPolicyValueNetwork) -> None:
@@ -424,20 +441,18 @@ class NestedPolicy(nn.Module):
         self.network = network
 
     def forward(self, observation: Any) -> Any:
-        """Return the rows that describe the policy."""
-        (rows, _, _), _ = self.network.heads(observation, (), False)
-        return rows
+        """Return the parameters of the policy's distributions."""
+        (distribution, _, _), _ = self.network(observation, (), False)
+        return map_nest(taken_apart, distribution)
 
     def three_heads(self, observation: Any) -> Any:
-        """Return rows, values and auxiliary values."""
-        output, _ = self.network.heads(observation)
+        """Return distributions, values and auxiliary values."""
+        output, _ = self.network(observation)
         return output
 
     def kl(self, old: Any, new: Any) -> Tensor:
-        """Return the divergences between rows."""
-        return divergence(
-            self.network.distribution(old), self.network.distribution(new)
-        )
+        """Return the divergences of distributions from stored parameters."""
+        return divergence(map_nest(put_together, new, old), new)
 
 
 class PPGAuxAlgorithm:
@@ -525,8 +540,8 @@ class PPGAuxAlgorithm:
                 f"exp must be an observation and a PPGRolloutInfo, got {exp!r:.40}"
             )
         observation, info = exp
-        rows = tuple(row_of(leaf) for leaf in ends(info.action_distribution))
-        new = (observation, info._replace(action_distribution=rows))
+        parts = map_nest(taken_apart, info.action_distribution)
+        new = (observation, info._replace(action_distribution=parts))
         for x in ends(new):
             if not isinstance(x, Tensor):
                 raise TypeError(f"exp must hold tensors, got {type(x).__name__}")
@@ -544,7 +559,7 @@ class PPGAuxAlgorithm:
     @torch.no_grad()
     def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
         """Raise unless the network can learn from experience of this form."""
-        (rows, value, _), state = self.network.heads(observation)
+        (distribution, value, _), state = self.network(observation)
         if any(True for _ in ends(state)):
             raise ValueError(
                 "dual_actor_value_network must have encoders without memory: the "
@@ -553,11 +568,11 @@ class PPGAuxAlgorithm:
         fields = ["value", "reward", "discount", "step_type"]
         if not isinstance(info.next_value, tuple):
             fields.append("next_value")
-        pairs = [(name, value, getattr(info, name)) for name in fields]
-        for own, row in zip(rows, info.action_distribution, strict=True):
-            pairs.append(("action_distribution", own, row))
-        for name, own, given in pairs:
-            wanted, came = tuple(own.shape), tuple(given.shape)
+        own = dict.fromkeys(fields, value)
+        own["action_distribution"] = map_nest(taken_apart, distribution)
+        for name, here in own.items():
+            pair = here, getattr(info, name)
+            wanted, came = map_nest(lambda x: tuple(x.shape), pair)
             if wanted != came or 0 in wanted:
                 filled = "a non-empty shape" if 0 in wanted else f"shape {wanted}"
                 raise ValueError(f"exp's {name} must have {filled}, got {came}")
@@ -605,11 +620,11 @@ class PPGAuxAlgorithm:
         # The network chooses an action too, but what counts is the one that was done.
         new = ppg_network_forward(self.network, inputs, state, True, 0.0)
         old = plain_rollout_info
-        rows = tuple(row_of(leaf) for leaf in ends(old.action_distribution))
+        policies = new.info.action_distribution, old.action_distribution
         info = PPGTrainInfo(
             action=old.action,
             log_prob=old.log_prob,
-            rollout_action_distribution=self.network.distribution(rows),
+            rollout_action_distribution=map_nest(put_together, *policies),
             rollout_value=old.value,
             rollout_log_prob=old.log_prob,
             rollout_next_value=old.next_value,

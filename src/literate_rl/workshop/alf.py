@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 5caf0737d60d9601
+# Generated from chapters/workshop/alf.py (edit there); digest 83a61a85d28ea638
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from jaxtyping import Shaped
 from torch import Tensor, nn
-from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from torch.distributions import Distribution, Independent, kl_divergence
 
 from literate_rl.advantages import lambda_returns
 from literate_rl.disjoint_network import DisjointPolicyValueNetwork
@@ -204,15 +204,41 @@ def divergence_of_leaf(old: Any, new: Any) -> Tensor:
     return kl_divergence(frozen(old), new)
 
 
+# Parameters that only say in another way what others say.
+TWICE = {"probs", "covariance_matrix", "precision_matrix"}
+
+
+def taken_apart(leaf: Any) -> Any:
+    """Return the parameters of a distribution, by the name of its kind and their own.
+
+    What is no distribution stays as it is.
+    """
+    if isinstance(leaf, Independent):
+        return taken_apart(leaf.base_dist)
+    if not isinstance(leaf, Distribution):
+        return leaf
+    kind, names = type(leaf).__name__, [*leaf.arg_constraints.keys() - TWICE]
+    if not names:
+        raise TypeError(
+            "a distribution must have parameters of its own, such as Normal, Beta or "
+            f"Categorical, also as Independent, got {kind}"
+        )
+    return {kind: {name: getattr(leaf, name) for name in sorted(names)}}
+
+
+def put_together(like: Any, parts: Any) -> Any:
+    """Return a distribution of the same kind as another one from parameters."""
+    if isinstance(parts, Distribution):
+        return parts
+    if isinstance(like, Independent):
+        base = put_together(like.base_dist, parts)
+        return Independent(base, like.reinterpreted_batch_ndims, validate_args=False)
+    return type(like)(**parts[type(like).__name__], validate_args=False)
+
+
 def frozen(leaf: Any) -> Any:
     """Return a distribution without gradient."""
-    if isinstance(leaf, Categorical):
-        return Categorical(logits=leaf.logits.detach(), validate_args=False)
-    if isinstance(leaf, Independent) and isinstance(leaf.base_dist, Normal):
-        normal, dims = leaf.base_dist, len(leaf.event_shape)
-        base = Normal(normal.loc.detach(), normal.scale.detach(), validate_args=False)
-        return Independent(base, dims, validate_args=False)
-    return leaf
+    return put_together(leaf, map_nest(torch.detach, taken_apart(leaf)))
 
 
 @checked
@@ -305,24 +331,10 @@ AUX_OPTIONS = PPGAuxOptions()
 REWARD = spaces.Box(-np.inf, np.inf, ())
 
 
-def row_of(leaf: Any) -> Tensor:
-    """Return the row of numbers that describes a distribution; a tensor is one."""
-    if isinstance(leaf, Categorical):
-        logit: Tensor = leaf.logits
-        return logit
-    if isinstance(leaf, Independent):
-        normal: Any = leaf.base_dist
-        both = [normal.loc, normal.scale.log()]
-        dims = len(leaf.event_shape)
-        return torch.cat([x.reshape(*x.shape[: x.ndim - dims], -1) for x in both], -1)
-    row: Tensor = leaf
-    return row
-
-
 class NestedPolicy(nn.Module):
     """The disjoint network as network and action distribution of a path's policy.
 
-    A row is a tuple of rows here, one for each leaf of the action.
+    Instead of rows there are nests of distributions, and of what they are made of.
     """
 
     def __init__(self, network: DisjointPolicyValueNetwork) -> None:
@@ -330,20 +342,18 @@ class NestedPolicy(nn.Module):
         self.network = network
 
     def forward(self, observation: Any) -> Any:
-        """Return the rows that describe the policy."""
-        (rows, _, _), _ = self.network.heads(observation, (), False)
-        return rows
+        """Return the parameters of the policy's distributions."""
+        (distribution, _, _), _ = self.network(observation, (), False)
+        return map_nest(taken_apart, distribution)
 
     def three_heads(self, observation: Any) -> Any:
-        """Return rows, values and auxiliary values."""
-        output, _ = self.network.heads(observation)
+        """Return distributions, values and auxiliary values."""
+        output, _ = self.network(observation)
         return output
 
     def kl(self, old: Any, new: Any) -> Tensor:
-        """Return the divergences between rows."""
-        return divergence(
-            self.network.distribution(old), self.network.distribution(new)
-        )
+        """Return the divergences of distributions from stored parameters."""
+        return divergence(map_nest(put_together, new, old), new)
 
 
 class PPGAuxAlgorithm:
@@ -431,8 +441,8 @@ class PPGAuxAlgorithm:
                 f"exp must be an observation and a PPGRolloutInfo, got {exp!r:.40}"
             )
         observation, info = exp
-        rows = tuple(row_of(leaf) for leaf in ends(info.action_distribution))
-        new = (observation, info._replace(action_distribution=rows))
+        parts = map_nest(taken_apart, info.action_distribution)
+        new = (observation, info._replace(action_distribution=parts))
         for x in ends(new):
             if not isinstance(x, Tensor):
                 raise TypeError(f"exp must hold tensors, got {type(x).__name__}")
@@ -450,7 +460,7 @@ class PPGAuxAlgorithm:
     @torch.no_grad()
     def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
         """Raise unless the network can learn from experience of this form."""
-        (rows, value, _), state = self.network.heads(observation)
+        (distribution, value, _), state = self.network(observation)
         if any(True for _ in ends(state)):
             raise ValueError(
                 "dual_actor_value_network must have encoders without memory: the "
@@ -459,11 +469,11 @@ class PPGAuxAlgorithm:
         fields = ["value", "reward", "discount", "step_type"]
         if not isinstance(info.next_value, tuple):
             fields.append("next_value")
-        pairs = [(name, value, getattr(info, name)) for name in fields]
-        for own, row in zip(rows, info.action_distribution, strict=True):
-            pairs.append(("action_distribution", own, row))
-        for name, own, given in pairs:
-            wanted, came = tuple(own.shape), tuple(given.shape)
+        own = dict.fromkeys(fields, value)
+        own["action_distribution"] = map_nest(taken_apart, distribution)
+        for name, here in own.items():
+            pair = here, getattr(info, name)
+            wanted, came = map_nest(lambda x: tuple(x.shape), pair)
             if wanted != came or 0 in wanted:
                 filled = "a non-empty shape" if 0 in wanted else f"shape {wanted}"
                 raise ValueError(f"exp's {name} must have {filled}, got {came}")
@@ -511,11 +521,11 @@ class PPGAuxAlgorithm:
         # The network chooses an action too, but what counts is the one that was done.
         new = ppg_network_forward(self.network, inputs, state, True, 0.0)
         old = plain_rollout_info
-        rows = tuple(row_of(leaf) for leaf in ends(old.action_distribution))
+        policies = new.info.action_distribution, old.action_distribution
         info = PPGTrainInfo(
             action=old.action,
             log_prob=old.log_prob,
-            rollout_action_distribution=self.network.distribution(rows),
+            rollout_action_distribution=map_nest(put_together, *policies),
             rollout_value=old.value,
             rollout_log_prob=old.log_prob,
             rollout_next_value=old.next_value,
