@@ -27,9 +27,15 @@ from torch.distributions import (
 )
 from torch.distributions.transforms import TanhTransform
 
+from literate_rl.agents import Rollout
 from literate_rl.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.hybrid_action import HybridDistribution
-from literate_rl.ppg import PPGAuxPhaseLossInfo, PPGConfig
+from literate_rl.ppg import (
+    AuxiliaryPhase,
+    PPGAuxPhaseLossInfo,
+    PPGConfig,
+    side_by_side,
+)
 from literate_rl.workshop.alf import (
     LAST,
     MID,
@@ -522,9 +528,9 @@ def test_chunks_are_consecutive_steps_of_one_environment() -> None:
         obs, info = experience(aux.network)
         obs[:, 0], obs[:, 1] = t, torch.arange(3)
         aux.observe_for_aux_replay((obs, info))
-    obs, info = aux.chunks()
+    obs, target, _ = aux.chunks()
     assert obs.shape == (4, 6, 4)
-    assert info.reward.shape == (4, 6)
+    assert target.shape == (4, 6)
     time, copies = obs[..., 0], obs[..., 1]
     assert time[:, 0].tolist() == [0, 1, 2, 3]
     assert sorted(time[0].tolist()) == [0, 0, 0, 4, 4, 4]
@@ -789,15 +795,42 @@ def test_where_the_phase_is_not_enabled_nothing_is_stored_or_trained() -> None:
         assert torch.equal(weight, before[name])
 
 
-def test_each_chunk_gets_its_own_targets() -> None:
+@pytest.mark.parametrize("length", [8, 4, 2])
+def test_the_targets_of_a_chunk_are_those_of_its_rollout(length: int) -> None:
+    options = PPGAuxOptions(mini_batch_length=length)
+    config = PPGConfig(num_steps=8, gamma=0.9, aux_batch_length=length)
+    torch.manual_seed(0)
+    aux = PPGAuxAlgorithm(BOX, THREE, config=config, aux_options=options)
+    # The same steps for the auxiliary phase of the chapter on PPG, rollout by rollout.
+    phase = AuxiliaryPhase(aux.phase.policy, config)
+    for _ in range(3):
+        steps = []
+        for _ in range(8):
+            obs, info = experience(aux.network)
+            terminated, ended = torch.rand(2, 3) < 0.2
+            info = info._replace(
+                discount=(~terminated).float(),
+                step_type=torch.where(ended | terminated, LAST, MID),
+            )
+            aux.observe_for_aux_replay((obs, info))
+            steps.append((obs, info.reward, terminated, ended & ~terminated, info))
+        obs, reward, terminated, truncated = (
+            torch.stack(x) for x in list(zip(*steps, strict=True))[:4]
+        )
+        flags = terminated, truncated, torch.ones_like(terminated)
+        rollout = Rollout(obs, reward, reward, obs, *flags, reward, reward)
+        next_value = torch.stack([info.next_value for *_, info in steps])
+        phase.observe(rollout, next_value, obs)
+    chunks, expected = aux.chunks(), side_by_side(*phase.buffer)
+    assert torch.equal(chunks.obs, expected.obs)
+    assert torch.equal(chunks.target, expected.target)
+
+
+def test_the_targets_are_learned_from() -> None:
     aux = auxiliary()
-    for _ in range(8):
-        obs, info = experience(aux.network)
-        ends = torch.rand(3) < 0.3
-        aux.observe_for_aux_replay((obs, info._replace(discount=(~ends).float())))
-    _, info = aux.chunks()
-    steps = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
-    expected = aux.loss.target(steps)
+    for _ in range(9):
+        aux.observe_for_aux_replay(experience(aux.network))
+    expected = aux.chunks().target
     seen: list[Any] = []
     aux.phase.learn = lambda x: seen.append(x) or torch.zeros(4)  # type: ignore
     aux.train_iter()
@@ -807,19 +840,19 @@ def test_each_chunk_gets_its_own_targets() -> None:
 
 def test_what_a_pass_returns_can_be_observed_and_learned_from() -> None:
     aux = auxiliary()
+    aux.loss = PPGAuxPhaseLoss(gamma=0.5, td_lambda=0.0)
     values = []
     for t in range(8):
         kind = torch.tensor([MID, MID, LAST if t == 2 else MID])
-        inputs = TimeStep(kind, torch.randn(3), torch.ones(3), torch.randn(3, 4))
+        inputs = TimeStep(kind, torch.zeros(3), torch.ones(3), torch.randn(3, 4))
         step = ppg_network_forward(aux.network, inputs)
         assert step.info.next_value == ()
         values.append(step.info.value.detach())
         aux.observe_for_aux_replay((inputs.observation, step.info))
-    _, info = aux.chunks()
-    next_value = info.next_value.unflatten(1, (2, 3)).transpose(0, 1).flatten(0, 1)
+    target = aux.chunks().target.unflatten(1, (2, 3)).transpose(0, 1).flatten(0, 1)
     expected = torch.stack([*values[1:], values[-1]])
     expected[2, 2] = values[2][2]
-    assert torch.equal(next_value, expected)
+    assert torch.equal(target, 0.5 * expected)
     assert aux.train_iter().keys() >= {"aux/value_loss", "aux/kl"}
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -404,10 +405,10 @@ class PPGAuxPhaseLoss(nn.Module):
 # %% [markdown]
 # ## The auxiliary phase
 #
-# `PPGAuxAlgorithm` collects experience step by step, in tuples. When a phase begins, it cuts
-# them into chunks of `mini_batch_length` steps, computes the targets, and hands both to the
-# `AuxiliaryPhase` of {doc}`/chapters/ppg`. Distributions are stored taken apart, and put
-# together again when the loss needs them.
+# `PPGAuxAlgorithm` collects experience step by step, in tuples. When a phase begins, it computes
+# the targets of each rollout, that is of each `num_steps` steps. Then it cuts them into chunks
+# of `mini_batch_length` steps and hands these to the `AuxiliaryPhase` of {doc}`/chapters/ppg`.
+# Distributions are stored taken apart, and put together again when the loss needs them.
 
 
 # %% tags=["export"]
@@ -577,7 +578,7 @@ class PPGAuxAlgorithm:
                 filled = "a non-empty shape" if 0 in wanted else f"shape {wanted}"
                 raise ValueError(f"exp's {name} must have {filled}, got {came}")
 
-    def chunks(self) -> tuple[Any, PPGRolloutInfo]:
+    def chunks(self) -> Chunks:
         """Return the buffer as chunks ``(L, C, *)``; spare steps are left out."""
         length = self.options.mini_batch_length or self.config.num_steps
         count = len(self.buffer) // length
@@ -590,8 +591,17 @@ class PPGAuxAlgorithm:
         # The value of a successor that nobody has stored is that of the next step.
         if isinstance(info.next_value, tuple):
             info = info._replace(next_value=successors(info.value, info.step_type))
-        chunks: tuple[Any, PPGRolloutInfo] = map_nest(
-            lambda x: in_chunks(x[: count * length], length), (observation, info)
+        # Targets are computed rollout by rollout, before anything is cut: no episode
+        # ends at the edge of a chunk.
+        seen = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
+        steps = self.config.num_steps
+        rollouts = (slice(t, t + steps) for t in range(0, len(self.buffer), steps))
+        target = torch.cat(
+            [self.loss.target(map_nest(itemgetter(part), seen)) for part in rollouts]
+        )
+        chunks: Chunks = map_nest(
+            lambda x: in_chunks(x[: count * length], length),
+            Chunks(observation, target, info.action_distribution),
         )
         return chunks
 
@@ -599,9 +609,7 @@ class PPGAuxAlgorithm:
         """Run one auxiliary phase, empty the buffer, and return metrics."""
         if not self.options.enabled:
             return {}
-        observation, info = self.chunks()
-        seen = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
-        data = Chunks(observation, self.loss.target(seen), info.action_distribution)
+        data = self.chunks()
         self.phase.loss, self.phase.buffer = self.loss.terms, [data]
         metrics = self.phase.run()
         self.buffer.clear()
