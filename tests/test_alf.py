@@ -332,7 +332,12 @@ def test_the_loss_is_its_definition_with_its_gradient(
 
 
 def test_another_error_can_be_handed_over() -> None:
-    info = random_info(0, 3, 2)
+    info = random_info(0, 9, 2)
+    # As in ALF it gets the target first.
+    excess = PPGAuxPhaseLoss(lambda target, value: (value - target).relu())
+    above = (info.value - excess.target(info)).relu()
+    assert torch.equal(excess(info).extra.td_loss_actual, above)
+    assert 0 < (above > 0).sum() < above.numel()
     plain = PPGAuxPhaseLoss()(info).extra
     half = PPGAuxPhaseLoss(lambda x, y: 0.5 * (x - y).square())(info).extra
     torch.testing.assert_close(2 * half.td_loss_aux, plain.td_loss_aux)
@@ -425,7 +430,12 @@ def test_distributions_of_another_batch_are_refused(batch: tuple[int, ...]) -> N
         (
             {"discount": torch.full((3, 2), math.nan)},
             ValueError,
-            "discount must be fin",
+            "discount must be 0 or 1, got nan",
+        ),
+        (
+            {"discount": torch.full((3, 2), 0.5)},
+            ValueError,
+            "discount must be 0 or 1, got 0.5",
         ),
         ({"value": torch.ones(1, 3, 2)}, ValueError, r"must have shape .*\(1, 3, 2\)"),
         (
@@ -702,6 +712,15 @@ def test_bad_experience_is_refused_and_nothing_is_stored(change: str) -> None:
     assert len(aux.buffer) == 1
 
 
+def test_without_settings_the_loss_is_the_documented_one() -> None:
+    documented, ours = PPGAuxPhaseLoss(), PPGAuxAlgorithm(BOX, THREE).loss
+    for name in ("weight", "gamma", "td_lambda", "td_error_loss_fn"):
+        assert getattr(ours, name) == getattr(documented, name)
+    config = PPGConfig(gamma=0.9, lambda_=0.8, clone_weight=2.0)
+    told = PPGAuxAlgorithm(BOX, THREE, config=config).loss
+    assert (told.gamma, told.td_lambda, told.weight) == (0.9, 0.8, 2.0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -755,6 +774,7 @@ def test_a_gradient_that_is_not_finite_stops_before_a_weight_has_changed() -> No
             r"action_distribution must have shape {.*, got \(3, 3\)",
         ),
         ({"reward": torch.full((3,), math.nan)}, ValueError, "exp must be finite"),
+        ({"discount": torch.full((3,), 0.5)}, ValueError, "discount must be 0 or 1"),
     ],
 )
 def test_a_bad_first_experience_leaves_room_for_a_good_one(
@@ -861,7 +881,7 @@ def test_a_loss_of_ones_own_is_learned_from() -> None:
     for error in (None, lambda x, y: 3 * (x - y).square()):
         aux = auxiliary()
         if error is not None:
-            aux.loss = PPGAuxPhaseLoss(error, gamma=0.99)
+            aux.loss = PPGAuxPhaseLoss(error)
         for _ in range(4):
             aux.observe_for_aux_replay(experience(aux.network))
         aux.phase.learn = lambda part, aux=aux: torch.stack(  # type: ignore

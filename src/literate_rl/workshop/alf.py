@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 01e240b7c9edeee2
+# Generated from chapters/workshop/alf.py (edit there); digest 94c158f6d47b32b8
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -255,11 +255,13 @@ def successors(
 
 @checked
 def two_flags(
-    discount: Shaped[Tensor, "T B"], step_type: Shaped[Tensor, "T B"]
-) -> tuple[Bool[Tensor, "T B"], Bool[Tensor, "T B"]]:
+    discount: Shaped[Tensor, "*B"], step_type: Shaped[Tensor, "*B"]
+) -> tuple[Bool[Tensor, "*B"], Bool[Tensor, "*B"]]:
     """Return which steps terminated an episode and which truncated it."""
-    check_finite(discount, discount=discount)
-    terminated = discount == 0
+    terminated, going_on = discount == 0, discount == 1
+    other = discount[~(terminated | going_on)]
+    if len(other):
+        raise ValueError(f"discount must be 0 or 1, got {other[0]:g}")
     return terminated, (step_type == LAST) & ~terminated
 
 
@@ -267,7 +269,8 @@ class PPGAuxPhaseLoss(nn.Module):
     """The loss of the auxiliary phase.
 
     Args:
-        td_error_loss_fn: Function of estimates and targets that returns errors.
+        td_error_loss_fn: Function of targets and estimates, in this order, that returns
+            errors.
         policy_kl_loss_weight: Weight of the divergence.
         gamma: Discount. A list of discounts, one for each of several rewards, is not
             supported: the value is a single number.
@@ -303,8 +306,11 @@ class PPGAuxPhaseLoss(nn.Module):
         self, value: Tensor, aux: Tensor, target: Tensor, kl: Tensor
     ) -> tuple[Tensor, PPGAuxPhaseLossInfo]:
         """Return the loss and its three parts, as ``auxiliary_loss`` does."""
-        weight, error = self.weight, self.td_error_loss_fn
-        return auxiliary_loss(value, aux, target, kl, weight, error)
+
+        def error(value: Tensor, target: Tensor) -> Tensor:
+            return self.td_error_loss_fn(target, value)
+
+        return auxiliary_loss(value, aux, target, kl, self.weight, error)
 
     @checked
     def forward(self, info: PPGTrainInfo) -> LossInfo:
@@ -364,7 +370,7 @@ class PPGAuxAlgorithm:
         observation_spec: Space of one observation.
         action_spec: Space of one action.
         reward_spec: Space of a reward: a box without dimensions, a single number.
-        config: Settings; the defaults if None.
+        config: Settings; if None the defaults, with a discount of 0.999.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
         dual_actor_value_network: The network of the policy that acts, or None.
         aux_options: Options. If not enabled, nothing is stored or trained.
@@ -396,7 +402,7 @@ class PPGAuxAlgorithm:
         self.options, self.name = aux_options, name
         self.debug_summaries = debug_summaries
         self.config = replace(
-            config or PPGConfig(),
+            config or PPGConfig(gamma=0.999),
             aux_batch_size=aux_options.mini_batch_size,
             aux_epochs=aux_options.num_updates_per_train_iter,
         )
@@ -452,6 +458,7 @@ class PPGAuxAlgorithm:
             self.check_first(*new)
         elif form != self.form:
             raise ValueError(f"exp must have the form {self.form}, got {form}")
+        two_flags(info.discount, info.step_type)
         numbers = (observation, info.reward, info.value, info.next_value)
         for x in ends(numbers):
             check_finite(x, exp=x)
