@@ -408,6 +408,63 @@ def test_without_successors_the_values_of_the_next_steps_stand_in() -> None:
         loss_fn(info._replace(rollout_next_value=(), rollout_value=()))
 
 
+def alf_targets(reward, discount, step_type, value, gamma, lambda_):
+    """ALF's lines: reward and discount belong to the action of the row before."""
+    discount, last = gamma * discount, (step_type == LAST).double()
+    adv = torch.zeros_like(value)
+    delta = reward[1:] + discount[1:] * value[1:] - value[:-1]
+    for t in reversed(range(len(reward) - 1)):
+        passed_on = discount[t + 1] * lambda_ * adv[t + 1]
+        adv[t] = (1 - last[t]) * (delta[t] + passed_on)
+    return adv + value
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**31), steps=st.integers(2, 9))
+def test_a_rollout_of_alf_is_right_when_it_is_moved_by_a_row(
+    seed: int, steps: int
+) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    reward, value = torch.randn(2, steps, 3, generator=rng, dtype=torch.float64)
+    last = torch.rand(steps, 3, generator=rng) < 0.3
+    terminated = last & (torch.rand(steps, 3, generator=rng) < 0.5)
+    step_type, discount = torch.where(last, LAST, MID), (~terminated).double()
+    expected = alf_targets(reward, discount, step_type, value, 0.9, 0.7)[:-1]
+    moved = PPGTrainInfo(
+        step_type=step_type[1:],
+        discount=discount[1:],
+        reward=reward[1:],
+        rollout_value=value[:-1],
+        rollout_next_value=value[1:],
+    )
+    ours = PPGAuxPhaseLoss(gamma=0.9, td_lambda=0.7).target(moved)
+    counts = ~last[:-1]  # ALF leaves the others out
+    torch.testing.assert_close(ours[counts], expected[counts])
+
+
+def test_a_rollout_of_alf_that_is_not_moved_is_late() -> None:
+    zero = torch.zeros(4, 1, dtype=torch.float64)
+    reward, mid = torch.eye(4, dtype=torch.float64)[:, 1:2], torch.full((4, 1), MID)
+    info = PPGTrainInfo(
+        reward=reward, discount=zero + 1, step_type=mid, rollout_value=zero
+    )
+    target = PPGAuxPhaseLoss(gamma=0.5, td_lambda=1.0).target(info)
+    assert target.flatten().tolist() == [0.5, 1, 0, 0]
+    theirs = alf_targets(reward, zero + 1, mid, zero, 0.5, 1.0)
+    assert theirs.flatten().tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.erratum("discounts-without-values")
+def test_a_tensor_is_not_multiplied_by_a_list_of_discounts() -> None:
+    gamma, discount, value = [0.9, 0.99], torch.ones(4, 3), torch.zeros(4, 3)
+    with pytest.raises(TypeError):
+        discount.unsqueeze(-1) * gamma
+    # With a number it goes on for a while.
+    reward, discounts = torch.ones(4, 3, 2), discount.unsqueeze(-1) * 0.9
+    with pytest.raises(RuntimeError, match="must match the size"):
+        reward[1:] + discounts[1:] * value[1:]
+
+
 @pytest.mark.parametrize("batch", [(1, 2), (2,), (1, 1), (1, 3, 2)])
 def test_distributions_of_another_batch_are_refused(batch: tuple[int, ...]) -> None:
     info = random_info(0, 3, 2)

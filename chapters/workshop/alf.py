@@ -95,7 +95,8 @@ class TimeStep(NamedTuple):
 
     ``step_type`` is 0 for the first step of an episode, 2 for the last one, whether it
     terminated or was truncated, and 1 for all others. ``discount`` is 0 where the task
-    ended with this step. The observation is a nest of tensors.
+    ended with this step, else 1. The observation is a nest of tensors, and the reward
+    is that of the action which was chosen for it; in ALF it is that of the one before.
     """
 
     step_type: Any
@@ -692,10 +693,65 @@ assert algorithm.buffer == [], "the phase empties its buffer"
 assert abs(metrics["aux/kl_at_start"]) < 1e-6, "the clone is the policy itself"
 
 # %% [markdown]
+# ## What is different from ALF
+#
+# The names are ALF's. Some of what they stand for is not, on purpose:
+#
+# | | ALF | here |
+# |---|---|---|
+# | reward and discount of a step | those of the [action before](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/data_structures.py#L99) | those of this step's action, as in the whole book |
+# | last step of an episode | what was seen at the end; [its loss does not count](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/algorithm.py#L1880-L1886) | the last one with an action; its loss counts |
+# | discount of a step | a number that [multiplies `gamma`](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_phase_loss.py#L118-L123) | 0 or 1, any other is refused |
+# | fields of the tuples | 9 and 12 | one more each, the value of the true successor |
+# | observations, actions | nests of specifications of tensors | a Gymnasium space: `Box`, `Discrete`, or a `Tuple` or `Dict` of them |
+# | rewards | documented for several, [supported for one](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg_algorithm.py#L31) | a single number |
+# | policy head | returns [a distribution and a state](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/networks/projection_networks.py#L86-L94) | returns a row, and has a method `distribution(row)` |
+# | initial weights | [variance scaling](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/layers.py#L351-L356) | orthogonal, see {doc}`/chapters/disjoint_network` |
+# | `observe_for_aux_replay` | gets an experience with all its fields | gets a pair: an observation and a `PPGRolloutInfo` |
+# | settings of the loss | [its own defaults](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_algorithm.py#L132) | those of `config`, if there is one |
+# | targets | of a [chunk](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_phase_loss.py#L116-L134) | of its whole rollout |
+# | old policy | that of the [rollout](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_algorithm.py#L180-L184) | that of the start of the phase, or of the rollout with `kl_reference` |
+#
+# We read the code at the linked commit.
+#
+# The first two rows matter to whoever brings a rollout of ALF along. Nothing fails, but all
+# rewards come one step late. Below, the first action earns 1, and `gamma` is a half. ALF writes
+# this reward into the second row. So reward, discount and type of a step must move up by one
+# row. The last row, whose reward is not known yet, must go:
+
+# %%
+reward, value = torch.tensor([[0.0], [1.0], [0.0], [0.0]]), torch.zeros(4, 1)
+as_it_came = PPGTrainInfo(
+    step_type=torch.tensor([[FIRST], [MID], [MID], [MID]]),
+    discount=torch.ones(4, 1),
+    reward=reward,
+    rollout_value=value,
+)
+moved = as_it_came._replace(
+    step_type=as_it_came.step_type[1:],
+    discount=as_it_came.discount[1:],
+    reward=reward[1:],
+    rollout_value=value[:-1],
+    rollout_next_value=value[1:],
+)
+loss = PPGAuxPhaseLoss(gamma=0.5, td_lambda=1.0)
+late, right = (loss.target(x).flatten().tolist() for x in (as_it_came, moved))
+print("targets as it came:", late)
+print("targets moved:     ", right)
+
+# %% [markdown]
+# Where an episode ends, ALF has a row more than there were actions. The loss of that row must be
+# left out, as ALF does it.
+
+# %% tags=["claims"]
+assert late == [0.5, 1, 0, 0], "one step late"
+assert right == [1, 0, 0], "the first action has earned it"
+
+# %% [markdown]
 # ## References
 #
 # The names, arguments and defaults are those of ALF's
 # [tuples](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_utils.py),
 # [loss](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_phase_loss.py) and
 # [auxiliary phase](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_algorithm.py).
-# {doc}`/docs/errata` lists where we do something else than its code.
+# {doc}`/docs/errata` lists the mistakes in its code that we met.

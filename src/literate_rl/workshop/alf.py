@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 94c158f6d47b32b8
+# Generated from chapters/workshop/alf.py (edit there); digest 7ec287d9398281de
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class TimeStep(NamedTuple):
 
     ``step_type`` is 0 for the first step of an episode, 2 for the last one, whether it
     terminated or was truncated, and 1 for all others. ``discount`` is 0 where the task
-    ended with this step. The observation is a nest of tensors.
+    ended with this step, else 1. The observation is a nest of tensors, and the reward
+    is that of the action which was chosen for it; in ALF it is that of the one before.
     """
 
     step_type: Any
