@@ -268,10 +268,10 @@ assert 0.8 < share < 0.9, "half of the time it is drawn, and often all the same"
 # {doc}`/chapters/hybrid_action`. There each argument counts as often as its type is chosen,
 # here it counts always, even if no type uses it.
 #
-# The old policy is data and has no gradient. So a distribution is taken apart into the numbers
-# that it is made of, and put together again from their copies. PyTorch's distributions name
-# these numbers: `loc` and `scale` of a Normal, `logits` of a Categorical. It works for a policy
-# head of one's own as well, whatever numbers that head reads its distribution from.
+# The old policy is data and has no gradient. So its distributions are taken apart into the
+# numbers that they are made of, and put together again without gradient. PyTorch's distributions
+# name these numbers: `loc` and `scale` of a Normal, `logits` of a Categorical. This works for a
+# policy head of one's own as well, whatever its rows mean.
 
 
 # %% tags=["export"]
@@ -308,13 +308,13 @@ def taken_apart(leaf: Any) -> Any:
         return taken_apart(leaf.base_dist)
     if not isinstance(leaf, Distribution):
         return leaf
-    kind, names = type(leaf).__name__, [*leaf.arg_constraints.keys() - TWICE]
+    kind, names = type(leaf).__name__, sorted(leaf.arg_constraints.keys() - TWICE)
     if not names:
         raise TypeError(
             "a distribution must have parameters of its own, such as Normal, Beta or "
             f"Categorical, also as Independent, got {kind}"
         )
-    return {kind: {name: getattr(leaf, name) for name in sorted(names)}}
+    return {kind: {name: getattr(leaf, name) for name in names}}
 
 
 def put_together(like: Any, parts: Any) -> Any:

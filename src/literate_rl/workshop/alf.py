@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 7ec287d9398281de
+# Generated from chapters/workshop/alf.py (edit there); digest 31d3e12063d169af
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -219,13 +219,13 @@ def taken_apart(leaf: Any) -> Any:
         return taken_apart(leaf.base_dist)
     if not isinstance(leaf, Distribution):
         return leaf
-    kind, names = type(leaf).__name__, [*leaf.arg_constraints.keys() - TWICE]
+    kind, names = type(leaf).__name__, sorted(leaf.arg_constraints.keys() - TWICE)
     if not names:
         raise TypeError(
             "a distribution must have parameters of its own, such as Normal, Beta or "
             f"Categorical, also as Independent, got {kind}"
         )
-    return {kind: {name: getattr(leaf, name) for name in sorted(names)}}
+    return {kind: {name: getattr(leaf, name) for name in names}}
 
 
 def put_together(like: Any, parts: Any) -> Any:
