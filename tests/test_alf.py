@@ -14,12 +14,28 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import RecurrentEncodingNetwork
-from torch import Tensor
-from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from torch import Tensor, nn
+from torch.distributions import (
+    Beta,
+    Categorical,
+    Distribution,
+    Independent,
+    MultivariateNormal,
+    Normal,
+    TransformedDistribution,
+    kl_divergence,
+)
+from torch.distributions.transforms import TanhTransform
 
+from literate_rl.agents import Rollout
 from literate_rl.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.hybrid_action import HybridDistribution
-from literate_rl.ppg import PPGAuxPhaseLossInfo, PPGConfig
+from literate_rl.ppg import (
+    AuxiliaryPhase,
+    PPGAuxPhaseLossInfo,
+    PPGConfig,
+    side_by_side,
+)
 from literate_rl.workshop.alf import (
     LAST,
     MID,
@@ -31,13 +47,70 @@ from literate_rl.workshop.alf import (
     TimeStep,
     divergence,
     ppg_network_forward,
-    row_of,
+    put_together,
     successors,
+    taken_apart,
 )
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 PAIR = spaces.Box(-1, 1, (2,))
 HYBRID = spaces.Tuple((THREE, spaces.Tuple((PAIR, spaces.Box(0, 1, (1,)), PAIR))))
+
+
+class Head(nn.Module):
+    """A policy head of one's own: a linear layer and what its rows mean."""
+
+    def __init__(self, size: int, width: int, read: Any) -> None:
+        super().__init__()
+        self.layer, self.distribution = nn.Linear(size, width), read
+
+    def forward(self, features: Tensor) -> Any:
+        return 5 * self.layer(features)
+
+
+def tempered(row: Tensor) -> Distribution:
+    return Categorical(logits=row / 3)
+
+
+def two_halves(row: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = row.chunk(2, -1)
+    return first, nn.functional.softplus(second) + 1e-3
+
+
+def softplus_normal(row: Tensor) -> Distribution:
+    return Independent(Normal(*two_halves(row)), 1)
+
+
+def full_normal(row: Tensor) -> Distribution:
+    mean, scale = two_halves(row)
+    return MultivariateNormal(mean, scale_tril=scale.diag_embed())
+
+
+def beta(row: Tensor) -> Distribution:
+    return Independent(Beta(*(x.exp() + 1 for x in two_halves(row))), 1)
+
+
+def squashed(row: Tensor) -> Distribution:
+    return TransformedDistribution(softplus_normal(row), [TanhTransform()])
+
+
+def network_with(read: Any, action: spaces.Space = PAIR) -> DisjointPolicyValueNetwork:
+    torch.manual_seed(0)
+    width = 3 if action == THREE else 4
+
+    def make(size: int, leaf: spaces.Space) -> nn.Module:
+        return Head(size, width, read)
+
+    return DisjointPolicyValueNetwork(
+        BOX,
+        action,
+        discrete_projection_net_ctor=make,
+        continuous_projection_net_ctor=make,
+    )
+
+
+OWN_HEADS = [(tempered, THREE), (softplus_normal, PAIR), (full_normal, PAIR)]
+OWN_HEADS += [(beta, PAIR), (softplus_normal, spaces.Dict({"a": PAIR, "b": PAIR}))]
 
 
 # --- Tuples ---------------------------------------------------------------------------
@@ -259,7 +332,12 @@ def test_the_loss_is_its_definition_with_its_gradient(
 
 
 def test_another_error_can_be_handed_over() -> None:
-    info = random_info(0, 3, 2)
+    info = random_info(0, 9, 2)
+    # As in ALF it gets the target first.
+    excess = PPGAuxPhaseLoss(lambda target, value: (value - target).relu())
+    above = (info.value - excess.target(info)).relu()
+    assert torch.equal(excess(info).extra.td_loss_actual, above)
+    assert 0 < (above > 0).sum() < above.numel()
     plain = PPGAuxPhaseLoss()(info).extra
     half = PPGAuxPhaseLoss(lambda x, y: 0.5 * (x - y).square())(info).extra
     torch.testing.assert_close(2 * half.td_loss_aux, plain.td_loss_aux)
@@ -330,6 +408,63 @@ def test_without_successors_the_values_of_the_next_steps_stand_in() -> None:
         loss_fn(info._replace(rollout_next_value=(), rollout_value=()))
 
 
+def alf_targets(reward, discount, step_type, value, gamma, lambda_):
+    """ALF's lines: reward and discount belong to the action of the row before."""
+    discount, last = gamma * discount, (step_type == LAST).double()
+    adv = torch.zeros_like(value)
+    delta = reward[1:] + discount[1:] * value[1:] - value[:-1]
+    for t in reversed(range(len(reward) - 1)):
+        passed_on = discount[t + 1] * lambda_ * adv[t + 1]
+        adv[t] = (1 - last[t]) * (delta[t] + passed_on)
+    return adv + value
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**31), steps=st.integers(2, 9))
+def test_a_rollout_of_alf_is_right_when_it_is_moved_by_a_row(
+    seed: int, steps: int
+) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    reward, value = torch.randn(2, steps, 3, generator=rng, dtype=torch.float64)
+    last = torch.rand(steps, 3, generator=rng) < 0.3
+    terminated = last & (torch.rand(steps, 3, generator=rng) < 0.5)
+    step_type, discount = torch.where(last, LAST, MID), (~terminated).double()
+    expected = alf_targets(reward, discount, step_type, value, 0.9, 0.7)[:-1]
+    moved = PPGTrainInfo(
+        step_type=step_type[1:],
+        discount=discount[1:],
+        reward=reward[1:],
+        rollout_value=value[:-1],
+        rollout_next_value=value[1:],
+    )
+    ours = PPGAuxPhaseLoss(gamma=0.9, td_lambda=0.7).target(moved)
+    counts = ~last[:-1]  # ALF leaves the others out
+    torch.testing.assert_close(ours[counts], expected[counts])
+
+
+def test_a_rollout_of_alf_that_is_not_moved_is_late() -> None:
+    zero = torch.zeros(4, 1, dtype=torch.float64)
+    reward, mid = torch.eye(4, dtype=torch.float64)[:, 1:2], torch.full((4, 1), MID)
+    info = PPGTrainInfo(
+        reward=reward, discount=zero + 1, step_type=mid, rollout_value=zero
+    )
+    target = PPGAuxPhaseLoss(gamma=0.5, td_lambda=1.0).target(info)
+    assert target.flatten().tolist() == [0.5, 1, 0, 0]
+    theirs = alf_targets(reward, zero + 1, mid, zero, 0.5, 1.0)
+    assert theirs.flatten().tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.erratum("discounts-without-values")
+def test_a_tensor_is_not_multiplied_by_a_list_of_discounts() -> None:
+    gamma, discount, value = [0.9, 0.99], torch.ones(4, 3), torch.zeros(4, 3)
+    with pytest.raises(TypeError):
+        discount.unsqueeze(-1) * gamma
+    # With a number it goes on for a while.
+    reward, discounts = torch.ones(4, 3, 2), discount.unsqueeze(-1) * 0.9
+    with pytest.raises(RuntimeError, match="must match the size"):
+        reward[1:] + discounts[1:] * value[1:]
+
+
 @pytest.mark.parametrize("batch", [(1, 2), (2,), (1, 1), (1, 3, 2)])
 def test_distributions_of_another_batch_are_refused(batch: tuple[int, ...]) -> None:
     info = random_info(0, 3, 2)
@@ -352,7 +487,12 @@ def test_distributions_of_another_batch_are_refused(batch: tuple[int, ...]) -> N
         (
             {"discount": torch.full((3, 2), math.nan)},
             ValueError,
-            "discount must be fin",
+            "discount must be 0 or 1, got nan",
+        ),
+        (
+            {"discount": torch.full((3, 2), 0.5)},
+            ValueError,
+            "discount must be 0 or 1, got 0.5",
         ),
         ({"value": torch.ones(1, 3, 2)}, ValueError, r"must have shape .*\(1, 3, 2\)"),
         (
@@ -455,9 +595,9 @@ def test_chunks_are_consecutive_steps_of_one_environment() -> None:
         obs, info = experience(aux.network)
         obs[:, 0], obs[:, 1] = t, torch.arange(3)
         aux.observe_for_aux_replay((obs, info))
-    obs, info = aux.chunks()
+    obs, target, _ = aux.chunks()
     assert obs.shape == (4, 6, 4)
-    assert info.reward.shape == (4, 6)
+    assert target.shape == (4, 6)
     time, copies = obs[..., 0], obs[..., 1]
     assert time[:, 0].tolist() == [0, 1, 2, 3]
     assert sorted(time[0].tolist()) == [0, 0, 0, 4, 4, 4]
@@ -537,13 +677,69 @@ def test_a_step_keeps_the_action_and_judges_it_anew() -> None:
 
 
 @pytest.mark.parametrize("action", [THREE, PAIR, spaces.Box(-1, 1, (2, 3))])
-def test_a_row_describes_its_distribution(action: spaces.Space) -> None:
+def test_a_distribution_is_put_together_as_it_was(action: spaces.Space) -> None:
     net = DisjointPolicyValueNetwork(BOX, action)
     (distribution, _, _), _ = net(torch.randn(5, 4))
-    again = net.distribution((row_of(distribution),))
+    (other, _, _), _ = net(torch.randn(5, 4))
+    again = put_together(other, taken_apart(distribution))
     torch.testing.assert_close(
         kl_divergence(distribution, again), torch.zeros(5), atol=1e-6, rtol=0
     )
+
+
+@pytest.mark.parametrize(("read", "action"), OWN_HEADS)
+def test_a_head_of_ones_own_has_no_divergence_from_itself(
+    read: Any, action: spaces.Space
+) -> None:
+    net = network_with(read, action)
+    aux = auxiliary(action, dual_actor_value_network=net)
+    obs, info = experience(net)
+    aux.observe_for_aux_replay((obs, info))
+    # As the rollout has it, and as it is stored.
+    for old in (info, aux.buffer[0][1]):
+        step = aux.train_step(step_of(obs), (), old)
+        policies = step.info.rollout_action_distribution, step.info.action_distribution
+        assert divergence(*policies).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("reference", ["snapshot", "rollout"])
+@pytest.mark.parametrize(("read", "action"), OWN_HEADS)
+def test_a_phase_holds_a_head_of_ones_own_to_itself(
+    read: Any, action: spaces.Space, reference: str
+) -> None:
+    net = network_with(read, action)
+    options: Any = {"aux_learning_rate": 1e-2, "kl_reference": reference}
+    config = PPGConfig(**options)
+    aux = auxiliary(action, dual_actor_value_network=net, config=config)
+    for _ in range(8):
+        aux.observe_for_aux_replay(experience(net))
+    metrics = aux.train_iter()
+    assert abs(metrics["aux/kl_at_start"]) < 1e-5
+    assert metrics["aux/kl"] > 1e-4, "the policy moves, and it is seen"
+
+
+@pytest.mark.parametrize(
+    "old", [softplus_normal, full_normal, beta, lambda row: Normal(row, 1.0)]
+)
+def test_no_gradient_flows_into_an_old_policy(old: Any) -> None:
+    row = torch.randn(3, 2, 4, dtype=torch.float64).requires_grad_()
+    other = torch.randn(3, 2, 4, dtype=torch.float64)
+    assert not divergence(old(row), old(other)).requires_grad
+    assert divergence(old(other), old(row)).requires_grad
+    expected = kl_divergence(old(row), old(other))
+    torch.testing.assert_close(divergence(old(row), old(other)), expected)
+
+
+def test_a_distribution_without_parameters_of_its_own_is_refused() -> None:
+    leaf = squashed(torch.randn(3, 4))
+    message = "must have parameters of its own, .* got TransformedDistribution"
+    with pytest.raises(TypeError, match=message):
+        divergence(leaf, leaf)
+    aux = auxiliary(PAIR)
+    obs, info = experience(aux.network)
+    with pytest.raises(TypeError, match=message):
+        aux.observe_for_aux_replay((obs, info._replace(action_distribution=leaf)))
+    assert aux.buffer == []
 
 
 def test_what_is_stored_is_a_copy() -> None:
@@ -571,6 +767,15 @@ def test_bad_experience_is_refused_and_nothing_is_stored(change: str) -> None:
     with pytest.raises(error, match="exp must h"):
         aux.observe_for_aux_replay(bad)
     assert len(aux.buffer) == 1
+
+
+def test_without_settings_the_loss_is_the_documented_one() -> None:
+    documented, ours = PPGAuxPhaseLoss(), PPGAuxAlgorithm(BOX, THREE).loss
+    for name in ("weight", "gamma", "td_lambda", "td_error_loss_fn"):
+        assert getattr(ours, name) == getattr(documented, name)
+    config = PPGConfig(gamma=0.9, lambda_=0.8, clone_weight=2.0)
+    told = PPGAuxAlgorithm(BOX, THREE, config=config).loss
+    assert (told.gamma, told.td_lambda, told.weight) == (0.9, 0.8, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -613,9 +818,20 @@ def test_a_gradient_that_is_not_finite_stops_before_a_weight_has_changed() -> No
         (
             {"action_distribution": Categorical(logits=torch.zeros(3, 5))},
             ValueError,
-            r"exp's action_distribution must have shape \(3, 3\), got \(3, 5\)",
+            r"action_distribution must have .*\(3, 3\)}}, got .*\(3, 5\)}}",
+        ),
+        (
+            {"action_distribution": Independent(Normal(torch.zeros(3, 3), 1.0), 1)},
+            ValueError,
+            "action_distribution must have shape {'Categorical': .*, got {'Normal': ",
+        ),
+        (
+            {"action_distribution": torch.zeros(3, 3)},
+            ValueError,
+            r"action_distribution must have shape {.*, got \(3, 3\)",
         ),
         ({"reward": torch.full((3,), math.nan)}, ValueError, "exp must be finite"),
+        ({"discount": torch.full((3,), 0.5)}, ValueError, "discount must be 0 or 1"),
     ],
 )
 def test_a_bad_first_experience_leaves_room_for_a_good_one(
@@ -656,15 +872,42 @@ def test_where_the_phase_is_not_enabled_nothing_is_stored_or_trained() -> None:
         assert torch.equal(weight, before[name])
 
 
-def test_each_chunk_gets_its_own_targets() -> None:
+@pytest.mark.parametrize("length", [8, 4, 2])
+def test_the_targets_of_a_chunk_are_those_of_its_rollout(length: int) -> None:
+    options = PPGAuxOptions(mini_batch_length=length)
+    config = PPGConfig(num_steps=8, gamma=0.9, aux_batch_length=length)
+    torch.manual_seed(0)
+    aux = PPGAuxAlgorithm(BOX, THREE, config=config, aux_options=options)
+    # The same steps for the auxiliary phase of the chapter on PPG, rollout by rollout.
+    phase = AuxiliaryPhase(aux.phase.policy, config)
+    for _ in range(3):
+        steps = []
+        for _ in range(8):
+            obs, info = experience(aux.network)
+            terminated, ended = torch.rand(2, 3) < 0.2
+            info = info._replace(
+                discount=(~terminated).float(),
+                step_type=torch.where(ended | terminated, LAST, MID),
+            )
+            aux.observe_for_aux_replay((obs, info))
+            steps.append((obs, info.reward, terminated, ended & ~terminated, info))
+        obs, reward, terminated, truncated = (
+            torch.stack(x) for x in list(zip(*steps, strict=True))[:4]
+        )
+        flags = terminated, truncated, torch.ones_like(terminated)
+        rollout = Rollout(obs, reward, reward, obs, *flags, reward, reward)
+        next_value = torch.stack([info.next_value for *_, info in steps])
+        phase.observe(rollout, next_value, obs)
+    chunks, expected = aux.chunks(), side_by_side(*phase.buffer)
+    assert torch.equal(chunks.obs, expected.obs)
+    assert torch.equal(chunks.target, expected.target)
+
+
+def test_the_targets_are_learned_from() -> None:
     aux = auxiliary()
-    for _ in range(8):
-        obs, info = experience(aux.network)
-        ends = torch.rand(3) < 0.3
-        aux.observe_for_aux_replay((obs, info._replace(discount=(~ends).float())))
-    _, info = aux.chunks()
-    steps = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
-    expected = aux.loss.target(steps)
+    for _ in range(9):
+        aux.observe_for_aux_replay(experience(aux.network))
+    expected = aux.chunks().target
     seen: list[Any] = []
     aux.phase.learn = lambda x: seen.append(x) or torch.zeros(4)  # type: ignore
     aux.train_iter()
@@ -674,19 +917,19 @@ def test_each_chunk_gets_its_own_targets() -> None:
 
 def test_what_a_pass_returns_can_be_observed_and_learned_from() -> None:
     aux = auxiliary()
+    aux.loss = PPGAuxPhaseLoss(gamma=0.5, td_lambda=0.0)
     values = []
     for t in range(8):
         kind = torch.tensor([MID, MID, LAST if t == 2 else MID])
-        inputs = TimeStep(kind, torch.randn(3), torch.ones(3), torch.randn(3, 4))
+        inputs = TimeStep(kind, torch.zeros(3), torch.ones(3), torch.randn(3, 4))
         step = ppg_network_forward(aux.network, inputs)
         assert step.info.next_value == ()
         values.append(step.info.value.detach())
         aux.observe_for_aux_replay((inputs.observation, step.info))
-    _, info = aux.chunks()
-    next_value = info.next_value.unflatten(1, (2, 3)).transpose(0, 1).flatten(0, 1)
+    target = aux.chunks().target.unflatten(1, (2, 3)).transpose(0, 1).flatten(0, 1)
     expected = torch.stack([*values[1:], values[-1]])
     expected[2, 2] = values[2][2]
-    assert torch.equal(next_value, expected)
+    assert torch.equal(target, 0.5 * expected)
     assert aux.train_iter().keys() >= {"aux/value_loss", "aux/kl"}
 
 
@@ -695,7 +938,7 @@ def test_a_loss_of_ones_own_is_learned_from() -> None:
     for error in (None, lambda x, y: 3 * (x - y).square()):
         aux = auxiliary()
         if error is not None:
-            aux.loss = PPGAuxPhaseLoss(error, gamma=0.99)
+            aux.loss = PPGAuxPhaseLoss(error)
         for _ in range(4):
             aux.observe_for_aux_replay(experience(aux.network))
         aux.phase.learn = lambda part, aux=aux: torch.stack(  # type: ignore

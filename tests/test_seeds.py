@@ -162,7 +162,7 @@ def test_ppg_as_documented() -> None:
     assert isinstance(step.info, PPGTrainInfo)
     loss_info = algorithm.calc_loss(step.info)
     assert loss_info.loss.shape == (1, 4)
-    assert torch.equal(loss_info.loss, PPGAuxPhaseLoss(gamma=0.99)(step.info).loss)
+    assert torch.equal(loss_info.loss, PPGAuxPhaseLoss()(step.info).loss)
 
 
 def test_vtrace_discrete_action() -> None:

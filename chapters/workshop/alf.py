@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ import torch
 from gymnasium import spaces
 from jaxtyping import Shaped
 from torch import Tensor, nn
-from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from torch.distributions import Distribution, Independent, kl_divergence
 
 from literate_rl.advantages import lambda_returns
 from literate_rl.disjoint_network import DisjointPolicyValueNetwork
@@ -94,7 +95,8 @@ class TimeStep(NamedTuple):
 
     ``step_type`` is 0 for the first step of an episode, 2 for the last one, whether it
     terminated or was truncated, and 1 for all others. ``discount`` is 0 where the task
-    ended with this step. The observation is a nest of tensors.
+    ended with this step, else 1. The observation is a nest of tensors, and the reward
+    is that of the action which was chosen for it; in ALF it is that of the one before.
     """
 
     step_type: Any
@@ -265,6 +267,11 @@ assert 0.8 < share < 0.9, "half of the time it is drawn, and often all the same"
 # For a hybrid action this is an upper bound of the divergence in
 # {doc}`/chapters/hybrid_action`. There each argument counts as often as its type is chosen,
 # here it counts always, even if no type uses it.
+#
+# The old policy is data and has no gradient. So its distributions are taken apart into the
+# numbers that they are made of, and put together again without gradient. PyTorch's distributions
+# name these numbers: `loc` and `scale` of a Normal, `logits` of a Categorical. This works for a
+# policy head of one's own as well, whatever its rows mean.
 
 
 # %% tags=["export"]
@@ -288,15 +295,41 @@ def divergence_of_leaf(old: Any, new: Any) -> Tensor:
     return kl_divergence(frozen(old), new)
 
 
+# Parameters that only say in another way what others say.
+TWICE = {"probs", "covariance_matrix", "precision_matrix"}
+
+
+def taken_apart(leaf: Any) -> Any:
+    """Return the parameters of a distribution, by the name of its kind and their own.
+
+    What is no distribution stays as it is.
+    """
+    if isinstance(leaf, Independent):
+        return taken_apart(leaf.base_dist)
+    if not isinstance(leaf, Distribution):
+        return leaf
+    kind, names = type(leaf).__name__, sorted(leaf.arg_constraints.keys() - TWICE)
+    if not names:
+        raise TypeError(
+            "a distribution must have parameters of its own, such as Normal, Beta or "
+            f"Categorical, also as Independent, got {kind}"
+        )
+    return {kind: {name: getattr(leaf, name) for name in names}}
+
+
+def put_together(like: Any, parts: Any) -> Any:
+    """Return a distribution of the same kind as another one from parameters."""
+    if isinstance(parts, Distribution):
+        return parts
+    if isinstance(like, Independent):
+        base = put_together(like.base_dist, parts)
+        return Independent(base, like.reinterpreted_batch_ndims, validate_args=False)
+    return type(like)(**parts[type(like).__name__], validate_args=False)
+
+
 def frozen(leaf: Any) -> Any:
     """Return a distribution without gradient."""
-    if isinstance(leaf, Categorical):
-        return Categorical(logits=leaf.logits.detach(), validate_args=False)
-    if isinstance(leaf, Independent) and isinstance(leaf.base_dist, Normal):
-        normal, dims = leaf.base_dist, len(leaf.event_shape)
-        base = Normal(normal.loc.detach(), normal.scale.detach(), validate_args=False)
-        return Independent(base, dims, validate_args=False)
-    return leaf
+    return put_together(leaf, map_nest(torch.detach, taken_apart(leaf)))
 
 
 @checked
@@ -312,11 +345,13 @@ def successors(
 
 @checked
 def two_flags(
-    discount: Shaped[Tensor, "T B"], step_type: Shaped[Tensor, "T B"]
-) -> tuple[Bool[Tensor, "T B"], Bool[Tensor, "T B"]]:
+    discount: Shaped[Tensor, "*B"], step_type: Shaped[Tensor, "*B"]
+) -> tuple[Bool[Tensor, "*B"], Bool[Tensor, "*B"]]:
     """Return which steps terminated an episode and which truncated it."""
-    check_finite(discount, discount=discount)
-    terminated = discount == 0
+    terminated, going_on = discount == 0, discount == 1
+    other = discount[~(terminated | going_on)]
+    if len(other):
+        raise ValueError(f"discount must be 0 or 1, got {other[0]:g}")
     return terminated, (step_type == LAST) & ~terminated
 
 
@@ -324,7 +359,8 @@ class PPGAuxPhaseLoss(nn.Module):
     """The loss of the auxiliary phase.
 
     Args:
-        td_error_loss_fn: Function of estimates and targets that returns errors.
+        td_error_loss_fn: Function of targets and estimates, in this order, that returns
+            errors.
         policy_kl_loss_weight: Weight of the divergence.
         gamma: Discount. A list of discounts, one for each of several rewards, is not
             supported: the value is a single number.
@@ -360,8 +396,11 @@ class PPGAuxPhaseLoss(nn.Module):
         self, value: Tensor, aux: Tensor, target: Tensor, kl: Tensor
     ) -> tuple[Tensor, PPGAuxPhaseLossInfo]:
         """Return the loss and its three parts, as ``auxiliary_loss`` does."""
-        weight, error = self.weight, self.td_error_loss_fn
-        return auxiliary_loss(value, aux, target, kl, weight, error)
+
+        def error(value: Tensor, target: Tensor) -> Tensor:
+            return self.td_error_loss_fn(target, value)
+
+        return auxiliary_loss(value, aux, target, kl, self.weight, error)
 
     @checked
     def forward(self, info: PPGTrainInfo) -> LossInfo:
@@ -373,10 +412,10 @@ class PPGAuxPhaseLoss(nn.Module):
 # %% [markdown]
 # ## The auxiliary phase
 #
-# `PPGAuxAlgorithm` collects experience step by step, in tuples. When a phase begins, it cuts
-# them into chunks of `mini_batch_length` steps, computes the targets, and hands both to the
-# `AuxiliaryPhase` of {doc}`/chapters/ppg`. Of a distribution it keeps the row of numbers that
-# describes it.
+# `PPGAuxAlgorithm` collects experience step by step, in tuples. When a phase begins, it computes
+# the targets of each rollout, that is of each `num_steps` steps. Then it cuts them into chunks
+# of `mini_batch_length` steps and hands these to the `AuxiliaryPhase` of {doc}`/chapters/ppg`.
+# Distributions are stored taken apart, and put together again when the loss needs them.
 
 
 # %% tags=["export"]
@@ -399,24 +438,10 @@ AUX_OPTIONS = PPGAuxOptions()
 REWARD = spaces.Box(-np.inf, np.inf, ())
 
 
-def row_of(leaf: Any) -> Tensor:
-    """Return the row of numbers that describes a distribution; a tensor is one."""
-    if isinstance(leaf, Categorical):
-        logit: Tensor = leaf.logits
-        return logit
-    if isinstance(leaf, Independent):
-        normal: Any = leaf.base_dist
-        both = [normal.loc, normal.scale.log()]
-        dims = len(leaf.event_shape)
-        return torch.cat([x.reshape(*x.shape[: x.ndim - dims], -1) for x in both], -1)
-    row: Tensor = leaf
-    return row
-
-
 class NestedPolicy(nn.Module):
     """The disjoint network as network and action distribution of a path's policy.
 
-    A row is a tuple of rows here, one for each leaf of the action.
+    Instead of rows there are nests of distributions, and of what they are made of.
     """
 
     def __init__(self, network: DisjointPolicyValueNetwork) -> None:
@@ -424,20 +449,18 @@ class NestedPolicy(nn.Module):
         self.network = network
 
     def forward(self, observation: Any) -> Any:
-        """Return the rows that describe the policy."""
-        (rows, _, _), _ = self.network.heads(observation, (), False)
-        return rows
+        """Return the parameters of the policy's distributions."""
+        (distribution, _, _), _ = self.network(observation, (), False)
+        return map_nest(taken_apart, distribution)
 
     def three_heads(self, observation: Any) -> Any:
-        """Return rows, values and auxiliary values."""
-        output, _ = self.network.heads(observation)
+        """Return distributions, values and auxiliary values."""
+        output, _ = self.network(observation)
         return output
 
     def kl(self, old: Any, new: Any) -> Tensor:
-        """Return the divergences between rows."""
-        return divergence(
-            self.network.distribution(old), self.network.distribution(new)
-        )
+        """Return the divergences of distributions from stored parameters."""
+        return divergence(map_nest(put_together, new, old), new)
 
 
 class PPGAuxAlgorithm:
@@ -447,7 +470,7 @@ class PPGAuxAlgorithm:
         observation_spec: Space of one observation.
         action_spec: Space of one action.
         reward_spec: Space of a reward: a box without dimensions, a single number.
-        config: Settings; the defaults if None.
+        config: Settings; if None the defaults, with a discount of 0.999.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
         dual_actor_value_network: The network of the policy that acts, or None.
         aux_options: Options. If not enabled, nothing is stored or trained.
@@ -479,7 +502,7 @@ class PPGAuxAlgorithm:
         self.options, self.name = aux_options, name
         self.debug_summaries = debug_summaries
         self.config = replace(
-            config or PPGConfig(),
+            config or PPGConfig(gamma=0.999),
             aux_batch_size=aux_options.mini_batch_size,
             aux_epochs=aux_options.num_updates_per_train_iter,
         )
@@ -525,8 +548,8 @@ class PPGAuxAlgorithm:
                 f"exp must be an observation and a PPGRolloutInfo, got {exp!r:.40}"
             )
         observation, info = exp
-        rows = tuple(row_of(leaf) for leaf in ends(info.action_distribution))
-        new = (observation, info._replace(action_distribution=rows))
+        parts = map_nest(taken_apart, info.action_distribution)
+        new = (observation, info._replace(action_distribution=parts))
         for x in ends(new):
             if not isinstance(x, Tensor):
                 raise TypeError(f"exp must hold tensors, got {type(x).__name__}")
@@ -535,6 +558,7 @@ class PPGAuxAlgorithm:
             self.check_first(*new)
         elif form != self.form:
             raise ValueError(f"exp must have the form {self.form}, got {form}")
+        two_flags(info.discount, info.step_type)
         numbers = (observation, info.reward, info.value, info.next_value)
         for x in ends(numbers):
             check_finite(x, exp=x)
@@ -544,7 +568,7 @@ class PPGAuxAlgorithm:
     @torch.no_grad()
     def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
         """Raise unless the network can learn from experience of this form."""
-        (rows, value, _), state = self.network.heads(observation)
+        (distribution, value, _), state = self.network(observation)
         if any(True for _ in ends(state)):
             raise ValueError(
                 "dual_actor_value_network must have encoders without memory: the "
@@ -553,16 +577,16 @@ class PPGAuxAlgorithm:
         fields = ["value", "reward", "discount", "step_type"]
         if not isinstance(info.next_value, tuple):
             fields.append("next_value")
-        pairs = [(name, value, getattr(info, name)) for name in fields]
-        for own, row in zip(rows, info.action_distribution, strict=True):
-            pairs.append(("action_distribution", own, row))
-        for name, own, given in pairs:
-            wanted, came = tuple(own.shape), tuple(given.shape)
+        own = dict.fromkeys(fields, value)
+        own["action_distribution"] = map_nest(taken_apart, distribution)
+        for name, here in own.items():
+            pair = here, getattr(info, name)
+            wanted, came = map_nest(lambda x: tuple(x.shape), pair)
             if wanted != came or 0 in wanted:
                 filled = "a non-empty shape" if 0 in wanted else f"shape {wanted}"
                 raise ValueError(f"exp's {name} must have {filled}, got {came}")
 
-    def chunks(self) -> tuple[Any, PPGRolloutInfo]:
+    def chunks(self) -> Chunks:
         """Return the buffer as chunks ``(L, C, *)``; spare steps are left out."""
         length = self.options.mini_batch_length or self.config.num_steps
         count = len(self.buffer) // length
@@ -575,8 +599,17 @@ class PPGAuxAlgorithm:
         # The value of a successor that nobody has stored is that of the next step.
         if isinstance(info.next_value, tuple):
             info = info._replace(next_value=successors(info.value, info.step_type))
-        chunks: tuple[Any, PPGRolloutInfo] = map_nest(
-            lambda x: in_chunks(x[: count * length], length), (observation, info)
+        # Targets are computed rollout by rollout, before anything is cut: no episode
+        # ends at the edge of a chunk.
+        seen = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
+        steps = self.config.num_steps
+        rollouts = (slice(t, t + steps) for t in range(0, len(self.buffer), steps))
+        target = torch.cat(
+            [self.loss.target(map_nest(itemgetter(part), seen)) for part in rollouts]
+        )
+        chunks: Chunks = map_nest(
+            lambda x: in_chunks(x[: count * length], length),
+            Chunks(observation, target, info.action_distribution),
         )
         return chunks
 
@@ -584,9 +617,7 @@ class PPGAuxAlgorithm:
         """Run one auxiliary phase, empty the buffer, and return metrics."""
         if not self.options.enabled:
             return {}
-        observation, info = self.chunks()
-        seen = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
-        data = Chunks(observation, self.loss.target(seen), info.action_distribution)
+        data = self.chunks()
         self.phase.loss, self.phase.buffer = self.loss.terms, [data]
         metrics = self.phase.run()
         self.buffer.clear()
@@ -605,11 +636,11 @@ class PPGAuxAlgorithm:
         # The network chooses an action too, but what counts is the one that was done.
         new = ppg_network_forward(self.network, inputs, state, True, 0.0)
         old = plain_rollout_info
-        rows = tuple(row_of(leaf) for leaf in ends(old.action_distribution))
+        policies = new.info.action_distribution, old.action_distribution
         info = PPGTrainInfo(
             action=old.action,
             log_prob=old.log_prob,
-            rollout_action_distribution=self.network.distribution(rows),
+            rollout_action_distribution=map_nest(put_together, *policies),
             rollout_value=old.value,
             rollout_log_prob=old.log_prob,
             rollout_next_value=old.next_value,
@@ -662,10 +693,65 @@ assert algorithm.buffer == [], "the phase empties its buffer"
 assert abs(metrics["aux/kl_at_start"]) < 1e-6, "the clone is the policy itself"
 
 # %% [markdown]
+# ## What is different from ALF
+#
+# The names are ALF's. Some of what they stand for is not, on purpose:
+#
+# | | ALF | here |
+# |---|---|---|
+# | reward and discount of a step | those of the [action before](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/data_structures.py#L99) | those of this step's action, as in the whole book |
+# | last step of an episode | what was seen at the end; [its loss does not count](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/algorithm.py#L1880-L1886) | the last one with an action; its loss counts |
+# | discount of a step | a number that [multiplies `gamma`](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_phase_loss.py#L118-L123) | 0 or 1, any other is refused |
+# | fields of the tuples | 9 and 12 | one more each, the value of the true successor |
+# | observations, actions | nests of specifications of tensors | a Gymnasium space: `Box`, `Discrete`, or a `Tuple` or `Dict` of them |
+# | rewards | documented for several, [supported for one](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg_algorithm.py#L31) | a single number |
+# | policy head | returns [a distribution and a state](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/networks/projection_networks.py#L86-L94) | returns a row, and has a method `distribution(row)` |
+# | initial weights | [variance scaling](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/layers.py#L351-L356) | orthogonal, see {doc}`/chapters/disjoint_network` |
+# | `observe_for_aux_replay` | gets an experience with all its fields | gets a pair: an observation and a `PPGRolloutInfo` |
+# | settings of the loss | [its own defaults](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_algorithm.py#L132) | those of `config`, if there is one |
+# | targets | of a [chunk](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_phase_loss.py#L116-L134) | of its whole rollout |
+# | old policy | that of the [rollout](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_algorithm.py#L180-L184) | that of the start of the phase, or of the rollout with `kl_reference` |
+#
+# We read the code at the linked commit.
+#
+# The first two rows matter to whoever brings a rollout of ALF along. Nothing fails, but all
+# rewards come one step late. Below, the first action earns 1, and `gamma` is a half. ALF writes
+# this reward into the second row. So reward, discount and type of a step must move up by one
+# row. The last row, whose reward is not known yet, must go:
+
+# %%
+reward, value = torch.tensor([[0.0], [1.0], [0.0], [0.0]]), torch.zeros(4, 1)
+as_it_came = PPGTrainInfo(
+    step_type=torch.tensor([[FIRST], [MID], [MID], [MID]]),
+    discount=torch.ones(4, 1),
+    reward=reward,
+    rollout_value=value,
+)
+moved = as_it_came._replace(
+    step_type=as_it_came.step_type[1:],
+    discount=as_it_came.discount[1:],
+    reward=reward[1:],
+    rollout_value=value[:-1],
+    rollout_next_value=value[1:],
+)
+loss = PPGAuxPhaseLoss(gamma=0.5, td_lambda=1.0)
+late, right = (loss.target(x).flatten().tolist() for x in (as_it_came, moved))
+print("targets as it came:", late)
+print("targets moved:     ", right)
+
+# %% [markdown]
+# Where an episode ends, ALF has a row more than there were actions. The loss of that row must be
+# left out, as ALF does it.
+
+# %% tags=["claims"]
+assert late == [0.5, 1, 0, 0], "one step late"
+assert right == [1, 0, 0], "the first action has earned it"
+
+# %% [markdown]
 # ## References
 #
 # The names, arguments and defaults are those of ALF's
 # [tuples](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_utils.py),
 # [loss](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_phase_loss.py) and
 # [auxiliary phase](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/ppg_aux_algorithm.py).
-# {doc}`/docs/errata` lists where we do something else than its code.
+# {doc}`/docs/errata` lists the mistakes in its code that we met.

@@ -1,4 +1,4 @@
-# Generated from chapters/disjoint_network.py (edit there); digest e810ccf56fe8593f
+# Generated from chapters/disjoint_network.py (edit there); digest aa80fbc87a625066
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
 from literate_rl.workshop.nests import Spec, flat, leaves, pack
-from literate_rl.workshop.signatures import Count, Float, at_least, checked
+from literate_rl.workshop.signatures import Count, Float, at_least, check_that, checked
 
 __all__ = [
     "CategoricalProjectionNetwork",
@@ -186,7 +186,8 @@ class DisjointPolicyValueNetwork(nn.Module):
             the next state. Called once or twice.
         is_sharing_encoder: True for the shared arrangement, False for the dual one.
         discrete_projection_net_ctor: Makes the policy head of a Discrete leaf, from the
-            number of features and the leaf.
+            number of features and the leaf: a module that maps features to a row, with
+            a method ``distribution(row)`` that says what the row means.
         continuous_projection_net_ctor: The same for a Box leaf.
         name: Name of the network.
         detach: When a shared encoder is cut off from the value: always, in the policy
@@ -221,6 +222,10 @@ class DisjointPolicyValueNetwork(nn.Module):
             else continuous_projection_net_ctor(size, leaf)
             for leaf in leaves(action_spec)
         ]
+        for head in projections:
+            kind = type(head).__name__
+            words = f"a policy head must have a method distribution(row), got {kind}"
+            check_that(hasattr(head, "distribution"), words)
         # The second encoder is the whole difference between dual and shared.
         second = None if is_sharing_encoder else encoding_network_ctor(observation_spec)
         self.heads = Heads(encoder, projections, second, detach)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 5caf0737d60d9601
+# Generated from chapters/workshop/alf.py (edit there); digest 31d3e12063d169af
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from gymnasium import spaces
 from jaxtyping import Shaped
 from torch import Tensor, nn
-from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from torch.distributions import Distribution, Independent, kl_divergence
 
 from literate_rl.advantages import lambda_returns
 from literate_rl.disjoint_network import DisjointPolicyValueNetwork
@@ -60,7 +61,8 @@ class TimeStep(NamedTuple):
 
     ``step_type`` is 0 for the first step of an episode, 2 for the last one, whether it
     terminated or was truncated, and 1 for all others. ``discount`` is 0 where the task
-    ended with this step. The observation is a nest of tensors.
+    ended with this step, else 1. The observation is a nest of tensors, and the reward
+    is that of the action which was chosen for it; in ALF it is that of the one before.
     """
 
     step_type: Any
@@ -204,15 +206,41 @@ def divergence_of_leaf(old: Any, new: Any) -> Tensor:
     return kl_divergence(frozen(old), new)
 
 
+# Parameters that only say in another way what others say.
+TWICE = {"probs", "covariance_matrix", "precision_matrix"}
+
+
+def taken_apart(leaf: Any) -> Any:
+    """Return the parameters of a distribution, by the name of its kind and their own.
+
+    What is no distribution stays as it is.
+    """
+    if isinstance(leaf, Independent):
+        return taken_apart(leaf.base_dist)
+    if not isinstance(leaf, Distribution):
+        return leaf
+    kind, names = type(leaf).__name__, sorted(leaf.arg_constraints.keys() - TWICE)
+    if not names:
+        raise TypeError(
+            "a distribution must have parameters of its own, such as Normal, Beta or "
+            f"Categorical, also as Independent, got {kind}"
+        )
+    return {kind: {name: getattr(leaf, name) for name in names}}
+
+
+def put_together(like: Any, parts: Any) -> Any:
+    """Return a distribution of the same kind as another one from parameters."""
+    if isinstance(parts, Distribution):
+        return parts
+    if isinstance(like, Independent):
+        base = put_together(like.base_dist, parts)
+        return Independent(base, like.reinterpreted_batch_ndims, validate_args=False)
+    return type(like)(**parts[type(like).__name__], validate_args=False)
+
+
 def frozen(leaf: Any) -> Any:
     """Return a distribution without gradient."""
-    if isinstance(leaf, Categorical):
-        return Categorical(logits=leaf.logits.detach(), validate_args=False)
-    if isinstance(leaf, Independent) and isinstance(leaf.base_dist, Normal):
-        normal, dims = leaf.base_dist, len(leaf.event_shape)
-        base = Normal(normal.loc.detach(), normal.scale.detach(), validate_args=False)
-        return Independent(base, dims, validate_args=False)
-    return leaf
+    return put_together(leaf, map_nest(torch.detach, taken_apart(leaf)))
 
 
 @checked
@@ -228,11 +256,13 @@ def successors(
 
 @checked
 def two_flags(
-    discount: Shaped[Tensor, "T B"], step_type: Shaped[Tensor, "T B"]
-) -> tuple[Bool[Tensor, "T B"], Bool[Tensor, "T B"]]:
+    discount: Shaped[Tensor, "*B"], step_type: Shaped[Tensor, "*B"]
+) -> tuple[Bool[Tensor, "*B"], Bool[Tensor, "*B"]]:
     """Return which steps terminated an episode and which truncated it."""
-    check_finite(discount, discount=discount)
-    terminated = discount == 0
+    terminated, going_on = discount == 0, discount == 1
+    other = discount[~(terminated | going_on)]
+    if len(other):
+        raise ValueError(f"discount must be 0 or 1, got {other[0]:g}")
     return terminated, (step_type == LAST) & ~terminated
 
 
@@ -240,7 +270,8 @@ class PPGAuxPhaseLoss(nn.Module):
     """The loss of the auxiliary phase.
 
     Args:
-        td_error_loss_fn: Function of estimates and targets that returns errors.
+        td_error_loss_fn: Function of targets and estimates, in this order, that returns
+            errors.
         policy_kl_loss_weight: Weight of the divergence.
         gamma: Discount. A list of discounts, one for each of several rewards, is not
             supported: the value is a single number.
@@ -276,8 +307,11 @@ class PPGAuxPhaseLoss(nn.Module):
         self, value: Tensor, aux: Tensor, target: Tensor, kl: Tensor
     ) -> tuple[Tensor, PPGAuxPhaseLossInfo]:
         """Return the loss and its three parts, as ``auxiliary_loss`` does."""
-        weight, error = self.weight, self.td_error_loss_fn
-        return auxiliary_loss(value, aux, target, kl, weight, error)
+
+        def error(value: Tensor, target: Tensor) -> Tensor:
+            return self.td_error_loss_fn(target, value)
+
+        return auxiliary_loss(value, aux, target, kl, self.weight, error)
 
     @checked
     def forward(self, info: PPGTrainInfo) -> LossInfo:
@@ -305,24 +339,10 @@ AUX_OPTIONS = PPGAuxOptions()
 REWARD = spaces.Box(-np.inf, np.inf, ())
 
 
-def row_of(leaf: Any) -> Tensor:
-    """Return the row of numbers that describes a distribution; a tensor is one."""
-    if isinstance(leaf, Categorical):
-        logit: Tensor = leaf.logits
-        return logit
-    if isinstance(leaf, Independent):
-        normal: Any = leaf.base_dist
-        both = [normal.loc, normal.scale.log()]
-        dims = len(leaf.event_shape)
-        return torch.cat([x.reshape(*x.shape[: x.ndim - dims], -1) for x in both], -1)
-    row: Tensor = leaf
-    return row
-
-
 class NestedPolicy(nn.Module):
     """The disjoint network as network and action distribution of a path's policy.
 
-    A row is a tuple of rows here, one for each leaf of the action.
+    Instead of rows there are nests of distributions, and of what they are made of.
     """
 
     def __init__(self, network: DisjointPolicyValueNetwork) -> None:
@@ -330,20 +350,18 @@ class NestedPolicy(nn.Module):
         self.network = network
 
     def forward(self, observation: Any) -> Any:
-        """Return the rows that describe the policy."""
-        (rows, _, _), _ = self.network.heads(observation, (), False)
-        return rows
+        """Return the parameters of the policy's distributions."""
+        (distribution, _, _), _ = self.network(observation, (), False)
+        return map_nest(taken_apart, distribution)
 
     def three_heads(self, observation: Any) -> Any:
-        """Return rows, values and auxiliary values."""
-        output, _ = self.network.heads(observation)
+        """Return distributions, values and auxiliary values."""
+        output, _ = self.network(observation)
         return output
 
     def kl(self, old: Any, new: Any) -> Tensor:
-        """Return the divergences between rows."""
-        return divergence(
-            self.network.distribution(old), self.network.distribution(new)
-        )
+        """Return the divergences of distributions from stored parameters."""
+        return divergence(map_nest(put_together, new, old), new)
 
 
 class PPGAuxAlgorithm:
@@ -353,7 +371,7 @@ class PPGAuxAlgorithm:
         observation_spec: Space of one observation.
         action_spec: Space of one action.
         reward_spec: Space of a reward: a box without dimensions, a single number.
-        config: Settings; the defaults if None.
+        config: Settings; if None the defaults, with a discount of 0.999.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
         dual_actor_value_network: The network of the policy that acts, or None.
         aux_options: Options. If not enabled, nothing is stored or trained.
@@ -385,7 +403,7 @@ class PPGAuxAlgorithm:
         self.options, self.name = aux_options, name
         self.debug_summaries = debug_summaries
         self.config = replace(
-            config or PPGConfig(),
+            config or PPGConfig(gamma=0.999),
             aux_batch_size=aux_options.mini_batch_size,
             aux_epochs=aux_options.num_updates_per_train_iter,
         )
@@ -431,8 +449,8 @@ class PPGAuxAlgorithm:
                 f"exp must be an observation and a PPGRolloutInfo, got {exp!r:.40}"
             )
         observation, info = exp
-        rows = tuple(row_of(leaf) for leaf in ends(info.action_distribution))
-        new = (observation, info._replace(action_distribution=rows))
+        parts = map_nest(taken_apart, info.action_distribution)
+        new = (observation, info._replace(action_distribution=parts))
         for x in ends(new):
             if not isinstance(x, Tensor):
                 raise TypeError(f"exp must hold tensors, got {type(x).__name__}")
@@ -441,6 +459,7 @@ class PPGAuxAlgorithm:
             self.check_first(*new)
         elif form != self.form:
             raise ValueError(f"exp must have the form {self.form}, got {form}")
+        two_flags(info.discount, info.step_type)
         numbers = (observation, info.reward, info.value, info.next_value)
         for x in ends(numbers):
             check_finite(x, exp=x)
@@ -450,7 +469,7 @@ class PPGAuxAlgorithm:
     @torch.no_grad()
     def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
         """Raise unless the network can learn from experience of this form."""
-        (rows, value, _), state = self.network.heads(observation)
+        (distribution, value, _), state = self.network(observation)
         if any(True for _ in ends(state)):
             raise ValueError(
                 "dual_actor_value_network must have encoders without memory: the "
@@ -459,16 +478,16 @@ class PPGAuxAlgorithm:
         fields = ["value", "reward", "discount", "step_type"]
         if not isinstance(info.next_value, tuple):
             fields.append("next_value")
-        pairs = [(name, value, getattr(info, name)) for name in fields]
-        for own, row in zip(rows, info.action_distribution, strict=True):
-            pairs.append(("action_distribution", own, row))
-        for name, own, given in pairs:
-            wanted, came = tuple(own.shape), tuple(given.shape)
+        own = dict.fromkeys(fields, value)
+        own["action_distribution"] = map_nest(taken_apart, distribution)
+        for name, here in own.items():
+            pair = here, getattr(info, name)
+            wanted, came = map_nest(lambda x: tuple(x.shape), pair)
             if wanted != came or 0 in wanted:
                 filled = "a non-empty shape" if 0 in wanted else f"shape {wanted}"
                 raise ValueError(f"exp's {name} must have {filled}, got {came}")
 
-    def chunks(self) -> tuple[Any, PPGRolloutInfo]:
+    def chunks(self) -> Chunks:
         """Return the buffer as chunks ``(L, C, *)``; spare steps are left out."""
         length = self.options.mini_batch_length or self.config.num_steps
         count = len(self.buffer) // length
@@ -481,8 +500,17 @@ class PPGAuxAlgorithm:
         # The value of a successor that nobody has stored is that of the next step.
         if isinstance(info.next_value, tuple):
             info = info._replace(next_value=successors(info.value, info.step_type))
-        chunks: tuple[Any, PPGRolloutInfo] = map_nest(
-            lambda x: in_chunks(x[: count * length], length), (observation, info)
+        # Targets are computed rollout by rollout, before anything is cut: no episode
+        # ends at the edge of a chunk.
+        seen = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
+        steps = self.config.num_steps
+        rollouts = (slice(t, t + steps) for t in range(0, len(self.buffer), steps))
+        target = torch.cat(
+            [self.loss.target(map_nest(itemgetter(part), seen)) for part in rollouts]
+        )
+        chunks: Chunks = map_nest(
+            lambda x: in_chunks(x[: count * length], length),
+            Chunks(observation, target, info.action_distribution),
         )
         return chunks
 
@@ -490,9 +518,7 @@ class PPGAuxAlgorithm:
         """Run one auxiliary phase, empty the buffer, and return metrics."""
         if not self.options.enabled:
             return {}
-        observation, info = self.chunks()
-        seen = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
-        data = Chunks(observation, self.loss.target(seen), info.action_distribution)
+        data = self.chunks()
         self.phase.loss, self.phase.buffer = self.loss.terms, [data]
         metrics = self.phase.run()
         self.buffer.clear()
@@ -511,11 +537,11 @@ class PPGAuxAlgorithm:
         # The network chooses an action too, but what counts is the one that was done.
         new = ppg_network_forward(self.network, inputs, state, True, 0.0)
         old = plain_rollout_info
-        rows = tuple(row_of(leaf) for leaf in ends(old.action_distribution))
+        policies = new.info.action_distribution, old.action_distribution
         info = PPGTrainInfo(
             action=old.action,
             log_prob=old.log_prob,
-            rollout_action_distribution=self.network.distribution(rows),
+            rollout_action_distribution=map_nest(put_together, *policies),
             rollout_value=old.value,
             rollout_log_prob=old.log_prob,
             rollout_next_value=old.next_value,
