@@ -83,14 +83,37 @@ PUBLISHED = {
 }
 
 
+def within(some: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Say whether all entries of a nested dictionary stand in another one too."""
+    return all(
+        within(x, others[key]) if isinstance(x, dict) else others[key] == x
+        for key, x in some.items()
+    )
+
+
 def test_the_published_dictionary_is_the_default() -> None:
     assert IMPALAPolicyConfig.from_dict(PUBLISHED) == IMPALAPolicyConfig()
     assert PUBLISHED["other"] == {
         "replay_buffer": {"replay_buffer_size": 1000, "max_use": 16}
     }
+    assert within(PUBLISHED, IMPALAPolicy.config)
     changed = {"learn": {"optim": "rmsprop"}, "collect": {"n_sample": 3}}
     config = IMPALAPolicyConfig.from_dict(changed)
     assert (config.optim, config.n_sample) == ("rmsprop", 3)
+
+
+def test_the_class_shows_the_defaults_as_nested_dictionaries() -> None:
+    defaults = IMPALAPolicy.config
+    assert IMPALAPolicyConfig.from_dict(defaults) == IMPALAPolicyConfig()
+    # DI-engine's way: copy what is there, change it, and hand it over.
+    config = copy.deepcopy(defaults)
+    config["model"] = {"obs_shape": 3, "action_shape": 2}
+    config["learn"]["batch_size"] = 8
+    impala = IMPALAPolicy(config)
+    assert impala.cfg == IMPALAPolicyConfig(batch_size=8, model=config["model"])
+    assert impala.cfg.to_dict() == config
+    assert impala.config is defaults, "the same from an instance"
+    assert defaults["learn"]["batch_size"] == 16
 
 
 @pytest.mark.parametrize(
@@ -164,14 +187,13 @@ def test_each_transition_counts_once(steps: int, length: int, end: str) -> None:
 @pytest.mark.parametrize("end", ["", "truncated", "terminated"])
 def test_filling_up_changes_no_target(end: str) -> None:
     """Three steps on their own and filled up to eight have the same loss."""
-    exact, long = make_impala(unroll_len=3), make_impala(unroll_len=8)
+    exact, long = (make_impala(unroll_len=n, entropy_weight=0.0) for n in (3, 8))
     rows = episode(exact, 3, end=end)
     losses = []
     for impala in (exact, long):
-        impala.config = replace(impala.config, entropy_weight=0.0)
         (sample,) = impala.get_train_sample(rows)
         info = impala.forward_learn([sample])
-        losses.append(info["total_loss"] * impala.config.unroll_len)
+        losses.append(info["total_loss"] * impala.cfg.unroll_len)
     # Both are sums of three terms near 1 that cancel, in float32.
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
@@ -348,6 +370,8 @@ def test_without_the_learn_mode_there_is_no_optimiser() -> None:
     assert actor.forward_collect({0: torch.zeros(3)}).keys() == {0}
     for modes in ({"learn", "eval"}, ("learn",)):
         assert hasattr(IMPALAPolicy(SMALL, enable_field=modes), "learner")
+    actor.init_learn()
+    assert actor.forward_learn([episode(actor, 4)])["cur_lr"] == SMALL.learning_rate
     with pytest.raises(ValueError, match=r"enable_field.* 'learn'.*'lern'"):
         IMPALAPolicy(SMALL, enable_field=["lern"])
     with pytest.raises(TypeError, match=r"enable_field must be .*, got str"):

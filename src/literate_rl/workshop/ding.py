@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest ab5c9ab5677acd4f
+# Generated from chapters/workshop/ding.py (edit there); digest 86686b0688b1af33
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -6,9 +6,9 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -95,6 +95,14 @@ class IMPALAPolicyConfig(IMPALAConfig):
             raise ValueError(f"config has unknown settings: {sorted(unknown)}")
         return cls(**flat)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Write settings as nested dictionaries, which ``from_dict`` reads."""
+        nested = asdict(self)
+        # From the last section to the first, as the last one stands within another.
+        for section, names in reversed(SECTIONS.items()):
+            nested[section] = {name: nested.pop(name) for name in names}
+        return nested
+
 
 def collate(items: Sequence[Any], dim: int = 0) -> Any:
     """Stack items along a new dimension, whatever nests of dicts and lists they are.
@@ -143,6 +151,8 @@ Mode = Literal["learn", "collect", "eval"]
 class IMPALAPolicy:
     """A policy with three modes: it learns, it collects, and it is evaluated.
 
+    The class attribute ``config`` holds the defaults as nested dictionaries.
+
     Args:
         config: The settings, or nested dictionaries that
             ``IMPALAPolicyConfig.from_dict`` reads.
@@ -150,6 +160,8 @@ class IMPALAPolicy:
         enable_field: The modes that are wanted, or None for all. Without learn there
             is no optimiser.
     """
+
+    config: ClassVar[dict[str, Any]] = IMPALAPolicyConfig().to_dict()
 
     @checked
     def __init__(
@@ -160,7 +172,7 @@ class IMPALAPolicy:
     ) -> None:
         if isinstance(config, Mapping):
             config = IMPALAPolicyConfig.from_dict(config)
-        self.config = config
+        self.cfg = config
         self.continuous = config.action_space == "continuous"
         self.device = best_device() if config.cuda else torch.device("cpu")
         self.generator = torch.Generator().manual_seed(config.seed)
@@ -168,7 +180,7 @@ class IMPALAPolicy:
             self.device
         )
         if enable_field is None or "learn" in enable_field:
-            self.learner = VTraceLearner(self.model, config)
+            self.init_learn()
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return what builds the default model, and the module to import it from."""
@@ -176,7 +188,7 @@ class IMPALAPolicy:
 
     def build_model(self) -> nn.Module:
         """Build the default model."""
-        sizes = self.config.model
+        sizes = self.cfg.model
         whole = all(isinstance(size, int) for size in sizes.values())
         if sizes.keys() != {"obs_shape", "action_shape"} or not whole:
             raise ValueError(
@@ -202,6 +214,10 @@ class IMPALAPolicy:
         return {"mu": mu, "sigma": log_sigma.exp()}
 
     # --- learn mode
+
+    def init_learn(self) -> None:
+        """Build what learning needs, a fresh optimiser, and forget the one before."""
+        self.learner = VTraceLearner(self.model, self.cfg)
 
     def data_preprocess_learn(self, data: Sequence[Any]) -> dict[str, Any]:
         """Turn a list of samples into time-major tensors.
@@ -246,7 +262,7 @@ class IMPALAPolicy:
         never = torch.zeros_like(batch["done"])
         batch["truncated"] = batch.get("truncated", never).reshape(shape).bool()
         weight = batch.get("weight", torch.ones_like(batch["reward"]))
-        if self.config.priority_IS_weight:
+        if self.cfg.priority_IS_weight:
             # One number for each sample weighs all of its steps.
             heads = [x if isinstance(x, Mapping) else x[0] for x in data]
             if not all("IS" in head for head in heads):
@@ -273,7 +289,7 @@ class IMPALAPolicy:
         """Take one step of the optimiser on what ``data_preprocess_learn`` returns."""
         self.model.train()
         info: dict[str, Any] = dict(self.learner.learn(self.unroll(data)))
-        if self.config.priority:
+        if self.cfg.priority:
             info["priority"] = self.learner.priority
         return info
 
@@ -314,7 +330,7 @@ class IMPALAPolicy:
             map_nest(lambda x: x.reshape(steps, envs, -1), data["logit"]),
             unroll.action,
             value,
-            unroll.reward * self.config.reward_scale,
+            unroll.reward * self.cfg.reward_scale,
             unroll.weight,
             unroll.terminated,
             unroll.truncated,
@@ -403,7 +419,7 @@ class IMPALAPolicy:
         Returns:
             The samples, dictionaries of tensors ``(T, *)`` with a ``weight`` (T,).
         """
-        length, samples = self.config.unroll_len, []
+        length, samples = self.cfg.unroll_len, []
         for start in range(0, len(data), length):
             steps = list(data[start : start + length])
             weight = torch.ones(len(steps))
