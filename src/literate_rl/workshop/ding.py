@@ -1,9 +1,10 @@
-# Generated from chapters/workshop/ding.py (edit there); digest 86686b0688b1af33
+# Generated from chapters/workshop/ding.py (edit there); digest 8f89c4cde3344ab0
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from literate_rl.agents import best_device
 from literate_rl.impala import IMPALAConfig, Unroll, VTraceLearner
 from literate_rl.off_policy import continuous_terms, discrete_terms, vtrace_data
+from literate_rl.policies import Policy, make_actions
 from literate_rl.workshop.nests import map_nest
 from literate_rl.workshop.signatures import checked
 
@@ -125,6 +127,37 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
     return torch.stack([torch.as_tensor(item) for item in items], dim)
 
 
+class ByMode(nn.Module):
+    """A model that is called with a mode, as a network with rows and values.
+
+    Args:
+        model: Its ``forward(obs, mode=...)`` returns a dictionary. ``logit`` is a row
+            of logits, or ``mu`` and ``sigma`` of numbers by name.
+        dims: Number of dimensions of one observation.
+    """
+
+    def __init__(self, model: nn.Module, dims: int) -> None:
+        super().__init__()
+        self.model, self.dims = model, dims
+
+    def ask(self, obs: Tensor, mode: str, key: str) -> Tensor:
+        """Return an entry of the model's answer, with the batch as it came."""
+        lead = obs.dim() - self.dims
+        answer = self.model(obs.reshape(-1, *obs.shape[lead:]), mode=mode)[key]
+        if isinstance(answer, Mapping):
+            answer = torch.cat([answer["mu"], answer["sigma"].log()], -1)
+        rows: Tensor = answer.reshape(*obs.shape[:lead], -1)
+        return rows
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the rows of observations."""
+        return self.ask(obs, "compute_actor", "logit")
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations."""
+        return self.ask(obs, "compute_actor_critic", "value").squeeze(-1)
+
+
 class Timestep(NamedTuple):
     """What one environment answers to an action.
 
@@ -156,7 +189,9 @@ class IMPALAPolicy:
     Args:
         config: The settings, or nested dictionaries that
             ``IMPALAPolicyConfig.from_dict`` reads.
-        model: A policy with the methods of ``Policy``. None builds the default model.
+        model: A policy with the methods of ``Policy``, or a model of DI-engine's kind,
+            for which ``config.model`` holds obs_shape, which may be a list, and
+            action_shape. None builds the default model.
         enable_field: The modes that are wanted, or None for all. Without learn there
             is no optimiser.
     """
@@ -167,7 +202,7 @@ class IMPALAPolicy:
     def __init__(
         self,
         config: IMPALAPolicyConfig | Mapping[str, Any],
-        model: Any = None,
+        model: nn.Module | None = None,
         enable_field: Sequence[Mode] | Set[Mode] | None = None,
     ) -> None:
         if isinstance(config, Mapping):
@@ -176,9 +211,8 @@ class IMPALAPolicy:
         self.continuous = config.action_space == "continuous"
         self.device = best_device() if config.cuda else torch.device("cpu")
         self.generator = torch.Generator().manual_seed(config.seed)
-        self.model: Any = (self.build_model() if model is None else model).to(
-            self.device
-        )
+        policy = self.build_model() if model is None else self.adapted(model)
+        self.model: Any = policy.to(self.device)
         if enable_field is None or "learn" in enable_field:
             self.init_learn()
 
@@ -195,16 +229,42 @@ class IMPALAPolicy:
                 "model must hold two whole numbers, obs_shape and action_shape, "
                 f"got {sizes}"
             )
-        size, actions = sizes["obs_shape"], sizes["action_shape"]
         name, (module,) = self.default_model()
         make_model: Any = getattr(import_module(module), name)
-        model: nn.Module = make_model(
-            spaces.Box(-np.inf, np.inf, (size,)),
-            spaces.Box(-1.0, 1.0, (actions,))
-            if self.continuous
-            else spaces.Discrete(actions),
-        )
+        obs = spaces.Box(-np.inf, np.inf, (sizes["obs_shape"],))
+        model: nn.Module = make_model(obs, self.action_space(sizes["action_shape"]))
         return model
+
+    def action_space(self, size: int) -> spaces.Space[Any]:
+        """Return the space of so many actions, or of so many numbers."""
+        return spaces.Box(-1, 1, (size,)) if self.continuous else spaces.Discrete(size)
+
+    def adapted(self, model: nn.Module) -> nn.Module:
+        """Return a model as it is if it is a policy, and else with an adapter."""
+        if "mode" in inspect.signature(model.forward).parameters:
+            return self.by_mode(model)
+        names = ("value", "noise", "act", "evaluate_actions")
+        lacking = [name for name in names if not callable(getattr(model, name, None))]
+        # Every module has a forward pass; the one that it inherits only raises.
+        if getattr(model.forward, "__func__", None) is nn.Module.forward:
+            lacking.insert(0, "forward")
+        if lacking:
+            raise TypeError(
+                f"model must have the methods forward, {', '.join(names)}, "
+                f"or forward(obs, mode); it lacks {lacking}"
+            )
+        return model
+
+    def by_mode(self, model: nn.Module) -> Policy:
+        """Return a model of DI-engine's kind as a policy."""
+        shape, size = (self.cfg.model.get(x) for x in ("obs_shape", "action_shape"))
+        if not isinstance(shape, int | Sequence) or not isinstance(size, int):
+            raise ValueError(
+                "config.model must hold obs_shape, a number or a list, and "
+                f"action_shape, a number, got {self.cfg.model}"
+            )
+        dims = 1 if isinstance(shape, int) else len(shape)
+        return Policy(ByMode(model, dims), make_actions(self.action_space(size)))
 
     def describe(self, rows: Tensor) -> Any:
         """Turn a model's rows into logits, or into a mean and a deviation by name."""
