@@ -588,6 +588,28 @@ def test_the_step_behind_an_end_keeps_reward_and_value() -> None:
     assert not done[2]
 
 
+@pytest.mark.erratum("sample-after-an-end")
+@pytest.mark.parametrize("end", ["", "terminated", "truncated"])
+def test_six_fields_cannot_say_where_an_episode_ends(end: str) -> None:
+    """So there are nine, and who unpacks six is told at once."""
+    impala = make_impala()
+    rows = episode(impala, 2, 0, end) + episode(impala, 2, 1)
+    data = impala.data_preprocess_learn([rows])
+    seen = data["obs_plus_1"].flatten(0, 1)
+    with torch.no_grad():
+        output = {"logit": impala.model(seen), "value": impala.model.value(seen)}
+    steps = impala.reshape_data(output, data)
+    with pytest.raises(ValueError, match="too many values to unpack"):
+        _logit, _behaviour, _actions, _values, _rewards, _weights = steps
+    *six, terminated, truncated, _ = steps
+    assert bool(terminated.any()) == (end == "terminated")
+    assert bool(truncated.any()) == (end == "truncated")
+    whole = vtrace_error_discrete_action(steps)
+    part = vtrace_error_discrete_action(vtrace_data(*six))
+    same = torch.isclose(whole.value_loss, part.value_loss, rtol=1e-3)
+    assert bool(same) == (end == ""), "an end changes the targets"
+
+
 @pytest.mark.erratum("impala-time-limit")
 def test_a_limit_taken_for_an_end_lowers_all_advantages_before_it() -> None:
     """Steps that pay 1 in states worth 100 under 0.99: nothing is a surprise."""

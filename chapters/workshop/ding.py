@@ -236,6 +236,21 @@ class ByMode(nn.Module):
 
 # %% [markdown]
 # ## The policy
+#
+# One result is longer than DI-engine's. `reshape_data` returns its six fields and three more, which
+# say where episodes ended and what the true successors are worth. With six fields alone an end
+# looks like any other step. DI-engine writes it into values and weights instead, which
+# [can lose a step](/docs/errata.md#the-step-behind-an-end). Code that unpacks the fields takes the
+# other three along:
+#
+# ```python
+# target_logit, behaviour_logit, actions, values, rewards, weights, *ends = (
+#     policy.reshape_data(output, data)
+# )
+# data = vtrace_data(
+#     target_logit, behaviour_logit, actions, values, rewards, weights, *ends
+# )
+# ```
 
 
 # %% tags=["export"]
@@ -462,7 +477,8 @@ class IMPALAPolicy:
         """Arrange what the model said and what happened for the losses.
 
         ``output`` holds ``logit`` and ``value`` of ``obs_plus_1``, with (T + 1) B rows,
-        ``data`` is what ``data_preprocess_learn`` returned.
+        ``data`` is what ``data_preprocess_learn`` returned. DI-engine has the first six
+        of the nine fields.
         """
         (steps, envs), unroll = data["reward"].shape, self.unroll(data)
         value = output["value"].reshape(steps + 1, envs)

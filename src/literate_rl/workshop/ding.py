@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest 8f89c4cde3344ab0
+# Generated from chapters/workshop/ding.py (edit there); digest d560a875d024d0f5
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -381,7 +381,8 @@ class IMPALAPolicy:
         """Arrange what the model said and what happened for the losses.
 
         ``output`` holds ``logit`` and ``value`` of ``obs_plus_1``, with (T + 1) B rows,
-        ``data`` is what ``data_preprocess_learn`` returned.
+        ``data`` is what ``data_preprocess_learn`` returned. DI-engine has the first six
+        of the nine fields.
         """
         (steps, envs), unroll = data["reward"].shape, self.unroll(data)
         value = output["value"].reshape(steps + 1, envs)
