@@ -121,7 +121,7 @@ nitpick_ignore_regex = [
     ("py:class", r"(.*'|Annotated.*|Float|Int|Integer|Bool|Ge|Gt|Le|Lt|ndarray)"),
     (
         "py:class",
-        r"(Fraction|Positive|NonNegative|Finite|AboveOne|Count|Seed|(Sync)?VectorEnv)",
+        r"(Fraction|Positive|NonNegative|Finite|Scale|AboveOne|Count|Seed|(Sync)?VectorEnv)",
     ),
     ("py:class", r"(Level|Tone|Frame|MazeSize|RenderMode|Gaussian|MeanAndDeviation)"),
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),

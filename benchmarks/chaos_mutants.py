@@ -225,6 +225,23 @@ EQUIVALENT: dict[str, str] = {
     "apex.first_priorities: torch.no_grad() -> torch.enable_grad()": (
         "the TD errors of all our error functions have no graph: only time is lost"
     ),
+    "hybrid_action.HybridDistribution.log_prob_of_heads: 0.0 -> 1.0": (
+        "any finite number will do: only whether the sum is finite is looked at"
+    ),
+    "hybrid_action.HybridDistribution.log_prob_of_heads: 1 -> 2": (
+        "likewise, a factor of 2 at the most"
+    ),
+    "hybrid_ppo.ppo_policy_error_hybrid_per_head: "
+    "torch.zeros_like(args_new) -> torch.ones_like(args_new)": (
+        "the entropy of this term is not used"
+    ),
+    "workshop/fast.project_atoms: 1 -> 2 (4)": (
+        "one column more, and all columns behind the atoms are cut off"
+    ),
+    "workshop/fast.FusedPolicyError.forward: 1e4 -> 15000.0": (
+        "any number will do whose exponential is zero: it is multiplied by that"
+    ),
+    "policies.mean_surprise: 1e4 -> 15000.0": "likewise",
     "c51.categorical_error: 0.0 -> 1.0": (
         "any finite number will do: it is multiplied by the target, which is 0"
     ),
@@ -516,7 +533,7 @@ class FirstFailure:
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Look at a test."""
         if report.failed and not self.name:
-            self.name = report.nodeid.rpartition("/")[2]
+            self.name = report.nodeid.removeprefix("tests/")
 
     def pytest_collectreport(self, report: Any) -> None:
         """Look at the import of a test file."""

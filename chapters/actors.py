@@ -64,16 +64,16 @@ __all__ = [
 # A learner that collects its own data may spend most of its time waiting for a simulator, a game
 # or a robot, with nothing else to do. Other processes, called **actors**, can collect at the same
 # time. They act with weights that they got a while ago, so their data are always a little old.
-# The **lag** says how old: it counts the unrolls that the learner has learned from since the
-# weights left it. (In {doc}`impala` `lag` was a setting that imitated this; here it is measured,
-# and the setting is off.)
+# The **lag** says how old: how many unrolls the learner has learned from since those weights left
+# it. (In {doc}`impala` `lag` was a setting that imitated this; here it is measured.)
 #
 # Here is IMPALA on a CartPole whose every step takes a millisecond longer. Without actors it
 # collects an unroll, learns from it, and collects the next. In the other runs one, two or four
 # actors collect for it, each in a process of its own. Each actor may have two unrolls under way,
-# on the dashed line only one. All runs take 100,000 steps and the same number of updates. Each line
-# is the mean of ten seeds, on the left against the clock and on the right against steps. Other
-# programs ran on the machine, so the clock is that of the fastest run of each kind.
+# on the dashed line only one: a *slot* has room for one. All runs take 100,000 steps and the same
+# number of updates. Each line is the mean of ten seeds, on the left against the clock and on the
+# right against steps. Other programs ran on the machine, so the clock is that of the fastest run
+# of each kind.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Return while training, twice. Against seconds, four actors are through in 33 seconds, two in 60, one in 130, and without actors it takes 138. Against steps the order is another: four actors with two slots each learn most slowly, the others lie close together"}}
 import matplotlib.pyplot as plt
@@ -109,19 +109,18 @@ fig.tight_layout()
 # collects while the learner learns. (The processor is an AMD EPYC with two cores; look at the
 # ratios, not at the seconds.)
 #
-# **Notice** then that no step teaches more than before, and that the oldest data teach least.
-# (All runs use V-trace. In {doc}`impala` a long lag slowed V-trace down, and uncorrected runs not
-# visibly, so part of this price may be that of the correction.) Four actors have a lag of 7 and
-# learn the least from their 100,000 steps. With only *one slot* for each actor, which is what the
-# next section is about, they take a few percent longer, and the lag is 3. Their return while
-# training is higher by 75 (32 to 117, the t interval of the paired differences over ten seeds).
-# Two actors with two slots each also have a lag of 3, and no difference is seen between them and
-# four actors with one slot. The mean return of four actors with one slot first reaches 250 after
-# 12 seconds, that of the learner alone after 72. That is the trade of this chapter: more data in a
-# second, or younger data.
+# **Notice** then on the right that the oldest data teach least: four actors have a lag of 7 and
+# learn the least from their 100,000 steps. If each of them may have only one unroll under way,
+# they take a few percent longer, the lag is 3, and their return while training is higher by 75
+# (32 to 117, the t interval of the paired differences over ten seeds). Two actors with two
+# unrolls each also have a lag of 3, and no difference is seen between them and those four. (All
+# runs use V-trace. In {doc}`impala` a long lag slowed V-trace down, and uncorrected runs not
+# visibly, so part of this price may be that of the correction.)
 #
-# All runs share their settings, which were chosen among nine on seeds 100 to 102. `python -m
-# benchmarks.impala_learning impala_waiting` trained the runs.
+# With one unroll each, the mean return of four actors first reaches 250 after 12 seconds, that of
+# the learner alone after 72. That is the trade of this chapter: more data in a second, or younger
+# data. (All runs share their settings, which were chosen among nine on seeds 100 to 102. `python
+# -m benchmarks.impala_learning impala_waiting` trained the runs.)
 
 # %% tags=["claims"]
 from literate_rl.evaluation import paired_difference
@@ -228,11 +227,11 @@ picture
 # ## Line by line
 #
 # The settings are those of {doc}`impala` and five more, which any learner with actors has. There
-# is no replay: each unroll is learned from as it arrives, `update_per_collect` times, and then its
-# slot is free. `transport` and `address` are for the command line, which finds out by these names
-# where the actors are to run. In code of your own the transport is an argument of the learner.
-# How long is too long for an unroll? The `deadline` says so. Its five minutes are plenty, because
-# an actor that is only slow must not be taken for one that hangs.
+# is no replay: each unroll is learned from as it arrives, `update_per_collect` times, and then
+# its slot is free. The `deadline` says how long is too long for an unroll. Its five minutes are
+# plenty, because an actor that is only slow must not be taken for one that hangs. (`transport`
+# and `address` are for the command line; in code of your own the transport is an argument of the
+# learner.)
 
 
 # %% tags=["export"]
@@ -293,9 +292,10 @@ def actors_settings(env: str) -> ActorsConfig:
 # %% [markdown]
 # ### A slot
 #
-# A slot is one record of fixed size with a named place for each array, a *structured* dtype
-# of NumPy. A view of a field costs nothing, so the learner learns from an unroll where it
-# lies. The fields are those of `Unroll`, and the returns of episodes that ended, to report.
+# A slot has a fixed size and a named place for each array: NumPy calls that a record, and its
+# layout a *structured* dtype. A view of a field costs nothing, so the learner learns from an
+# unroll where it lies. The fields are those of `Unroll`, and the returns of episodes that ended,
+# to report.
 
 
 # %% tags=["export"]
@@ -342,7 +342,7 @@ def slot_layout(
 # nothing of tokens, processes or learners. To act it needs only the action, which `numpy_act` of
 # {doc}`workshop/fast` computes faster than PyTorch does for networks this small. V-trace also
 # needs the log-probability of each action. The weights stay the same for a whole unroll, so these
-# are computed at its end, all at once.
+# are computed at its end, all at once. Below the class, an actor fills one slot by hand.
 
 
 # %% tags=["export"]
@@ -555,12 +555,10 @@ def fill(pocket: Any, weights: Weights) -> None:
 # ### The learner
 #
 # Everything on the learner's side of the protocol is in `iterate`. What the learner does with an
-# unroll is left to a method `learn`, because none of this depends on it: in {doc}`a3c` actors send
-# gradients, and the rest stays as it is here. The other methods are what `fit` asks of any learner
-# ({doc}`workshop/runs`), so progress, checkpoints and the command line work as they do elsewhere.
-# The transport starts with the first iteration. Until then the learner can be restored from a
-# checkpoint, and the first weights that go out are the right ones.
-#
+# unroll is left to a method `learn`, because none of this depends on it: in {doc}`a3c` actors
+# send gradients, and the rest stays as it is here. The other methods are what `fit` asks of any
+# learner ({doc}`workshop/runs`). The transport starts with the first iteration, so that a learner
+# that was restored from a checkpoint hands out the right weights.
 
 
 # %% tags=["export"]
@@ -791,14 +789,15 @@ axis.set(xlabel="lag", ylabel="ratio − 1, mean size in %")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that lag 0 is on-policy: each ratio is 1. The lag is what {eq}`lag-of-turns` says,
-# and the larger it is, the further the ratios are from 1. V-trace clips those above 1, and steps
-# with a smaller ratio count less.
+# **Notice** that lag 0 is on-policy: each ratio is 1. The lag ends at what {eq}`lag-of-turns`
+# says, and the larger it is, the further the ratios are from 1. V-trace clips those above 1, and
+# steps with a smaller ratio count less.
 
 # %% tags=["claims"]
 assert lags == [0, 1, 3, 7, 15], "the lag of turns"
 assert far[0] < 1e-5, "lag 0 is on-policy"
 assert far == sorted(far), "the larger the lag, the further off"
+assert 0.1 < far[-1] < 0.4, "about 20 percent in the end"
 
 # %% [markdown]
 # ## Traps
@@ -806,8 +805,8 @@ assert far == sorted(far), "the larger the lag, the further off"
 # ### Trap: a queue without a bound
 #
 # An actor takes 1 second for an unroll, the learner 2. A queue without a bound accepts
-# everything, and nothing fails. But it grows for as long as the run lasts, and with it the
-# memory, and the age of what is learned from.
+# everything, and nothing fails. But it grows for as long as the run lasts, and so do the memory
+# that it takes and the age of what is learned from.
 
 # %%
 waiting = {}
@@ -902,8 +901,6 @@ assert last["charts/lag"] == 3
 # ## Exercises
 #
 # ### Exercise 1: predict
-#
-# No code, just think.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import predict
@@ -927,8 +924,8 @@ predict(
 #
 # The function gets what happened to a learner's slots: `("go", slot)` when a slot was given away,
 # `("learned", slot)` when the learner had learned from its unroll. It is meant to return the lag
-# {eq}`policy-lag` of each unroll. But with a single slot, where the data are on-policy, it says 1.
-# Fix it.
+# {eq}`policy-lag` of each unroll. But with a single slot, where the data are on-policy, it does
+# not say 0. Fix it.
 
 
 # %%
@@ -982,11 +979,11 @@ grade(answer, lags_of, (one_slot,), (two_slots,))
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# Do more than two slots ever help? Here the tokens of one actor are followed on paper. An update
-# takes 1 second. An unroll takes half a second, but every tenth one takes 4. `pace(slots)`
-# returns how many unrolls are learned from in a second. How many slots does the actor need for 98
-# % of the pace that it has with 20? Guess first, then let `answer` return the smallest such
-# number.
+# Do more than two slots ever help? `pace(slots)` follows the tokens of one actor, without running
+# it, and returns how many unrolls are learned from in a second. An update takes 1 second. An
+# unroll takes half a second, but every tenth one takes 4. How many slots does the actor need for
+# 98 percent of the pace that it has with 20? Guess first, then let `answer` return the smallest
+# such number.
 
 
 # %%

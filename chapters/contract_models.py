@@ -10,15 +10,15 @@
 # # Models that keep a contract
 #
 # **What does a model look like that keeps its contract, and where do published ones break it?**
-# After this chapter you can write the hardest model of this part, an actor whose continuous
-# actions stay in a box. You have a correct model for each of the six roles, and you can find and
-# fix the mistakes in the models of others.
+# After this chapter you can write the hardest of these models, an actor whose continuous actions
+# stay in a box. You have a correct model for each of the six roles, and you can find and fix the
+# mistakes in the models of others.
 #
 # It takes about 30 minutes. You need {doc}`contracts`, and the Gaussian policy of
 # {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
-"""Models that keep a contract: one for each role of the algorithms of this part."""
+"""Models that keep a contract: one for each role that an algorithm may ask for."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ __all__ = [
 # %% [markdown]
 # ## A Gaussian in a box
 #
-# The hardest model to get right is an actor whose continuous actions stay in a box. It draws
-# $u_j = \mu_j + \sigma_j \eta_j$, where $\eta_j$ is standard normal noise, and **squashes** it
-# {cite:p}`haarnoja2018`. With $\bar a$ the middle of the box and $h$ half of its width,
+# To keep its actions in a box, an actor draws $u_j = \mu_j + \sigma_j \eta_j$, where $\eta_j$ is
+# standard normal noise, and **squashes** it {cite:p}`haarnoja2018`. With $\bar a$ the middle of
+# the box and $h$ half of its width,
 #
 # $$
 # a_j = \bar a_j + h_j \tanh u_j .
@@ -171,8 +171,8 @@ def squashed_log_prob(
 # The second is the entropy: no formula is known for that of a squashed Gaussian. That of the
 # Gaussian before the squash is often returned instead. It grows without limit as $\sigma$ grows,
 # while the true one falls once $\sigma$ is large, so an entropy bonus on it drives the actions to
-# the edges of the box. We use minus the log-probability of a fresh sample, which has the right
-# mean and the right gradient.
+# the edges of the box. We use minus the log-probability of a fresh sample. On average it is the
+# entropy, and through $u_j = \mu_j + \sigma_j \eta_j$ its gradient is right too.
 
 
 # %% tags=["export"]
@@ -394,7 +394,8 @@ check_model("TD3", actor=DeterministicActor(3, *push), critic=critics, env=pendu
 check_model("PPO", actor=CategoricalActor(4, 2), critic=StateValue(4), env=pole)
 check_model("SAC", actor=SquashedGaussianActor(3, *push), critic=critics, env=pendulum)
 check_model("SAC", actor=CategoricalActor(4, 2), critic=QNetwork(4, 2), env=pole)
-print("seven checks, no complaint")
+check_model("DDPG", actor=ProbabilityActor(4, 2), env=pole)
+print("eight checks, no complaint")
 
 # %% [markdown]
 # ## Twelve examples

@@ -12,8 +12,8 @@
 # **What does an algorithm require of a network, and how do you know that yours meets it?** After
 # this chapter you can read the contracts of fifteen families of algorithms, from DQN to SAC,
 # check a model of your own with one call, and understand each error that the check reports. The
-# next chapter, {doc}`contract_models`, builds models that pass, and the later chapters of this
-# part train them.
+# next chapter, {doc}`contract_models`, builds models that pass, and the chapters after it train
+# them.
 #
 # It takes about 25 minutes. You need policies ({doc}`policies`) and the policy gradient
 # ({doc}`policy_gradient`).
@@ -86,10 +86,11 @@ __all__ = [
 # %% [markdown]
 # ## A model that looks right
 #
-# The documentation of [Machin](https://github.com/iffiX/machin), a library of algorithms, has a
-# page that says what each algorithm expects of a model, with an example for each. We know of no
-# other library with such a page. Here is its actor for A2C, the simplest actor-critic algorithm.
-# It draws an action, or judges one that it is given: it returns how likely the action was.
+# The documentation of [Machin](https://github.com/iffiX/machin), a library of algorithms, has [a
+# page](https://github.com/iffiX/machin/blob/32a8b936d9d52d060c71f54a9e272ea529efcfa8/docs/source/advance/algorithm_model_requirements.rst)
+# that says what each algorithm expects of a model, with an example for each. We know of no other
+# library with such a page. Here is its actor for A2C, the simplest actor-critic algorithm. It
+# draws an action, or judges one that it is given: it returns how likely the action was.
 
 
 # %%
@@ -167,8 +168,8 @@ axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# The example learns nothing at all, and yet it raises no error. If you did not know the fix, how
-# would you find out? Ask the checker.
+# **Notice** that the example learns nothing at all, and yet it raises no error. If you did not
+# know the fix, how would you find out? Ask the checker.
 
 # %%
 from literate_rl.contracts import CONTRACTS, ContractError, check_model
@@ -187,11 +188,10 @@ verdict = verdict_on("A2C", actor=Actor(4, 2), env="CartPole-v1")
 print(verdict)
 
 # %% [markdown]
-# **Notice** the line about `action_log_prob`. On the checker's five rows the log-probabilities
-# have the shape $(5,)$. Advantages have the shape $(5, 1)$, and PyTorch broadcasts the product of
-# the two to a table $(5, 5)$: every action is weighted by the advantage of every state. The mean
-# of that table is the mean log-probability times the mean advantage, and the mean advantage is
-# zero.
+# Look at the line about `action_log_prob`. On the checker's five rows the log-probabilities have
+# the shape $(5,)$. Advantages have the shape $(5, 1)$, and PyTorch broadcasts the product of the
+# two to a table $(5, 5)$: every action is weighted by the advantage of every state. The mean of
+# that table is the mean log-probability times the mean advantage, and the mean advantage is zero.
 #
 # Machin's [own A2C
 # reshapes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L369)
@@ -199,7 +199,7 @@ print(verdict)
 # contract is right: it asks for $(B, 1)$.
 
 # %% tags=["claims"]
-assert trained["fixed"][-20:].mean() > 0.9
+assert trained["fixed"][-20:].mean() > 0.9, "with the fix it learns"
 assert 0.35 < trained["the example"][-20:].mean() < 0.65, "the example learns nothing"
 assert verdict.count("must have shape (5, 1), got (5,)") == 3
 
@@ -207,8 +207,8 @@ assert verdict.count("must have shape (5, 1), got (5,)") == 3
 # ## Six roles
 #
 # Fifteen families sound like a lot to learn, but they need networks in only six roles. You need
-# not know the algorithms yet. A **Q value** is the expected return of an action in a state. A Q
-# network returns one for each of $N$ discrete actions. Rainbow's network returns a distribution
+# not know the algorithms yet. A Q network returns a **Q value** for each of $N$ discrete actions,
+# the expected return of that action in the state. Rainbow's network returns a distribution
 # instead: the probabilities of fixed returns, the **atoms**.
 
 # %% tags=["hide-input"]
@@ -251,9 +251,8 @@ picture
 # log-probability and the entropy. It has to judge actions that it is given. And all of this has
 # to be consistent. That is where models go wrong, and what most of this chapter is about.
 #
-# `CONTRACTS` holds the contracts. Each rule has a number from a table of 76 requirements that we
-# collected from Machin's page. The numbers that are missing here are not about models. This is
-# one of the short contracts.
+# `CONTRACTS` holds the contracts. This is one of the short ones. (The numbers of the rules count
+# what Machin's page requires. Those that are missing are not about models.)
 
 # %%
 print(CONTRACTS["RAINBOW"])
@@ -290,11 +289,11 @@ def takes_optional_action(probe: Probe) -> Iterator[Finding]:
 #
 # | rules | what they find |
 # |---|---|
-# | `copies`, `takes_states`, `takes_action` | a model that cannot be copied for a target network; a missing or extra argument, `*args` and `**kwargs` (arguments are matched by name) |
+# | `copies`, `takes_states`, `takes_action` | a model that cannot be copied (some algorithms need an older copy, a *target network*); a missing or extra argument, `*args` and `**kwargs` (arguments are matched by name) |
 # | `runs_on_batches`, `returns_enough`, `numbers` | an error with five rows or with one, in training or in evaluation mode; too few results; NaN and infinity |
 # | `sums_to_one` | logits, logarithms, or a softmax over the wrong dimension, where probabilities are meant |
 # | `in_bounds`, `is_an_action` | a continuous action outside of its box, also when the states are 100 times as large; a discrete one that is not an integer below $N$ |
-# | `entropy_learns`, `action_learns` | an entropy without a gradient; for SAC an action without one: `sample()` instead of `rsample()` |
+# | `entropy_learns`, `action_learns` | an entropy without a gradient; for SAC an action without one: drawn by PyTorch's `sample()`, which cuts the gradient, and not by `rsample()` |
 # | `as_it_is`, `tells_apart`, `lists_log_probs` | a given action that comes back changed; a log-probability that does not depend on the action, or disagrees with the list of all |
 #
 # The rules of the next two sections have an idea behind them.
@@ -659,10 +658,8 @@ CONTRACTS: dict[str, Contract] = {
 #
 # Now we can put the check together. `check_model` takes a few steps in the environment to collect
 # states, finds the role of each model, tries the role's rules, and raises one error that lists
-# all that are broken. If your program transforms what an actor returns before using it, pass the
-# transformation as `action_transform`, and the two are checked together. The check is optional:
-# nothing in this book depends on it. (Its first steps, from `find_contract` to `one_by_one`, are in
-# {doc}`workshop/rules`.)
+# all that are broken. The check is optional: nothing in this book depends on it. (Its first
+# steps, from `find_contract` to `one_by_one`, are in {doc}`workshop/rules`.)
 
 
 # %% tags=["export", "hide-input"]
@@ -790,7 +787,7 @@ assert (log_prob * torch.ones(5, 1)).shape == (5, 5)
 # ### Trap: a contract kept is not a task solved
 #
 # The check says that an algorithm can train a model, not that it will learn your task. A ReLU
-# behind the last layer of a Q network breaks no rule. But in MountainCar every reward is −1, so
+# after the last layer of a Q network breaks no rule. But in MountainCar every reward is −1, so
 # every return is negative, and this network cannot say so.
 
 # %%
@@ -877,8 +874,9 @@ assert "the mean gradient of the log-probability" in found, "this one alone find
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This dueling network has every shape right and raises no error, but the checker finds one broken
-# rule. Fix it.
+# This Q network adds the value of the state and an advantage of each action, which is called
+# *dueling*. Every shape is right and no error is raised, but the checker finds one broken rule.
+# Fix it.
 
 
 # %%

@@ -55,6 +55,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     checked,
 )
 from literate_rl.workshop.states import ByName, state_spec
@@ -768,7 +769,7 @@ def as_many(critic: Any, number: int) -> list[Any]:
 # ## Settings
 #
 # Priorities (`alpha`) and $n$-step targets (`num_steps`) come with the loop of {doc}`dqn`. What
-# {doc}`contracts` calls DDPGPer is DDPG with `alpha=0.6`.
+# {doc}`contracts` calls DDPGPer is DDPG with `alpha=0.6`, and `train` knows it by this name.
 #
 # The schedule of $\varepsilon$ comes from there too, a straight line from 1 to 0 over 500 steps.
 # But schedules move on only once in `log_interval` steps, which is 500 as well. So at first all
@@ -787,7 +788,7 @@ class DDPGConfig(ExploringConfig):
 
     num_envs: Count = 1
     hidden: Count = 64
-    learning_rate: Positive = 1e-3
+    learning_rate: Scale = 1e-3
     train_interval: Count = 1
     learning_starts: Count = 500
     tau: Fraction = 0.005

@@ -59,7 +59,7 @@ torch.set_num_threads(1)  # the networks are too small to be shared out
 
 # %%
 class House(gym.Env):
-    """Six rooms. Their states are numbered; "reads" and "both" have two each."""
+    """Six rooms. Their states are numbered; "reads", "waits" and "both" have two."""
 
     observation_space = gym.spaces.Box(0, 1, (9,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -185,8 +185,8 @@ at_home = PPOConfig(
 )
 
 # %% [markdown]
-# The folded cell builds and trains them, for 5,120 steps each. One more mistake needs no class of
-# its own: a critic that does not learn.
+# The folded cell has what builds and trains them, for 5,120 steps each. One more mistake needs no
+# class of its own: a critic that does not learn.
 
 # %%
 agents = {
@@ -227,11 +227,12 @@ fig.tight_layout()
 
 # %% [markdown]
 # Below each room stands its exact answer; marked cells are wrong by more than 0.15. **Notice**
-# that each mistake leaves its own trace: the house says not only *that* something is broken but
-# *what*. Two agents are marked in the same two rooms, but with the wrong sign an agent is sure of
-# the wrong action, and with advantages out of order it drifts anywhere.
+# that the mistakes leave different traces: the house says not only *that* something is broken but
+# *what*. Only two agents are wrong where there is something to choose, and they differ too: with
+# the wrong sign an agent is sure of the wrong action, with advantages out of order it drifts
+# anywhere.
 #
-# **Notice** also that four of the six broken agents choose the right actions. Their return is as
+# **Notice** also that the other four broken agents choose the right actions. Their return is as
 # high as that of the first agent, and only their values give them away. In a harder world the
 # same mistakes cost return; here nobody would see them in the curve.
 #
@@ -249,6 +250,12 @@ assert wrong["one flag, always terminated"] == {"lasts"}
 assert wrong["one flag, never terminated"] == {"pays", "reads", "waits"}
 choosing = [name for name in wrong if not wrong[name] & {"chooses", "both"}]
 assert len(choosing) == 5, "the healthy agent and four of the six broken ones"
+paid = {
+    name: metrics["charts/episodic_return"][-10:].mean()
+    for name, (_, metrics) in agents.items()
+}
+for name in choosing:
+    assert abs(paid[name] - paid["as it should be"]) < 0.25, "as high"
 traces = [sorted(rooms) for name, rooms in wrong.items() if "order" not in name]
 assert len({*map(tuple, traces)}) == len(traces), "each its own"
 assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "both"))
@@ -267,7 +274,7 @@ assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "b
 # | [entropy, divergence and clip fraction do not move](#the-entropy-falls-to-zero-at-once) | learning rate too low | the same |
 # | [the clip never does anything](#the-clip-never-does-anything) | old policy computed anew | are ratios still 1 after the first epoch? |
 # | [explained variance about 0](#the-explained-variance-stays-at-zero) | shapes `(B, 1)` and `(B,)` | print the shape of the loss before its mean |
-# | [value loss in the thousands, the policy stands still](#the-value-loss-is-huge) | size of the rewards | the actor's share of the gradient |
+# | [huge value loss, the policy stands still](#the-value-loss-is-huge) | size of the rewards | the actor's share of the gradient |
 # | [explained variance below 0](#the-explained-variance-is-negative) | units of the observations | their standard deviations, saturated units |
 # | [never does what pays off late](#it-never-does-what-pays-off-late) | a time limit taken for an end | ends that have the limit's length |
 # | [training is fine, evaluation is not](#training-is-fine-evaluation-is-not) | greedy actions | evaluate with noise |
@@ -377,7 +384,7 @@ assert last(sick, "entropy") < 0.3 < last(healthy, "entropy")
 # ### The entropy falls to zero at once
 #
 # **You see** that the first iteration already ends with an entropy near 0, a divergence far above
-# 1 and a clip fraction near 1; the return freezes.
+# 1 and a clip fraction near 1.
 #
 # **Cause.** Nearly always a learning rate that is far too high. The first update jumps over
 # everything that the clip was meant to guard, for the clip removes the incentive to go further
@@ -540,7 +547,8 @@ assert "data.value_new" in refused, "the signature names the column"
 # **Cause.** Values of thousands are far from where a critic starts, so its gradient is huge. One
 # bound clips the gradients of actor and critic *together*, and each number of the actor's part
 # becomes far smaller than the $\epsilon$ of Adam, $10^{-5}$, so that Adam cannot scale it up
-# again. (Advantages are normalised, so the size of the rewards reaches the actor in no other way.)
+# again. (Advantages are normalised, so the size of the rewards reaches the actor in no other
+# way.)
 #
 # **Check.** The actor's share of the gradient.
 
@@ -601,11 +609,11 @@ assert best == "rewards scaled", "helped most"
 # %% [markdown]
 # ### The explained variance is negative
 #
-# **You see** an explained variance below 0: the critic's guesses are worse than a constant. Here
-# an engineer reports the cart's position and speed in millimetres.
+# **You see** an explained variance around 0 and often below: the critic's guesses are worse than
+# a constant. Here an engineer reports the cart's position and speed in millimetres.
 #
-# **Cause.** Numbers in the hundreds push every hidden unit to $-1$ or 1, where it has no slope,
-# and hide what the other observations say.
+# **Cause.** Numbers in the hundreds push most hidden units to $-1$ or 1, where they have no
+# slope, and hide what the other observations say.
 #
 # **Check.** The standard deviation of each observation, and the share of hidden units beyond
 # 0.99.
@@ -669,7 +677,8 @@ assert last(normal, "return") > 1.5 * last(raw, "return")
 # 10. But training cuts episodes after five steps, and within five steps the investment does not
 # pay.
 #
-# **Check.** No step with the length of the limit may be `terminated`, save by chance.
+# **Check.** Where an episode is as long as the limit, its last step must not be `terminated`,
+# save by chance.
 
 
 # %%
@@ -813,8 +822,8 @@ print(f"means of three seeds: nine in ten between {low:.0f} and {high:.0f}")
 
 # %% [markdown]
 # **Fix.** Ten seeds for a claim, the same seeds for both agents, and their paired differences
-# ({doc}`evaluation`). For debugging, choose symptoms that do not need seeds: everything above
-# shows in the first iterations of any run.
+# ({doc}`evaluation`). For debugging, choose symptoms that do not need seeds: nearly everything
+# above shows in the first iterations of any run.
 
 # %% tags=["claims"]
 assert len(finals) == 20
@@ -872,7 +881,7 @@ def agreement(learner):
 
 agree = {
     "new policy": agreement(build("CartPole-v1", settings)),
-    "after 6,144 steps": agreement(healthy[0]),
+    "trained": agreement(healthy[0]),
 }
 ablation = stored_runs("ablation_cartpole")
 fig, (left, middle, right) = plt.subplots(1, 3, figsize=(7, 2.5))
@@ -911,22 +920,21 @@ print(
 )
 
 # %% [markdown]
-# **Notice** on the left that both settings matter in the mazes of {doc}`ppg_evidence`. Of the six
-# settings the best has four times the learning rate and twice the epochs of the worst. It is a
-# corner of the grid, which is a reason to look further, and each point is one seed, which is a
-# reason not to trust the last digit. (The seed, 101, was used for nothing else: settings are
-# chosen on other seeds than those that judge them.)
+# **Notice** on the left that in mazes, the task of {doc}`ppg_evidence`, the return rises with
+# both settings. The best of the six has four times the learning rate and twice the epochs of the
+# worst. It is a corner of the grid, so look further; and each point is one seed, so do not trust
+# the last digit. (Settings are chosen on this seed, 101, and judged on others.)
 #
 # **Notice** in the middle why a rollout needs a length. With 64 steps two rollouts of the same
-# new policy point in almost unrelated directions, with 1,024 they agree. After 6,144 steps of
-# training the gross mistakes are gone, and the same numbers of steps say less about what is left.
-# So if a run learns at first and then trembles, make its rollouts longer.
+# new policy point in unrelated directions, with 1,024 they agree. In an agent that was trained
+# for 6,144 steps the gross mistakes are gone, and the same numbers of steps say less about what
+# is left. So if a run learns at first and then trembles, make its rollouts longer.
 #
 # **Notice** on the right what epochs are for: one epoch has a tenth of the updates of ten, and on
-# CartPole it reaches a seventh of the return. Epochs are the cheapest speed there is, as long as
-# the clip fraction stays below a half.
+# CartPole it reaches a seventh of the return. More epochs need no new data. But watch the clip
+# fraction: it should stay below a half.
 #
-# The settings with which the agents of this book have learned lie inside the table:
+# The settings with which PPO has learned in this book lie inside the table:
 
 # %%
 tasks = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1")
@@ -941,10 +949,13 @@ for task, config in chosen.items():
 # %% tags=["claims"]
 worst, best = (pick(grid, key=grid.get) for pick in (min, max))
 assert best == (4 * worst[0], 2 * worst[1]) == (2e-3, 6), "a corner of the grid"
+for rate, epochs in grid:
+    assert grid[rate, 6] >= grid[rate, epochs], "it rises with the epochs"
+    assert rate == 2e-3 or grid[2 * rate, epochs] > grid[rate, epochs], "and the rate"
 assert len(maze["PPO, step size 0.002, 6 epochs"].area) == 1, "one seed"
-assert abs(agree["new policy"][0]) < 0.5, "unrelated"
+assert abs(agree["new policy"][0]) < 0.25, "unrelated"
 assert agree["new policy"][-1] > 0.8, "they agree"
-assert sum(agree["after 6,144 steps"]) < sum(agree["new policy"]), "less"
+assert sum(agree["trained"]) < sum(agree["new policy"]), "less"
 one, ten = (ablation[name].area for name in ("one epoch", "as it is"))
 assert paired_difference(one, ten).high < 0
 assert 6 < ten.mean() / one.mean() < 8, "a seventh"
@@ -960,7 +971,7 @@ for config in chosen.values():
 # - Entropy, divergence, clip fraction and explained variance are the four to look at; the first
 #   iterations already tell.
 # - A column where a row belongs, a second flag forgotten, rewards and observations in odd units:
-#   each has a check of one line.
+#   each has a short check of its own.
 # - Luck looks like a bug and like a cure. More seeds first.
 # - Tune the learning rate, the rollout and the epochs, in this order, and leave the rest.
 #

@@ -47,8 +47,8 @@ __all__ = [
 #
 # An **encoder** turns a state into features, and a **head** turns features into an answer.
 # The network of this chapter, from *phasic policy gradient* {cite:p}`cobbe2021`, has three
-# heads. The *policy* head says what to do, the *value* head estimates the return, and the
-# *auxiliary value* head estimates the return as well. There are two arrangements:
+# heads. The *policy* head says what to do, and both the *value* head and the *auxiliary value*
+# head estimate the return. There are two arrangements:
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture
@@ -85,8 +85,8 @@ picture
 # %% [markdown]
 # **Notice** what the auxiliary value is attached to: the encoder of the policy, in both
 # arrangements. Nobody uses its estimates. It is there for its gradient, which teaches the
-# policy's encoder what matters for the return. No gradient of the value whose estimates *are*
-# used reaches that encoder.
+# policy's encoder what matters for the return. The value whose estimates *are* used sends no
+# gradient there.
 #
 # ## What the policy gains
 #
@@ -101,10 +101,10 @@ picture
 # - *the disjoint network*: two encoders and an auxiliary value, which learns the returns too.
 #   A second loss holds the policy where it was, by its Kullback-Leibler divergence.
 #
-# On new states we ask how much of the return a straight-line fit can read off the policy's
+# On new states we ask which share of the return's variance a linear fit can read off the policy's
 # features (a *linear probe* {cite:p}`alain2017`), and how far the policy has moved.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 200 steps, five runs of each network. Left, the share of the return in the policy's features: it rises close to one with one encoder and with the disjoint network, and stays low with two encoders. Right, the divergence of the policy: it grows with one encoder and stays at zero with the other two"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 200 steps, five runs of each network. Left, the share of the return's variance that the policy's features explain: it rises close to one with one encoder and with the disjoint network, and stays low with two encoders. Right, the divergence of the policy: it grows with one encoder and stays at zero with the other two"}}
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -133,7 +133,7 @@ def network_of(seed, **options):
 
 @torch.no_grad()
 def probe(network):
-    """Return the share of the return that a linear fit finds in the policy's features."""
+    """Return the share of the return's variance that a linear fit finds in features."""
     features, _ = network.heads.policy_encoder(fresh)
     rows = torch.cat([features, torch.ones(len(fresh), 1)], -1).double()
     target = return_of(fresh).double()
@@ -178,7 +178,7 @@ for number, (name, runs) in enumerate(curves.items()):
     for axis, column in zip(axes, (1, 2), strict=True):
         lines = axis.plot(runs[0, :, 0], runs[:, :, column].T, f"C{number}", alpha=0.7)
         lines[0].set_label(name)
-axes[0].set(xlabel="steps", ylabel="share of the return", ylim=(-0.1, 1.05))
+axes[0].set(xlabel="steps", ylabel="share of the variance", ylim=(-0.1, 1.05))
 axes[1].set(xlabel="steps", ylabel="divergence (nats)")
 _ = axes[1].legend()
 
@@ -186,7 +186,7 @@ _ = axes[1].legend()
 # **Notice** that with one encoder the features learn, but the policy drifts, although it is not
 # trained: the features move under it. With two encoders the policy is left alone, and its
 # features learn nothing. The disjoint network has the best of both. After 200 steps its
-# features hold more than 95 % of the return, and its policy has moved by less than a
+# features explain more than 95 % of the return, and its policy has moved by less than a
 # hundredth of a nat.
 #
 # It is the second loss that holds the policy still, and that loss could be added to one encoder
@@ -223,7 +223,7 @@ assert (drifts["disjoint"][:, -1] < 0.01).all(), "a hundredth of a nat"
 # other head knows. This is what *disjoint* means.
 #
 # In the **shared** arrangement there is one encoder and little more than half the weights. To
-# keep the value from moving it, the value head reads a copy of the features that has no gradient:
+# keep the value from moving it, the value head reads features that pass no gradient back:
 #
 # $$
 # V(s) = w_V^\top \operatorname{sg}(y_\pi) + b_V .
@@ -231,13 +231,21 @@ assert (drifts["disjoint"][:, -1] < 0.01).all(), "a hundredth of a nat"
 #
 # The operator $\operatorname{sg}$, *stop gradient*, returns its argument, and its derivative
 # is zero by decree. In PyTorch it is called `detach`.
-#
+
+# %% tags=["claims"]
+sizes = [
+    sum(p.numel() for p in network_of(0, is_sharing_encoder=x).parameters())
+    for x in (True, False)
+]
+assert 0.5 < sizes[0] / sizes[1] < 0.55, "little more than half the weights"
+
+# %% [markdown]
 # ## Line by line: encoder
 #
-# An encoder is made from the space of the observations. That space may be a **nest**: tuples or
-# dictionaries of spaces, whose innermost spaces are its **leaves**. `flat` ({doc}`workshop/nests`)
-# puts all parts of an observation into one vector. The layers are those of {doc}`policies`:
-# weights that start orthogonal, biases that start at zero, and tanh.
+# An encoder is made from the space of the observations. That space may be a nest
+# ({doc}`hybrid_policy`), whose innermost spaces are its **leaves**. `flat`
+# ({doc}`workshop/nests`) puts all parts of an observation into one vector. The layers are those
+# of {doc}`policies`: weights that start orthogonal, biases that start at zero, and tanh.
 
 
 # %% tags=["export"]
@@ -634,9 +642,9 @@ assert errors["always"][1] < 0.5 * errors["always"][0], "not lost"
 # %% [markdown]
 # ## Several processes
 #
-# You may skip this section unless you train in several processes; it shows why the weights live in
-# `heads`. Large experiments run in several processes. Each has a copy of the network, computes the
-# gradient of its own part of the batch, and all of them average their gradients:
+# You may skip this section unless you train in several processes; it shows why the weights live
+# in `heads`. Each process has a copy of the network and computes the gradient of its own part of
+# the batch, and all of them average their gradients:
 #
 # $$
 # \frac{1}{n_{\text{proc}}} \sum_{i=1}^{n_{\text{proc}}} \nabla \mathcal L^{(i)} .
@@ -648,9 +656,10 @@ assert errors["always"][1] < 0.5 * errors["always"][0], "not lost"
 # `find_unused_parameters` tells it to search the graph of the outputs first.
 #
 # In the policy phase the auxiliary head has no loss, and no gradient of it will ever come.
-# ALF's documentation says that this is why the policy phase leaves the auxiliary value out:
-# the wait then ends. We ask PyTorch itself. The cell writes a program and starts it in two
-# processes. Each row takes two steps of the policy phase and one of the auxiliary phase.
+# ALF's [documentation](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network.py#L237-L243)
+# says that this is why the policy phase leaves the auxiliary value out: DDP then does not wait.
+# We ask PyTorch itself. The folded cell starts a program in two processes. Each row takes two
+# steps of the policy phase and one of the auxiliary phase.
 
 # %% tags=["hide-input"]
 import subprocess
@@ -755,12 +764,18 @@ class Remembering(nn.Module):
 
 recurrent = DisjointPolicyValueNetwork(box, three, Remembering)
 nothing = torch.zeros(1, 4)
+found = []
 with torch.no_grad():
     for first in (-torch.ones(1, 4), torch.ones(1, 4)):
         _, state = recurrent(first)
         (_, value, _), after = recurrent(nothing, state)
-        print(f"after {first[0].tolist()}: value of nothing {value.item():+.3f}")
+        found.append(value.item())
+        print(f"after {first[0].tolist()}: value of nothing {found[-1]:+.3f}")
 print("states:", [tuple(x.shape) if len(x) else x for x in after])
+
+# %% tags=["claims"]
+assert abs(found[0] - found[1]) > 0.01, "two values for the same observation"
+assert after[2] == (), "the auxiliary value has no memory of its own"
 
 # %% [markdown]
 # ## Traps
@@ -779,6 +794,9 @@ dual = network_of(0)
 (_, aux, value), _ = dual(seen, require_aux=False)  # the wrong order
 print("the 'value' of the policy phase:", value)
 
+# %% tags=["claims"]
+assert value == (), "the mistake shows"
+
 # %% [markdown]
 # ### Trap: cutting behind the head
 #
@@ -795,6 +813,10 @@ for name, value in (
 ):
     print(f"cut {name:9s} the head gets a gradient: {value.requires_grad}")
 
+# %% tags=["claims"]
+assert head(features.detach()).requires_grad, "in front, the head learns"
+assert not value.requires_grad, "behind, not even the head can learn"
+
 # %% [markdown]
 # ### Trap: an empty tuple is no tensor
 #
@@ -808,6 +830,10 @@ for aux in ((), torch.zeros(1), torch.zeros(3)):
         print(f"{aux!s:28s}counts as {bool(aux)}")
     except RuntimeError as error:
         print(f"{aux!s:28s}raises: {str(error)[:50]}…")
+
+# %% tags=["claims"]
+for aux in (torch.zeros(1), torch.zeros(3)):
+    assert (aux == ()) is False, "a tensor is no empty tuple, whatever it holds"
 
 # %% [markdown]
 # ## What well-known implementations do
@@ -842,7 +868,7 @@ print("on one device:", kind.logits.device == value.device)
 # - What a value learns is of use to a policy, but a shared encoder moves under the policy.
 # - The auxiliary value sits on the policy's encoder and is there for its gradient only.
 # - The value that is used has an encoder of its own, or it is cut off from a shared one.
-# - `detach` says when it is cut off: in the paper in the policy phase, in its authors' code always.
+# - `detach` says when: in the paper in the policy phase, in its authors' code always.
 # - All weights live in `heads`, which returns tensors, so that DDP can find them.
 #
 # ## Exercises
@@ -916,7 +942,7 @@ grade(lambda: reached(answer), lambda: reached(right), ())
 #
 # How strongly must the policy be held? In the first figure the divergence had the weight 1.
 # Return a weight with which the policy of the disjoint network drifts by less than 0.0001
-# nats in 200 steps, while its features still hold 95 % of the return. With a weight that is
+# nats in 200 steps, while its features still explain 95 % of the return. With a weight that is
 # too large the features hardly learn.
 
 

@@ -53,6 +53,7 @@ from literate_rl.workshop.signatures import (
     Int,
     NonNegative,
     Positive,
+    Scale,
     check_finite,
     checked,
 )
@@ -848,6 +849,9 @@ class DQN:
 
 # %% [markdown]
 # ## Settings
+#
+# With `alpha` above 0 the memory prefers surprising steps ({doc}`replay`); `train` knows DQN with
+# `alpha=0.6` as DQNPer.
 
 
 # %% tags=["export"]
@@ -888,7 +892,7 @@ class OffPolicyConfig:
     hidden: Count = 128
     num_steps: Count = 1
     gamma: Fraction = 0.99
-    learning_rate: Positive = 5e-4
+    learning_rate: Scale = 5e-4
     anneal: bool = False
     batch_size: Count = 128
     train_interval: Count = 4
@@ -898,7 +902,7 @@ class OffPolicyConfig:
     tau: Fraction = 0.01
     alpha: NonNegative = 0.0
     beta: Fraction = 0.4
-    reward_scale: Positive = 1.0
+    reward_scale: Scale = 1.0
     max_grad_norm: Positive = 10.0
     log_interval: Count = 1000
     checkpoint_interval: Count = 10

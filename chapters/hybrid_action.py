@@ -100,12 +100,12 @@ picture.text(220, 282, "log π = log p(turn) + log f(angle)", "accent", bold=Tru
 picture
 
 # %% [markdown]
-# The policy gives each type a probability, and each argument a normal distribution with mean
-# $\mu$ and standard deviation $\sigma$. It draws *all* arguments and a type, and the **mask**
-# says which of the arguments this type uses. Toggle the mask, and draw another type. The bars are
-# the gradient of the action's log-probability with respect to the three logits $z$, the two means
-# and the two standard deviations: what one action can teach. Those that are not zero are called
-# *alive*.
+# The policy gives each type a probability $p$, and each argument a normal distribution with mean
+# $\mu$, standard deviation $\sigma$ and density $f$. It draws *all* arguments and a type, and the
+# **mask** says which of the arguments this type uses. Toggle the mask, and draw another type. The
+# bars are the gradient of the action's log-probability with respect to the three logits $z$, the
+# two means and the two standard deviations: what one action can teach. Those that are not zero
+# are called *alive*.
 
 # %% tags=["hide-input"]
 import torch
@@ -164,10 +164,10 @@ assert "= log p(stop) =" in frame("stop", of_moving)[1], "its own probability"
 assert "μ₁" not in frame("turn", of_moving)[1], "teaches nothing"
 
 # %% [markdown]
-# We keep all this in a **tree tensor**, a dictionary of tensors that is indexed, sliced and
-# moved as a whole. There are two kinds of trees. The network describes the policy at $B$
-# states with logits $z$, means $\mu$ and standard deviations $\sigma$. A sample is a type for each
-# state and a vector $u$ of all $A$ arguments.
+# We keep all this in a **tree tensor** (`ttorch`, of the package DI-treetensor), a dictionary of
+# tensors that is indexed, sliced and moved as a whole. There are two kinds of trees. The network
+# describes the policy at $B$ states with logits $z$, means $\mu$ and standard deviations
+# $\sigma$. A sample is a type for each state and a vector $u$ of all $A$ arguments.
 
 
 # %% tags=["export"]
@@ -272,8 +272,7 @@ class HybridPolicyNetwork(nn.Module):
         Args:
             observation_space: Space of one observation, a Box with one dimension.
             action_space: Space of one action; see ``HybridActions.from_space``.
-            mask: As there, and needed where it is needed there. The network does not
-                keep it.
+            mask: As there. The network does not keep it.
         """
         table, *_ = read_hybrid_space(action_space, mask)
         sizes = HybridSizes(
@@ -318,9 +317,8 @@ for name, leaf in (
     print(f"{name:18s}{tuple(leaf.shape)}")
 
 # %% [markdown]
-# Only `action_args_log_sigma` reaches $\sigma$. The layers and their initialisation are those of
-# PPOxFamily, which is why they differ from {doc}`policies`. The tree holds $\sigma$, not its
-# logarithm.
+# Two things differ from {doc}`policies`. The tree holds $\sigma$, not its logarithm, and only
+# `action_args_log_sigma` reaches it. The layers and their initialisation are those of PPOxFamily.
 
 # %% tags=["claims"]
 weights = list(network.parameters())
@@ -348,9 +346,7 @@ assert into_sigma == ["action_args_log_sigma"], "nothing else reaches sigma"
 #     \exp\Bigl(-\frac12 \Bigl(\frac{u_j - \mu_j}{\sigma_j}\Bigr)^2\Bigr) .
 # $$ (hybrid-gaussian)
 #
-# The arguments are drawn independently of each other.
-#
-# PyTorch's [distributions](https://docs.pytorch.org/docs/stable/distributions.html) say
+# The arguments are drawn independently of each other. PyTorch's [distributions](https://docs.pytorch.org/docs/stable/distributions.html) say
 # all this in four lines. `Independent(..., 1)` takes the last dimension of a batch of normal
 # distributions for one event: out of $A$ distributions of numbers it makes one of vectors.
 # Without it a log-probability would have the shape $(B, A)$ instead of $(B,)$.
@@ -409,10 +405,10 @@ def draw(
     prob: Tensor, mu: Tensor, sigma: Tensor, generator: torch.Generator | None
 ) -> ttorch.Tensor:
     """Draw types from probabilities, and arguments from means and deviations."""
-    # The race. For $v$ uniform in $(0, 1)$, $-\log v$ is exponential with mean 1. We
-    # look for the largest $p_k / (-\log v_k)$, and the minus sign makes that the
-    # smallest $p_k / \log v_k$. The lower end of the interval keeps $\log v$ finite: a
-    # type of probability 0 then can never win, not even a tie.
+    # The race. For $v$ uniform in $(0, 1)$, the length of a track $-\log v$ is
+    # exponential with mean 1. The first to arrive has the largest $p_k / (-\log v_k)$,
+    # and so the smallest $p_k / \log v_k$. The lower end of the interval keeps $\log v$
+    # finite: a type of probability 0 then can never win, not even a tie.
     tiny = torch.finfo(prob.dtype).tiny
     chance = prob.new_empty(prob.shape).uniform_(tiny, 1.0, generator=generator)
     action_type = (prob / chance.log_()).argmin(-1)
@@ -664,7 +660,7 @@ class HybridDistribution:
         # Each sample's row of the mask, and the sum over its arguments.
         data_mask = rows_of(self.mask, action_type, "action.action_type")
         of_args = args_log_density(self.mu, self.sigma, action_args, data_mask)
-        # A finite density of an action far away can have an infinite slope.
+        # An action far away can have a finite density with an infinite slope.
         with torch.no_grad():
             zeta = (action_args - self.mu) / self.sigma
             slope = torch.where(data_mask, (1 + zeta.square()) / self.sigma, 0.0)
@@ -746,15 +742,20 @@ assert all(difference.abs().max() < 1e-5 for difference in differences)
 
 # %% [markdown]
 # Inside the learner a kernel of {doc}`workshop/fast` computes the same two numbers in fewer
-# calls. The class also says so when a network has gone wrong:
+# calls. When a network has gone wrong, the error says where:
 
 # %%
 broken = make_logit([0.0, 0.0, 0.0], [0.0, 0.0], [1.0, 1.0], batch=2)
 broken.action_args.mu[1, 0] = torch.nan
+said = ""
 try:
     HybridDistribution(broken, mask)
 except ValueError as error:
-    print("ValueError:", error)
+    said = str(error)
+print("ValueError:", said)
+
+# %% tags=["claims"]
+assert "mu" in said, "the error says where"
 
 # %% [markdown]
 # ## Traps
@@ -789,12 +790,14 @@ print("mask_args  ", mask_args(action_args, data_mask).tolist())
 try:
     select_args(action_args, data_mask)
 except ValueError as error:
-    print("ValueError:", error)
+    said = str(error)
+print("ValueError:", said)
 
 # %% tags=["claims"]
 assert len(action.action_args) == 3, "shorter than the batch"
 assert third.action_args.item() == 40, "row 2 got the argument of row 3"
 assert mask_args(action_args, data_mask)[2].tolist() == [0, 31]
+assert "rows [1]" in said, "which rows are to blame"
 
 # %% [markdown]
 # ### Trap: zero times infinity
@@ -862,14 +865,11 @@ print(f"{tuple(log_prob.shape)} log-probabilities computed on {log_prob.device.t
 # - The log-probability is that of the type plus those of the arguments that count.
 # - In the entropy and the divergence an argument counts as often as its types are chosen.
 # - A dangerous number is replaced before it enters a formula, or the gradient is NaN.
-# - The mask is a fact about the action space. A type that a state forbids has a logit of
-#   minus infinity.
+# - A type that a state forbids has a logit of minus infinity.
 #
 # ## Exercises
 #
 # ### Exercise 1: predict
-#
-# No code yet, only a thought.
 
 # %% tags=["hide-input"]
 predict(

@@ -12,8 +12,7 @@
 # **How does the distribution over hybrid actions become a policy that acts in an environment?**
 # After this chapter you can turn any Gymnasium space with one type and its arguments into a
 # policy, and know where actions are scaled and which action gets the log-probability. It takes
-# about 20 minutes.
-# You need {doc}`hybrid_action` and the `Policy` of {doc}`policies`.
+# about 20 minutes. You need {doc}`hybrid_action` and the `Policy` of {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
 """A hybrid policy: rows instead of trees, and the way into an environment and back."""
@@ -63,8 +62,8 @@ __all__ = ["HybridActions", "make_hybrid_policy"]
 #
 # The learner of {doc}`ppo` stores what the policy did, shuffles it, and cuts it into minibatches.
 # So actions must be tensors with one row for each step, and so must the outputs of the network.
-# But the network of {doc}`hybrid_action` returns trees, and its actions are trees. So we write
-# each tree as one row, with $K$ types and $A$ arguments:
+# But those of {doc}`hybrid_action` are trees. We write each tree as one row. With $K$ types and
+# $A$ arguments the policy says $K + 2A$ numbers; its noise has $K + A$ and an action $1 + A$:
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture, predict
@@ -92,15 +91,16 @@ picture
 # %% [markdown]
 # ## From a Gymnasium space to a mask
 #
-# In Gymnasium a hybrid action space is a nest of spaces, and one form of it implies the mask:
-# `Tuple(Discrete(K), Tuple(K boxes))`, one box of arguments for each type. A type without
-# arguments has an empty box, of shape `(0,)`. Any other nest with one `Discrete` and some boxes,
-# such as `Tuple(Discrete(3), Box(2))`, does not say which type uses what, so we must be told.
+# In Gymnasium a hybrid action space is a **nest**: tuples or dictionaries of spaces. One form of
+# it implies the mask: `Tuple(Discrete(K), Tuple(K boxes))`, one box of arguments for each type. A
+# type without arguments has an empty box, of shape `(0,)`. Any other nest with one `Discrete` and
+# some boxes, such as `Tuple(Discrete(3), Box(2))`, does not say which type uses what, so we must
+# be told.
 #
-# The policy's arguments are normally distributed: they have no bounds, and a standard deviation
-# of 1 at the start. The boxes of an environment can be anything, from 0 to 720 say. So on the
-# policy's side the box is always $[-1, 1]$. Only on the way into the environment is an argument
-# $u_j$ moved to its box $[l_j, h_j]$ and clipped,
+# The policy's arguments are normally distributed, with a standard deviation of 1 at the start.
+# The boxes of an environment can be anything, from 0 to 720 say; so on the policy's side the box
+# is always $[-1, 1]$. Only on the way into the environment is an argument $u_j$ moved to its box
+# $[l_j, h_j]$ and clipped,
 #
 # $$
 # \tilde u_j = \operatorname{clip}\Bigl(
@@ -134,7 +134,7 @@ def rescale(
 # An action is a function of the noise, as in {doc}`policies`. The types race, and the arguments
 # are $\mu_j + \sigma_j \eta_j$ with standard normal noise $\eta_j$. Without noise we get the
 # greedy action. In its row the type is a floating-point number. That does no harm: all integers
-# up to 16 million are exact there. `HybridActions` holds all this together.
+# up to 16 million are exact there. `HybridActions` holds this together.
 
 
 # %% tags=["export"]
@@ -267,7 +267,7 @@ class HybridActions:
 
 # %% [markdown]
 # A space that implies its mask, three actions on their way into the environment, and a space that
-# does not imply one:
+# does not:
 
 # %%
 box = spaces.Box(0.0, 10.0, (1,))
@@ -283,10 +283,24 @@ print("for the vector environment:\n", actions.to_env(action))
 print(
     "for a single environment:\n", actions.to_single_env(torch.tensor([[1, 0.0, -3]]))
 )
+said = ""
 try:
     HybridActions.from_space(spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 1, (2,)))))
 except ValueError as error:
-    print("ValueError:", error)
+    said = str(error)
+print("ValueError:", said)
+
+# %% [markdown]
+# **Notice** that an argument of 0 lands in the middle of its box, and that $-3$ is clipped to its
+# bound. The environment gets the boxes of all types; it reads the one of the type.
+
+# %% tags=["claims"]
+assert actions.mask.int().tolist() == [[1, 0], [0, 1], [0, 0]], "implied"
+_, (first, second, third) = actions.to_env(action)
+assert first[:, 0].tolist() == [7.5, 5, 10], "0 lands in the middle"
+assert second[:, 0].tolist() == [5, 0, 10], "clipped"
+assert third.shape == (3, 0), "the boxes of all types"
+assert "mask must be given" in said, "a space that does not imply one"
 
 # %% [markdown]
 # ## The policy
@@ -374,14 +388,11 @@ print("to the world   ", fresh.actions.to_single_env(action))
 # %% [markdown]
 # ## What this distribution cannot express
 #
-# The product $p_k \prod_j f(u_j)$ is a modest family. An argument that two types share has *one*
-# mean for both, though "forward" and "backward" may want different speeds: give each type an
-# argument of its own. Arguments do not depend on each other either. Where they must, a network
-# draws them one after the other and feeds each into the next, as AlphaStar does
-# {cite:p}`vinyals2019`. Here $\sigma$ does not depend on the state, and the normal distribution
-# has no bounds, so we clip on the way into the environment. Methods that learn
-# values instead of a policy, such as MP-DQN {cite:p}`bester2019`, give each type a value at the
-# best arguments that another network proposes.
+# A product of a type's probability and the densities of its arguments is a modest family. An
+# argument that two types share has *one* mean for both, though "forward" and "backward" may want
+# different speeds: give each type an argument of its own. Arguments do not depend on each other
+# either. Where they must, a network draws them one after the other and feeds each into the next,
+# as AlphaStar does {cite:p}`vinyals2019`. And $\sigma$ does not depend on the state.
 #
 # ## Traps
 #
@@ -407,7 +418,7 @@ print("ratio of the action as the environment saw it:", round(ratios[1], 1))
 
 # %% [markdown]
 # A step of a hundredth gives a ratio of more than a hundred, far outside the clip range. So `act`
-# returns what the policy drew, and `to_env` makes a copy for the environment.
+# returns what the policy drew, and `to_env` makes what the environment gets.
 
 # %% tags=["claims"]
 assert abs(ratios[0] - 1) < 0.01
@@ -417,10 +428,9 @@ assert one.to_env(said)[1][0].item() == 540, "half of the box above its centre"
 # %% [markdown]
 # ### Trap: two meanings of "action mask"
 #
-# When somebody asks how to use an action mask, ask which kind. The mask of these chapters is a
-# fact about the *action space*: which type uses which argument. The other kind is a fact about
-# the *state*: which types are possible right now. It belongs in the logits, as minus infinity,
-# in the old and in the new policy alike. Both kinds work together:
+# The mask of these chapters is a fact about the *action space*: which type uses which argument.
+# The other kind is a fact about the *state*: which types are possible right now. It belongs in
+# the logits, as minus infinity, in the old and in the new policy alike. Both work together:
 
 # %%
 row = torch.tensor([[0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 1.0]])  # a policy for Moving
@@ -567,5 +577,5 @@ assert on_the_bounds(1.0) > 0.25, "some of them, at the start"
 # %% [markdown]
 # ## References
 #
-# Spaces are those of Gymnasium {cite:p}`towers2024`; actions with arguments were made known by
-# {cite:t}`masson2016`.
+# Spaces are those of Gymnasium {cite:p}`towers2024`. Actions with arguments were defined by
+# {cite:t}`masson2016`; MP-DQN {cite:p}`bester2019` learns their values instead of a policy.

@@ -42,6 +42,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     check_that,
     checked,
 )
@@ -302,12 +303,14 @@ assert spread[15] > spread[5] > spread[1] > spread[0], "they spread with their a
 assert left[15, 20] < 0.5 < left[1, 20], "less than half is left"
 
 # %% [markdown]
-# Why do uncorrected runs collapse? Look at a single action, as likely as its alternative before
-# the first update, with an advantage of $-1$. Uncorrected, its loss is $\log \pi(a)$, which has
-# no lower bound. Each update on the same data pushes the action further down, however rare it has
-# become. With V-trace the ratio weights the push, and it vanishes together with $\pi(a)$:
+# Why might uncorrected runs collapse? Look at a single action, as likely as its alternative
+# before the first update, with an advantage of $-1$. Uncorrected, its loss is $\log \pi(a)$,
+# which has no lower bound. Each update on the same data pushes the action further down, however
+# rare it has become. With V-trace the ratio weights the push, and it vanishes together with
+# $\pi(a)$:
 
 # %%
+ends = {}
 for name, corrected in (("V-trace", True), ("uncorrected", False)):
     logit, seen = torch.zeros(()), []
     for update in range(1, 1001):
@@ -316,24 +319,26 @@ for name, corrected in (("V-trace", True), ("uncorrected", False)):
         logit -= 0.5 * ratio * (1 - chance)
         if update in (1, 10, 100, 1000):
             seen.append(f"{logit.sigmoid().item():.1e}")
+    ends[name] = logit.sigmoid()
     print(f"{name:11s} chance after 1, 10, 100 and 1000 updates:", *seen)
 
 # %% tags=["claims"]
-assert logit.sigmoid() < 1e-6, "uncorrected, the action is gone for good"
+assert ends["uncorrected"] < 1e-6, "uncorrected, the action is gone for good"
+assert ends["V-trace"] > 5e-4, "with V-trace the push vanishes before that"
 
 # %% [markdown]
-# For an advantage of $+1$ the two runs would agree, because a ratio above 1 is clipped, and the
-# push ends by itself where the probability gets near 1. So the correction does not speed learning
-# up. It keeps old data from being believed again and again. That may be why a lag did so little
-# harm above: there, each collection is learned from only once. The correction does not limit how
-# far the policy may go, as the clip of {doc}`ppo_error` does.
+# For an advantage of $+1$ the two would agree, because a ratio above 1 is clipped, and the push
+# ends by itself where the probability gets near 1. So the correction does not speed learning up.
+# It keeps old data from being believed again and again. That may be why a lag did so little harm
+# above: there, each collection is learned from only once. Unlike the clip of {doc}`ppo_error`,
+# the correction does not limit how far the policy may go.
 #
 # ## What an actor hands over
 #
 # An **unroll** is $T$ steps in a row of each environment, whatever episodes they belong to. The
-# actor writes down what it saw, did and was paid, and how likely it was to do that: $\log
-# \pi_{\text{old}}(a_t)$. Only the actor knows that number. Once the weights have changed, nobody
-# can compute it any more.
+# actor writes down what it saw, did and was paid, and how likely it was to do that, as $\log
+# \pi_{\text{old}}(a_t)$. It has to: once the weights have changed, nobody can compute that number
+# any more.
 
 
 # %% tags=["export"]
@@ -366,7 +371,8 @@ class Unroll(NamedTuple):
 def to_unroll(batch: Rollout, actor: Any) -> Unroll:
     """Return the unroll that the learner reads of an actor's rollout."""
     # The actor's weights have not changed since the first step. So one pass over the
-    # whole rollout says how likely each of its actions was.
+    # whole rollout says how likely each of its actions was. (`real` is False for rows
+    # that some environments add after an end; they weigh nothing.)
     log_prob, _ = actor.evaluate_actions(batch.obs, batch.action)
     return Unroll(
         obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),
@@ -394,12 +400,11 @@ def to_unroll(batch: Rollout, actor: Any) -> Unroll:
 #
 # A value's target needs the value of the step's successor. It stands in the next row, and for the
 # last row in one that was appended, so that `obs_plus_1` has $T + 1$ rows. After a truncation the
-# next row belongs to another episode. There, and only there, the true successor goes through the
-# network as well.
+# next row belongs to another episode, so the true successor goes through the network as well.
 #
 # Two options are off unless you ask for them. With `priority` the learner reports how far the
 # values of each sample were from their targets; the [loop](#the-loop) uses that. And the gradient
-# $g$ may be clipped before the optimiser sees it, in three ways with one bound $g_{\max}$.
+# $g$ may be clipped before the optimiser sees it, in one of three ways, with a bound $g_{\max}$.
 # *clip_norm* shortens all of it to the length $g_{\max}$, *clip_value* limits each number $g_j$
 # on its own, and *clip_momentum_norm* compares its length with the usual one, $\bar g$:
 #
@@ -493,7 +498,7 @@ class VTraceLearner:
     @torch.no_grad()
     def next_value(self, value: Tensor, unroll: Unroll) -> Tensor:
         """Return the values of true successors, given those of the rows."""
-        # The next row holds a step's successor. Behind a cut it belongs to another
+        # The next row holds a step's successor. After a cut it belongs to another
         # episode. There, and only there, the true successor needs a value of its own.
         next_value, cut = value[1:].clone(), unroll.truncated
         if cut.any():
@@ -554,10 +559,9 @@ def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
 # {doc}`workshop/memory`: it forgets the oldest samples and lets go of those that have been drawn
 # `max_use` times. With `priority` it prefers samples whose values are far from their targets.
 #
-# Everything runs in one process, one step after another. In a real system the actors run beside
-# the learner, as in {doc}`actors`. The setting `lag` imitates that, in a way that can be repeated
-# exactly: the actor's policy is a copy, which gets the learner's weights after every `lag + 1`
-# collections.
+# Everything runs in one process. In a real system the actors run beside the learner, as in
+# {doc}`actors`. The setting `lag` imitates that, and can be repeated exactly: the actor's policy
+# is a copy, which gets the learner's weights after every `lag + 1` collections.
 
 
 # %% tags=["export"]
@@ -732,7 +736,7 @@ class IMPALAConfig:
     unroll_len: Count = 32
     update_per_collect: Count = 4
     batch_size: Count = 16
-    learning_rate: Positive = 5e-4
+    learning_rate: Scale = 5e-4
     value_weight: NonNegative = 0.5
     entropy_weight: NonNegative = 1e-4
     discount_factor: Fraction = 0.99
@@ -751,7 +755,7 @@ class IMPALAConfig:
     seed: Annotated[int, Ge(0)] = 1
     total_steps: Count = 100_000
     anneal: bool = False
-    reward_scale: Positive = 1.0
+    reward_scale: Scale = 1.0
     lag: Annotated[int, Ge(0)] = 0
     checkpoint_interval: Count = 50
 
@@ -831,9 +835,8 @@ print(f"10 greedy episodes: {returns.mean():.0f}")
 
 # %% [markdown]
 # A dot is the mean over the episodes that ended in an iteration. **Notice** that the dots swing
-# more and more: the longer the episodes get, the fewer of them end in 32 steps. A greedy return
-# of about 200 is not the end: the stored runs above are nearly seven times as long.
-# {doc}`/docs/results` has them all.
+# more and more: the longer the episodes get, the fewer of them end in 32 steps. This is not the
+# end: the stored runs above are nearly seven times as long. {doc}`/docs/results` has them all.
 
 # %% tags=["claims"]
 assert rows[-100:, 1].max() > 100 > rows[:5, 1].max(), "it learns"
@@ -925,6 +928,7 @@ for steps in (5, 3):
     print(f"{steps} steps of 3 environments:", shapes[-1])
 
 # %% tags=["claims"]
+assert isinstance(shapes[0], str), "PyTorch refuses"
 assert shapes[1] == (3, 3, 3), "every step with every environment"
 
 # %% [markdown]
@@ -964,7 +968,7 @@ assert np.isfinite([x for name, x in last.items() if "losses" in name]).all()
 # - The actor writes down how likely its actions were. Nobody can compute that later.
 # - The learning step needs log-probabilities, an entropy and values: one step for every kind of
 #   action.
-# - The successor of a truncated step stands in no row. It needs a value of its own.
+# - The successor of a truncated step is in no row. It needs a value of its own.
 #
 # ## Exercises
 #
@@ -1034,9 +1038,9 @@ grade(answer, successors, *map(limited, (500, 5)))
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# How many updates per collection make a sample be used $k$ times on average? Each iteration brings
-# `n_sample` new samples, and an update draws `batch_size` of them. Return `update_per_collect`. The
-# grader runs ten iterations and counts how often samples were drawn.
+# A sample is to be used $k$ times on average. How many updates per collection does that take?
+# Each iteration brings `n_sample` new samples, and an update draws `batch_size` of them. Return
+# `update_per_collect`. The grader runs ten iterations and counts how often samples were drawn.
 
 
 # %%

@@ -55,14 +55,14 @@ __all__ = [
 # %% [markdown]
 # ## One unlikely action
 #
-# Large agents collect and learn at the same time, in two programs: an **actor** acts in the
+# A large agent collects and learns at the same time, in two programs: an **actor** acts in the
 # environment (so far the word meant a network), and a **learner** takes the updates. The actor's
 # weights are always a little behind. Data also grow old when a batch is used twice, because the
 # first update has changed the policy. Either way they come from an older policy, and some of its
 # actions are ones that today's policy would hardly take. What followed such an action says little
 # about today's policy.
 #
-# Here is an **unroll**, some steps in a row of one environment. There are four, nothing is
+# Here is an **unroll**: some steps in a row of one environment, in this case four. Nothing is
 # discounted, each step pays 1, and all values are 0, so every TD error is 1. Today's policy takes
 # the second action half as often as the policy that collected the data.
 
@@ -129,10 +129,12 @@ assert corrected.flatten().tolist() == [2.5, 1.5, 2, 1], "and its fourth"
 # \end{aligned}
 # $$ (def-importance-ratio)
 #
-# This is **importance sampling**. For one action it works well. An unroll of $T$ actions needs the
-# product of $T$ ratios. Its mean is still 1. But its mean *square* is the $T$-th power of a number
-# above 1, so the standard deviation grows exponentially. Here are two actions that
-# $\pi_{\text{old}}$ takes equally often, while $\pi$ takes one of them 70 percent of the time:
+# This is **importance sampling**. It needs a $\pi_{\text{old}}$ that takes every action of $\pi$
+# now and then, for no weight makes up for one that was never taken. For one action it works well.
+# An unroll of $T$ actions needs the product of $T$ ratios. Its mean is still 1. But where all
+# steps are alike, its mean *square* is the $T$-th power of a number above 1, so the standard
+# deviation grows exponentially. Here are two actions that $\pi_{\text{old}}$ takes equally often,
+# while $\pi$ takes one of them 70 percent of the time:
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Standard deviation of a product of ratios over the number of steps, up to 40, on a logarithmic axis. The plain product grows exponentially to about 20. The product of ratios clipped at 1 rises to 0.2 and then falls to nearly nothing"}}
 import matplotlib.pyplot as plt
@@ -155,10 +157,10 @@ axis.legend()
 fig.tight_layout()
 
 # %% [markdown]
-# After 32 steps the weight has mean 1 and a standard deviation of about ten. A gradient with such
-# a weight is noise. The product of ratios that are clipped at 1 stays between 0 and 1, but its
-# mean is no longer 1: it is $0.8^{32}$, less than a thousandth, so most of its calm is shrinkage.
-# What is lost by clipping is the subject of this chapter.
+# **Notice** that after 32 steps the weight has mean 1 and a standard deviation of about ten. A
+# gradient with such a weight is noise. The product of ratios that are clipped at 1 stays between
+# 0 and 1, but its mean is no longer 1: it is $0.8^{32}$, less than a thousandth, so most of its
+# calm is shrinkage. What is lost by that?
 
 # %% tags=["claims"]
 mean, mean_square = (old * ratio).sum(), (old * ratio.square()).sum()
@@ -199,7 +201,8 @@ assert mean**32 < 1e-3 < deviation[31], "shrinkage, and the deviation above the 
 #     \rho_{t+k}\, \delta_{t+k} .
 # $$ (def-vtrace-sum)
 #
-# The gradient of the policy needs an advantage. Take one step, then trust the corrected future:
+# The policy needs an advantage. Take the step as it was, and correct what came after it, with
+# $x_{t+1}$. The action was drawn by $\pi_{\text{old}}$, so weight the whole with its ratio:
 #
 # $$
 # \hat A_t = \rho^{\text{pg}}_t \bigl( \delta_t
@@ -207,9 +210,9 @@ assert mean**32 < 1e-3 < deviation[31], "shrinkage, and the deviation above the 
 # $$ (vtrace-advantage)
 #
 # The paper counts $\lambda$ as a part of $c_t$ (section 4.1, remark 2) and leaves it out of the
-# advantage. Here it stands in both. If the two policies are the same and no bound is below 1, all
-# clipped ratios are 1, and $x_t$ and $\hat A_t$ are both the advantage of GAE, with the same
-# $\lambda$.
+# advantage, which is then $r_t + \gamma v_{t+1} - V(s_t)$ times the ratio. Here it stands in
+# both. If the two policies are the same and no bound is below 1, all clipped ratios are 1, and
+# $x_t$ and $\hat A_t$ are both the advantage of GAE, with the same $\lambda$.
 #
 # The two flags do what they always do. $\mathrm{te}_t$ takes the future out of the TD error.
 # $\mathrm{done}_t$ cuts the recursion. So one unroll may hold the end of one episode and the
@@ -217,8 +220,8 @@ assert mean**32 < 1e-3 < deviation[31], "shrinkage, and the deviation above the 
 #
 # ## Line by line
 #
-# First the recursion by itself, as a loop. What a step takes over of the next one,
-# $\gamma \lambda (1 - \mathrm{done}_t) \, c_t$, is called `passed_on`.
+# First the recursion by itself, as a loop. What a step takes over from the next one, $\gamma
+# \lambda (1 - \mathrm{done}_t) \, c_t$, is called `passed_on`.
 
 
 # %% tags=["export"]
@@ -239,8 +242,8 @@ def vtrace_loop(
 
 
 # %% [markdown]
-# `vtrace` clips the ratios, runs the recursion and adds the values. Instead of the loop it calls
-# its faster form, `reverse_scan` ({doc}`workshop/fast`).
+# `vtrace` clips the ratios, runs the recursion in its faster form, `reverse_scan`
+# ({doc}`workshop/fast`), and adds the values.
 
 
 # %% tags=["export"]
@@ -276,19 +279,19 @@ def vtrace(
     future = torch.where(terminated, 0.0, next_value.detach())
     delta = reward.detach() + gamma * future - value.detach()
 
-    # The three clipped ratios {eq}`vtrace-ratios`. A ratio that is infinite becomes its
-    # bound.
+    # The three clipped ratios {eq}`vtrace-ratios`; equal bounds share one tensor. A
+    # ratio that is infinite becomes its bound.
     ratio = log_ratio.detach().exp()
     bounds = (rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
     clipped = {x: ratio if x is None else ratio.clamp(max=x) for x in set(bounds)}
     rho, c, rho_pg = (clipped[x] for x in bounds)
 
-    # The recursion {eq}`vtrace`. Nothing is taken over of the row behind a done.
+    # The recursion {eq}`vtrace`. Nothing is taken over from the row after a done.
     follow = gamma * lambda_ * (~(terminated | truncated)).to(delta)
     x = reverse_scan(rho * delta, follow * c)
     target = value.detach() + x
 
-    # The advantage {eq}`vtrace-advantage`. Behind the last row comes nothing.
+    # The advantage {eq}`vtrace-advantage`. After the last row comes nothing.
     adv = rho_pg * (delta + follow * pad(x[1:], (0, 0, 0, 1)))
     causes = {"log_ratio": log_ratio, "reward": reward, "next_value": future}
     for result in (target, adv):
@@ -305,10 +308,11 @@ def check_clips(rho: float | None, c: float | None) -> None:
 # %% [markdown]
 # ## Whose values are these?
 #
-# Clipping loses something, and now we can say what. When does the target equal the value, on
-# average? In {eq}`def-vtrace-sum`, if the mean of $\rho\, \delta$ is zero in each state. For then
-# each later term has the mean zero too, given the state in which it arises: the factors $c$
-# before it are known by then. With one state fixed and left out of the notation, the condition is
+# At which values does V-trace come to rest? Where the targets are the values, on average. By
+# {eq}`def-vtrace-sum` that is so if the mean of $\rho\, \delta$ is zero in each state: then every
+# term of the sum has the mean zero, because the factors $c$ in front of $\rho\, \delta$ are
+# settled before its action is drawn. With one state fixed and left out of the notation, the
+# condition is
 #
 # $$
 # \begin{aligned}
@@ -322,12 +326,12 @@ def check_clips(rho: float | None, c: float | None) -> None:
 #
 # Here $Q(a)$ is the mean reward plus the discounted mean value of what follows. Divide the
 # factors by their sum, and they are probabilities. Now the equation says that $V$ is the mean of
-# $Q$ under these probabilities. That is the Bellman equation ({doc}`exact_values`) of a policy between
-# the two,
+# $Q$ under these probabilities. That is the Bellman equation ({doc}`exact_values`) of a policy
+# between the two,
 #
 # $$
 # \pi_{\bar\rho}(a) = \frac{\min \bigl( \bar\rho\, \pi_{\text{old}}(a), \pi(a) \bigr)}
-#     {\sum_b \min \bigl( \bar\rho\, \pi_{\text{old}}(b), \pi(b) \bigr)} .
+#     {\sum_j \min \bigl( \bar\rho\, \pi_{\text{old}}(j), \pi(j) \bigr)} .
 # $$ (clipped-policy)
 #
 # Without a bound it is $\pi$. As $\bar\rho$ goes to 0 it becomes $\pi_{\text{old}}$. An action
@@ -427,9 +431,9 @@ def closed_form(policy):
 
 
 # %% [markdown]
-# What a sweep does to an error is linear. So the factor by which many sweeps shrink it, one after
-# the other, is the largest eigenvalue of a matrix with three rows. Turn $\bar\rho$ and watch the
-# value, then $\bar c$ and watch the noise:
+# A sweep multiplies the error of the three values with a matrix. So after a few sweeps each
+# further one shrinks it by the same factor, the size of the matrix's largest eigenvalue. Turn
+# $\bar\rho$ and watch the value, then $\bar c$ and watch the noise:
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Axis, Mark, dial, plot
@@ -504,11 +508,11 @@ dial("Two bounds of V-trace", frame, {"ρ̄": rhos, "c̄": cs}, start=(1, 1))
 #
 # So why not leave $\bar\rho$ out? Because of the noise. The largest ratio in this problem is 11,
 # so a bound of 12 clips nothing. With $\bar c = 1$ the target of a single unroll then has a
-# standard deviation of 1.5, and of 0.6 with $\bar\rho = 1$. The bound $\bar c$ makes another
-# trade. Turn it at $\bar\rho = 12$, which are the faint lines. Near 0 only one step is looked at, and a sweep leaves $\gamma
-# = 0.9$ of the error. With a larger $\bar c$ it leaves 0.7, but a single target is noisier. The
-# usual choice is 1 for both bounds. The proof that a sweep never makes the error larger needs
-# $\bar c \le \bar\rho$, so `vtrace` insists on it.
+# standard deviation of 1.5, but of 0.6 with $\bar\rho = 1$. The bound $\bar c$ makes another
+# trade. Turn it at $\bar\rho = 12$: those are the faint lines. Near 0 only one step is looked at,
+# and a sweep leaves $\gamma = 0.9$ of the error. With a larger $\bar c$ it leaves 0.7, but a
+# single target is noisier. The usual choice is 1 for both bounds. The proof that a sweep never
+# makes the error larger needs $\bar c \le \bar\rho$, so `vtrace` insists on it.
 #
 # The third bound, $\bar\rho^{\text{pg}}$, makes the first trade once more, for the gradient. With
 # it no single rare action can dominate a batch, but actions that the old policy seldom took count
@@ -551,9 +555,9 @@ assert trade[12, 5][1] > 2 * trade[12, 0.1][1], "and a single target is noisier"
 # weights of {doc}`ppo_error`, which have nothing to do with $c_t$. No gradient flows through
 # $\hat A_t$ and $v_t$.
 #
-# The data come in the six fields of DI-engine. The field `value` has one row more than the rest,
-# for the state after the last step. Three more fields say how episodes ended and what the state
-# was worth that a truncated step had led to.
+# The first six fields of the data have the names of DI-engine's. `value` has one row more than
+# the rest, for the state after the last step. Three more fields say how episodes ended, and what
+# the state was worth that a truncated step had led to.
 
 
 # %% tags=["export"]
@@ -580,7 +584,7 @@ class vtrace_data(NamedTuple):
         terminated: Whether the task ended with a step. None: never.
         truncated: Whether the episode was cut off after a step. None: never.
         next_value: Value of each step's true successor. None: the next row of
-            ``value``, which is wrong behind a truncation.
+            ``value``, which is wrong after a truncation.
     """
 
     target_output: Any
@@ -769,10 +773,11 @@ assert not values.grad[-1].any(), "no gradient"
 #
 # ### Trap: an episode that leaks into the one before
 #
-# DI-engine's V-trace takes no flags: the value behind an end is set to zero, and the
-# [recursion runs on](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L22-L29). Take two episodes in one unroll, no rewards, and
-# on-policy data. The values of the first episode are 1, those of the second 100. Nothing is left to
-# earn. What is the first episode worth?
+# DI-engine's V-trace takes no flags: the value after an end is set to zero, and the [recursion
+# runs
+# on](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L22-L29).
+# Take on-policy data, no rewards, and two episodes in one unroll. The critic says 1 in the first
+# and 100 in the second. The first has ended, and nothing was paid. What was it worth?
 
 # %%
 zero = torch.zeros(6, 1)
@@ -814,8 +819,7 @@ print("advantages, next row:      ", wrong.flatten().tolist())
 print("advantages, true successor:", right.flatten().tolist())
 
 # %% [markdown]
-# Every action of the first episode is praised for a reset. The losses refuse a truncation before
-# the last row if `next_value` is missing.
+# Every action of the first episode is praised for a reset.
 
 # %% tags=["claims"]
 assert wrong.flatten().tolist() == [99, 99, 99, 0, 0, 0], "praised for a reset"
@@ -824,10 +828,10 @@ assert not right.any(), "nothing was better than expected"
 # %% [markdown]
 # ### Trap: a decay in one place only
 #
-# With $\lambda < 1$ the target $v_t$ mixes short and long returns. The advantage must mix them as
-# well. DI-engine [uses](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L45)
-# $r_t + \gamma v_{t+1} - V(s_t)$, the form for $\lambda = 1$, and its $\lambda$ is 0.95.
-# On-policy the advantage should be that of GAE:
+# The paper's advantage, $r_t + \gamma v_{t+1} - V(s_t)$, is $\delta_t + \gamma x_{t+1}$: it
+# counts the correction in full, where GAE counts $\lambda$ of it. DI-engine
+# [uses](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L45)
+# this form, and its $\lambda$ is 0.95. So on-policy its advantage is not that of GAE:
 
 # %%
 from literate_rl.advantages import gae

@@ -118,10 +118,10 @@ dial("A race draws an action", race, {"logit of c": thirds}, start=(0.0,))
 
 # %% [markdown]
 # **Notice** that for every setting the bars (shares of races won) end almost exactly at the short
-# lines (the probabilities). The left picture shows times of arrival. The tracks behind them stay
-# the same for every setting; only the speeds change. So with the same luck, an action becomes the
-# winner as soon as it is likely enough. So an action can be a plain *function*: of what the
-# network says, and of noise that was drawn before.
+# lines (the probabilities). On the left the tracks stay the same for every setting; only the
+# speeds change. So with the same luck, an action becomes the winner as soon as it is likely
+# enough. An action can thus be a plain *function*: of what the network says, and of noise that
+# was drawn before.
 
 # %% tags=["claims"]
 for third in thirds:
@@ -137,7 +137,7 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # Only the **action distribution** knows what an action is. The network gives it a *row* of
 # numbers for each state, and it says what the row means:
 #
-# | method | answers | discrete | Gaussian |
+# | | what it is | discrete | Gaussian |
 # |---|---|---|---|
 # | a row | what describes the policy at a state | $N$ logits | $A$ means and $A$ numbers $\log \sigma$ |
 # | `noise(T, B, generator)` | the randomness of a rollout | $N$ for each action | $A$ for each action |
@@ -149,9 +149,9 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # | `to_env(action)` | the action as the environment wants it | the same | stretched to the box |
 #
 # Here $N$ is the number of actions to choose from and $A$ how many numbers a continuous action
-# has. The KL divergence from a policy to another one is the mean of the difference of their
-# log-probabilities, over the actions of the first; it is zero if the two agree, and
-# {doc}`ppo_error` needs it.
+# has. The **Kullback–Leibler divergence**, KL for short, from a policy to another one is the mean
+# of the difference of their log-probabilities, over the actions of the first. It is zero if the
+# two agree, and {doc}`ppo_error` needs it.
 #
 # For a Gaussian policy the function of noise is well known (the "reparametrisation"). With
 # $\eta_j \sim \mathcal N(0, 1)$,
@@ -173,8 +173,7 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # a = \operatorname*{argmax}_j \; (z_j + \eta_j) .
 # $$ (act-discrete)
 #
-# In both cases $\eta = 0$ gives the action that the policy thinks best. To act greedily is
-# to act without noise.
+# In both cases $\eta = 0$ gives the likeliest action. To act greedily is to act without noise.
 
 
 # %% tags=["export"]
@@ -469,12 +468,143 @@ class Policy(nn.Module):
 
 
 # %% [markdown]
-# ## Observations of a convenient size
+# A policy is usually built from the two spaces of an environment, by `make_policy`.
+
+
+# %% tags=["export", "hide-input"]
+def make_actions(
+    action_space: spaces.Space[Any],
+) -> CategoricalActions | GaussianActions:
+    """Return the action distribution that fits a Discrete space or a box of vectors."""
+    if isinstance(action_space, spaces.Discrete):
+        return CategoricalActions(int(action_space.n), int(action_space.start))
+    if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
+        return GaussianActions(action_space.low, action_space.high)
+    raise ValueError(f"action_space must be Discrete or a vector, got {action_space}")
+
+
+@checked
+def make_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    hidden: Count = 64,
+    normalize: bool = False,
+) -> Policy:
+    """Build the policy that fits the spaces of one environment.
+
+    Args:
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A Discrete space or a box of vectors, likewise.
+        hidden: Width of the hidden layers.
+        normalize: Whether the policy normalises its observations.
+    """
+    box, actions = as_vectors(observation_space), make_actions(as_space(action_space))
+    size, actor = box.shape[0], nn.Module()
+    if isinstance(actions, CategoricalActions):
+        actor = mlp(size, hidden, actions.num_actions, gain=0.01)
+    else:
+        means = actions.low.size
+        actor = WithDeviations(mlp(size, hidden, means, gain=0.01), means)
+    critic = mlp(size, hidden, 1, gain=1.0)
+    network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
+    # What a checkpoint needs in order to build the policy again.
+    recipe = {
+        "observation_space": plain_space(box),
+        "action_space": plain_space(as_space(action_space)),
+        "hidden": hidden,
+        "normalize": normalize,
+    }
+    return Policy(network, actions, ("make_policy", recipe))
+
+
+# %% [markdown]
+# ## One learner, two kinds of action
 #
-# Networks learn best from numbers around 1. An environment may well give us thousandths
-# or thousands. So a policy can measure, while the run goes on, the mean and the variance of what
-# comes in. If $n$ items with mean $\bar m$ and variance $v$ were seen, and $n'$ new ones come
-# in with $\bar m'$ and $v'$, then all of them have
+# Here is A2C, the advantage actor-critic: one update for each rollout, with the advantages of
+# {doc}`advantages`. It trains on CartPole, where the cart is pushed to the left or to the right,
+# and on the same cart with a push of any strength. Look for a line that knows which one it is.
+# Three details are new. The advantages are scaled to mean 0 and standard deviation 1, so that one
+# learning rate fits many tasks. The squared error of the values counts a quarter. And a gradient
+# longer than 0.5 is cut to that length. {doc}`ppo` does the same.
+
+# %%
+from functools import partial
+
+import matplotlib.pyplot as plt
+
+from literate_rl.advantages import gae
+from literate_rl.agents import Collector, make_envs, seed_everything
+from literate_rl.workshop.runs import flat_env
+from literate_rl.workshop.worlds import make_force_cart_pole
+
+
+def train(env, total_steps=60_000, num_envs=8, num_steps=32):
+    seed_everything(1)
+    envs = make_envs(partial(flat_env, env), num_envs)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
+    collector = Collector(envs, policy.to_env, np.float32)
+    collector.reset(seed=1)
+    generator, ended = torch.Generator().manual_seed(1), []
+    while collector.step < total_steps:
+        # 1. Act for some steps with the policy as it is.
+        noise = iter(policy.noise(num_steps, num_envs, generator))
+        batch = collector.collect(
+            lambda obs, noise=noise: policy.act(obs, next(noise)), num_steps
+        )
+
+        # 2. Look back: values and advantages.
+        with torch.no_grad():
+            value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
+        ends = batch.terminated, batch.truncated
+        adv = gae(batch.reward, value, next_value, *ends, gamma=0.98, lambda_=0.9)
+
+        # 3. One update: actions that were better than expected become more likely.
+        log_prob, _ = policy.evaluate_actions(batch.obs, batch.action)
+        policy_loss = -(log_prob * (adv - adv.mean()) / adv.std()).mean()
+        value_loss = (adv + value - policy.value(batch.obs)).square().mean()
+        optimizer.zero_grad()
+        (policy_loss + 0.25 * value_loss).backward()
+        nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+        optimizer.step()
+        over = ~batch.episode_return.isnan()
+        ended += [(collector.step, x) for x in batch.episode_return[over].tolist()]
+    return policy, np.array(ended).T
+
+
+kinds = {"left or right": "CartPole-v1", "any strength": make_force_cart_pole}
+trained = {name: train(env) for name, env in kinds.items()}
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two restless curves of the mean return of 50 episodes over 60,000 steps, one for each kind of action. Both climb from about 20 to more than 150 at their best, with setbacks"}}
+fig, axis = plt.subplots(figsize=(7, 2.6))
+for name, (_, (step, ended)) in trained.items():
+    mean = np.convolve(ended, np.full(50, 1 / 50), "valid")
+    axis.plot(step[49:], mean, label=name)
+    print(f"{name}: at first {ended[:50].mean():.0f}, at last {ended[-50:].mean():.0f}")
+axis.set(xlabel="steps", ylabel="return")
+axis.legend(fontsize=8)
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** that both learn: from about twenty steps an episode they climb to more than 150 at
+# their best, with the same code. Only the policy knows what its actions are. (One seed each: a
+# demonstration, not a comparison.) The curves are restless. An update that goes too far makes a
+# worse policy, and that policy collects the data of the next one. How far may an update go? That
+# is the question of {doc}`ppo_error`.
+
+# %% tags=["claims"]
+for _, (_, ended) in trained.values():
+    assert 15 < ended[:50].mean() < 30, "about twenty steps an episode"
+    later = np.convolve(ended, np.full(50, 1 / 50), "valid")
+    assert later.max() > 150, "to more than 150"
+
+# %% [markdown]
+# ## Numbers of a convenient size
+#
+# Networks learn best from numbers around 1. An environment may well give us thousandths or
+# thousands. So with `normalize` of `make_policy` a policy measures, while the run goes on, the
+# mean and the variance of what comes in. If $n$ items with mean $\bar m$ and variance $v$ were
+# seen, and $n'$ new ones come in with $\bar m'$ and $v'$, then all of them have
 #
 # $$
 # \begin{aligned}
@@ -535,16 +665,17 @@ class RunningMoments(nn.Module):
 
 
 # %% [markdown]
-# Rewards can be measured too, but they are only *scaled*. Shifting them would change the task: where each step costs something,
-# the agent wants a short episode, and after the shift it might want a long one. The scale is the
-# standard deviation of the discounted sum of all rewards so far,
+# Rewards can be measured too, but they are only *scaled*. Shifting them would change the task:
+# where each step costs something, the agent wants a short episode, and after the shift it might
+# want a long one. The scale is the standard deviation of the discounted sum of the episode's
+# rewards so far,
 #
 # $$
 # R_t = r_t + \gamma \, (1 - \mathrm{done}_{t-1}) \, R_{t-1} ,
 # \qquad \tilde r_t = r_t \,/ \operatorname{std}(R) ,
 # $$ (reward-scale)
 #
-# because it is about as large as a return, and that is what the critic has to learn.
+# because this sum is about as large as a return, and returns are what the critic has to learn.
 
 
 # %% tags=["export"]
@@ -590,137 +721,6 @@ class RewardScaler(nn.Module):
         self.moments.update(so_far[real])
         return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
 
-
-# %% [markdown]
-# A policy is usually built from the two spaces of an environment, by `make_policy`.
-
-
-# %% tags=["export", "hide-input"]
-def make_actions(
-    action_space: spaces.Space[Any],
-) -> CategoricalActions | GaussianActions:
-    """Return the action distribution that fits a Discrete space or a box of vectors."""
-    if isinstance(action_space, spaces.Discrete):
-        return CategoricalActions(int(action_space.n), int(action_space.start))
-    if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
-        return GaussianActions(action_space.low, action_space.high)
-    raise ValueError(f"action_space must be Discrete or a vector, got {action_space}")
-
-
-@checked
-def make_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
-    hidden: Count = 64,
-    normalize: bool = False,
-) -> Policy:
-    """Build the policy that fits the spaces of one environment.
-
-    Args:
-        observation_space: A box of vectors, or what ``plain_space`` made of it.
-        action_space: A Discrete space or a box of vectors, likewise.
-        hidden: Width of the hidden layers.
-        normalize: Whether the policy normalises its observations.
-    """
-    box, actions = as_vectors(observation_space), make_actions(as_space(action_space))
-    size, actor = box.shape[0], nn.Module()
-    if isinstance(actions, CategoricalActions):
-        actor = mlp(size, hidden, actions.num_actions, gain=0.01)
-    else:
-        means = actions.low.size
-        actor = WithDeviations(mlp(size, hidden, means, gain=0.01), means)
-    critic = mlp(size, hidden, 1, gain=1.0)
-    network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
-    # What a checkpoint needs in order to build the policy again.
-    recipe = {
-        "observation_space": plain_space(box),
-        "action_space": plain_space(as_space(action_space)),
-        "hidden": hidden,
-        "normalize": normalize,
-    }
-    return Policy(network, actions, ("make_policy", recipe))
-
-
-# %% [markdown]
-# ## One learner, two kinds of action
-#
-# Here is A2C, the advantage actor-critic: one update for each rollout, with the advantages of
-# {doc}`advantages`. It trains on CartPole, where the cart is pushed to the left or to the right,
-# and on the same cart with a push of any strength. Look for a line that knows which one it is.
-# Three details are new. The advantages are scaled to mean 0 and standard deviation 1, so that one
-# learning rate fits many tasks. The value loss counts a quarter. And a gradient longer than 0.5
-# is cut to that length. {doc}`ppo` looks at each.
-
-# %%
-from functools import partial
-
-import matplotlib.pyplot as plt
-
-from literate_rl.advantages import gae
-from literate_rl.agents import Collector, make_envs, seed_everything
-from literate_rl.workshop.runs import flat_env
-from literate_rl.workshop.worlds import make_force_cart_pole
-
-
-def train(env, total_steps=60_000, num_envs=8, num_steps=32):
-    seed_everything(1)
-    envs = make_envs(partial(flat_env, env), num_envs)
-    policy = make_policy(envs.single_observation_space, envs.single_action_space)
-    optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
-    collector = Collector(envs, policy.to_env, np.float32)
-    collector.reset(seed=1)
-    generator, ended = torch.Generator().manual_seed(1), []
-    while collector.step < total_steps:
-        # 1. Act for some steps with the policy as it is.
-        noise = iter(policy.noise(num_steps, num_envs, generator))
-        batch = collector.collect(
-            lambda obs, noise=noise: policy.act(obs, next(noise)), num_steps
-        )
-
-        # 2. Look back: values and advantages.
-        with torch.no_grad():
-            value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
-        ends = batch.terminated, batch.truncated
-        adv = gae(batch.reward, value, next_value, *ends, gamma=0.98, lambda_=0.9)
-
-        # 3. One update: actions that were better than expected become more likely.
-        log_prob, _ = policy.evaluate_actions(batch.obs, batch.action)
-        policy_loss = -(log_prob * (adv - adv.mean()) / adv.std()).mean()
-        value_loss = (adv + value - policy.value(batch.obs)).square().mean()
-        optimizer.zero_grad()
-        (policy_loss + 0.25 * value_loss).backward()
-        nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
-        optimizer.step()
-        over = ~batch.episode_return.isnan()
-        ended += [(collector.step, x) for x in batch.episode_return[over].tolist()]
-    return policy, np.array(ended).T
-
-
-kinds = {"left or right": "CartPole-v1", "any strength": make_force_cart_pole}
-trained = {name: train(env) for name, env in kinds.items()}
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two rising curves of the mean return of 50 episodes over 60,000 steps, one for each kind of action"}}
-fig, axis = plt.subplots(figsize=(7, 2.6))
-for name, (_, (step, ended)) in trained.items():
-    mean = np.convolve(ended, np.full(50, 1 / 50), "valid")
-    axis.plot(step[49:], mean, label=name)
-    print(f"{name}: at first {ended[:50].mean():.0f}, at last {ended[-50:].mean():.0f}")
-axis.set(xlabel="steps", ylabel="return")
-axis.legend(fontsize=8)
-fig.tight_layout()
-
-# %% [markdown]
-# **Notice** that both learn: from about twenty steps an episode they climb to more than 150 at
-# their best, with the same code. Only the policy knows what its actions are. (One seed each: a
-# demonstration, not a comparison.) The curves are restless. One reason is that an update which
-# goes too far spoils the data of the next one. How far may it go? That is the question of
-# {doc}`ppo_error`.
-
-# %% tags=["claims"]
-for _, (_, ended) in trained.values():
-    assert 15 < ended[:50].mean() < 30, "about twenty steps an episode"
-    later = np.convolve(ended, np.full(50, 1 / 50), "valid")
-    assert later.max() > 150, "to more than 150"
 
 # %% [markdown]
 # ## Traps
@@ -788,7 +788,7 @@ print(
 from literate_rl.workshop.pictures import predict
 
 predict(
-    "A Gaussian policy doubles its standard deviation. Its mean was 0.3. What happens to "
+    "A Gaussian policy of one number doubles its standard deviation. Its mean was 0.3. What happens to "
     "its entropy?",
     ["it doubles", "it grows by 0.69 nats", "it depends on the mean"],
     right="it grows by 0.69 nats",
@@ -872,5 +872,5 @@ grade(answer, by_races, ())
 # %% [markdown]
 # ## References
 #
-# The race is known as the Gumbel-max trick {cite:p}`maddison2014`. Which details of policies matter
-# was measured by {cite:t}`andrychowicz2021`; {cite:t}`chan1983` put moments together.
+# The race is known as the Gumbel-max trick {cite:p}`maddison2014`. Which details of policies
+# matter was measured by {cite:t}`andrychowicz2021`; {cite:t}`chan1983` put moments together.

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # PPG
 #
-# **How can a policy and a value learn from each other, each at its own pace?**
+# **How can a policy profit from what its value learns, if each trains at its own pace?**
 # After this chapter you can write the two phases of phasic policy gradient, train an agent
 # with them, and say what each term of its loss does to the policy. It takes about 25
 # minutes. You need the learner of {doc}`ppo` and the network with three heads of
@@ -51,7 +51,7 @@ from literate_rl.workshop.signatures import (
     Count,
     Float,
     NonNegative,
-    Positive,
+    Scale,
     check_finite,
     check_that,
     checked,
@@ -77,8 +77,8 @@ __all__ = [
 # PPO trains policy and value on the same data for the same number of epochs. But the two
 # are not alike. A policy must not learn too much from one rollout: each update moves it
 # further from the policy that collected the data. A value only fits numbers to states, and
-# can go over old data again and again. Phasic policy gradient {cite:p}`cobbe2021` gives
-# each of them its own time.
+# can go over older data again. Phasic policy gradient {cite:p}`cobbe2021`, PPG, gives each of
+# them its own time.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture
@@ -108,10 +108,8 @@ picture
 # %% [markdown]
 # A **policy phase** is one iteration of PPO, with separate encoders for policy and value. (The
 # paper calls $N_\pi$ iterations together one policy phase.) After $N_\pi$ of them comes one
-# **auxiliary phase**. It trains the value once more, on all data of these phases. It also trains
-# a second value, the *auxiliary* value, whose head sits on the policy's encoder. Its estimates
-# are never used: it is there only so that the policy's encoder learns what matters for the
-# return. In words (algorithm 1 of the paper):
+# **auxiliary phase**. It trains the value once more, on all data of these phases, and with it the
+# *auxiliary* value, which teaches the policy's encoder. In words (algorithm 1 of the paper):
 #
 # ```text
 # repeat
@@ -224,7 +222,7 @@ fig.tight_layout()
 # where the value wants it. With small rewards the policy's is mostly the longer one.
 #
 # So a shared encoder needs a weight for the value's loss that fits the rewards of the task.
-# Two encoders need no such weight, but then the policy sees nothing of what the value has
+# With two encoders nothing pulls at the policy's, but then it sees nothing of what the value has
 # learned. PPG keeps two encoders, and teaches the policy's in a phase of its own.
 
 # %% tags=["claims"]
@@ -255,9 +253,9 @@ assert np.median(short) < 1, "the policy's is mostly the longer one"
 # \mathcal L_{V^{\text{aux}}} = \bigl( V^{\text{aux}}_\theta(s) - G^\lambda \bigr)^2 .
 # $$ (phase-auxiliary)
 #
-# The policy reads the same features, so on its own this could change it beyond recognition. A
-# third term, the **clone** term, therefore holds it to $\pi_{\text{old}}$, the policy at the
-# start of the phase:
+# The policy reads the same features, so this term alone would change the policy too. A third
+# term, the **clone** term, therefore holds it to $\pi_{\text{old}}$, here the policy at the start
+# of the phase:
 #
 # $$
 # \mathcal L_{\text{clone}} = \operatorname{KL} \bigl(
@@ -329,9 +327,10 @@ def auxiliary_loss(
 
 
 # %% [markdown]
-# What does $\beta$ trade? Here PPG learns CartPole for fifteen iterations. There it stops, and from
-# this one moment the auxiliary phase is run with each $\beta$. Its learning rate is three times
-# the usual, so that eight epochs show the end:
+# What does $\beta$ trade? Here PPG learns CartPole for fifteen iterations, with rewards in units
+# of the returns' standard deviation (`scale_reward` of {doc}`ppo`). There it stops, and from this
+# one moment the auxiliary phase is run with each $\beta$. Its learning rate is three times the
+# usual, so that eight epochs show the end:
 
 # %% tags=["hide-input"]
 from dataclasses import replace
@@ -395,9 +394,10 @@ def frame(beta):
 dial("The clone weight and the drift", frame, {"β": betas}, start=(1,))
 
 # %% [markdown]
-# **Notice** that without the clone term the policy drifts far, and with $\beta = 1$ hardly at all.
-# That costs the auxiliary value next to nothing: the encoder has room for both. With a weight of
-# 10,000 the policy is held so tightly that the encoder can hardly learn.
+# **Notice** that without the clone term the policy drifts far, and with $\beta = 1$ hardly at all
+# at this size of the rewards. That costs the auxiliary value next to nothing: the encoder has
+# room for both. With a weight of 10,000 the policy is held so tightly that the encoder can hardly
+# learn.
 
 # %% tags=["claims"]
 assert drift[0, -1] > 0.02, "it drifts far"
@@ -593,7 +593,7 @@ def make_phasic_policy(
 # PPO shuffles single steps. Here, as in the paper's code, a minibatch is made of *chunks*: some
 # consecutive steps of one environment. A network with memory would need them in order. Ours has
 # none, so for us a chunk is only the unit that is shuffled. `kl_reference` says which policy the
-# clone term holds to; a trap below shows why that matters.
+# clone term holds to; {doc}`ppg_evidence` shows why that matters.
 
 
 # %% tags=["export"]
@@ -622,7 +622,7 @@ class PPGConfig(PPOConfig):
     aux_batch_length: Count | None = None
     aux_batch_size: Count = 8
     aux_epochs: Count = 6
-    aux_learning_rate: Positive = 5e-4
+    aux_learning_rate: Scale = 5e-4
     clone_weight: NonNegative = 1.0
     kl_reference: Literal["snapshot", "rollout"] = "snapshot"
     share_encoder: bool = False
@@ -911,10 +911,9 @@ class PPGAlgorithm:
 # %% [markdown]
 # ## See it: a run
 #
-# PPG on CartPole, with its auxiliary phases marked; and the same with rewards in units of the
-# returns' standard deviation (`scale_reward` of {doc}`ppo`). The learning rate does not fall
-# here. Single runs show how it works, and nothing about how well it learns: for that there are
-# many seeds in {doc}`ppg_evidence`.
+# PPG on CartPole, with rewards as they are and with scaled rewards. The grey lines are auxiliary
+# phases. The learning rate does not fall here. Single runs show how it works, and nothing about
+# how well it learns: for that there are more seeds in {doc}`ppg_evidence`.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 16,640 steps with four auxiliary phases, for two runs. Left: the returns of PPG on CartPole, means over twenty iterations, rise from 20 to more than 100, with falls in between. Right, on a logarithmic scale: the divergence in each auxiliary phase. With rewards as they are it comes to a tenth of a nat or so, with scaled rewards it stays lower by far"}}
 from dataclasses import replace
@@ -954,14 +953,15 @@ for step in steps[phases]:
     axes[0].axvline(step, color="#808080", linewidth=0.8)
 
 # %% [markdown]
-# **Notice** that at the start of a phase the divergence is exactly 0: the policy is its own
-# clone. Then the policy drifts, in spite of the clone term. With scaled rewards it drifts much
-# less. Why does the size of the rewards matter? The errors of the values are squares, so rewards
-# twice as large weigh four times as much against the clone term.
+# **Notice** in the printed lines that at the start of a phase the divergence is exactly 0: the
+# policy is its own clone. Then it drifts, in spite of the clone term; the right panel shows how
+# far in the last epoch. With scaled rewards it drifts much less. Why does the size of the rewards
+# matter? The errors of the values are squares, so rewards twice as large weigh four times as much
+# against the clone term.
 #
-# On the left both agents learn. The curve is a mean over twenty iterations, because in many of them
-# hardly any episode ends. So it is too coarse to show what a single phase does to the return;
-# {doc}`ppg_evidence` comes back to it.
+# On the left both agents learn. The curve is a mean over twenty iterations, because in many of
+# them hardly any episode ends. So it is too coarse to show what a single phase does to the
+# return.
 
 # %% tags=["claims"]
 (start, plain, first), (_, small, second) = drifts.values()
@@ -974,8 +974,7 @@ for curve in (first, second):
 # %% [markdown]
 # In a terminal the same takes one line, `python -m literate_rl ppg --env CartPole-v1`. A run
 # that is stopped between two auxiliary phases keeps its buffer in the checkpoint
-# ({doc}`workshop/runs`). What a single phase does to values and policy is measured in
-# {doc}`ppg_evidence`.
+# ({doc}`workshop/runs`).
 #
 # ## Traps
 #
@@ -994,7 +993,7 @@ print(f"divergence of a policy from itself: {loss.item()}")
 print("its gradient:", new.grad.tolist())
 
 # %% [markdown]
-# The loss is not a number, but its gradient is finite, so the training goes on without an error.
+# The loss is not a number, but its gradient is finite, so training goes on without an error.
 # And that gradient makes every action that was taken less likely, whatever its advantage. A
 # divergence between two distributions, such as `policy.actions.kl`, has no such trap.
 
@@ -1024,6 +1023,9 @@ print("with a zero appended:", [f"{x:.1f}" for x in [*inner.flatten().tolist(), 
 # Each target misses one reward, and that of the last step is the old value, here zero. With good
 # old values the other targets would hardly suffer; the last one would still teach nothing new.
 
+# %% tags=["claims"]
+assert torch.allclose(target[1:], inner.flatten()), "each target misses one reward"
+
 # %% [markdown]
 # ## What well-known implementations do
 #
@@ -1035,7 +1037,7 @@ print("with a zero appended:", [f"{x:.1f}" for x in [*inner.flatten().tolist(), 
 # | optimiser | one for each phase | [one for each phase](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L239) | [one for each phase](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg_algorithm.py#L90-L91) | [one for both](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L265) | [one for each part](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppg.py#L182-L183) |
 # | truncated step | bootstraps | [counts as the end](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppo.py#L37-L42) | bootstraps | [counts as the end](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L324-L332) | [counts as the end](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppg.py#L486-L495), unless ends are ignored |
 #
-# We read the code at the linked commits.
+# The code was read at the linked commits.
 #
 # ## On the best device
 #
@@ -1060,7 +1062,7 @@ assert math.isfinite(last["aux/value_loss"]), "the last iteration has a phase"
 # - PPG trains policy and value in turns: policy phases, which are PPO, and every $N_\pi$ of
 #   them an auxiliary phase on all of their data.
 # - The auxiliary phase trains two values towards the same targets. One has its own encoder,
-#   the other sits on the policy's encoder and is there for its gradient.
+#   the other teaches the policy's.
 # - A clone term holds the policy to what it was at the start of the phase. It starts at zero,
 #   with a gradient of zero, and grows as the policy moves.
 # - How much the policy drifts depends on the clone weight and on the size of the rewards,
@@ -1070,8 +1072,6 @@ assert math.isfinite(last["aux/value_loss"]), "the last iteration has a phase"
 # ## Exercises
 #
 # ### Exercise 1: predict
-#
-# No code, just think.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import predict
@@ -1144,10 +1144,7 @@ def answer(value, aux_value, target, old_row, new_row, weight):
 grade(on(answer), on(right), (0,), (1,), (2,))
 
 # %% [markdown]
-# ### Exercise 3: experiment
-#
-# How small may the clone weight be? {doc}`ppg_evidence` has the phases to try it with, and grades
-# your answer.
+# A third exercise, *how small may the clone weight be?*, is at the end of {doc}`ppg_evidence`.
 #
 # ## References
 #

@@ -60,13 +60,13 @@ __all__ = [
 # likely. It does not say by how *much*. A batch tells us about the policy that collected it, and
 # the further we move away from that policy, the less it tells. So PPO watches the **ratio**
 # $\rho$: how likely an action is now, divided by how likely it was when it was taken. Before the
-# first update it is 1. PPO cuts the objective off where the ratio leaves $1 \pm \epsilon$, the
-# clip range. A second cut at $c$, the dual clip, is optional.
+# first update it is 1. PPO stops pushing an action once its advantage has sent the ratio out of
+# $1 \pm \epsilon$, the clip range. A second cut at $c$, the dual clip, is optional.
 #
 # Drag the two numbers. The line is the objective of one sample over its ratio; we want it to be
-# large. The shaded height is its slope, the force with which the sample pulls on the logarithm of
-# its probability. On the left the action was better than average: its advantage $\hat A$ is 1. On
-# the right it was worse.
+# large. The shaded height is its slope over the *logarithm* of the probability: how hard the
+# sample pulls, and which way. On the left the action was better than average: its advantage
+# $\hat A$ is 1. On the right it was worse.
 
 # %% tags=["hide-input"]
 import torch
@@ -139,8 +139,9 @@ dial(
 # **Notice** where the shading ends. On the left it ends at $1 + \epsilon$, because there the
 # action has become likely enough. On the right it ends at $1 - \epsilon$, because there it has
 # become unlikely enough. A sample that went the *wrong* way keeps its slope and pulls the policy
-# back. On the right that pull grows without bound, until the dual clip ends it at $c$. The rest
-# of this chapter is this picture as a formula and as code.
+# back. On the right that pull grows without bound, until the dual clip ends it at $c$. (All
+# shading reaches the line: $\rho \hat A$ is its own slope over $\log \rho$.) The rest of this
+# chapter is this picture as a formula and as code.
 
 # %% tags=["claims"]
 better, worse = frame(0.2, "off")[1].split("\n")
@@ -149,6 +150,9 @@ assert worse.endswith("no slope below 0.80"), "unlikely enough"
 far = torch.tensor([3.0, 30.0, 300.0], dtype=torch.float64)
 assert torch.allclose(objective_and_slope(far, -1.0)[1], -far), "without bound"
 assert frame(0.2, 2.0)[1].endswith("no slope below 0.80 and above 2.00"), "until c"
+for sign in (1.0, -1.0):
+    height, slope = objective_and_slope(ratios, sign)
+    assert torch.allclose(slope[slope != 0], height[slope != 0]), "it reaches the line"
 
 # %% [markdown]
 # ## The ratio
@@ -243,8 +247,8 @@ def clipped_surrogate(
     clipped = ratio.clamp(1.0 - clip_ratio, 1.0 + clip_ratio) * adv
     objective = torch.min(unclipped, clipped)
 
-    # The dual clip {eq}`dual-clip`. For a positive advantage the bound $c \hat A$ lies
-    # above everything that the clip leaves, so it must not touch it.
+    # The dual clip {eq}`dual-clip`. A positive advantage must stay as it is: a maximum
+    # with $c \hat A$ would take away the slope of every ratio below $c$.
     if dual_clip is not None:
         bounded = torch.max(objective, dual_clip * adv)
         objective = torch.where(adv < 0, bounded, objective)
@@ -284,8 +288,7 @@ assert objective_and_slope(regions, -1.0)[1][-1] == -5, "live without dual clip"
 
 # %% [markdown]
 # The clip is not a bound. It only takes away a sample's *own* push; other samples may carry its
-# ratio further. The last exercise shows how far, and {doc}`ppo` compares the clip with its
-# rivals.
+# ratio further. The last exercise shows how far, and {doc}`ppo` names other ways to stay near.
 #
 # ## From samples to a loss
 #
@@ -315,9 +318,8 @@ assert objective_and_slope(regions, -1.0)[1][-1] == -5, "live without dual clip"
 #
 # **Note the minus sign.** The entropy is wanted, so it is subtracted from the loss. The field
 # below is called `entropy_loss`, a name that suggests the opposite, and PPOxFamily's own test of
-# this loss [adds it](/docs/errata.md#the-sign-of-the-entropy). The names of fields and functions
-# are those of PPOxFamily and of DI-engine up to its version 0.5.3, so that code written for them
-# runs here.
+# this loss [adds it](/docs/errata.md#the-sign-of-the-entropy). The names are those of PPOxFamily
+# and of DI-engine up to its version 0.5.3, so that code written for them runs here.
 
 
 # %% tags=["export"]
@@ -346,10 +348,10 @@ class ppo_info(NamedTuple):
 
 
 # %% [markdown]
-# Two numbers tell how far the policy has moved. The **Kullback–Leibler divergence**
-# $\operatorname{KL}(\pi_{\text{old}} \,\|\, \pi_\theta)$ says how far apart two distributions
-# are; it is zero only if they are the same. It is the mean of $-\log \rho$ over the actions of
-# the old policy. Over the actions in the batch this gives the estimate
+# Two numbers tell how far the policy has moved. The **KL divergence** of {doc}`policies`,
+# $\operatorname{KL}(\pi_{\text{old}} \,\|\, \pi_\theta)$, is the mean of $-\log \rho$ over the
+# actions of the old policy. It is zero only if both policies are the same, and never negative.
+# Over the actions in the batch this gives the estimate
 #
 # $$
 # k_1 = -\frac1B \sum_b \ell_b , \qquad \ell_b = \log \rho_b .
@@ -484,7 +486,7 @@ def ppo_policy_error(
 
 # %% tags=["export"]
 class Gaussian(TypedDict):
-    """Means and standard deviations, as a dictionary or a tree tensor."""
+    """Means and standard deviations, a dictionary or what is indexed like one."""
 
     mu: Float[Tensor, "B A"]
     sigma: Float[Tensor, "B A"]
@@ -710,8 +712,8 @@ for name, estimate in estimates.items():
 #
 # Both $k_1$ and $k_3$ go by the name `approx_kl`. In `ppo_info` it is $k_1$, as in DI-engine and
 # PPOxFamily. In the logs of CleanRL and Stable-Baselines3 it is $k_3$, and so it is in those of
-# {doc}`ppo`: `losses/approx_kl` is $k_3$ and `losses/old_approx_kl` is $k_1$, CleanRL's names.
-# Before you compare two logs, find out which one each of them holds.
+# {doc}`ppo`: `losses/approx_kl` is $k_3$ and `losses/old_approx_kl` is $k_1$, CleanRL's names. So
+# look it up before you compare two logs.
 
 # %% tags=["claims"]
 k1, k2, k3 = estimates.values()
@@ -783,7 +785,7 @@ assert ours_slope.item() == 1, "bounded where the advantage is negative, it is a
 # PPOxFamily's
 # [test of this loss](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter1_overview/ppo.py#L76-L77)
 # builds the old logits from the new ones, inside the graph. What pulls the new policy up
-# pulls the old one up as well, and the two gradients cancel.
+# pulls the old one up as well, and the two gradients nearly cancel.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -813,7 +815,7 @@ assert gradient.norm() > norms["detached"] / 2, "it does not matter what comes i
 # %% [markdown]
 # ### Trap: a value clip in the wrong unit
 #
-# Many implementations use one constant, 0.2, for the ratio and for the value. The ratio
+# Some implementations use one constant, 0.2, for the ratio and for the value. The ratio
 # has no unit, but the value has that of the return. Here the return is 100 and the value
 # was 0. How large are the gradients with such a clip, and without?
 
@@ -848,7 +850,7 @@ assert all(gradients[None]), "without the clip all three learn"
 #
 # ## On the best device
 #
-# The same functions run where the tensors are. The fused form stands beside the plain one.
+# The same functions run where the tensors are.
 
 # %%
 from literate_rl.agents import best_device
@@ -892,7 +894,7 @@ print(f"ran on {device.type}; the gradients agree: {difference < 1e-6}")
 from literate_rl.workshop.pictures import predict
 
 predict(
-    "PPO takes ten epochs over the same batch, with ε = 0.2. In the very first minibatch, "
+    "PPO takes ten epochs over the same batch, with ε = 0.2. At the very first update, "
     "which part of the samples is clipped?",
     ["none", "about a fifth", "all with a negative advantage"],
     right="none",

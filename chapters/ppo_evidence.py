@@ -11,8 +11,7 @@
 #
 # **Which parts of PPO earn their place?** Here are stored runs over many seeds: what each step
 # of the book has bought so far, and what changes when one detail of PPO is left out. After this
-# chapter you know which details to check first when your own agent does not learn, and how
-# little a few seeds can tell.
+# chapter you know what each detail is worth on two tasks, and how little a few seeds can tell.
 #
 # It takes about 15 minutes. You need {doc}`ppo` and the paired differences of
 # {doc}`evaluation`.
@@ -27,11 +26,11 @@ import numpy as np
 # One training tells little ({doc}`evaluation`). So here are stored runs, 20 seeds for each agent
 # on CartPole. REINFORCE of {doc}`policy_gradient`, without a baseline and with a critic as the
 # baseline, has full returns and one update for 1,024 steps. **A2C** of {doc}`policies` has the
-# advantages of {doc}`advantages` and one update for 256 steps. It is PPO with a single epoch,
-# which needs no clip. Each agent has settings of its own, those of A2C chosen among ten on other
-# seeds. Lines are means, bands their 95 percent t intervals. On the right PPO on two more tasks,
-# with 5 seeds each. The data come from `benchmarks/reinforce_learning.py`, `a2c_learning.py` and
-# `learning.py`.
+# advantages of {doc}`advantages` and one update for 256 steps. It is PPO with a single update for
+# each rollout, which needs no clip. Each agent has settings of its own, those of A2C chosen among
+# ten on other seeds. Lines are means, bands their 95 percent t intervals. On the right is PPO on
+# two more tasks, with 5 seeds each. The data come from `benchmarks/reinforce_learning.py`,
+# `a2c_learning.py` and `learning.py`.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns on CartPole over 50,000 steps. REINFORCE without a baseline ends near 300, with a critic near 450. A2C and PPO are far ahead until 10,000 steps; A2C then ends near 360, PPO near 490. Right: Acrobot rises quickly from minus 500 to near minus 90, Pendulum from minus 1200 to near minus 180"}}
 from literate_rl.evaluation import paired_difference, t_interval
@@ -91,15 +90,14 @@ for pair in (("A2C", "with a critic"), ("PPO", "with a critic"), ("PPO", "A2C"))
 
 # %% [markdown]
 # **Notice** what each step has bought. The critic helps REINFORCE, over the whole training and at
-# the end. The advantages of A2C, and its many more updates, put it far ahead of both early on;
+# the end. A2C, with its advantages and four times as many updates, is far ahead of both early on;
 # but at the end it is unreliable, with greedy returns anywhere between 100 and 500, about a
 # hundred points below REINFORCE with a critic. While training no difference between A2C and PPO
 # is seen. But PPO ends more reliably: about a hundred points better than A2C. On the right PPO
 # reaches about $-84$ on Acrobot and $-181$ on Pendulum, with little spread over the seeds.
 #
 # **Notice** also what cannot be seen: over the whole training and at the end, no difference
-# between PPO and REINFORCE with a critic. CartPole is too easy for that. Its reward comes at
-# every step.
+# between PPO and REINFORCE with a critic. CartPole is an easy task, with a reward at every step.
 #
 # And a mean hides a tail. Nineteen of the twenty seeds of PPO end at a greedy return above 490,
 # and one is stuck near 420, with a learning rate that has reached zero.
@@ -117,6 +115,8 @@ for name, final, spread in (("acrobot", -84, 3), ("pendulum", -181, 15)):
     assert abs(others[name].final - final).max() < spread, "with little spread"
 for name in ("A2C", "PPO"):
     assert found[(name, "with a critic"), early].low > 30, "far ahead early"
+    ours, theirs = (results[early](arc[each]) for each in (name, "REINFORCE"))
+    assert paired_difference(ours, theirs).low > 30, "of both"
 for when in (early, whole_run):
     difference = found[("PPO", "A2C"), when]
     assert difference.low < 0 < difference.high, "no difference seen while training"
@@ -190,9 +190,9 @@ draw_ablation("ablation_cartpole", 5.2)
 # **Notice** how short the list above the picture is. Five seeds are too few to see a small gain
 # or loss, and for most rows we see none. That is worth knowing before one adopts a trick. While
 # training, two rows are beyond doubt. One epoch for each rollout means a tenth of the updates.
-# And a trunk that actor and critic share is pulled in two directions; {doc}`ppg` measures how
-# much. ReLU looks a little slower, but among nineteen comparisons one such is to be expected by
-# chance.
+# And a trunk that actor and critic share is pulled by both losses; {doc}`ppg` measures how often
+# they disagree, and who wins. ReLU looks a little slower, but among nineteen comparisons one such
+# is to be expected by chance.
 #
 # On the right, look at the seeds that fail, with a return below 400. Six rows lose one seed of
 # five. That says little: if one run in twenty gets stuck, one of five does so in about a fifth of
@@ -225,12 +225,12 @@ assert abs(5 * 0.05 * 0.95**4 - 0.2) < 0.01, "about a fifth"
 draw_ablation("ablation_pendulum", 2.9)
 
 # %% [markdown]
-# **Notice** that here the clip of the ratio decides everything. Eighty updates for each rollout,
-# with a high learning rate, go far, and without the clip no seed learns. Scaled rewards help most
-# while training: a step costs up to 16 and $\gamma$ is 0.9, so values go down to $-160$, far from
-# where a new critic starts. Every episode ends by its time limit. Treating it as a true end costs
-# return, while training and at the end. A smaller standard deviation at the start, with which the
-# agent explores less, slows it down. Two small differences point in opposite ways: without
+# **Notice** that here nothing matters as much as the clip of the ratio. Eighty updates for each
+# rollout, with a high learning rate, go far, and without the clip no seed learns. Scaled rewards
+# help most while training: a step costs up to 16 and $\gamma$ is 0.9, so values go down to
+# $-160$, far from where a new critic starts. Every episode ends by its time limit. Treating it as
+# a true end costs return, while training and at the end. A smaller standard deviation at the
+# start, with which the agent explores less, slows it down. Two differences are small: without
 # advantage normalisation it learns a little faster, and with normalised observations it ends a
 # little lower. For the entropy bonus and for gradient clipping five seeds show no difference.
 #
@@ -249,6 +249,9 @@ assert worse["area"] == {
     "time limit as an end",
     "smaller deviation at the start",
 }
+for found in rows.values():
+    assert min(found, key=lambda row: found[row].mean) == "no clip", "matters most"
+assert max(rows["area"], key=lambda row: rows["area"][row].mean) == "rewards scaled"
 assert better["final"] == set()
 assert worse["final"] == {"no clip", "time limit as an end", "observations normalised"}
 assert stored_runs("ablation_pendulum")["no clip"].final.max() < -700, "no seed learns"
@@ -256,7 +259,7 @@ assert stored_runs("ablation_pendulum")["no clip"].final.max() < -700, "no seed 
 # %% [markdown]
 # ## Summary
 #
-# - A critic helps REINFORCE. Advantages with many more updates buy a faster start, and PPO ends
+# - A critic helps REINFORCE. Advantages with more updates buy a faster start, and PPO ends
 #   more reliably than A2C. Which of its parts does that, this comparison cannot say.
 # - On an easy task REINFORCE with a critic does as well in the end.
 # - Most details make no difference that five seeds could show. One epoch or a shared trunk on

@@ -135,13 +135,14 @@ print(
 )
 
 # %% [markdown]
-# Each dashed line is a kill, in the colour of the actor that died. **Notice** on the left that the
-# learner goes on with the other actor, and that a moment later a new process continues where the
-# dead one was. No unroll is missing or counted twice: the number of steps is exact. **Notice** on
-# the right what a death costs. By {eq}`lag-of-turns` the lag of two actors with two slots is 3, and
-# most unrolls are close to it. While one of them is being replaced, only the two slots of the
-# other go round, so the lag falls to 1. The slots of the dead actor keep the weights that they had,
-# and when their unrolls come at last, the learner has learned from many others.
+# Each dashed line is a kill, in the colour of the actor that died. **Notice** on the left that
+# the learner goes on with the other actor, and that a moment later a new process continues where
+# the dead one was. No unroll is missing or counted twice: the number of steps is exact.
+# **Notice** on the right what a death costs. By {eq}`lag-of-turns` the lag of two actors with two
+# slots is 3, and most unrolls lie near it or below. While one of them is being replaced, only the
+# two slots of the other go round, so the lag falls to 1. The slots of the dead actor keep the
+# weights that they had, and when their unrolls come at last, the learner has learned from many
+# others.
 
 # %% tags=["claims"]
 assert len(kills) == rows[-1]["charts/replaced"] == 4, "killed and replaced"
@@ -156,7 +157,7 @@ for kill in kills:
 # ## Who has the token?
 #
 # Why does a death do no harm? Between each actor and the learner there are two pipes, and a slot
-# belongs to the side that has its token. For each actor the learner also keeps a **record** of the
+# belongs to the side that has its token. For each actor the learner also keeps a **list** of the
 # tokens that the actor has. Choose a moment with the slider. What if the actor is killed right
 # then?
 
@@ -174,23 +175,23 @@ places = {  # of the token, and how full the unroll is
 stories = {
     "writing": "The learner writes its weights into the slot.\nKilled now, the actor leaves "
     "nothing behind.",
-    "there": "The token is in the pipe, and the learner's record says so.\nKilled now, the "
-    "actor never reads it. The new one is sent the tokens on the record.",
+    "there": "The token is in the pipe, and the learner's list says so.\nKilled now, the "
+    "actor never reads it. The new one is sent the tokens on the list.",
     "acting": "The actor has copied the weights and written half of the unroll.\nKilled now, "
     "it never sends the token, so nobody looks. The new one gets the token, finds the weights "
     "in the slot and starts from the first step.",
     "back": "The unroll is whole, and its token is in the pipe.\nKilled now, the actor has "
     "done its work: what is in a pipe stays there. The learner reads the token, then the end of "
     "the pipe.",
-    "learning": "The learner has taken the token off its record and learns from the unroll.\n"
+    "learning": "The learner has taken the token off its list and learns from the unroll.\n"
     "Killed now, the actor does no harm: the slot is not its own.",
 }
 
 
 def frame(moment):
-    x, y, full, record = places[moment]
+    x, y, full, listed = places[moment]
     picture = Picture(
-        "A slot, its token and the learner's record",
+        "A slot, its token and the learner's list",
         "An actor on the left, the learner on the right, between them a slot with weights and "
         "an unroll, and two pipes. A dot, the token, goes from the learner through the upper "
         "pipe to the actor and through the lower one back.",
@@ -199,9 +200,9 @@ def frame(moment):
     picture.box(390, 95, "", width=84, height=150)
     picture.text(50, 40, "actor", bold=True)
     picture.text(390, 40, "learner", bold=True)
-    picture.text(390, 66, "record:", "quiet")
+    picture.text(390, 66, "list:", "quiet")
     for words in ("0", "–"):
-        picture.text(390, 86 if words == record else away, words, "accent")
+        picture.text(390, 86 if words == listed else away, words, "accent")
     picture.cells(176, 45, ["weights", "unroll"], width=84)
     right = 222 + 84 * full
     picture.path(f"M222,31H{right:.0f}V59H222Z", "second", "band")
@@ -218,9 +219,10 @@ def frame(moment):
 dial("A slot, moment by moment", frame, {"moment": list(places)}, start=("acting",))
 
 # %% [markdown]
-# **Notice** that only one thing has to be remembered, the record. A token is on it from the moment
-# when it is sent until the moment when it comes back. So a new actor is sent what is on the record
-# of the dead one, and that is all. Here are the facts about pipes that this rests on:
+# **Notice** that only one thing has to be remembered, the list. A token is on it from the moment
+# when it is sent until the moment when it comes back. So a new actor is sent what is on the list
+# of the dead one, and that is all. This rests on two facts about pipes: what was sent before a
+# death can still be read, and after it comes the end, which the reader sees.
 
 # %%
 import os
@@ -229,11 +231,15 @@ from multiprocessing import Pipe
 take, give = Pipe(duplex=False)
 give.send(0)  # the token of a whole unroll
 give.close()  # the actor dies
-print("first:", take.recv())
+heard = [take.recv()]
 try:
     take.recv()
 except EOFError:
-    print("then: the end of the pipe")
+    heard.append("the end of the pipe")
+print(heard)
+
+# %% tags=["claims"]
+assert heard == [0, "the end of the pipe"], "what was sent, then the end"
 
 # %% [markdown]
 # | what could happen | why it does no harm |
@@ -246,14 +252,12 @@ except EOFError:
 # | an environment raises an error | it would come again, so the run ends with the actor's traceback, as it does in one process |
 # | an actor dies 3 times in a row before its first unroll, or 20 times before its tenth | it will not live longer next time, so the run is saved and ends |
 #
-# An actor that *hangs* looks like one that is slow. Only a clock can tell them apart: the `deadline`
-# of the settings ({doc}`actors`). Until it has passed, the others go on without the one that hangs.
-# Ctrl-Z in a terminal stops learner and actors together. Nobody can be blamed for that silence, so
-# a learner that was away for longer than the deadline begins to count anew.
+# An actor that *hangs* looks like one that is slow. Only a clock can tell them apart: the
+# `deadline` of the settings ({doc}`actors`). Until it has passed, the others go on without the
+# one that hangs. Ctrl-Z in a terminal stops learner and actors together. So a learner that was
+# away for longer than the deadline begins to count anew.
 #
 # ## Memory, processes and Ctrl-C
-#
-# Three decisions need a reason.
 #
 # **The memory** that both sides see is reserved once. If $b_w$ and $b_u$ are the bytes of the
 # weights and of an unroll, $n_A$ actors with $n_S$ slots each need
@@ -276,12 +280,14 @@ except EOFError:
 #
 # **Ctrl-C** goes from the terminal to all processes. But it is for the learner to end the run, so
 # actors start with the signal blocked, and end when their pipe closes. A learner that learns
-# finishes its iteration first. One that waits has nothing to finish, so it need not wait any more.
+# finishes its iteration first. One that waits has nothing to finish, and ends.
 #
 # ## Line by line
 #
 # This is the actor's side of the protocol. The actor itself is that of {doc}`actors` and knows
-# nothing of all this; its recipe arrives as bytes.
+# nothing of all this; its recipe arrives as bytes. The process computes in one thread, because
+# others want processors too, and leaves with the learner. If the actor fails, it sends the
+# error's text in place of a token.
 
 
 # %% tags=["export"]
@@ -317,7 +323,7 @@ def tokens(connection: Connection) -> Iterator[int]:
 
 
 # %% [markdown]
-# For each actor process the learner keeps its two pipes and the record of its tokens, `held`.
+# For each actor process the learner keeps its two pipes and the list of its tokens, `held`.
 
 
 # %% tags=["export", "hide-input"]
@@ -386,6 +392,7 @@ def pickled(make_actor: MakeActor) -> bytes:
 
 # %% tags=["export"]
 # An actor that dies so often, each time before the same unroll, will do so next time.
+# By the unroll's name: its number, how many deaths in a row, and what to look at.
 PATIENCE = {
     "first": (1, 3, 'is `if __name__ == "__main__":` in the script that starts it?'),
     "tenth": (10, 20, "its environments seem to end it"),
@@ -530,8 +537,8 @@ class SharedMemory:
         )
         with interrupts_blocked():
             process.start()
-        # A pipe closes when nobody is left at its other side. So the learner keeps no
-        # copy of the actor's ends.
+        # A pipe closes when nobody holds its other end. So the learner keeps no copy of
+        # the actor's ends.
         take.close()
         give.close()
         return ActorProcess(process, tasks, whole)
@@ -566,23 +573,23 @@ def transport_named(name: Literal["in_process", "shared"]) -> MakeTransport:
 # |---|---|
 # | `python -m literate_rl impala --actors 2` | two actors take turns in this process |
 # | `… --actors 2 --transport shared` | two processes; the bar shows actors at work, queue, lag, actors replaced and steps per second |
-# | `… --deadline 60` | an actor that has sent nothing for a minute is replaced |
 # | `… --actors 8 --transport ray` | eight actors on a cluster ({doc}`workshop/cluster`) |
 # | Ctrl-C | saves at once or after this update, ends the actors, and prints how to continue |
 # | `… --resume runs/NAME` | continues from the last checkpoint, with fresh actors |
 #
-# Watch the lag in every run: it says what the clock makes of {eq}`lag-of-turns`. With
-# processes a resumed run is as good as one that was never stopped, but not the same: which unroll
-# arrives first is up to the machine, and no seed can change that. Where actors take turns it is the same.
+# Watch the lag in every run: it says what the clock makes of {eq}`lag-of-turns`. With processes a
+# resumed run is as good as one that was never stopped, but not the same: which unroll arrives
+# first is up to the machine, and no seed can change that. Where actors take turns it is the same.
 #
 # ## Traps
 #
 # ### Trap: a lock that dies with its owner
 #
-# In torchbeast all actors take the numbers of free buffers from one `SimpleQueue`. Taking
-# something needs the queue's lock, and *an actor holds it while it waits*. If that actor is
-# killed, the lock is never released. The queue is not empty, and nobody can take anything from it
-# any more:
+# In torchbeast all actors take the numbers of free buffers from [one
+# `SimpleQueue`](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L364-L365).
+# Taking something needs the queue's lock, and *an actor holds it while it waits*. If that actor
+# is killed, the lock is never released. The queue is not empty, and nobody can take anything from
+# it any more:
 
 # %%
 queue_program = """
@@ -653,11 +660,10 @@ assert after, "and then it sees the end"
 # We read the code at the linked commits. What the transports cost is measured in
 # {doc}`/docs/results`.
 #
-# Unrolls are not all that can cross. In SEED {cite:p}`espeholt2020` actors only step
-# environments and send observations, and one server computes all actions in large batches on an
-# accelerator. Sample Factory {cite:p}`petrenko2020` does that within one machine, Sebulba
-# {cite:p}`hessel2021` with the environments on a TPU's host. With large networks it pays. The
-# networks here are so small that asking costs more than computing.
+# Unrolls are not all that can cross. In SEED {cite:p}`espeholt2020` actors only step environments
+# and send observations, and one server computes all actions in large batches on an accelerator.
+# Sample Factory {cite:p}`petrenko2020` does that within one machine, Sebulba {cite:p}`hessel2021`
+# with the environments on a TPU's host. That is for networks much larger than those here.
 #
 # ## On the best device
 #
@@ -688,18 +694,16 @@ for name, array in weights_of(policy).items():
 #
 # - Experience crosses through memory that both sides see. A token through a pipe says whose turn
 #   it is, so there is no lock.
-# - The learner keeps a record of the tokens that each actor has. A dead actor's successor is sent
-#   the tokens on its record, so no whole unroll is lost and the count stays right.
-# - A pipe tells of a death by its end, provided that nobody keeps a copy of the other end. That an
-#   actor hangs only a deadline can tell.
+# - The learner keeps a list of the tokens that each actor has. A dead actor's successor is sent
+#   the tokens on it, so no whole unroll is lost and the count stays right.
+# - A closed pipe tells of a death, provided that nobody keeps a copy of its other end. Only a
+#   deadline can tell that an actor hangs.
 # - New processes come from a fork server, which has PyTorch imported and holds no lock.
 # - The same actor runs in one process, in many, or on a cluster: the transport is an argument.
 #
 # ## Exercises
 #
 # ### Exercise 1: predict
-#
-# No code, just think.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import predict
@@ -721,10 +725,10 @@ predict(
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# An actor has died. The function gets the learner's record of that actor: `("go", slot)` is a
-# token that the learner sent, `("whole", slot)` one that came back with its unroll. It is meant
-# to return the tokens that the successor must get, in the order in which they were sent. It is
-# right as long as nothing has come back; after that, two sides may have the same token. Fix it.
+# An actor has died. The function gets what has gone through its pipes: `("go", slot)` is a token
+# that the learner sent, `("whole", slot)` one that came back with its unroll. It is meant to
+# return the tokens that the successor must get, in the order in which they were sent. It is right
+# as long as nothing has come back; after that, two sides may have the same token. Fix it.
 
 
 # %%

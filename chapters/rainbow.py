@@ -43,7 +43,7 @@ from literate_rl.workshop.signatures import (
     Float,
     Fraction,
     NonNegative,
-    Positive,
+    Scale,
     check_that,
     checked,
 )
@@ -647,7 +647,7 @@ class RainbowConfig(DQNConfig):
     total_steps: Count = 30_000
     dueling: bool = True
     num_steps: Count = 10
-    learning_rate: Positive = 1e-3
+    learning_rate: Scale = 1e-3
     anneal: bool = True
     batch_size: Count = 64
     tau: Fraction = 0.02

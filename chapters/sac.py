@@ -48,6 +48,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     checked,
 )
 from literate_rl.workshop.states import ByName, state_spec
@@ -936,7 +937,7 @@ class SACConfig(OffPolicyConfig):
 
     num_envs: Count = 1
     hidden: Count = 64
-    learning_rate: Positive = 1e-3
+    learning_rate: Scale = 1e-3
     train_interval: Count = 1
     learning_starts: Count = 500
     tau: Fraction = 0.005

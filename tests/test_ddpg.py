@@ -226,7 +226,15 @@ def test_a_climb_moves_the_actor_uphill_and_nothing_else() -> None:
     height = network.value(obs).mean()
     for group in learner.optimizer.param_groups:
         group["lr"] = 1e-4
-    for _ in range(20):
+    # The second critic has no say.
+    wanted = torch.autograd.grad(
+        -network.critics[0](obs, action=network(obs))[0].mean(),
+        learner.actor_parameters,
+    )
+    learner.climb(obs)
+    found = [p.grad for p in learner.actor_parameters]
+    torch.testing.assert_close(found, [*wanted])
+    for _ in range(19):
         learner.climb(obs)
     for name, weight in learner.policy.state_dict().items():
         learned = name.startswith("network.actor") and ".box." not in name

@@ -61,6 +61,10 @@ def test_a_product_that_overflows_does_not_spoil_the_recursion() -> None:
     increment[0] = 1
     huge = torch.full((128, 1), 1e6)
     assert torch.equal(reverse_scan(increment, huge), increment)
+    # Step by step means each step, the last ones too.
+    late, cut = increment.clone(), huge.clone()
+    late[-1], cut[125] = 1, 0
+    torch.testing.assert_close(reverse_scan(late, cut), gae_loop(late, cut))
     # Also where infinity would have met a tiny number instead of zero.
     tiny = increment.clone()
     tiny[-1], huge[:64] = 1e-30, 1e-6

@@ -351,6 +351,7 @@ def test_normalised_items_have_mean_zero_and_deviation_one() -> None:
     torch.testing.assert_close(out.mean(0), torch.zeros(2), atol=1e-5, rtol=0)
     torch.testing.assert_close(out.std(0), torch.ones(2), atol=1e-3, rtol=0)
     assert moments(items + 1e6).max() == 10.0
+    assert moments(items - 1e6).min() == -10.0
 
 
 def test_what_never_moved_is_divided_by_a_ten_thousandth() -> None:

@@ -296,6 +296,18 @@ def test_at_the_start_the_clone_has_no_gradient(action: spaces.Space) -> None:
             assert parameter.grad.abs().max() < 1e-4
 
 
+def test_a_step_follows_the_mean_of_the_losses() -> None:
+    aux = phase(rollouts=1, max_grad_norm=1e6)
+    data = aux.buffer[0]
+    row, *values = aux.network.three_heads(data.obs)
+    kl = aux.policy.actions.kl(data.row, row)
+    loss, _ = aux.loss(*values, data.target, kl)
+    wanted = torch.autograd.grad(loss.sum() / loss.numel(), aux.parameters)
+    norm = aux.learn(data)[-1]
+    torch.testing.assert_close([p.grad for p in aux.parameters], [*wanted])
+    torch.testing.assert_close(norm, torch.cat([g.flatten() for g in wanted]).norm())
+
+
 def test_a_gradient_that_is_not_finite_stops_before_a_weight_has_changed() -> None:
     aux = phase(rollouts=1)
     data = aux.buffer[0]

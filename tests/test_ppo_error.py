@@ -461,6 +461,8 @@ def test_k3_matches_its_definition(log_ratio: list[float]) -> None:
     assert found == pytest.approx(expected, abs=1e-12)
     # Not below 0; `expm1` may be off by one in its last digit.
     assert found >= -np.finfo(float).eps * max(map(abs, log_ratio))
+    new, old = ell.clone().requires_grad_(), torch.zeros_like(ell, requires_grad=True)
+    assert not approx_kl_k3(new, old).requires_grad
 
 
 @pytest.mark.equation("kl-k1")

@@ -11,6 +11,7 @@ import re
 import textwrap
 import warnings
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -302,10 +303,13 @@ def test_every_family_of_the_contract_page_has_its_contract() -> None:
 
 
 def test_families_that_this_book_trains() -> None:
-    trained = {name.upper() for name in ALGORITHMS}
-    prioritised = {"DQNPer", "DDPGPer"}  # the same agents, with alpha above 0
-    later = {"SAC", "DQNApex", "DDPGApex"}
-    assert {*FAMILIES.split()} - prioritised - later <= trained
+    assert {name.lower() for name in FAMILIES.split()} <= set(ALGORITHMS)
+    for plain in ("dqn", "ddpg"):
+        given, wanted = (
+            ALGORITHMS[name].settings("CartPole-v1") for name in (plain, f"{plain}per")
+        )
+        assert (given.alpha, wanted.alpha) == (0.0, 0.6)
+        assert replace(given, alpha=0.6) == wanted
 
 
 def test_all_twelve_examples_are_on_the_page() -> None:

@@ -54,6 +54,7 @@ from literate_rl.workshop.signatures import (
     Int,
     NonNegative,
     Positive,
+    Scale,
     at_least,
     below,
     check_finite,
@@ -250,6 +251,7 @@ def test_a_number_with_bounds_fits_into_float32_or_is_infinite(x):
     [
         (Fraction, [0, 1, 0.5, np.float32(0.5), np.int64(1)], [-0.1, 1.1, True, "1"]),
         (Positive, [1, 1e-30], [0, -1.0, torch.ones(()), None]),
+        (Scale, [1, 1e-30, 1e30], [0, -1.0, math.inf]),
         (NonNegative, [0, 0.0], [-1e-30, [0], math.inf]),
         (Finite, [0, -1e30, np.float32(3)], [math.inf, math.nan, True]),
         (Count, [1, np.int64(3), np.int32(3)], [0, 1.0, np.float64(1), True]),

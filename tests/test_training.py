@@ -27,13 +27,14 @@ from literate_rl.workshop.training import ALGORITHMS, Agent, make_qnet_policy, t
 
 CARTPOLE = "CartPole-v1"
 SHORT = {"total_steps": 800, "progress": False}
-DDPG_LIKE = ("ddpg", "hddpg", "td3", "ddpgapex")
+DDPG_LIKE = ("ddpg", "ddpgper", "hddpg", "td3", "ddpgapex")
 # Settings with which a short run reaches updates.
 TINY: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32},
     "impala": {"n_sample": 4},
     "rainbow": {"learning_starts": 400, "log_interval": 400, "batch_size": 32},
     "dqn": {"learning_starts": 400, "log_interval": 400, "batch_size": 32},
+    "dqnper": {"learning_starts": 400, "log_interval": 400, "batch_size": 32},
     "dqnapex": {"learning_starts": 400, "batch_size": 32},
     "rainbowapex": {"learning_starts": 400, "batch_size": 32},
 } | {name: {"learning_starts": 700, "batch_size": 32} for name in DDPG_LIKE}
@@ -44,13 +45,16 @@ TINY["sac"] = {"learning_starts": 700, "log_interval": 200, "batch_size": 32}
 def test_a_setting_that_no_run_could_use_is_refused_by_its_name(name: str) -> None:
     config = ALGORITHMS[name].config
     given = {field.name: field.type for field in fields(config)}
-    words = "float", "Fraction", "Positive", "NonNegative", "Finite"
+    words = "float", "Fraction", "Positive", "NonNegative", "Finite", "Scale"
     numbers = [key for key, type_ in given.items() if any(w in type_ for w in words)]
     assert len(numbers) > 5
     for key in numbers:
         for x in (math.nan, 1e39, "1"):
             with pytest.raises((TypeError, ValueError), match=f"{key} must be"):
                 config(**{key: x})
+    for key in (key for key in given if "Scale" in given[key]):
+        with pytest.raises(ValueError, match=f"{key} must be greater than 0 and less"):
+            config(**{key: math.inf})
     for key in (key for key in given if key.endswith("_weight") and key in numbers):
         for x in (-1.0, math.inf):
             with pytest.raises(ValueError, match=f"{key} must be at least 0 and less"):

@@ -65,6 +65,7 @@ __all__ = [
     "Int",
     "NonNegative",
     "Positive",
+    "Scale",
     "at_least",
     "below",
     "check_finite",
@@ -156,6 +157,7 @@ else:
 # Ranges that many signatures share. The bounds come from the package `annotated_types`.
 Fraction = Annotated[float, Ge(0), Le(1)]
 Positive = Annotated[float, Gt(0)]
+Scale = Annotated[float, Gt(0), Lt(math.inf)]
 NonNegative = Annotated[float, Ge(0), Lt(math.inf)]
 Finite = Annotated[float, Gt(-math.inf), Lt(math.inf)]
 Count = Annotated[int, Ge(1)]

@@ -222,7 +222,9 @@ class Agent:
 # ## From an environment to a learner
 #
 # Each algorithm has a function that builds environments, policy and learner. All of them begin in
-# the same way: first the seeds, then environments whose observations are vectors.
+# the same way: first the seeds, then environments whose observations are vectors. Continuous
+# actions are vectors too for DDPG, its relatives and SAC. Actions with more dimensions, which a
+# contract allows, train with A2C, PPO, A3C and IMPALA.
 
 
 # %% tags=["export"]
@@ -405,6 +407,14 @@ class Algorithm(NamedTuple):
     contract: str = ""
 
 
+def with_priorities(env: str, settings: Callable[[str], Any]) -> Any:
+    """Return settings for an environment, with the exponent of prioritised replay.
+
+    Source: Schaul et al. 2016, section 4.
+    """
+    return replace(settings(env), alpha=0.6)
+
+
 TWO = ("actor", "critic")
 ALGORITHMS = {
     "ppo": Algorithm(PPOConfig, ppo_settings, make_ppo, TWO),
@@ -413,8 +423,14 @@ ALGORITHMS = {
     "a2c": Algorithm(A2CConfig, a2c_settings, make_a2c, TWO),
     "a3c": Algorithm(A3CConfig, a3c_settings, make_a3c, TWO),
     "dqn": Algorithm(DQNConfig, dqn_settings, make_dqn, ("qnet",)),
+    "dqnper": Algorithm(
+        DQNConfig, partial(with_priorities, settings=dqn_settings), make_dqn, ("qnet",)
+    ),
     "rainbow": Algorithm(RainbowConfig, rainbow_settings, make_rainbow, ("qnet",)),
     "ddpg": Algorithm(DDPGConfig, ddpg_settings, make_ddpg, TWO),
+    "ddpgper": Algorithm(
+        DDPGConfig, partial(with_priorities, settings=ddpg_settings), make_ddpg, TWO
+    ),
     "hddpg": Algorithm(
         HDDPGConfig, hddpg_settings, partial(make_ddpg, agent=HDDPG), TWO
     ),

@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 326550f9ac3c7d60
+# Generated from chapters/a2c.py (edit there); digest 255a48579a340bb2
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     check_finite,
     checked,
 )
@@ -113,16 +114,16 @@ class A2CConfig:
     total_steps: Count = 100_000
     num_envs: Count = 8
     num_steps: Count = 5
-    learning_rate: Positive = 1e-3
+    learning_rate: Scale = 1e-3
     anneal: bool = True
     decay: Fraction = 0.99
-    epsilon: Positive = 1e-5
+    epsilon: Scale = 1e-5
     gamma: Fraction = 0.99
     lambda_: Fraction = 1.0
     entropy_weight: NonNegative = 0.0
     value_weight: NonNegative = 0.5
     max_grad_norm: Positive = 0.5
-    reward_scale: Positive = 1.0
+    reward_scale: Scale = 1.0
     checkpoint_interval: Count = 500
 
 

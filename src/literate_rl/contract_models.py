@@ -1,5 +1,5 @@
-# Generated from chapters/contract_models.py (edit there); digest f8cf0f50e7dd67eb
-"""Models that keep a contract: one for each role of the algorithms of this part."""
+# Generated from chapters/contract_models.py (edit there); digest 613f2cda576ff488
+"""Models that keep a contract: one for each role that an algorithm may ask for."""
 
 from __future__ import annotations
 

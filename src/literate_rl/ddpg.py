@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest c7899a0dacc525e6
+# Generated from chapters/ddpg.py (edit there); digest e456fb03aa9767c9
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     checked,
 )
 from literate_rl.workshop.states import ByName, state_spec
@@ -380,7 +381,7 @@ class DDPGConfig(ExploringConfig):
 
     num_envs: Count = 1
     hidden: Count = 64
-    learning_rate: Positive = 1e-3
+    learning_rate: Scale = 1e-3
     train_interval: Count = 1
     learning_starts: Count = 500
     tau: Fraction = 0.005

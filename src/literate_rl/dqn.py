@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 740bcc1437ad1fcd
+# Generated from chapters/dqn.py (edit there); digest 70ea3f7c3d3431d5
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from literate_rl.workshop.signatures import (
     Int,
     NonNegative,
     Positive,
+    Scale,
     check_finite,
     checked,
 )
@@ -536,7 +537,7 @@ class OffPolicyConfig:
     hidden: Count = 128
     num_steps: Count = 1
     gamma: Fraction = 0.99
-    learning_rate: Positive = 5e-4
+    learning_rate: Scale = 5e-4
     anneal: bool = False
     batch_size: Count = 128
     train_interval: Count = 4
@@ -546,7 +547,7 @@ class OffPolicyConfig:
     tau: Fraction = 0.01
     alpha: NonNegative = 0.0
     beta: Fraction = 0.4
-    reward_scale: Positive = 1.0
+    reward_scale: Scale = 1.0
     max_grad_norm: Positive = 10.0
     log_interval: Count = 1000
     checkpoint_interval: Count = 10

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest e97325b10731f4f7
+# Generated from chapters/hybrid_action.py (edit there); digest ec888423ee26553b
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -123,8 +123,7 @@ class HybridPolicyNetwork(nn.Module):
         Args:
             observation_space: Space of one observation, a Box with one dimension.
             action_space: Space of one action; see ``HybridActions.from_space``.
-            mask: As there, and needed where it is needed there. The network does not
-                keep it.
+            mask: As there. The network does not keep it.
         """
         table, *_ = read_hybrid_space(action_space, mask)
         sizes = HybridSizes(
@@ -182,10 +181,10 @@ def draw(
     prob: Tensor, mu: Tensor, sigma: Tensor, generator: torch.Generator | None
 ) -> ttorch.Tensor:
     """Draw types from probabilities, and arguments from means and deviations."""
-    # The race. For $v$ uniform in $(0, 1)$, $-\log v$ is exponential with mean 1. We
-    # look for the largest $p_k / (-\log v_k)$, and the minus sign makes that the
-    # smallest $p_k / \log v_k$. The lower end of the interval keeps $\log v$ finite: a
-    # type of probability 0 then can never win, not even a tie.
+    # The race. For $v$ uniform in $(0, 1)$, the length of a track $-\log v$ is
+    # exponential with mean 1. The first to arrive has the largest $p_k / (-\log v_k)$,
+    # and so the smallest $p_k / \log v_k$. The lower end of the interval keeps $\log v$
+    # finite: a type of probability 0 then can never win, not even a tie.
     tiny = torch.finfo(prob.dtype).tiny
     chance = prob.new_empty(prob.shape).uniform_(tiny, 1.0, generator=generator)
     action_type = (prob / chance.log_()).argmin(-1)
@@ -318,7 +317,7 @@ class HybridDistribution:
         # Each sample's row of the mask, and the sum over its arguments.
         data_mask = rows_of(self.mask, action_type, "action.action_type")
         of_args = args_log_density(self.mu, self.sigma, action_args, data_mask)
-        # A finite density of an action far away can have an infinite slope.
+        # An action far away can have a finite density with an infinite slope.
         with torch.no_grad():
             zeta = (action_args - self.mu) / self.sigma
             slope = torch.where(data_mask, (1 + zeta.square()) / self.sigma, 0.0)

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest f6175f4f5df3c8db
+# Generated from chapters/impala.py (edit there); digest 334ce0daf206f479
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     check_that,
     checked,
 )
@@ -70,7 +71,8 @@ class Unroll(NamedTuple):
 def to_unroll(batch: Rollout, actor: Any) -> Unroll:
     """Return the unroll that the learner reads of an actor's rollout."""
     # The actor's weights have not changed since the first step. So one pass over the
-    # whole rollout says how likely each of its actions was.
+    # whole rollout says how likely each of its actions was. (`real` is False for rows
+    # that some environments add after an end; they weigh nothing.)
     log_prob, _ = actor.evaluate_actions(batch.obs, batch.action)
     return Unroll(
         obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),
@@ -161,7 +163,7 @@ class VTraceLearner:
     @torch.no_grad()
     def next_value(self, value: Tensor, unroll: Unroll) -> Tensor:
         """Return the values of true successors, given those of the rows."""
-        # The next row holds a step's successor. Behind a cut it belongs to another
+        # The next row holds a step's successor. After a cut it belongs to another
         # episode. There, and only there, the true successor needs a value of its own.
         next_value, cut = value[1:].clone(), unroll.truncated
         if cut.any():
@@ -379,7 +381,7 @@ class IMPALAConfig:
     unroll_len: Count = 32
     update_per_collect: Count = 4
     batch_size: Count = 16
-    learning_rate: Positive = 5e-4
+    learning_rate: Scale = 5e-4
     value_weight: NonNegative = 0.5
     entropy_weight: NonNegative = 1e-4
     discount_factor: Fraction = 0.99
@@ -398,7 +400,7 @@ class IMPALAConfig:
     seed: Annotated[int, Ge(0)] = 1
     total_steps: Count = 100_000
     anneal: bool = False
-    reward_scale: Positive = 1.0
+    reward_scale: Scale = 1.0
     lag: Annotated[int, Ge(0)] = 0
     checkpoint_interval: Count = 50
 

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest fc13373e5fe1f38d
+# Generated from chapters/off_policy.py (edit there); digest 6689b9cbc9e10160
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -85,19 +85,19 @@ def vtrace(
     future = torch.where(terminated, 0.0, next_value.detach())
     delta = reward.detach() + gamma * future - value.detach()
 
-    # The three clipped ratios {eq}`vtrace-ratios`. A ratio that is infinite becomes its
-    # bound.
+    # The three clipped ratios {eq}`vtrace-ratios`; equal bounds share one tensor. A
+    # ratio that is infinite becomes its bound.
     ratio = log_ratio.detach().exp()
     bounds = (rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
     clipped = {x: ratio if x is None else ratio.clamp(max=x) for x in set(bounds)}
     rho, c, rho_pg = (clipped[x] for x in bounds)
 
-    # The recursion {eq}`vtrace`. Nothing is taken over of the row behind a done.
+    # The recursion {eq}`vtrace`. Nothing is taken over from the row after a done.
     follow = gamma * lambda_ * (~(terminated | truncated)).to(delta)
     x = reverse_scan(rho * delta, follow * c)
     target = value.detach() + x
 
-    # The advantage {eq}`vtrace-advantage`. Behind the last row comes nothing.
+    # The advantage {eq}`vtrace-advantage`. After the last row comes nothing.
     adv = rho_pg * (delta + follow * pad(x[1:], (0, 0, 0, 1)))
     causes = {"log_ratio": log_ratio, "reward": reward, "next_value": future}
     for result in (target, adv):
@@ -160,7 +160,7 @@ class vtrace_data(NamedTuple):
         terminated: Whether the task ended with a step. None: never.
         truncated: Whether the episode was cut off after a step. None: never.
         next_value: Value of each step's true successor. None: the next row of
-            ``value``, which is wrong behind a truncation.
+            ``value``, which is wrong after a truncation.
     """
 
     target_output: Any

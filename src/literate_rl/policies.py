@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 77d87f2c1f4f27fe
+# Generated from chapters/policies.py (edit there); digest 9670a27662199bef
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -287,6 +287,51 @@ class Policy(nn.Module):
         return self.actions.to_env(action)
 
 
+def make_actions(
+    action_space: spaces.Space[Any],
+) -> CategoricalActions | GaussianActions:
+    """Return the action distribution that fits a Discrete space or a box of vectors."""
+    if isinstance(action_space, spaces.Discrete):
+        return CategoricalActions(int(action_space.n), int(action_space.start))
+    if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
+        return GaussianActions(action_space.low, action_space.high)
+    raise ValueError(f"action_space must be Discrete or a vector, got {action_space}")
+
+
+@checked
+def make_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    hidden: Count = 64,
+    normalize: bool = False,
+) -> Policy:
+    """Build the policy that fits the spaces of one environment.
+
+    Args:
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A Discrete space or a box of vectors, likewise.
+        hidden: Width of the hidden layers.
+        normalize: Whether the policy normalises its observations.
+    """
+    box, actions = as_vectors(observation_space), make_actions(as_space(action_space))
+    size, actor = box.shape[0], nn.Module()
+    if isinstance(actions, CategoricalActions):
+        actor = mlp(size, hidden, actions.num_actions, gain=0.01)
+    else:
+        means = actions.low.size
+        actor = WithDeviations(mlp(size, hidden, means, gain=0.01), means)
+    critic = mlp(size, hidden, 1, gain=1.0)
+    network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
+    # What a checkpoint needs in order to build the policy again.
+    recipe = {
+        "observation_space": plain_space(box),
+        "action_space": plain_space(as_space(action_space)),
+        "hidden": hidden,
+        "normalize": normalize,
+    }
+    return Policy(network, actions, ("make_policy", recipe))
+
+
 class RunningMoments(nn.Module):
     """Mean and variance of everything that has been seen so far.
 
@@ -373,48 +418,3 @@ class RewardScaler(nn.Module):
         self.carry.copy_(self.gamma * so_far[-1].masked_fill(done[-1], 0.0))
         self.moments.update(so_far[real])
         return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
-
-
-def make_actions(
-    action_space: spaces.Space[Any],
-) -> CategoricalActions | GaussianActions:
-    """Return the action distribution that fits a Discrete space or a box of vectors."""
-    if isinstance(action_space, spaces.Discrete):
-        return CategoricalActions(int(action_space.n), int(action_space.start))
-    if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
-        return GaussianActions(action_space.low, action_space.high)
-    raise ValueError(f"action_space must be Discrete or a vector, got {action_space}")
-
-
-@checked
-def make_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
-    hidden: Count = 64,
-    normalize: bool = False,
-) -> Policy:
-    """Build the policy that fits the spaces of one environment.
-
-    Args:
-        observation_space: A box of vectors, or what ``plain_space`` made of it.
-        action_space: A Discrete space or a box of vectors, likewise.
-        hidden: Width of the hidden layers.
-        normalize: Whether the policy normalises its observations.
-    """
-    box, actions = as_vectors(observation_space), make_actions(as_space(action_space))
-    size, actor = box.shape[0], nn.Module()
-    if isinstance(actions, CategoricalActions):
-        actor = mlp(size, hidden, actions.num_actions, gain=0.01)
-    else:
-        means = actions.low.size
-        actor = WithDeviations(mlp(size, hidden, means, gain=0.01), means)
-    critic = mlp(size, hidden, 1, gain=1.0)
-    network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
-    # What a checkpoint needs in order to build the policy again.
-    recipe = {
-        "observation_space": plain_space(box),
-        "action_space": plain_space(as_space(action_space)),
-        "hidden": hidden,
-        "normalize": normalize,
-    }
-    return Policy(network, actions, ("make_policy", recipe))

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest beee2dc6aa58274c
+# Generated from chapters/ppg.py (edit there); digest 07cbe3acbd9ac2db
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from literate_rl.workshop.signatures import (
     Count,
     Float,
     NonNegative,
-    Positive,
+    Scale,
     check_finite,
     check_that,
     checked,
@@ -283,7 +283,7 @@ class PPGConfig(PPOConfig):
     aux_batch_length: Count | None = None
     aux_batch_size: Count = 8
     aux_epochs: Count = 6
-    aux_learning_rate: Positive = 5e-4
+    aux_learning_rate: Scale = 5e-4
     clone_weight: NonNegative = 1.0
     kl_reference: Literal["snapshot", "rollout"] = "snapshot"
     share_encoder: bool = False

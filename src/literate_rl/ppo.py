@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 70ab2bd0fad794df
+# Generated from chapters/ppo.py (edit there); digest 51a23fdd01d47eb8
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     check_finite,
     check_that,
     checked,
@@ -112,8 +113,8 @@ class PPO:
 
     def collect(self) -> Rollout:
         """Act for T steps with the policy as it is."""
-        # A run that is resumed starts with fresh environments. So that it is the same
-        # run, they are fresh at each checkpoint anyway.
+        # A run that is resumed has to start with fresh environments. To be the same
+        # run, one that was never stopped resets them at each checkpoint, too.
         if self.collector.obs is None or self.checkpoint_due:
             self.collector.reset(env_seed(self.config.seed, self.step))
             self.scaler.carry.zero_()
@@ -155,7 +156,7 @@ class PPO:
         self.seen = (batch, value, next_value)
 
         # From here on time plays no role. Phantom rows, which some environments put
-        # behind each episode ({doc}`agents`), are left out.
+        # behind each episode ({doc}`exact_values`), are left out.
         columns = Samples(batch.obs, batch.action, log_prob, adv, adv + value, value)
         return Samples(*(column[batch.real] for column in columns))
 
@@ -319,7 +320,7 @@ class PPOConfig:
     num_steps: Count = 128
     num_epochs: Count = 4
     num_minibatches: Count = 4
-    learning_rate: Positive = 2.5e-4
+    learning_rate: Scale = 2.5e-4
     anneal: bool = True
     gamma: Fraction = 0.99
     lambda_: Fraction = 0.95

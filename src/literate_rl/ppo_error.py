@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_error.py (edit there); digest bef2dfb156128e79
+# Generated from chapters/ppo_error.py (edit there); digest 81b69ea0c2e435da
 """The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def clipped_surrogate(
     clipped = ratio.clamp(1.0 - clip_ratio, 1.0 + clip_ratio) * adv
     objective = torch.min(unclipped, clipped)
 
-    # The dual clip {eq}`dual-clip`. For a positive advantage the bound $c \hat A$ lies
-    # above everything that the clip leaves, so it must not touch it.
+    # The dual clip {eq}`dual-clip`. A positive advantage must stay as it is: a maximum
+    # with $c \hat A$ would take away the slope of every ratio below $c$.
     if dual_clip is not None:
         bounded = torch.max(objective, dual_clip * adv)
         objective = torch.where(adv < 0, bounded, objective)
@@ -208,7 +208,7 @@ def ppo_policy_error(
 
 
 class Gaussian(TypedDict):
-    """Means and standard deviations, as a dictionary or a tree tensor."""
+    """Means and standard deviations, a dictionary or what is indexed like one."""
 
     mu: Float[Tensor, "B A"]
     sigma: Float[Tensor, "B A"]

@@ -1,4 +1,4 @@
-# Generated from chapters/processes.py (edit there); digest 28058213f822ca11
+# Generated from chapters/processes.py (edit there); digest aada43ef019196b8
 """Actors in processes of their own, with memory that they share with the learner."""
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ def pickled(make_actor: MakeActor) -> bytes:
 
 
 # An actor that dies so often, each time before the same unroll, will do so next time.
+# By the unroll's name: its number, how many deaths in a row, and what to look at.
 PATIENCE = {
     "first": (1, 3, 'is `if __name__ == "__main__":` in the script that starts it?'),
     "tenth": (10, 20, "its environments seem to end it"),
@@ -260,8 +261,8 @@ class SharedMemory:
         )
         with interrupts_blocked():
             process.start()
-        # A pipe closes when nobody is left at its other side. So the learner keeps no
-        # copy of the actor's ends.
+        # A pipe closes when nobody holds its other end. So the learner keeps no copy of
+        # the actor's ends.
         take.close()
         give.close()
         return ActorProcess(process, tasks, whole)

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 7e2be586f9730d92
+# Generated from chapters/rainbow.py (edit there); digest e9a353e43db9e22f
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from literate_rl.workshop.signatures import (
     Float,
     Fraction,
     NonNegative,
-    Positive,
+    Scale,
     check_that,
     checked,
 )
@@ -431,7 +431,7 @@ class RainbowConfig(DQNConfig):
     total_steps: Count = 30_000
     dueling: bool = True
     num_steps: Count = 10
-    learning_rate: Positive = 1e-3
+    learning_rate: Scale = 1e-3
     anneal: bool = True
     batch_size: Count = 64
     tau: Fraction = 0.02

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest cd549c2214bc5522
+# Generated from chapters/sac.py (edit there); digest 6f52a290fb71d310
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from literate_rl.workshop.signatures import (
     Fraction,
     NonNegative,
     Positive,
+    Scale,
     checked,
 )
 from literate_rl.workshop.states import ByName, state_spec
@@ -466,7 +467,7 @@ class SACConfig(OffPolicyConfig):
 
     num_envs: Count = 1
     hidden: Count = 64
-    learning_rate: Positive = 1e-3
+    learning_rate: Scale = 1e-3
     train_interval: Count = 1
     learning_starts: Count = 500
     tau: Fraction = 0.005

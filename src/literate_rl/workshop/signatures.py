@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest fc59e7bf10baa32a
+# Generated from chapters/workshop/signatures.py (edit there); digest 5e15dbf62d9e560d
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ __all__ = [
     "Int",
     "NonNegative",
     "Positive",
+    "Scale",
     "at_least",
     "below",
     "check_finite",
@@ -81,6 +82,7 @@ else:
 # Ranges that many signatures share. The bounds come from the package `annotated_types`.
 Fraction = Annotated[float, Ge(0), Le(1)]
 Positive = Annotated[float, Gt(0)]
+Scale = Annotated[float, Gt(0), Lt(math.inf)]
 NonNegative = Annotated[float, Ge(0), Lt(math.inf)]
 Finite = Annotated[float, Gt(-math.inf), Lt(math.inf)]
 Count = Annotated[int, Ge(1)]

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 991f6c6027915566
+# Generated from chapters/workshop/training.py (edit there); digest c240e7c721a068ee
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -361,6 +361,14 @@ class Algorithm(NamedTuple):
     contract: str = ""
 
 
+def with_priorities(env: str, settings: Callable[[str], Any]) -> Any:
+    """Return settings for an environment, with the exponent of prioritised replay.
+
+    Source: Schaul et al. 2016, section 4.
+    """
+    return replace(settings(env), alpha=0.6)
+
+
 TWO = ("actor", "critic")
 ALGORITHMS = {
     "ppo": Algorithm(PPOConfig, ppo_settings, make_ppo, TWO),
@@ -369,8 +377,14 @@ ALGORITHMS = {
     "a2c": Algorithm(A2CConfig, a2c_settings, make_a2c, TWO),
     "a3c": Algorithm(A3CConfig, a3c_settings, make_a3c, TWO),
     "dqn": Algorithm(DQNConfig, dqn_settings, make_dqn, ("qnet",)),
+    "dqnper": Algorithm(
+        DQNConfig, partial(with_priorities, settings=dqn_settings), make_dqn, ("qnet",)
+    ),
     "rainbow": Algorithm(RainbowConfig, rainbow_settings, make_rainbow, ("qnet",)),
     "ddpg": Algorithm(DDPGConfig, ddpg_settings, make_ddpg, TWO),
+    "ddpgper": Algorithm(
+        DDPGConfig, partial(with_priorities, settings=ddpg_settings), make_ddpg, TWO
+    ),
     "hddpg": Algorithm(
         HDDPGConfig, hddpg_settings, partial(make_ddpg, agent=HDDPG), TWO
     ),
