@@ -15,7 +15,7 @@
 # | mode | methods | what for |
 # |---|---|---|
 # | collect | `forward_collect`, `process_transition`, `get_train_sample` | act with noise, write down what happened, cut it into samples |
-# | learn | `data_preprocess_learn`, `forward_learn`, `reshape_data`, `monitor_vars_learn` | stack samples, take one step of the optimiser |
+# | learn | `init_learn`, `data_preprocess_learn`, `forward_learn`, `reshape_data`, `monitor_vars_learn` | build an optimiser, stack samples, take one step |
 # | eval | `forward_eval` | act greedily |
 #
 # This page is an adapter: it has DI-engine's names and hands everything to `VTraceLearner`, which
