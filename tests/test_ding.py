@@ -11,13 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 from torch.utils.data import default_collate
 
-from literate_rl.off_policy import vtrace, vtrace_data, vtrace_error_discrete_action
+from literate_rl.a2c import make_contract_policy
+from literate_rl.contract_models import CategoricalActor, StateValue
+from literate_rl.off_policy import (
+    vtrace,
+    vtrace_data,
+    vtrace_error_continuous_action,
+    vtrace_error_discrete_action,
+)
 from literate_rl.policies import CategoricalActions, GaussianActions
 from literate_rl.workshop.ding import (
     IMPALAPolicy,
@@ -25,6 +33,7 @@ from literate_rl.workshop.ding import (
     Timestep,
     collate,
 )
+from literate_rl.workshop.nests import map_nest
 
 SMALL = IMPALAPolicyConfig(
     model={"obs_shape": 3, "action_shape": 2}, unroll_len=4, n_sample=4, batch_size=4
@@ -83,14 +92,37 @@ PUBLISHED = {
 }
 
 
+def within(some: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Say whether all entries of a nested dictionary stand in another one too."""
+    return all(
+        within(x, others[key]) if isinstance(x, dict) else others[key] == x
+        for key, x in some.items()
+    )
+
+
 def test_the_published_dictionary_is_the_default() -> None:
     assert IMPALAPolicyConfig.from_dict(PUBLISHED) == IMPALAPolicyConfig()
     assert PUBLISHED["other"] == {
         "replay_buffer": {"replay_buffer_size": 1000, "max_use": 16}
     }
+    assert within(PUBLISHED, IMPALAPolicy.config)
     changed = {"learn": {"optim": "rmsprop"}, "collect": {"n_sample": 3}}
     config = IMPALAPolicyConfig.from_dict(changed)
     assert (config.optim, config.n_sample) == ("rmsprop", 3)
+
+
+def test_the_class_shows_the_defaults_as_nested_dictionaries() -> None:
+    defaults = IMPALAPolicy.config
+    assert IMPALAPolicyConfig.from_dict(defaults) == IMPALAPolicyConfig()
+    # DI-engine's way: copy what is there, change it, and hand it over.
+    config = copy.deepcopy(defaults)
+    config["model"] = {"obs_shape": 3, "action_shape": 2}
+    config["learn"]["batch_size"] = 8
+    impala = IMPALAPolicy(config)
+    assert impala.cfg == IMPALAPolicyConfig(batch_size=8, model=config["model"])
+    assert impala.cfg.to_dict() == config
+    assert impala.config is defaults, "the same from an instance"
+    assert defaults["learn"]["batch_size"] == 16
 
 
 @pytest.mark.parametrize(
@@ -164,14 +196,13 @@ def test_each_transition_counts_once(steps: int, length: int, end: str) -> None:
 @pytest.mark.parametrize("end", ["", "truncated", "terminated"])
 def test_filling_up_changes_no_target(end: str) -> None:
     """Three steps on their own and filled up to eight have the same loss."""
-    exact, long = make_impala(unroll_len=3), make_impala(unroll_len=8)
+    exact, long = (make_impala(unroll_len=n, entropy_weight=0.0) for n in (3, 8))
     rows = episode(exact, 3, end=end)
     losses = []
     for impala in (exact, long):
-        impala.config = replace(impala.config, entropy_weight=0.0)
         (sample,) = impala.get_train_sample(rows)
         info = impala.forward_learn([sample])
-        losses.append(info["total_loss"] * impala.config.unroll_len)
+        losses.append(info["total_loss"] * impala.cfg.unroll_len)
     # Both are sums of three terms near 1 that cancel, in float32.
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
@@ -320,6 +351,134 @@ def test_dictionaries_as_observations_and_a_squashed_value_train() -> None:
         torch.cat([seen[0], seen[1]])
 
 
+# --- Models of DI-engine's kind -------------------------------------------------------
+
+
+class ByModes(nn.Module):
+    """A model as DI-engine's ``VAC``: one forward pass, a mode, and a dictionary."""
+
+    def __init__(self, shape: tuple[int, ...], continuous: bool, column: bool) -> None:
+        super().__init__()
+        self.shape, self.column = shape, column
+        size = math.prod(shape)
+        self.actor, self.critic = nn.Linear(size, 2), nn.Linear(size, 1)
+        self.log_sigma = nn.Parameter(torch.tensor([-0.5, 0.5])) if continuous else None
+
+    def forward(self, x: Tensor, mode: str) -> dict[str, Any]:
+        modes = {"compute_actor", "compute_actor_critic"}
+        assert mode in modes, "the two that IMPALA asks for"
+        assert x.shape[1:] == self.shape, "one dimension for the batch"
+        row = self.actor(x.reshape(len(x), -1))
+        output = {"logit": row}
+        if self.log_sigma is not None:
+            sigma = self.log_sigma.exp().expand_as(row)
+            output = {"logit": {"mu": row, "sigma": sigma}}
+        if mode == "compute_actor_critic":
+            value = self.critic(x.reshape(len(x), -1))
+            output["value"] = value if self.column else value.squeeze(-1)
+        return output
+
+
+@pytest.mark.parametrize("column", [False, True])
+@pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.parametrize(
+    ("obs_shape", "shape"),
+    [(3, (3,)), ([3], (3,)), ((2, 4, 4), (2, 4, 4)), ((), ())],
+)
+def test_a_model_of_di_engine_trains(obs_shape, shape, continuous, column) -> None:
+    torch.manual_seed(0)
+    model = ByModes(shape, continuous, column)
+    kind = "continuous" if continuous else "discrete"
+    sizes = {"obs_shape": obs_shape, "action_shape": 2, "encoder_hidden_size_list": []}
+    impala = IMPALAPolicy(replace(SMALL, model=sizes, action_space=kind), model)
+    rows: list[list[dict[str, Any]]] = [[], []]
+    for t in range(4):
+        seen = torch.randn(2, *shape)
+        drawn = impala.forward_collect(dict(enumerate(seen)))
+        best = impala.forward_eval(dict(enumerate(seen)))
+        with torch.no_grad():
+            said = model(seen, mode="compute_actor")["logit"]
+        for index, row in enumerate(rows):
+            logit = map_nest(lambda x, index=index: x[index], said)
+            torch.testing.assert_close(drawn[index]["logit"], logit)
+            greedy = logit["mu"] if continuous else logit.argmax()
+            torch.testing.assert_close(best[index]["action"], greedy)
+            # The first of the two environments is cut off in the middle.
+            cut = t == 1 and index == 0
+            step = Timestep(torch.randn(shape), 1.0, cut, cut)
+            row.append(impala.process_transition(seen[index], drawn[index], step))
+
+    # The documented lines of the learn mode.
+    data = impala.data_preprocess_learn(rows)
+    seen = data["obs_plus_1"]
+    output = model.forward(
+        seen.view((-1, *seen.shape[2:])), mode="compute_actor_critic"
+    )
+    target_logit, behaviour_logit, actions, values, rewards, weights, *ends = (
+        impala.reshape_data(output, data)
+    )
+    steps = vtrace_data(
+        target_logit, behaviour_logit, actions, values, rewards, weights, *ends
+    )
+    loss = {
+        "discrete": vtrace_error_discrete_action,
+        "continuous": vtrace_error_continuous_action,
+    }[kind](steps, 0.99, 0.95, 1.0, 1.0, 1.0)
+    before = copy.deepcopy(model.state_dict())
+    info = impala.forward_learn(rows)
+    for name, x in loss._asdict().items():
+        assert info[name] == pytest.approx(x.item(), rel=1e-4, abs=1e-5)
+    after = model.state_dict()
+    for name in before:
+        assert not torch.equal(before[name], after[name]), "the model itself learned"
+    impala.load_state_dict_learn(impala.state_dict_learn())
+
+
+class Half(nn.Module):
+    """Half of a policy."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return obs[..., :2]
+
+    def value(self, obs: Tensor) -> Tensor:
+        return obs.sum(-1)
+
+
+def test_a_model_that_cannot_act_is_refused_at_once() -> None:
+    missing = r"must have .*, or forward\(obs, mode\); it lacks {}$"
+    for model, names in (
+        (Half(), r"\['noise', 'act', 'evaluate_actions'\]"),
+        (
+            make_contract_policy(
+                spaces.Box(-1, 1, (3,)),
+                spaces.Discrete(2),
+                CategoricalActor(3, 2),
+                StateValue(3),
+            ),
+            r"\['forward'\]",
+        ),
+    ):
+        with pytest.raises(TypeError, match=missing.format(names)):
+            IMPALAPolicy(SMALL, model)
+    with pytest.raises(TypeError, match="model must be a Module or None"):
+        IMPALAPolicy(SMALL, lambda obs: obs)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"obs_shape": 3},
+        {"obs_shape": {"near": 2}, "action_shape": 2},
+        {"obs_shape": 3, "action_shape": (2,)},
+    ],
+)
+def test_a_model_of_di_engine_needs_the_sizes(sizes: dict[str, Any]) -> None:
+    message = "config.model must hold obs_shape, .* and action_shape, .* got"
+    with pytest.raises(ValueError, match=message):
+        IMPALAPolicy(replace(SMALL, model=sizes), ByModes((3,), False, False))
+
+
 def test_collate_keeps_every_dimension() -> None:
     items = [{"a": np.ones(1), "b": [1.0, 2.0]}, {"a": np.zeros(1), "b": [3.0, 4.0]}]
     stacked = collate(items)
@@ -348,6 +507,8 @@ def test_without_the_learn_mode_there_is_no_optimiser() -> None:
     assert actor.forward_collect({0: torch.zeros(3)}).keys() == {0}
     for modes in ({"learn", "eval"}, ("learn",)):
         assert hasattr(IMPALAPolicy(SMALL, enable_field=modes), "learner")
+    actor.init_learn()
+    assert actor.forward_learn([episode(actor, 4)])["cur_lr"] == SMALL.learning_rate
     with pytest.raises(ValueError, match=r"enable_field.* 'learn'.*'lern'"):
         IMPALAPolicy(SMALL, enable_field=["lern"])
     with pytest.raises(TypeError, match=r"enable_field must be .*, got str"):
@@ -425,6 +586,28 @@ def test_the_step_behind_an_end_keeps_reward_and_value() -> None:
     assert published[2] == 0.0
     assert weight[2] == 0.0
     assert not done[2]
+
+
+@pytest.mark.erratum("sample-after-an-end")
+@pytest.mark.parametrize("end", ["", "terminated", "truncated"])
+def test_six_fields_cannot_say_where_an_episode_ends(end: str) -> None:
+    """So there are nine, and who unpacks six is told at once."""
+    impala = make_impala()
+    rows = episode(impala, 2, 0, end) + episode(impala, 2, 1)
+    data = impala.data_preprocess_learn([rows])
+    seen = data["obs_plus_1"].flatten(0, 1)
+    with torch.no_grad():
+        output = {"logit": impala.model(seen), "value": impala.model.value(seen)}
+    steps = impala.reshape_data(output, data)
+    with pytest.raises(ValueError, match="too many values to unpack"):
+        _logit, _behaviour, _actions, _values, _rewards, _weights = steps
+    *six, terminated, truncated, _ = steps
+    assert bool(terminated.any()) == (end == "terminated")
+    assert bool(truncated.any()) == (end == "truncated")
+    whole = vtrace_error_discrete_action(steps)
+    part = vtrace_error_discrete_action(vtrace_data(*six))
+    same = torch.isclose(whole.value_loss, part.value_loss, rtol=1e-3)
+    assert bool(same) == (end == ""), "an end changes the targets"
 
 
 @pytest.mark.erratum("impala-time-limit")

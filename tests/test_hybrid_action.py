@@ -32,7 +32,7 @@ from hybrid import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal
 
 from literate_rl.hybrid_action import (
@@ -123,6 +123,25 @@ def test_log_sigma_gets_the_gradient_of_the_whole_batch(network):
     torch.testing.assert_close(
         network.action_args_log_sigma.grad, torch.full((1, 4), 6.0)
     )
+
+
+def test_an_encoder_of_ones_own_takes_other_states(network):
+    """PPOxFamily's tutorial: "such as Convolution Neural Network for image state"."""
+    convolution = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten())
+    network.encoder = nn.Sequential(convolution, nn.Linear(4 * 6 * 6, 32))
+    logit = network(torch.rand(5, 3, 8, 8))
+    assert [tuple(leaf.shape) for leaf in leaves_of(logit)] == [(5, 3), (5, 4), (5, 4)]
+    assert sample_hybrid_action(logit).action_args.shape == (5, 4)
+    logit.action_type.sum().backward()
+    assert convolution[0].weight.grad.any()
+
+
+def test_states_of_many_steps_are_described_one_by_one(network):
+    x = torch.rand(6, 5, 10)
+    for leaf, row in zip(
+        leaves_of(network(x)), leaves_of(network(x.flatten(0, 1))), strict=True
+    ):
+        torch.testing.assert_close(leaf, row.view(6, 5, -1))
 
 
 def test_network_from_space():

@@ -203,6 +203,17 @@ def test_vtrace_continuous_action() -> None:
     assert all(isinstance(x.grad, torch.Tensor) for x in (mu, sigma, value))
 
 
+def test_impala_has_the_documented_methods() -> None:
+    """All that its page lists, save two that have nothing to do here."""
+    learn = "init_learn data_preprocess_learn forward_learn reshape_data "
+    learn += "monitor_vars_learn"
+    collect = "forward_collect get_train_sample process_transition"
+    for name in ("default_model", *learn.split(), *collect.split(), "forward_eval"):
+        assert inspect.isfunction(getattr(IMPALAPolicy, name))
+    assert not hasattr(IMPALAPolicy, "init_collect")
+    assert not hasattr(IMPALAPolicy, "init_eval")
+
+
 def test_impala_as_documented() -> None:
     """The configuration and the three modes as DI-engine's documentation has them."""
     config = {
@@ -221,7 +232,7 @@ def test_impala_as_documented() -> None:
         "model": {"obs_shape": 3, "action_shape": 2},
     }
     policy = IMPALAPolicy(config)
-    assert policy.config == IMPALAPolicyConfig(
+    assert policy.cfg == IMPALAPolicyConfig(
         unroll_len=4, model={"obs_shape": 3, "action_shape": 2}
     )
     name, modules = policy.default_model()

@@ -15,7 +15,7 @@
 # | mode | methods | what for |
 # |---|---|---|
 # | collect | `forward_collect`, `process_transition`, `get_train_sample` | act with noise, write down what happened, cut it into samples |
-# | learn | `data_preprocess_learn`, `forward_learn`, `reshape_data`, `monitor_vars_learn` | stack samples, take one step of the optimiser |
+# | learn | `init_learn`, `data_preprocess_learn`, `forward_learn`, `reshape_data`, `monitor_vars_learn` | build an optimiser, stack samples, take one step |
 # | eval | `forward_eval` | act greedily |
 #
 # This page is an adapter: it has DI-engine's names and hands everything to `VTraceLearner`, which
@@ -27,11 +27,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ from torch import Tensor, nn
 from literate_rl.agents import best_device
 from literate_rl.impala import IMPALAConfig, Unroll, VTraceLearner
 from literate_rl.off_policy import continuous_terms, discrete_terms, vtrace_data
+from literate_rl.policies import Policy, make_actions
 from literate_rl.workshop.nests import map_nest
 from literate_rl.workshop.signatures import checked
 
@@ -55,14 +57,19 @@ __all__ = ["IMPALAPolicy", "IMPALAPolicyConfig", "Timestep", "collate"]
 # ## Settings
 #
 # The settings are those of `IMPALAConfig` and a few more. DI-engine's nested dictionaries can be
-# read too. A name that nobody knows is an error, because a misspelt setting would otherwise be
-# ignored without a word. These rows of DI-engine's tables do not exist here:
+# read too, and `IMPALAPolicy.config` holds the defaults in that form. A name that nobody knows is
+# an error, because a misspelt setting would otherwise be ignored without a word. These names of
+# DI-engine do not exist here:
 #
-# | row | why |
+# | name | why |
 # |---|---|
 # | `n_episode` | a collection is one unroll from each environment |
 # | `cuda` for each mode | one object has one device; build a second one for another |
 # | `wrapper_name` | drawing and being greedy are one method, `act`, with noise or without |
+# | `init_collect`, `init_eval` | both modes act with the model as it is; nothing is to be built |
+#
+# The settings of one policy are in its attribute `cfg`. All other methods of DI-engine's
+# `IMPALAPolicy` exist, without the underscore that begins their names.
 
 
 # %% tags=["export"]
@@ -132,6 +139,14 @@ class IMPALAPolicyConfig(IMPALAConfig):
             raise ValueError(f"config has unknown settings: {sorted(unknown)}")
         return cls(**flat)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Write settings as nested dictionaries, which ``from_dict`` reads."""
+        nested = asdict(self)
+        # From the last section to the first, as the last one stands within another.
+        for section, names in reversed(SECTIONS.items()):
+            nested[section] = {name: nested.pop(name) for name in names}
+        return nested
+
 
 # %%
 nested_config = {
@@ -177,7 +192,65 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
 
 
 # %% [markdown]
+# ## A model of your own
+#
+# Two kinds of models can be trained. One has the methods of `Policy` ({doc}`/chapters/policies`).
+# The other is DI-engine's kind. Its forward pass takes observations and a `mode`, and returns a
+# dictionary: the `logit` in the mode `compute_actor`, and the `value` as well in the mode
+# `compute_actor_critic`. An adapter makes the second kind the network of a `Policy`. Such a model
+# knows one dimension for the batch, and a learner has two, for steps and environments. So the
+# adapter makes one of them and takes the answer apart again.
+
+
+# %% tags=["export"]
+class ByMode(nn.Module):
+    """A model that is called with a mode, as a network with rows and values.
+
+    Args:
+        model: Its ``forward(obs, mode=...)`` returns a dictionary. ``logit`` is a row
+            of logits, or ``mu`` and ``sigma`` of numbers by name.
+        dims: Number of dimensions of one observation.
+    """
+
+    def __init__(self, model: nn.Module, dims: int) -> None:
+        super().__init__()
+        self.model, self.dims = model, dims
+
+    def ask(self, obs: Tensor, mode: str, key: str) -> Tensor:
+        """Return an entry of the model's answer, with the batch as it came."""
+        lead = obs.dim() - self.dims
+        answer = self.model(obs.reshape(-1, *obs.shape[lead:]), mode=mode)[key]
+        if isinstance(answer, Mapping):
+            answer = torch.cat([answer["mu"], answer["sigma"].log()], -1)
+        rows: Tensor = answer.reshape(*obs.shape[:lead], -1)
+        return rows
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the rows of observations."""
+        return self.ask(obs, "compute_actor", "logit")
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations."""
+        return self.ask(obs, "compute_actor_critic", "value").squeeze(-1)
+
+
+# %% [markdown]
 # ## The policy
+#
+# One result is longer than DI-engine's. `reshape_data` returns its six fields and three more, which
+# say where episodes ended and what the true successors are worth. With six fields alone an end
+# looks like any other step. DI-engine writes it into values and weights instead, which
+# [can lose a step](/docs/errata.md#the-step-behind-an-end). Code that unpacks the fields takes the
+# other three along:
+#
+# ```python
+# target_logit, behaviour_logit, actions, values, rewards, weights, *ends = (
+#     policy.reshape_data(output, data)
+# )
+# data = vtrace_data(
+#     target_logit, behaviour_logit, actions, values, rewards, weights, *ends
+# )
+# ```
 
 
 # %% tags=["export"]
@@ -207,32 +280,37 @@ Mode = Literal["learn", "collect", "eval"]
 class IMPALAPolicy:
     """A policy with three modes: it learns, it collects, and it is evaluated.
 
+    The class attribute ``config`` holds the defaults as nested dictionaries.
+
     Args:
         config: The settings, or nested dictionaries that
             ``IMPALAPolicyConfig.from_dict`` reads.
-        model: A policy with the methods of ``Policy``. None builds the default model.
+        model: A policy with the methods of ``Policy``, or a model of DI-engine's kind,
+            for which ``config.model`` holds obs_shape, which may be a list, and
+            action_shape. None builds the default model.
         enable_field: The modes that are wanted, or None for all. Without learn there
             is no optimiser.
     """
+
+    config: ClassVar[dict[str, Any]] = IMPALAPolicyConfig().to_dict()
 
     @checked
     def __init__(
         self,
         config: IMPALAPolicyConfig | Mapping[str, Any],
-        model: Any = None,
+        model: nn.Module | None = None,
         enable_field: Sequence[Mode] | Set[Mode] | None = None,
     ) -> None:
         if isinstance(config, Mapping):
             config = IMPALAPolicyConfig.from_dict(config)
-        self.config = config
+        self.cfg = config
         self.continuous = config.action_space == "continuous"
         self.device = best_device() if config.cuda else torch.device("cpu")
         self.generator = torch.Generator().manual_seed(config.seed)
-        self.model: Any = (self.build_model() if model is None else model).to(
-            self.device
-        )
+        policy = self.build_model() if model is None else self.adapted(model)
+        self.model: Any = policy.to(self.device)
         if enable_field is None or "learn" in enable_field:
-            self.learner = VTraceLearner(self.model, config)
+            self.init_learn()
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return what builds the default model, and the module to import it from."""
@@ -240,23 +318,49 @@ class IMPALAPolicy:
 
     def build_model(self) -> nn.Module:
         """Build the default model."""
-        sizes = self.config.model
+        sizes = self.cfg.model
         whole = all(isinstance(size, int) for size in sizes.values())
         if sizes.keys() != {"obs_shape", "action_shape"} or not whole:
             raise ValueError(
                 "model must hold two whole numbers, obs_shape and action_shape, "
                 f"got {sizes}"
             )
-        size, actions = sizes["obs_shape"], sizes["action_shape"]
         name, (module,) = self.default_model()
         make_model: Any = getattr(import_module(module), name)
-        model: nn.Module = make_model(
-            spaces.Box(-np.inf, np.inf, (size,)),
-            spaces.Box(-1.0, 1.0, (actions,))
-            if self.continuous
-            else spaces.Discrete(actions),
-        )
+        obs = spaces.Box(-np.inf, np.inf, (sizes["obs_shape"],))
+        model: nn.Module = make_model(obs, self.action_space(sizes["action_shape"]))
         return model
+
+    def action_space(self, size: int) -> spaces.Space[Any]:
+        """Return the space of so many actions, or of so many numbers."""
+        return spaces.Box(-1, 1, (size,)) if self.continuous else spaces.Discrete(size)
+
+    def adapted(self, model: nn.Module) -> nn.Module:
+        """Return a model as it is if it is a policy, and else with an adapter."""
+        if "mode" in inspect.signature(model.forward).parameters:
+            return self.by_mode(model)
+        names = ("value", "noise", "act", "evaluate_actions")
+        lacking = [name for name in names if not callable(getattr(model, name, None))]
+        # Every module has a forward pass; the one that it inherits only raises.
+        if getattr(model.forward, "__func__", None) is nn.Module.forward:
+            lacking.insert(0, "forward")
+        if lacking:
+            raise TypeError(
+                f"model must have the methods forward, {', '.join(names)}, "
+                f"or forward(obs, mode); it lacks {lacking}"
+            )
+        return model
+
+    def by_mode(self, model: nn.Module) -> Policy:
+        """Return a model of DI-engine's kind as a policy."""
+        shape, size = (self.cfg.model.get(x) for x in ("obs_shape", "action_shape"))
+        if not isinstance(shape, int | Sequence) or not isinstance(size, int):
+            raise ValueError(
+                "config.model must hold obs_shape, a number or a list, and "
+                f"action_shape, a number, got {self.cfg.model}"
+            )
+        dims = 1 if isinstance(shape, int) else len(shape)
+        return Policy(ByMode(model, dims), make_actions(self.action_space(size)))
 
     def describe(self, rows: Tensor) -> Any:
         """Turn a model's rows into logits, or into a mean and a deviation by name."""
@@ -266,6 +370,10 @@ class IMPALAPolicy:
         return {"mu": mu, "sigma": log_sigma.exp()}
 
     # --- learn mode
+
+    def init_learn(self) -> None:
+        """Build what learning needs, a fresh optimiser, and forget the one before."""
+        self.learner = VTraceLearner(self.model, self.cfg)
 
     def data_preprocess_learn(self, data: Sequence[Any]) -> dict[str, Any]:
         """Turn a list of samples into time-major tensors.
@@ -310,7 +418,7 @@ class IMPALAPolicy:
         never = torch.zeros_like(batch["done"])
         batch["truncated"] = batch.get("truncated", never).reshape(shape).bool()
         weight = batch.get("weight", torch.ones_like(batch["reward"]))
-        if self.config.priority_IS_weight:
+        if self.cfg.priority_IS_weight:
             # One number for each sample weighs all of its steps.
             heads = [x if isinstance(x, Mapping) else x[0] for x in data]
             if not all("IS" in head for head in heads):
@@ -337,7 +445,7 @@ class IMPALAPolicy:
         """Take one step of the optimiser on what ``data_preprocess_learn`` returns."""
         self.model.train()
         info: dict[str, Any] = dict(self.learner.learn(self.unroll(data)))
-        if self.config.priority:
+        if self.cfg.priority:
             info["priority"] = self.learner.priority
         return info
 
@@ -369,7 +477,8 @@ class IMPALAPolicy:
         """Arrange what the model said and what happened for the losses.
 
         ``output`` holds ``logit`` and ``value`` of ``obs_plus_1``, with (T + 1) B rows,
-        ``data`` is what ``data_preprocess_learn`` returned.
+        ``data`` is what ``data_preprocess_learn`` returned. DI-engine has the first six
+        of the nine fields.
         """
         (steps, envs), unroll = data["reward"].shape, self.unroll(data)
         value = output["value"].reshape(steps + 1, envs)
@@ -378,7 +487,7 @@ class IMPALAPolicy:
             map_nest(lambda x: x.reshape(steps, envs, -1), data["logit"]),
             unroll.action,
             value,
-            unroll.reward * self.config.reward_scale,
+            unroll.reward * self.cfg.reward_scale,
             unroll.weight,
             unroll.terminated,
             unroll.truncated,
@@ -467,7 +576,7 @@ class IMPALAPolicy:
         Returns:
             The samples, dictionaries of tensors ``(T, *)`` with a ``weight`` (T,).
         """
-        length, samples = self.config.unroll_len, []
+        length, samples = self.cfg.unroll_len, []
         for start in range(0, len(data), length):
             steps = list(data[start : start + length])
             weight = torch.ones(len(steps))
@@ -538,6 +647,31 @@ batch = impala.data_preprocess_learn(samples)
 print({name: tuple(x.shape) for name, x in batch.items()})
 print({k: round(x, 4) for k, x in impala.forward_learn(samples).items()})
 print("greedy action:", impala.forward_eval({7: obs[0]})[7]["action"])
+
+# %% [markdown]
+# A model of DI-engine's kind learns from the same samples:
+
+
+# %%
+class TwoModes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = nn.Linear(4, 2), nn.Linear(4, 1)
+
+    def forward(self, x, mode):
+        output = {"logit": self.actor(x)}
+        if mode == "compute_actor_critic":
+            output["value"] = self.critic(x).squeeze(-1)
+        return output
+
+
+own = TwoModes()
+before = own.actor.bias.clone()
+info = IMPALAPolicy(config, own).forward_learn(samples)
+print({k: round(x, 4) for k, x in info.items()})
+
+# %% tags=["claims"]
+assert not torch.equal(before, own.actor.bias), "it learns"
 
 # %% [markdown]
 # What if the steps do not fill a whole number of unrolls? Here is one environment with ten steps,

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest 18e3590ba060e10b
+# Generated from chapters/hybrid_action.py (edit there); digest ec888423ee26553b
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class HybridPolicyNetwork(nn.Module):
     """A policy network for hybrid actions: an encoder and two heads.
 
     Args:
-        obs_shape: Length of a state vector.
+        obs_shape: Length of a state vector. For other states, such as images, replace
+            ``encoder`` by a module of your own that returns 32 features.
         action_shape: ``{"action_type_shape": K, "action_args_shape": A}``.
 
     Source: PPOxFamily, chapter 2, ``hybrid_tutorial.py``; DI-engine's hybrid ``VAC``.
@@ -131,7 +132,7 @@ class HybridPolicyNetwork(nn.Module):
         return cls(vector_size(observation_space), sizes)
 
     @checked
-    def forward(self, x: Float[Tensor, "B D"]) -> ttorch.Tensor:
+    def forward(self, x: Float[Tensor, "B D ..."]) -> ttorch.Tensor:
         """Return what describes the policy at each state, a ``HybridLogit``."""
         # From states to features, then to logits and means by {eq}`hybrid-heads`.
         x = self.encoder(x)
