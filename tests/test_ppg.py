@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from dataclasses import replace
 from functools import partial
@@ -211,6 +212,16 @@ def test_a_phase_learns_and_leaves_an_empty_buffer(action: spaces.Space) -> None
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     for part in ("policy_encoder", "value_encoder", "aux_head", "value_head"):
         assert any(part in name for name in changed)
+
+
+def test_metrics_are_means_over_the_last_epoch() -> None:
+    aux, calls = phase(aux_epochs=3), itertools.count()
+    aux.learn = lambda part: torch.full((4,), float(next(calls)))
+    metrics = aux.run()
+    parts = next(calls) // 3
+    assert parts == 3
+    assert metrics["aux/kl"] == metrics["aux/grad_norm"] == 7  # of 6, 7 and 8
+    assert metrics["aux/kl_at_start"] == 0
 
 
 @pytest.mark.parametrize("length", [None, 4])
