@@ -216,7 +216,7 @@ def test_a_phase_learns_and_leaves_an_empty_buffer(action: spaces.Space) -> None
 
 def test_metrics_are_means_over_the_last_epoch() -> None:
     aux, calls = phase(aux_epochs=3), itertools.count()
-    aux.learn = lambda part: torch.full((4,), float(next(calls)))
+    aux.learn = lambda part: torch.full((4,), float(next(calls)))  # type: ignore[method-assign]
     metrics = aux.run()
     parts = next(calls) // 3
     assert parts == 3
