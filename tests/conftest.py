@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The same examples in every run, and no verdict that depends on a machine's speed.
 settings.register_profile("repository", deadline=None, derandomize=True)
 settings.load_profile("repository")
+settings.register_profile("few", settings.get_profile("repository"), max_examples=20)
 
 FLAGS = [
     "--no-sandbox",

@@ -11,7 +11,7 @@ import pytest
 import torch
 from extremes import assert_gradients_are_finite
 from fuzz import assert_held
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -28,9 +28,6 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-
-settings.register_profile("quick", max_examples=50, deadline=None)
-settings.load_profile("quick")
 
 ERRORS = [ppo_policy_error, fused_ppo_policy_error]
 ratios = st.floats(0.05, 20.0)

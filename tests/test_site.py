@@ -193,6 +193,14 @@ def test_no_markup_is_left_in_the_text(name):
     assert not left
 
 
+@each_page
+def test_mathematics_is_typeset(name):
+    for formula in soup(name).select(".math"):
+        assert len(formula.select("math")) == 1, formula
+        assert len(formula.select(".katex-html[aria-hidden=true]")) == 1, formula
+        assert not formula.select(".katex-error"), formula
+
+
 @each_chapter
 def test_equations_name_their_code_and_their_test(name):
     for block in soup(name).select("div.math[id^=equation-]"):
@@ -208,10 +216,16 @@ def test_equations_name_their_code_and_their_test(name):
             assert not broken(name, str(link["href"])), label
 
 
+@cache
+def index_of_equations() -> set[str]:
+    """Return the places of the equations that the index lists."""
+    links = soup("docs/equations.html").select(".equation-entry a")
+    return {urlsplit(str(link["href"])).fragment for link in links}
+
+
 @each_chapter
 def test_the_index_lists_the_equations(name):
-    links = soup("docs/equations.html").select(".equation-entry a")
-    listed = {urlsplit(str(link["href"])).fragment for link in links}
+    listed = index_of_equations()
     for block in soup(name).select("div.math[id^=equation-]"):
         label = str(block["id"])
         assert label.startswith("equation-def-") or label in listed, label
@@ -423,62 +437,14 @@ def in_browser(names: list[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("opened", pages, indirect=True, scope="module")
 
 
+# A page is laid out anew for each width, so its tests come in an order in which the
+# width changes seldom. What changes the page comes last.
+
+
 @in_browser(PAGES)
 def test_a_page_opens_without_complaint_or_call(opened):
     assert not opened.complaints
     assert not opened.calls
-
-
-# All pages load the same scripts and styles, so a few stand for all.
-FEW = ["index.html", CHAPTERS[1], "docs/results.html", "search.html"]
-
-
-@pytest.mark.parametrize("name", FEW)
-def test_a_page_opens_from_disk(from_disk, name):
-    page = from_disk.go(name)
-    assert not from_disk.complaints
-    assert not from_disk.calls
-    expect(page.locator("html")).to_have_attribute("data-theme", "light")
-
-
-@each_page
-def test_mathematics_is_typeset(name):
-    for formula in soup(name).select(".math"):
-        assert len(formula.select("math")) == 1, formula
-        assert len(formula.select(".katex-html[aria-hidden=true]")) == 1, formula
-        assert not formula.select(".katex-error"), formula
-
-
-# What reaches beyond the right edge and is in no box that scrolls or hides it.
-OVERHANG = """() => {
-  const width = document.documentElement.clientWidth;
-  const held = box => box !== document.body
-    && (getComputedStyle(box).overflowX !== "visible" || held(box.parentElement));
-  return [...document.querySelectorAll("body *")]
-    .filter(node => node.getBoundingClientRect().right > width + 1)
-    .filter(node => !held(node.parentElement))
-    .map(node => `${node.tagName}.${node.className}: ${node.textContent.slice(0, 60)}`);
-}"""
-
-
-@in_browser(PAGES)
-@pytest.mark.parametrize("width", [NARROW, WIDE])
-def test_a_page_does_not_scroll_sideways(opened, width):
-    page = opened.set(width)
-    root = page.locator("html")
-    excess = root.evaluate("root => root.scrollWidth - root.clientWidth")
-    assert excess <= 0, f"{excess} px too wide: {page.evaluate(OVERHANG)[:5]}"
-
-
-@pytest.mark.parametrize("name", FEW)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_follow_the_reader(fresh, name, scheme):
-    fresh.go(name)
-    page = fresh.set(scheme=scheme)
-    colour = "body => getComputedStyle(body).backgroundColor"
-    red, green, blue = re.findall(r"\d+", page.locator("body").evaluate(colour))[:3]
-    brightness = (int(red) + int(green) + int(blue)) / 3
-    assert brightness > 200 if scheme == "light" else brightness < 60
 
 
 # Code that is cut.
@@ -508,77 +474,11 @@ def test_two_columns_and_the_margin_have_room(opened, width):
     assert page.evaluate(CROWDED) == []
 
 
-UNFOLD = "document.querySelectorAll('details').forEach(box => { box.open = true; })"
-AXE = Axe().axe_script
-AXE_OPTIONS = {
-    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"],
-    "resultTypes": ["violations"],
-}
-# A page of code has thousands of spans in a few colours, and a formula is drawn with as
-# many strokes. What has the same tags and classes all the way up looks the same, so the
-# contrast of one stands for all of its kind. Other spans of code are dissolved, and
-# strokes too, which have the colour of the text around them: that is much faster.
-THIN_OUT = """() => {
-  const path = node => node === document.body ? ""
-    : `${path(node.parentElement)}>${node.tagName}.${node.getAttribute("class")}`;
-  const kinds = new Map();
-  for (const node of document.querySelectorAll("body *")) {
-    const kind = path(node) + node.checkVisibility();
-    if (!kinds.has(kind)) kinds.set(kind, node);
-  }
-  kinds.forEach(node => { node.dataset.judged = ""; });
-  document.querySelectorAll(".highlight span:not([data-judged])")
-    .forEach(span => span.replaceWith(...span.childNodes));
-  document.querySelectorAll(".katex-html").forEach(box => box.replaceChildren());
-  const judged = "[data-judged]";
-  axe.configure({rules: [
-    {id: "color-contrast", selector: judged},
-    {id: "link-in-text-block", selector: `a[href]${judged}`},
-  ]});
-}"""
-
-
-def accessibility(page: Page) -> list[str]:
-    """Return what axe finds on a page as it is now."""
-    if page.evaluate("typeof axe") == "undefined":
-        page.evaluate(AXE)
-        page.evaluate(THIN_OUT)
-    found = page.evaluate("options => axe.run(options)", AXE_OPTIONS)
-    return [
-        f"{rule['id']} ({rule['impact']}): {' '.join(node['html'].split())[:200]}"
-        for rule in found["violations"]
-        for node in rule["nodes"]
-    ]
-
-
-@in_browser(LOOKED_AT)
-def test_a_page_is_accessible(opened):
-    # Contrast depends on the scheme and boxes that scroll on the width. All pages have
-    # the same styles, so the pages take turns; what is folded is looked at too.
-    name = opened.page.url.removeprefix(f"{opened.address}/")
-    looks = [(WIDE, "light"), (NARROW, "dark")]
-    opened.page.evaluate(UNFOLD)
-    assert not accessibility(opened.set(*looks[LOOKED_AT.index(name) % 2]))
-
-
-# --- Woven cells ----------------------------------------------------------------------
-
 # Where prose and code of the rows stand that have both.
 ROWS = """() => [...document.querySelectorAll(".weave-row")]
   .map(row => [".weave-prose", ".weave-code"].map(part => row.querySelector(part)))
   .filter(([prose, code]) => prose && code && prose.textContent.trim())
   .map(parts => parts.map(part => part.getBoundingClientRect().toJSON()))"""
-
-
-@in_browser(WOVEN)
-def test_prose_stands_beside_its_code(opened):
-    rows = opened.set(WIDE).evaluate(ROWS)
-    assert rows
-    for prose, code in rows:
-        assert prose["right"] <= code["left"]
-        assert abs(prose["top"] - code["top"]) < 2
-        assert prose["width"] > 250
-        assert code["width"] > 550
 
 
 @in_browser(WOVEN)
@@ -591,69 +491,25 @@ def test_prose_stands_above_its_code_on_a_phone(opened):
         assert code["right"] <= NARROW
 
 
-@in_browser(CHAPTERS)
-def test_the_copy_button_copies_the_whole_cell(opened):
-    page = opened.set()
-    sources = exported_cells(page.url.removeprefix(opened.address + "/"))
-    cells = page.locator(".cell.tag_export")
-    expect(cells).to_have_count(len(sources))
-    page.evaluate(UNFOLD)
-    for cell, text in zip(cells.all(), sources, strict=True):
-        button = cell.locator("button.copybtn")
-        # The pointer finds the first one; the others are pressed by their own method.
-        if text == sources[0]:
-            cell.hover()
-            button.click()
-        else:
-            button.evaluate("button => button.click()")
-        expect(cell.locator("button.copybtn.success")).to_have_count(1)
-        assert page.evaluate("navigator.clipboard.readText()") == text
+# What reaches beyond the right edge and is in no box that scrolls or hides it.
+OVERHANG = """() => {
+  const width = document.documentElement.clientWidth;
+  const held = box => box !== document.body
+    && (getComputedStyle(box).overflowX !== "visible" || held(box.parentElement));
+  return [...document.querySelectorAll("body *")]
+    .filter(node => node.getBoundingClientRect().right > width + 1)
+    .filter(node => !held(node.parentElement))
+    .map(node => `${node.tagName}.${node.className}: ${node.textContent.slice(0, 60)}`);
+}"""
 
 
-@in_browser(WOVEN)
-def test_two_columns_show_all_code(opened):
-    page = opened.set()
-    woven = page.locator(".cell.woven").all()
-    assert woven
-    for cell in woven:
-        shown = cell.locator(".weave-code pre").all_text_contents()
-        plain = cell.locator(".weave-plain pre").text_content() or ""
-        lines = [line for line in "\n".join(shown).split("\n") if line.strip()]
-        remaining = iter(plain.split("\n"))
-        assert all(line in remaining for line in lines)
-
-
-def test_the_switch_shows_the_plain_notebook_and_remembers(fresh):
-    page = fresh.go("chapters/advantages.html")
-    columns = page.locator(".weave-columns").first
-    plain = page.locator(".weave-plain pre").first
-    switch = page.locator(".chapter-facts").get_by_role("button")
-    expect(columns).to_be_visible()
-    expect(plain).to_be_hidden()
-
-    switch.click()
-    expect(columns).to_be_hidden()
-    expect(plain).to_be_visible()
-    page.reload()
-    expect(columns).to_be_hidden()
-    expect(plain).to_be_visible()
-    page.goto(f"{fresh.address}/{CHAPTERS[0]}")
-    expect(page.locator(".weave-columns").first).to_be_hidden()
-
-    switch.click()
-    expect(page.locator(".weave-columns").first).to_be_visible()
-    fresh.go("chapters/advantages.html")
-    expect(columns).to_be_visible()
-    expect(plain).to_be_hidden()
-
-
-def test_the_switch_works_from_the_keyboard(fresh):
-    page = fresh.go("chapters/advantages.html")
-    switch = page.locator(".chapter-facts").get_by_role("button")
-    before = switch.inner_text()
-    switch.press("Enter")
-    expect(page.locator(".weave-columns").first).to_be_hidden()
-    expect(switch).not_to_have_text(before)
+@in_browser(PAGES)
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_a_page_does_not_scroll_sideways(opened, width):
+    page = opened.set(width)
+    root = page.locator("html")
+    excess = root.evaluate("root => root.scrollWidth - root.clientWidth")
+    assert excess <= 0, f"{excess} px too wide: {page.evaluate(OVERHANG)[:5]}"
 
 
 @in_browser(WOVEN)
@@ -667,20 +523,31 @@ def test_a_plain_notebook_does_not_scroll_sideways(opened):
     assert max(found) <= 0
 
 
-# --- Search and the dials -------------------------------------------------------------
+@in_browser(WOVEN)
+def test_prose_stands_beside_its_code(opened):
+    rows = opened.set(WIDE).evaluate(ROWS)
+    assert rows
+    for prose, code in rows:
+        assert prose["right"] <= code["left"]
+        assert abs(prose["top"] - code["top"]) < 2
+        assert prose["width"] > 250
+        assert code["width"] > 550
 
 
-@pytest.mark.parametrize("window", ["fresh", "from_disk"])
-def test_search_finds_a_word_of_a_chapter(window, request):
-    visit = request.getfixturevalue(window)
-    page = visit.go("search.html?q=clipped")
-    found = page.locator("#search-results a[href*='ppo_error']")
-    expect(found.first).to_be_visible()
-    expect(page.locator(".search-summary")).to_contain_text("finished")
-    assert not visit.calls
-    assert not visit.complaints
-    found.first.click()
-    expect(page.locator("article h1")).to_contain_text("The PPO error")
+# The code of each woven cell, in two columns and as one piece.
+CODE = """() => [...document.querySelectorAll(".cell.woven")].map(cell =>
+  [".weave-code pre", ".weave-plain pre"].map(part =>
+    [...cell.querySelectorAll(part)].map(box => box.textContent).join("\\n")))"""
+
+
+@in_browser(WOVEN)
+def test_two_columns_show_all_code(opened):
+    cells = opened.set().evaluate(CODE)
+    assert cells
+    for shown, plain in cells:
+        lines = [line for line in shown.split("\n") if line.strip()]
+        remaining = iter(plain.split("\n"))
+        assert all(line in remaining for line in lines)
 
 
 # The figures that are dials: all that say something, except for the agent.
@@ -740,6 +607,151 @@ def test_keys_turn_every_dial(fresh, name):
         # Some change nothing, and rightly: the mask of an action that is not drawn.
         assert any(moved) or not switches
     assert not fresh.complaints
+
+
+UNFOLD = "document.querySelectorAll('details').forEach(box => { box.open = true; })"
+
+
+AXE = Axe().axe_script
+AXE_OPTIONS = {
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"],
+    "resultTypes": ["violations"],
+}
+# A page of code has thousands of spans in a few colours, and a formula is drawn with as
+# many strokes. What has the same tags and classes all the way up looks the same, so the
+# contrast of one stands for all of its kind. Other spans of code are dissolved, and
+# strokes too, which have the colour of the text around them: that is much faster.
+THIN_OUT = """() => {
+  const path = node => node === document.body ? ""
+    : `${path(node.parentElement)}>${node.tagName}.${node.getAttribute("class")}`;
+  const kinds = new Map();
+  for (const node of document.querySelectorAll("body *")) {
+    const kind = path(node) + node.checkVisibility();
+    if (!kinds.has(kind)) kinds.set(kind, node);
+  }
+  kinds.forEach(node => { node.dataset.judged = ""; });
+  document.querySelectorAll(".highlight span:not([data-judged])")
+    .forEach(span => span.replaceWith(...span.childNodes));
+  document.querySelectorAll(".katex-html").forEach(box => box.replaceChildren());
+  const judged = "[data-judged]";
+  axe.configure({rules: [
+    {id: "color-contrast", selector: judged},
+    {id: "link-in-text-block", selector: `a[href]${judged}`},
+  ]});
+}"""
+
+
+def accessibility(page: Page) -> list[str]:
+    """Return what axe finds on a page as it is now."""
+    if page.evaluate("typeof axe") == "undefined":
+        page.evaluate(AXE)
+        page.evaluate(THIN_OUT)
+    found = page.evaluate("options => axe.run(options)", AXE_OPTIONS)
+    return [
+        f"{rule['id']} ({rule['impact']}): {' '.join(node['html'].split())[:200]}"
+        for rule in found["violations"]
+        for node in rule["nodes"]
+    ]
+
+
+@in_browser(LOOKED_AT)
+def test_a_page_is_accessible(opened):
+    # Contrast depends on the scheme and boxes that scroll on the width. All pages have
+    # the same styles, so the pages take turns; what is folded is looked at too.
+    name = opened.page.url.removeprefix(f"{opened.address}/")
+    looks = [(WIDE, "light"), (NARROW, "dark")]
+    opened.page.evaluate(UNFOLD)
+    assert not accessibility(opened.set(*looks[LOOKED_AT.index(name) % 2]))
+
+
+@in_browser(CHAPTERS)
+def test_the_copy_button_copies_the_whole_cell(opened):
+    page = opened.set()
+    sources = exported_cells(page.url.removeprefix(opened.address + "/"))
+    cells = page.locator(".cell.tag_export")
+    expect(cells).to_have_count(len(sources))
+    page.evaluate(UNFOLD)
+    for cell, text in zip(cells.all(), sources, strict=True):
+        button = cell.locator("button.copybtn")
+        # The pointer finds the first one; the others are pressed by their own method.
+        if text == sources[0]:
+            cell.hover()
+            button.click()
+        else:
+            button.evaluate("button => button.click()")
+        expect(cell.locator("button.copybtn.success")).to_have_count(1)
+        assert page.evaluate("navigator.clipboard.readText()") == text
+
+
+# --- A few pages, which stand for all -------------------------------------------------
+
+# All pages load the same scripts and styles, so a few stand for all.
+FEW = ["index.html", CHAPTERS[1], "docs/results.html", "search.html"]
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_page_opens_from_disk(from_disk, name):
+    page = from_disk.go(name)
+    assert not from_disk.complaints
+    assert not from_disk.calls
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+
+
+@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_follow_the_reader(fresh, name, scheme):
+    fresh.go(name)
+    page = fresh.set(scheme=scheme)
+    colour = "body => getComputedStyle(body).backgroundColor"
+    red, green, blue = re.findall(r"\d+", page.locator("body").evaluate(colour))[:3]
+    brightness = (int(red) + int(green) + int(blue)) / 3
+    assert brightness > 200 if scheme == "light" else brightness < 60
+
+
+def test_the_switch_shows_the_plain_notebook_and_remembers(fresh):
+    page = fresh.go("chapters/advantages.html")
+    columns = page.locator(".weave-columns").first
+    plain = page.locator(".weave-plain pre").first
+    switch = page.locator(".chapter-facts").get_by_role("button")
+    expect(columns).to_be_visible()
+    expect(plain).to_be_hidden()
+
+    switch.click()
+    expect(columns).to_be_hidden()
+    expect(plain).to_be_visible()
+    page.reload()
+    expect(columns).to_be_hidden()
+    expect(plain).to_be_visible()
+    page.goto(f"{fresh.address}/{CHAPTERS[0]}")
+    expect(page.locator(".weave-columns").first).to_be_hidden()
+
+    switch.click()
+    expect(page.locator(".weave-columns").first).to_be_visible()
+    fresh.go("chapters/advantages.html")
+    expect(columns).to_be_visible()
+    expect(plain).to_be_hidden()
+
+
+def test_the_switch_works_from_the_keyboard(fresh):
+    page = fresh.go("chapters/advantages.html")
+    switch = page.locator(".chapter-facts").get_by_role("button")
+    before = switch.inner_text()
+    switch.press("Enter")
+    expect(page.locator(".weave-columns").first).to_be_hidden()
+    expect(switch).not_to_have_text(before)
+
+
+@pytest.mark.parametrize("window", ["fresh", "from_disk"])
+def test_search_finds_a_word_of_a_chapter(window, request):
+    visit = request.getfixturevalue(window)
+    page = visit.go("search.html?q=clipped")
+    found = page.locator("#search-results a[href*='ppo_error']")
+    expect(found.first).to_be_visible()
+    expect(page.locator(".search-summary")).to_contain_text("finished")
+    assert not visit.calls
+    assert not visit.complaints
+    found.first.click()
+    expect(page.locator("article h1")).to_contain_text("The PPO error")
 
 
 def test_the_mouse_turns_a_dial(fresh):

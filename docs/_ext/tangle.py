@@ -23,6 +23,8 @@ import json
 import os
 import re
 import sys
+from copy import deepcopy
+from functools import lru_cache
 from keyword import iskeyword
 from pathlib import Path
 from symtable import symtable
@@ -58,9 +60,15 @@ def module_name(chapter: Path) -> str:
     return shelf + chapter.stem
 
 
+@lru_cache(maxsize=128)  # the book is read several times in a build, and in its tests
+def parsed(text: str) -> NotebookNode:
+    """Parse a chapter; who changes the result copies it first."""
+    return jupytext.reads(text, fmt="py:percent")
+
+
 def parse(text: str) -> NotebookNode:
     """Parse a chapter; ``metadata.source_map`` holds each cell's 0-based first line."""
-    notebook = jupytext.reads(text, fmt="py:percent")
+    notebook = deepcopy(parsed(text))
     lines = text.splitlines()
     starts = [number for number, line in enumerate(lines) if line.startswith("# %%")]
     if len(starts) != len(notebook.cells):
