@@ -137,7 +137,7 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # Only the **action distribution** knows what an action is. The network gives it a *row* of
 # numbers for each state, and it says what the row means:
 #
-# | | what it is | discrete | Gaussian |
+# | name | what it is | discrete | Gaussian |
 # |---|---|---|---|
 # | a row | what describes the policy at a state | $N$ logits | $A$ means and $A$ numbers $\log \sigma$ |
 # | `noise(T, B, generator)` | the randomness of a rollout | $N$ for each action | $A$ for each action |

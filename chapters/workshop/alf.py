@@ -697,7 +697,7 @@ assert abs(metrics["aux/kl_at_start"]) < 1e-6, "the clone is the policy itself"
 #
 # The names are ALF's. Some of what they stand for is not, on purpose:
 #
-# | | ALF | here |
+# | what | ALF | here |
 # |---|---|---|
 # | reward and discount of a step | those of the [action before](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/data_structures.py#L99) | those of this step's action, as in the whole book |
 # | last step of an episode | what was seen at the end; [its loss does not count](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/algorithm.py#L1880-L1886) | the last one with an action; its loss counts |
