@@ -197,6 +197,9 @@ def test_the_glossary_leads_to_the_chapters():
     links = [str(link["href"]) for link in definition.select("a")]
     assert links
     assert all(link.startswith("../chapters/") for link in links)
+    [item] = soup("docs/glossary.html").select("#term-A2C")
+    [link] = item.find_next("dd").select("a")
+    assert link["href"] == "../chapters/a2c.html"
 
 
 # --- Paper, and pages without a script ------------------------------------------------

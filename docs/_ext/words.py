@@ -112,12 +112,16 @@ def running_text(document: nodes.document) -> Iterator[nodes.Text]:
 
 
 def name_chapters(app: Sphinx, document: nodes.document) -> None:
-    """Say below each word of the glossary which chapter explains it: prints it bold."""
+    """Say below each word of the glossary which chapter explains it.
+
+    It has the word for a title, or is the first one to print it bold.
+    """
     chapters = [x for x in read_order(Path(app.srcdir)) if x.kind != "workshop"]
     for item in document.findall(nodes.definition_list_item):
-        word = re.escape(item.children[0].astext())
-        bold = re.compile(rf"\*\*{word}s?\*\*", re.IGNORECASE)
-        places = [x for x in chapters if bold.search(x.source)]
+        word = item.children[0].astext()
+        bold = re.compile(rf"\*\*{re.escape(word)}s?\*\*", re.IGNORECASE)
+        places = [x for x in chapters if x.title == word]
+        places += [x for x in chapters if bold.search(x.source)]
         if places:
             first = places[0]
             uri = app.builder.get_relative_uri(GLOSSARY, first.docname)
