@@ -57,7 +57,13 @@ from literate_rl.ddpg import (
     make_ddpg_policy,
 )
 from literate_rl.replay import Batch
-from literate_rl.workshop.fast import FusedCriticError
+from literate_rl.workshop.fast import (
+    FusedCriticError,
+    chain_backward,
+    chain_layers,
+    chain_outputs,
+    chain_slope,
+)
 from literate_rl.workshop.training import train
 
 
@@ -146,6 +152,32 @@ def test_a_frozen_critic_has_its_values_and_its_slopes(seed: int) -> None:
     frozen.sum().backward()
     torch.testing.assert_close(action.grad, wanted)
     assert all(p.grad is None for p in critics.parameters())
+
+
+@pytest.mark.equation("chain-gradient")
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 5), wide=st.booleans())
+def test_a_chains_gradients_are_those_of_autograd(
+    seed: int, size: int, wide: bool
+) -> None:
+    torch.manual_seed(seed)
+    # Layers with fewer inputs than outputs, and with more.
+    hidden = 2 if wide else 9
+    net = nn.Sequential(nn.Linear(3 + size, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+    net.double()
+    x = torch.randn(6, 3 + size, dtype=torch.float64, requires_grad=True)
+    weight = torch.rand(6, 1, dtype=torch.float64)
+    parameters = list(net.parameters())
+    wanted = torch.autograd.grad((net(x) * weight).sum(), [x, *parameters])
+    (slope,) = torch.autograd.grad(net(x).sum(), x)
+    layers = chain_layers(net)
+    assert layers is not None
+    with torch.no_grad():
+        outputs = chain_outputs(layers, x)
+        torch.testing.assert_close(chain_slope(layers, outputs, size), slope[:, 3:])
+        chain_backward(layers, outputs, weight.clone())
+    for parameter, grad in zip(parameters, wanted[1:], strict=True):
+        torch.testing.assert_close(parameter.grad, grad)
+        assert parameter.grad.stride() == parameter.stride()
 
 
 def test_critics_of_ones_own_keep_the_plain_form() -> None:

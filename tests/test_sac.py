@@ -60,8 +60,10 @@ from literate_rl.sac import (
     SAC,
     SACConfig,
     SquashedGaussian,
+    drawn_values,
     entropy_scale,
     fused_sac_error,
+    fused_soft_values,
     make_sac_policy,
     sac_error,
     sac_settings,
@@ -529,6 +531,58 @@ def test_the_actors_gradient_is_that_of_the_soft_value() -> None:
     learner.improve(obs)
     for parameter, grad in zip(policy.network.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad, grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.equation("soft-slope")
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    critics=st.integers(1, 3),
+    alpha=st.floats(0.01, 2),
+    stretch=st.floats(0.5, 20),
+)
+def test_values_on_the_plane_have_the_slopes_of_drawn_ones(
+    seed: int, critics: int, alpha: float, stretch: float
+) -> None:
+    torch.manual_seed(seed)
+    policy: Any = make_sac_policy(SEEN, BOX, 8, critics).double()
+    obs = torch.randn(N, 4, dtype=torch.float64)
+    with torch.no_grad():
+        policy.log_alpha.fill_(math.log(alpha))
+        # Up to deviations that are clamped and draws close to the bounds.
+        policy.network.net[-1].weight.mul_(stretch)
+    parameters, found = list(policy.network.parameters()), []
+    value, log_prob = fused_soft_values(policy, obs, generator(seed))
+    weight = torch.rand(N, dtype=torch.float64)
+    found.append([value, log_prob, *torch.autograd.grad(value @ weight, parameters)])
+    # With the critics' own graph, and torch's density of the transformed Gaussian.
+    mu, log_sigma = policy.network(obs).chunk(2, -1)
+    u = mu + log_sigma.exp() * torch.randn(N, 2, generator=generator(seed))
+    low, high = torch.tensor([LOW, HIGH], dtype=torch.float64)
+    middle, half = (low + high) / 2, (high - low) / 2
+    density = Normal(mu, log_sigma.exp()).log_prob(u)
+    density = density - TanhTransform().log_abs_det_jacobian(u, u.tanh()) - half.log()
+    q = policy.critics(obs, middle + half * u.tanh()).amin(0)
+    value, log_prob = q - alpha * density.sum(-1), density.sum(-1)
+    found.append([value, log_prob, *torch.autograd.grad(value @ weight, parameters)])
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-8)
+
+
+def test_others_draw_their_values() -> None:
+    torch.manual_seed(0)
+    policy: Any = make_sac_policy(SEEN, BOX, 8, num_critics=1)
+    # A critic of the user's, then one of ours that computes something else.
+    inner, obs = policy.critics.critics[0].model, torch.randn(N, 4)
+    fused = fused_soft_values(policy, obs, generator())
+    policy.critics.critics[0].model = Wrapped(inner)
+    drawn = fused_soft_values(policy, obs, generator())
+    for x, y in zip(fused, drawn, strict=True):
+        torch.testing.assert_close(x, y)
+    policy.critics.critics[0].model = inner
+    inner.net.append(nn.Tanh())
+    value, _ = fused_soft_values(policy, obs, generator())
+    torch.testing.assert_close(value, drawn_values(policy, obs, generator())[0])
+    assert not torch.allclose(value, fused[0])
 
 
 def test_a_temperature_that_is_fixed_stays() -> None:

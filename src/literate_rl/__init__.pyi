@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 1ada827e51da5a8b
+# Generated from chapters/*.py (edit there); digest 61cc64b04615a30e
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -337,10 +337,12 @@ from .workshop.fast import (
     chain_layers as chain_layers,
     chain_outputs as chain_outputs,
     chain_q_error as chain_q_error,
+    chain_slope as chain_slope,
     clip_gradient as clip_gradient,
     numpy_act as numpy_act,
     project_atoms as project_atoms,
     reverse_scan as reverse_scan,
+    tangent_soft_values as tangent_soft_values,
     tangent_values as tangent_values,
 )
 from .workshop.alf import (

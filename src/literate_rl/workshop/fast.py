@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 65e64d5bb7ef5bf8
+# Generated from chapters/workshop/fast.py (edit there); digest 73c902ad70686656
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ __all__ = [
     "chain_layers",
     "chain_outputs",
     "chain_q_error",
+    "chain_slope",
     "clip_gradient",
     "numpy_act",
     "project_atoms",
     "reverse_scan",
+    "tangent_soft_values",
     "tangent_values",
 ]
 
@@ -430,7 +432,9 @@ def chain_backward(
             grad.mul_(y.sign())
             continue
         if layer.weight.requires_grad:
-            layer.weight.grad = grad.t() @ x
+            # A product with few rows is the faster one; the gradient is as the weights.
+            few = x.shape[1] < grad.shape[1]
+            layer.weight.grad = (x.t() @ grad).t().contiguous() if few else grad.t() @ x
         if layer.bias is not None and layer.bias.requires_grad:
             layer.bias.grad = grad.sum(0)
         if x is not outputs[0]:
@@ -532,15 +536,28 @@ def chain_critic_error(
     return FusedCriticError(loss, target - value, value, chains, outputs, slope)
 
 
-def chain_slope(layers: list[nn.Module], outputs: list[Tensor]) -> Tensor:
-    """Return the derivative of a chain's single output with respect to its input."""
+def chain_slope(layers: list[nn.Module], outputs: list[Tensor], size: int) -> Tensor:
+    """Return the derivative of a chain's single output by its last ``size`` inputs."""
     grad = torch.ones_like(outputs[-1])
-    for layer, y in zip(layers[::-1], outputs[:0:-1], strict=True):
+    for layer, y in zip(layers[:0:-1], outputs[:1:-1], strict=True):
         if isinstance(layer, nn.Linear):
             grad = grad @ layer.weight
         else:
             grad.mul_(y.sign())
-    return grad
+    # The first layer is linear. Few rows again, instead of few columns.
+    first: Any = layers[0]
+    return (first.weight[:, -size:].t() @ grad.t()).t()
+
+
+def values_and_slopes(
+    chains: list[list[nn.Module]], obs: Tensor, action: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return what critics think of actions, (K, N), and the slopes, (K, N, A)."""
+    x = torch.cat([obs, action], -1)
+    outputs = [chain_outputs(chain, x) for chain in chains]
+    size = action.shape[-1]
+    slopes = [chain_slope(*pair, size) for pair in zip(chains, outputs, strict=True)]
+    return torch.stack([x[-1].squeeze(-1) for x in outputs]), torch.stack(slopes)
 
 
 def tangent_values(
@@ -548,13 +565,42 @@ def tangent_values(
 ) -> Tensor:
     """Return what critics think of actions, (K, N); only the actions get a gradient."""
     with torch.no_grad():
-        x = torch.cat([obs, action], -1)
-        outputs = [chain_outputs(chain, x) for chain in chains]
-        q = torch.stack([each[-1].squeeze(-1) for each in outputs])
-        slopes = [chain_slope(*pair) for pair in zip(chains, outputs, strict=True)]
-        slope = torch.stack(slopes)[..., obs.shape[-1] :]
+        q, slope = values_and_slopes(chains, obs, action)
     # The plane {eq}`tangent-plane`; its second term is zero, but not its gradient.
     return q + ((action - action.detach()) * slope).sum(-1)
+
+
+def tangent_soft_values(
+    chains: list[list[nn.Module]],
+    obs: Tensor,
+    row: Tensor,
+    noise: Tensor,
+    actions: Any,
+    alpha: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return soft values of draws and their log-densities; only rows get a gradient.
+
+    Args:
+        chains: The critics.
+        obs: States, (N, S).
+        row: Means and logarithms of standard deviations, (N, 2 A).
+        noise: The noise of the draws, (N, A).
+        actions: The ``SquashedGaussian`` of which the rows speak.
+        alpha: The temperature, without gradient.
+    """
+    with torch.no_grad():
+        action, log_prob = actions.draw(row, noise)
+        q, slopes = values_and_slopes(chains, obs, action)
+        lowest, critic = q.min(0)
+        slope = slopes[critic, torch.arange(len(critic), device=critic.device)]
+        # Both slopes {eq}`soft-slope`.
+        middle, half = actions.box.middle.to(action), actions.box.half_width.to(action)
+        squashed = (action - middle) / half
+        by_mu = slope * half * (1 - squashed.square()) - 2 * alpha * squashed
+        by_log_sigma = by_mu * row.chunk(2, -1)[1].exp() * noise + alpha
+        plane = torch.cat([by_mu, by_log_sigma], -1)
+        value = lowest - alpha * log_prob
+    return value + ((row - row.detach()) * plane).sum(-1), log_prob
 
 
 @torch.no_grad()
