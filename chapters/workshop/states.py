@@ -169,21 +169,25 @@ class ByName(nn.Module):
             obs: Observations ``(*B, size)``.
             given: Further arguments, such as ``action``, with the same ``*B`` in front.
         """
-        # All leading dimensions become one batch; the results get them back.
+        # All leading dimensions become one batch; the results get them back. Mostly
+        # there is just one, and nothing to do.
         lead = self.spec.rows(obs)
         batch, device = math.prod(lead), device_of(self.model)
 
         # Results without a row for each observation, such as a sum, stay as they are.
         def flat(x: Any) -> Any:
-            tensor = isinstance(x, Tensor)
-            return x.to(device).reshape(batch, *x.shape[len(lead) :]) if tensor else x
+            if not isinstance(x, Tensor):
+                return x
+            x = x.to(device)
+            return x if len(lead) == 1 else x.reshape(batch, *x.shape[len(lead) :])
 
         def unflat(x: Any) -> Any:
             rows = isinstance(x, Tensor) and x.ndim > 0 and len(x) == batch
             return x.reshape(*lead, *x.shape[1:]) if rows else x
 
         arguments = self.spec.split(flat(obs)) | {k: flat(x) for k, x in given.items()}
-        return tuple(map(unflat, results_of(self.model(**arguments, **self.fixed))))
+        results = results_of(self.model(**arguments, **self.fixed))
+        return results if len(lead) == 1 else tuple(map(unflat, results))
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 73c902ad70686656
+# Generated from chapters/workshop/fast.py (edit there); digest 5d02265be34d27d1
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -536,28 +536,26 @@ def chain_critic_error(
     return FusedCriticError(loss, target - value, value, chains, outputs, slope)
 
 
-def chain_slope(layers: list[nn.Module], outputs: list[Tensor], size: int) -> Tensor:
-    """Return the derivative of a chain's single output by its last ``size`` inputs."""
-    grad = torch.ones_like(outputs[-1])
+def chain_slope(
+    layers: list[nn.Module], outputs: list[Tensor], size: int, rows: Any = slice(None)
+) -> Tensor:
+    """Return the derivative of a chain's single output by its last ``size`` inputs.
+
+    Args:
+        layers: The chain; the first layer is linear.
+        outputs: What ``chain_outputs`` returned.
+        size: Number of inputs.
+        rows: The rows of the batch for which it is needed.
+    """
+    grad = torch.ones_like(outputs[-1][rows])
     for layer, y in zip(layers[:0:-1], outputs[:1:-1], strict=True):
         if isinstance(layer, nn.Linear):
             grad = grad @ layer.weight
         else:
-            grad.mul_(y.sign())
-    # The first layer is linear. Few rows again, instead of few columns.
+            grad.mul_(y[rows].sign())
+    # Few rows again, instead of few columns.
     first: Any = layers[0]
     return (first.weight[:, -size:].t() @ grad.t()).t()
-
-
-def values_and_slopes(
-    chains: list[list[nn.Module]], obs: Tensor, action: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return what critics think of actions, (K, N), and the slopes, (K, N, A)."""
-    x = torch.cat([obs, action], -1)
-    outputs = [chain_outputs(chain, x) for chain in chains]
-    size = action.shape[-1]
-    slopes = [chain_slope(*pair, size) for pair in zip(chains, outputs, strict=True)]
-    return torch.stack([x[-1].squeeze(-1) for x in outputs]), torch.stack(slopes)
 
 
 def tangent_values(
@@ -565,9 +563,27 @@ def tangent_values(
 ) -> Tensor:
     """Return what critics think of actions, (K, N); only the actions get a gradient."""
     with torch.no_grad():
-        q, slope = values_and_slopes(chains, obs, action)
+        x, size = torch.cat([obs, action], -1), action.shape[-1]
+        outputs = [chain_outputs(chain, x) for chain in chains]
+        q = torch.stack([each[-1].squeeze(-1) for each in outputs])
+        pairs = zip(chains, outputs, strict=True)
+        slope = torch.stack([chain_slope(*pair, size) for pair in pairs])
     # The plane {eq}`tangent-plane`; its second term is zero, but not its gradient.
     return q + ((action - action.detach()) * slope).sum(-1)
+
+
+def lowest_values(
+    chains: list[list[nn.Module]], obs: Tensor, action: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the lowest value of each action, (N,), and its slope, (N, A)."""
+    x, slope = torch.cat([obs, action], -1), torch.empty_like(action)
+    outputs = [chain_outputs(chain, x) for chain in chains]
+    q, critic = torch.stack([each[-1].squeeze(-1) for each in outputs]).min(0)
+    # Each critic finds the slopes of the actions for which it counts.
+    for k, (chain, each) in enumerate(zip(chains, outputs, strict=True)):
+        rows = (critic == k).nonzero().squeeze(-1)
+        slope[rows] = chain_slope(chain, each, action.shape[-1], rows)
+    return q, slope
 
 
 def tangent_soft_values(
@@ -590,16 +606,14 @@ def tangent_soft_values(
     """
     with torch.no_grad():
         action, log_prob = actions.draw(row, noise)
-        q, slopes = values_and_slopes(chains, obs, action)
-        lowest, critic = q.min(0)
-        slope = slopes[critic, torch.arange(len(critic), device=critic.device)]
+        q, slope = lowest_values(chains, obs, action)
         # Both slopes {eq}`soft-slope`.
         middle, half = actions.box.middle.to(action), actions.box.half_width.to(action)
         squashed = (action - middle) / half
         by_mu = slope * half * (1 - squashed.square()) - 2 * alpha * squashed
         by_log_sigma = by_mu * row.chunk(2, -1)[1].exp() * noise + alpha
         plane = torch.cat([by_mu, by_log_sigma], -1)
-        value = lowest - alpha * log_prob
+        value = q - alpha * log_prob
     return value + ((row - row.detach()) * plane).sum(-1), log_prob
 
 
