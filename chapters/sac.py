@@ -572,9 +572,9 @@ class SoftPolicy(Policy):
 
 # %% [markdown]
 # A folded cell has what is left of the parts: our network, which clamps $\log \sigma$ to between
-# −5 and 2; the critics, which get their states by name; the error without a graph, for our own
-# networks ({doc}`workshop/fast`); and a policy for an actor of your own, which draws its actions
-# itself ({doc}`contracts`).
+# −5 and 2; the critics, which get their states by name; the error and the soft values of draws
+# without a graph, for our own networks ({doc}`workshop/fast`); and a policy for an actor of your
+# own, which draws its actions itself ({doc}`contracts`).
 
 
 # %% tags=["export", "hide-input"]

@@ -240,6 +240,10 @@ def test_the_density_of_three_numbers_is_the_product_of_theirs() -> None:
         for i in range(3)
     ]
     torch.testing.assert_close(both, sum(each))
+    # A draw has the density that comes back for its action.
+    drawn = SquashedGaussian(low, high).draw(row.double(), torch.zeros(7, 3).double())
+    again = SquashedGaussian(low, high).log_prob(row.double(), drawn[0])
+    torch.testing.assert_close(drawn[1], again, rtol=1e-5, atol=1e-5)
 
 
 def test_each_dimension_has_its_own_bounds() -> None:
