@@ -194,9 +194,11 @@ EQUIVALENT: dict[str, str] = {
         "they are below 1e-10"
     ),
     "sac.SquashedGaussian.entropy: 7 -> 8 (2)": "likewise, at the other end",
-    "workshop.fast.log_softmax: len(logit) < 1024 -> len(logit) <= 1024": (
+    "workshop/fast.log_softmax: len(logit) < 1024 -> len(logit) <= 1024": (
         "both ways compute the same, and only their speed differs"
     ),
+    "workshop/fast.log_softmax: len(logit) < 1024 -> len(logit) > 1024": "likewise",
+    "workshop/fast.log_softmax: 1024 -> 1025": "likewise",
     "sac.SquashedGaussian.entropy: 141 -> 142": (
         "the trapezoidal rule has converged far below the rounding of float32"
     ),
