@@ -115,16 +115,19 @@ def experiment(
 
 
 OF_TD3 = partial(watched, algorithm="td3")
+AGENTS = {
+    "DDPG": Variant({}, partial(watched, algorithm="ddpg")),
+    "HDDPG": Variant({"decrease": 0.5}, partial(watched, algorithm="hddpg")),
+    "TD3": Variant(TD3, OF_TD3),
+}
+# Twice as many steps in an update.
+LARGER = {
+    name: Variant({**x.changes, "batch_size": 256}, x.build)
+    for name, x in AGENTS.items()
+}
 EXPERIMENTS = {
-    "ddpg_pendulum": pendulum(
-        {
-            "DDPG": Variant({}, partial(watched, algorithm="ddpg")),
-            "HDDPG": Variant({"decrease": 0.5}, partial(watched, algorithm="hddpg")),
-            "TD3": Variant(TD3, OF_TD3),
-        },
-        seeds=10,
-        goal=-200,
-    ),
+    "ddpg_pendulum": pendulum(AGENTS, seeds=10, goal=-200),
+    "ddpg_batches": pendulum(LARGER, seeds=10, goal=-200),
     "td3_switches": pendulum(
         {name: Variant(changes, OF_TD3) for name, changes in SWITCHES.items()}, seeds=5
     ),

@@ -62,6 +62,12 @@ def experiment(
 
 EXPERIMENTS = {
     "sac_pendulum": experiment("Pendulum-v1", seeds=10, goal=-200),
+    "sac_batches": experiment(
+        "Pendulum-v1",
+        seeds=10,
+        goal=-200,
+        variants={"SAC, batches of 256": {"batch_size": 256}},
+    ),
     "sac_mountain": experiment("MountainCarContinuous-v0", seeds=10, goal=90),
     "sac_mountain_parts": experiment("MountainCarContinuous-v0", 10, variants=PARTS),
     "sac_cartpole": experiment("CartPole-v1", 10, 195, LISTED),
