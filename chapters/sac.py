@@ -64,6 +64,7 @@ __all__ = [
     "SoftCritics",
     "SoftPolicy",
     "SquashedGaussian",
+    "drawn_values",
     "make_sac_policy",
     "sac_error",
     "sac_settings",

@@ -906,7 +906,8 @@ def chain_slope(
             grad.mul_(y[rows].sign())
     # Few rows again, instead of few columns.
     first: Any = layers[0]
-    return (first.weight[:, -size:].t() @ grad.t()).t()
+    slope: Tensor = (first.weight[:, -size:].t() @ grad.t()).t()
+    return slope
 
 
 def tangent_values(

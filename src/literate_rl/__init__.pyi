@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 61cc64b04615a30e
+# Generated from chapters/*.py (edit there); digest ad234e6685d906dc
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -245,6 +245,7 @@ from .sac import (
     SoftCritics as SoftCritics,
     SoftPolicy as SoftPolicy,
     SquashedGaussian as SquashedGaussian,
+    drawn_values as drawn_values,
     make_sac_policy as make_sac_policy,
     sac_error as sac_error,
     sac_settings as sac_settings,

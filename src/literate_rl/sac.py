@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 76937ce2457a0f4b
+# Generated from chapters/sac.py (edit there); digest f9a4a778c940b615
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ __all__ = [
     "SoftCritics",
     "SoftPolicy",
     "SquashedGaussian",
+    "drawn_values",
     "make_sac_policy",
     "sac_error",
     "sac_settings",

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 5d02265be34d27d1
+# Generated from chapters/workshop/fast.py (edit there); digest c305952c26dc39f5
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -555,7 +555,8 @@ def chain_slope(
             grad.mul_(y[rows].sign())
     # Few rows again, instead of few columns.
     first: Any = layers[0]
-    return (first.weight[:, -size:].t() @ grad.t()).t()
+    slope: Tensor = (first.weight[:, -size:].t() @ grad.t()).t()
+    return slope
 
 
 def tangent_values(
