@@ -121,9 +121,9 @@ fig.tight_layout()
 # pairs. So the runs show that both agents learn to run, and how far seeds differ; they cannot say
 # which agent is better.
 #
-# The crosses are runs of Stable-Baselines3 with the same settings, five of TD3 and three of SAC.
-# They lie between the worst and the best run of our TD3, so as far as such few runs can tell, both
-# programs learn alike.
+# The crosses are runs of Stable-Baselines3 with the same settings, five of each agent. All of them
+# lie between our worst and our best run of the same agent, so as far as such few runs can tell,
+# both programs learn alike.
 #
 # `python -m benchmarks.ddpg_learning td3_cheetah` and
 # `python -m benchmarks.sac_learning sac_cheetah` train them, in some twenty minutes each, and need
@@ -138,9 +138,9 @@ stuck = cheetah["TD3"].curves[cheetah["TD3"].final.argmin()]
 assert ((stuck > 800) & (stuck < 1100)).sum() > 12, "for half of its training"
 assert min(td3.min(), soft.min()) > 1500, "both learn to run"
 assert td3[-1] > 3 * td3[0], "a factor of three"
-assert [len(x) for x in peer] == [5, 3]
-both = np.concatenate(peer)
-assert td3[0] < both.min() <= both.max() < td3[-1], "between the worst and the best"
+for ours, theirs in zip((td3, soft), peer, strict=True):
+    assert len(theirs) == 5, "five of each agent"
+    assert ours[0] < theirs.min() <= theirs.max() < ours[-1], "between worst and best"
 
 # %% [markdown]
 # ## A noise that lasts
