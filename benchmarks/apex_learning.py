@@ -65,7 +65,6 @@ def waiting(
     config = replace(
         apex_settings(ENV),
         total_steps=30_000,
-        train_interval=4,
         checkpoint_interval=10_000,  # beyond the end: no reset in between
     )
     variants = {"no actors": Variant({}, partial(build, make=make, alone=True))}

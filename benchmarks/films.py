@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from benchmarks import hybrid_learning, learning, ppg_learning, rainbow_learning
+from benchmarks import hybrid_learning, learning, ppg_learning
+from benchmarks import rainbow_learning, sac_learning
 from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, read_table, write_table
 from literate_rl.evaluation import t_interval
@@ -58,6 +59,7 @@ EXPERIMENTS = {
     **hybrid_learning.EXPERIMENTS,
     **ppg_learning.EXPERIMENTS,
     **rainbow_learning.EXPERIMENTS,
+    **sac_learning.EXPERIMENTS,
 }
 
 Frame = NDArray[np.uint8]
@@ -101,6 +103,8 @@ FILMED = {
     "lander_discrete": replace(LANDER, experiment="lander_discrete"),
     "lander_continuous": replace(LANDER, experiment="lander_continuous"),
     "maze": Film("ppg_maze", "PPG", "PPG", speed=5, grid=2, ground=0),
+    "mountaincar_continuous": Film("sac_mountain", "SAC", "SAC"),
+    "cheetah": Film("sac_cheetah", "SAC", "SAC", speed=40, every=2, ground=0),
 }
 
 ON_README = "lander"

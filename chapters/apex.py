@@ -702,6 +702,11 @@ LEARNERS: dict[str, tuple[Any, Any]] = {
     "rainbow": (RainbowApexConfig, rainbow_settings),
     "ddpg": (DDPGApexConfig, ddpg_settings),
 }
+# Settings with which the agent has learned where those of its learner do less well.
+SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
+    # Some actors never stop acting at random, so targets look less far ahead.
+    ("dqn", "CartPole-v1"): {"num_steps": 5},
+}
 
 
 def apex_settings(
@@ -718,6 +723,7 @@ def apex_settings(
     default = asdict(type(settings)())
     # Where the learner has a setting of its own for the environment, it holds here too.
     own = {name: x for name, x in asdict(settings).items() if x != default[name]}
+    own |= SETTINGS.get((algorithm, env), {})
     config: DQNApexConfig | RainbowApexConfig | DDPGApexConfig = made(**own)
     return config
 
