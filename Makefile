@@ -82,6 +82,8 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.apex_learning
 
 films: $(READY)  ## Film the agents before and after training; a stopped run goes on
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable '.[mujoco]'
 	$(BIN)/python -m benchmarks.films
 
 dist: $(READY)  ## Build the package into dist; TAG=v1.2.3 must fit its version

@@ -44,7 +44,7 @@ KINDS = {
     "calls": Kind("chaos_calls", "calls", 20_000),
     "actors": Kind("chaos_actors", "trials", 150),
     "mutants": Kind("chaos_mutants", "trials", 200),
-    "chapters": Kind("chaos_chapters", "trials", 250),
+    "chapters": Kind("chaos_chapters", "trials", 106),
 }
 
 

@@ -21,6 +21,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import matplotlib
 import numpy as np
 import torch
@@ -29,8 +30,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from benchmarks import hybrid_learning, learning, ppg_learning
-from benchmarks import rainbow_learning, sac_learning
+from benchmarks import (
+    hybrid_learning,
+    learning,
+    ppg_learning,
+    rainbow_learning,
+    sac_learning,
+)
 from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, read_table, write_table
 from literate_rl.evaluation import t_interval
@@ -50,7 +56,6 @@ WORK = ROOT / "build/films"
 TABLE = RESULTS / "films.csv"
 EPISODES = 100
 MOST_STEPS = 1000  # of an episode
-LONGEST = 10.8  # seconds
 REST = 0.8  # seconds that the last frame of an episode stands still
 PANEL, GAP = 288, 8  # pixels: all films are two squares side by side
 
@@ -80,6 +85,10 @@ class Film:
         grid: How many episodes stand beside and below each other in a panel.
         ground: Brightness of the ground, which is turned dark, or 0 where colours stay
             and only greys are toned down.
+        grey: How far the channels of a grey lie apart at most, as a share of the
+            brightest.
+        camera: Name of the camera, for an agent that would leave the picture.
+        longest: Seconds that the film takes at most.
     """
 
     experiment: str
@@ -90,6 +99,9 @@ class Film:
     every: int = 1
     grid: int = 1
     ground: int = 255
+    grey: float = 0.05
+    camera: str | None = None
+    longest: float = 10.8
 
 
 LANDER = Film("", part=(0.0, 1.0, 1 / 6, 5 / 6), speed=50, every=2, ground=0)
@@ -103,8 +115,17 @@ FILMED = {
     "lander_discrete": replace(LANDER, experiment="lander_discrete"),
     "lander_continuous": replace(LANDER, experiment="lander_continuous"),
     "maze": Film("ppg_maze", "PPG", "PPG", speed=5, grid=2, ground=0),
-    "mountaincar_continuous": Film("sac_mountain", "SAC", "SAC"),
-    "cheetah": Film("sac_cheetah", "SAC", "SAC", speed=40, every=2, ground=0),
+    "cheetah": Film(
+        "sac_cheetah",
+        "SAC",
+        "SAC",
+        part=(0.2, 1.0, 0.1, 0.9),
+        speed=20,
+        ground=0,
+        grey=0.15,
+        camera="track",
+        longest=5.4,  # then it comes to the end of the floor
+    ),
 }
 
 ON_README = "lander"
@@ -192,7 +213,8 @@ def in_the_middle(values: NDArray[np.float64], number: int) -> list[int]:
 
 def frames_of(player: Player, env: str, start: int, film: Film) -> list[Frame]:
     """Play the episode of one start and return its frames, dressed."""
-    envs = make_visible(env, "rgb_array")
+    made = partial(gym.make, env, camera_name=film.camera) if film.camera else env
+    envs = make_visible(made, "rgb_array")
     frames: list[Frame] = []
 
     def look() -> None:
@@ -209,7 +231,6 @@ def frames_of(player: Player, env: str, start: int, film: Film) -> list[Frame]:
 # Light and dark pages show the same film: its ground is dark, what moves is light.
 GROUND, PAPER = np.array([27, 34, 44.0]), np.array([236, 232, 224.0])
 BETWEEN = 0.5 * GROUND
-GREY = 0.05  # how far the channels of a grey lie apart at most
 
 
 def dressed(frame: Frame, film: Film, size: int) -> Frame:
@@ -230,7 +251,8 @@ def dressed(frame: Frame, film: Film, size: int) -> Frame:
         colours = colours + 1 - 2 * colours.mean(-1, keepdims=True)
     else:
         # The land is large and grey; white, it would outshine what moves on it.
-        grey = np.ptp(colours, axis=-1, keepdims=True) < GREY
+        apart = np.ptp(colours, axis=-1, keepdims=True)
+        grey = apart <= film.grey * colours.max(-1, keepdims=True)
         colours = np.where(grey, 0.35 * colours, colours)
     picture = np.empty((size, size, 3))
     picture[:] = GROUND
@@ -269,7 +291,7 @@ def film_of(
     """
     rest = round(REST * fps)
     longest = max(map(len, episodes))
-    length = min(longest + rest, round(LONGEST * fps))
+    length = min(longest + rest, round(film.longest * fps))
     number = film.grid**2
     sides = [
         [
@@ -398,6 +420,7 @@ def main() -> None:
             parser.error(f"no film {name!r}, choose from {', '.join(FILMED)}")
     if not has_screen():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("MUJOCO_GL", "egl")
     torch.set_num_threads(1)
     for name in arguments.names:
         row = make(name, FILMED[name])
