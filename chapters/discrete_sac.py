@@ -713,7 +713,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "tau": 0.02,
         "reward_scale": 0.05,
         "log_interval": 1000,
-        "temperature": 0.05,
+        "temperature": 0.01,
         "target_entropy": 0.1,
     },
 }

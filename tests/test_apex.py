@@ -542,9 +542,15 @@ def test_settings_are_those_without_actors_where_they_are_the_environments_own()
             config, plain = apex_settings(env, name), known(env)
             assert config.actors == 2
             assert config.alpha > 0
-            for field in ("total_steps", "num_steps", "train_interval", "tau"):
+            for field in ("total_steps", "train_interval", "tau", "learning_rate"):
                 assert getattr(config, field) == getattr(plain, field)
     assert not apex_settings("CartPole-v1", "rainbow").noisy
+
+
+def test_random_actions_that_never_stop_shorten_the_targets():
+    with_actors, alone = apex_settings("CartPole-v1"), dqn_settings("CartPole-v1")
+    assert with_actors.num_steps < alone.num_steps
+    assert apex_settings("unknown").num_steps == dqn_settings("unknown").num_steps
 
 
 # --- Mistakes -------------------------------------------------------------------------
