@@ -78,7 +78,7 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	  ddpg_pendulum ddpg_batches td3_switches ddpg_priorities ddpg_discrete
 	$(BIN)/python -m benchmarks.sac_learning \
 	  sac_pendulum sac_batches sac_mountain sac_mountain_parts \
-	  sac_cartpole sac_cartpole_warm sac_cartpole_hoard
+	  sac_cartpole sac_cartpole_cool sac_cartpole_hoard
 	$(BIN)/python -m benchmarks.apex_learning
 
 films: $(READY)  ## Film the agents before and after training; a stopped run goes on

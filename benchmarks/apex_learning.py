@@ -59,11 +59,19 @@ def plain(config: DQNApexConfig) -> DQNConfig:
 
 
 def waiting(
-    make: Any = slow_cartpole, seeds: int = 10, first: int = 1, where: str = "shared"
+    make: Any = slow_cartpole,
+    seeds: int = 10,
+    first: int = 1,
+    where: str = "shared",
+    **shared: Any,
 ) -> Experiment:
-    """Return the experiment that is about seconds: nobody, or some actors, collect."""
+    """Return the experiment that is about seconds: nobody, or some actors, collect.
+
+    ``shared`` are settings of all variants beside those of ``apex_settings``.
+    """
     config = replace(
         apex_settings(ENV),
+        **shared,
         total_steps=30_000,
         checkpoint_interval=10_000,  # beyond the end: no reset in between
     )
@@ -75,7 +83,11 @@ def waiting(
     return Experiment(ENV, config, seeds, 20, variants, first_seed=first, by_clock=True)
 
 
-EXPERIMENTS = {"apex_waiting": waiting()}
+EXPERIMENTS = {
+    "apex_waiting": waiting(),
+    # Targets of 20 steps, as without actors, and half as many updates.
+    "apex_long": waiting(num_steps=20, train_interval=4),
+}
 
 if __name__ == "__main__":
     main("python -m benchmarks.apex_learning", EXPERIMENTS)

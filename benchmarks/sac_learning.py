@@ -26,11 +26,11 @@ def build(config: SACConfig, env: str) -> Any:
     return make_learner("sac", env, config, {})
 
 
-# Actions from a list; the same with a higher temperature at the start, and that with a
-# buffer that forgets nothing.
+# Actions from a list; the same with a lower temperature at the start, and with a buffer
+# that forgets nothing.
 LISTED = discrete_sac_settings("CartPole-v1")
-WARM = replace(LISTED, temperature=0.05)
-HOARD = replace(WARM, buffer_size=100_000)
+COOL = replace(LISTED, temperature=0.01)
+HOARD = replace(LISTED, buffer_size=100_000)
 JUDGES = {"off_track": left_the_track, "push": what_a_push_gains}
 # Not searched: those of the paper.
 CHEETAH = SACConfig(
@@ -74,9 +74,9 @@ EXPERIMENTS = {
     ),
     "sac_mountain": experiment("MountainCarContinuous-v0", seeds=10, goal=90),
     "sac_mountain_parts": experiment("MountainCarContinuous-v0", 10, variants=PARTS),
-    "sac_cartpole": replace(experiment("CartPole-v1", 20, 195, LISTED), judges=JUDGES),
-    "sac_cartpole_warm": replace(
-        experiment("CartPole-v1", 20, 195, WARM), judges=JUDGES
+    "sac_cartpole": replace(experiment("CartPole-v1", 10, 195, LISTED), judges=JUDGES),
+    "sac_cartpole_cool": replace(
+        experiment("CartPole-v1", 10, 195, COOL), judges=JUDGES
     ),
     "sac_cartpole_hoard": experiment("CartPole-v1", 10, 195, HOARD),
     "sac_cheetah": experiment("HalfCheetah-v5", 5, config=CHEETAH),

@@ -713,7 +713,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "tau": 0.02,
         "reward_scale": 0.05,
         "log_interval": 1000,
-        "temperature": 0.01,
+        "temperature": 0.05,
         "target_entropy": 0.1,
     },
 }
@@ -752,10 +752,10 @@ memories = {
 }
 fig, axis = plt.subplots(figsize=(7, 2.6))
 for (name, found), color in zip(memories.items(), ("C0", "C1"), strict=True):
-    steps = found.steps / 1000
-    axis.plot(steps, found.curves.T, color=color, alpha=0.3, linewidth=0.7)
-    axis.plot(steps, found.curves.mean(0), color=color, linewidth=2.5, label=name)
-    print(f"{name:12s}", *(f"{x:.0f}" for x in np.sort(found.final)))
+    steps, curves = found.steps / 1000, found.curves[:10]
+    axis.plot(steps, curves.T, color=color, alpha=0.3, linewidth=0.7)
+    axis.plot(steps, curves.mean(0), color=color, linewidth=2.5, label=name)
+    print(f"{name:12s}", *(f"{x:.0f}" for x in np.sort(found.final[:10])))
 axis.set(xlabel="thousand steps", ylabel="return while training", ylim=(0, 520))
 axis.legend(title="the buffer holds")
 fig.tight_layout()
@@ -769,16 +769,16 @@ fig.tight_layout()
 # Something else has changed too. In the second half of the training the agents with the long
 # memory are as random as they should be. Those with the short one stay at about 0.2 nats, twice
 # their target. So it may be this that helps. And one seed stays below 195, our goal for every run,
-# with both memories: old data is not all that holds this agent back.
+# with both memories.
 
 # %% tags=["claims"]
 from literate_rl.evaluation import paired_difference
 
-long, short = (found.final for found in memories.values())
+long, short = (found.final[:10] for found in memories.values())
 difference = paired_difference(short, long)
 assert round(difference.mean) == 23, "on average"
 assert difference.low < 0 < difference.high, "ten pairs do not prove it"
-too_random = [x.watched["charts/entropy"][:, 12:].mean() for x in memories.values()]
+too_random = [x.watched["charts/entropy"][:10, 12:].mean() for x in memories.values()]
 assert abs(too_random[0] - 0.1) < 0.02, "as random as they should be"
 assert 0.17 < too_random[1] < 0.23, "about twice their target"
 assert len(long) == len(short) == 10
@@ -788,6 +788,57 @@ for nats, epsilon in ((0.1, 0.04), (0.5 * math.log(2), 0.22)):
     assert abs(epsilon_of(with_entropy(nats, 2), 2) - epsilon) < 0.005
 assert short.argmin() == long.argmin(), "one seed"
 assert max(short.min(), long.min()) < 195, "stays below the goal with both"
+
+# %% [markdown]
+# ## A cart that drifts
+#
+# What holds that run back? In all of its greedy episodes the pole stands to the end. It is the
+# cart that leaves the track: the pole leans a little to one side, and the cart drifts there for
+# nearly 200 steps. Such a mistake is hard to see, because a single push changes little. Where the
+# cart is more than 0.6 from the middle, the better of the two pushes gains a fifth of a step.
+#
+# And what does chance gain? Rewards are scaled by 0.05, and the temperature of this run ends at
+# 0.013. So a nat is worth as much as $0.013 / 0.05 = 0.26$ steps, more than a push can gain. At
+# this price the best policy is not far from a coin. And the price falls slowly: in all of the
+# second half the entropy is above its target, but Adam moves $\log \alpha$ by about one learning
+# rate in each update, and the learning rate falls too.
+#
+# If this is the reason, a lower price should help. So here are ten runs with a temperature of 0.01
+# at the start instead of 0.05, and how many of their hundred episodes end beside the track:
+
+# %% tags=["hide-input"]
+starts = {
+    0.05: stored_runs("sac_cartpole")["SAC"],
+    0.01: stored_runs("sac_cartpole_cool")["SAC"],
+}
+for start, found in starts.items():
+    print(f"from {start}:", *(f"{x:4.0f}" for x in found.final[:10]))
+    print("  off track", *(f"{100 * x:3.0f}%" for x in found.judged["off_track"][:10]))
+
+# %% [markdown]
+# Each column is a seed. **Notice** that the slow run is cured and that two others, with the first
+# and the eighth seed, have caught its illness. Seven of ten runs end at 497 or above with either
+# price. On average no difference is seen: −11 steps with the lower one, with a 95 percent interval
+# from −110 to 88. So we keep 0.05. The price is not what holds the agent back, or not alone. What
+# the weak runs of both rows share is the drift.
+
+# %% tags=["claims"]
+first, cool = (found.final[:10] for found in starts.values())
+run = starts[0.05]
+assert first.argmin() == 3, "the run of the section above"
+assert run.judged["off_track"][3] == 1, "it is the cart that leaves the track"
+assert 170 < first[3] < 200, "nearly 200 steps"
+assert 0.15 < run.judged["push"][3] < 0.25, "a fifth of a step"
+assert round(run.watched["charts/alpha"][3, -1], 3) == 0.013
+assert (run.watched["charts/entropy"][3, 12:] > 0.2).all(), "in all of the second half"
+assert cool[3] == 500, "cured"
+assert [*cool.argsort()[:2]] == [7, 0], "the first and the eighth seed"
+assert ((cool >= 497).sum(), (first >= 497).sum()) == (7, 7)
+lower = paired_difference(cool, first)
+assert [round(x) for x in (lower.mean, lower.low, lower.high)] == [-11, -110, 88]
+drifting = [found.judged["off_track"][:10] for found in starts.values()]
+for final, off in zip((first, cool), drifting, strict=True):
+    assert (off[final < 400] > 0.8).all(), "what the weak runs share is the drift"
 
 # %% [markdown]
 # ## Traps

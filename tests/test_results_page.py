@@ -179,6 +179,27 @@ def test_discrete_sac_misses_its_goal_in_one_run_with_a_short_memory_too() -> No
     assert found.low < 0 < found.high
 
 
+def test_weak_runs_of_discrete_sac_drift_at_either_temperature() -> None:
+    usual = stored_runs("sac_cartpole")["SAC"]
+    cool = stored_runs("sac_cartpole_cool")["SAC"]
+    for found in (usual, cool):
+        assert (found.judged["off_track"][found.final < 400] > 0.8).all()
+    assert cool.final.min() >= 195, "the goal"
+    assert ((cool.final < 320).sum(), (usual.final < 320).sum()) == (2, 1)
+    difference = paired_difference(cool.final, usual.final)
+    assert difference.low < 0 < difference.high, "no difference is seen"
+
+
+def test_apex_gains_less_from_shorter_targets_than_seeds_differ() -> None:
+    short, long = stored_runs("apex_waiting"), stored_runs("apex_long")
+    reached = [{k: (r.final >= 475).sum() for k, r in x.items()} for x in (short, long)]
+    assert [count.pop("no actors") for count in reached] == [8, 10]
+    assert [sum(count.values()) for count in reached] == [16, 8]
+    for runs in (short, long):
+        lags = [round(found.judged["lag"].mean()) for found in runs.values()]
+        assert lags == [0, 1, 3, 7]
+
+
 def test_nothing_gave_way() -> None:
     rows, _ = read_table(RESULTS / "chaos.csv")
     failed = {row["kind"]: row for row in rows if row["times"] != row["held"]}

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 552f2f9ff90af8c4
+# Generated from chapters/discrete_sac.py (edit there); digest 0438381bd6848280
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "tau": 0.02,
         "reward_scale": 0.05,
         "log_interval": 1000,
-        "temperature": 0.01,
+        "temperature": 0.05,
         "target_entropy": 0.1,
     },
 }
