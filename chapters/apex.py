@@ -255,10 +255,10 @@ for key in looks:
 
 # %% [markdown]
 # Without actors all ten succeed, with actors only eight of thirty, and one of the ten with four
-# actors instead of six. That looks like a large difference, but seeds differ more: on average over
-# the runs with actors the shorter targets are 45 steps ahead, with a 95 percent interval from −44
-# to 133 ({doc}`evaluation`). So the length of the targets may be a part of the answer, and it is
-# not all of it. `python -m benchmarks.apex_learning` trained all these runs.
+# actors instead of six. That looks like a large difference, but seeds differ more: the runs with
+# actors above are 45 steps ahead on average, with a 95 percent interval from −44 to 133
+# ({doc}`evaluation`), and they had more updates too. So the length of the targets may be a part of
+# the answer, and it is not all of it. `python -m benchmarks.apex_learning` trained all these runs.
 
 # %% tags=["claims"]
 assert all(len(run.final) == 10 for some in (runs, long) for run in some.values())
@@ -733,7 +733,7 @@ LEARNERS: dict[str, tuple[Any, Any]] = {
     "rainbow": (RainbowApexConfig, rainbow_settings),
     "ddpg": (DDPGApexConfig, ddpg_settings),
 }
-# Settings with which the agent has learned where those of its learner do less well.
+# Settings that differ from those of the learner, by learner and environment.
 SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     # Some actors never stop acting at random, so targets look less far ahead.
     ("dqn", "CartPole-v1"): {"num_steps": 5},

@@ -752,10 +752,10 @@ memories = {
 }
 fig, axis = plt.subplots(figsize=(7, 2.6))
 for (name, found), color in zip(memories.items(), ("C0", "C1"), strict=True):
-    steps, curves = found.steps / 1000, found.curves[:10]
-    axis.plot(steps, curves.T, color=color, alpha=0.3, linewidth=0.7)
-    axis.plot(steps, curves.mean(0), color=color, linewidth=2.5, label=name)
-    print(f"{name:12s}", *(f"{x:.0f}" for x in np.sort(found.final[:10])))
+    steps = found.steps / 1000
+    axis.plot(steps, found.curves.T, color=color, alpha=0.3, linewidth=0.7)
+    axis.plot(steps, found.curves.mean(0), color=color, linewidth=2.5, label=name)
+    print(f"{name:12s}", *(f"{x:.0f}" for x in np.sort(found.final)))
 axis.set(xlabel="thousand steps", ylabel="return while training", ylim=(0, 520))
 axis.legend(title="the buffer holds")
 fig.tight_layout()
@@ -774,11 +774,11 @@ fig.tight_layout()
 # %% tags=["claims"]
 from literate_rl.evaluation import paired_difference
 
-long, short = (found.final[:10] for found in memories.values())
+long, short = (found.final for found in memories.values())
 difference = paired_difference(short, long)
 assert round(difference.mean) == 23, "on average"
 assert difference.low < 0 < difference.high, "ten pairs do not prove it"
-too_random = [x.watched["charts/entropy"][:10, 12:].mean() for x in memories.values()]
+too_random = [x.watched["charts/entropy"][:, 12:].mean() for x in memories.values()]
 assert abs(too_random[0] - 0.1) < 0.02, "as random as they should be"
 assert 0.17 < too_random[1] < 0.23, "about twice their target"
 assert len(long) == len(short) == 10
@@ -812,8 +812,8 @@ starts = {
     0.01: stored_runs("sac_cartpole_cool")["SAC"],
 }
 for start, found in starts.items():
-    print(f"from {start}:", *(f"{x:4.0f}" for x in found.final[:10]))
-    print("  off track", *(f"{100 * x:3.0f}%" for x in found.judged["off_track"][:10]))
+    print(f"from {start}:", *(f"{x:4.0f}" for x in found.final))
+    print("  off track", *(f"{100 * x:3.0f}%" for x in found.judged["off_track"]))
 
 # %% [markdown]
 # Each column is a seed. **Notice** that the slow run is cured and that two others, with the first
@@ -823,7 +823,7 @@ for start, found in starts.items():
 # the weak runs of both rows share is the drift.
 
 # %% tags=["claims"]
-first, cool = (found.final[:10] for found in starts.values())
+first, cool = (found.final for found in starts.values())
 run = starts[0.05]
 assert first.argmin() == 3, "the run of the section above"
 assert run.judged["off_track"][3] == 1, "it is the cart that leaves the track"
@@ -836,7 +836,7 @@ assert [*cool.argsort()[:2]] == [7, 0], "the first and the eighth seed"
 assert ((cool >= 497).sum(), (first >= 497).sum()) == (7, 7)
 lower = paired_difference(cool, first)
 assert [round(x) for x in (lower.mean, lower.low, lower.high)] == [-11, -110, 88]
-drifting = [found.judged["off_track"][:10] for found in starts.values()]
+drifting = [found.judged["off_track"] for found in starts.values()]
 for final, off in zip((first, cool), drifting, strict=True):
     assert (off[final < 400] > 0.8).all(), "what the weak runs share is the drift"
 

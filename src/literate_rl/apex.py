@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 65fde57e267dee9c
+# Generated from chapters/apex.py (edit there); digest 7cc965d4ef6b50ff
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ LEARNERS: dict[str, tuple[Any, Any]] = {
     "rainbow": (RainbowApexConfig, rainbow_settings),
     "ddpg": (DDPGApexConfig, ddpg_settings),
 }
-# Settings with which the agent has learned where those of its learner do less well.
+# Settings that differ from those of the learner, by learner and environment.
 SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     # Some actors never stop acting at random, so targets look less far ahead.
     ("dqn", "CartPole-v1"): {"num_steps": 5},
