@@ -1436,6 +1436,29 @@ def test_a_policy_that_does_not_fit_its_recipe_is_refused(tmp_path, changes):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("policy", "changes"),
+    [
+        ("discrete", {"hidden": 10**9}),
+        ("discrete", {"hidden": 9}),  # one more than there is
+        ("discrete", {"action_space": {"n": 10**9, "start": 0}}),
+        ("distributions", {"num_atoms": 10**9}),
+        ("squashed", {"num_critics": 10**9}),
+    ],
+)
+def test_a_recipe_gets_no_more_memory_than_the_file_has_numbers(
+    tmp_path, policy, changes
+):
+    made = ALL_POLICIES[policy]()
+    name, arguments = made.recipe
+    made.recipe = name, arguments | changes
+    save_policy(tmp_path / "c.pt", made)
+    count = sum(x.numel() for x in made.state_dict().values())
+    message = f"cannot be built: ValueError: it wants more than its {count} numbers"
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path / "c.pt")
+
+
 @pytest.mark.parametrize("name", [["make_policy"], 3, None, {"make_policy": 1}])
 def test_a_builder_is_a_name(tmp_path, name):
     saved = {"recipe": (name, {}), "weights": {}}

@@ -56,6 +56,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from literate_rl.workshop.episodes import Held, told
@@ -796,7 +797,9 @@ def locked(directory: Path) -> Iterator[None]:
 # *Harm* is a matter of the format. PyTorch's files are pickles, and a pickle can run any
 # code when it is loaded. With `weights_only=True` PyTorch loads nothing but tensors and
 # plain values. So a checkpoint names the function that builds the policy by a string. `load` looks that name
-# up among the public names of this package and in no other place. The digest is no help
+# up among the public names of this package and in no other place. That function takes its sizes
+# from the file, and a forged file can ask for a layer of a billion units. So while it builds,
+# `AtMost` counts, and it gets no more numbers than the file has weights. The digest is no help
 # here. It finds accidents; a sender who means harm can compute it too.
 
 
@@ -966,6 +969,30 @@ def reason(error: Exception) -> str:
     return f"{type(first).__name__}: {sentence}"
 
 
+class AtMost(TorchFunctionMode):
+    """Let new tensors have so many numbers together and no more.
+
+    Args:
+        count: How many numbers there may be.
+    """
+
+    def __init__(self, count: int):
+        super().__init__()
+        self.count = self.left = count
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), options: Any = None
+    ) -> Any:
+        """Count what a layer's constructor asks for, before it gets it."""
+        options = options or {}
+        if function in (torch.empty, torch.zeros, torch.ones, torch.linspace):
+            # A tensor on this device has a shape and no memory.
+            self.left -= function(*args, **options | {"device": "meta"}).numel()
+            if self.left < 0:
+                raise ValueError(f"it wants more than its {self.count} numbers")
+        return function(*args, **options)
+
+
 def load(path: str | Path, **models: Any) -> Any:
     """Return the policy that a checkpoint holds, ready to act.
 
@@ -1005,7 +1032,8 @@ def load(path: str | Path, **models: Any) -> Any:
         raise ValueError(f"{path} must be loaded with {pass_}, got {given}")
     try:
         rest = {key: x for key, x in arguments.items() if key != "models"}
-        policy = getattr(package, name)(**rest, **models)
+        with AtMost(sum(weight.numel() for weight in weights.values())):
+            policy = getattr(package, name)(**rest, **models)
         policy.load_state_dict(weights)
     except Exception as error:
         message = f"{path} holds a policy that cannot be built: {reason(error)}"
