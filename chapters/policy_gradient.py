@@ -812,6 +812,10 @@ grade(answer, loss_of_episode, *played)
 
 
 # %%
+from functools import cache
+
+
+@cache  # the second call of a weight costs nothing
 def settle(entropy_weight):
     """Return the probability of the best action after 3,000 updates."""
     logit = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)

@@ -467,7 +467,7 @@ CROWDED = """() => {
 
 
 @in_browser(WOVEN)
-@pytest.mark.parametrize("width", [WIDE, 1280, 1100])
+@pytest.mark.parametrize("width", [1100, 1280, WIDE])
 def test_two_columns_and_the_margin_have_room(opened, width):
     page = opened.set(width)
     assert page.evaluate(CUT) == []
@@ -479,48 +479,6 @@ ROWS = """() => [...document.querySelectorAll(".weave-row")]
   .map(row => [".weave-prose", ".weave-code"].map(part => row.querySelector(part)))
   .filter(([prose, code]) => prose && code && prose.textContent.trim())
   .map(parts => parts.map(part => part.getBoundingClientRect().toJSON()))"""
-
-
-@in_browser(WOVEN)
-def test_prose_stands_above_its_code_on_a_phone(opened):
-    rows = opened.set(NARROW).evaluate(ROWS)
-    assert rows
-    for prose, code in rows:
-        assert prose["bottom"] <= code["top"] + 1
-        assert code["width"] > 0.85 * (NARROW - 2 * code["left"])
-        assert code["right"] <= NARROW
-
-
-# What reaches beyond the right edge and is in no box that scrolls or hides it.
-OVERHANG = """() => {
-  const width = document.documentElement.clientWidth;
-  const held = box => box !== document.body
-    && (getComputedStyle(box).overflowX !== "visible" || held(box.parentElement));
-  return [...document.querySelectorAll("body *")]
-    .filter(node => node.getBoundingClientRect().right > width + 1)
-    .filter(node => !held(node.parentElement))
-    .map(node => `${node.tagName}.${node.className}: ${node.textContent.slice(0, 60)}`);
-}"""
-
-
-@in_browser(PAGES)
-@pytest.mark.parametrize("width", [NARROW, WIDE])
-def test_a_page_does_not_scroll_sideways(opened, width):
-    page = opened.set(width)
-    root = page.locator("html")
-    excess = root.evaluate("root => root.scrollWidth - root.clientWidth")
-    assert excess <= 0, f"{excess} px too wide: {page.evaluate(OVERHANG)[:5]}"
-
-
-@in_browser(WOVEN)
-def test_a_plain_notebook_does_not_scroll_sideways(opened):
-    page = opened.set()
-    switch = page.locator(".chapter-facts").get_by_role("button")
-    switch.click()
-    excess = "root => root.scrollWidth - root.clientWidth"
-    found = [opened.set(w).locator("html").evaluate(excess) for w in (NARROW, WIDE)]
-    switch.click()
-    assert max(found) <= 0
 
 
 @in_browser(WOVEN)
@@ -542,12 +500,54 @@ CODE = """() => [...document.querySelectorAll(".cell.woven")].map(cell =>
 
 @in_browser(WOVEN)
 def test_two_columns_show_all_code(opened):
-    cells = opened.set().evaluate(CODE)
+    cells = opened.set(WIDE).evaluate(CODE)
     assert cells
     for shown, plain in cells:
         lines = [line for line in shown.split("\n") if line.strip()]
         remaining = iter(plain.split("\n"))
         assert all(line in remaining for line in lines)
+
+
+# What reaches beyond the right edge and is in no box that scrolls or hides it.
+OVERHANG = """() => {
+  const width = document.documentElement.clientWidth;
+  const held = box => box !== document.body
+    && (getComputedStyle(box).overflowX !== "visible" || held(box.parentElement));
+  return [...document.querySelectorAll("body *")]
+    .filter(node => node.getBoundingClientRect().right > width + 1)
+    .filter(node => !held(node.parentElement))
+    .map(node => `${node.tagName}.${node.className}: ${node.textContent.slice(0, 60)}`);
+}"""
+
+
+@in_browser(PAGES)
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_a_page_does_not_scroll_sideways(opened, width):
+    page = opened.set(width)
+    root = page.locator("html")
+    excess = root.evaluate("root => root.scrollWidth - root.clientWidth")
+    assert excess <= 0, f"{excess} px too wide: {page.evaluate(OVERHANG)[:5]}"
+
+
+@in_browser(WOVEN)
+def test_prose_stands_above_its_code_on_a_phone(opened):
+    rows = opened.set(NARROW).evaluate(ROWS)
+    assert rows
+    for prose, code in rows:
+        assert prose["bottom"] <= code["top"] + 1
+        assert code["width"] > 0.85 * (NARROW - 2 * code["left"])
+        assert code["right"] <= NARROW
+
+
+@in_browser(WOVEN)
+def test_a_plain_notebook_does_not_scroll_sideways(opened):
+    page = opened.page
+    switch = page.locator(".chapter-facts").get_by_role("button")
+    switch.click()
+    excess = "root => root.scrollWidth - root.clientWidth"
+    found = [opened.set(w).locator("html").evaluate(excess) for w in (NARROW, WIDE)]
+    switch.click()
+    assert max(found) <= 0
 
 
 # The figures that are dials: all that say something, except for the agent.
@@ -618,18 +618,22 @@ AXE_OPTIONS = {
     "resultTypes": ["violations"],
 }
 # A page of code has thousands of spans in a few colours, and a formula is drawn with as
-# many strokes. What has the same tags and classes all the way up looks the same, so the
-# contrast of one stands for all of its kind. Other spans of code are dissolved, and
-# strokes too, which have the colour of the text around them: that is much faster.
-THIN_OUT = """() => {
-  const path = node => node === document.body ? ""
+# many strokes. What has the same tags and classes all the way up looks the same, on
+# other pages too, so the contrast of one stands for all of its kind. Other spans of
+# code are dissolved, and strokes too, which have the colour of the text around them:
+# that is much faster.
+KINDS = """() => {
+  const path = node => node === null ? ""
     : `${path(node.parentElement)}>${node.tagName}.${node.getAttribute("class")}`;
-  const kinds = new Map();
+  window.kinds = new Map();
   for (const node of document.querySelectorAll("body *")) {
     const kind = path(node) + node.checkVisibility();
     if (!kinds.has(kind)) kinds.set(kind, node);
   }
-  kinds.forEach(node => { node.dataset.judged = ""; });
+  return [...kinds.keys()];
+}"""
+THIN_OUT = """unknown => {
+  unknown.forEach(kind => { kinds.get(kind).dataset.judged = ""; });
   document.querySelectorAll(".highlight span:not([data-judged])")
     .forEach(span => span.replaceWith(...span.childNodes));
   document.querySelectorAll(".katex-html").forEach(box => box.replaceChildren());
@@ -641,11 +645,18 @@ THIN_OUT = """() => {
 }"""
 
 
-def accessibility(page: Page) -> list[str]:
-    """Return what axe finds on a page as it is now."""
-    if page.evaluate("typeof axe") == "undefined":
-        page.evaluate(AXE)
-        page.evaluate(THIN_OUT)
+def accessibility(page: Page, known: set[str] | None = None) -> list[str]:
+    """Return what axe finds on a page as it is now.
+
+    Args:
+        page: The page.
+        known: Kinds that were judged on other pages which look the same; grows.
+    """
+    known = set() if known is None else known
+    page.evaluate(AXE)
+    unknown = [kind for kind in page.evaluate(KINDS) if kind not in known]
+    known.update(unknown)
+    page.evaluate(THIN_OUT, unknown)
     found = page.evaluate("options => axe.run(options)", AXE_OPTIONS)
     return [
         f"{rule['id']} ({rule['impact']}): {' '.join(node['html'].split())[:200]}"
@@ -654,19 +665,28 @@ def accessibility(page: Page) -> list[str]:
     ]
 
 
+# Contrast depends on the scheme and boxes that scroll on the width. All pages have the
+# same styles, so the pages take turns.
+LOOKS = [(WIDE, "light"), (NARROW, "dark")]
+
+
+@pytest.fixture(scope="session")
+def known() -> list[set[str]]:
+    """Return what was judged on the pages before, in either look."""
+    return [set(), set()]
+
+
 @in_browser(LOOKED_AT)
-def test_a_page_is_accessible(opened):
-    # Contrast depends on the scheme and boxes that scroll on the width. All pages have
-    # the same styles, so the pages take turns; what is folded is looked at too.
-    name = opened.page.url.removeprefix(f"{opened.address}/")
-    looks = [(WIDE, "light"), (NARROW, "dark")]
+def test_a_page_is_accessible(opened, known):
+    # What is folded is looked at too.
+    turn = LOOKED_AT.index(opened.page.url.removeprefix(f"{opened.address}/")) % 2
     opened.page.evaluate(UNFOLD)
-    assert not accessibility(opened.set(*looks[LOOKED_AT.index(name) % 2]))
+    assert not accessibility(opened.set(*LOOKS[turn]), known[turn])
 
 
 @in_browser(CHAPTERS)
 def test_the_copy_button_copies_the_whole_cell(opened):
-    page = opened.set()
+    page = opened.page
     sources = exported_cells(page.url.removeprefix(opened.address + "/"))
     cells = page.locator(".cell.tag_export")
     expect(cells).to_have_count(len(sources))

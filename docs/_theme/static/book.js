@@ -98,6 +98,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   addEventListener("load", () => document.fonts.ready.then(reach));
   addEventListener("resize", reach);
   addEventListener("toggle", reach, true);
+  new MutationObserver(reach).observe(root, { attributeFilter: ["data-weave"] });
 }
 
 // --- A link into a folded part opens it. On paper all is open, and afterwards as before.
