@@ -128,6 +128,10 @@ class Child:
         os.waitpid(self.pid, 0)
         return None
 
+    def last_line(self) -> str:
+        """Return what the command said last."""
+        return self.output.read_text("utf-8", "replace").strip().rpartition("\n")[2]
+
 
 @cache
 def undisturbed(name: str) -> tuple[tempfile.TemporaryDirectory[str], float]:
@@ -294,7 +298,7 @@ def settings(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[
             if code not in (None, 0):
                 why = complaint(child)
                 if not why and snapshot(run) != before:
-                    why = "refused, but files have changed"
+                    why = f"refused, but files have changed: {child.last_line()}"
             rows.append(
                 verdict("settings.json tampered with", why and f"{said}: {why}")
             )
@@ -331,7 +335,7 @@ def folders(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[R
                 code = child.wait(PATIENCE)
                 why = complaint(child) if code == 1 else f"exit code {code}"
                 if code == 1 and look(run) != before:
-                    why = "refused, but files have changed"
+                    why = f"refused, but files have changed: {child.last_line()}"
                 if kind == "may fit" and code == 0:
                     why = ""
                 if Path(folder, "opened").exists():

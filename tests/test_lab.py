@@ -1,4 +1,4 @@
-"""A reader's notebook in JupyterLab, as ``make lab`` opens it: from top to bottom."""
+"""A reader works through a notebook in JupyterLab, as ``make lab`` opens it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from playwright.sync_api import Browser, Page, expect
 ROOT = tangle.ROOT
 PAIR = "chapters/notebooks/advantages.ipynb"
 MINUTE = 60_000
-# All tests look at one server and one page.
-pytestmark = pytest.mark.xdist_group("lab")
 NAME = "05_advantages.ipynb"
 SOLUTION = """\
 def answer():
@@ -34,18 +32,17 @@ def answer():
 """
 
 
-@pytest.fixture(scope="module")
-def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
     """Return a book of one chapter, with the notebooks that ``make lab`` lays."""
-    root = tmp_path_factory.mktemp("book")
-    (root / PAIR).parent.mkdir(parents=True)
+    (tmp_path / PAIR).parent.mkdir(parents=True)
     for name in ("pyproject.toml", "chapters/advantages.py", PAIR):
-        shutil.copy(ROOT / name, root / name)
-    reader.lay(root / "notebooks", reader.reader_notebooks(reader.Book()))
-    return root
+        shutil.copy(ROOT / name, tmp_path / name)
+    reader.lay(tmp_path / "notebooks", reader.reader_notebooks(reader.Book()))
+    return tmp_path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def address(book: Path) -> Iterator[str]:
     """Start JupyterLab in the folder of the notebooks; return its address."""
     with socket.socket() as free:
@@ -93,7 +90,7 @@ def wait_for(url: str, seconds: float = 120) -> None:
             time.sleep(0.2)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def lab(address: str, browser: Browser) -> Iterator[Page]:
     """Open a notebook and run all of its cells."""
     page = browser.new_page(viewport={"width": 1300, "height": 900})
@@ -109,7 +106,17 @@ def lab(address: str, browser: Browser) -> Iterator[Page]:
     page.close()
 
 
-def test_all_of_it_runs(lab: Page, book: Path) -> None:
+def test_a_reader_works_through_a_notebook(lab: Page, book: Path) -> None:
+    """One page, from top to bottom: what comes later builds on what was before."""
+    all_of_it_runs(lab, book)
+    equations_have_their_numbers(lab)
+    a_dial_listens_to_the_keys(lab)
+    a_question_listens_to_the_keys(lab)
+    the_last_exercise_is_solved_without_changing_the_book(lab, book)
+    a_link_opens_the_next_notebook(lab)
+
+
+def all_of_it_runs(lab: Page, book: Path) -> None:
     saved = saved_when(lab, book, lambda text: '"execution_count": null' not in text)
     cells = [cell for cell in saved.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
@@ -130,13 +137,13 @@ def saved_when(
     return nbformat.read(path, 4)
 
 
-def test_equations_have_their_numbers(lab: Page) -> None:
+def equations_have_their_numbers(lab: Page) -> None:
     number = lab.locator("mjx-container", has_text="5.1").first
     number.wait_for(state="attached")
     assert lab.locator("mjx-merror, [data-mjx-error]").count() == 0
 
 
-def test_a_dial_listens_to_the_keys(lab: Page) -> None:
+def a_dial_listens_to_the_keys(lab: Page) -> None:
     figure = lab.locator("figure.lr-picture").first
     slider, readout = figure.locator("input"), figure.locator("output")
     before, said = int(slider.input_value()), readout.text_content()
@@ -149,7 +156,7 @@ def test_a_dial_listens_to_the_keys(lab: Page) -> None:
     assert readout.text_content() == said
 
 
-def test_a_question_listens_to_the_keys(lab: Page) -> None:
+def a_question_listens_to_the_keys(lab: Page) -> None:
     answers = lab.locator(".lr-predict input")
     answers.first.focus()
     lab.keyboard.press("Space")
@@ -160,7 +167,7 @@ def test_a_question_listens_to_the_keys(lab: Page) -> None:
     assert lab.locator(".lr-predict details").get_attribute("open") is not None
 
 
-def test_the_last_exercise_is_solved_without_changing_the_book(
+def the_last_exercise_is_solved_without_changing_the_book(
     lab: Page, book: Path
 ) -> None:
     before = {path: path.read_bytes() for path in book.glob("chapters/**/*.*")}
@@ -179,7 +186,7 @@ def test_the_last_exercise_is_solved_without_changing_the_book(
     assert (book / "notebooks" / NAME.replace("ipynb", "py")).exists() is False
 
 
-def test_a_link_opens_the_next_notebook(lab: Page) -> None:
+def a_link_opens_the_next_notebook(lab: Page) -> None:
     panel = ".jp-NotebookPanel:not(.lm-mod-hidden)"
     # Only the cells in view are there: the head is at the top.
     lab.locator(f"{panel} .jp-Cell").first.evaluate("cell => cell.scrollIntoView()")
