@@ -110,8 +110,8 @@ assert (usual.final < 475).sum() == 2, "two of ten forgot"
 assert (usual.curves[usual.final < 475].max(1) > 470).all(), "what they had learned"
 
 # %% [markdown]
-# Here are both loops in one picture. The first step of PPO, on the whole rollout, is the only one
-# that the clip can never touch. A2C stops there.
+# Here are both loops in one picture. The first step of PPO is the only one that the clip can
+# never touch. A2C takes only that step, on the whole rollout.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture
@@ -347,14 +347,14 @@ for decay in (0.99, 0.999):
 # %% [markdown]
 # **Notice** that with a decay of 0.99 the step after 1,000 quiet updates is eighty times as long
 # as without them. With 0.999 it is not even twice as long. Steps of this kind are the likely
-# reason why two runs forgot; we have not proved it. Smaller rewards are to help in another way:
-# the critic's errors are smaller, so they no longer fill the whole gradient, whose norm is
+# reason why two runs forgot; we have not proved it. Smaller rewards are meant to help in another
+# way: the critic's errors are smaller, so they no longer fill the whole gradient, whose norm is
 # clipped to 0.5.
 #
 # The order matters for what the first figure shows. First we ran its ten seeds with the usual
-# settings, and two runs forgot. Then we chose the pair among 15 settings, most of them in a fast
-# simulation of CartPole with 8 or 16 other seeds each. So the ten seeds told us to look for other
-# settings, but not which.
+# settings, and two runs forgot. Then we chose these two settings, the decay and the scale of
+# rewards, from 15 pairs, most of them tried in a fast simulation of CartPole with 8 or 16 other
+# seeds each. So the ten seeds told us to look for other settings, but not which.
 
 # %% tags=["claims"]
 assert 75 < step_after(1000, 0.99) / step_after(0, 0.99) < 90, "eighty times"
@@ -825,7 +825,7 @@ assert last > 1.5 * first, "it learns"
 # that is luck. (The models have ReLU layers with PyTorch's default initialisation, and A2C's
 # settings were chosen with the networks of {doc}`policies`.)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four curves of the return over 60,000 steps: A3C and PPO reach 500, IMPALA 200 and more, A2C rises and falls again"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Four curves of the return over 60,000 steps: A3C and PPO reach 500 and end there, IMPALA reaches 500 and falls to about 230, A2C rises to about 190 and falls again"}}
 fig, axis = plt.subplots(figsize=(7, 2.6))
 families = stored_runs("a2c_contract")
 for name, run in families.items():

@@ -341,8 +341,9 @@ def slot_layout(
 # The actor is the same wherever it runs. It gets weights and a place to write to, and knows
 # nothing of tokens, processes or learners. To act it needs only the action, which `numpy_act` of
 # {doc}`workshop/fast` computes faster than PyTorch does for networks this small. V-trace also
-# needs the log-probability of each action. The weights stay the same for a whole unroll, so these
-# are computed at its end, all at once. Below the class, an actor fills one slot by hand.
+# needs the log-probability of each action. The weights stay the same for a whole unroll, so all
+# log-probabilities are computed at once, at its end. Below the class, an actor fills one slot by
+# hand.
 
 
 # %% tags=["export"]

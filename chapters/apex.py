@@ -177,9 +177,9 @@ dial(
 
 # %% [markdown]
 # **Notice** that with half a new step for each draw, or less, every surprising step is seen with
-# both rules. From one new step on, the largest priority is no longer enough: there are more new
-# steps than draws, and a new step is drawn because it is new, whether it is surprising or not.
-# With two new steps for each draw, less than half of the surprising ones are ever seen.
+# both rules. From one new step on, the largest priority is no longer enough: there are at least
+# as many new steps as draws, and a new step is drawn because it is new, whether it is surprising
+# or not. With two new steps for each draw, less than half of the surprising ones are ever seen.
 #
 # If each new step comes with its own error as priority, all of them are seen, and with four new
 # steps for each draw still nine of ten.
@@ -638,9 +638,9 @@ class Apex(RemoteLearner):
 # steps, draw the same batches and end with the same weights, *bit for bit*. A test trains both
 # and compares everything that they hold.
 #
-# By default four things differ: random actions come from the actor's own generator, the ladder
-# replaces the schedule of $\varepsilon$, slots make the data older, and new steps get their own
-# priorities.
+# By default five things differ: an actor's rollouts are longer, random actions come from its own
+# generator, the ladder replaces the schedule of $\varepsilon$, slots make the data older, and new
+# steps get their own priorities.
 #
 # In one process every run can be repeated, and a resumed run is the same bit for bit. With
 # several processes a run cannot be repeated exactly, because the clock decides which rollout

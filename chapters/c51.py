@@ -311,8 +311,8 @@ def project_distribution(
 # Since the target is a constant, many implementations leave out $\log \hat q_k$. What remains is
 # the **cross-entropy**. We keep the term, because then the error is 0 where the target says
 # nothing new, and so is the priority of such a step ({doc}`replay`). A cross-entropy would also
-# hold how wide the target is. (Where returns are random, a single target is nearly always news,
-# and the error stays above 0.)
+# contain the entropy of the target, that is, how wide it is. (Where returns are random, a single
+# target is nearly always news, and the error stays above 0.)
 
 
 # %% tags=["export"]

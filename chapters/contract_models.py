@@ -879,8 +879,8 @@ predict(
     "from 0.1 to 5. What does the entropy of the action do?",
     ["it grows without limit", "it grows, then it falls", "it falls"],
     right="it grows, then it falls",
-    because="A narrow Gaussian gives almost one action, and so does a very wide one: then nearly "
-    "all actions lie at one of the two edges. In between the actions fill the box. No density in "
+    because="A narrow Gaussian gives almost one action. A very wide one gives almost two: nearly all "
+    "actions lie at one of the two edges. In between the actions fill the box. No density in "
     "the box has an entropy above that of the uniform one, log 2 = 0.69. The entropy of the "
     "Gaussian before the squash does grow without limit.",
 )

@@ -554,8 +554,9 @@ class Role(NamedTuple):
 
 # %% [markdown]
 # Here are the roles. Two of the six have variants. DDPG's actor returns an action or, if actions
-# are discrete, their probabilities. An actor that draws has one more rule for SAC, which differs
-# between continuous and discrete actions.
+# are discrete, their probabilities. An actor that draws has a rule of its own for SAC. With
+# continuous actions its action must have a gradient. With discrete ones it returns a fourth
+# result, and the rule compares that with the log-probability.
 
 
 # %% tags=["export"]

@@ -36,9 +36,10 @@ from literate_rl.workshop.runs import stored_runs
 #
 # DDPG, HDDPG, TD3 and SAC, with ten seeds each. Their layers are equally wide, their batches
 # equally large, and their critics take the same number of updates. (TD3 and SAC have two critics,
-# and TD3's actor takes half as many steps.) Thin lines are runs, thick ones are means. Below is in
-# how many steps the return while training first exceeds −300, as the median of ten, and how much
-# the mean returns of two agents differ over the whole training, seed by seed.
+# and TD3's actor takes half as many steps.) Thin lines are runs, thick ones are means. The
+# printed lines say after how many steps the return while training first exceeds −300, as the
+# median of ten, and by how much the mean returns of two agents differ over the whole training,
+# seed by seed.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of four agents over 10,000 steps of Pendulum. DDPG, HDDPG and SAC rise together after about 3,000 steps and are at -200 after 5,000. TD3 rises some 2,000 steps later. All four end near -150"}}
 runs = stored_runs("ddpg_pendulum") | stored_runs("sac_pendulum")
@@ -66,8 +67,9 @@ for first, second in (("HDDPG", "DDPG"), ("SAC", "DDPG"), ("TD3", "DDPG")):
 # %% [markdown]
 # **Notice** that three of the four cannot be told apart: the intervals for HDDPG and for SAC
 # contain zero. TD3 takes longer, with every seed. {doc}`td3` shows why: its actor moves only at
-# every second update, and the pendulum forgives quick ones. What the delay is for, a slower and
-# safer walk, has little to prove where 29 of the 30 hasty runs arrive as well.
+# every second update, and the pendulum forgives an actor that moves at every one. What the delay
+# is for, a slower and safer walk, has little to prove where 29 of the 30 hasty runs arrive as
+# well.
 #
 # SAC differs in another way: nobody chose its noise. On this task that costs nothing.
 
@@ -204,8 +206,8 @@ assert (car.hold, car.num_steps, car.temperature, car.tune) == (20, 20, 0.1, Fal
 #
 # **Actions from a list.** DDPG and TD3 are made for numbers, but an actor may also return
 # probabilities, and then the critic is climbed through those ({doc}`ddpg`). Here are both on
-# CartPole, three seeds, beside the ten of discrete SAC and of DQN; all were trained for 20,000
-# steps, but DQN for 50,000.
+# CartPole, three seeds, beside ten runs each of discrete SAC and of DQN. DQN was trained for
+# 50,000 steps, all others for 20,000.
 
 # %% tags=["hide-input"]
 with_priorities = stored_runs("ddpg_priorities")["TD3, priorities"]

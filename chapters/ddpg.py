@@ -153,7 +153,7 @@ dial(
 # %% [markdown]
 # **Notice** that the actor needs no list of actions, only a slope. Without a ridge it reaches the
 # best action from anywhere. If it starts at $-0.9$ and the ridge has its full height, it gets
-# stuck there: the critic promises 0.90, and the environment pays $-0.09$.
+# stuck on the ridge: the critic promises 0.90, and the environment pays $-0.09$.
 #
 # The actor is an *adversary* of its critic. It looks for the place where the critic promises
 # most, and that is often where the critic is wrong. This is the **overestimation** of {doc}`dqn`:
@@ -327,14 +327,14 @@ print("first five episodes:", *(f"{x:.0f}" for x in returns[:5]))
 print("last five episodes: ", *(f"{x:.0f}" for x in returns[-5:]))
 
 # %% [markdown]
-# **Notice** that the last five episodes pay hundreds more than the first ten. Then look at step
+# **Notice** that the last five episodes pay hundreds more than the first five. Then look at step
 # 3. Its loss is *minus* the critic's value, because an optimiser goes downhill, and only the
 # actor's optimiser takes a step. The critic is the landscape, and nobody bends a landscape to make
 # the climb shorter. (`backward` leaves gradients in the critic too. Step 2 clears them before it
 # computes its own.)
 
 # %% tags=["claims"]
-assert np.mean(returns[-5:]) > np.mean(returns[:10]) + 400, "hundreds more"
+assert np.mean(returns[-5:]) > np.mean(returns[:5]) + 400, "hundreds more"
 
 # %% [markdown]
 # ## The gradient through the action
@@ -770,7 +770,8 @@ def as_many(critic: Any, number: int) -> list[Any]:
 # ## Settings
 #
 # Priorities (`alpha`) and $n$-step targets (`num_steps`) come with the loop of {doc}`dqn`. What
-# {doc}`contracts` calls DDPGPer is DDPG with `alpha=0.6`, and `train` knows it by this name.
+# {doc}`contracts` calls DDPGPer is DDPG with `alpha=0.6`, and `train` ({doc}`workshop/training`)
+# knows it by this name.
 #
 # The schedule of $\varepsilon$ comes from there too, a straight line from 1 to 0 over 500 steps.
 # But schedules move on only once in `log_interval` steps, which is 500 as well. So at first all

@@ -185,8 +185,8 @@ at_home = PPOConfig(
 )
 
 # %% [markdown]
-# The folded cell has what builds and trains them, for 5,120 steps each. One more mistake needs no
-# class of its own: a critic that does not learn.
+# The folded cell above has the functions that build and train them, for 5,120 steps each. One
+# more mistake needs no class of its own: a critic that does not learn.
 
 # %%
 agents = {
@@ -226,11 +226,12 @@ for side in axis.spines.values():
 fig.tight_layout()
 
 # %% [markdown]
-# Below each room stands its exact answer; marked cells are wrong by more than 0.15. **Notice**
-# that the mistakes leave different traces: the house says not only *that* something is broken but
-# *what*. Only two agents are wrong where there is something to choose, and they differ too: with
-# the wrong sign an agent is sure of the wrong action, with advantages out of order it drifts
-# anywhere.
+# Below each room stands its exact answer; marked cells are wrong by more than 0.15. (For "reads"
+# a cell shows half the difference of the two values, for "both" the mean probability of the right
+# action.) **Notice** that the mistakes leave different traces: the house says not only *that*
+# something is broken but *what*. Only two agents are wrong where there is something to choose,
+# and they differ too: with the wrong sign an agent is sure of the wrong action, with advantages
+# out of order it drifts anywhere.
 #
 # **Notice** also that the other four broken agents choose the right actions. Their return is as
 # high as that of the first agent, and only their values give them away. In a harder world the
@@ -485,10 +486,10 @@ assert stored_runs("ablation_pendulum")["no clip"].final.max() < -700, (
 # **You see** a value loss that falls a little and then stays, and an explained variance of about
 # 0: the critic says nearly the same in every state.
 #
-# **Cause.** One of the two is a column. A critic returns `(B, 1)`, the targets are `(B,)`, and
-# their difference is a square `(B, B)`: each value is pulled to *all* targets, so the best it can
-# do is their mean. The policy's loss has the same trap, and there it is worse: normalised
-# advantages have mean 0, so the gradient is 0 as well.
+# **Cause.** A column meets a row. A critic returns `(B, 1)`, the targets are `(B,)`, and their
+# difference is a square `(B, B)`: each value is pulled to *all* targets, so the best it can do is
+# their mean. The policy's loss has the same trap, and there it is worse: normalised advantages
+# have mean 0, so the gradient is 0 as well.
 #
 # **Check.** Print the shape of the loss before its mean.
 
@@ -652,9 +653,9 @@ for name, (learner, _) in {"as they are": raw, "normalised": normal}.items():
 draw({"as they are": raw, "normalised": normal}, "explained variance", "return")
 
 # %% [markdown]
-# **Fix.** `normalize_obs=True` shifts and scales each observation by what was seen so far
-# ({doc}`policies`), or choose units in which the numbers are about 1. (The deviations printed are
-# those before the normaliser.) An explained variance below 0 during the first iterations is
+# **Fix.** Set `normalize_obs=True`, which shifts and scales each observation by what was seen so
+# far ({doc}`policies`). Or choose units in which the numbers are about 1. (The deviations printed
+# are those before the normaliser.) An explained variance below 0 during the first iterations is
 # harmless; there the critic knows nothing yet.
 
 # %% tags=["claims"]
@@ -672,8 +673,9 @@ assert last(normal, "return") > 1.5 * last(raw, "return")
 # low.
 #
 # **Cause.** A time limit was taken for the end of the task. In the next world each step pays 1.
-# Once the agent may invest: that costs 5, and from then on each step pays 2. Forever, that is
-# worth $-5 + 2\gamma / (1 - \gamma) = 13$ with $\gamma = 0.9$, and going on as before is worth
+# The agent may invest, but only once: that costs 5, and from then on each step pays 2. Forever,
+# that is worth $-5 + 2\gamma / (1 - \gamma) = 13$ with $\gamma = 0.9$, and going on as before is
+# worth
 # 10. But training cuts episodes after five steps, and within five steps the investment does not
 # pay.
 #
@@ -821,6 +823,9 @@ print(f"20 seeds: {finals.min():.0f} to {finals.max():.0f}, mean {finals.mean():
 print(f"means of three seeds: nine in ten between {low:.0f} and {high:.0f}")
 
 # %% [markdown]
+# **Notice** that two means of three seeds may lie more than 200 points apart, although nothing was
+# changed.
+#
 # **Fix.** Ten seeds for a claim, the same seeds for both agents, and their paired differences
 # ({doc}`evaluation`). For debugging, choose symptoms that do not need seeds: nearly everything
 # above shows in the first iterations of any run.
@@ -925,10 +930,12 @@ print(
 # worst. It is a corner of the grid, so look further; and each point is one seed, so do not trust
 # the last digit. (Settings are chosen on this seed, 101, and judged on others.)
 #
-# **Notice** in the middle why a rollout needs a length. With 64 steps two rollouts of the same
-# new policy point in unrelated directions, with 1,024 they agree. In an agent that was trained
-# for 6,144 steps the gross mistakes are gone, and the same numbers of steps say less about what
-# is left. So if a run learns at first and then trembles, make its rollouts longer.
+# **Notice** in the middle why a rollout must be long enough. The height is the mean cosine of the
+# angle between the gradients of two rollouts: 1 if they point the same way, 0 if they have
+# nothing in common. With 64 steps two rollouts of the same new policy point in unrelated
+# directions; with 1,024 they agree. In an agent that was trained for 6,144 steps the gross
+# mistakes are gone, and the same numbers of steps say less about what is left. So if a run learns
+# at first and then trembles, make its rollouts longer.
 #
 # **Notice** on the right what epochs are for: one epoch has a tenth of the updates of ten, and on
 # CartPole it reaches a seventh of the return. More epochs need no new data. But watch the clip

@@ -543,9 +543,9 @@ class DiscreteCritics(nn.Module):
 # ## Models of your own
 #
 # An actor of your own must return the log-probabilities of *all* actions, as a fourth result,
-# because a sum needs the probability of each action. The other actors of {doc}`contracts` get
-# along with three results, and here such an actor is refused. (The contracts of Machin, which that
-# chapter starts from, ask for `rsample` instead. A `Categorical` of PyTorch has none.)
+# because a sum needs the probability of each action. For the other actors of {doc}`contracts`
+# three results are enough, but here such an actor is refused. (The contracts of Machin, which
+# that chapter starts from, ask for `rsample` instead. A `Categorical` of PyTorch has none.)
 
 # %%
 from literate_rl.contract_models import CategoricalActor, QNetwork
@@ -797,11 +797,11 @@ assert max(short.min(), long.min()) < 195, "stays below the goal with both"
 # nearly 200 steps. Such a mistake is hard to see, because a single push changes little. Where the
 # cart is more than 0.6 from the middle, the better of the two pushes gains a fifth of a step.
 #
-# And what does chance gain? Rewards are scaled by 0.05, and the temperature of this run ends at
-# 0.013. So a nat is worth as much as $0.013 / 0.05 = 0.26$ steps, more than a push can gain. At
-# this price the best policy is not far from a coin. And the price falls slowly: in all of the
-# second half the entropy is above its target, but Adam moves $\log \alpha$ by about one learning
-# rate in each update, and the learning rate falls too.
+# And what is the policy paid for being random? Rewards are scaled by 0.05, and the temperature of
+# this run ends at 0.013. So a nat is worth as much as $0.013 / 0.05 = 0.26$ steps, more than a
+# push can gain. At this price the best policy is not far from a coin. And the price falls slowly:
+# in all of the second half the entropy is above its target, but Adam moves $\log \alpha$ by about
+# one learning rate in each update, and the learning rate falls too.
 #
 # If this is the reason, a lower price should help. So here are ten runs with a temperature of 0.01
 # at the start instead of 0.05, and how many of their hundred episodes end beside the track:
@@ -816,11 +816,11 @@ for start, found in starts.items():
     print("  off track", *(f"{100 * x:3.0f}%" for x in found.judged["off_track"]))
 
 # %% [markdown]
-# Each column is a seed. **Notice** that the slow run is cured and that two others, with the first
-# and the eighth seed, have caught its illness. Seven of ten runs end at 497 or above with either
-# price. On average no difference is seen: −11 steps with the lower one, with a 95 percent interval
-# from −110 to 88. So we keep 0.05. The price is not what holds the agent back, or not alone. What
-# the weak runs of both rows share is the drift.
+# Each column is a seed. **Notice** that the weak run, with the fourth seed, is cured and that two
+# others, with the first and the eighth seed, have caught its illness. Seven of ten runs end at
+# 497 or above with either price. On average no difference is seen: −11 steps with the lower one,
+# with a 95 percent interval from −110 to 88. So we keep 0.05. The price is not what holds the
+# agent back, or not alone. What the weak runs of both rows share is the drift.
 
 # %% tags=["claims"]
 first, cool = (found.final for found in starts.values())

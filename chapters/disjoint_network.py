@@ -729,7 +729,7 @@ print("search  wrapped  require_aux  what happens", done.stdout, sep="\n")
 #   is none of these. That is why the weights live in `heads`.
 # - **With a weight of zero** it works without the search. If the auxiliary value enters the loss
 #   times zero, its head gets a gradient, of zeros. The search walks through the graph in every
-#   step; this costs one small head.
+#   step; the weight of zero costs no more than one small head.
 #
 # After `network.heads = DistributedDataParallel(network.heads)` the network is called as before.
 

@@ -850,8 +850,8 @@ class DQN:
 # %% [markdown]
 # ## Settings
 #
-# With `alpha` above 0 the memory prefers surprising steps ({doc}`replay`); `train` knows DQN with
-# `alpha=0.6` as DQNPer.
+# With `alpha` above 0 the memory prefers surprising steps ({doc}`replay`); `train`
+# ({doc}`workshop/training`) knows DQN with `alpha=0.6` as DQNPer.
 
 
 # %% tags=["export"]

@@ -121,9 +121,10 @@ dial(
 # %% [markdown]
 # **Notice** what happens to the mean of three seeds when you get other ones: in these eight draws
 # it lies between 140 and 400. With all twenty the interval of the gain leaves out zero: the
-# baseline helps. But with five, seven of the eight draws include zero, and with ten still five of
-# them. How many seeds are enough depends on how small a gain you want to see. There is no
-# interval for fewer than five: [one of the traps](#trap-the-interval-of-three-seeds) shows why.
+# baseline helps. But with five, the intervals of seven of the eight draws include zero, and with
+# ten still those of five. How many seeds are enough depends on how small a gain you want to see.
+# There is no interval for fewer than five: [one of the traps](#trap-the-interval-of-three-seeds)
+# shows why.
 
 # %% tags=["claims"]
 
@@ -156,9 +157,9 @@ assert (without.min().round(), without.max()) == (111, 500), "what the picture s
 # trying. To learn what it *can* do, we let it do what it thinks best in each state: it
 # acts **greedily**.
 #
-# From {doc}`policies` on, a policy of this book has two methods. `act(obs, noise)` chooses the
-# actions: only the noise makes it act differently each time, and greedy means a noise of zero.
-# `to_env` writes the actions as the environment wants them.
+# From {doc}`policies` on, every policy of this book has the two methods that are needed here.
+# `act(obs, noise)` chooses the actions: only the noise makes it act differently each time, and
+# greedy means a noise of zero. `to_env` writes the actions as the environment wants them.
 
 
 # %% tags=["export"]
@@ -329,7 +330,10 @@ def t_interval(
 
 # %% tags=["export"]
 def t_share(angle: float, freedom: int) -> float:
-    """Return the chance that the mean is off by at most √freedom · tan(angle)."""
+    """Return the chance that the mean is off by no more than a bound.
+
+    The bound is √freedom · tan(angle) standard errors.
+    """
     # The quotient {eq}`t-share`. An even power starts from the integral of 1, an odd
     # one from that of the cosine.
     power = (freedom - 1) % 2
@@ -345,7 +349,7 @@ def t_share(angle: float, freedom: int) -> float:
 @cache
 def t_quantile(level: float, freedom: int) -> float:
     """Return how many standard errors hold the truth with probability ``level``."""
-    # Sixty halves of a right angle are as exact as the numbers of a computer.
+    # Sixty halvings of a right angle are as exact as the numbers of a computer.
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         angle = (low + high) / 2
@@ -469,8 +473,8 @@ assert five.low < 0 < five.high, "five seeds do not see it"
 # - intervals are t intervals, and two agents are compared by paired differences;
 # - settings are chosen on other seeds than those of the result.
 #
-# Now that we can tell learning from luck: a return minus a value was a better weight than a
-# return. Is there one that is better still? That is {doc}`advantages`.
+# Now we can tell learning from luck. A return minus a value was a better weight than a return. Is
+# there one that is better still? That is {doc}`advantages`.
 #
 # ## Traps
 #
@@ -707,10 +711,10 @@ grade(answer, mean_by_quota, *evaluations_played)
 # ### Exercise 3: experiment
 #
 # How much does the best of $k$ seeds promise? Suppose that the given results are all that can
-# happen, that somebody draws `k` of them with replacement and shows the best. Return the expected
-# value of what is shown. (The best is at most the $i$-th smallest of $M$ results with probability
-# $(i / M)^k$.) Which gains more from showing its best seed, `with_baseline` or `without`? Guess
-# first, then compare for $k = 1, 2, 3, 5, 10$.
+# happen, and that somebody draws `k` of them with replacement and shows the best. Return the
+# expected value of what is shown. (The best is at most the $i$-th smallest of $M$ results with
+# probability $(i / M)^k$.) Which gains more from showing its best seed, `with_baseline` or
+# `without`? Guess first, then compare for $k = 1, 2, 3, 5, 10$.
 
 
 # %%

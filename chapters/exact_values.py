@@ -348,9 +348,9 @@ assert np.allclose(means[:, 0], exact.mean(), rtol=0.1), "two flags do not depen
 #
 # The gradient of {doc}`policy_gradient` can be put to the same test. Begin with one decision: one
 # state and three actions, which pay 3, 4 and 6 on average, plus noise with standard deviation 1.
-# The logits are known, and so is the exact gradient: with the score {eq}`def-score` it is
-# $\sum_a p_a Q_a (\mathbb 1[j = a] - p_j) = p_j \, (Q_j - V)$. We estimate it 2,000 times, each
-# time from 32 actions: without a baseline, with the value, and with the best baseline
+# The logits are known, and so is the exact gradient: with the score {eq}`def-score` it is $\sum_a
+# \pi(a)\, Q(a)\, (\mathbb 1[j = a] - \pi(j)) = \pi(j) \, (Q(j) - V)$. We estimate it 2,000 times,
+# each time from 32 actions: without a baseline, with the value, and with the best baseline
 # {eq}`optimal-baseline`.
 
 # %% mystnb={"image": {"alt": "Three scatter plots of gradient estimates around one cross, the exact gradient. Without a baseline the cloud is about three times as wide as with the value or with the best baseline, whose clouds look alike. All three are centred on the cross."}}
@@ -657,9 +657,10 @@ for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
         obs = next_obs
 
 # %% [markdown]
-# Every fourth row is such a phantom. It teaches that the end of an episode leads to the start of
-# the next, without pay and whatever the agent does. `Collector` works in this mode too, and marks
-# the phantoms in `real`, so that a loss can leave them out.
+# In `NEXT_STEP` every fourth row is such a phantom, in `SAME_STEP` none is. It teaches that the
+# end of an episode leads to the start of the next, without pay and whatever the agent does.
+# `Collector` works in this mode too, and marks the phantoms in `real`, so that a loss can leave
+# them out.
 
 # %% tags=["claims"]
 assert phantoms["NEXT_STEP"] == [False, False, False, True] * 2

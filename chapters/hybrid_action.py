@@ -317,8 +317,9 @@ for name, leaf in (
     print(f"{name:18s}{tuple(leaf.shape)}")
 
 # %% [markdown]
-# Two things differ from {doc}`policies`. The tree holds $\sigma$, not its logarithm, and only
-# `action_args_log_sigma` reaches it. The layers and their initialisation are those of PPOxFamily.
+# Two things differ from {doc}`policies`. The tree holds $\sigma$, not its logarithm, and the
+# layers and their initialisation are those of PPOxFamily. As there, $\sigma$ comes from a
+# parameter of its own, here `action_args_log_sigma`, and does not depend on the state.
 
 # %% tags=["claims"]
 weights = list(network.parameters())

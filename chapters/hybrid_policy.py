@@ -133,8 +133,8 @@ def rescale(
 #
 # An action is a function of the noise, as in {doc}`policies`. The types race, and the arguments
 # are $\mu_j + \sigma_j \eta_j$ with standard normal noise $\eta_j$. Without noise we get the
-# greedy action. In its row the type is a floating-point number. That does no harm: all integers
-# up to 16 million are exact there. `HybridActions` holds this together.
+# greedy action. In the row of an action the type is a floating-point number. That does no harm:
+# all integers up to 16 million are exact there. `HybridActions` holds this together.
 
 
 # %% tags=["export"]
@@ -430,7 +430,7 @@ assert one.to_env(said)[1][0].item() == 540, "half of the box above its centre"
 #
 # The mask of these chapters is a fact about the *action space*: which type uses which argument.
 # The other kind is a fact about the *state*: which types are possible right now. It belongs in
-# the logits, as minus infinity, in the old and in the new policy alike. Both work together:
+# the logits, as minus infinity, in the old and in the new policy alike. Both masks work together:
 
 # %%
 row = torch.tensor([[0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 1.0]])  # a policy for Moving

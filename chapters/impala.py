@@ -560,8 +560,8 @@ def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
 # `max_use` times. With `priority` it prefers samples whose values are far from their targets.
 #
 # Everything runs in one process. In a real system the actors run beside the learner, as in
-# {doc}`actors`. The setting `lag` imitates that, and can be repeated exactly: the actor's policy
-# is a copy, which gets the learner's weights after every `lag + 1` collections.
+# {doc}`actors`. The setting `lag` imitates that, in a way that can be repeated exactly: the
+# actor's policy is a copy, which gets the learner's weights after every `lag + 1` collections.
 
 
 # %% tags=["export"]
@@ -853,10 +853,11 @@ assert (unscaled < 300).sum() == 2, "two of five do not"
 # ### Trap: the learner's own word
 #
 # It is tempting to store observations and actions only, and to compute $\log \pi_{\text{old}}$
-# when it is needed. But then the learner's weights say it. Every ratio is 1, no test fails, and
-# nothing is corrected: those are the red runs above. Here are the agent's last samples, as they
-# were stored and recomputed. (The stored ratios are close to 1 only because the learning rate has
-# fallen almost to zero by now.)
+# when it is needed. But then the number comes from the learner's weights, not from the actor's.
+# Every ratio is 1, no test fails, and nothing is corrected: those are the red runs above. Here
+# are the ratios of the agent's last samples, with the log-probabilities that were stored and with
+# recomputed ones. (The stored ratios are close to 1 only because the learning rate has fallen
+# almost to zero by now.)
 
 # %%
 stored_batch = cartpole.batch(list(cartpole.memory.entries))

@@ -431,9 +431,9 @@ def closed_form(policy):
 
 
 # %% [markdown]
-# A sweep multiplies the error of the three values with a matrix. So after a few sweeps each
-# further one shrinks it by the same factor, the size of the matrix's largest eigenvalue. Turn
-# $\bar\rho$ and watch the value, then $\bar c$ and watch the noise:
+# A sweep multiplies the error of the three values by a matrix. So after a few sweeps each further
+# one shrinks it by the same factor, the size of the matrix's largest eigenvalue. Turn $\bar\rho$
+# and watch the value, then $\bar c$ and watch the noise:
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Axis, Mark, dial, plot

@@ -345,11 +345,12 @@ class GaussianActions:
 # ## Actor and critic
 #
 # Actor and critic ({doc}`policy_gradient`) both have two hidden layers of 64 units with tanh.
-# Their weights start orthogonal, so that signals keep their length on the way through. The factor
-# $\sqrt 2$ of the hidden layers is the gain that suits ReLU. For tanh it would rather be 5/3, but
-# OpenAI Baselines had $\sqrt 2$, and most code has kept it. The last layer of the actor starts
-# near zero, so that all actions are about equally likely at first. For continuous actions
-# {cite:t}`andrychowicz2021` found that this matters a great deal.
+# Their weights start orthogonal, so that signals keep their length on the way through. Those of
+# the hidden layers are then multiplied by $\sqrt 2$. Such a factor is called a *gain*, and this
+# one suits ReLU. For tanh it would rather be 5/3, but OpenAI Baselines had $\sqrt 2$, and most
+# code has kept it. The last layer of the actor starts near zero, so that all actions are about
+# equally likely at first. For continuous actions {cite:t}`andrychowicz2021` found that this
+# matters a great deal.
 
 
 # %% tags=["export"]
@@ -602,9 +603,9 @@ for _, (_, ended) in trained.values():
 # ## Numbers of a convenient size
 #
 # Networks learn best from numbers around 1. An environment may well give us thousandths or
-# thousands. So with `normalize` of `make_policy` a policy measures, while the run goes on, the
-# mean and the variance of what comes in. If $n$ items with mean $\bar m$ and variance $v$ were
-# seen, and $n'$ new ones come in with $\bar m'$ and $v'$, then all of them have
+# thousands. So with `normalize` of `make_policy` a policy keeps the mean and the variance of what
+# has come in so far. If $n$ items with mean $\bar m$ and variance $v$ were seen, and $n'$ new
+# ones come in with $\bar m'$ and $v'$, then all of them have
 #
 # $$
 # \begin{aligned}
@@ -615,7 +616,8 @@ for _, (_, ended) in trained.values():
 #
 # the variance within the two groups and that between their means {cite:p}`chan1983`. With them,
 # observations are shifted to mean 0 and scaled to standard deviation 1. CartPole does not need
-# it. Those who train with it call `update` on each batch, as {doc}`ppo` does.
+# this, and the loop above did without. A loop that wants it calls `update` on each batch, as
+# {doc}`ppo` does.
 
 
 # %% tags=["export"]

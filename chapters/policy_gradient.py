@@ -461,7 +461,7 @@ def optimal_baseline(
 # If we pay for entropy, with a weight $c_H$, the objective becomes $J + c_H H$. A loss is minus
 # an objective, so the entropy is *subtracted* from it: $\mathcal L_\pi - c_H H$. The wrong sign
 # is a mistake that has been published more than once; {doc}`ppo_error` shows one. The agents of
-# this chapter do without a bonus, those of {doc}`ppo` have one.
+# this chapter do without a bonus. The learner of {doc}`ppo` can add one.
 
 
 # %% tags=["export"]
@@ -688,7 +688,7 @@ assert abs(settled["attached"] - prob @ q_value - entropy) < 1e-6
 #
 # | choice | this chapter | [Spinning Up, VPG](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/vpg/vpg.py#L211-L223) | [Stable-Baselines3, A2C](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L150-L171) | [PyTorch's example](https://github.com/pytorch/examples/blob/77f55b912142e11fcfdf5b530231fb9c52f181e8/reinforcement_learning/reinforce.py#L63-L76) | [DI-engine, A2C](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/a2c.py#L39-L47) | [Pearl, REINFORCE](https://github.com/facebookresearch/Pearl/blob/48f1fbbea5d02ba7d22f1bd9a57105399b18e17d/pearl/policy_learners/sequential_decision_making/reinforce.py#L159-L166) |
 # |---|---|---|---|---|---|---|
-# | an action is weighted with | what the caller gives | GAE, [normalised over the batch](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/vpg/vpg.py#L79-L81) | GAE with [$\lambda = 1$ of 5 steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L71-L83); normalised on request | returns of one episode, normalised over it | what the caller gives | return, minus the critic if there is one |
+# | an action is weighted with | what the caller gives | GAE ({doc}`advantages`), [normalised over the batch](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/vpg/vpg.py#L79-L81) | GAE with [$\lambda = 1$ of 5 steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L71-L83); normalised on request | returns of one episode, normalised over it | what the caller gives | return, minus the critic if there is one |
 # | advantage detached | in the loss | in the buffer | in the buffer | no network in it | left to the caller | in the loss |
 # | $\log \pi$ from | logits | [logits](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/vpg/core.py#L72-L74) | [logits](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L292) | [probabilities](https://github.com/pytorch/examples/blob/77f55b912142e11fcfdf5b530231fb9c52f181e8/reinforcement_learning/reinforce.py#L46-L57) | logits | $p + 10^{-8}$ |
 # | entropy | separate function | logged only | subtracted, with weight 0 unless set | none | returned, to be subtracted | none |

@@ -636,7 +636,7 @@ class PPGConfig(PPOConfig):
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out
-# comes from PPO.
+# comes from PPO's settings, or is the default above.
 PPG_SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "total_steps": 100_000,

@@ -117,9 +117,9 @@ assert swept["N_pi"][0] < swept["N_pi"].min() + 0.001 < swept["N_pi"][3:].min() 
 #
 # - CartPole, with the settings of {doc}`ppo`, and the same with rewards in units of the returns'
 #   standard deviation;
-# - mazes, trained on 200 levels and judged on these and on 500 others, where both agents were
-#   tuned, with six settings each on a seed that is not used again; and the same with each rollout
-#   used once in the policy phase, as the authors do, and not six times;
+# - mazes, trained on 200 levels and judged on these and on 500 others; both agents were tuned by
+#   their return while training, with six settings each on a seed that is not used again; and the
+#   same with each rollout used once in the policy phase, as the authors do, and not six times;
 # - StarPilot, one of the sixteen games, on its easy setting, trained on 200 levels, from pixels.
 #   300,000 steps are what one processor can do in a quarter of an hour.
 #
@@ -146,7 +146,7 @@ fig.tight_layout()
 # StarPilot has three seeds, so each is shown instead. In the table, *while training* is the mean
 # return of the whole training. *At the end* the actions are drawn as in training, on the levels
 # trained on or on unseen ones; with *no noise* they are the most likely ones, in mazes on unseen
-# levels. There a return is the share of levels solved.
+# levels. In mazes a return is the share of levels solved.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels with learning curves of PPG and PPO. CartPole: both rise to 500, PPO earlier. CartPole with scaled rewards: both rise more slowly, PPG to 460 and PPO to 360, with wide bands. Mazes: both rise from 0.3 to about 0.9, PPG a little above PPO. Mazes with one epoch: both rise to less than 0.6, on top of each other. StarPilot: both rise from below 2 to near 2.7 and stay there, on top of each other"}}
 

@@ -188,10 +188,10 @@ print(f"the last 20 episodes: {episode_return[-20:].mean():.0f}")
 
 # %% [markdown]
 # **Notice** that 50,000 steps are enough to learn to balance a pole, from nothing but one point
-# for each step. On its way up a curve may stall, and looks like an agent that is stuck. The lower
-# panel tells another story: fewer and fewer episodes end because the pole leans too far, and more
-# and more because the cart drifts off the track. That is the agent's next problem. So look at
-# *how* episodes end before you change a setting.
+# for each step. On its way up a curve may stall, and then the agent looks stuck. The lower panel
+# tells another story: fewer and fewer episodes end because the pole leans too far, and more and
+# more because the cart drifts off the track. That is the agent's next problem. So look at *how*
+# episodes end before you change a setting.
 
 # %% tags=["claims"]
 assert episode_return[-20:].mean() > 400, "it balances the pole"
@@ -200,7 +200,7 @@ middle = (episode_step > 8_000) & ~at_limit
 assert off_track[middle].mean() > 0.5, "then mostly the track"
 
 # %% [markdown]
-# Here is the agent itself. It acts greedily in this page, with the weights that the program has
+# Here is the agent itself. It acts greedily on this page, with the weights that the program has
 # just learned, and the line is what its critic thinks while it acts. Push the pole, with the
 # buttons or with the arrow keys:
 
@@ -216,9 +216,9 @@ push_cartpole(actor, critic, "The agent of this page, to be pushed")
 # agent do. **Notice** that the value falls when you push and recovers with the pole. Wait a
 # second between two pushes, and the agent stands most of them. But push twice in a row, and it
 # mostly falls, and to the *other* side: the cart runs too far. Nobody pushed while it learned, so
-# such states are strange to it. They are to the critic too, which promises almost as much as ever
-# in the moment of the fall. (The agent of {doc}`workshop/playground` does better: its few weights
-# were written by hand, for all states.)
+# such states are strange to it. They are strange to the critic too: it promises almost as much as
+# ever at the moment of the fall. (The agent of {doc}`workshop/playground` does better: its few
+# weights were written by hand, for all states.)
 
 # %% tags=["claims"]
 import gymnasium as gym
@@ -264,18 +264,19 @@ for game in twice:
 # away: on the pier of {doc}`exact_values` a large step ends in the water. The clip takes away
 # what could be gained by going further, and new data are collected where the policy is now.
 #
-# The clip is not the only way to stay near. **TRPO**, trust region policy optimisation
-# {cite:p}`schulman2015`, is the method that PPO simplifies: it maximises the same estimate under
-# a hard bound on the KL divergence between old and new policy, which takes second derivatives.
-# The other PPO, in the same paper as the clip {cite:p}`schulman2017`, subtracts a **KL penalty**,
-# whose weight grows when the policy has moved too far and shrinks when it has hardly moved. Would
-# a small learning rate do? It bounds how far the *parameters* move. How far the policy moves with
+# The clip is not the only way to stay near. PPO simplifies an older method, **TRPO**, trust
+# region policy optimisation {cite:p}`schulman2015`. TRPO maximises the same estimate under a hard
+# bound on the KL divergence between old and new policy, which takes second derivatives. The other
+# PPO, in the same paper as the clip {cite:p}`schulman2017`, subtracts a **KL penalty**, whose
+# weight grows when the policy has moved too far and shrinks when it has hardly moved. Would a
+# small learning rate do? It bounds how far the *parameters* move. How far the policy moves with
 # them differs from state to state and from update to update.
 #
 # ## From rollout to minibatches
 #
-# One iteration in a picture. The second column is one environment. Time runs downward and matters
-# for the advantages only; then its cells are shuffled among all others.
+# One iteration in a picture. Each column is one environment, and the second is coloured. Time
+# runs downward and matters for the advantages only. Then the cells are shuffled: follow the
+# coloured ones.
 
 # %% tags=["hide-input"]
 from random import Random

@@ -9,11 +9,11 @@
 # %% [markdown]
 # # The PPO error
 #
-# **How far may one batch move a policy?** Proximal policy optimization, PPO, answers with
-# a loss that stops pushing once an action has become likely or unlikely enough
-# {cite:p}`schulman2017`. After this chapter you can read that loss line by line, and say of
-# each sample whether it still has a gradient. It takes about 25 minutes. You need the
-# policy gradient ({doc}`policy_gradient`) and advantages ({doc}`advantages`).
+# **How far may one batch move a policy?** Proximal policy optimisation, PPO, answers with a loss
+# that stops pushing once an action has become likely or unlikely enough {cite:p}`schulman2017`.
+# After this chapter you can read that loss line by line, and say of each sample whether it still
+# has a gradient. It takes about 25 minutes. You need the policy gradient ({doc}`policy_gradient`)
+# and advantages ({doc}`advantages`).
 
 # %% tags=["export", "hide-input"]
 """The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
@@ -292,7 +292,7 @@ assert objective_and_slope(regions, -1.0)[1][-1] == -5, "live without dual clip"
 #
 # ## From samples to a loss
 #
-# An optimizer minimises, so the **policy loss** is the negative mean of the objective,
+# An optimiser minimises, so the **policy loss** is the negative mean of the objective,
 #
 # $$
 # \mathcal L_\pi(\theta) = -\frac1B \sum_{b=1}^{B} w_b\, L_c\bigl(\rho_b(\theta), \hat A_b\bigr) .
@@ -317,9 +317,10 @@ assert objective_and_slope(regions, -1.0)[1][-1] == -5, "live without dual clip"
 # $$ (def-ppo-total)
 #
 # **Note the minus sign.** The entropy is wanted, so it is subtracted from the loss. The field
-# below is called `entropy_loss`, a name that suggests the opposite, and PPOxFamily's own test of
-# this loss [adds it](/docs/errata.md#the-sign-of-the-entropy). The names are those of PPOxFamily
-# and of DI-engine up to its version 0.5.3, so that code written for them runs here.
+# below is called `entropy_loss`, a name that suggests the opposite, and PPOxFamily, a course on
+# PPO by the makers of DI-engine, [adds it](/docs/errata.md#the-sign-of-the-entropy) in its own
+# test of this loss. The names are those of PPOxFamily and of DI-engine up to its version 0.5.3,
+# so that code written for them runs here.
 
 
 # %% tags=["export"]
@@ -480,8 +481,8 @@ def ppo_policy_error(
 # ### Continuous actions
 #
 # A Gaussian policy gives a mean $\mu$ and a standard deviation $\sigma$ for each of the $A$
-# numbers of an action. Nothing else changes. The sum in {eq}`entropy-bonus` becomes an
-# integral, which is negative where densities are high.
+# numbers of an action. The error is computed as before. Only the sum in {eq}`entropy-bonus`
+# becomes an integral, which is negative if the density is high enough.
 
 
 # %% tags=["export"]
@@ -877,7 +878,8 @@ print(f"ran on {device.type}; the gradients agree: {difference < 1e-6}")
 # %% [markdown]
 # ## Summary
 #
-# - The ratio says how much more likely an action has become. Far from 1, a batch tells us little.
+# - The ratio says how much more likely an action has become. Where it is far from 1, the batch
+#   tells us little.
 # - The clip takes a sample's slope away once the policy has gone its way by $\epsilon$. What
 #   went the wrong way is pulled back.
 # - The dual clip bounds that pull where the advantage is negative. The constant must be above 1.

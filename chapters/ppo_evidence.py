@@ -24,22 +24,23 @@ import numpy as np
 # ## What each step of the book has bought
 #
 # One training tells little ({doc}`evaluation`). So here are stored runs, 20 seeds for each agent
-# on CartPole. REINFORCE of {doc}`policy_gradient`, without a baseline and with a critic as the
-# baseline, has full returns and one update for 1,024 steps. **A2C** of {doc}`policies` has the
-# advantages of {doc}`advantages` and one update for 256 steps. It is PPO with a single update for
-# each rollout, which needs no clip. Each agent has settings of its own, those of A2C chosen among
-# ten on other seeds. Lines are means, bands their 95 percent t intervals. On the right is PPO on
-# two more tasks, with 5 seeds each. The data come from `benchmarks/reinforce_learning.py`,
-# `a2c_learning.py` and `learning.py`.
+# on CartPole. REINFORCE of {doc}`policy_gradient`, without a baseline and with the critic's value
+# as the baseline, makes one update for 1,024 steps. Its actions are weighted with the rewards up
+# to the end of the rollout, and with the critic's value from there on. **A2C** of {doc}`policies`
+# has the advantages of {doc}`advantages` and one update for 256 steps. It is PPO with a single
+# update for each rollout, which needs no clip. Each agent has settings of its own, those of A2C
+# chosen among ten on other seeds. Lines are means, bands their 95 percent t intervals. On the
+# right is PPO on two more tasks, with 5 seeds each. The data come from
+# `benchmarks/reinforce_learning.py`, `a2c_learning.py` and `learning.py`.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns on CartPole over 50,000 steps. REINFORCE without a baseline ends near 300, with a critic near 450. A2C and PPO are far ahead until 10,000 steps; A2C then ends near 360, PPO near 490. Right: Acrobot rises quickly from minus 500 to near minus 90, Pendulum from minus 1200 to near minus 180"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns on CartPole over 50,000 steps. REINFORCE without a baseline ends near 300, with a baseline near 450. A2C and PPO are far ahead until 10,000 steps; A2C then ends near 360, PPO near 490. Right: Acrobot rises quickly from minus 500 to near minus 90, Pendulum from minus 1200 to near minus 180"}}
 from literate_rl.evaluation import paired_difference, t_interval
 from literate_rl.workshop.runs import stored_runs
 
 reinforce = stored_runs("reinforce")
 arc = {
     "REINFORCE": reinforce["no baseline"],
-    "with a critic": reinforce["minus the value"],
+    "with a baseline": reinforce["minus the value"],
     "A2C": stored_runs("a2c")["A2C"],
     "PPO": stored_runs("cartpole")["PPO"],
 }
@@ -82,39 +83,40 @@ results = {
 }
 print("\nseed by seed")
 found = {}
-for pair in (("A2C", "with a critic"), ("PPO", "with a critic"), ("PPO", "A2C")):
+for pair in (("A2C", "with a baseline"), ("PPO", "with a baseline"), ("PPO", "A2C")):
     for when, result in results.items():
         ours, theirs = (result(arc[name]) for name in pair)
         found[pair, when] = paired_difference(ours, theirs)
         in_words(" minus ".join(pair) + ", " + when, ours - theirs)
 
 # %% [markdown]
-# **Notice** what each step has bought. The critic helps REINFORCE, over the whole training and at
-# the end. A2C, with its advantages and four times as many updates, is far ahead of both early on;
-# but at the end it is unreliable, with greedy returns anywhere between 100 and 500, about a
-# hundred points below REINFORCE with a critic. While training no difference between A2C and PPO
+# **Notice** what each step has bought. The baseline helps REINFORCE, over the whole training and
+# at the end. A2C, with its advantages and four times as many updates, is far ahead of both early
+# on; but at the end it is unreliable, with greedy returns anywhere between 100 and 500, about a
+# hundred points below REINFORCE with a baseline. While training no difference between A2C and PPO
 # is seen. But PPO ends more reliably: about a hundred points better than A2C. On the right PPO
 # reaches about $-84$ on Acrobot and $-181$ on Pendulum, with little spread over the seeds.
 #
 # **Notice** also what cannot be seen: over the whole training and at the end, no difference
-# between PPO and REINFORCE with a critic. CartPole is an easy task, with a reward at every step.
+# between PPO and REINFORCE with a baseline. CartPole is an easy task, with a reward at every
+# step.
 #
 # And a mean hides a tail. Nineteen of the twenty seeds of PPO end at a greedy return above 490,
 # and one is stuck near 420, with a learning rate that has reached zero.
 
 # %% tags=["claims"]
 early, whole_run, end = results
-critic_gain = paired_difference(arc["with a critic"].area, arc["REINFORCE"].area)
-assert critic_gain.low > 0, "the critic helps"
-critic_gain = paired_difference(arc["with a critic"].final, arc["REINFORCE"].final)
-assert critic_gain.low > 0, "at the end, too"
-below = found[("A2C", "with a critic"), end]
+baseline_gain = paired_difference(arc["with a baseline"].area, arc["REINFORCE"].area)
+assert baseline_gain.low > 0, "the baseline helps"
+baseline_gain = paired_difference(arc["with a baseline"].final, arc["REINFORCE"].final)
+assert baseline_gain.low > 0, "at the end, too"
+below = found[("A2C", "with a baseline"), end]
 assert -120 < below.mean < -80, "about a hundred points below"
-assert below.high < 0, "below REINFORCE with a critic"
+assert below.high < 0, "below REINFORCE with a baseline"
 for name, final, spread in (("acrobot", -84, 3), ("pendulum", -181, 15)):
     assert abs(others[name].final - final).max() < spread, "with little spread"
 for name in ("A2C", "PPO"):
-    assert found[(name, "with a critic"), early].low > 30, "far ahead early"
+    assert found[(name, "with a baseline"), early].low > 30, "far ahead early"
     ours, theirs = (results[early](arc[each]) for each in (name, "REINFORCE"))
     assert paired_difference(ours, theirs).low > 30, "of both"
 for when in (early, whole_run):
@@ -125,7 +127,7 @@ assert found[("PPO", "A2C"), end].low > 0, "better than A2C at the end"
 assert arc["A2C"].final.min() < 110, "anywhere between 100"
 assert arc["A2C"].final.max() == 500, "and 500"
 for when in (whole_run, end):
-    difference = found[("PPO", "with a critic"), when]
+    difference = found[("PPO", "with a baseline"), when]
     assert difference.low < 0 < difference.high, "no difference seen"
 finals = np.sort(arc["PPO"].final)
 assert 410 < finals[0] < 425, "one seed is stuck"
@@ -259,9 +261,9 @@ assert stored_runs("ablation_pendulum")["no clip"].final.max() < -700, "no seed 
 # %% [markdown]
 # ## Summary
 #
-# - A critic helps REINFORCE. Advantages with more updates buy a faster start, and PPO ends
-#   more reliably than A2C. Which of its parts does that, this comparison cannot say.
-# - On an easy task REINFORCE with a critic does as well in the end.
+# - A baseline helps REINFORCE. Advantages with more updates buy a faster start, and PPO ends more
+#   reliably than A2C. Which of its parts does that, this comparison cannot say.
+# - On an easy task REINFORCE with a baseline does as well in the end.
 # - Most details make no difference that five seeds could show. One epoch or a shared trunk on
 #   CartPole while training, and no clip on Pendulum, are beyond doubt.
 # - What matters depends on the task.
@@ -272,9 +274,9 @@ assert stored_runs("ablation_pendulum")["no clip"].final.max() < -700, "no seed 
 from literate_rl.workshop.pictures import predict
 
 predict(
-    "An agent fails on one seed in twenty. You train it on five seeds, twice: once as it is, "
-    "once with a trick that does nothing. How likely is it that the two differ in the number "
-    "of seeds that fail?",
+    "An agent fails on one seed in twenty. You train it on five seeds as it is, and on five "
+    "other seeds with a trick that does nothing. How likely is it that the two differ in the "
+    "number of seeds that fail?",
     ["about 5 percent", "about 35 percent", "about 70 percent"],
     right="about 35 percent",
     because="All five seeds succeed with probability 0.95⁵ ≈ 0.774. Both lose equally many "

@@ -61,9 +61,10 @@ __all__ = ["ActorProcess", "SharedMemory"]
 # work for it. After 20 unrolls, and after every 40 more, one of them is killed with `SIGKILL`,
 # which no process can catch or survive.
 #
-# (New processes import the functions that they run from a file, and a notebook has none. So the
-# hidden cell starts a small program. It ends with `if __name__ == "__main__":`, as every script
-# that starts actors must, because each actor imports the script.)
+# (New processes import the functions that they run, and those of a notebook cannot be imported.
+# So the hidden cell starts a small program, whose actors need only functions of the package. It
+# ends with `if __name__ == "__main__":`, as every script that starts actors must, because each
+# actor imports the script that started it.)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over seconds, with four vertical lines where an actor is killed, two for each. Left: the unrolls learned from of each actor. The line of the one that was killed stops rising for a moment, then rises again. Right: the lag of each unroll, which lies around 3 and rises above 10 for two unrolls after each kill"}}
 import json

@@ -94,6 +94,9 @@ picture.arrow(error.at(0, 0.5), memory.at(0.5, 1), "priorities", side=1)
 picture
 
 # %% [markdown]
+# **Notice** that each number stands in one place only: two parts change the memory, three the
+# network, and one how the target is made. The table has the same numbers.
+#
 # | no. | part | what it changes | where |
 # |---|---|---|---|
 # | 1 | double Q-learning | which network chooses the next action | {doc}`dqn` |
@@ -261,8 +264,9 @@ assert torch.corrcoef(off.abs().T)[0, 1] > 0.1, "far out together"
 # %% [markdown]
 # ## A network for all parts
 #
-# Only distributions change two of the other parts. Dueling now happens in the logits, atom by
-# atom. If $z^V_k$ are the logits of the state and $z^A_{a,k}$ those of the actions,
+# Only one of the six parts changes others: with distributions, dueling and double Q-learning work
+# differently. Dueling now happens in the logits, atom by atom. If $z^V_k$ are the logits of the
+# state and $z^A_{a,k}$ those of the actions,
 #
 # $$
 # z_{a,k} = z^V_k + z^A_{a,k} - \frac1N \sum_{a'} z^A_{a',k} .

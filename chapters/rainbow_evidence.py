@@ -38,8 +38,8 @@ torch.set_num_threads(1)  # the networks of this book are too small to gain from
 #
 # Here each part in turn is taken away from the agent of {doc}`dqn`, with everything else as it
 # was, five seeds for each. Without a target network means $\tau = 1$: the copy is renewed at each
-# update. Below the pictures are the returns of the last policies, in rising order. Behind them
-# stands how much the mean return while training differs from that of the whole agent over the
+# update. Below the pictures are the returns of the last policies, in rising order. To their right
+# stands by how much the mean return while training differs from that of the whole agent over the
 # same five seeds, with the 95 percent interval of this difference.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 50,000 steps, each with the mean of ten whole agents in the back and the single runs of an agent without one part"}}
@@ -157,9 +157,9 @@ assert ((quiet > 180) & (quiet < 210)).sum() == 3, "three of five near 200"
 # %% [markdown]
 # ### With four times the computation
 #
-# Is that so with the settings of {doc}`rainbow` too, $n = 20$ and 128 steps after every two? Here
-# four of the parts are taken away once more, with three seeds each: the last policies, and the mean
-# returns while training, seed by seed.
+# Is that so with the settings of {doc}`rainbow` too, $n = 20$ and a batch of 128 after every two
+# steps? Here four of the parts are taken away once more, with three seeds each: the last
+# policies, and the mean returns while training, seed by seed.
 
 # %% tags=["hide-input"]
 whole = stored_runs("rainbow_cartpole")["Rainbow"]
@@ -330,13 +330,13 @@ plot(
 )
 
 # %% [markdown]
-# **Notice** that a noise which is drawn anew at each step gets nowhere, just as random actions (0
-# of 32 episodes): one push is undone by the next. A noise that lasts is a *plan*. For some twenty
-# steps, about half a swing, the car has a fixed opinion of where to push in which state, and
-# sometimes it is a good one. Too long a noise is one plan for the whole episode, and few are good
-# enough. The paper draws a noise once for each update in DQN and once for each rollout in A3C
-# {cite:p}`fortunato2018`; most programs draw one at each update or at each step. How long is a
-# setting that deserves more attention than it gets. Here it is one line, because noise is an
+# **Notice** that a noise that is drawn anew at each step gets nowhere, just like random actions
+# (0 of 32 episodes): one push is undone by the next. A noise that lasts is a *plan*. For some
+# twenty steps, about half a swing, the car has a fixed opinion of where to push in which state,
+# and sometimes it is a good one. Too long a noise is one plan for the whole episode, and few are
+# good enough. The paper draws a noise once for each update in DQN and once for each rollout in
+# A3C {cite:p}`fortunato2018`; most programs draw one at each update or at each step. How long is
+# a setting that deserves more attention than it gets. Here it is one line, because noise is an
 # argument.
 
 # %% tags=["claims"]

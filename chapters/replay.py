@@ -303,9 +303,9 @@ assert changed == [1, 1, 1], "one number in each row"
 # %% [markdown]
 # ## Line by line: the tree
 #
-# Most implementations group in pairs and find one mark after the other. Here the marks of a whole
-# batch walk down together, with the same few NumPy calls for all. The time then depends on the
-# number of levels, and groups of 16 need a quarter of the levels that pairs need.
+# Most implementations group in pairs, and some find one mark after the other. Here the marks of a
+# whole batch walk down together, with the same few NumPy calls for all. The time then depends on
+# the number of levels, and groups of 16 need a quarter of the levels that pairs need.
 #
 # And why go up to a single sum? Adding up a few thousand numbers is one quick call, and walking
 # down one more level would be several. So our tree ends in a **root** of at most 4096 sums, one
@@ -399,7 +399,7 @@ class SumTree:
 # Here is the time to draw a batch of 64 and give it new priorities, for memories of many sizes,
 # as `make bench` measured it ({doc}`/docs/results` has the table, with two other forms).
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two logarithmic axes. The time of a cumulative sum rises from about 40 to several thousand microseconds between a thousand and a million entries; that of a tree of pairs rises slowly from about 100 to 400; that of SumTree stays near 60"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two logarithmic axes. The time of a cumulative sum rises from about 20 to more than 3,000 microseconds between a thousand and a million entries; that of a tree of pairs rises slowly from about 130 to 240; that of SumTree stays between 30 and 70"}}
 
 import matplotlib.pyplot as plt
 
@@ -811,7 +811,7 @@ assert {column.device.type for column in batch} == {device.type}
 # - A memory asks which of its steps to see again, and how often.
 # - Priorities spend updates where something is left to learn, but noise looks the same to them.
 # - In a sum tree a mark finds its mass in a few steps.
-# - A few thousand masses need no tree, and nor do large batches from some ten thousand.
+# - A few thousand masses need no tree, and nor do large batches from tens of thousands.
 # - Importance weights remove the bias of the priorities, which matters most at the end.
 #
 # ## Exercises

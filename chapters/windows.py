@@ -158,7 +158,8 @@ assert (np.diff(first) <= 0).all(), "it creeps back"
 #
 # Why care about the next row? Because a target may look more than one step ahead. Start at step
 # $t$ and add up $n$ rewards, or fewer if one of the three exceptions comes first. With
-# $\mathrm{done} = 1$ at a step that is terminated or truncated, the number of steps is
+# $\mathrm{te} = 1$ at a step that is terminated, and $\mathrm{done} = 1$ at one that is
+# terminated or truncated, the number of steps is
 #
 # $$
 # m = \min \, \{ k \ge 1 : k = n \text{ or } \mathrm{done}_{t+k-1}

@@ -439,7 +439,7 @@ REWARD = spaces.Box(-np.inf, np.inf, ())
 
 
 class NestedPolicy(nn.Module):
-    """The disjoint network as network and action distribution of a path's policy.
+    """The disjoint network as network and action distribution of a ``Policy``.
 
     Instead of rows there are nests of distributions, and of what they are made of.
     """

@@ -127,7 +127,9 @@ def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
 # %% [markdown]
 # ## Start and resume
 #
-# A new run gets a directory of its own below `runs/`.
+# `apex` is one command for three algorithms: `--algorithm dqn`, `rainbow` or `ddpg` says which of
+# them gets many actors ({doc}`/chapters/apex`). A new run gets a directory of its own below
+# `runs/`.
 
 
 # %% tags=["export"]

@@ -13,9 +13,9 @@
 # [Ray](https://docs.ray.io) {cite:p}`moritz2018` starts Python objects there and calls their
 # methods. A call returns a reference at once, and the result comes later. So the weights of a
 # slot become an object in Ray's store, the token becomes a reference, and the rest is as it was:
-# no actor has more calls under way than it has slots, and an actor that hangs, or died together with
-# its machine, is replaced on another one. If the cluster has no room for it, training goes on with
-# the others until a machine comes.
+# no actor has more calls under way than it has slots, and an actor that hangs, or that dies
+# together with its machine, is replaced wherever the cluster has room. If there is none, training
+# goes on with the others until a machine comes.
 #
 # You need `pip install 'literate-rl[ray]'`. Then `python -m literate_rl impala --actors 8
 # --transport ray` starts Ray on this machine, and `--address HOST:PORT` joins a cluster that is

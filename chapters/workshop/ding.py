@@ -676,7 +676,9 @@ assert not torch.equal(before, own.actor.bias), "it learns"
 # %% [markdown]
 # What if the steps do not fill a whole number of unrolls? Here is one environment with ten steps,
 # cut into unrolls of four. Each step is marked by its number. **Notice** that the last unroll
-# reaches back, and that what is there twice counts once.
+# reaches back, and that what is there twice counts once. With three steps only, the last one is
+# repeated with weight 0, and it is marked as cut off, so that its copy does not count as its
+# successor.
 
 # %%
 four_steps = IMPALAPolicy(replace(config, unroll_len=4))

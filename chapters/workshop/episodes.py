@@ -82,8 +82,8 @@ def check_copies(envs: SyncVectorEnv) -> None:
 # %% [markdown]
 # ## What an environment answers
 #
-# An environment of your own may have bugs. NumPy hides some of them: it makes a number of the
-# reward `"1"`, and `False` of a flag that is `None`. So each answer is looked at before NumPy
+# An environment of your own may have bugs. NumPy hides some of them: it turns the reward `"1"`
+# into a number, and a flag that is `None` into `False`. So each answer is looked at before NumPy
 # sees it, and an error says which environment it came from. This takes about a microsecond for
 # each step, and no number is looked at: NaN is found further below.
 
@@ -291,10 +291,12 @@ assert lengths[1] == 3
 # %% [markdown]
 # ## Chains
 #
-# The Bellman equation has one solution if the numbers are those of a chain and if every
-# state that is not discounted may end. Wherever an end can be reached at all, it can be
-# reached in $S$ steps. So a state that survives $S$ discounted steps for certain has no
-# finite value.
+# {doc}`/chapters/exact_values` solves the Bellman equation for a *chain*: a table of
+# probabilities from state to state, and a mean reward for each of the $S$ states. It has one
+# solution if, without a discount, an end can be reached from every state. Where an end can be
+# reached at all, it can be reached in $S$ steps. So we ask how likely a state is to survive $S$
+# steps, each of which it survives with probability $\gamma$ at most. If that is certain, the
+# state has no finite value.
 
 
 # %% tags=["export"]

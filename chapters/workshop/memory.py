@@ -174,6 +174,10 @@ assert abs(np.average(number, weights=weight) - 7.5) < 0.2, "the weights undo it
 assert np.average(once[0], weights=once[1]) < 5.5, "and spoil draws without it"
 
 # %% [markdown]
+# **Notice** that the draws prefer large numbers, and that the weights bring their mean back to
+# about 7.5. A batch that holds each sample once needs no weights: there they pull the mean below
+# 5.5.
+#
 # The paper starts with $\alpha_u = 0.6$ and $\beta_w = 0.4$ and raises $\beta_w$ to 1.
 #
 # ## References

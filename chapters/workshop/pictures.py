@@ -9,11 +9,10 @@
 # %% [markdown]
 # # Pictures
 #
-# **How is a picture drawn that one can read on a phone, in the dark and with a screen
-# reader, and a dial that one can turn?** With strings. A picture on a web page is text, an
-# *SVG*, and what a dial does takes twenty lines of JavaScript. So this book needs no
-# drawing program and no framework: this page holds all there is, and then shows diagrams
-# and dials that later chapters use.
+# **How is a picture drawn that one can read on a phone, in the dark and with a screen reader, and
+# a dial that one can turn?** With strings. A picture on a web page is text, an *SVG*, and what a
+# dial does takes not quite thirty lines of JavaScript. So this book needs no drawing program and
+# no framework: this page holds all there is, with a small example of each kind.
 #
 # Nobody has to read this page to follow the book. Read it if you want to draw a picture
 # for a chapter, or to know how the ones you saw are made.
@@ -426,10 +425,10 @@ picture
 # %% [markdown]
 # ## Plots
 #
-# A dial needs a picture of numbers. Four kinds of marks are enough: a `line`, `dots`, `bars`
-# from zero, and a `band` between two curves. Dots are lines of length zero, drawn with a
-# thick round pen. So *everything* that shows numbers is a path, and whatever moves when a
-# dial is turned is one attribute of a path, its `d`.
+# A dial needs a picture of numbers. Four kinds of marks are enough for numbers: a `line`, `dots`,
+# `bars` from zero, and a `band` between two curves. A fifth, `label`, writes words at a point.
+# Dots are lines of length zero, drawn with a thick round pen. So *everything* that shows numbers
+# is a path, and whatever moves when a dial is turned is one attribute of a path, its `d`.
 
 
 # %% tags=["export"]

@@ -66,13 +66,13 @@ push_cartpole(actor, critic)
 # %% [markdown]
 # ## A push
 #
-# This agent stands two pushes in a row. Most agents that were trained do not: nobody pushed
+# This agent withstands two pushes in a row. Most agents that were trained do not: nobody pushed
 # them while they learned.
 #
-# A push changes the angular velocity of the pole, by a little more than two actions of the
-# agent do. A game of some hundred steps with pushes at given times can be played here, in
-# Gymnasium. The page shows such a game where there is no JavaScript, and a chapter can check
-# with it what it says about pushes.
+# A push changes the angular velocity of the pole, by a little more than two actions of the agent
+# do. A game of a few hundred steps with pushes at given times can be played here, in Gymnasium.
+# The page shows such a game where there is no JavaScript, and a chapter can check with it what it
+# says about pushes.
 
 # %% tags=["export"]
 PUSH = 0.7  # radians a second

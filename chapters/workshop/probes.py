@@ -350,10 +350,10 @@ def advice(got: tuple[int, ...], wanted: tuple[int | None, ...]) -> str:
 # %% [markdown]
 # ## Rules
 #
-# A rule is a sentence and a check. The sentence is the first line of the check's docstring, so
-# what a contract says and what is tested cannot drift apart. A check yields what it finds:
-# what was expected, what came, and what may help. If it yields nothing, the model keeps the
-# rule.
+# A rule is a sentence and a check. The sentence is the first line of the check's docstring, or
+# comes from the function that makes the rule. So what a contract says stands beside what is
+# tested. A check yields what it finds: what was expected, what came, and what may help. If it
+# yields nothing, the model keeps the rule.
 
 
 # %% tags=["export"]
@@ -379,7 +379,7 @@ class Rule(NamedTuple):
     """One demand on a model.
 
     Attributes:
-        row: Its number in the table of demands.
+        row: Its number among Machin's demands.
         name: A short name, by which other rules refer to it.
         text: The demand in words.
         check: Yields what it finds wrong with a model on trial.

@@ -345,7 +345,7 @@ def lists_log_probs(probe: Probe) -> Iterator[Finding]:
 # an entropy bonus on it does nothing, so it gets a warning.
 #
 # An entropy is the mean of minus the log-probability. The other warning compares the two over
-# 4,000 actions, and allows for five standard errors of the difference.
+# 4,000 actions, and allows for a tenth of a nat plus five standard errors of the difference.
 
 
 # %% tags=["export"]
@@ -519,5 +519,6 @@ print(next(found)[1])
 # %% [markdown]
 # ## References
 #
-# The numbers of the rules are those of the table of {doc}`/chapters/contracts`, which was collected
-# from the documentation of [Machin](https://github.com/iffiX/machin).
+# The numbers of the rules count what the documentation of
+# [Machin](https://github.com/iffiX/machin) requires of a model, as {doc}`/chapters/contracts`
+# says.

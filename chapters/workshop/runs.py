@@ -142,9 +142,9 @@ class Learner(Protocol):
 #
 # ## Environments
 #
-# Environments differ in what they show. To keep the policies simple, everything that
-# this book trains on gets its observation as one vector of numbers: a box of any shape is
-# flattened, a discrete observation becomes a row with a single 1.
+# Environments differ in what they show. To keep the policies simple, `flat_env`, which the
+# command line and `train` use, gives each observation as one vector of numbers: a box of any
+# shape is flattened, a discrete observation becomes a row with a single 1.
 #
 # Somebody else's environment may have bugs, so it is held to its interface before anything
 # else is done with its answers ({doc}`episodes`).
@@ -794,13 +794,13 @@ def locked(directory: Path) -> Iterator[None]:
 # nothing is copied: tensors go to the file as they are, the digest is computed a piece at a
 # time, and the trial that shows that the file can be loaded maps it into memory instead of reading it.
 #
-# *Harm* is a matter of the format. PyTorch's files are pickles, and a pickle can run any
-# code when it is loaded. With `weights_only=True` PyTorch loads nothing but tensors and
-# plain values. So a checkpoint names the function that builds the policy by a string. `load` looks that name
+# *Harm* is a matter of the format. PyTorch's files are pickles, and a pickle can run any code
+# when it is loaded. With `weights_only=True` PyTorch loads nothing but tensors and plain values.
+# So a checkpoint names, by a string, the function that builds the policy. `load` looks that name
 # up among the public names of this package and in no other place. That function takes its sizes
-# from the file, and a forged file can ask for a layer of a billion units. So while it builds,
-# `AtMost` counts, and it gets no more numbers than the file has weights. The digest is no help
-# here. It finds accidents; a sender who means harm can compute it too.
+# from the file, and a forged file can ask for a layer of a billion units. So `AtMost` counts the
+# numbers that the function asks for, and gives it no more than the file has weights. The digest
+# is no help here. It finds accidents; a sender who means harm can compute it too.
 
 
 # %% tags=["export"]

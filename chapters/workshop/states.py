@@ -9,7 +9,7 @@
 # %% [markdown]
 # # States by name
 #
-# **How does a model get its states by name, if an observation is one flat vector?** The
+# **How does a model get its states by name, if an observation is one flat vector?** Most
 # environments of this book return flat vectors, but a model of yours may want `position` and
 # `velocity` ({doc}`/chapters/contracts`). This page reads the names from an observation space,
 # splits a vector into its states and calls a model with them.

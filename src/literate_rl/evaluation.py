@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 83e42ae3237039a1
+# Generated from chapters/evaluation.py (edit there); digest a6bf4ffb315a2d07
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -90,7 +90,10 @@ def t_interval(
 
 
 def t_share(angle: float, freedom: int) -> float:
-    """Return the chance that the mean is off by at most √freedom · tan(angle)."""
+    """Return the chance that the mean is off by no more than a bound.
+
+    The bound is √freedom · tan(angle) standard errors.
+    """
     # The quotient {eq}`t-share`. An even power starts from the integral of 1, an odd
     # one from that of the cosine.
     power = (freedom - 1) % 2
@@ -106,7 +109,7 @@ def t_share(angle: float, freedom: int) -> float:
 @cache
 def t_quantile(level: float, freedom: int) -> float:
     """Return how many standard errors hold the truth with probability ``level``."""
-    # Sixty halves of a right angle are as exact as the numbers of a computer.
+    # Sixty halvings of a right angle are as exact as the numbers of a computer.
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         angle = (low + high) / 2

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 07cbe3acbd9ac2db
+# Generated from chapters/ppg.py (edit there); digest de4549c5023676ed
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ class PPGConfig(PPOConfig):
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out
-# comes from PPO.
+# comes from PPO's settings, or is the default above.
 PPG_SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "total_steps": 100_000,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 31d3e12063d169af
+# Generated from chapters/workshop/alf.py (edit there); digest 5afe0105a79048c3
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ REWARD = spaces.Box(-np.inf, np.inf, ())
 
 
 class NestedPolicy(nn.Module):
-    """The disjoint network as network and action distribution of a path's policy.
+    """The disjoint network as network and action distribution of a ``Policy``.
 
     Instead of rows there are nests of distributions, and of what they are made of.
     """

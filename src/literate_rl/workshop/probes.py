@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest bbb7ef3e91297090
+# Generated from chapters/workshop/probes.py (edit there); digest 1e779c7b608d5f17
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ class Rule(NamedTuple):
     """One demand on a model.
 
     Attributes:
-        row: Its number in the table of demands.
+        row: Its number among Machin's demands.
         name: A short name, by which other rules refer to it.
         text: The demand in words.
         check: Yields what it finds wrong with a model on trial.
