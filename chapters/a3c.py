@@ -68,9 +68,9 @@ __all__ = [
 # weights have moved, but the gradient is still that of the old weights. How bad is that?
 #
 # Take a very simple loss, the parabola $x^2 / 2$ with its lowest point at 0. Its gradient is $x$,
-# the distance from there. Gradient descent moves by the gradient times the **step size**. Here
-# each step uses the gradient at an earlier point, and the **lag** says how many steps earlier.
-# Drag the two sliders.
+# the distance from there. Gradient descent moves by the gradient times the **step size**, which
+# for an agent is called the learning rate. Here each step uses the gradient at an earlier point,
+# and the **lag** says how many steps earlier. Drag the two sliders.
 
 # %% tags=["hide-input"]
 import math

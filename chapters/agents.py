@@ -157,10 +157,10 @@ assert abs(obs[0]) < 2.4, "and not the track"
 #     = \sum_{k \ge 0} \gamma^k r_{t+k}
 # $$ (def-return)
 #
-# (Results are reported without it. The plain sum is what we want in the end, and the discount
-# makes it easier to learn.) Move the slider. The left picture shows how much a reward that is $k$
-# steps away counts today. In the right one every step pays 1, and the first $k$ rewards are added
-# up.
+# (Results are reported without the discount. The plain sum is what we want in the end, and
+# discounting makes it easier to learn.) Move the slider. The left picture shows how much a reward
+# that is $k$ steps away counts today. In the right one every step pays 1, and the first $k$
+# rewards are added up.
 
 # %% tags=["hide-input"]
 import torch

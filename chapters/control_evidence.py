@@ -236,13 +236,13 @@ for name, found in listed.items():
 #
 # DDPG balances the pole with two of three seeds, TD3 with one. The other three runs fail from the
 # first steps to the last: they end near 10, the return of an agent that always pushes to the same
-# side. A likely reason is a corner. An actor that climbs a critic which hardly knows anything soon
-# gives one action a probability near 1. There the slope of the softmax, $p (1 - p)$, is nearly 0:
-# at 0.9999 one ten-thousandth is left. The actor can hardly walk back, and it hardly ever takes
-# the other action, so its critic learns nothing new about that. In SAC the entropy pays for
-# leaving the corner (one of its runs fails too, but does not end near 10), and DQN has no actor
-# that could be caught in one. DDPG and TD3 were not tuned for this task, the other two were, and
-# three seeds are few.
+# side. A likely reason is a corner. An actor that climbs a critic which hardly knows anything
+# soon gives one action a probability near 1. There the slope of the softmax, $p_j (1 - p_j)$, is
+# nearly 0: at 0.9999 one ten-thousandth is left. The actor can hardly walk back, and it hardly
+# ever takes the other action, so its critic learns nothing new about that. In SAC the entropy
+# pays for leaving the corner (one of its runs fails too, but does not end near 10), and DQN has
+# no actor that could be caught in one. DDPG and TD3 were not tuned for this task, the other two
+# were, and three seeds are few.
 
 # %% tags=["claims"]
 assert [len(found.final) for found in listed.values()] == [3, 3, 10, 10]

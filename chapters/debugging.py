@@ -547,7 +547,7 @@ assert "data.value_new" in refused, "the signature names the column"
 #
 # **Cause.** Values of thousands are far from where a critic starts, so its gradient is huge. One
 # bound clips the gradients of actor and critic *together*, and each number of the actor's part
-# becomes far smaller than the $\epsilon$ of Adam, $10^{-5}$, so that Adam cannot scale it up
+# becomes far smaller than the $\varepsilon$ of Adam, $10^{-5}$, so that Adam cannot scale it up
 # again. (Advantages are normalised, so the size of the rewards reaches the actor in no other
 # way.)
 #

@@ -145,10 +145,10 @@ assert paired_difference(with_baseline, without).low > 0, "with all twenty"
 assert (without.min().round(), without.max()) == (111, 500), "what the picture says"
 
 # %% [markdown]
-# Two kinds of luck are mixed in such a number. An *episode* depends on its start. A
-# *training run* depends on its seed: on the first weights, the actions that were drawn, the
-# starts of all its episodes. Against the luck of episodes it helps to play more of them,
-# which is cheap. Against the luck of seeds it only helps to train more agents, which is not.
+# Two kinds of luck are mixed in such a number. An *episode* depends on its start. A *training
+# run* depends on its seed: on the first weights, the actions that were drawn, the starts of all
+# its episodes. Against the luck of episodes it helps to play more of them, which is cheap.
+# Against the luck of seeds nothing helps but to train more agents, and that is not cheap.
 
 # %% [markdown]
 # ## What is one agent worth?
@@ -318,8 +318,8 @@ def t_interval(
 # \varphi$ it is
 #
 # $$
-# \Pr \Bigl[ \, \bigl| \bar R - \mathbb E R \bigr| \le t \, \frac{s_R}{\sqrt M} \Bigr]
-# = \int_0^{\varphi} \cos^{M-2} x \, dx \Big/ \int_0^{\pi/2} \cos^{M-2} x \, dx .
+# \Pr \Bigl[ \, \bigl| \bar R - \mathbb E R \bigr| \le t \, \frac{s_R}{\sqrt M} \Bigr] =
+# \int_0^{\varphi} \cos^{M-2} x \, \mathrm d x \Big/ \int_0^{\pi/2} \cos^{M-2} x \, \mathrm d x .
 # $$ (t-share)
 #
 # Both integrals can be done by hand, two powers at a time: $n \int_0^\varphi \cos^n = \cos^{n-1}
@@ -583,9 +583,9 @@ for number in (3, 5, 10, 20):
     print("{:5d}{:9.0%}{:8.0%}{:11.0%}{:8.0%}".format(number, *shares))
 
 # %% [markdown]
-# With three seeds the bootstrap fails not once in twenty times but once in four. It cannot be
-# wider than from the worst seed to the best, and in one case of four three seeds all fall on
-# the same side of the middle. With ten it still fails twice as often as it says.
+# With three seeds the bootstrap fails not once in twenty times but once in four. Its interval
+# cannot be wider than from the worst seed to the best, and in one case of four all three seeds
+# fall on the same side of the middle. With ten it still fails twice as often as it says.
 #
 # The t interval keeps its promise on the bell curve with any number of seeds. The price is
 # its width: 4.3 standard errors for three seeds, which says little more than "I do not

@@ -100,12 +100,12 @@ picture.text(220, 282, "log π = log p(turn) + log f(angle)", "accent", bold=Tru
 picture
 
 # %% [markdown]
-# The policy gives each type a probability $p$, and each argument a normal distribution with mean
-# $\mu$, standard deviation $\sigma$ and density $f$. It draws *all* arguments and a type, and the
-# **mask** says which of the arguments this type uses. Toggle the mask, and draw another type. The
-# bars are the gradient of the action's log-probability with respect to the three logits $z$, the
-# two means and the two standard deviations: what one action can teach. Those that are not zero
-# are called *alive*.
+# The policy gives each type a probability $p_k$, and each argument a normal distribution with
+# mean $\mu$, standard deviation $\sigma$ and density $f$. It draws *all* arguments and a type,
+# and the **mask** says which of the arguments this type uses. Toggle the mask, and draw another
+# type. The bars are the gradient of the action's log-probability with respect to the three logits
+# $z$, the two means and the two standard deviations: what one action can teach. Those that are
+# not zero are called *alive*.
 
 # %% tags=["hide-input"]
 import torch

@@ -86,10 +86,11 @@ picture
 # So the data are always a little old, for two reasons. The learner may take several updates on
 # one collection, and each of them moves the policy away from the one that collected. Or the actor
 # may fall behind: with a **lag** of 5 it gets new weights after every sixth collection, so its
-# data are up to 5 collections old, and each is learned from once. What harm does each of the two
-# do? Below are ten seeds of CartPole for each. The blue runs have V-trace. The red ones treat all
-# data as their own: every ratio is set to 1. The table has the mean return over the last third of
-# the training, and how many runs collapsed in the end, with a 95 % interval for that share.
+# data are up to 5 collections old, and each collection is learned from once. What harm does each
+# of the two reasons do? Below are five settings on CartPole, with ten seeds for each kind of run.
+# The blue runs have V-trace. The red ones treat all data as their own: every ratio is set to 1.
+# The table has the mean return over the last third of the training, and how many runs collapsed
+# in the end, with a 95 % interval for that share.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 60,000 steps. One update: both kinds of run climb to between 100 and 500, on the same lines. Four updates: six runs without correction fall to 9 and stay there, one with V-trace, and the mean with V-trace rises to 350. Eight updates: of the uncorrected runs all but one fall to 9 before 20,000 steps and stay there, with V-trace four do. Lag 5: all runs but one without correction climb, and the two means are close. Lag 15: all runs climb, and the mean without correction is higher, 450 against 250 at the end"}}
 import matplotlib.pyplot as plt
@@ -335,10 +336,10 @@ assert ends["V-trace"] > 5e-4, "with V-trace the push vanishes before that"
 #
 # ## What an actor hands over
 #
-# An **unroll** is $T$ steps in a row of each environment, whatever episodes they belong to. The
-# actor writes down what it saw, did and was paid, and how likely it was to do that, as $\log
-# \pi_{\text{old}}(a_t)$. It has to: once the weights have changed, nobody can compute that number
-# any more.
+# The actor hands over $T$ steps in a row of each of its environments, one **unroll** for each,
+# whatever episodes they belong to. It writes down what it saw, did and was paid, and how likely
+# it was to do that, as $\log \pi_{\text{old}}(a_t)$. It has to: once the weights have changed,
+# nobody can compute that number any more.
 
 
 # %% tags=["export"]

@@ -118,7 +118,7 @@ assert corrected.flatten().tolist() == [2.5, 1.5, 2, 1], "and its fourth"
 # The data come from the policy $\pi_{\text{old}}$, the **behaviour policy**. (Papers often call
 # it $\mu$.) We want to know about another one, $\pi$, the **target policy**. In each state the
 # actions are the same, only their frequencies differ. So weight each action with the ratio of its
-# two probabilities:
+# two probabilities. Then for any function $f$ of the action
 #
 # $$
 # \begin{aligned}
@@ -159,8 +159,8 @@ fig.tight_layout()
 # %% [markdown]
 # **Notice** that after 32 steps the weight has mean 1 and a standard deviation of about ten. A
 # gradient with such a weight is noise. The product of ratios that are clipped at 1 stays between
-# 0 and 1, but its mean is no longer 1: it is $0.8^{32}$, less than a thousandth, so most of its
-# calm is shrinkage. What is lost by that?
+# 0 and 1, but its mean is no longer 1: it is $0.8^{32}$, less than a thousandth, so its spread is
+# small mostly because the product itself has shrunk. What is lost by that?
 
 # %% tags=["claims"]
 mean, mean_square = (old * ratio).sum(), (old * ratio.square()).sum()
@@ -797,7 +797,7 @@ print("without:       ", leaking.flatten().tolist())
 # Each target of the first episode should be 0, and without the cut it is 100. DI-engine gets away
 # with it, because its collectors [put one episode into a
 # sample](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/worker/collector/sample_serial_collector.py#L317-L335).
-# A vector environment that resets by itself does not.
+# A vector environment that resets by itself puts several episodes into one unroll.
 
 # %% tags=["claims"]
 assert right[:3].flatten().tolist() == [0, 0, 0], "with the flags"

@@ -153,8 +153,8 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # of the difference of their log-probabilities, over the actions of the first. It is zero if the
 # two agree, and {doc}`ppo_error` needs it.
 #
-# For a Gaussian policy the function of noise is well known (the "reparametrisation"). With
-# $\eta_j \sim \mathcal N(0, 1)$,
+# For a Gaussian policy with means $\mu_j$ and standard deviations $\sigma_j$ the function of
+# noise is well known (the "reparametrisation"). With $\eta_j \sim \mathcal N(0, 1)$,
 #
 # $$
 # a_j = \mu_j + \sigma_j \, \eta_j .
@@ -347,10 +347,11 @@ class GaussianActions:
 # Actor and critic ({doc}`policy_gradient`) both have two hidden layers of 64 units with tanh.
 # Their weights start orthogonal, so that signals keep their length on the way through. Those of
 # the hidden layers are then multiplied by $\sqrt 2$. Such a factor is called a *gain*, and this
-# one suits ReLU. For tanh it would rather be 5/3, but OpenAI Baselines had $\sqrt 2$, and most
-# code has kept it. The last layer of the actor starts near zero, so that all actions are about
-# equally likely at first. For continuous actions {cite:t}`andrychowicz2021` found that this
-# matters a great deal.
+# one suits ReLU. For tanh it would rather be 5/3, but [OpenAI's
+# code](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/ppo2/ppo2.py)
+# had $\sqrt 2$, and most code has kept it. The last layer of the actor starts near zero, so that
+# all actions are about equally likely at first. For continuous actions {cite:t}`andrychowicz2021`
+# found that this matters a great deal.
 
 
 # %% tags=["export"]

@@ -227,9 +227,9 @@ print(f"at random: {won.mean():.2f}")
 #   value slow to learn, and then more training of the value helps. The interval of the difference
 #   includes zero, so this is a hint and no proof.
 # - **Mazes.** Both go from random moves to nine in ten training levels and seven in ten unseen
-#   ones. PPG has the higher mean in each row, by one or two levels in a hundred, and the
-#   interval of each difference includes zero: no difference is seen. For that PPG takes nearly
-#   half as much processor time again. Without noise both solve fewer of the unseen mazes: an
+#   ones. PPG has the higher mean in each row, by one or two levels in a hundred, and the interval
+#   of each difference includes zero: no difference is seen. For that PPG takes nearly one and a
+#   half times the processor time of PPO. Without noise both solve fewer of the unseen mazes: an
 #   agent that walks into a wall does so again in each step until its time is up.
 # - **Mazes with one epoch.** Both gain less than half as much over random moves on the training
 #   levels, and a little more than half on unseen ones. Again no difference is seen. So using old
@@ -516,7 +516,7 @@ assert 0.1 < np.mean(starts["rollout"]) < 0.9, "a few tenths of a nat"
 # %% [markdown]
 # ## Why not here?
 #
-# On our tasks no advantage is seen. What differs from the authors' runs?
+# On our tasks no difference is seen. What differs from the authors' runs?
 #
 # - **Length**: theirs are several hundred times as long.
 # - **Reuse**: they use [each rollout once](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/train.py#L17-L18) in the policy
@@ -544,7 +544,7 @@ assert 100e6 / max(stored_runs(name)["PPG"].steps[-1] for name in tasks) > 300
 #   with two no difference is seen.
 # - There, more epochs of the policy hurt and more epochs of the auxiliary phase help.
 # - On CartPole, in our mazes and in short runs of StarPilot we see no difference.
-# - PPG costs more processor time, in our mazes nearly half as much again.
+# - PPG costs more processor time, in our mazes nearly one and a half times as much.
 # - Judging by the authors' runs, PPG is worth a try where runs are long and a policy gets worse
 #   when it learns from a rollout more than once. Elsewhere PPO is the simpler choice.
 

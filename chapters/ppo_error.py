@@ -481,8 +481,9 @@ def ppo_policy_error(
 # ### Continuous actions
 #
 # A Gaussian policy gives a mean $\mu$ and a standard deviation $\sigma$ for each of the $A$
-# numbers of an action. The error is computed as before. Only the sum in {eq}`entropy-bonus`
-# becomes an integral, which is negative if the density is high enough.
+# numbers of an action. The error is computed as before. Only the sum over actions in
+# {eq}`entropy-bonus` becomes an integral, and the entropy is negative if the density is high
+# enough.
 
 
 # %% tags=["export"]

@@ -142,8 +142,8 @@ picture
 # is an *argument*, as for all policies of this book ({doc}`policies`): the same noise gives the
 # same action, no call can be forgotten, and there is nothing to store in a checkpoint.
 #
-# Factorised noise has one more advantage. The noise of a weight is a product, so the factor of
-# the output can be taken out of the sum over inputs:
+# Factorised noise is good for one more thing. The noise of a weight is a product, so the factor
+# of the output can be taken out of the sum over inputs:
 #
 # $$
 # W x + b = \bar W x + \bar b

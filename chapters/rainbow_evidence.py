@@ -15,9 +15,9 @@
 # not learn. It takes about 20 minutes. You need {doc}`dqn`, {doc}`rainbow` and the paired
 # differences of {doc}`evaluation`.
 #
-# In short: where updates are few, $n$ steps carry the others on CartPole; a noise that lasts
-# finds the flag of MountainCar where random actions hardly ever do; and for most of the rest our
-# seeds show no difference.
+# In short: where updates are few, the other parts are of little use on CartPole without $n$
+# steps; a noise that lasts finds the flag of MountainCar where random actions hardly ever do; and
+# for most of the rest our seeds show no difference.
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
@@ -134,7 +134,7 @@ for name, gap in gaps.items():
     print(f"{name:24s}{gap.mean:6.0f} ({gap.low:.0f} to {gap.high:.0f})")
 
 # %% [markdown]
-# **Notice** that with so few updates one part carries all the others: without $n$ steps no run
+# **Notice** that with so few updates one part makes all the difference: without $n$ steps no run
 # gets beyond 280. The news that the cart drifts away must travel back over some hundred steps,
 # and with $n = 10$ it travels ten times as fast. For each of the other five parts the interval
 # contains zero: five seeds show no difference. Even noisy layers are not missed here; with random
@@ -430,9 +430,9 @@ assert ppo.num_epochs == 6, "six times"
 # %% [markdown]
 # ## Summary
 #
-# - Where updates are few, $n$ steps carry the other parts on CartPole. With four times the
-#   computation one step gets there too, only later. For most of the rest our seeds show no
-#   difference.
+# - Where updates are few, the other parts are of little use on CartPole without $n$ steps. With
+#   four times the computation one step gets there too, only later. For most of the rest our seeds
+#   show no difference.
 # - Noisy layers with a small noise may explore too little at the start: random actions help there.
 # - How long a noise lasts decides whether it explores at all. On MountainCar it takes a noise that
 #   lasts *and* $n$ steps.

@@ -59,9 +59,9 @@ __all__ = [
 # %% [markdown]
 # ## Three critics and their promises
 #
-# An actor that climbs a critic looks for the place where it promises most, and that is often
-# where it is wrong. In {doc}`ddpg` all ten agents ended with critics that promised too much, and
-# one agent lost what it had learned.
+# An actor that climbs a critic looks for the place where the critic promises most, and that is
+# often where the critic is wrong. In {doc}`ddpg` all ten agents ended with critics that promised
+# too much, and one agent lost what it had learned.
 #
 # **TD3** (twin delayed DDPG) {cite:p}`fujimoto2018` answers with three changes, one of them a second
 # critic. **HDDPG** (hysteretic DDPG) goes the other way: its values rise faster than they fall.
@@ -395,11 +395,11 @@ assert target_at(0.5, 1, 0.2) < truth(0.5), "a true summit becomes a little lowe
 # This is **hysteretic Q-learning** {cite:p}`matignon2007`, made for several agents that learn
 # side by side. While the others still explore, a bad outcome may be their fault.
 #
-# A single agent pays for it. A value settles where the pulls of both sides are equal: $\alpha_+
-# \mathbb E[\max(y - Q, 0)] = \alpha_- \mathbb E[\max(Q - y, 0)]$. That is above the mean of the
-# targets as soon as they differ, and the error enters the next target, and the next. The first
-# figure fits that: HDDPG promises more than DDPG, whose promises grow too. The cell below the
-# function shows how far a single value rises.
+# For a single agent two rates have a price. A value settles where the pulls of both sides are
+# equal: $\alpha_+ \mathbb E[\max(y - Q, 0)] = \alpha_- \mathbb E[\max(Q - y, 0)]$. That is above
+# the mean of the targets as soon as they differ, and the error enters the next target, and the
+# next. The first figure fits that: HDDPG promises more than DDPG, whose promises grow too. The
+# cell below the function shows how far a single value rises.
 
 
 # %% tags=["export"]

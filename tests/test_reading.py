@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import symbols
 from playwright.sync_api import expect
 from test_site import (
     NARROW,
@@ -189,6 +190,22 @@ def test_an_equation_says_what_its_letters_mean(window, request):
         page.mouse.move(0, 0)
         page.keyboard.press("Escape")
         expect(peek).to_be_hidden()
+
+
+@pytest.mark.parametrize(
+    ("formula", "letters"),
+    [
+        (r"\mathbb{E}_\pi[ G_t ]", {r"\mathbbE", "G"}),
+        (r"\operatorname*{argmax}_a Q(s, a)", {"Q", "s", "a"}),
+        (r"{\operatorname{std} \hat A} + \max_j z_j", {r"\hatA", "z"}),
+        (r"Z \overset{D}{=} r", {"Z", "r"}),
+        (r"\pi_{\text{old}}", {r"\pi"}),
+    ],
+)
+def test_letters_of_a_command_are_no_symbols(formula, letters):
+    found = {base for base, _ in symbols.symbols(formula)}
+    assert letters <= found
+    assert not {x for x in found if x.isalpha()} - letters
 
 
 def test_the_glossary_leads_to_the_chapters():

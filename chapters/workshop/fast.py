@@ -541,16 +541,16 @@ def hybrid_terms(
 # **Derive.** Measured in spacings from the first atom, piece $k$ of row $b$ lands at
 #
 # $$
-# y_{b,k} = \frac{r_b - x_1}{\Delta} + \gamma_b \frac{x_k}{\Delta},
-# \qquad 0 \le y_{b,k} \le K - 1 ,
+# y_{b,k} = \operatorname{clip}\Bigl( \frac{r_b - x_1}{\Delta} + \gamma'_b \frac{x_k}{\Delta},
+#     \; 0, \; K - 1 \Bigr) ,
 # $$ (atom-position)
 #
-# an outer product and one number for each row. If $l$ is the whole part of $y$ and $f$ the rest,
-# atom $l$ gets $1 - f$ of the mass and atom $l + 1$ gets $f$. *On* an atom $f$ is 0, so nothing has
-# to be repaired. Only the last atom has no neighbour; a column behind it takes its nothing and is
-# cut off. So one table of indices serves both halves: the second half is written one column
-# further on. Numbers become indices by way of 32 bits, because processors convert many of
-# those at once.
+# an outer product and one number for each row, where $\gamma'_b$ is the discount of its window.
+# If $l$ is the whole part of $y$ and $f$ the rest, atom $x_{l+1}$ gets $1 - f$ of the mass and
+# $x_{l+2}$ gets $f$. *On* an atom $f$ is 0, so nothing has to be repaired. Only the last atom has
+# no neighbour; a column behind it takes its nothing and is cut off. So one table of indices
+# serves both halves: the second half is written one column further on. Numbers become indices by
+# way of 32 bits, because processors convert many of those at once.
 
 
 # %% tags=["export"]
@@ -695,12 +695,13 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 # Recording each of its steps for autograd, and finding the way back, takes as long again.
 #
 # **Derive.** For chains of linear layers and ReLUs the way back is short. A layer $X W^\top + b$
-# that gets the gradient $G$ of its output has the gradients
+# that gets the gradient $\Gamma$ of its output, one row $\Gamma_b$ for each sample, has the
+# gradients
 #
 # $$
-# \frac{\partial}{\partial W} = G^\top X , \qquad
-# \frac{\partial}{\partial b} = \sum_n G_n , \qquad
-# \frac{\partial}{\partial X} = G W ,
+# \frac{\partial}{\partial W} = \Gamma^\top X , \qquad
+# \frac{\partial}{\partial b} = \sum_b \Gamma_b , \qquad
+# \frac{\partial}{\partial X} = \Gamma W ,
 # $$ (chain-gradient)
 #
 # and passes the last one on. A ReLU passes on what belongs to outputs above zero. What the chain

@@ -20,13 +20,15 @@ from typeset import typeset
 NOTATION = "docs/notation"
 AMBIGUOUS = "Letters with more than one meaning"
 # A letter with its hat, bar or script, then what stands below and above it.
-ACCENT = r"\\(?:hat|bar|tilde|mathcal|mathrm)\s*\{?\\?[A-Za-z]+\}?"
+ACCENT = r"\\(?:hat|bar|tilde|mathcal|mathrm|mathbb)\s*\{?\\?[A-Za-z]+\}?"
 BASE = rf"(?:{ACCENT}|\\[A-Za-z]+|[A-Za-z])'?"
 GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 SYMBOL = re.compile(rf"({BASE})((?:[_^](?:{GROUP}|\\[A-Za-z]+|.))*)")
 # An index only says which one: it belongs to every symbol.
 INDEX = re.compile(r"_\{?[tTijkbn0-9,+\-\s]+\}?|\^\{?[0-9*]\}?")
-WORDS = re.compile(r"(?<![_^{])\\(?:text|operatorname|begin|end)\{[^{}]*\}")
+WORDS = re.compile(
+    r"(?<![_^])(?<![_^]\{)\\(?:text|operatorname\*?|overset|begin|end)\{[^{}]*\}"
+)
 OF_WHAT = re.compile(r"\((?:s|s, a|a \\mid s|\\theta|\\pi)\)")
 Key = tuple[str, str]
 
