@@ -568,8 +568,9 @@ class Apex(RemoteLearner):
 
     Args:
         learner: ``DQN``, ``Rainbow``, ``DDPG`` or another one with ``policy``,
-            ``error``, ``buffer``, ``collector``, ``anneal`` and ``learn``. Its
-            environments are used for one step and closed.
+            ``error``, ``buffer``, ``collector``, ``step``, ``anneal``, ``learn``,
+            ``mean_losses`` and both methods for checkpoints. Its ``config`` is one of
+            ``ApexConfig`` too. Its environments are used for one step and closed.
         make_envs: Makes the ``config.num_envs`` environments of one actor.
         transport: As for ``RemoteLearner``.
     """
@@ -659,8 +660,8 @@ class Apex(RemoteLearner):
 class ApexConfig(TransportConfig):
     """Settings of many actors with one memory, beside those of their learner.
 
-    Each actor has ``num_envs`` environments. The learner's own exploration schedule
-    plays no role.
+    Each actor has ``num_envs`` environments. The learner's own exploration schedule and
+    ``log_interval`` play no role: each slot gives a row of metrics.
 
     Attributes:
         rollout_len: Steps of each environment in one slot.
@@ -740,6 +741,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
+@checked
 def apex_settings(
     env: str, algorithm: Literal["dqn", "rainbow", "ddpg"] = "dqn"
 ) -> DQNApexConfig | RainbowApexConfig | DDPGApexConfig:

@@ -49,6 +49,7 @@ from literate_rl.workshop.fast import (
     tangent_values,
 )
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
+from literate_rl.workshop.probes import unwrapped
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -56,6 +57,7 @@ from literate_rl.workshop.signatures import (
     NonNegative,
     Positive,
     Scale,
+    check_that,
     checked,
 )
 from literate_rl.workshop.states import ByName, state_spec
@@ -446,8 +448,8 @@ class BoxActions:
     """
 
     def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
-        self.low = torch.as_tensor(np.asarray(low, dtype=np.float32))
-        self.high = torch.as_tensor(np.asarray(high, dtype=np.float32))
+        self.low = torch.as_tensor(np.atleast_1d(np.asarray(low, dtype=np.float32)))
+        self.high = torch.as_tensor(np.atleast_1d(np.asarray(high, dtype=np.float32)))
         self.scale: float | Tensor = 0.0
         self.epsilon: float | Tensor = 0.0
 
@@ -473,7 +475,7 @@ class BoxActions:
         self, row: Float[Tensor, "*B A"], noise: Float[Tensor, "*B 2*A"] | float
     ) -> Float[Tensor, "*B A"]:
         """Return the actions that follow from rows and noise."""
-        if isinstance(noise, float):
+        if not isinstance(noise, Tensor):
             return row + noise
         added, instead = noise.chunk(2, -1)
         return torch.where(instead.isnan(), row + added, instead)
@@ -713,7 +715,12 @@ def make_ddpg_policy(
         num_critics: Number of critics.
         actor: An actor of your own instead of ours.
         critic: A critic of your own, or a sequence of them. If there is only one, the
-            others are copies with fresh weights.
+            others are copies, with fresh weights in each layer that has
+            ``reset_parameters``.
+
+    Raises:
+        ValueError: If the spaces do not fit, or if only one of actor and critic is
+            given.
     """
     states, actions = as_space(observation_space), as_space(action_space)
     # Continuous actions have bounds, discrete ones probabilities.
@@ -729,6 +736,7 @@ def make_ddpg_policy(
         raise ValueError(
             f"action_space must be Discrete or a vector within bounds, got {actions}"
         )
+    check_both(actor, critic)
     recipe: dict[str, Any] = {
         "observation_space": plain_space(states),
         "action_space": plain_space(actions),
@@ -752,6 +760,13 @@ def bounded(space: spaces.Box) -> bool:
     return len(space.shape) == 1 and space.is_bounded()
 
 
+def check_both(actor: Any, critic: Any) -> None:
+    """Raise unless models of one's own come together."""
+    names = {"actor": actor, "critic": critic}
+    given = [name for name, model in names.items() if model is not None]
+    check_that(len(given) != 1, f"actor and critic belong together, got only {given}")
+
+
 def as_many(critic: Any, number: int) -> list[Any]:
     """Return critics, made from one if only one is given."""
     several = isinstance(critic, list | tuple | nn.ModuleList)
@@ -759,7 +774,8 @@ def as_many(critic: Any, number: int) -> list[Any]:
     while len(given) < number:
         # Equal critics would stay equal, so a copy gets fresh weights.
         twin = copy.deepcopy(given[0])
-        for module in twin.modules():
+        inside: Any = unwrapped(twin)[0]
+        for module in inside.modules():
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()
         given.append(twin)

@@ -335,7 +335,7 @@ def q_target(
     """
     # The network that chooses the best action also judges it, {eq}`q-target`.
     future = next_q.detach().amax(-1).masked_fill(discount == 0, 0.0)
-    target = torch.addcmul(reward, discount, future)
+    target = torch.addcmul(reward, discount, future).detach()
     check_finite(target, reward=reward, discount=discount, next_q=future)
     return target
 
@@ -873,7 +873,8 @@ class OffPolicyConfig:
         train_interval: Steps in the environments between two updates.
         learning_starts: Steps before the first update.
         buffer_size: Steps that the buffer holds.
-        target_interval: Updates between two moves of the target network.
+        target_interval: Updates between two moves of the target network and, in agents
+            with an actor, between two updates of the actor.
         tau: How far it moves then; 1 is a copy.
         alpha: How strongly the buffer prefers large TD errors; 0 is not at all.
         beta: How far the importance weights undo that at the start; at the end they do

@@ -289,12 +289,12 @@ print(f"mean {without.mean():.0f}, standard deviation {without.std(ddof=1):.0f}"
 
 
 # %% tags=["export"]
+Results = Annotated[Float[np.ndarray, "seeds *points"], at_least(2, "2 seeds"), finite]
+
+
 @checked
 def t_interval(
-    results: Annotated[
-        Float[np.ndarray, "seeds *points"], at_least(2, "2 seeds"), finite
-    ],
-    level: Level = 0.95,
+    results: Results, level: Level = 0.95
 ) -> tuple[Float[np.ndarray, "*points"], Float[np.ndarray, "*points"]]:
     """Return a confidence interval of the mean over seeds, its low and its high end.
 
@@ -407,9 +407,7 @@ class Difference(NamedTuple):
 
 @checked
 def paired_difference(
-    ours: Float[np.ndarray, "seeds *points"],
-    theirs: Float[np.ndarray, "seeds *points"],
-    level: Level = 0.95,
+    ours: Results, theirs: Results, level: Level = 0.95
 ) -> Difference:
     """Compare two agents that were trained with the same seeds, seed by seed.
 

@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -301,7 +302,7 @@ def vtrace(
 
 def check_clips(rho: float | None, c: float | None) -> None:
     """Raise unless the bound of c is not above that of rho."""
-    fits = rho is None or (c is not None and c <= rho)
+    fits = rho is None or math.isinf(rho) or (c is not None and c <= rho)
     check_that(fits, f"c_clip_ratio must be at most rho_clip_ratio, got {c} and {rho}")
 
 
@@ -356,7 +357,7 @@ def clipped_policy(
 
     Source: Espeholt et al. 2018, equation 3.
     """
-    if rho_clip_ratio is None:
+    if rho_clip_ratio is None or math.isinf(rho_clip_ratio):
         return policy.copy()
     # Numerator and denominator of {eq}`clipped-policy`.
     part = np.minimum(rho_clip_ratio * old_policy, policy)
@@ -584,7 +585,7 @@ class vtrace_data(NamedTuple):
         terminated: Whether the task ended with a step. None: never.
         truncated: Whether the episode was cut off after a step. None: never.
         next_value: Value of each step's true successor. None: the next row of
-            ``value``, which is wrong after a truncation.
+            ``value``; refused if a step before the last row is truncated.
     """
 
     target_output: Any
@@ -741,8 +742,8 @@ def continuous_terms(
     action: Float[Tensor, "T B A"],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the log-densities under both policies and the newer one's entropy."""
-    new, log_prob = gaussian("target_output", target_output, action)
-    _, log_prob_old = gaussian("behaviour_output", behaviour_output, action)
+    new, log_prob = gaussian("data.target_output", target_output, action)
+    _, log_prob_old = gaussian("data.behaviour_output", behaviour_output, action)
     return log_prob, log_prob_old, new.entropy()
 
 

@@ -275,8 +275,8 @@ class GaussianActions:
     """
 
     def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
-        self.low = np.asarray(low, dtype=np.float32)
-        self.high = np.asarray(high, dtype=np.float32)
+        self.low = np.atleast_1d(np.asarray(low, dtype=np.float32))
+        self.high = np.atleast_1d(np.asarray(high, dtype=np.float32))
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
@@ -658,7 +658,9 @@ class RunningMoments(nn.Module):
         """Return items with mean 0 and standard deviation 1, clipped to -10..10."""
         self.check_shape(items)
         scale = (self.var + 1e-8).rsqrt()
-        return ((items - self.mean) * scale).to(items.dtype).clamp(-10.0, 10.0)
+        # Bytes and other integers become floats.
+        dtype = items.dtype if items.is_floating_point() else torch.float32
+        return ((items - self.mean) * scale).to(dtype).clamp(-10.0, 10.0)
 
     def check_shape(self, items: Tensor) -> None:
         """Raise unless items have the shape of the moments."""
@@ -721,7 +723,8 @@ class RewardScaler(nn.Module):
 
         # What goes on in the next rollout, and what the scale is measured from.
         self.carry.copy_(self.gamma * so_far[-1].masked_fill(done[-1], 0.0))
-        self.moments.update(so_far[real])
+        if real.any():
+            self.moments.update(so_far[real])
         return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
 
 

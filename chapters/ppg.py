@@ -562,8 +562,10 @@ def make_phasic_policy(
     encoder: Callable[..., Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
     if len(shape) == 3:
         encoder = partial(ConvolutionalEncodingNetwork, hidden=hidden)
+    # What was normalised holds no bytes any more, so the encoder must not scale it.
+    seen = spaces.Box(-10.0, 10.0, shape) if normalize else box
     network = DisjointPolicyValueNetwork(
-        box, action_space, encoder, share_encoder, detach=detach
+        seen, action_space, encoder, share_encoder, detach=detach
     )
     normalizer = RunningMoments(*shape) if normalize else None
 

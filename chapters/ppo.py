@@ -400,6 +400,9 @@ class PPO:
         # repeated.
         self.generator = torch.Generator().manual_seed(config.seed)
         self.collector = Collector(envs, policy.to_env, np.float32)
+        # With one step a rollout might hold a reset and nothing else.
+        fits = config.num_steps > 1 or not self.collector.resets_later
+        check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
         self.iteration = 0
 
     def iterate(self) -> dict[str, float]:

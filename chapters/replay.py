@@ -368,7 +368,7 @@ class SumTree:
 
     @checked
     def find(self, mark: Float[np.ndarray, "N"]) -> NDArray[Any]:
-        """Return which mass each mark falls on, from 0 to ``total``."""
+        """Return which mass each mark falls on, from 0 to a ``total`` above 0."""
         # In the root all marks look at the same ends, so one binary search will do.
         # Rounding may put a mark at the very end, where no mass is; move it just below.
         ends = self.levels[0][0].cumsum()

@@ -34,7 +34,13 @@ from torch import Tensor, nn
 
 from literate_rl.a2c import ContractActor, drawn_from
 from literate_rl.contract_models import ActionValue, Stretch, layers, squashed_log_prob
-from literate_rl.ddpg import as_many, bounded, critic_chains, frozen_values
+from literate_rl.ddpg import (
+    as_many,
+    bounded,
+    check_both,
+    critic_chains,
+    frozen_values,
+)
 from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
@@ -42,6 +48,7 @@ from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.fast import (
     FusedCriticError,
     chain_critic_error,
+    clip_gradient,
     tangent_soft_values,
 )
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
@@ -879,6 +886,7 @@ class SAC(DQN):
         grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
         for parameter, grad in zip(self.actor_parameters, grads, strict=True):
             parameter.grad = grad
+        clip_gradient(self.actor_parameters, self.tuned.max_grad_norm)
         self.optimizer.step()
         self.entropies.append(entropy.mean())
 
@@ -921,14 +929,20 @@ def make_sac_policy(
         action_space: A bounded box of vectors.
         hidden: Width of our networks' hidden layers.
         num_critics: Number of critics.
-        hold: Steps for which one noise is used.
+        hold: Steps for which one noise of our own actor is used.
         actor: An actor of your own instead of ours.
         critic: A critic of your own, or a sequence of them. If there is only one, the
-            others are copies with fresh weights.
+            others are copies, with fresh weights in each layer that has
+            ``reset_parameters``.
+
+    Raises:
+        ValueError: If the spaces do not fit, or if only one of actor and critic is
+            given.
     """
     states, space = as_space(observation_space), as_space(action_space)
     if not (isinstance(space, spaces.Box) and bounded(space)):
         raise ValueError(f"action_space must be a vector within bounds, got {space}")
+    check_both(actor, critic)
     recipe: dict[str, Any] = {
         "observation_space": plain_space(states),
         "action_space": plain_space(space),

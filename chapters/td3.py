@@ -296,7 +296,7 @@ def clipped_double_target(
     """
     # The least optimistic critic counts, {eq}`clipped-double-target`.
     future = next_q.detach().amin(0).masked_fill(discount == 0, 0.0)
-    target = torch.addcmul(reward, discount, future)
+    target = torch.addcmul(reward, discount, future).detach()
     check_finite(target, reward=reward, discount=discount, next_q=future)
     return target
 

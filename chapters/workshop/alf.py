@@ -470,7 +470,8 @@ class PPGAuxAlgorithm:
         observation_spec: Space of one observation.
         action_spec: Space of one action.
         reward_spec: Space of a reward: a box without dimensions, a single number.
-        config: Settings; if None the defaults, with a discount of 0.999.
+        config: Settings; if None the defaults, with a discount of 0.999. Those of the
+            auxiliary phase are not read: ``aux_options`` has them.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
         dual_actor_value_network: The network of the policy that acts, or None.
         aux_options: Options. If not enabled, nothing is stored or trained.

@@ -103,6 +103,11 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 class IMPALAPolicyConfig(IMPALAConfig):
     """Settings of ``IMPALAPolicy``: those of ``IMPALAConfig`` and DI-engine's others.
 
+    Those of the loop around a policy (``anneal``, ``total_steps``, ``n_sample``,
+    ``batch_size``, ``update_per_collect``, ``on_policy``, ``lag``,
+    ``checkpoint_interval`` and those of the buffer) are for whoever writes that loop;
+    the policy does not read them.
+
     Attributes:
         type: Name of the algorithm, a placeholder.
         cuda: Whether to use the best device instead of the CPU.

@@ -646,7 +646,8 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 
     The arrays share their memory with the parameters, so that the function always acts
     with the current weights. A policy whose network is no chain of linear layers with
-    tanh or ReLU gets its own ``act`` back.
+    tanh or ReLU, or whose actions follow another rule than those of ``make_policy`` and
+    ``make_q_policy``, gets its own ``act`` back.
 
     Args:
         policy: A policy on the CPU, for instance one that ``make_policy`` has built.
@@ -659,8 +660,9 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     if device.type != "cpu":
         raise ValueError(f"policy must be on the CPU, got {device}")
     layers = numpy_layers(rows.mean if gaussian else rows)
-    # Without means a row must hold one number for each action.
-    if layers is None or not (gaussian or hasattr(actions, "num_actions")):
+    # Only these rules are written in NumPy below.
+    ours = ("GaussianActions",) if gaussian else ("CategoricalActions", "EpsilonGreedy")
+    if layers is None or type(actions).__name__ not in ours:
         plain: Any = policy.act
         return plain  # type: ignore[no-any-return]
     normalizer: Any = getattr(network, "normalizer", None)

@@ -199,7 +199,10 @@ def plain_space(space: spaces.Space[Any]) -> dict[str, Any]:
         return {"dict": {key: plain_space(x) for key, x in space.spaces.items()}}
     if isinstance(space, spaces.Discrete):
         return {"n": int(space.n), "start": int(space.start)}
-    assert isinstance(space, spaces.Box)  # for the type checker; from_space has checked
+    if not isinstance(space, spaces.Box):
+        raise ValueError(
+            f"space must be a nest of Tuple, Dict, Discrete and Box, got {space}"
+        )
     bounds = {"low": space.low.tolist(), "high": space.high.tolist()}
     return {**bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
 

@@ -554,7 +554,7 @@ def plot(
             at, up = found[0] if found else (width / 2, -9999.0)
             picture.text(at, up, mark.words, mark.tone)
             continue
-        base = y.place(max(y.low, 0.0), bottom, top)
+        base = y.place(min(max(y.low, 0.0), y.high), bottom, top)
         d = pen(kind, found, base)
         if kind == "band":
             # There along the one curve and back along the other.

@@ -27,10 +27,11 @@ import json
 from collections.abc import Mapping
 from html import escape
 from math import ceil, cos, degrees, floor, radians, sin
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
 import torch
+from annotated_types import Ge
 from torch import nn
 
 from literate_rl.workshop.pictures import Axis, Mark, Picture, Widget, plot
@@ -98,7 +99,7 @@ def play(
     critic: nn.Module,
     pushes: Mapping[int, float],
     num_steps: Count = 300,
-    seed: Count = 1,
+    seed: Annotated[int, Ge(0)] = 1,
 ) -> Played:
     """Play CartPole greedily and push the pole now and then.
 

@@ -100,7 +100,7 @@ from literate_rl.td3 import (
 )
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
-from literate_rl.workshop.probes import results_of
+from literate_rl.workshop.probes import device_of, results_of
 from literate_rl.workshop.nests import as_discrete, as_space, plain_space
 from literate_rl.workshop.states import ByName, StateSpec, state_spec
 from literate_rl.workshop.runs import Learner, Run, fit, flat_env
@@ -135,10 +135,14 @@ def train(
         progress: Whether to show a progress bar.
         options: Models of your own (``qnet``, or ``actor`` and ``critic``) and settings
             of the algorithm (``total_steps``, ``seed``, ...). The defaults suit the
-            environment.
+            environment. Settings that shape our own networks, such as ``hidden``,
+            ``dueling`` or ``noisy``, have no effect on models of your own.
 
     Raises:
         ContractError: If a model of your own breaks the contract; nothing is trained.
+        TypeError: If there is no such setting.
+        ValueError: If there is no such algorithm, or if the environment or the models
+            do not fit.
     """
     name = algorithm.lower()
     if name not in ALGORITHMS:
@@ -192,16 +196,16 @@ class Agent:
         """
         policy = self.policy
         if isinstance(policy, ContractActor):
-            results = results_of(policy.actor.model(**states))
+            results = asked(policy.actor, states)
         elif isinstance(policy.network, ActorCritics) and "models" in policy.recipe[1]:
-            results = results_of(policy.network.actor.model(**states))
+            results = asked(policy.network.actor, states)
         elif model := own_model(policy.network):
-            q, *rest = results_of(model(**states))
+            q, *rest = asked(model, states)
             if isinstance(policy, RainbowPolicy):
                 q = q @ policy.atoms
             results = (policy.actions.choose(q, 0.0).unsqueeze(-1), *rest)
         else:
-            results = (policy.act(states["state"], 0.0),)
+            results = (policy.act(states["state"].to(device_of(policy)), 0.0),)
         return results[0] if len(results) == 1 else results
 
     def save(self, directory: str | Path) -> Path:
@@ -475,10 +479,17 @@ class FirstResult(nn.Module):
         return result
 
 
+def asked(model: ByName, states: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the results of a model of one's own for states by name."""
+    device = device_of(model)
+    moved = {k: x.to(device) if isinstance(x, Tensor) else x for k, x in states.items()}
+    return results_of(model.model(**moved, **model.fixed))
+
+
 def own_model(network: Any) -> Any:
     """Return the user's model inside the network of a policy, or None."""
     network = getattr(network, "model", network)  # a distribution is wrapped once more
-    return network.by_name.model if isinstance(network, FirstResult) else None
+    return network.by_name if isinstance(network, FirstResult) else None
 
 
 def make_qnet_policy(

@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 255a48579a340bb2
+# Generated from chapters/a2c.py (edit there); digest 0d809f791ba603d2
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from literate_rl.workshop.signatures import (
     Positive,
     Scale,
     check_finite,
+    check_that,
     checked,
 )
 
@@ -239,6 +240,9 @@ class A2C:
         # All noise comes from one generator, so that a run can be repeated.
         self.generator = torch.Generator().manual_seed(config.seed)
         self.collector = Collector(envs, policy.to_env, np.float32)
+        # With one step a rollout might hold a reset and nothing else.
+        fits = config.num_steps > 1 or not self.collector.resets_later
+        check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
         self.iteration = 0
 
     def iterate(self) -> dict[str, float]:
@@ -349,7 +353,9 @@ class ContractActor(nn.Module):
     def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return actions drawn from a seed; 0.0 is greedy where there is a ``mode``."""
         if not isinstance(noise, Tensor):
-            return greedy(self.actor, obs)
+            # Without a `mode` this draws, so it needs a seed as well.
+            with drawn_from(checksum(obs), obs.device):
+                return greedy(self.actor, obs)
         with drawn_from(int(noise), obs.device):
             action: Tensor = self.actor(obs)[0]
         return action

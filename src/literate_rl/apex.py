@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 7cc965d4ef6b50ff
+# Generated from chapters/apex.py (edit there); digest 61b6dca983612366
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -199,8 +199,9 @@ class Apex(RemoteLearner):
 
     Args:
         learner: ``DQN``, ``Rainbow``, ``DDPG`` or another one with ``policy``,
-            ``error``, ``buffer``, ``collector``, ``anneal`` and ``learn``. Its
-            environments are used for one step and closed.
+            ``error``, ``buffer``, ``collector``, ``step``, ``anneal``, ``learn``,
+            ``mean_losses`` and both methods for checkpoints. Its ``config`` is one of
+            ``ApexConfig`` too. Its environments are used for one step and closed.
         make_envs: Makes the ``config.num_envs`` environments of one actor.
         transport: As for ``RemoteLearner``.
     """
@@ -267,8 +268,8 @@ class Apex(RemoteLearner):
 class ApexConfig(TransportConfig):
     """Settings of many actors with one memory, beside those of their learner.
 
-    Each actor has ``num_envs`` environments. The learner's own exploration schedule
-    plays no role.
+    Each actor has ``num_envs`` environments. The learner's own exploration schedule and
+    ``log_interval`` play no role: each slot gives a row of metrics.
 
     Attributes:
         rollout_len: Steps of each environment in one slot.
@@ -348,6 +349,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
+@checked
 def apex_settings(
     env: str, algorithm: Literal["dqn", "rainbow", "ddpg"] = "dqn"
 ) -> DQNApexConfig | RainbowApexConfig | DDPGApexConfig:

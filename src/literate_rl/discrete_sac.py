@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 0438381bd6848280
+# Generated from chapters/discrete_sac.py (edit there); digest bd618cc76609c5d8
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from literate_rl.a2c import ContractActor, drawn_from
 from literate_rl.contract_models import QNetwork, layers
-from literate_rl.ddpg import as_many
+from literate_rl.ddpg import as_many, check_both
 from literate_rl.dqn import QError
 from literate_rl.policies import CategoricalActions, Policy, mean_surprise
 from literate_rl.replay import Batch
@@ -259,11 +259,17 @@ def make_discrete_sac_policy(
         num_critics: Number of critics.
         actor: An actor of your own instead of ours.
         critic: A critic of your own, or a sequence of them. If there is only one, the
-            others are copies with fresh weights.
+            others are copies, with fresh weights in each layer that has
+            ``reset_parameters``.
+
+    Raises:
+        ValueError: If the spaces do not fit, or if only one of actor and critic is
+            given.
     """
     states, space = as_space(observation_space), as_space(action_space)
     if not isinstance(space, spaces.Discrete):
         raise ValueError(f"action_space must be Discrete, got {space}")
+    check_both(actor, critic)
     recipe: dict[str, Any] = {
         "observation_space": plain_space(states),
         "action_space": plain_space(space),

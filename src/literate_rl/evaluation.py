@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest a6bf4ffb315a2d07
+# Generated from chapters/evaluation.py (edit there); digest 4abd457849b37e1d
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def evaluate(
     return returns
 
 
+Results = Annotated[Float[np.ndarray, "seeds *points"], at_least(2, "2 seeds"), finite]
+
+
 @checked
 def t_interval(
-    results: Annotated[
-        Float[np.ndarray, "seeds *points"], at_least(2, "2 seeds"), finite
-    ],
-    level: Level = 0.95,
+    results: Results, level: Level = 0.95
 ) -> tuple[Float[np.ndarray, "*points"], Float[np.ndarray, "*points"]]:
     """Return a confidence interval of the mean over seeds, its low and its high end.
 
@@ -130,9 +130,7 @@ class Difference(NamedTuple):
 
 @checked
 def paired_difference(
-    ours: Float[np.ndarray, "seeds *points"],
-    theirs: Float[np.ndarray, "seeds *points"],
-    level: Level = 0.95,
+    ours: Results, theirs: Results, level: Level = 0.95
 ) -> Difference:
     """Compare two agents that were trained with the same seeds, seed by seed.
 

@@ -1,8 +1,9 @@
-# Generated from chapters/off_policy.py (edit there); digest 6689b9cbc9e10160
+# Generated from chapters/off_policy.py (edit there); digest 230a315059fe7093
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -107,7 +108,7 @@ def vtrace(
 
 def check_clips(rho: float | None, c: float | None) -> None:
     """Raise unless the bound of c is not above that of rho."""
-    fits = rho is None or (c is not None and c <= rho)
+    fits = rho is None or math.isinf(rho) or (c is not None and c <= rho)
     check_that(fits, f"c_clip_ratio must be at most rho_clip_ratio, got {c} and {rho}")
 
 
@@ -126,7 +127,7 @@ def clipped_policy(
 
     Source: Espeholt et al. 2018, equation 3.
     """
-    if rho_clip_ratio is None:
+    if rho_clip_ratio is None or math.isinf(rho_clip_ratio):
         return policy.copy()
     # Numerator and denominator of {eq}`clipped-policy`.
     part = np.minimum(rho_clip_ratio * old_policy, policy)
@@ -160,7 +161,7 @@ class vtrace_data(NamedTuple):
         terminated: Whether the task ended with a step. None: never.
         truncated: Whether the episode was cut off after a step. None: never.
         next_value: Value of each step's true successor. None: the next row of
-            ``value``, which is wrong after a truncation.
+            ``value``; refused if a step before the last row is truncated.
     """
 
     target_output: Any
@@ -299,6 +300,6 @@ def continuous_terms(
     action: Float[Tensor, "T B A"],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the log-densities under both policies and the newer one's entropy."""
-    new, log_prob = gaussian("target_output", target_output, action)
-    _, log_prob_old = gaussian("behaviour_output", behaviour_output, action)
+    new, log_prob = gaussian("data.target_output", target_output, action)
+    _, log_prob_old = gaussian("data.behaviour_output", behaviour_output, action)
     return log_prob, log_prob_old, new.entropy()

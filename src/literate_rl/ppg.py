@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest de4549c5023676ed
+# Generated from chapters/ppg.py (edit there); digest bf81587b8bad6b0b
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -237,8 +237,10 @@ def make_phasic_policy(
     encoder: Callable[..., Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
     if len(shape) == 3:
         encoder = partial(ConvolutionalEncodingNetwork, hidden=hidden)
+    # What was normalised holds no bytes any more, so the encoder must not scale it.
+    seen = spaces.Box(-10.0, 10.0, shape) if normalize else box
     network = DisjointPolicyValueNetwork(
-        box, action_space, encoder, share_encoder, detach=detach
+        seen, action_space, encoder, share_encoder, detach=detach
     )
     normalizer = RunningMoments(*shape) if normalize else None
 

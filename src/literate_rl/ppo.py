@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 641e952249fbf437
+# Generated from chapters/ppo.py (edit there); digest 219aa54f7d913db2
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -105,6 +105,9 @@ class PPO:
         # repeated.
         self.generator = torch.Generator().manual_seed(config.seed)
         self.collector = Collector(envs, policy.to_env, np.float32)
+        # With one step a rollout might hold a reset and nothing else.
+        fits = config.num_steps > 1 or not self.collector.resets_later
+        check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
         self.iteration = 0
 
     def iterate(self) -> dict[str, float]:

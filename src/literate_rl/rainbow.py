@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest e9a353e43db9e22f
+# Generated from chapters/rainbow.py (edit there); digest aca610aee7395bbf
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class NoisyLinear(nn.Module):
     ) -> Float[Tensor, "*B outputs"]:
         """Return the outputs of inputs, with one noise for all or one for each row.
 
-        With noise 0.0 the weights are their means.
+        With a number instead, always 0.0, the weights are their means.
         """
-        if isinstance(noise, float):
+        if not isinstance(noise, Tensor):
             return linear(x, self.mean.weight, self.mean.bias)
         into, out = noise.split(self.sizes, -1)
         # One noise for all rows: the random weights and biases of {eq}`noisy-weights`.
@@ -172,7 +172,7 @@ class RainbowNetwork(nn.Module):
         """Return logits ``(*B, N, K)`` for observations and the noise of the layers."""
         # Each layer takes its part of the noise.
         parts: Any = [noise] * len(self.layers)
-        if self.noisy and not isinstance(noise, float):
+        if self.noisy and isinstance(noise, Tensor):
             parts = noise.split(self.noise_sizes, -1)
         x = self.first(obs)
         for layer, part in zip(self.layers, parts, strict=True):
@@ -277,7 +277,7 @@ class RainbowPolicy(Policy):
 
     def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
-        if isinstance(noise, float) or not self.noise_size:
+        if not isinstance(noise, Tensor) or not self.noise_size:
             return super().act(obs, noise)
         layers, random = noise.split([self.noise_size, self.num_actions], -1)
         action: Tensor = self.actions.choose(self(obs, layers), random)

@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 5099feb4df91ceb7
+# Generated from chapters/replay.py (edit there); digest bbb2a9906ab576ce
 """Replay: priorities in a tree of sums, and a buffer of windows."""
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SumTree:
 
     @checked
     def find(self, mark: Float[np.ndarray, "N"]) -> NDArray[Any]:
-        """Return which mass each mark falls on, from 0 to ``total``."""
+        """Return which mass each mark falls on, from 0 to a ``total`` above 0."""
         # In the root all marks look at the same ends, so one binary search will do.
         # Rounding may put a mark at the very end, where no mass is; move it just below.
         ends = self.levels[0][0].cumsum()

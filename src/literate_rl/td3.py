@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 27eb0ef34b81e1e2
+# Generated from chapters/td3.py (edit there); digest 1c64045d6a7cf621
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def clipped_double_target(
     """
     # The least optimistic critic counts, {eq}`clipped-double-target`.
     future = next_q.detach().amin(0).masked_fill(discount == 0, 0.0)
-    target = torch.addcmul(reward, discount, future)
+    target = torch.addcmul(reward, discount, future).detach()
     check_finite(target, reward=reward, discount=discount, next_q=future)
     return target
 

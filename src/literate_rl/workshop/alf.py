@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 5afe0105a79048c3
+# Generated from chapters/workshop/alf.py (edit there); digest 69c5b70f565641ff
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -371,7 +371,8 @@ class PPGAuxAlgorithm:
         observation_spec: Space of one observation.
         action_spec: Space of one action.
         reward_spec: Space of a reward: a box without dimensions, a single number.
-        config: Settings; if None the defaults, with a discount of 0.999.
+        config: Settings; if None the defaults, with a discount of 0.999. Those of the
+            auxiliary phase are not read: ``aux_options`` has them.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
         dual_actor_value_network: The network of the policy that acts, or None.
         aux_options: Options. If not enabled, nothing is stored or trained.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest d560a875d024d0f5
+# Generated from chapters/workshop/ding.py (edit there); digest 85175ef08b9d6aa7
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 @dataclass(frozen=True)
 class IMPALAPolicyConfig(IMPALAConfig):
     """Settings of ``IMPALAPolicy``: those of ``IMPALAConfig`` and DI-engine's others.
+
+    Those of the loop around a policy (``anneal``, ``total_steps``, ``n_sample``,
+    ``batch_size``, ``update_per_collect``, ``on_policy``, ``lag``,
+    ``checkpoint_interval`` and those of the buffer) are for whoever writes that loop;
+    the policy does not read them.
 
     Attributes:
         type: Name of the algorithm, a placeholder.

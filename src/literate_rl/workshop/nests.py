@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 30f494f7d4a5d466
+# Generated from chapters/workshop/nests.py (edit there); digest 1af886589fd65f58
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -145,7 +145,10 @@ def plain_space(space: spaces.Space[Any]) -> dict[str, Any]:
         return {"dict": {key: plain_space(x) for key, x in space.spaces.items()}}
     if isinstance(space, spaces.Discrete):
         return {"n": int(space.n), "start": int(space.start)}
-    assert isinstance(space, spaces.Box)  # for the type checker; from_space has checked
+    if not isinstance(space, spaces.Box):
+        raise ValueError(
+            f"space must be a nest of Tuple, Dict, Discrete and Box, got {space}"
+        )
     bounds = {"low": space.low.tolist(), "high": space.high.tolist()}
     return {**bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
 

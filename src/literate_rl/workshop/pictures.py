@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/pictures.py (edit there); digest cf05247e05711222
+# Generated from chapters/workshop/pictures.py (edit there); digest 784bcb27956bbdf3
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -445,7 +445,7 @@ def plot(
             at, up = found[0] if found else (width / 2, -9999.0)
             picture.text(at, up, mark.words, mark.tone)
             continue
-        base = y.place(max(y.low, 0.0), bottom, top)
+        base = y.place(min(max(y.low, 0.0), y.high), bottom, top)
         d = pen(kind, found, base)
         if kind == "band":
             # There along the one curve and back along the other.

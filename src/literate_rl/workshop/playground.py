@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/playground.py (edit there); digest 9da58e928b3fa357
+# Generated from chapters/workshop/playground.py (edit there); digest ae2b91c3f3c0b4c1
 """Playground: a trained agent that runs in the page and can be pushed."""
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ import json
 from collections.abc import Mapping
 from html import escape
 from math import ceil, cos, degrees, floor, radians, sin
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
 import torch
+from annotated_types import Ge
 from torch import nn
 
 from literate_rl.workshop.pictures import Axis, Mark, Picture, Widget, plot
@@ -43,7 +44,7 @@ def play(
     critic: nn.Module,
     pushes: Mapping[int, float],
     num_steps: Count = 300,
-    seed: Count = 1,
+    seed: Annotated[int, Ge(0)] = 1,
 ) -> Played:
     """Play CartPole greedily and push the pole now and then.
 

@@ -1,0 +1,260 @@
+"""What users try at the edges: half of a pair, whole numbers, scalars, no real step."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor, nn
+
+from literate_rl.a2c import A2C, A2CConfig, make_contract_policy
+from literate_rl.agents import make_envs
+from literate_rl.apex import apex_settings
+from literate_rl.contract_models import QNetwork
+from literate_rl.ddpg import BoxActions, OneHotActions, as_many, make_ddpg_policy
+from literate_rl.discrete_sac import make_discrete_sac_policy
+from literate_rl.dqn import double_q_target, q_target
+from literate_rl.evaluation import evaluate, paired_difference
+from literate_rl.off_policy import clipped_policy, vtrace
+from literate_rl.policies import (
+    GaussianActions,
+    Policy,
+    RewardScaler,
+    RunningMoments,
+    make_policy,
+)
+from literate_rl.ppg import make_phasic_policy
+from literate_rl.ppo import PPO, PPOConfig
+from literate_rl.rainbow import NoisyLinear, make_rainbow_policy
+from literate_rl.sac import SAC, SACConfig, SquashedGaussian, make_sac_policy
+from literate_rl.td3 import clipped_double_target
+from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.nests import plain_space
+from literate_rl.workshop.pictures import Axis, Mark, plot
+from literate_rl.workshop.playground import play
+from literate_rl.workshop.training import Agent, asked
+
+STATES = spaces.Box(-1, 1, (3,))
+FORCES = spaces.Box(-1, 1, (2,))
+
+
+class Judge(nn.Module):
+    """A critic of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 1)
+
+    def forward(self, state: Tensor, action: Tensor, scale: float = 1.0) -> Tensor:
+        return scale * self.layer(torch.cat([state, action], -1))
+
+
+class Mover(nn.Module):
+    """An actor of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, state: Tensor, scale: float = 1.0) -> Tensor:
+        return (scale * self.layer(state)).tanh()
+
+
+class Drawer(nn.Module):
+    """An actor without a method ``mode``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, state: Tensor, action: Any = None) -> tuple[Tensor, ...]:
+        dist = torch.distributions.Categorical(logits=self.layer(state))
+        action = dist.sample().unsqueeze(-1) if action is None else action
+        log_prob = dist.log_prob(action.squeeze(-1)).unsqueeze(-1)
+        return action, log_prob, dist.entropy().unsqueeze(-1)
+
+
+class Worth(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, state: Tensor) -> Tensor:
+        return self.layer(state)
+
+
+@pytest.mark.parametrize(
+    ("make", "actions"),
+    [
+        (make_ddpg_policy, FORCES),
+        (make_sac_policy, FORCES),
+        (make_discrete_sac_policy, spaces.Discrete(3)),
+    ],
+)
+@pytest.mark.parametrize("given", ["actor", "critic"])
+def test_actor_and_critic_of_ones_own_come_together(make, actions, given) -> None:
+    model = QNetwork(3, 3) if isinstance(actions, spaces.Discrete) else Judge()
+    with pytest.raises(ValueError, match=f"belong together, got only .'{given}'"):
+        make(STATES, actions, **{given: model})
+
+
+def test_a_critic_with_fixed_arguments_has_a_twin() -> None:
+    one, two = as_many(partial(Judge(), scale=2.0), 2)
+    assert one.keywords == two.keywords == {"scale": 2.0}
+    assert not torch.equal(one.func.layer.weight, two.func.layer.weight)
+
+
+def test_an_agent_asks_models_with_the_arguments_that_were_fixed() -> None:
+    policy = make_ddpg_policy(
+        STATES, FORCES, actor=partial(Mover(), scale=3.0), critic=Judge()
+    )
+    state = torch.randn(4, 3)
+    (action,) = asked(policy.network.actor, {"state": state})
+    assert torch.equal(action, policy.network.actor.model(state, 3.0))
+    learner: Any = type("Learner", (), {"policy": policy})
+    assert torch.equal(Agent(learner, None, []).act({"state": state}), action)  # type: ignore[arg-type]
+
+
+def test_greedy_actions_of_an_actor_without_a_mode_can_be_repeated() -> None:
+    box = gym.make("CartPole-v1").observation_space
+    policy = make_contract_policy(box, spaces.Discrete(2), Drawer(), Worth())
+    first, second = (evaluate(policy, "CartPole-v1", 5, seed=0) for _ in range(2))
+    assert (first == second).all()
+    before = torch.random.get_rng_state()
+    policy.act(torch.randn(3, 4, generator=torch.Generator()), 0.0)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_gradient_of_sac_is_clipped() -> None:
+    envs = make_envs("Pendulum-v1", 1)
+    policy = make_sac_policy(envs.single_observation_space, envs.single_action_space)
+    config = SACConfig(
+        num_envs=1, learning_starts=20, total_steps=40, batch_size=8, max_grad_norm=1e-3
+    )
+    learner = SAC(policy, envs, config)
+    while learner.step < 40:
+        learner.iterate()
+    grads = [p.grad for p in learner.actor_parameters if p.grad is not None]
+    norm = torch.stack([grad.norm() for grad in grads]).norm()
+    assert 0.9e-3 < norm <= 1e-3
+
+
+def test_normalised_bytes_are_not_scaled_again() -> None:
+    box = spaces.Box(0, 255, (3, 8, 8), np.uint8)
+    policy = make_phasic_policy(box, spaces.Discrete(2), normalize=True)
+    pictures = torch.randint(256, (64, 3, 8, 8), dtype=torch.uint8)
+    policy.network.normalizer.update(pictures.float())
+    seen = []
+    encoder = policy.network.network.heads.policy_encoder
+    first = next(m for m in encoder.modules() if isinstance(m, nn.Conv2d))
+    first.register_forward_hook(lambda _, given, __: seen.append(given[0].std()))
+    policy.act(pictures, 0.0)
+    assert 0.9 < seen[0] < 1.1
+
+
+def test_integers_are_normalised_as_floats() -> None:
+    moments = RunningMoments(1)
+    moments.update(torch.tensor([[2.0], [8.0]]))
+    wanted = moments(torch.tensor([[0.0], [6.0]]))
+    for dtype in (torch.uint8, torch.int64):
+        found = moments(torch.tensor([[0], [6]], dtype=dtype))
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_rollout_without_a_real_step_leaves_the_scale_as_it_is() -> None:
+    scaler, no = RewardScaler(2, 0.9), torch.zeros(1, 2, dtype=torch.bool)
+    assert torch.isfinite(scaler(torch.zeros(1, 2), no, no)).all()
+    assert scaler.moments.count == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"), [(A2C, A2CConfig), (PPO, partial(PPOConfig, num_minibatches=1))]
+)
+def test_one_step_is_too_few_where_a_reset_takes_one(kind, config) -> None:
+    envs = SyncVectorEnv(
+        [partial(gym.make, "CartPole-v1")] * 4, autoreset_mode=AutoresetMode.NEXT_STEP
+    )
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    with pytest.raises(ValueError, match="num_steps must be above 1"):
+        kind(policy, envs, config(num_envs=4, num_steps=1))
+
+
+def test_what_no_recipe_can_say_is_named() -> None:
+    with pytest.raises(ValueError, match=r"nest of Tuple, Dict, Discrete and Box"):
+        plain_space(spaces.MultiBinary(6))
+
+
+def test_numpy_acts_for_its_own_rules_only() -> None:
+    network = make_policy(STATES, spaces.Box(-2, 2, (1,))).network
+    squashed = Policy(network, SquashedGaussian([-2.0], [2.0]))
+    obs, noise = torch.randn(4, 3), torch.full((4, 1), 3.0)
+    with torch.no_grad():
+        assert torch.equal(numpy_act(squashed)(obs, noise), squashed.act(obs, noise))
+    listed = Policy(nn.Sequential(nn.Linear(3, 2)), OneHotActions(2))
+    noise = listed.noise(1, 4, torch.Generator())[0]
+    with torch.no_grad():
+        assert torch.equal(numpy_act(listed)(obs, noise), listed.act(obs, noise))
+
+
+@pytest.mark.parametrize("zero", [0, np.float32(0), 0.0])
+def test_no_noise_may_be_any_zero(zero) -> None:
+    layer, x = NoisyLinear(3, 2), torch.randn(4, 3)
+    assert torch.equal(layer(x, zero), layer.mean(x))
+    policy = make_rainbow_policy(STATES, spaces.Discrete(2))
+    assert torch.equal(policy.act(x, zero), policy.act(x, 0.0))
+    assert torch.equal(BoxActions([-1.0], [1.0]).choose(x[:, :1], zero), x[:, :1])
+
+
+@pytest.mark.parametrize("bound", [None, math.inf])
+def test_no_bound_may_be_infinite(bound) -> None:
+    new, old = np.array([[0.5, 0.5]]), np.array([[1.0, 0.0]])
+    assert (clipped_policy(new, old, bound) == new).all()
+    rows, no = torch.zeros(3, 1), torch.zeros(3, 1, dtype=torch.bool)
+    target, _ = vtrace(
+        rows, rows, rows, rows, no, no, rho_clip_ratio=bound, c_clip_ratio=None
+    )
+    assert (target == 0).all()
+
+
+def test_bounds_may_be_numbers() -> None:
+    row = torch.tensor([[0.5]])
+    found = GaussianActions(-2.0, 2.0).to_env(row)
+    assert found.tolist() == GaussianActions([-2.0], [2.0]).to_env(row).tolist()
+    assert BoxActions(-1.0, 1.0).noise(2, 3, torch.Generator()).shape == (2, 3, 2)
+
+
+def test_an_axis_may_lie_below_zero() -> None:
+    line = Mark("line", [0, 1], [-2, -2])
+    plot("below", "A line at minus two.", Axis("x", 0, 1), Axis("y", -3, -1), line)
+
+
+@pytest.mark.parametrize("target", [q_target, double_q_target, clipped_double_target])
+def test_a_target_carries_no_gradient_whoever_brings_one(target) -> None:
+    reward = torch.zeros(2, requires_grad=True)
+    values = [torch.ones(2, 2)] * (2 if target is double_q_target else 1)
+    assert not target(reward, torch.ones(2), *values).requires_grad
+
+
+def test_results_are_named_as_the_caller_names_them() -> None:
+    with pytest.raises(ValueError, match="ours must hold at least 2 seeds"):
+        paired_difference(np.array([1.0]), np.array([2.0]))
+    with pytest.raises(ValueError, match="theirs must be finite"):
+        paired_difference(np.ones(3), np.array([1.0, np.nan, 2.0]))
+
+
+def test_an_algorithm_without_actors_is_named() -> None:
+    with pytest.raises(ValueError, match="algorithm must be"):
+        apex_settings("CartPole-v1", "ppo")  # type: ignore[arg-type]
+
+
+def test_a_game_may_have_the_seed_zero() -> None:
+    actor = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    critic = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    assert play(actor, critic, {}, 3, seed=0) == play(actor, critic, {}, 3, seed=0)
