@@ -990,6 +990,7 @@ def returns_of(reward, next_value, terminated, truncated, gamma=0.9):
 no, paid, worth = [False] * 4, [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
 middle = [False, True, False, False]
 cases = [(paid, worth, no, no), (paid, worth, middle, no), (paid, worth, no, middle)]
+cases += [(paid, worth, middle, middle)]
 grade(answer, returns_of, *cases)
 
 

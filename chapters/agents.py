@@ -843,7 +843,11 @@ def grade(
             print("Not yet: the answer is still empty.")
             return
         if not agree(got, wanted):
-            given, sought = one_line(got), one_line(wanted)
+            # As short as possible, and so long that one sees a difference.
+            for width in (60, 120, 240, 1000):
+                given, sought = one_line(got, width), one_line(wanted, width)
+                if given != sought:
+                    break
             print(f"Not yet: {call} gave {given}, expected {sought}.")
             return
     print(f"Right: all {1 + len(others)} cases agree.")
@@ -857,8 +861,8 @@ def grade(
 # %% tags=["hide-input"]
 predict(
     "An agent has learned to hold the pole for ever. CartPole's limit of 500 steps ends "
-    "every episode, γ = 0.99, and the code takes that end for a termination. What is the value "
-    "of the last state before the limit, and of one 300 steps earlier?",
+    "every episode, γ = 0.99, and the code takes that end for a termination. Which values does "
+    "such code learn for the last state before the limit, and for one 300 steps earlier?",
     ["100 and 100", "1 and about 95", "1 and 1"],
     right="1 and about 95",
     because="One reward is left, then the world seems to end. 300 steps earlier 301 rewards "
@@ -915,8 +919,8 @@ grade(answer, checked_target, *target_cases)
 #
 # The random agent drops its pole within about 20 steps. No learning is needed to do much better:
 # write a rule that holds it for at least 150 steps on average. `answer` gets the four numbers of
-# each copy (position, speed, angle, angular speed), shape $(B, 4)$, and returns 1 to push to the
-# right and 0 to push to the left, shape $(B,)$.
+# each copy (position, speed, angle, angular speed), shape $(B, 4)$, and returns a tensor of whole
+# numbers (`.long()`), shape $(B,)$: 1 to push to the right and 0 to push to the left.
 
 
 # %%
@@ -933,9 +937,9 @@ def answer(obs):
     return (obs[:, 2] > 0).long()
 
 
+grade(lambda: steps_held(answer) >= 150, lambda: True, ())
 print(f"random: {steps_held(random_policy):.0f} steps", end=", ")
 print(f"this rule: {steps_held(answer):.0f} steps")
-grade(lambda: steps_held(answer) >= 150, lambda: True, ())
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}

@@ -390,10 +390,13 @@ def rungs(number, power):
         Mark("dots", places.tolist(), ladder.log10().tolist(), "accent"),
         width=440,
     )
-    often, rarely = 1 / ladder[0].item(), 1 / ladder[-1].item()
+    often, rarely = (
+        f"{x:.1f}" if x < 10 else f"{x:,.0f}"
+        for x in (1 / ladder[0].item(), 1 / ladder[-1].item())
+    )
     return [picture], (
-        f"The first environment acts at random every {often:.1f} steps, the last one "
-        f"every {rarely:,.0f}.\n{(ladder > 0.05).sum()} of {number} explore more than DQN "
+        f"The first environment acts at random every {often} steps, the last one "
+        f"every {rarely}.\n{(ladder > 0.05).sum()} of {number} explore more than DQN "
         "does at its end (0.05)."
     )
 

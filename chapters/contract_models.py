@@ -901,8 +901,9 @@ assert max(entropies[0], entropies[2]) < entropies[1] < math.log(2)
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This actor draws numbers from 0 to 3. Every shape is right, and actions that come back are judged
-# as when they were drawn. The checker finds one broken rule. Fix it.
+# This actor draws numbers from 0 to 3. Every shape is right, and actions that come back are
+# judged as when they were drawn. The checker finds one broken rule, and once that is mended it
+# may warn of another number. Fix it.
 
 
 # %%
@@ -925,7 +926,26 @@ class Answer(nn.Module):
 from literate_rl.agents import grade
 
 to_three = spaces.Box(0, 3, (1,))
-grade(lambda: verdict_on("PPO", to_three, actor=Answer()), lambda: "passes", ())
+
+
+def said_of(family, space):
+    """Return the first complaint about three fresh models, a warning included."""
+    for seed in range(3):
+        torch.manual_seed(seed)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                check_model(
+                    family, actor=Answer(), states={"state": four}, action_space=space
+                )
+            except ContractError as error:
+                return str(error)
+        if told:
+            return str(told[0].message)
+    return "passes"
+
+
+grade(lambda: said_of("PPO", to_three), lambda: "passes", ())
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -947,7 +967,7 @@ class Answer(nn.Module):
         return action, log_prob.unsqueeze(-1), entropy.unsqueeze(-1)
 
 
-grade(lambda: verdict_on("PPO", to_three, actor=Answer()), lambda: "passes", ())
+grade(lambda: said_of("PPO", to_three), lambda: "passes", ())
 
 # %% [markdown]
 # ### Exercise 3: experiment
@@ -975,7 +995,7 @@ class Answer(nn.Module):
 
 
 to_two, both = spaces.Box(-2, 2, (1,)), [("PPO",), ("SAC",)]
-grade(lambda x: verdict_on(x, to_two, actor=Answer()), lambda x: "passes", *both)
+grade(lambda x: said_of(x, to_two), lambda x: "passes", *both)
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -994,7 +1014,7 @@ class Answer(nn.Module):
         return action, dist.log_prob(x) - math.log(4), dist.entropy() + math.log(4)
 
 
-grade(lambda x: verdict_on(x, to_two, actor=Answer()), lambda x: "passes", *both)
+grade(lambda x: said_of(x, to_two), lambda x: "passes", *both)
 
 # %% [markdown]
 # ## References

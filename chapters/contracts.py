@@ -918,8 +918,8 @@ grade(lambda: verdict_on("DQN", qnet=Answer(), env="CartPole-v1"), lambda: "pass
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# Make this actor for Pendulum pass the contract of PPO. It breaks several rules, and the error
-# names them. You may change what you like.
+# Make this actor for Pendulum pass the contract of PPO. It breaks several rules. The checker
+# names the first at once, and the others when that one is mended. You may change what you like.
 
 
 # %%
@@ -937,9 +937,17 @@ class Answer(nn.Module):
         return action, dist.log_prob(action), dist.entropy().mean()
 
 
-grade(
-    lambda: verdict_on("PPO", actor=Answer(), env="Pendulum-v1"), lambda: "passes", ()
-)
+def said():
+    """Return the first complaint about three fresh actors."""
+    for seed in range(3):
+        torch.manual_seed(seed)
+        verdict = verdict_on("PPO", actor=Answer(), env="Pendulum-v1")
+        if verdict != "passes":
+            break
+    return verdict
+
+
+grade(said, lambda: "passes", ())
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -957,9 +965,7 @@ class Answer(nn.Module):
         return action, log_prob.sum(1, keepdim=True), entropy.sum(1, keepdim=True)
 
 
-grade(
-    lambda: verdict_on("PPO", actor=Answer(), env="Pendulum-v1"), lambda: "passes", ()
-)
+grade(said, lambda: "passes", ())
 
 # %% [markdown]
 # ## References

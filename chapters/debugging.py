@@ -1002,7 +1002,8 @@ predict(
 # ### Exercise 2: find the bug
 #
 # This function is meant to shift and scale observations, so that each has mean 0 and standard
-# deviation 1 over the batch. An agent that uses it saturates as before. Repair it.
+# deviation 1 over the batch, as `std` computes it. An agent that uses it saturates as before.
+# Repair it.
 
 
 # %%

@@ -979,7 +979,7 @@ grade(answer, expected_soft_value, *map(judged, range(3)))
 #
 # You know that ε-greedy with $\varepsilon = 0.1$ explores enough in your task, which has six
 # actions. Which target entropy, in nats, asks for the same randomness if all actions but the best
-# are alike? Guess first. Then compute it, to two digits.
+# are alike? Guess first. Then compute it, rounded to two decimals.
 
 
 # %%

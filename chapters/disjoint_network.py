@@ -966,6 +966,7 @@ grade(lambda: ... if answer() is ... else succeeds(), lambda: True, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
+    # A hundred times as much as in the figure, and the features still explain the return.
     return 100.0
 
 

@@ -430,7 +430,9 @@ assert one.to_env(said)[1][0].item() == 540, "half of the box above its centre"
 #
 # The mask of these chapters is a fact about the *action space*: which type uses which argument.
 # The other kind is a fact about the *state*: which types are possible right now. It belongs in
-# the logits, as minus infinity, in the old and in the new policy alike. Both masks work together:
+# the logits, as minus infinity, in the old and in the new policy alike. Put into the mask of
+# arguments, it would only say which arguments count, and the impossible type would be drawn as
+# often as before. Both masks work together:
 
 # %%
 row = torch.tensor([[0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 1.0]])  # a policy for Moving

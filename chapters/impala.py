@@ -929,6 +929,9 @@ for steps in (5, 3):
         shapes.append(str(error).partition(":")[0])
     print(f"{steps} steps of 3 environments:", shapes[-1])
 
+# %% [markdown]
+# In this package the signature of `log_prob` names both shapes and refuses.
+
 # %% tags=["claims"]
 assert isinstance(shapes[0], str), "PyTorch refuses"
 assert shapes[1] == (3, 3, 3), "every step with every environment"

@@ -746,6 +746,9 @@ for name, stored in (("as drawn, 3.5", 3.5), ("clipped, 1.0", 1.0)):
     moves.append(torch.autograd.grad(log_prob.sum(), mu)[0].item())
     print(f"{name}: a good return moves the mean by {moves[-1]:+.1f}")
 
+# %% [markdown]
+# So the batch keeps the action as drawn, and `to_env` clips only what the environment gets.
+
 # %% tags=["claims"]
 assert moves == [0.5, -2.0]
 

@@ -832,7 +832,9 @@ for clip in (0.2, None):
     print(f"value_clip={clip}: gradients at the values 0.1, 0.3, 50: {shown}")
 
 # %% [markdown]
-# The network may come nearer by 0.2. From there on, it learns nothing from this batch.
+# The network may come nearer by 0.2. From there on, it learns nothing from this batch. So a value
+# clip needs a width of its own, in units of the return. In `ppo_value_error` it has one, and it
+# is off unless you ask for it.
 
 # %% tags=["claims"]
 assert [g != 0 for g in gradients[0.2]] == [True, False, False], "nearer by 0.2"
@@ -902,8 +904,8 @@ predict(
     ["none", "about a fifth", "all with a negative advantage"],
     right="none",
     because="Before the first update the two policies are the same, and all ratios are "
-    "exactly 1. If your clip fraction is not 0 there, your old log-probabilities are "
-    "not those of the actions that you stored.",
+    "exactly 1. If your clip fraction is not 0 there, either your old log-probabilities are "
+    "not those of the actions that you stored, or something has moved the policy since then.",
 )
 
 # %% [markdown]

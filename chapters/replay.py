@@ -898,8 +898,8 @@ grade(answer, find, *cases)
 #
 # On the cliff nothing is random, so drawing by surprise causes no bias there. Do the weights help
 # or hurt? Guess first. `learn(alpha, seed, num_updates, beta)` returns the table after each
-# batch, and `error_of` its error. Return the $\beta_w$, 0 or 1, with the lower mean error after
-# 2,560 updates, over the seeds 1 to 10.
+# batch, and `error_of` its error. Take $\alpha_u = 0.6$. Return the $\beta_w$, 0 or 1, with the
+# lower mean error after 2,560 updates, over the seeds 1 to 10.
 
 
 # %%

@@ -1168,7 +1168,7 @@ grade(answer, soft_value, *map(judged, range(3)))
 #
 # A policy with $\mu = 0$ in a box from −1 to 1 is to have the entropy $-2$. Which $\sigma$ does
 # it need before the squash? Guess first: at $-1$ it was about 0.09. Then find it with
-# `unit_box.entropy(row)`, to two digits.
+# `unit_box.entropy(row)`, rounded to two decimals.
 
 
 # %%

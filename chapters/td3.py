@@ -909,7 +909,8 @@ grade(answer, smoothed_action, *map(near_actions, range(3)))
 #
 # Targets are 1 and $-1$, equally often. With which rate of decrease does the value settle at 0.5,
 # if the rate of increase is 1? Guess first. Then solve the equation of the pulls in [Two
-# rates](#two-rates), and check the rate with the cell there. Return it as a fraction.
+# rates](#two-rates), and check the rate with the cell there. Return it as a number, written as a
+# quotient such as `2 / 7`, so that no digit is lost.
 
 
 # %%
@@ -928,6 +929,7 @@ grade(answer, wanted_rate, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
+    # The pulls are equal where 1 · (1 − 0.5) = rate · (0.5 + 1).
     return 1 / 3
 
 

@@ -1351,6 +1351,14 @@ def test_a_policy_that_comes_back_judges_the_same(tmp_path, make):
     assert all(torch.equal(one, other) for one, other in terms)
 
 
+def test_a_policy_that_sees_pictures_comes_back(tmp_path):
+    box = spaces.Box(-1, 1, (3, 7, 7))
+    policy = make_rainbow_policy(box, spaces.Discrete(4), hidden=8)
+    save_policy(tmp_path / "c.pt", policy)
+    obs = torch.randn(2, 3, 7, 7)
+    assert torch.equal(load(tmp_path / "c.pt").act(obs, 0.0), policy.act(obs, 0.0))
+
+
 def test_every_builder_of_policies_is_among_those_tested():
     public = [name for name in literate_rl.__all__ if name.endswith("policy")]
     builders = {name for name in public if name.startswith("make_")}

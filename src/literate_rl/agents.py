@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest bd9c7008c22d6e08
+# Generated from chapters/agents.py (edit there); digest 58a489d86e2287b1
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -272,7 +272,11 @@ def grade(
             print("Not yet: the answer is still empty.")
             return
         if not agree(got, wanted):
-            given, sought = one_line(got), one_line(wanted)
+            # As short as possible, and so long that one sees a difference.
+            for width in (60, 120, 240, 1000):
+                given, sought = one_line(got, width), one_line(wanted, width)
+                if given != sought:
+                    break
             print(f"Not yet: {call} gave {given}, expected {sought}.")
             return
     print(f"Right: all {1 + len(others)} cases agree.")

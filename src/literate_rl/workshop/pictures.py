@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/pictures.py (edit there); digest 784bcb27956bbdf3
+# Generated from chapters/workshop/pictures.py (edit there); digest b227734bb1853357
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from math import isfinite, prod
 from textwrap import shorten
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 
 __all__ = ["Axis", "Box", "Mark", "Picture", "Widget", "dial", "plot", "predict"]
@@ -675,6 +676,8 @@ def agree(got: Any, wanted: Any) -> bool:
     if isinstance(wanted, str):
         return isinstance(got, str) and got == wanted
     if isinstance(wanted, tuple | list):
+        if isinstance(got, torch.Tensor | np.ndarray) and got.ndim:
+            got = list(got)
         same_length = isinstance(got, tuple | list) and len(got) == len(wanted)
         return same_length and all(map(agree, got, wanted))
     # The rest are numbers, arrays and tensors. An empty answer is none of these.
@@ -686,6 +689,8 @@ def agree(got: Any, wanted: Any) -> bool:
     return left.shape == right.shape and close(left, right)
 
 
-def one_line(value: Any) -> str:
-    """Return how a value prints, on one short line."""
-    return shorten(repr(value), 60, placeholder=" …")
+def one_line(value: Any, width: int = 60) -> str:
+    """Return how a value prints, on one short line; all of a text."""
+    if isinstance(value, str):
+        return repr(value)
+    return shorten(repr(value), width, placeholder=" …")

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest fe114fec6746b5c0
+# Generated from chapters/workshop/runs.py (edit there); digest 2ce858791a4cef30
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -694,7 +694,7 @@ def reason(error: Exception) -> str:
 
 
 class AtMost(TorchFunctionMode):
-    """Let new tensors have so many numbers together and no more.
+    """Let layers have so many weights together, and no tensor be larger than that.
 
     Args:
         count: How many numbers there may be.
@@ -707,12 +707,14 @@ class AtMost(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), options: Any = None
     ) -> Any:
-        """Count what a layer's constructor asks for, before it gets it."""
+        """Count what a constructor asks for, before it gets it."""
         options = options or {}
         if function in (torch.empty, torch.zeros, torch.ones, torch.linspace):
             # A tensor on this device has a shape and no memory.
-            self.left -= function(*args, **options | {"device": "meta"}).numel()
-            if self.left < 0:
+            size = function(*args, **options | {"device": "meta"}).numel()
+            # Layers keep their weights in empty tensors.
+            self.left -= size if function is torch.empty else 0
+            if size > self.count or self.left < 0:
                 raise ValueError(f"it wants more than its {self.count} numbers")
         return function(*args, **options)
 
