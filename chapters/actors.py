@@ -240,6 +240,8 @@ picture
 class TransportConfig:
     """Settings of the actors of any learner.
 
+    At a checkpoint environments are reset only where actors take turns.
+
     Attributes:
         actors: Number of actors, each with environments of its own, or none for the
             loop without actors.

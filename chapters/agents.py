@@ -464,6 +464,9 @@ def make_envs(
         env: A registered id such as ``"CartPole-v1"``, or a function that makes a new
             environment at each call.
         num_envs: Number of copies.
+
+    Raises:
+        ValueError: If ``env`` cannot be made.
     """
     makers = [env_maker(env)] * num_envs
     envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
@@ -598,6 +601,10 @@ class Collector:
         """Let an agent act for T steps, without gradient.
 
         It gets observations ``(B, *)`` on the CPU and returns actions ``(B, *)``.
+
+        Raises:
+            ValueError: If ``reset`` was not called before, or if the environments
+                answer with a number that is not finite.
         """
         if self.obs is None:
             raise ValueError("collect needs a start: call reset first")

@@ -196,6 +196,9 @@ def evaluate(
         episodes: How many to play.
         seed: Decides how they start and what happens in them. The same seed gives the
             same returns.
+
+    Raises:
+        ValueError: If ``env`` cannot be made.
     """
     # One environment for each episode. They are stepped together, so that the network
     # sees one batch of observations and not many single ones.

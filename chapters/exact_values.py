@@ -152,6 +152,10 @@ def tabular_values(
         reward: Mean reward of a step from each state, (S,).
         gamma: Discount; below 1 if some state never terminates.
 
+    Raises:
+        ValueError: If a row is no row of probabilities, or if ``gamma`` is 1 and a
+            state never terminates.
+
     Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.14.
     """
     chain = np.asarray(transition, dtype=np.float64)

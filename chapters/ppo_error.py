@@ -600,7 +600,7 @@ def ppo_value_error(
     """Compute half the mean squared error of the values, clipped on request.
 
     ``value_clip`` is the half width of the clip range in units of the return, or None
-    for no clip.
+    for no clip; a clip needs ``value_old``.
 
     Source: OpenAI Baselines' ppo2 (the value clip is not in the paper); Huang et al.
     2022, detail 9.

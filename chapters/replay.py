@@ -594,6 +594,9 @@ class ReplayBuffer:
             num_steps: The length of a window that meets no end.
             gamma: Discount of each step.
             beta: How far the weights undo the preference; 1 is fully.
+
+        Raises:
+            ValueError: If the buffer is empty.
         """
         if not len(self):
             raise ValueError("the buffer must hold a step, got an empty one")

@@ -60,6 +60,7 @@ from literate_rl.workshop.signatures import (
     NonNegative,
     Positive,
     Scale,
+    check_that,
     checked,
 )
 from literate_rl.workshop.states import ByName, state_spec
@@ -844,6 +845,10 @@ class SAC(DQN):
         error: Callable[..., Any] = fused_sac_error,
         scale: Callable[[Any, float | None], tuple[float, float]] = entropy_scale,
     ) -> None:
+        given, wanted = len(policy.critics.critics), config.num_critics
+        check_that(
+            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
+        )
         super().__init__(policy, envs, config, error)
         self.tuned: SACConfig = config  # `config`, by its own type
         # Only the critics need an older copy.

@@ -620,7 +620,9 @@ class TD3(DDPG):
         self, policy: Any, envs: VectorEnv[Any, Any, Any], config: TD3Config
     ) -> None:
         given, wanted = len(policy.network.critics), config.num_critics
-        check_that(given >= wanted, f"policy must have {wanted} critics, got {given}")
+        check_that(
+            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
+        )
         smoothing, clip = config.smoothing, config.smoothing_clip
         error = partial(fused_td3_error, smoothing=smoothing, clip=clip)
         super().__init__(policy, envs, config, error)

@@ -146,6 +146,14 @@ def test_a_gradient_of_sac_is_clipped() -> None:
     assert 0.9e-3 < norm <= 1e-3
 
 
+def test_too_few_critics_of_sac_are_counted() -> None:
+    envs = make_envs("Pendulum-v1", 1)
+    spaces_of_one = envs.single_observation_space, envs.single_action_space
+    policy = make_sac_policy(*spaces_of_one, num_critics=1)
+    with pytest.raises(ValueError, match="must have 2 critics or more, got 1"):
+        SAC(policy, envs, SACConfig(num_envs=1))
+
+
 def test_normalised_bytes_are_not_scaled_again() -> None:
     box = spaces.Box(0, 255, (3, 8, 8), np.uint8)
     policy = make_phasic_policy(box, spaces.Discrete(2), normalize=True)

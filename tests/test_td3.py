@@ -466,7 +466,7 @@ def test_what_cannot_be_trained_is_said() -> None:
         train("TD3", "Reach-v0", actor=OwnActor(), **SHORT)
     with pytest.raises(ValueError, match="num_critics"):
         TD3Config(num_critics=0)
-    with pytest.raises(ValueError, match="policy must have 2 critics, got 1"):
+    with pytest.raises(ValueError, match="policy must have 2 critics or more, got 1"):
         learner_for(TD3Config(**SMALL), policy=policy_for(1))
     with pytest.raises(ValueError, match="decrease"):
         HDDPGConfig(decrease=-0.1)

@@ -101,6 +101,9 @@ class UnrollBuffer:
         Returns:
             The entries, each with its importance weight as ``IS``. They are different
             ones if ``alpha`` is 0.
+
+        Raises:
+            ValueError: If the buffer is empty.
         """
         if not self.entries:
             raise ValueError("the buffer must hold a sample, got an empty one")

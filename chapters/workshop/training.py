@@ -209,7 +209,11 @@ class Agent:
         return results[0] if len(results) == 1 else results
 
     def save(self, directory: str | Path) -> Path:
-        """Keep the run in a new directory; return its path."""
+        """Keep the run in a new directory; return its path.
+
+        Raises:
+            FileExistsError: If there is something of that name.
+        """
         target = Path(directory)
         if target.exists():
             raise FileExistsError(f"{target} exists: choose another name")

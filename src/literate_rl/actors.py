@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest c1829171be219a5c
+# Generated from chapters/actors.py (edit there); digest 0d570f839d6311ad
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ __all__ = [
 @dataclass(frozen=True)
 class TransportConfig:
     """Settings of the actors of any learner.
+
+    At a checkpoint environments are reset only where actors take turns.
 
     Attributes:
         actors: Number of actors, each with environments of its own, or none for the

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 4abd457849b37e1d
+# Generated from chapters/evaluation.py (edit there); digest 0218b19bcf1fdb17
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ def evaluate(
         episodes: How many to play.
         seed: Decides how they start and what happens in them. The same seed gives the
             same returns.
+
+    Raises:
+        ValueError: If ``env`` cannot be made.
     """
     # One environment for each episode. They are stepped together, so that the network
     # sees one batch of observations and not many single ones.

@@ -1,4 +1,4 @@
-# Generated from chapters/exact_values.py (edit there); digest 5d76bfc22b250e26
+# Generated from chapters/exact_values.py (edit there); digest cea5d7cdfe161e3d
 """Exact values: a world whose values are known, and the equation that gives them."""
 
 from __future__ import annotations
@@ -78,6 +78,10 @@ def tabular_values(
             What a row lacks to 1 is the probability of termination.
         reward: Mean reward of a step from each state, (S,).
         gamma: Discount; below 1 if some state never terminates.
+
+    Raises:
+        ValueError: If a row is no row of probabilities, or if ``gamma`` is 1 and a
+            state never terminates.
 
     Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.14.
     """

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_error.py (edit there); digest 81b69ea0c2e435da
+# Generated from chapters/ppo_error.py (edit there); digest 1af426ec71a21684
 """The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ def ppo_value_error(
     """Compute half the mean squared error of the values, clipped on request.
 
     ``value_clip`` is the half width of the clip range in units of the return, or None
-    for no clip.
+    for no clip; a clip needs ``value_old``.
 
     Source: OpenAI Baselines' ppo2 (the value clip is not in the paper); Huang et al.
     2022, detail 9.

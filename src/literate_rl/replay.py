@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest bbb2a9906ab576ce
+# Generated from chapters/replay.py (edit there); digest 0f617de739f86231
 """Replay: priorities in a tree of sums, and a buffer of windows."""
 
 from __future__ import annotations
@@ -215,6 +215,9 @@ class ReplayBuffer:
             num_steps: The length of a window that meets no end.
             gamma: Discount of each step.
             beta: How far the weights undo the preference; 1 is fully.
+
+        Raises:
+            ValueError: If the buffer is empty.
         """
         if not len(self):
             raise ValueError("the buffer must hold a step, got an empty one")

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest e1cd0b51e483da4a
+# Generated from chapters/sac.py (edit there); digest 71997dfad436294f
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from literate_rl.workshop.signatures import (
     NonNegative,
     Positive,
     Scale,
+    check_that,
     checked,
 )
 from literate_rl.workshop.states import ByName, state_spec
@@ -382,6 +383,10 @@ class SAC(DQN):
         error: Callable[..., Any] = fused_sac_error,
         scale: Callable[[Any, float | None], tuple[float, float]] = entropy_scale,
     ) -> None:
+        given, wanted = len(policy.critics.critics), config.num_critics
+        check_that(
+            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
+        )
         super().__init__(policy, envs, config, error)
         self.tuned: SACConfig = config  # `config`, by its own type
         # Only the critics need an older copy.

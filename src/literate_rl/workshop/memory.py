@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/memory.py (edit there); digest ce8460b1c2d436e8
+# Generated from chapters/workshop/memory.py (edit there); digest 5cce1dd9312f0f3b
 """Memory: the last samples, drawn alike or by priority, a limited number of times."""
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ class UnrollBuffer:
         Returns:
             The entries, each with its importance weight as ``IS``. They are different
             ones if ``alpha`` is 0.
+
+        Raises:
+            ValueError: If the buffer is empty.
         """
         if not self.entries:
             raise ValueError("the buffer must hold a sample, got an empty one")

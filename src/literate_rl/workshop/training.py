@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest d2c3edb08fce0e34
+# Generated from chapters/workshop/training.py (edit there); digest 09da61a00eedf00e
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -179,7 +179,11 @@ class Agent:
         return results[0] if len(results) == 1 else results
 
     def save(self, directory: str | Path) -> Path:
-        """Keep the run in a new directory; return its path."""
+        """Keep the run in a new directory; return its path.
+
+        Raises:
+            FileExistsError: If there is something of that name.
+        """
         target = Path(directory)
         if target.exists():
             raise FileExistsError(f"{target} exists: choose another name")
