@@ -580,8 +580,10 @@ def test_greedy_is_the_mode_and_without_one_the_actor_draws() -> None:
     assert torch.equal(policy.act(obs, 0.0), policy.actor.model.best(obs))
     assert (evaluate(policy, make, 3) == evaluate(policy, make, 3)).all()
     drawing, _ = contract("discrete", mode=False)
-    draws = torch.stack([drawing.act(obs, 0.0) for _ in range(5)])
+    # The same state 64 times: the actions differ, and the next call draws them again.
+    draws = drawing.act(obs[:1].expand(64, 4), 0.0)
     assert (draws != draws[0]).any()
+    assert torch.equal(draws, drawing.act(obs[:1].expand(64, 4), 0.0))
     assert torch.equal(
         drawing.act(obs, torch.tensor(3)), drawing.act(obs, torch.tensor(3))
     )
