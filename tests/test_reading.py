@@ -208,6 +208,17 @@ def test_letters_of_a_command_are_no_symbols(formula, letters):
     assert not {x for x in found if x.isalpha()} - letters
 
 
+def test_a_table_begins_where_the_text_does(fresh):
+    page = fresh.go("chapters/rainbow.html")
+    table, text = (
+        page.locator(f"article {tag}").first.evaluate(
+            "x => x.getBoundingClientRect().x"
+        )
+        for tag in ("table", "h1")
+    )
+    assert abs(table - text) < 1
+
+
 def test_the_glossary_leads_to_the_chapters():
     [item] = soup("docs/glossary.html").select("#term-advantage")
     definition = item.find_next("dd")
