@@ -46,6 +46,7 @@ from literate_rl.rainbow import make_rainbow_policy
 from literate_rl.sac import make_sac_policy
 from literate_rl.workshop.runs import (
     FORMAT,
+    Bar,
     Run,
     beside,
     check_named,
@@ -352,6 +353,19 @@ def test_an_interrupted_run_goes_on(ctrl_c, tmp_path):
     fit(whole, progress=False)
     assert torch.equal(weights(resumed.policy), weights(whole.policy))
     assert [int(row[0]) for row in rows(run)[1:]] == list(range(8, 81, 8))
+
+
+def test_a_bar_waits_for_no_killed_process_and_starts_no_thread():
+    threads = threading.active_count()
+    fit(Walker())
+    assert threading.active_count() == threads
+    child = os.fork()
+    if child == 0:
+        Bar.get_lock().acquire()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert Bar.get_lock().acquire(timeout=1)
+    Bar.get_lock().release()
 
 
 def test_fit_works_in_a_thread():

@@ -296,9 +296,23 @@ class HillClimber:
 # It saves the learner whenever a checkpoint is due. And it listens to Ctrl-C: the first
 # one ends the run after the iteration that is under way and saves it, so that nothing is
 # half done. A second one ends it at once.
+#
+# The progress bar is that of `tqdm`, with one change. `tqdm` guards its output with a lock
+# that forked processes share. If one of them is killed while it writes, the lock is never
+# released, and the others wait for ever. A lock for each process is enough here, because
+# only the learner writes.
 
 
 # %% tags=["export"]
+class Bar(tqdm):  # type: ignore[misc]
+    """A progress bar that waits for no other process and needs no thread."""
+
+    monitor_interval = 0
+
+
+Bar.set_lock(threading.RLock())
+
+
 def fit(
     learner: Learner, run: Run | None = None, progress: bool = True
 ) -> list[dict[str, float]]:
@@ -322,12 +336,13 @@ def fit(
         run.begin()  # better now than after the first iteration
     history: list[dict[str, float]] = []
     total = learner.config.total_steps
-    bar = tqdm(
+    bar = Bar(
         total=total,
         initial=learner.step,
         unit="step",
         disable=not progress,
         mininterval=0.5,
+        miniters=1,
     )
     with bar, catch_interrupt() as interrupted:
         while learner.step < total and not interrupted.is_set():

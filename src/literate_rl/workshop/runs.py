@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 2ce858791a4cef30
+# Generated from chapters/workshop/runs.py (edit there); digest 4e2fcc53e354ffbf
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -139,6 +139,15 @@ def env_seed(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
+class Bar(tqdm):  # type: ignore[misc]
+    """A progress bar that waits for no other process and needs no thread."""
+
+    monitor_interval = 0
+
+
+Bar.set_lock(threading.RLock())
+
+
 def fit(
     learner: Learner, run: Run | None = None, progress: bool = True
 ) -> list[dict[str, float]]:
@@ -162,12 +171,13 @@ def fit(
         run.begin()  # better now than after the first iteration
     history: list[dict[str, float]] = []
     total = learner.config.total_steps
-    bar = tqdm(
+    bar = Bar(
         total=total,
         initial=learner.step,
         unit="step",
         disable=not progress,
         mininterval=0.5,
+        miniters=1,
     )
     with bar, catch_interrupt() as interrupted:
         while learner.step < total and not interrupted.is_set():
