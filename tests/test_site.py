@@ -479,8 +479,8 @@ def test_two_columns_and_the_margin_have_room(opened, width):
     assert page.evaluate(CROWDED) == []
 
 
-# Where prose and code of the rows stand that have both. Prose stays in sight beside long
-# code, so the page must not be scrolled.
+# Where prose and code of the rows stand that have both. Prose stays in sight beside
+# long code, so the page must not be scrolled.
 ROWS = """() => {
   scrollTo(0, 0);
   return [...document.querySelectorAll(".weave-row")]
