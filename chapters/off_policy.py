@@ -707,6 +707,8 @@ def discrete_terms(
     log_prob, entropy = categorical_terms(target_output.flatten(0, 1), taken)
     # The older policy gets no gradient.
     old, _ = categorical_terms(behaviour_output.detach().flatten(0, 1), taken)
+    causes = {"target_output": target_output, "behaviour_output": behaviour_output}
+    check_finite(log_prob.detach() + old, **causes)
     return log_prob.view(shape), old.view(shape), entropy.view(shape)
 
 

@@ -642,6 +642,16 @@ def test_bad_arguments_of_vtrace_are_named(change, error, message) -> None:
             r"weight must have shape .* got \(3,\)",
         ),
         ({"terminated": torch.zeros(5, 3)}, TypeError, "terminated must be a bool"),
+        (
+            {"target_output": torch.full((5, 3, 4), torch.nan)},
+            ValueError,
+            "^target_output must be finite",
+        ),
+        (
+            {"behaviour_output": torch.full((5, 3, 4), torch.inf)},
+            ValueError,
+            "^behaviour_output must be finite",
+        ),
     ],
 )
 def test_bad_fields_are_named(change, error, message) -> None:
