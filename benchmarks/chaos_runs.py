@@ -28,6 +28,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import torch
 import torch._dynamo  # optimisers import it when the first one is made
 from torch import Tensor
@@ -292,7 +293,10 @@ def settings(seed: int, count: int, names: Collection[str] = TRAININGS) -> list[
             said = tamper(run / "settings.json", random)
             before = snapshot(run)
             words = [TRAININGS[name].split()[0], "--resume=runs/a"]
-            child = Child(Path(folder), words, RLIMIT_AS=2**34)
+            # A number may ask for all memory there is. The child begins with what this
+            # process has, and that can be a lot: V8 reserves a terabyte of addresses.
+            limit = psutil.Process().memory_info().vms + 2**34
+            child = Child(Path(folder), words, RLIMIT_AS=limit)
             code, why = child.wait(20.0), ""
             # What still trains, or has come to its end, had a legal value.
             if code not in (None, 0):
