@@ -358,7 +358,7 @@ def test_an_interrupted_run_goes_on(ctrl_c, tmp_path):
 def test_a_bar_waits_for_no_killed_process_and_starts_no_thread():
     threads = threading.active_count()
     fit(Walker())
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # those of other tests may end
     child = os.fork()
     if child == 0:
         Bar.get_lock().acquire()

@@ -297,17 +297,18 @@ class HillClimber:
 # one ends the run after the iteration that is under way and saves it, so that nothing is
 # half done. A second one ends it at once.
 #
-# The progress bar is that of `tqdm`, with one change. `tqdm` guards its output with a lock
+# The progress bar is that of `tqdm`, with two changes. `tqdm` guards its output with a lock
 # that forked processes share. If one of them is killed while it writes, the lock is never
 # released, and the others wait for ever. A lock for each process is enough here, because
-# only the learner writes.
+# only the learner writes. And `tqdm` looks after slow bars from a second thread. Ours looks
+# at the clock in each iteration instead.
 
 
 # %% tags=["export"]
 class Bar(tqdm):  # type: ignore[misc]
     """A progress bar that waits for no other process and needs no thread."""
 
-    monitor_interval = 0
+    monitor_interval = 0  # no thread
 
 
 Bar.set_lock(threading.RLock())

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 4e2fcc53e354ffbf
+# Generated from chapters/workshop/runs.py (edit there); digest 8ae101ecd38b3e36
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def env_seed(seed: int, step: int) -> int:
 class Bar(tqdm):  # type: ignore[misc]
     """A progress bar that waits for no other process and needs no thread."""
 
-    monitor_interval = 0
+    monitor_interval = 0  # no thread
 
 
 Bar.set_lock(threading.RLock())
