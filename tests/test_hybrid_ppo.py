@@ -29,7 +29,7 @@ from hybrid import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learning import assert_most_seeds_reach
+from learning import assert_for_most_seeds
 
 from literate_rl import hybrid_ppo
 from literate_rl.agents import make_envs, seed_everything
@@ -408,12 +408,13 @@ def test_hybrid_ppo_learns_moving():
     """Who comes near the target, and never stops there, earns less than 1."""
     small = {"total_steps": 30_000, "num_envs": 16, "num_steps": 32}
 
-    def train(seed):
+    def check(seed):
         learner = moving_learner(seed=seed, **small)
         fit(learner, progress=False)
-        return evaluate(learner.policy, "literate_rl/Moving-v0", 100, seed=1).mean()
+        returns = evaluate(learner.policy, "literate_rl/Moving-v0", 100, seed=1)
+        assert returns.mean() >= 1.2
 
-    assert_most_seeds_reach(1.2, train)
+    assert_for_most_seeds(check)
 
 
 def test_the_command_line_trains_a_hybrid_policy(tmp_path, monkeypatch, capsys):

@@ -17,7 +17,7 @@ from fuzz import assert_held
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
-from learning import assert_most_seeds_reach
+from learning import assert_for_most_seeds
 from torch import Tensor, nn
 
 from literate_rl.agents import Rollout, make_envs
@@ -505,10 +505,10 @@ def test_wrong_environments_and_rewards_are_refused() -> None:
 
 
 def test_it_learns_to_balance() -> None:
-    def growth(seed: int) -> float:
+    def check(seed: int) -> None:
         config = replace(impala_settings("CartPole-v1"), total_steps=10_000, seed=seed)
         history = fit(make_learner(config), progress=False)
         returns = [row["charts/episodic_return"] for row in history]
-        return np.nanmean(returns[-5:]) / np.nanmean(returns[:3])
+        assert np.nanmean(returns[-5:]) >= 2 * np.nanmean(returns[:3])
 
-    assert_most_seeds_reach(2, growth)
+    assert_for_most_seeds(check)

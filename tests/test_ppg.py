@@ -19,7 +19,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learning import assert_most_seeds_reach
+from learning import assert_for_most_seeds
 from torch import Tensor
 
 from literate_rl.advantages import gae, lambda_returns
@@ -639,9 +639,9 @@ def test_ppg_learns_to_balance_a_pole() -> None:
     """A policy that draws at random balances it for 22 steps."""
     settings = replace(ppg_settings("CartPole-v1"), total_steps=24_000, num_epochs=4)
 
-    def train(seed: int) -> float:
+    def check(seed: int) -> None:
         ppg = learner(config=replace(settings, seed=seed))
         fit(ppg, progress=False)
-        return evaluate(ppg.policy, "CartPole-v1", 10, seed=1).mean()
+        assert evaluate(ppg.policy, "CartPole-v1", 10, seed=1).mean() >= 80
 
-    assert_most_seeds_reach(80, train)
+    assert_for_most_seeds(check)
