@@ -41,6 +41,7 @@ from literate_rl.agents import Collector, Rollout
 from literate_rl.workshop.states import ByName, state_spec
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.workshop.nests import as_space, plain_space
+from literate_rl.workshop.probes import seed_generators
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
@@ -692,7 +693,7 @@ def greedy(actor: ByName, obs: Tensor) -> Tensor:
 def drawn_from(seed: int, device: torch.device) -> Iterator[None]:
     """Seed PyTorch's global generators inside a block; then restore them."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        seed_generators(seed, device)
         yield
 
 

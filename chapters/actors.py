@@ -114,8 +114,8 @@ fig.tight_layout()
 # they take a few percent longer, the lag is 3, and their return while training is higher by 75
 # (32 to 117, the t interval of the paired differences over ten seeds). Two actors with two
 # unrolls each also have a lag of 3, and no difference is seen between them and those four. (All
-# runs use V-trace. In {doc}`impala` a long lag slowed V-trace down, and uncorrected runs not
-# visibly, so part of this price may be that of the correction.)
+# runs use V-trace. In {doc}`impala` a long lag slowed the runs with V-trace down, but not visibly
+# those without correction, so part of this price may be that of the correction.)
 #
 # With one unroll each, the mean return of four actors first reaches 250 after 12 seconds, that of
 # the learner alone after 72. That is the trade of this chapter: more data in a second, or younger

@@ -10,8 +10,8 @@
 # # Ape-X
 #
 # **Many actors fill one memory. Who sets the priorities of their steps?** After this chapter you
-# can let several actors collect for DQN, Rainbow or DDPG, each of which explores to a different
-# degree, and say why the actors set the priorities of their steps themselves. It takes about 25
+# can let several actors, each of which explores to a different degree, collect for DQN, Rainbow or
+# DDPG, and say why the actors set the priorities of their steps themselves. It takes about 25
 # minutes. You need priorities ({doc}`replay`), {doc}`dqn`, and the slots and the lag of
 # {doc}`actors`.
 
@@ -349,9 +349,11 @@ def first_priorities(
     # A buffer of these steps only, and every step is the start of a window.
     memory = ReplayBuffer(rollout.reward.numel())
     place, steps = memory.rings.push(rollout)
+    priority = torch.zeros_like(rollout.reward)
+    if not len(place):
+        return priority  # no row is a step
     batch = memory.windows(place, num_steps, gamma)
     # The learner's own error, with one network in both places: {eq}`first-priority`.
-    priority = torch.zeros_like(rollout.reward)
     priority[steps] = error(policy, policy, batch, generator).td_error.abs()
     return priority
 
@@ -642,9 +644,10 @@ class Apex(RemoteLearner):
 # steps, draw the same batches and end with the same weights, *bit for bit*. A test trains both
 # and compares everything that they hold.
 #
-# By default five things differ: an actor's rollouts are longer, random actions come from its own
-# generator, the ladder replaces the schedule of $\varepsilon$, slots make the data older, and new
-# steps get their own priorities.
+# By default five things differ from a learner that also draws by priority: an actor's rollouts are
+# longer, random actions come from its own generator, the ladder replaces the schedule of
+# $\varepsilon$, slots make the data older, and new steps get their own priorities. (DQN and DDPG
+# do not draw by priority unless they are asked to.)
 #
 # In one process every run can be repeated, and a resumed run is the same bit for bit. With
 # several processes a run cannot be repeated exactly, because the clock decides which rollout
@@ -1011,7 +1014,7 @@ grade(
 # ### Exercise 3: experiment
 #
 # Suppose that new steps get the largest priority. How many may arrive for each one that is drawn
-# before less than 95 % of the surprising ones are seen? Guess first. `found[arriving, judged]`
+# before fewer than 95 % of the surprising ones are seen? Guess first. `found[arriving, judged]`
 # has the ages of the first picture, and `seen_by` returns the share. Return the largest of the
 # `arrivals` that is still good enough.
 

@@ -31,8 +31,9 @@ __all__ = ["categorical_error", "project_distribution", "project_distribution_lo
 # ## What a mean does not say
 #
 # A hiker wants to get home, which pays 20. Each step costs 1. There are two ways. One is a path
-# of eight steps, where one step in five slips and has to be repeated. The other is a bridge of
-# three steps. At each of them the hiker may fall, which costs 20 and ends the episode.
+# of eight steps. At each of them the hiker slips with probability 0.2 and has to repeat it. The
+# other is a bridge of three steps. At each of them the hiker may fall, which costs 20 and ends the
+# episode.
 #
 # The slider sets the probability of falling. The bars show how likely each return is, with
 # $\gamma = 0.97$. The dashed line is the mean, which is all that DQN learns.
@@ -243,6 +244,7 @@ def project_distribution_loop(
     value_max: Finite,
 ) -> Float[Tensor, "B K"]:
     """Move distributions of returns and project them onto the atoms, in plain loops."""
+    check_atoms(prob.shape[1], value_min, value_max)
     batch, num_atoms = prob.shape
     spacing = (value_max - value_min) / (num_atoms - 1)
     result = torch.zeros_like(prob)
@@ -285,19 +287,24 @@ def project_distribution(
         value_min: First of the evenly spaced atoms.
         value_max: Last of them.
     """
-    if prob.shape[1] < 2 or not value_min < value_max:
-        raise ValueError(
-            f"prob needs two atoms or more, and value_min to be below value_max: got "
-            f"{prob.shape[1]} atoms from {value_min} to {value_max}"
-        )
+    check_atoms(prob.shape[1], value_min, value_max)
     rows = prob.detach(), reward.detach(), discount.detach()
     return project_atoms(*rows, value_min, value_max)
 
 
+def check_atoms(number: int, value_min: float, value_max: float) -> None:
+    """Raise unless there are two atoms or more, from the smaller value on."""
+    if number < 2 or not value_min < value_max:
+        raise ValueError(
+            f"prob needs two atoms or more, and value_min to be below value_max: got "
+            f"{number} atoms from {value_min} to {value_max}"
+        )
+
+
 # %% [markdown]
 # The projected distribution $\hat q$ is the target, and the distribution $q$ at the state and
-# action of the step has to come closer to it. How far away it is, we measure with the KL
-# divergence of {doc}`policies`,
+# action of the step has to come closer to it. We measure how far away it is with the KL divergence
+# of {doc}`policies`,
 #
 # $$
 # \mathcal L(\hat q, q) = \sum_{k=1}^{K} \hat q_k \, (\log \hat q_k - \log q_k) , \qquad
@@ -339,8 +346,8 @@ def categorical_error(
 # ## See it: learned from steps
 #
 # The first picture was worked out from the probabilities of each step. An agent does not know
-# them; it only sees steps. Here it walks the path, where on average four of five steps lead on
-# and one slips. A table holds the logits of each of the eight states, and each update learns from
+# them; it only sees steps. Here it walks the path, where on average it moves on in four of five
+# steps and slips in one. A table holds the logits of each of the eight states, and each update learns from
 # 64 steps. The target of a step is the table's own distribution for the state that it led to,
 # moved and projected.
 
@@ -381,9 +388,9 @@ plot(
 # %% [markdown]
 # **Notice** that bars and line, what was learned and what is true, can hardly be told apart. No
 # single target looks like this, because each comes from *one* next state. What
-# {eq}`def-return-distribution` asks for is their average over many steps. But the gradient
-# $q - \hat q$ is linear in the target, so the mean gradient over many targets is the gradient for
-# their average.
+# {eq}`def-return-distribution` asks for is their average over many steps. The updates aim at just
+# that: the gradient $q - \hat q$ is linear in the target, so the mean gradient over many targets is
+# the gradient for their average.
 
 # %% tags=["claims"]
 assert (learned - path).abs().sum() / 2 < 0.05, "can hardly be told apart"

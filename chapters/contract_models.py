@@ -863,7 +863,7 @@ print("passes on", device.type)
 # - An action that comes back is turned back into $u$, with care near the edges, and returned as it
 #   is.
 # - The entropy of a squashed Gaussian is estimated from a sample. That of the Gaussian before the
-#   squash is another one.
+#   squash is a different number.
 # - The other roles take a few lines each. What goes wrong in them are shapes and dimensions.
 # - Of the twelve published examples five pass as they are, and a few words repair the others.
 #
@@ -902,7 +902,7 @@ assert max(entropies[0], entropies[2]) < entropies[1] < math.log(2)
 # ### Exercise 2: find the bug
 #
 # This actor draws numbers from 0 to 3. Every shape is right, and actions that come back are
-# judged as when they were drawn. The checker finds one broken rule, and once that is mended it
+# judged as when they were drawn. The checker finds one broken rule, and once that is fixed it
 # may warn of another number. Fix it.
 
 

@@ -251,8 +251,8 @@ picture
 # log-probability and the entropy. It has to judge actions that it is given. And all of this has
 # to be consistent. That is where models go wrong, and what most of this chapter is about.
 #
-# `CONTRACTS` holds the contracts. This is one of the short ones. (The numbers of the rules count
-# what Machin's page requires. Those that are missing are not about models.)
+# `CONTRACTS` holds the contracts. This is one of the short ones. (The rules have the numbers of the
+# requirements on Machin's page. A requirement that is missing here is not about models.)
 
 # %%
 print(CONTRACTS["RAINBOW"])
@@ -449,8 +449,9 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
 # zero, and it is a bias of every policy gradient.
 #
 # We draw 20 groups of 200 actions. Even if the expectation is zero, the mean gradient over all
-# groups is not exactly zero. The differences between the groups tell us how long it is by chance,
-# its standard error, and `excess` divides one by the other. More than five is too much.
+# groups is not exactly zero. How much the groups differ tells us how long it would be by chance
+# alone. This is its standard error, and `excess` divides the length of the mean gradient by it.
+# More than five is too much.
 #
 # An untrained network finds all discrete actions about equally likely, so a wrong formula hardly
 # shows. Larger states make its probabilities unequal, so the rule tries those too.
@@ -919,7 +920,7 @@ grade(lambda: verdict_on("DQN", qnet=Answer(), env="CartPole-v1"), lambda: "pass
 # ### Exercise 3: experiment
 #
 # Make this actor for Pendulum pass the contract of PPO. It breaks several rules. The checker
-# names the first at once, and the others when that one is mended. You may change what you like.
+# names the first at once, and the others when that one is fixed. You may change what you like.
 
 
 # %%

@@ -215,8 +215,8 @@ print(f"100 greedy episodes of each last policy: {ends}")
 # - The run that fails, the dashed line, had learned like the others. Shortly before the end its
 #   critic promises far too much again. Such relapses are common: once the difference had been
 #   below 20, it rose above 50 in five of the ten runs. The other four recovered before the
-#   training was over. This one ran out of time. ({doc}`/docs/results` has runs with larger batches:
-#   there DDPG happens to be spared, and one run of HDDPG and one of SAC fall.)
+#   training was over. This one ran out of time. ({doc}`/docs/results` has runs with larger batches.
+#   There no run of DDPG fails, but one run each of HDDPG and SAC, agents of later chapters.)
 #
 # So an agent that learns in this way can also lose what it knew. How much a critic may promise is
 # the question of the next chapter, {doc}`td3`.
@@ -771,6 +771,7 @@ def as_many(critic: Any, number: int) -> list[Any]:
     """Return critics, made from one if only one is given."""
     several = isinstance(critic, list | tuple | nn.ModuleList)
     given = list(critic) if several else [critic]
+    check_that(bool(given), "critic must hold a model, got none")
     while len(given) < number:
         # Equal critics would stay equal, so a copy gets fresh weights.
         twin = copy.deepcopy(given[0])

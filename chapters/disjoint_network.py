@@ -9,8 +9,8 @@
 # %% [markdown]
 # # The disjoint network
 #
-# **How can a policy profit from what a value learns without being pulled about by it?** Both look
-# at the same states, so they could share the layers that see. But then each would train these
+# **How can a policy profit from what a value learns without being disturbed by it?** Both look
+# at the same states, so they could share their first layers. But then each would train these
 # layers for its own purpose and change what the other sees. After this chapter you can build a
 # network that keeps the two apart and still lets the policy profit, and say for each loss which
 # weights it moves. It takes about 20 minutes. You need {doc}`policies` and {doc}`ppo`. The next
@@ -186,11 +186,11 @@ _ = axes[1].legend()
 # **Notice** that with one encoder the features learn, but the policy drifts, although it is not
 # trained: the features move under it. With two encoders the policy is left alone, and its
 # features learn nothing. The disjoint network has the best of both. After 200 steps its
-# features explain more than 95 % of the return, and its policy has moved by less than a
-# hundredth of a nat.
+# features explain more than 95 % of the return's variance, and its policy has moved by less than
+# a hundredth of a nat.
 #
 # It is the second loss that holds the policy still, and that loss could be added to one encoder
-# as well. But an agent needs a value all the time, also while its policy learns, and then nothing
+# as well. But an agent needs a value all the time, even while its policy learns, and then nothing
 # may hold the policy. With an auxiliary value the teaching can wait. Phasic policy gradient
 # therefore takes turns. In a **policy phase** the policy and the value learn, as in PPO, and the
 # auxiliary value is not needed. In an **auxiliary phase** the auxiliary value teaches the
@@ -635,10 +635,10 @@ for rule in ("always", "policy_phase"):
     print(f"{rule:14s}{errors[rule][0]:8.3f}{errors[rule][1]:8.3f}")
 
 # %% [markdown]
-# A value that is always cut off can only combine the features that others have made, and
-# those change under it. It is late, not lost. This is one target and one small network, so
-# it shows what each rule does and not which one trains the better agent. The dual arrangement
-# avoids the question, at the price of a second encoder.
+# A value that is always cut off can only combine the features that others have made, and those
+# keep changing. It learns later, but it learns. This is one target and one small network, so it
+# shows what each rule does and not which one trains the better agent. The dual arrangement avoids
+# the question, at the price of a second encoder.
 
 # %% tags=["claims"]
 assert (errors["always"] > 2 * errors["policy_phase"]).all(), "late"
@@ -947,8 +947,8 @@ grade(lambda: reached(answer), lambda: reached(right), ())
 #
 # How strongly must the policy be held? In the first figure the divergence had the weight 1.
 # Return a weight with which the policy of the disjoint network drifts by less than 0.0001
-# nats in 200 steps, while its features still explain 95 % of the return. With a weight that is
-# too large the features hardly learn.
+# nats in 200 steps, while its features still explain more than 95 % of the return's variance.
+# With a weight that is too large the features hardly learn.
 
 
 # %%

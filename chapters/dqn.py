@@ -162,7 +162,8 @@ dial(
 # approximation), targets made of values (bootstrapping), and steps that are not learned from as
 # often as the policy takes them (off-policy learning). {cite:t}`sutton2018` call this the
 # **deadly triad**. Undo the third: learn also from the step that stays in the second state, three
-# times as often as from the other. Then the weight goes to zero even with $\gamma = 0.9$.
+# times as often as from the other. Its target, $1.8\, w$, is below its value, $2 w$, so it pulls $w$
+# down, and the weight goes to zero even with $\gamma = 0.9$.
 
 # %% tags=["claims"]
 assert weights(0.9, 1, 1)[-1] > 1e6, "a millionfold"
@@ -312,8 +313,8 @@ class EpsilonGreedy:
 # their rewards, $s'$ is where the last one led, and $\gamma$ becomes the window's `discount`:
 # $\gamma^m$ with the true number $m \le n$ of steps, or 0 if the episode terminated there.
 #
-# Why $n > 1$, if the later actions of a window came from older policies? It makes the target
-# somewhat wrong. But the guess counts less, and news of a reward travels $n$ steps at once.
+# Why $n > 1$, if the later actions of a window came from older policies? Their rewards do make the
+# target somewhat wrong. But the guess counts less, and news of a reward travels $n$ steps at once.
 #
 # In the signatures of targets and errors, `N` is the number of samples in a batch, and `A` that
 # of actions.
@@ -591,7 +592,11 @@ def fused_q_error(
 
     Its loss has no graph: the gradient comes from ``backward`` alone.
     """
-    networks = (getattr(p, "network", None) for p in (policy, target_policy))
+    # A policy with a `forward` of its own may compute something else with its network.
+    networks = (
+        p.network if type(p).forward is Policy.forward else None
+        for p in (policy, target_policy)
+    )
     chain, target_chain = map(chain_layers, networks)
     if chain is None or target_chain is None:
         return q_error(policy, target_policy, batch, generator, double)
@@ -839,10 +844,10 @@ class DQN:
         # A state that lacks something is refused here, before anything has changed.
         names = ("step", "iteration", "updates", "buffer", "generator", "target")
         step, iteration, updates, buffer, generator, target = (state[n] for n in names)
+        self.buffer.load_state_dict(buffer)
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.target_policy.load_state_dict(target)
         self.generator.set_state(generator)
-        self.buffer.load_state_dict(buffer)
         self.collector.step, self.iteration, self.updates = step, iteration, updates
         self.collector.obs = None
 
@@ -1008,8 +1013,9 @@ for _ in range(4):
 print("asked for 10000, four environments, after 0, 1, 2, 3 loads:", *after_loads)
 
 # %% [markdown]
-# The first copies every 5010 steps, not every 501. Both libraries have fixed this. Here
-# `train_interval` counts steps of all environments, and `target_interval` counts updates.
+# The first copies every 5010 steps, not every 501. (With 500, a multiple of 10, nobody would have
+# noticed.) Both libraries have fixed this. Here `train_interval` counts steps of all environments,
+# and `target_interval` counts updates.
 
 # %% tags=["claims"]
 assert both == [5010, 10_020, 15_030], "every 5010"

@@ -318,8 +318,8 @@ for name, leaf in (
 
 # %% [markdown]
 # Two things differ from {doc}`policies`. The tree holds $\sigma$, not its logarithm, and the
-# layers and their initialisation are those of PPOxFamily. As there, $\sigma$ comes from a
-# parameter of its own, here `action_args_log_sigma`, and does not depend on the state.
+# layers and their initialisation are those of PPOxFamily. As in {doc}`policies`, $\sigma$ comes
+# from a parameter of its own, here `action_args_log_sigma`, and does not depend on the state.
 
 # %% tags=["claims"]
 weights = list(network.parameters())
@@ -466,8 +466,8 @@ for numbers in rows.values():
 # each sample's type gives a mask for the batch, `mask[action_type]`, of shape $(B, A)$.
 #
 # Two functions use it. `mask_args` keeps the shape, puts zeros where nothing counts, and always
-# works. `select_args` takes out the one argument of each sample, and raises an error if a row has
-# more or fewer.
+# works. `select_args` picks the one argument of each sample that counts, and raises an error if a
+# row has more or fewer.
 
 
 # %% tags=["export"]
@@ -487,7 +487,7 @@ def select_args(
     action_args: Float[Tensor, "B A"],
     data_mask: Annotated[Bool[Tensor, "B A"], one_each],
 ) -> Float[Tensor, "B"]:
-    """Take out the one argument that counts in each row."""
+    """Pick the one argument that counts in each row."""
     return action_args[data_mask]
 
 
@@ -645,7 +645,7 @@ class HybridDistribution:
         """Return the greedy action: the most likely type, arguments at their means."""
         action_type = self.type_log_prob.argmax(-1)
         return ttorch.as_tensor(
-            {"action_type": action_type, "action_args": self.mu.detach()}
+            {"action_type": action_type, "action_args": self.mu.detach().clone()}
         )
 
     @checked
@@ -764,7 +764,7 @@ assert "mu" in said, "the error says where"
 # ### Trap: masked_select loses the rows
 #
 # The tutorial that this chapter follows looks up the mask of each sample and then
-# [takes out the arguments that count](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter2_action/hybrid_tutorial.py#L126-L144)
+# [picks the arguments that count](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter2_action/hybrid_tutorial.py#L126-L144)
 # with `masked_select`. Its mask has exactly one argument in each row, and there it works.
 # With a type that has none, the result is shorter than the batch. Row $i$ of the arguments
 # then belongs to another sample than row $i$ of the types, and nothing complains.

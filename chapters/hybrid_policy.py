@@ -63,7 +63,7 @@ __all__ = ["HybridActions", "make_hybrid_policy"]
 # The learner of {doc}`ppo` stores what the policy did, shuffles it, and cuts it into minibatches.
 # So actions must be tensors with one row for each step, and so must the outputs of the network.
 # But those of {doc}`hybrid_action` are trees. We write each tree as one row. With $K$ types and
-# $A$ arguments the policy says $K + 2A$ numbers; its noise has $K + A$ and an action $1 + A$:
+# $A$ arguments the network returns $K + 2A$ numbers; the noise has $K + A$ and an action $1 + A$:
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Picture, predict
@@ -468,7 +468,9 @@ device = best_device()
 moved = fresh.to(device)
 row = moved(obs.to(device)).detach()
 print(f"a row on {row.device.type}, its action on", end=" ")
-print(moved.act(obs, noise).device.type, "for the environment")
+print(
+    moved.act(obs.to(device), noise.to(device)).cpu().device.type, "for the environment"
+)
 
 # %% [markdown]
 # ## Summary
@@ -487,7 +489,7 @@ print(moved.act(obs, noise).device.type, "for the environment")
 
 # %% tags=["hide-input"]
 predict(
-    "A space has four types and three arguments. How many numbers does the policy say in a "
+    "A space has four types and three arguments. How many numbers does the network return in a "
     "state, and how many are in an action?",
     ["7 and 4", "10 and 4", "10 and 7"],
     right="10 and 4",

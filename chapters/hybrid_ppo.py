@@ -193,8 +193,8 @@ assert found == [1.68, 1.78, 1.71], "five stored seeds"
 # $$ (hybrid-per-head)
 #
 # with the clipped surrogate $L$ of {doc}`ppo_error`. The indicator in front of the second term is
-# 1 for types with arguments and 0 for the others. There $\rho^{\text{args}}$ is always 1, and the
-# term would only add a constant to the loss, and to what is logged.
+# 1 for types with arguments and 0 for those without. For the latter $\rho^{\text{args}}$ is always
+# 1, so the term would only add a constant to the loss, and to what is logged.
 #
 # The product of the two ratios is the ratio {eq}`hybrid-ratio`. Before the first update all
 # three are 1, and there the two errors have the same gradient: $\nabla \rho$ is
@@ -464,9 +464,10 @@ for (deviation, _), root in list(zip(found[False], computed, strict=True))[:-1]:
 # The mask enters in two places: in the ratio and in the entropy, whose bonus rewards randomness.
 # We leave it out of the one, of the other, and of both, and give *Moving* 2, 4 and 16 further
 # arguments that no type uses. The figure shows stored runs with five seeds: the mean return over
-# the whole training, and that of 100 episodes without noise at the end. Each point is the mean
-# difference from the masked loss with the same seed, with its 95 percent t interval
-# ({doc}`evaluation`); `python -m benchmarks.hybrid_learning` computes the data again.
+# the whole training (`area` in the printed lines), and that of 100 episodes without noise at the
+# end (`final`). Each point is the mean difference from the masked loss with the same seed, with its
+# 95 percent t interval ({doc}`evaluation`); `python -m benchmarks.hybrid_learning` computes the
+# data again.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over the number of idle arguments: the difference to the masked loss while training, and at the end. With the ratio not masked the lines fall, from minus a quarter to minus 0.7 while training; with the entropy not masked they stay near zero"}}
 from literate_rl.evaluation import paired_difference
@@ -513,10 +514,10 @@ for (loss, key, n), gap in gaps.items():
 # nothing here. What it does instead is in [the trap
 # below](#trap-an-entropy-that-pays-for-nothing).
 #
-# With both masks left out, as in DI-engine, the agent also ends lower, by 0.40 with no idle
-# argument at all; only with 2 idle arguments does the interval contain zero. That is hardly more
-# than the ratio alone costs there: its mean is $-0.37$, but its seeds differ more, so its
-# interval contains zero.
+# With both masks left out, as in DI-engine, the agent also ends lower in three of the four
+# settings; with 2 idle arguments the interval contains zero. With no idle argument at all it ends
+# lower by 0.40. That is hardly more than without the ratio's mask alone, where the mean is $-0.37$,
+# but the seeds differ more, so the interval contains zero.
 
 # %% tags=["claims"]
 for n in idle:
@@ -537,9 +538,9 @@ assert below == [4], "a little lower in one of the four"
 assert round(gaps["entropy not masked", "final", 4].mean, 2) == -0.13
 
 # %% [markdown]
-# Do the two ways to clip differ? Here is H-PPO's loss beside ours, on *Moving* and on the harder
-# *HybridLander*, a lunar lander that burns one engine at a time with a throttle. A run on the
-# lander takes minutes, so there the loss per head has only two seeds.
+# Do the two ways to clip differ? Here is H-PPO's loss (`per head`) beside ours (`joint`), on
+# *Moving* and on the harder *HybridLander*, a lunar lander that burns one engine at a time with a
+# throttle. A run on the lander takes minutes, so there the loss per head has only two seeds.
 
 # %% tags=["hide-input"]
 for name, digits in (("moving", 2), ("lander", 0)):
@@ -586,8 +587,8 @@ for name, runs in landers.items():
 # Here the throttle buys nothing that five seeds can show: no difference from the discrete lander
 # is seen. The throttle only goes from half to full power, and both landers choose the engine,
 # which may matter more. With two numbers instead the agent has to find that choice inside a
-# Gaussian, and it learns more slowly. So ask what the numbers are good for. *Moving* needs
-# another angle in almost every turn, and a few fixed values would be a coarse grid of them. Where
+# Gaussian, and it learns more slowly. So ask what the numbers are good for. *Moving* needs a
+# different angle at almost every turn, and a few fixed values would be a coarse grid of them. Where
 # a few values will do, use them: they are simpler.
 
 # %% tags=["claims"]
@@ -655,9 +656,9 @@ assert round(platform.min(), 3) == 0.905, "the fifth"
 #
 # ### Trap: an entropy that pays for nothing
 #
-# If the entropies of the type and of all arguments are added up, arguments count that the chosen
-# type does not use. Here the mask is that of *Moving*, and the policy stops half of the time. The
-# last row follows the definition: the mean of $-\log \pi$ over a million actions.
+# If the entropies of the type and of all arguments are added up, arguments that the chosen type
+# does not use count too. Here the mask is that of *Moving*, and the policy stops half of the time.
+# The last row follows the definition: the mean of $-\log \pi$ over a million actions.
 
 # %%
 from torch.distributions import Categorical, Normal

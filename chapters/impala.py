@@ -188,9 +188,10 @@ for second in (("lag 5", "uncorrected"), ("1 update", "V-trace")):
     assert found.low < 0 < found.high, "with a lag of 5 no difference is seen"
 
 # %% [markdown]
-# How far apart are the two policies by then? Here is a run with the settings of the last panel.
-# Before each update it keeps the ratios of the data. Turn their age: 0 is fresh, and 15 means
-# that the learner has taken 15 updates since the actor got its weights.
+# How far apart are the actor's policy and the learner's after so many updates? Here is a run with
+# the settings of the last panel. Before each update it keeps the ratios of the data. Choose their
+# age: 0 is fresh, and 15 means that the learner has taken 15 updates since the actor got its
+# weights.
 
 # %% tags=["hide-input"]
 from functools import partial
@@ -293,8 +294,8 @@ dial("The age of the data", frame, {"age": list(ages)}, start=(5,))
 # %% [markdown]
 # **Notice** that the ratios spread to both sides, and that their mean stays near 1, as it must.
 # The clip cuts the upper half only. So the clipped ratios, whose product carries a TD error back
-# in time, are below 1 on average, and of data 15 updates old less than half of a TD error is
-# left twenty steps back. That may be the price above: with old data V-trace looks less far ahead.
+# in time, are below 1 on average. With data 15 updates old, less than half of a TD error is left
+# twenty steps back. That may be the price above: with old data V-trace looks less far ahead.
 
 # %% tags=["claims"]
 assert (by_age[0] - 1).abs().max() < 1e-3, "fresh data have the ratio 1"
@@ -417,8 +418,8 @@ def to_unroll(batch: Rollout, actor: Any) -> Unroll:
 # \end{aligned}
 # $$ (gradient-clips)
 #
-# Here $\bar g^2$ is the mean of $\lVert g \rVert^2$ over this update and all earlier ones, and
-# each older update counts 0.999 of the next one. The lengths are those *before* the clip.
+# Here $\bar g^2$ is a weighted mean of $\lVert g \rVert^2$ over this update and all earlier ones.
+# Each update has 0.999 times the weight of the next one. The lengths are those *before* the clip.
 
 
 # %% tags=["export"]

@@ -310,10 +310,10 @@ def check_clips(rho: float | None, c: float | None) -> None:
 # ## Whose values are these?
 #
 # At which values does V-trace come to rest? Where the targets are the values, on average. By
-# {eq}`def-vtrace-sum` that is so if the mean of $\rho\, \delta$ is zero in each state: then every
-# term of the sum has the mean zero, because the factors $c$ in front of $\rho\, \delta$ are
-# settled before its action is drawn. With one state fixed and left out of the notation, the
-# condition is
+# {eq}`def-vtrace-sum` that is so if the mean of $\rho\, \delta$ is zero in each state. Then every
+# term of the sum has the mean zero: the factors $c$ in front of a $\rho\, \delta$ belong to earlier
+# actions, and are fixed before the action of that $\delta$ is drawn. With one state fixed and left
+# out of the notation, the condition is
 #
 # $$
 # \begin{aligned}
@@ -553,8 +553,9 @@ assert trade[12, 5][1] > 2 * trade[12, 0.1][1], "and a single target is noisier"
 # $$ (vtrace-losses)
 #
 # The total to minimise is $\mathcal L_\pi + c_V \mathcal L_V - c_H \mathcal H$, with the two
-# weights of {doc}`ppo_error`, which have nothing to do with $c_t$. No gradient flows through
-# $\hat A_t$ and $v_t$.
+# weights of {doc}`ppo_error`, which have nothing to do with $c_t$. (There $\mathcal L_V$ is half the
+# mean square. Here it is all of it, so the same $c_V$ weighs twice as much.) No gradient flows
+# through $\hat A_t$ and $v_t$.
 #
 # The first six fields of the data have the names of DI-engine's. `value` has one row more than
 # the rest, for the state after the last step. Three more fields say how episodes ended, and what
@@ -707,7 +708,8 @@ def discrete_terms(
     log_prob, entropy = categorical_terms(target_output.flatten(0, 1), taken)
     # The older policy gets no gradient.
     old, _ = categorical_terms(behaviour_output.detach().flatten(0, 1), taken)
-    causes = {"target_output": target_output, "behaviour_output": behaviour_output}
+    # A logit of minus infinity only takes an action away: nobody is to blame for it.
+    causes = {"target_output": log_prob, "behaviour_output": old}
     check_finite(log_prob.detach() + old, **causes)
     return log_prob.view(shape), old.view(shape), entropy.view(shape)
 
@@ -888,7 +890,8 @@ assert torch.allclose(on_device.cpu(), target, atol=1e-4)
 #   Products of many ratios are noise, so V-trace clips each of them.
 # - $\bar\rho$ decides which policy the values belong to: one between the old and the new.
 # - $\bar c$ decides how fast the values get there and how noisy the targets are.
-# - $\bar\rho^{\text{pg}}$ weights the advantage. With equal policies all of this is GAE.
+# - $\bar\rho^{\text{pg}}$ weights the advantage. With equal policies, and no bound below 1, all of
+#   this is GAE.
 # - The losses need log-probabilities, an entropy and values, so any kind of action will do.
 #
 # ## Exercises

@@ -644,7 +644,7 @@ class RunningMoments(nn.Module):
     def update(self, items: Float[Tensor, "n ..."]) -> None:
         """Take in items."""
         self.check_shape(items)
-        items = items.double()
+        items = items.reshape(-1, *self.mean.shape).double()
         # Two groups are put together by {eq}`pooled-moments`.
         count, mean, var = len(items), items.mean(0), items.var(0, unbiased=False)
         check_finite(mean + var, items=items)

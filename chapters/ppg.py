@@ -106,10 +106,10 @@ picture.text(436, 204, "trains both values,\nholds the policy", "accent", "end")
 picture
 
 # %% [markdown]
-# A **policy phase** is one iteration of PPO, with separate encoders for policy and value. (The
-# paper calls $N_\pi$ iterations together one policy phase.) After $N_\pi$ of them comes one
-# **auxiliary phase**. It trains the value once more, on all data of these phases, and with it the
-# *auxiliary* value, which teaches the policy's encoder. In words (algorithm 1 of the paper):
+# A **policy phase** is one iteration of PPO, with separate encoders for policy and value. After
+# $N_\pi$ of them comes one **auxiliary phase**. It trains the value once more, on all data of these
+# phases, and with it the *auxiliary* value, which teaches the policy's encoder. (The paper calls the
+# $N_\pi$ iterations together one policy phase.) In words (algorithm 1 of the paper):
 #
 # ```text
 # repeat
@@ -138,7 +138,7 @@ picture
 #
 # is below zero where a step for the value undoes some of a step for the policy. Here is PPO with
 # a shared encoder on CartPole, with both gradients taken before each update, for three seeds. The
-# value's loss counts half, as in {doc}`ppo`. Each seed runs once with the rewards as they are,
+# value's loss has the weight 0.5, as in {doc}`ppo`. Each seed runs once with the rewards as they are,
 # and once with a twentieth of them, which is the same task.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 20 iterations. Left: the cosines between the gradients of value and policy, scattered on both sides of zero. Right, on a logarithmic scale: with the rewards as they are the value's gradient is mostly ten to a hundred times as long as the policy's, with small rewards it is mostly shorter"}}
@@ -269,9 +269,9 @@ assert np.median(short) < 1, "the policy's is mostly the longer one"
 #     + \beta \, \mathcal L_{\text{clone}} .
 # $$ (auxiliary-loss)
 #
-# The paper halves the squares. The library ALF does not, and neither do we. With the halves
-# the same $\beta$ would weigh twice as much. A function with halves can be passed as
-# `error`.
+# The paper halves the squares. The library ALF does not, and neither do we in this phase. (The
+# value loss of PPO, in the policy phase, keeps its half.) With the halves the same $\beta$ would
+# weigh twice as much. A function with halves can be passed as `error`.
 
 
 # %% tags=["export"]
@@ -995,7 +995,7 @@ print(f"divergence of a policy from itself: {loss.item()}")
 print("its gradient:", new.grad.tolist())
 
 # %% [markdown]
-# The loss is not a number, but its gradient is finite, so training goes on without an error.
+# The loss is NaN, but its gradient is finite, so training goes on without an error.
 # And that gradient makes every action that was taken less likely, whatever its advantage. A
 # divergence between two distributions, such as `policy.actions.kl`, has no such trap.
 

@@ -476,7 +476,9 @@ class PPO:
         moved = self.distance(samples)
         # Only now may the normaliser change. Earlier it would move the old policy.
         if config.normalize_obs:
-            self.policy.network.normalizer.update(samples.obs)
+            normalizer = self.policy.network.normalizer
+            # Pictures may come flat.
+            normalizer.update(samples.obs.reshape(-1, *normalizer.mean.shape))
 
         # How much of the targets the critic foresaw: 1 is all of their variance.
         unexplained = (samples.target - samples.value).var() / samples.target.var()

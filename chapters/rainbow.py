@@ -151,7 +151,7 @@ picture
 # $$ (noisy-layer)
 #
 # The right-hand side never makes a random matrix. So each row of a batch can have noise of its
-# own, at the price of a second layer. When four environments act at once, they explore
+# own, at the price of a second matrix product. When four environments act at once, they explore
 # independently.
 #
 # At the start the means are drawn uniformly, and all deviations are equal,

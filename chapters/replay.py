@@ -10,8 +10,8 @@
 # # Replay
 #
 # **What is worth remembering, and how often should it be seen again?** After this chapter you can
-# draw the steps that still surprise more often than others, from a memory of a million, and say
-# what that does to the values that are learned. It takes about 30 minutes. You need the rings and
+# draw from a memory of a million steps, prefer those that still surprise the agent, and say what
+# that does to the values that are learned. It takes about 30 minutes. You need the rings and
 # windows of {doc}`windows`.
 
 # %% tags=["export", "hide-input"]
@@ -165,8 +165,8 @@ dial("What is learned from a memory", frame, {"updates": times}, start=(2880,))
 # %% [markdown]
 # The dashed line is the truth. **Notice** how the value creeps back along the path: a state can
 # learn only from a next state that has learned. Drawn alike, the one step that paid is seen once
-# in 2046 draws on average. Drawn by surprise, every step is seen soon, and one that taught nothing
-# is from then on drawn more than a thousand times as rarely as a new one. That leaves the draws to
+# in 2046 draws on average. Drawn by surprise, every step is seen soon. From then on a step that
+# taught nothing is drawn less than a thousandth as often as a new one. That leaves the draws to
 # the steps from which there is still something to learn.
 
 # %%
@@ -454,8 +454,9 @@ assert 0.7 < sums / tree < 1.4, "about the same time"
 # is.
 #
 # **Importance weights** undo that. If the memory holds $N$ steps, a uniform draw gives each of
-# them the probability $1 / N$. A step that is drawn $N P_i$ times as often as that counts that
-# much less,
+# them the probability $1 / N$. A step that is drawn $N P_i$ times as often as that should count
+# that much less. An exponent $\beta_w$ says how far we go, from 0, where the bias stays, to 1,
+# where it is gone:
 #
 # $$
 # w_i = \frac{(N P_i)^{-\beta_w}}{\max_k \, (N P_k)^{-\beta_w}} ,
@@ -564,13 +565,16 @@ class ReplayBuffer:
             rollout: The steps.
             priority: Their first priorities; None stands for the largest so far.
         """
+        if priority is not None:
+            came, wanted = tuple(priority.shape), tuple(rollout.reward.shape)
+            check_that(came == wanted, f"priority must be {wanted}, got {came}")
         place, steps = self.rings.push(rollout)
+        if not len(place):
+            return  # no row is a step: each stands behind the end of an episode
         if self.alpha > 0:
             self.tree = self.tree or SumTree(self.rings.places)
             self.tree.update(place, np.full(len(place), self.largest**self.alpha))
         if priority is not None:
-            came, wanted = tuple(priority.shape), tuple(rollout.reward.shape)
-            check_that(came == wanted, f"priority must be {wanted}, got {came}")
             self.update(torch.from_numpy(place), priority[steps])
 
     def cut(self, envs: slice = slice(None)) -> None:
@@ -667,29 +671,28 @@ class ReplayBuffer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hold what ``state_dict`` returned, and nothing else."""
-        rings = self.rings = Rings(self.rings.capacity)
-        self.tree, self.largest = None, 1.0
-        if not state:
-            return
-        wanted = {"capacity": rings.capacity, "preference": self.alpha > 0}
-        came = {"capacity": state["capacity"], "preference": "mass" in state}
-        if came != wanted:
-            raise ValueError(
-                f"state must be that of a buffer with {wanted}, got {came}"
+        rings, tree = Rings(self.rings.capacity), None
+        if state:
+            wanted = {"capacity": rings.capacity, "preference": self.alpha > 0}
+            came = {"capacity": state["capacity"], "preference": "mass" in state}
+            if came != wanted:
+                raise ValueError(
+                    f"state must be that of a buffer with {wanted}, got {came}"
+                )
+            stored = {name: state[name].cpu().numpy() for name in STORED}
+            envs = len(state["head"])
+            rings.reserve(
+                {name: ((envs, *x.shape[1:]), x.dtype) for name, x in stored.items()}
             )
-        stored = {name: state[name].cpu().numpy() for name in STORED}
-        num_envs = len(state["head"])
-        rings.reserve(
-            {name: ((num_envs, *x.shape[1:]), x.dtype) for name, x in stored.items()}
-        )
-        for name, x in stored.items():
-            rings.fields[name][: len(x)] = x
-        rings.head, rings.count = (np.array(state[name]) for name in ("head", "count"))
-        self.largest = state["largest"]
-        if came["preference"]:
+            for name, x in stored.items():
+                rings.fields[name][: len(x)] = x
+            rings.head, rings.count = (np.array(state[x]) for x in ("head", "count"))
+        if "mass" in state:
             mass = state["mass"].cpu().numpy()
-            self.tree = SumTree(rings.places)
-            self.tree.update(np.arange(len(mass)), mass)
+            tree = SumTree(rings.places)
+            tree.update(np.arange(len(mass)), mass)
+        # Nothing of the old content goes before all of the new is there.
+        self.rings, self.tree, self.largest = rings, tree, state.get("largest", 1.0)
 
 
 # %% [markdown]

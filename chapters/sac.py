@@ -88,9 +88,9 @@ __all__ = [
 # ends on one of them, and if the critic was wrong about that one, the agent may never try the
 # other. So far we have added noise by hand.
 #
-# Now the policy is *paid* for being random. It earns $\alpha$ for each nat of its entropy (the
-# unit of natural logarithms). This is **maximum-entropy** reinforcement learning, and the price
-# $\alpha$ is called the **temperature**.
+# Now the policy is *paid* for being random. It earns $\alpha$ for each nat of its entropy. (A nat
+# is the unit of entropies that are made with natural logarithms.) This is **maximum-entropy**
+# reinforcement learning, and the price $\alpha$ is called the **temperature**.
 #
 # The dashed curve is a critic's value of an action that is a single number. The solid one is the
 # density of the policy for which value and paid entropy add up to the most. Drag the temperature.
@@ -217,7 +217,7 @@ torch.set_num_threads(1)  # the networks are too small to be shared out
 total_steps, first_update, batch_size = 5_000, 500, 128
 learning_rate, gamma, tau = 1e-3, 0.99, 0.005
 strength = torch.tensor([2.0])  # the motor's torque lies between -2 and 2
-target_entropy = -1.0 + strength.log().item()  # -1, in the unit of the torque
+target_entropy = -1.0 + strength.log().item()  # -1 in -1..1, as that of torques
 
 
 def network(inputs, outputs):
@@ -318,8 +318,9 @@ assert np.mean(returns[-5:]) > np.mean(returns[:5]) + 400, "hundreds more"
 # $$ (soft-value)
 #
 # Which policy earns most, if the values are given? Write $Q$ for the minimum, and turn the values
-# into a density $p$, where $Z$ makes it integrate to 1. Then $Q = \alpha \log p + \alpha \log Z$,
-# and the soft value of any policy is
+# into a density $p$ that is proportional to $e^{Q / \alpha}$. With the $Z$ that makes it integrate
+# to 1, $Q = \alpha \log p + \alpha \log Z$. Put into {eq}`soft-value`, this gives the soft value of
+# any policy,
 #
 # $$
 # V(s) = \alpha \log Z - \alpha \operatorname{KL}(\pi \,\|\, p) ,
@@ -363,8 +364,8 @@ def soft_value(
 # y = r + \gamma \, \bar V(s') .
 # $$ (soft-target)
 #
-# As there, $\gamma$ becomes $\gamma^m$ in a window of $m$ steps, and 0 after a termination. The
-# entropy in $s$ itself is not paid: $Q(s, a)$ is the value of an action that is already chosen.
+# As in {doc}`td3`, $\gamma$ becomes $\gamma^m$ in a window of $m$ steps, and 0 after a termination.
+# The entropy in $s$ itself is not paid: $Q(s, a)$ is the value of an action that is already chosen.
 # (The entropies of the other states inside a window ought to be paid, but are left out.)
 
 
@@ -580,7 +581,7 @@ class SoftPolicy(Policy):
 
 
 # %% [markdown]
-# A folded cell has what is left of the parts: our network, which clamps $\log \sigma$ to between
+# A folded cell has what is left of the parts: our network, which keeps $\log \sigma$ between
 # −5 and 2; the critics, which get their states by name; the error and the soft values of draws
 # without a graph, for our own networks ({doc}`workshop/fast`); and a policy for an actor of your
 # own, which draws its actions itself ({doc}`contracts`).

@@ -381,7 +381,7 @@ assert target_at(0.5, 1, 0.2) < truth(0.5), "a true summit becomes a little lowe
 # %% [markdown]
 # ## Two rates
 #
-# HDDPG has one critic, as DDPG. Its values rise at one rate and fall at another,
+# HDDPG has one critic, like DDPG. Its values rise at one rate and fall at another,
 #
 # $$
 # \mathcal L = \tfrac12 \sum_k \alpha(\delta_k) \, \delta_k^2 , \qquad \alpha(\delta) =
@@ -396,10 +396,10 @@ assert target_at(0.5, 1, 0.2) < truth(0.5), "a true summit becomes a little lowe
 # side by side. While the others still explore, a bad outcome may be their fault.
 #
 # For a single agent two rates have a price. A value settles where the pulls of both sides are
-# equal: $\alpha_+ \mathbb E[\max(y - Q, 0)] = \alpha_- \mathbb E[\max(Q - y, 0)]$. That is above
-# the mean of the targets as soon as they differ, and the error enters the next target, and the
-# next. The first figure fits that: HDDPG promises more than DDPG, whose promises grow too. The
-# cell below the function shows how far a single value rises.
+# equal: $\alpha_+ \mathbb E[\max(y - Q, 0)] = \alpha_- \mathbb E[\max(Q - y, 0)]$. If the targets
+# vary, that is above their mean, and the error enters the next target, and the next. The first
+# figure fits that: HDDPG promises more than DDPG, whose promises grow too. The cell below the
+# function shows how far a single value rises.
 
 
 # %% tags=["export"]
@@ -443,8 +443,8 @@ for decrease in (1.0, 0.5, 0.1):
 
 # %% [markdown]
 # **Notice** that nothing but the rates has changed. With equal ones the value is the mean of the
-# targets, 0. If bad news counts half, it is a third; if it counts a tenth, it is near the best
-# that ever happens.
+# targets, 0. If bad news has half the weight, the value is a third. With a tenth of the weight it
+# is near the best that ever happens.
 
 # %% tags=["claims"]
 assert abs(settled[1.0]) < 1e-6, "the mean of the targets"
@@ -705,8 +705,8 @@ for update in range(1, 11):
 # ## What each part buys
 #
 # Here is TD3 with all three changes, without one of them, and without any, which is DDPG. On the
-# left is the median return while training, on the right by how much the critic promises too much
-# at the end, a dot for each seed.
+# left is the median return while training. On the right is how much more the critic promises at the
+# end than the agent earns, a dot for each seed.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: median returns over 10,000 steps for TD3, TD3 without one of its parts, and DDPG. Right: a row of dots for each, what the critic promises minus what is earned at the end"}}
 parts = {"TD3": runs["TD3"], **stored_runs("td3_switches"), "DDPG": runs["DDPG"]}

@@ -231,10 +231,10 @@ def draw(step, num_steps):
     picture.path(brackets, "accent", "thick")
     picture.path(f"M{boxes[places[0]].x:.0f},74h0", "accent", "dots")
     picture.reach(-6, 125)
-    words = "nothing" if discount == 0 else "γ" + ("", "²", "³", "⁴", "⁵")[count - 1]
+    words = "0" if discount == 0 else "γ" + ("", "²", "³", "⁴", "⁵")[count - 1]
     rewards = f"{count} reward{'s' * (count > 1)}, from step {step}"
     rewards += f" to {step + count - 1}" * (count > 1)
-    value = f"the value of what step {step + count - 1} led to counts {words}"
+    value = f"the value after step {step + count - 1} is multiplied by {words}"
     return [picture], f"{rewards}; {value}"
 
 

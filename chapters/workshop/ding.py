@@ -43,8 +43,8 @@ from literate_rl.agents import best_device
 from literate_rl.impala import IMPALAConfig, Unroll, VTraceLearner
 from literate_rl.off_policy import continuous_terms, discrete_terms, vtrace_data
 from literate_rl.policies import Policy, make_actions
-from literate_rl.workshop.nests import map_nest
-from literate_rl.workshop.signatures import checked
+from literate_rl.workshop.nests import ends, map_nest
+from literate_rl.workshop.signatures import check_that, checked
 
 # On import the package calls a function that torch has renamed, and torch warns.
 with warnings.catch_warnings():
@@ -67,6 +67,7 @@ __all__ = ["IMPALAPolicy", "IMPALAPolicyConfig", "Timestep", "collate"]
 # | `cuda` for each mode | one object has one device; build a second one for another |
 # | `wrapper_name` | drawing and being greedy are one method, `act`, with noise or without |
 # | `init_collect`, `init_eval` | both modes act with the model as it is; nothing is to be built |
+# | a temperature for `forward_collect` | its notes speak of extra keyword arguments, but its signature has none; a model of yours can divide its logits |
 #
 # The settings of one policy are in its attribute `cfg`. All other methods of DI-engine's
 # `IMPALAPolicy` exist, without the underscore that begins their names.
@@ -461,6 +462,8 @@ class IMPALAPolicy:
         rows = (steps, envs, -1) if self.continuous else (steps, envs)
         action = data["action"].reshape(rows)
         logit = map_nest(lambda x: x.reshape(steps, envs, -1), data["logit"])
+        for x in ends(logit):
+            check_that(not x.isnan().any(), "data's logit must hold numbers, got NaN")
         terms = continuous_terms if self.continuous else discrete_terms
         return Unroll(
             obs_plus_1=tree(data["obs_plus_1"]),
@@ -581,6 +584,7 @@ class IMPALAPolicy:
         Returns:
             The samples, dictionaries of tensors ``(T, *)`` with a ``weight`` (T,).
         """
+        data = [without_gaps(step) for step in data]
         length, samples = self.cfg.unroll_len, []
         for start in range(0, len(data), length):
             steps = list(data[start : start + length])
@@ -594,8 +598,8 @@ class IMPALAPolicy:
                 # An episode that goes on is cut here, or its repeated step would
                 # count as its successor.
                 last = dict(steps[-1])
-                last["truncated"] = last.get("truncated", False) or not last["done"]
-                last["done"] = True
+                last["truncated"] = last["truncated"] | ~last["done"]
+                last["done"] = torch.ones_like(last["done"])
                 steps = steps[:-1] + [last] * (missing + 1)
                 weight = torch.cat([weight, filler])
             samples.append(collate(steps) | {"weight": weight})
@@ -609,6 +613,15 @@ class IMPALAPolicy:
         obs, model = self.observations(data), self.model.eval()
         output = {"logit": self.describe(model(obs)), "action": model.act(obs, 0.0)}
         return self.by_environment(data, output)
+
+
+def without_gaps(step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a transition without entries that are None, and both flags as booleans."""
+    flags = {
+        name: torch.as_tensor(step.get(name, False)).reshape(()).bool()
+        for name in ("done", "truncated")
+    }
+    return {key: x for key, x in step.items() if x is not None} | flags
 
 
 def unread(samples: Sequence[Any]) -> dict[str, list[Any]]:
@@ -625,7 +638,7 @@ def unread(samples: Sequence[Any]) -> dict[str, list[Any]]:
 
 def tree(nest: Any) -> Any:
     """Return a dictionary of tensors as one object that can be sliced like a tensor."""
-    return ttorch.tensor(nest) if isinstance(nest, Mapping) else nest
+    return ttorch.as_tensor(nest) if isinstance(nest, Mapping) else nest
 
 
 # %% [markdown]

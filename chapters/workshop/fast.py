@@ -235,7 +235,7 @@ class FusedPolicyError(torch.autograd.Function):
         # Hold the ratio as {eq}`clipped-surrogate` and {eq}`dual-clip` do. The bounds
         # $e^{\pm 20}$ are those of the plain form. Before the dual clip, the two agree
         # exactly where the ratio is in range.
-        good = ratio.clamp(LOWEST_RATIO, 1.0 + clip_ratio)
+        good = ratio.clamp(LOWEST_RATIO, min(1.0 + clip_ratio, HIGHEST_RATIO))
         bad = ratio.clamp(max(1.0 - clip_ratio, LOWEST_RATIO), HIGHEST_RATIO)
         outside = good != bad
         if dual_clip is not None:
@@ -586,7 +586,9 @@ def project_atoms(
     # The atom below it, and what goes to the atom above.
     below = place.int().long()
     above = place.frac_().mul_(prob)
-    check_finite(above, prob=prob, reward=reward, discount=discount)
+    # What was too far out lies on the first or last atom now, so rewards are looked at.
+    seen = above.sum(1) + start
+    check_finite(seen, prob=prob, reward=reward, discount=discount)
 
     # Both halves are added up, the upper one a column further on. The lower one is what
     # is left, so no mass is lost.
@@ -618,9 +620,16 @@ def project_atoms(
 Step = Callable[[NDArray[Any]], NDArray[Any]]
 
 
+def hooked(module: nn.Module) -> bool:
+    """Say whether calling a module does more than its ``forward`` says."""
+    return bool(module._forward_pre_hooks or module._forward_hooks)
+
+
 def numpy_layers(module: nn.Module) -> list[Step] | None:
     """Return what a chain of layers computes, in NumPy, or None if one is unknown."""
     kind = type(module)
+    if hooked(module):
+        return None
     # A subclass may add methods, but not compute something else.
     if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
         parts = [numpy_layers(part) for part in module]
@@ -662,7 +671,9 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     layers = numpy_layers(rows.mean if gaussian else rows)
     # Only these rules are written in NumPy below.
     ours = ("GaussianActions",) if gaussian else ("CategoricalActions", "EpsilonGreedy")
-    if layers is None or type(actions).__name__ not in ours:
+    own = [getattr(type(policy), name).__qualname__ for name in ("forward", "act")]
+    plain_policy = own == ["Policy.forward", "Policy.act"]
+    if layers is None or type(actions).__name__ not in ours or not plain_policy:
         plain: Any = policy.act
         return plain  # type: ignore[no-any-return]
     normalizer: Any = getattr(network, "normalizer", None)
@@ -719,8 +730,11 @@ def chain_layers(module: Any) -> list[nn.Module] | None:
     # A subclass may add methods, but not compute something else.
     if getattr(type(module), "forward", None) is not nn.Sequential.forward:
         return None
-    layers: list[nn.Module] = list(module.children())
-    return layers if all(type(layer) in KNOWN for layer in layers) else None
+    layers: list[nn.Module] = list(module)
+    # Weights that are used twice would get the gradient of one use only.
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    fits = len(set(linear)) == len(linear) and not any(map(hooked, layers))
+    return layers if fits and all(type(layer) in KNOWN for layer in layers) else None
 
 
 def chain_outputs(layers: list[nn.Module], x: Tensor) -> list[Tensor]:

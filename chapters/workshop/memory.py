@@ -107,9 +107,10 @@ class UnrollBuffer:
         """
         if not self.entries:
             raise ValueError("the buffer must hold a sample, got an empty one")
-        priority = torch.tensor([entry["priority"] for entry in self.entries])
+        numbers = [entry["priority"] for entry in self.entries]
+        priority = torch.tensor(numbers, dtype=torch.float64)
         # Probabilities and weights {eq}`replay-priority`.
-        probability = priority.double().pow(self.alpha)
+        probability = priority.pow(self.alpha)
         probability /= probability.sum()
         weight = (len(self.entries) * probability).pow(-self.beta)
         weight /= weight.max()

@@ -292,7 +292,7 @@ def read_hybrid_space(
         np.concatenate([getattr(box, end).ravel() for box in boxes]).astype(np.float64)
         for end in ("low", "high")
     )
-    return as_mask(mask, (num_types, sum(sizes))), low, high
+    return as_mask(mask, (num_types, sum(sizes))).clone(), low, high
 
 
 def as_mask(

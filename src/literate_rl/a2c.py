@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 0d809f791ba603d2
+# Generated from chapters/a2c.py (edit there); digest 8fe5ebd00ce675af
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from literate_rl.agents import Collector, Rollout
 from literate_rl.workshop.states import ByName, state_spec
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.workshop.nests import as_space, plain_space
+from literate_rl.workshop.probes import seed_generators
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
@@ -421,7 +422,7 @@ def greedy(actor: ByName, obs: Tensor) -> Tensor:
 def drawn_from(seed: int, device: torch.device) -> Iterator[None]:
     """Seed PyTorch's global generators inside a block; then restore them."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        seed_generators(seed, device)
         yield
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 61b6dca983612366
+# Generated from chapters/apex.py (edit there); digest 2bef11cbb23614e1
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -75,9 +75,11 @@ def first_priorities(
     # A buffer of these steps only, and every step is the start of a window.
     memory = ReplayBuffer(rollout.reward.numel())
     place, steps = memory.rings.push(rollout)
+    priority = torch.zeros_like(rollout.reward)
+    if not len(place):
+        return priority  # no row is a step
     batch = memory.windows(place, num_steps, gamma)
     # The learner's own error, with one network in both places: {eq}`first-priority`.
-    priority = torch.zeros_like(rollout.reward)
     priority[steps] = error(policy, policy, batch, generator).td_error.abs()
     return priority
 

@@ -1,4 +1,4 @@
-# Generated from chapters/c51.py (edit there); digest e9ac28eedf9bd625
+# Generated from chapters/c51.py (edit there); digest 0949e660f281cf71
 """C51: distributions of returns, moved, projected onto atoms and compared."""
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ def project_distribution_loop(
     value_max: Finite,
 ) -> Float[Tensor, "B K"]:
     """Move distributions of returns and project them onto the atoms, in plain loops."""
+    check_atoms(prob.shape[1], value_min, value_max)
     batch, num_atoms = prob.shape
     spacing = (value_max - value_min) / (num_atoms - 1)
     result = torch.zeros_like(prob)
@@ -56,13 +57,18 @@ def project_distribution(
         value_min: First of the evenly spaced atoms.
         value_max: Last of them.
     """
-    if prob.shape[1] < 2 or not value_min < value_max:
-        raise ValueError(
-            f"prob needs two atoms or more, and value_min to be below value_max: got "
-            f"{prob.shape[1]} atoms from {value_min} to {value_max}"
-        )
+    check_atoms(prob.shape[1], value_min, value_max)
     rows = prob.detach(), reward.detach(), discount.detach()
     return project_atoms(*rows, value_min, value_max)
+
+
+def check_atoms(number: int, value_min: float, value_max: float) -> None:
+    """Raise unless there are two atoms or more, from the smaller value on."""
+    if number < 2 or not value_min < value_max:
+        raise ValueError(
+            f"prob needs two atoms or more, and value_min to be below value_max: got "
+            f"{number} atoms from {value_min} to {value_max}"
+        )
 
 
 @checked

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest d4a51128d9c4288a
+# Generated from chapters/ddpg.py (edit there); digest 0a40911b894d3ae4
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -375,6 +375,7 @@ def as_many(critic: Any, number: int) -> list[Any]:
     """Return critics, made from one if only one is given."""
     several = isinstance(critic, list | tuple | nn.ModuleList)
     given = list(critic) if several else [critic]
+    check_that(bool(given), "critic must hold a model, got none")
     while len(given) < number:
         # Equal critics would stay equal, so a copy gets fresh weights.
         twin = copy.deepcopy(given[0])

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest bd618cc76609c5d8
+# Generated from chapters/discrete_sac.py (edit there); digest f5ef3d830adedc7c
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from literate_rl.replay import Batch
 from literate_rl.sac import SAC, SACConfig
 from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
-from literate_rl.workshop.probes import forward_parameters
+from literate_rl.workshop.probes import required_parameters
 from literate_rl.workshop.signatures import Count, Float, checked
 from literate_rl.workshop.states import ByName, state_spec
 
@@ -182,7 +182,7 @@ class DiscreteCritics(nn.Module):
         super().__init__()
         spec, self.num_actions = state_spec(observation_space), num_actions
         self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
-        self.takes_action = ["action" in forward_parameters(x) for x in critics]
+        self.takes_action = ["action" in required_parameters(x) for x in critics]
 
     def forward(self, obs: Tensor) -> Float[Tensor, "K B N"]:
         """Return each critic's values of all actions."""
@@ -198,7 +198,7 @@ class DiscreteCritics(nn.Module):
         """Ask a critic about each action, all of them in one batch."""
         number = self.num_actions
         each = torch.eye(number).to(obs).expand(len(obs), number, number)
-        again = obs.unsqueeze(1).expand(-1, number, -1)
+        again = obs.unsqueeze(1).expand(-1, number, *obs.shape[1:])
         value: Tensor = critic(again, action=each)[0]
         return value.squeeze(-1)
 

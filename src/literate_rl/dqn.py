@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 3a73e4450879672d
+# Generated from chapters/dqn.py (edit there); digest b52ddc461e8ae99c
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -277,7 +277,11 @@ def fused_q_error(
 
     Its loss has no graph: the gradient comes from ``backward`` alone.
     """
-    networks = (getattr(p, "network", None) for p in (policy, target_policy))
+    # A policy with a `forward` of its own may compute something else with its network.
+    networks = (
+        p.network if type(p).forward is Policy.forward else None
+        for p in (policy, target_policy)
+    )
     chain, target_chain = map(chain_layers, networks)
     if chain is None or target_chain is None:
         return q_error(policy, target_policy, batch, generator, double)
@@ -492,10 +496,10 @@ class DQN:
         # A state that lacks something is refused here, before anything has changed.
         names = ("step", "iteration", "updates", "buffer", "generator", "target")
         step, iteration, updates, buffer, generator, target = (state[n] for n in names)
+        self.buffer.load_state_dict(buffer)
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.target_policy.load_state_dict(target)
         self.generator.set_state(generator)
-        self.buffer.load_state_dict(buffer)
         self.collector.step, self.iteration, self.updates = step, iteration, updates
         self.collector.obs = None
 

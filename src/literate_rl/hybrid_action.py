@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest ec888423ee26553b
+# Generated from chapters/hybrid_action.py (edit there); digest 99d6dfb630d28fb8
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def select_args(
     action_args: Float[Tensor, "B A"],
     data_mask: Annotated[Bool[Tensor, "B A"], one_each],
 ) -> Float[Tensor, "B"]:
-    """Take out the one argument that counts in each row."""
+    """Pick the one argument that counts in each row."""
     return action_args[data_mask]
 
 
@@ -301,7 +301,7 @@ class HybridDistribution:
         """Return the greedy action: the most likely type, arguments at their means."""
         action_type = self.type_log_prob.argmax(-1)
         return ttorch.as_tensor(
-            {"action_type": action_type, "action_args": self.mu.detach()}
+            {"action_type": action_type, "action_args": self.mu.detach().clone()}
         )
 
     @checked

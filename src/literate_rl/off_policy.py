@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 10e1467a4f01649c
+# Generated from chapters/off_policy.py (edit there); digest 2481ff086fa6ffce
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -271,7 +271,8 @@ def discrete_terms(
     log_prob, entropy = categorical_terms(target_output.flatten(0, 1), taken)
     # The older policy gets no gradient.
     old, _ = categorical_terms(behaviour_output.detach().flatten(0, 1), taken)
-    causes = {"target_output": target_output, "behaviour_output": behaviour_output}
+    # A logit of minus infinity only takes an action away: nobody is to blame for it.
+    causes = {"target_output": log_prob, "behaviour_output": old}
     check_finite(log_prob.detach() + old, **causes)
     return log_prob.view(shape), old.view(shape), entropy.view(shape)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest d646397b311d4c2d
+# Generated from chapters/policies.py (edit there); digest d5de1ca6942f2e90
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -354,7 +354,7 @@ class RunningMoments(nn.Module):
     def update(self, items: Float[Tensor, "n ..."]) -> None:
         """Take in items."""
         self.check_shape(items)
-        items = items.double()
+        items = items.reshape(-1, *self.mean.shape).double()
         # Two groups are put together by {eq}`pooled-moments`.
         count, mean, var = len(items), items.mean(0), items.var(0, unbiased=False)
         check_finite(mean + var, items=items)

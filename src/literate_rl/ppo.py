@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 219aa54f7d913db2
+# Generated from chapters/ppo.py (edit there); digest 6c641b7abbd58e1a
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -181,7 +181,9 @@ class PPO:
         moved = self.distance(samples)
         # Only now may the normaliser change. Earlier it would move the old policy.
         if config.normalize_obs:
-            self.policy.network.normalizer.update(samples.obs)
+            normalizer = self.policy.network.normalizer
+            # Pictures may come flat.
+            normalizer.update(samples.obs.reshape(-1, *normalizer.mean.shape))
 
         # How much of the targets the critic foresaw: 1 is all of their variance.
         unexplained = (samples.target - samples.value).var() / samples.target.var()

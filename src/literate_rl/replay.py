@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 0f617de739f86231
+# Generated from chapters/replay.py (edit there); digest 87748f3927688094
 """Replay: priorities in a tree of sums, and a buffer of windows."""
 
 from __future__ import annotations
@@ -185,13 +185,16 @@ class ReplayBuffer:
             rollout: The steps.
             priority: Their first priorities; None stands for the largest so far.
         """
+        if priority is not None:
+            came, wanted = tuple(priority.shape), tuple(rollout.reward.shape)
+            check_that(came == wanted, f"priority must be {wanted}, got {came}")
         place, steps = self.rings.push(rollout)
+        if not len(place):
+            return  # no row is a step: each stands behind the end of an episode
         if self.alpha > 0:
             self.tree = self.tree or SumTree(self.rings.places)
             self.tree.update(place, np.full(len(place), self.largest**self.alpha))
         if priority is not None:
-            came, wanted = tuple(priority.shape), tuple(rollout.reward.shape)
-            check_that(came == wanted, f"priority must be {wanted}, got {came}")
             self.update(torch.from_numpy(place), priority[steps])
 
     def cut(self, envs: slice = slice(None)) -> None:
@@ -288,26 +291,25 @@ class ReplayBuffer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hold what ``state_dict`` returned, and nothing else."""
-        rings = self.rings = Rings(self.rings.capacity)
-        self.tree, self.largest = None, 1.0
-        if not state:
-            return
-        wanted = {"capacity": rings.capacity, "preference": self.alpha > 0}
-        came = {"capacity": state["capacity"], "preference": "mass" in state}
-        if came != wanted:
-            raise ValueError(
-                f"state must be that of a buffer with {wanted}, got {came}"
+        rings, tree = Rings(self.rings.capacity), None
+        if state:
+            wanted = {"capacity": rings.capacity, "preference": self.alpha > 0}
+            came = {"capacity": state["capacity"], "preference": "mass" in state}
+            if came != wanted:
+                raise ValueError(
+                    f"state must be that of a buffer with {wanted}, got {came}"
+                )
+            stored = {name: state[name].cpu().numpy() for name in STORED}
+            envs = len(state["head"])
+            rings.reserve(
+                {name: ((envs, *x.shape[1:]), x.dtype) for name, x in stored.items()}
             )
-        stored = {name: state[name].cpu().numpy() for name in STORED}
-        num_envs = len(state["head"])
-        rings.reserve(
-            {name: ((num_envs, *x.shape[1:]), x.dtype) for name, x in stored.items()}
-        )
-        for name, x in stored.items():
-            rings.fields[name][: len(x)] = x
-        rings.head, rings.count = (np.array(state[name]) for name in ("head", "count"))
-        self.largest = state["largest"]
-        if came["preference"]:
+            for name, x in stored.items():
+                rings.fields[name][: len(x)] = x
+            rings.head, rings.count = (np.array(state[x]) for x in ("head", "count"))
+        if "mass" in state:
             mass = state["mass"].cpu().numpy()
-            self.tree = SumTree(rings.places)
-            self.tree.update(np.arange(len(mass)), mass)
+            tree = SumTree(rings.places)
+            tree.update(np.arange(len(mass)), mass)
+        # Nothing of the old content goes before all of the new is there.
+        self.rings, self.tree, self.largest = rings, tree, state.get("largest", 1.0)

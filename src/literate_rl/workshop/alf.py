@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 69c5b70f565641ff
+# Generated from chapters/workshop/alf.py (edit there); digest 8a3f850a22da207d
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -371,8 +371,8 @@ class PPGAuxAlgorithm:
         observation_spec: Space of one observation.
         action_spec: Space of one action.
         reward_spec: Space of a reward: a box without dimensions, a single number.
-        config: Settings; if None the defaults, with a discount of 0.999. Those of the
-            auxiliary phase are not read: ``aux_options`` has them.
+        config: Settings; if None the defaults, with a discount of 0.999. Where both
+            have a setting of the auxiliary phase, that of ``aux_options`` counts.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
         dual_actor_value_network: The network of the policy that acts, or None.
         aux_options: Options. If not enabled, nothing is stored or trained.
@@ -487,6 +487,10 @@ class PPGAuxAlgorithm:
             if wanted != came or 0 in wanted:
                 filled = "a non-empty shape" if 0 in wanted else f"shape {wanted}"
                 raise ValueError(f"exp's {name} must have {filled}, got {came}")
+        for name in ("reward", "value", "next_value"):
+            kind = getattr(getattr(info, name), "dtype", torch.float32)
+            if kind not in (torch.float32, torch.float64):
+                raise TypeError(f"exp's {name} must be float32 or float64, got {kind}")
 
     def chunks(self) -> Chunks:
         """Return the buffer as chunks ``(L, C, *)``; spare steps are left out."""

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/memory.py (edit there); digest 5cce1dd9312f0f3b
+# Generated from chapters/workshop/memory.py (edit there); digest d7f8b98929b576ae
 """Memory: the last samples, drawn alike or by priority, a limited number of times."""
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ class UnrollBuffer:
         """
         if not self.entries:
             raise ValueError("the buffer must hold a sample, got an empty one")
-        priority = torch.tensor([entry["priority"] for entry in self.entries])
+        numbers = [entry["priority"] for entry in self.entries]
+        priority = torch.tensor(numbers, dtype=torch.float64)
         # Probabilities and weights {eq}`replay-priority`.
-        probability = priority.double().pow(self.alpha)
+        probability = priority.pow(self.alpha)
         probability /= probability.sum()
         weight = (len(self.entries) * probability).pow(-self.beta)
         weight /= weight.max()

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 1af886589fd65f58
+# Generated from chapters/workshop/nests.py (edit there); digest 3118944a5f0de5c9
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def read_hybrid_space(
         np.concatenate([getattr(box, end).ravel() for box in boxes]).astype(np.float64)
         for end in ("low", "high")
     )
-    return as_mask(mask, (num_types, sum(sizes))), low, high
+    return as_mask(mask, (num_types, sum(sizes))).clone(), low, high
 
 
 def as_mask(

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest 1e779c7b608d5f17
+# Generated from chapters/workshop/probes.py (edit there); digest 957e52f6e1a0a22f
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ __all__ = [
     "required_parameters",
     "results_of",
     "rule",
+    "seed_generators",
     "try_rules",
     "unwrapped",
     "warning",
@@ -103,6 +104,18 @@ def randomness_kept(*modules: nn.Module) -> Iterator[None]:
         finally:
             np.random.set_state(numpy_state)
             random.setstate(python_state)
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed PyTorch's generator of the CPU, and that of a GPU if the device is one.
+
+    ``torch.manual_seed`` seeds those of all GPUs, and not all of them get their old
+    state back.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 def watch(env: Any, num_steps: int = 32) -> tuple[gym.Env[Any, Any], list[Any]]:
@@ -200,7 +213,7 @@ class Probe:
     ) -> tuple[Any, ...]:
         """Call the model with arguments by name."""
         self.model.train(train)
-        torch.manual_seed(luck)
+        seed_generators(luck, self.device)
         np.random.seed(luck)
         random.seed(luck)
         first, *others = results_of(self.model(**arguments, **self.fixed))
@@ -224,7 +237,8 @@ class Probe:
         """Return the bounds of continuous actions, -1 and 1 where there are none."""
         space: Any = self.space
         bounded = np.isfinite(space.low) & np.isfinite(space.high)
-        low, high = np.where(bounded, [space.low, space.high], [[-1.0], [1.0]])
+        low = np.where(bounded, space.low, -1.0)
+        high = np.where(bounded, space.high, 1.0)
         ends = torch.as_tensor(np.stack([low, high]), dtype=torch.float32)
         first, last = ends.to(self.device)
         return first, last

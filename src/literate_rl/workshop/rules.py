@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/rules.py (edit there); digest 8e5e17259ab4a99a
+# Generated from chapters/workshop/rules.py (edit there); digest 377eadd7c4f24563
 """Rules: the small demands that contracts make of models, one check each."""
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ def find_no_gradient(probe: Probe, index: int, name: str) -> Iterator[Finding]:
     loss = (result * weight.to(result)).sum()
     grads = torch.autograd.grad(loss, probe.weights, allow_unused=True)
     # Second and third: it is not finite, or zero for every parameter.
-    largest = [grad.abs().max().item() for grad in grads if grad is not None]
+    seen = [grad for grad in grads if grad is not None and grad.numel()]
+    largest = [grad.abs().max().item() for grad in seen]
     if not all(map(math.isfinite, largest)):
         yield Finding(expected, "it is not finite")
     elif not any(largest):

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 5e15dbf62d9e560d
+# Generated from chapters/workshop/signatures.py (edit there); digest 195b5eb2def70188
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -195,9 +195,12 @@ def find_fault(plan: Plan, args: Sequence[Any], kwargs: dict[str, Any]) -> Fault
     for (name, check), x in zip(plan.places, args):  # noqa: B905, `strict` takes longer
         if fault := check(name, x, sizes):
             return fault
-    for name, x in kwargs.items():
-        if fault := plan.named.get(name, plan.others)(name, x, sizes):
-            return fault
+    if kwargs:
+        # In the order of the signature: a rule may need the sizes of what comes first.
+        known = [name for name in plan.named if name in kwargs]
+        for name in (*known, *(name for name in kwargs if name not in plan.named)):
+            if fault := plan.named.get(name, plan.others)(name, kwargs[name], sizes):
+                return fault
     name, check = plan.rest
     return check(name, args[len(plan.places) :], sizes)
 
