@@ -982,3 +982,15 @@ def test_a_summary_for_debugging_adds_the_gradient() -> None:
         for _ in range(4):
             aux.observe_for_aux_replay(experience(aux.network))
         assert ("aux/grad_norm" in aux.train_iter()) is debug
+
+
+@pytest.mark.parametrize("field", ["reward", "value", "next_value"])
+def test_numbers_that_cannot_be_learned_from_are_not_stored(field: str) -> None:
+    aux = auxiliary()
+    obs, info = experience(aux.network)
+    whole = info._replace(**{field: torch.ones(3, dtype=torch.long)})
+    with pytest.raises(TypeError, match=f"exp's {field} must be float32 or float64"):
+        aux.observe_for_aux_replay((obs, whole))
+    assert aux.buffer == []
+    aux.observe_for_aux_replay((obs, info))
+    assert len(aux.buffer) == 1

@@ -787,3 +787,113 @@ def test_a_network_that_breaks_its_contract_leaves_no_run(mine):
     with pytest.raises(SystemExit, match="q_value must have shape"):
         main(["dqn", "--qnet", "mynets:MyQNet", "--name", "a", *TINY_DQN])
     assert not (mine / "runs").exists()
+
+
+def test_models_are_stored_as_they_were_typed_and_told_so(mine, monkeypatch):
+    """A function that makes a model has another name than the model's class."""
+    (mine / "myactors.py").write_text(ACTOR)
+    sys.modules.pop("myactors", None)
+    models = ["--actor", "myactors:actor", "--critic", "myactors:critic"]
+    with monkeypatch.context() as patch:
+        patch.setattr(cli, "fit", lambda learner, run: run.save(learner))
+        patch.setattr(cli, "report", lambda *_: None)
+        main(["a2c", *models, "--name", "a", "--total-steps=400"])
+    with pytest.raises(SystemExit, match="add --actor myactors:actor"):
+        main(["a2c", "--resume", "runs/a"])
+    main(["a2c", "--resume", "runs/a", *models])
+    assert int(table(mine / "runs/a")[-1][0]) == 400
+
+
+@pytest.mark.parametrize("models", [None, {}, "gone"])
+def test_a_run_that_names_no_models_can_be_interrupted_and_says_how_to_go_on(
+    whole, tmp_path, monkeypatch, capsys, models
+):
+    monkeypatch.chdir(tmp_path)
+    directory = copied(whole, tmp_path)
+    edit_config(directory, total_steps=2 * STEPS)
+    settings = json.loads((directory / "settings.json").read_text())
+    settings["models"] = models
+    if models == "gone":
+        del settings["models"]
+    (directory / "settings.json").write_text(json.dumps(settings))
+    monkeypatch.setattr(cli, "fit", lambda *_: None)
+    main(["ppo", "--resume", "runs/b"])
+    assert f"at step {STEPS}, go on with --resume runs/b\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("models", [[1], 5, {"qnet": 5}, {"other": "a:b"}])
+def test_models_of_another_form_are_named(whole, tmp_path, monkeypatch, models):
+    monkeypatch.chdir(tmp_path)
+    directory = copied(whole, tmp_path)
+    settings = json.loads((directory / "settings.json").read_text())
+    settings["models"] = models
+    (directory / "settings.json").write_text(json.dumps(settings))
+    message = refusal(["ppo", "--resume", "runs/b"])
+    assert message.startswith("error: runs/b/settings.json: models must be an object")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--total-steps=999999"], f"--total-steps is {STEPS}, not 999999"),
+        (["--gamma=0.5"], "--gamma is 0.98, not 0.5"),
+        (["--name", "other"], "keeps its name: leave out 'other'"),
+    ],
+)
+def test_what_a_resumed_run_cannot_change_is_refused(
+    whole, tmp_path, monkeypatch, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    copied(whole, tmp_path)
+    before = snapshot(tmp_path)
+    assert message in refusal(["ppo", "--resume", "runs/b", *options])
+    assert snapshot(tmp_path) == before
+
+
+def test_what_a_run_has_may_be_typed_again(whole, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    copied(whole, tmp_path)
+    main(["ppo", "--resume", "runs/b", "--env", "CartPole-v1", *TINY])
+    assert "return of 20 episodes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--env", "--name"])
+def test_an_empty_word_is_no_default(tmp_path, monkeypatch, option):
+    monkeypatch.chdir(tmp_path)
+    assert refusal(["ppo", *TINY, option, ""]).startswith(f"error: {option[2:]} ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_to_be_typed_is_quoted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "fit", lambda learner, run: run.save(learner))
+    main(["ppo", "--name", "my $(run)", *TINY])
+    assert "go on with --resume 'runs/my $(run)'\n" in capsys.readouterr().out
+
+
+LEAVING = """
+import gymnasium as gym
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Leaving(CartPoleEnv):
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 40:
+            raise SystemExit
+        return super().step(action)
+
+    def close(self):
+        open("closed", "w").close()
+
+gym.register("Leaving-v0", Leaving)
+"""
+
+
+def test_an_environment_that_leaves_python_fails_and_is_closed(mine):
+    (mine / "leaving.py").write_text(LEAVING)
+    message = refusal(["ppo", "--env", "leaving:Leaving-v0", "--name", "a", *TINY])
+    assert "env 'Leaving-v0' failed in step: SystemExit" in message
+    assert "what was saved is kept, go on with --resume runs/a" in message
+    assert (mine / "closed").exists()

@@ -6,11 +6,13 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ray")
@@ -169,9 +171,39 @@ def test_an_error_in_an_actor_ends_the_run_with_its_words(connected) -> None:
     witness = Witness(transport, policy, actors=1, slots=2)
     for _ in range(2):
         witness.take()
-    with pytest.raises(ChildProcessError, match="the pole is made of glass"):
+    with pytest.raises(ChildProcessError, match="the pole is made of glass") as raised:
         witness.take()
+    assert "\n" not in str(raised.value), "it is one line on the screen"
+    assert "worlds.py" in str(raised.value.__cause__)
     transport.close()
+
+
+def test_actors_are_closed_but_not_waited_for_long(connected, tmp_path: Path) -> None:
+    class Closing:
+        """Leaves a file when it is closed, and may hang then."""
+
+        def __init__(self, seed: int) -> None:
+            self.path = tmp_path / str(seed)
+
+        def work(self, weights: Any, out: Any) -> None:
+            pass
+
+        def close(self) -> None:
+            self.path.touch()
+            if len(list(tmp_path.iterdir())) == 2:
+                time.sleep(3600)
+
+    layout = np.dtype([("weights", "f4"), ("result", "f4")])
+    transport = RayActors(Closing, layout, 1, 2, 1)
+    for actor in range(2):
+        transport.submit((actor, 0), {})
+    for _ in range(2):
+        transport.receive()
+    before = time.monotonic()
+    transport.close()
+    assert time.monotonic() - before < 60, "it was killed"
+    assert len(list(tmp_path.iterdir())) == 2
+    transport.close()  # twice is no mistake
 
 
 def test_gradients_come_from_a_cluster_as_they_come_in_turns(connected) -> None:

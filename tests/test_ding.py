@@ -825,3 +825,32 @@ def test_a_mask_of_the_actor_alone_moves_the_ratio() -> None:
     # The surprise is 1. With the ratio 1/2 the target is only half of it.
     assert losses[0].value_loss.item() == pytest.approx(1.0)
     assert losses[1].value_loss.item() == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("kind", [torch.tensor, np.array])
+@pytest.mark.parametrize("steps", [3, 5])
+def test_flags_of_any_form_and_entries_of_none_are_cut_into_samples(
+    shape, kind, steps
+) -> None:
+    impala = make_impala(unroll_len=4)
+    plain = episode(impala, steps)
+    rows = [
+        row | {"done": kind(bool(row["done"])).reshape(shape), "weight": None}
+        for row in plain
+    ]
+    found, wanted = map(impala.get_train_sample, (rows, plain))
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one["done"], other["done"])
+        assert torch.equal(one["truncated"], other["truncated"])
+        assert torch.equal(one["weight"], other["weight"])
+    impala.forward_learn(found)
+
+
+def test_a_logit_that_is_no_number_has_its_own_name() -> None:
+    impala = make_impala(unroll_len=3)
+    (sample,) = impala.get_train_sample(episode(impala, 3))
+    sample["logit"] = sample["logit"].clone()
+    sample["logit"][0, 0] = math.nan
+    with pytest.raises(ValueError, match="data's logit must hold numbers, got NaN"):
+        impala.forward_learn([sample])

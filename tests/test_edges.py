@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -14,15 +15,29 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 
-from literate_rl.a2c import A2C, A2CConfig, make_contract_policy
-from literate_rl.agents import make_envs
-from literate_rl.apex import apex_settings
+from literate_rl.a2c import A2C, A2CConfig, drawn_from, make_contract_policy
+from literate_rl.agents import Rollout, make_envs
+from literate_rl.apex import apex_settings, first_priorities
+from literate_rl.c51 import project_distribution, project_distribution_loop
 from literate_rl.contract_models import QNetwork
+from literate_rl.contracts import check_model
 from literate_rl.ddpg import BoxActions, OneHotActions, as_many, make_ddpg_policy
-from literate_rl.discrete_sac import make_discrete_sac_policy
-from literate_rl.dqn import double_q_target, q_target
+from literate_rl.discrete_sac import DiscreteCritics, make_discrete_sac_policy
+from literate_rl.dqn import (
+    EpsilonGreedy,
+    double_q_target,
+    fused_q_error,
+    q_error,
+    q_target,
+)
 from literate_rl.evaluation import evaluate, paired_difference
-from literate_rl.off_policy import clipped_policy, vtrace
+from literate_rl.hybrid_policy import HybridActions
+from literate_rl.off_policy import (
+    clipped_policy,
+    vtrace,
+    vtrace_data,
+    vtrace_error_discrete_action,
+)
 from literate_rl.policies import (
     GaussianActions,
     Policy,
@@ -30,16 +45,21 @@ from literate_rl.policies import (
     RunningMoments,
     make_policy,
 )
-from literate_rl.ppg import make_phasic_policy
+from literate_rl.policy_gradient import categorical_log_prob
+from literate_rl.ppg import PPGConfig, make_phasic_policy
 from literate_rl.ppo import PPO, PPOConfig
 from literate_rl.rainbow import NoisyLinear, make_rainbow_policy
+from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.sac import SAC, SACConfig, SquashedGaussian, make_sac_policy
 from literate_rl.td3 import clipped_double_target
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast import FusedQError, categorical_terms, numpy_act
+from literate_rl.workshop.memory import UnrollBuffer
 from literate_rl.workshop.nests import plain_space
 from literate_rl.workshop.pictures import Axis, Mark, plot
 from literate_rl.workshop.playground import play
-from literate_rl.workshop.training import Agent, asked
+from literate_rl.workshop.probes import Probe
+from literate_rl.workshop.training import ALGORITHMS, Agent, asked
+from literate_rl.workshop.worlds import Moving
 
 STATES = spaces.Box(-1, 1, (3,))
 FORCES = spaces.Box(-1, 1, (2,))
@@ -111,7 +131,9 @@ def test_a_critic_with_fixed_arguments_has_a_twin() -> None:
     assert not torch.equal(one.func.layer.weight, two.func.layer.weight)
 
 
-def test_an_agent_asks_models_with_the_arguments_that_were_fixed() -> None:
+def test_an_agent_asks_models_with_the_arguments_that_were_fixed(
+    tmp_path: Path,
+) -> None:
     policy = make_ddpg_policy(
         STATES, FORCES, actor=partial(Mover(), scale=3.0), critic=Judge()
     )
@@ -119,7 +141,8 @@ def test_an_agent_asks_models_with_the_arguments_that_were_fixed() -> None:
     (action,) = asked(policy.network.actor, {"state": state})
     assert torch.equal(action, policy.network.actor.model(state, 3.0))
     learner: Any = type("Learner", (), {"policy": policy})
-    assert torch.equal(Agent(learner, None, []).act({"state": state}), action)  # type: ignore[arg-type]
+    agent = Agent(learner, tmp_path, [])
+    assert torch.equal(agent.act({"state": state}), action)
 
 
 def test_greedy_actions_of_an_actor_without_a_mode_can_be_repeated() -> None:
@@ -266,3 +289,249 @@ def test_a_game_may_have_the_seed_zero() -> None:
     actor = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
     critic = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
     assert play(actor, critic, {}, 3, seed=0) == play(actor, critic, {}, 3, seed=0)
+
+
+def test_no_critic_is_none() -> None:
+    with pytest.raises(ValueError, match="critic must hold a model, got none"):
+        as_many([], 2)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+def test_moments_take_one_item_and_batches_of_batches(shape: tuple[int, ...]) -> None:
+    items = torch.randn(4, 5, *shape, generator=torch.Generator().manual_seed(0))
+    whole, pieces, single = (RunningMoments(*shape) for _ in range(3))
+    whole.update(items.flatten(0, 1))
+    pieces.update(items)
+    for item in items.flatten(0, 1):
+        single.update(item)
+    for found in (pieces, single):
+        assert found.count == whole.count == 20
+        torch.testing.assert_close(found.mean, whole.mean)
+        torch.testing.assert_close(found.var, whole.var)
+
+
+def test_a_rollout_of_rows_that_are_no_steps_changes_no_memory() -> None:
+    """One environment, one row, and it stands behind the end of an episode."""
+    rows, no = torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.bool)
+    obs, action = torch.zeros(1, 1, 3), torch.zeros(1, 1, dtype=torch.long)
+    empty = Rollout(obs, action, rows, obs, no, no, no, rows, rows)
+    memory = ReplayBuffer(10, alpha=0.6)
+    memory.push(empty)
+    memory.push(empty, rows)
+    with pytest.raises(ValueError, match=r"priority must be \(1, 1\), got \(2, 1\)"):
+        memory.push(empty, torch.zeros(2, 1))
+    memory.push(empty._replace(real=~no), rows + 2)
+    assert len(memory) == 1
+    assert memory.largest == 2
+    found = first_priorities(None, q_error, empty, 1, 0.9, torch.Generator())
+    assert torch.equal(found, rows)
+
+
+def test_priorities_beyond_float32_are_drawn_by() -> None:
+    memory = UnrollBuffer(4, alpha=1.0, beta=1.0)
+    memory.push([0, 1])
+    entries = memory.sample(2, torch.Generator())
+    memory.update(entries, [1e39] * len(entries))
+    assert memory.sample(2, torch.Generator())[0]["IS"] > 0
+
+
+def chain(*layers: nn.Module) -> Policy:
+    return Policy(nn.Sequential(*layers), EpsilonGreedy(2), ("none", {}))
+
+
+class Louder(Policy):
+    """Computes something else with its network."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return 10 * super().forward(obs)
+
+
+class Stubborn(Policy):
+    """Does what it thinks worst."""
+
+    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        return self(obs).argmin(-1)
+
+
+def repeated_relu() -> Policy:
+    relu = nn.ReLU()
+    return chain(nn.Linear(3, 8), relu, nn.Linear(8, 8), relu, nn.Linear(8, 2))
+
+
+def repeated_linear() -> Policy:
+    linear = nn.Linear(3, 3)
+    return chain(linear, nn.ReLU(), linear, nn.ReLU(), nn.Linear(3, 2))
+
+
+def normed() -> Policy:
+    inner = torch.nn.utils.spectral_norm(nn.Linear(3, 8))
+    return chain(inner, nn.ReLU(), nn.Linear(8, 2))
+
+
+def hearing() -> Policy:
+    policy = chain(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    policy.network[0].register_forward_hook(lambda module, inputs, output: -output)
+    return policy
+
+
+def own(kind: type[Policy]) -> Policy:
+    policy = chain(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    return kind(policy.network, policy.actions, policy.recipe)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        repeated_relu,
+        repeated_linear,
+        normed,
+        hearing,
+        partial(own, Louder),
+        partial(own, Stubborn),
+    ],
+)
+def test_fast_forms_know_what_they_cannot_compute(make: Any) -> None:
+    torch.manual_seed(0)
+    policy, target = make(), make()
+    policy.eval()
+    target.eval()
+    obs = torch.randn(6, 3)
+    number = torch.randn(6)
+    batch = Batch(obs, torch.ones(6, dtype=torch.long), number, obs, number, number, 0)
+    results = []
+    for error in (q_error, fused_q_error):
+        policy.zero_grad(set_to_none=True)
+        found = error(policy, target, batch, torch.Generator())
+        if isinstance(found, FusedQError):
+            found.backward(torch.ones(6))
+        else:
+            found.loss.mean().backward()
+        grads = [parameter.grad for parameter in policy.parameters()]
+        results.append((found.loss.detach(), *grads))
+    torch.testing.assert_close(*results)
+    noise = policy.noise(1, 6, torch.Generator())[0]
+    with torch.no_grad():
+        assert torch.equal(numpy_act(policy)(obs, noise), policy.act(obs, noise))
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf])
+def test_an_infinite_reward_is_no_sure_thing(number: float) -> None:
+    prob, one = torch.full((2, 5), 0.2), torch.ones(2)
+    with pytest.raises(ValueError, match="reward must be finite"):
+        project_distribution(prob, torch.tensor([0.0, number]), one, 0.0, 4.0)
+
+
+def test_one_atom_is_too_few_in_both_forms() -> None:
+    row = torch.ones(2, 1), torch.ones(2), torch.ones(2)
+    for form in (project_distribution, project_distribution_loop):
+        with pytest.raises(ValueError, match="prob needs two atoms or more"):
+            form(*row, 0.0, 1.0)
+
+
+class ActionIfGiven(nn.Module):
+    """A critic of all actions that could also be asked about one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, state: Tensor, action: Tensor | None = None) -> Tensor:
+        return self.layer(state)
+
+
+class Picture(nn.Module):
+    """A critic of one action that sees a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12 + 2, 1)
+
+    def forward(self, state: Tensor, action: Tensor) -> Tensor:
+        return self.layer(torch.cat([state.flatten(1), action], -1))
+
+
+def test_an_action_that_need_not_be_given_is_not() -> None:
+    critics = DiscreteCritics([ActionIfGiven()], STATES, 2)
+    assert critics(torch.randn(5, 3)).shape == (1, 5, 2)
+
+
+def test_pictures_are_judged_flat_or_not() -> None:
+    critics = DiscreteCritics([Picture()], spaces.Box(0, 1, (1, 3, 4)), 2)
+    obs = torch.rand(5, 1, 3, 4)
+    torch.testing.assert_close(critics(obs), critics(obs.flatten(1)))
+
+
+@pytest.mark.parametrize("shape", [(), (6,), (3, 2), (2, 3, 2)])
+@pytest.mark.parametrize("bound", [2.0, math.inf])
+def test_a_probe_acts_within_boxes_of_all_shapes(shape: Any, bound: float) -> None:
+    box = spaces.Box(-bound, bound, shape)
+    low, high = Probe(nn.Linear(1, 1), {"state": torch.ones(1, 1)}, box).bounds()
+    edge = min(bound, 1.0) if math.isinf(bound) else bound
+    assert low.shape == high.shape == shape
+    assert (low == -edge).all()
+    assert (high == edge).all()
+
+
+def test_a_model_on_the_cpu_leaves_the_gpus_alone(monkeypatch) -> None:
+    def seeded(*_: Any) -> None:
+        raise AssertionError("a GPU was seeded")
+
+    monkeypatch.setattr("torch.cuda.manual_seed_all", seeded)
+    monkeypatch.setattr("torch.cuda.manual_seed", seeded)
+    check_model("DQN", qnet=nn.Linear(4, 2), env="CartPole-v1")
+    with drawn_from(3, torch.device("cpu")):
+        first = torch.rand(())
+    with drawn_from(3, torch.device("cpu")):
+        assert torch.rand(()) == first
+
+
+def test_arguments_by_name_come_in_any_order() -> None:
+    logit, action = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    for function in (categorical_log_prob, categorical_terms):
+        one = function(logit, action)
+        other = function(action=action, logit=logit)
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    with pytest.raises(ValueError, match=r"action must lie in 0\.\.2, got 1\.\.3"):
+        categorical_log_prob(action=action + 1, logit=logit)
+
+
+def test_only_a_log_probability_is_to_blame() -> None:
+    legal = torch.tensor([[[0.0, -math.inf]]])
+    wrong, action = torch.full((1, 1, 2), math.nan), torch.zeros(1, 1).long()
+    value, reward = torch.zeros(2, 1), torch.zeros(1, 1)
+    for pair, name in (
+        ((legal, wrong), "behaviour_output"),
+        ((wrong, legal), "target_output"),
+    ):
+        data = vtrace_data(*pair, action, value, reward, None)
+        with pytest.raises(ValueError, match=f"^(data.)?{name} must be finite"):
+            vtrace_error_discrete_action(data)
+
+
+def test_what_is_handed_out_is_nobody_elses() -> None:
+    mask = torch.tensor([[True, False], [False, True], [False, False]])
+    actions = HybridActions.from_space(Moving().action_space, mask)
+    kept = actions.mask.clone()
+    mask.fill_(True)
+    assert torch.equal(actions.mask, kept)
+
+
+def test_a_parameter_without_numbers_is_no_fault() -> None:
+    class Hollow(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 2)
+            self.nothing = nn.Parameter(torch.zeros(0))
+
+        def forward(self, state: Tensor) -> Tensor:
+            return super().forward(state) + self.nothing.sum()
+
+    check_model("DQN", qnet=Hollow(), env="CartPole-v1")
+
+
+def test_a_film_strip_may_be_normalised() -> None:
+    """Pictures reach PPG flat, and are measured as pictures."""
+    small = {"total_steps": 64, "num_envs": 2, "num_steps": 16, "num_epochs": 1}
+    config = PPGConfig(normalize_obs=True, aux_enabled=False, **small)
+    learner = ALGORITHMS["ppg"].make("literate_rl/Maze-v0", config)
+    learner.iterate()
+    assert learner.policy.network.normalizer.count == 32

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fuzz import assert_held
+from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,3 +165,78 @@ def test_an_infinite_value_is_refused():
     check_chain(np.eye(2), np.ones(2), 0.99)
     with pytest.raises(ValueError, match="gamma must be below 1"):
         check_chain(np.eye(2), np.ones(2), 1.0)
+
+
+class Answers(gym.Env):
+    """Answers what it was told to."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: Any, obs: Any) -> None:
+        self.observation_space, self.obs = space, obs
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return self.obs, {}
+
+
+BOX_OF_TWO = spaces.Box(-1, 1, (2,))
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "message"),
+    [
+        (spaces.Discrete(4), 7, r"obs must be in Discrete\(4\), got 7"),
+        (spaces.Discrete(4), -1, r"obs must be in Discrete\(4\), got -1"),
+        (spaces.MultiDiscrete([2, 3]), np.array([5, 5]), "obs must be in MultiDis"),
+        (spaces.Dict(a=BOX_OF_TWO), {"a": np.zeros((1, 2))}, r"obs\['a'\] must have"),
+        (spaces.Dict(a=BOX_OF_TWO), {}, "failed in reset: KeyError: 'a'"),
+        (spaces.Dict(a=BOX_OF_TWO), np.zeros(2), "obs must be in Dict"),
+        (spaces.Tuple([BOX_OF_TWO, spaces.Discrete(2)]), (np.zeros(2), 2), r"obs\[1\]"),
+        (spaces.Tuple([BOX_OF_TWO]), (), "failed in reset: ValueError: zip"),
+    ],
+)
+def test_an_observation_outside_of_its_space_is_named(space, obs, message) -> None:
+    with pytest.raises(ValueError, match=message) as refusal:
+        Held(Answers(space, obs)).reset()
+    assert str(refusal.value).startswith("env 'Answers' failed in reset: ")
+
+
+@pytest.mark.parametrize(
+    ("space", "obs"),
+    [
+        (spaces.Discrete(4), 3),
+        (spaces.Discrete(4), np.int32(3)),
+        (spaces.Discrete(4, start=-2), np.array(-2)),
+        (spaces.Box(-1, 1, (2,)), np.array([5.0, -5.0])),  # out of bounds, as many are
+        (spaces.Tuple([BOX_OF_TWO, spaces.Discrete(2)]), (np.zeros(2), 1)),
+        (
+            spaces.Dict(a=BOX_OF_TWO, b=spaces.MultiBinary(2)),
+            {"a": [0, 0], "b": np.ones(2, np.int8)},
+        ),
+    ],
+)
+def test_an_observation_of_its_space_passes(space, obs) -> None:
+    assert Held(Answers(space, obs)).reset() == (obs, {})
+
+
+@pytest.mark.parametrize("error", [SystemExit(), SystemExit(0), GeneratorExit("x")])
+def test_an_environment_that_leaves_python_is_an_error(error) -> None:
+    class Leaving(gym.Env):
+        observation_space, action_space = BOX_OF_TWO, spaces.Discrete(2)
+
+        def step(self, action: Any) -> Any:
+            raise error
+
+    with pytest.raises(ValueError, match="env 'Leaving' failed in step: "):
+        Held(Leaving()).step(0)
+
+
+def test_ctrl_c_in_an_environment_is_ctrl_c() -> None:
+    class Slow(gym.Env):
+        observation_space, action_space = BOX_OF_TWO, spaces.Discrete(2)
+
+        def step(self, action: Any) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Held(Slow()).step(0)

@@ -186,6 +186,22 @@ def test_fused_holds_a_ratio_where_the_plain_form_does(adv, log_ratio, c) -> Non
     torch.testing.assert_close(*results, rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("adv", [-1.0, 1.0])
+@pytest.mark.parametrize("log_ratio", [-30.0, -1.0, 1.0, 19.0, 25.0])
+@pytest.mark.parametrize("clip_ratio", [2.0, 1e8, math.inf])
+def test_fused_holds_a_ratio_with_a_clip_that_is_wide(
+    adv, log_ratio, clip_ratio
+) -> None:
+    new = torch.tensor([[min(log_ratio, 0.0), 0.0]], requires_grad=True)
+    old = torch.tensor([[-max(log_ratio, 0.0), 0.0]])
+    data = ppo_policy_data(new, old, torch.tensor([0]), torch.tensor([adv]), None)
+    results = []
+    for error in FORMS:
+        loss, info = error(data, clip_ratio)
+        results.append((loss[0], *info, *torch.autograd.grad(loss[0], new)))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=0)
+
+
 def test_fused_refuses_second_derivatives() -> None:
     """A wrong second derivative must not come back silently."""
     data = make_batch(4, 3, seed=0)

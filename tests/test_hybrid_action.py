@@ -781,3 +781,11 @@ def test_a_nan_that_counts_is_named():
     with pytest.raises(ValueError, match=r"action\.action_args must be finite"):
         policy.log_prob(action_of([0, 1], args))
     assert policy.log_prob(action_of([1, 2], args)).isfinite().all()
+
+
+def test_a_greedy_action_is_a_copy() -> None:
+    network = HybridPolicyNetwork(4, {"action_type_shape": 3, "action_args_shape": 4})
+    chosen = HybridDistribution(network(torch.randn(2, 4)).detach(), MASK)
+    action, mu = chosen.mode(), chosen.mu.detach().clone()
+    action.action_args.fill_(9.0)
+    assert torch.equal(chosen.mu, mu)

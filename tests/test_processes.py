@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -227,7 +229,102 @@ def test_an_error_in_an_actor_ends_the_run_with_its_words(error) -> None:
         witness.take()
     assert "the pole is made of glass" in str(raised.value)
     assert "worlds.py" in str(raised.value)
+    assert "\n" not in str(raised.value), "it is one line on the screen"
+    # A developer finds the rest.
+    assert "Traceback (most recent call last)" in str(raised.value.__cause__)
     transport.close()
+
+
+class Closing:
+    """An actor that leaves a file when it is closed, and then takes its time."""
+
+    def __init__(self, path: Path, nap: float, fails: bool, seed: int) -> None:
+        self.path, self.nap, self.fails = path, nap, fails
+
+    def work(self, weights: Any, out: Any) -> None:
+        if self.fails:
+            raise ValueError("the pole is made of glass")
+
+    def close(self) -> None:
+        self.path.touch()
+        time.sleep(self.nap)
+        raise OSError("the simulator does not answer")
+
+
+@pytest.mark.parametrize(("nap", "fails"), [(0.0, False), (0.0, True), (3600.0, False)])
+def test_an_actor_that_leaves_is_closed_but_not_waited_for_long(
+    nap, fails, tmp_path
+) -> None:
+    layout = np.dtype([("weights", [("w", "f4")]), ("result", "f4")])
+    path = tmp_path / "closed"
+    transport = SharedMemory(partial(Closing, path, nap, fails), layout, 1, 1, 1)
+    (pid,) = pids(transport)
+    transport.submit((0, 0), {})
+    if fails:
+        with pytest.raises(ChildProcessError, match="the pole is made of glass"):
+            transport.receive()
+    else:
+        transport.receive()
+    before = time.monotonic()
+    transport.close()
+    assert gone(pid)
+    assert path.exists()
+    if nap:
+        assert time.monotonic() - before < 60, "it was killed"
+
+
+def test_a_machine_without_file_handles_starts_no_actor_and_loses_none() -> None:
+    transport, _ = shared(counting)
+    me, limits = psutil.Process(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = me.num_fds()
+    message = "actor 0 cannot be started: OSError: .* Too many open files .* may lack"
+    with pytest.raises(ChildProcessError, match=message):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+            transport.start(0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert me.num_fds() == before
+    transport.close()
+
+
+def refuse(*_: Any) -> None:
+    """Fail as a process does whose fork server cannot fork."""
+    raise EOFError("unexpected EOF")
+
+
+def test_a_run_whose_actor_cannot_be_replaced_is_saved(tmp_path, monkeypatch) -> None:
+    config = replace(SMALL, actors=1, slots=1, n_sample=2, checkpoint_interval=10**6)
+    config = replace(config, transport="shared", total_steps=10**7)
+    build, policy = partial(counting, dies_at=12), policy_for(counting())
+    learner = ActorLearner(policy, build, config, SharedMemory)
+    with Run(tmp_path / "a", {}) as run, learner:
+        transport, me = learner.start(), psutil.Process()
+        monkeypatch.setattr(transport.context.Process, "start", refuse)
+        before = me.num_fds()
+        message = "actor 0 cannot be started: EOFError: unexpected EOF"
+        with pytest.raises(ChildProcessError, match=message):
+            fit(learner, run, progress=False)
+        assert me.num_fds() <= before
+    assert learner.step == 2 * 2 * 5
+    assert load_checkpoint(tmp_path / "a/checkpoint.pt")["step"] == learner.step
+
+
+def test_no_actor_is_left_if_another_one_cannot_be_started(monkeypatch) -> None:
+    context = get_context("forkserver")
+    start, started = context.Process.start, []
+
+    def start_one(process: Any) -> None:
+        if started:
+            refuse()
+        start(process)
+        started.append(process.pid)
+
+    monkeypatch.setattr(context.Process, "start", start_one)
+    with pytest.raises(ChildProcessError, match="actor 1 cannot be started") as raised:
+        shared(counting, actors=2)
+    assert gone(*started)
+    del raised  # with it the pipes would have been closed
 
 
 def test_an_actor_that_always_dies_is_given_up() -> None:
@@ -339,6 +436,28 @@ def test_after_ctrl_z_nobody_is_replaced_who_was_stopped_as_well() -> None:
     assert census.replaced == 1
     transport.close()
     assert gone(pid)
+
+
+def test_a_learner_that_always_learns_for_long_replaces_one_that_hangs() -> None:
+    """Each look comes later than a deadline after the one before."""
+    transport, policy = shared(counting, actors=2)
+    witness, census = Witness(transport, policy, actors=2, slots=2), transport.census
+    witness.take_until(lambda: census.at_work == 2)
+    (pid, other), works = pids(transport), transport.lives[1]
+    os.kill(pid, signal.SIGSTOP)
+    for _ in range(20):  # some unrolls may still be in its pipe
+        if census.replaced:
+            break
+        # The other one has had the time to work.
+        assert eventually(lambda: not works.held or works.whole.poll())
+        transport.looked -= 301
+        for life in transport.lives:
+            life.since -= 301
+        witness.take()
+    assert census.replaced == 1
+    assert gone(pid)
+    assert pids(transport)[1] == other
+    transport.close()
 
 
 def test_an_environment_that_never_returns_is_given_up_in_the_end() -> None:

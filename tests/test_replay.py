@@ -1,5 +1,6 @@
 """Replay: draws, weights and states, and a buffer against a slow one."""
 
+import copy
 import subprocess
 import sys
 
@@ -465,3 +466,22 @@ def test_a_sum_of_differences_drifts(dtype: type) -> None:
     assert abs(total) > 0
     tree.update(np.arange(64), np.zeros(64))
     assert tree.total == 0
+
+
+def test_a_state_that_is_refused_changes_nothing() -> None:
+    memory, other = ReplayBuffer(8), ReplayBuffer(16)
+    generator = torch.Generator().manual_seed(0)
+    steps = torch.zeros(4, 1)
+    no = steps.bool()
+    obs = torch.randn(4, 1, 3, generator=generator)
+    rollout = Rollout(obs, steps.long(), steps, obs, no, no, ~no, steps, steps)
+    memory.push(rollout)
+    other.push(rollout)
+    before = copy.deepcopy(memory.state_dict())
+    with pytest.raises(ValueError, match="state must be that of a buffer"):
+        memory.load_state_dict(other.state_dict())
+    incomplete = memory.state_dict()
+    del incomplete["reward"]
+    with pytest.raises(KeyError):
+        memory.load_state_dict(incomplete)
+    torch.testing.assert_close(memory.state_dict(), before)

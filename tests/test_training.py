@@ -1,5 +1,6 @@
 """Training in one call: models of one's own are checked, trained, saved, loaded."""
 
+import gc
 import math
 from dataclasses import fields
 from pathlib import Path
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.registration import EnvSpec
 from torch import Tensor, nn
 
 from literate_rl.contract_models import (
@@ -290,3 +293,46 @@ def test_rainbow_sees_pictures_as_pictures(tmp_path: Path) -> None:
     for ours, theirs in zip(agent.policy.parameters(), again.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert np.array_equal(evaluate(again, maze, 4), evaluate(agent.policy, maze, 4))
+
+
+class Failing(CartPoleEnv):
+    """It raises at a step."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.left = last
+
+    def step(self, action: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("the pole is glass")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("last", [20, 1000])
+def test_a_training_that_fails_keeps_what_was_saved(
+    last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setitem(gym.registry, "Failing-v0", EnvSpec("Failing-v0", Failing))
+    gym.registry["Failing-v0"].kwargs["last"] = last
+    small = {"num_envs": 1, "num_steps": 100, "checkpoint_interval": 2}
+    with pytest.raises(ValueError, match="the pole is glass") as failure:
+        train("ppo", "Failing-v0", total_steps=10_000, progress=False, **small)
+    if last == 20:
+        assert list(tmp_path.iterdir()) == []
+    else:
+        (folder,) = tmp_path.iterdir()
+        assert failure.value.__notes__ == [f"what was saved is kept in {folder}"]
+        assert load(folder).network.actor[0].in_features == 4
+
+
+def test_an_agent_that_is_gone_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    agent = train("a2c", CARTPOLE, **SHORT)
+    assert len(list(tmp_path.iterdir())) == 1
+    del agent
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []

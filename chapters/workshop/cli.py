@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from dataclasses import dataclass, fields
@@ -119,7 +120,7 @@ def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
         command,
         prog=f"python -m literate_rl {algorithm}",
         args=arguments,
-        default=Command(env=env, config=settings(env or DEFAULT_ENV)),
+        default=Command(env=env, config=settings(DEFAULT_ENV if env is None else env)),
     )
     return parsed
 
@@ -145,19 +146,23 @@ def apex_of(options: list[str]) -> tuple[str, list[str]]:
 def run_directory(name: str) -> Path:
     """Return the directory of a new run, below runs/."""
     name = name.replace("/", "_")
-    if Path(name).name != name or name == "..":
+    if Path(name).name != name or name in ("", ".."):
         raise ValueError(f"name must be that of a directory below runs/, got {name!r}")
     return Path("runs") / name
 
 
 def start(algorithm: str, command: Command[Any]) -> tuple[Run, Learner]:
     """Begin a new run."""
-    env, config = command.env or DEFAULT_ENV, command.config
-    name = command.name or f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
+    env = DEFAULT_ENV if command.env is None else command.env
+    name, config = command.name, command.config
+    if name is None:
+        name = f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
     directory = run_directory(name)
     models = {name: import_model(where) for name, where in command.models.items()}
     learner = make_learner(algorithm, env, config, models)
-    return Run(directory, settings_of_run(algorithm, env, config, models)), learner
+    # Models are stored as they were typed, so that they can be typed again.
+    settings = settings_of_run(algorithm, env, config, {}) | {"models": command.models}
+    return Run(directory, settings), learner
 
 
 # %% [markdown]
@@ -187,13 +192,46 @@ def resume(
         options_that_run_code(env, config), named, strict=True
     ):
         check_named(option, value, typed, runs_code)
-    for name, model in (stored.get("models") or {}).items():
+    for name, model in models_of(stored, source).items():
         if name not in command.models:
-            raise ValueError(f"the run has a model of your own: add --{name} {model}")
+            option = f"--{name} {shlex.quote(model)}"
+            raise ValueError(f"the run has a model of your own: add {option}")
+    check_unchanged(algorithm, config, command)
     models = {name: import_model(where) for name, where in command.models.items()}
     learner = make_learner(algorithm, env, config, models)
     run.restore(learner)
     return run, learner
+
+
+def models_of(stored: dict[str, Any], source: Path) -> dict[str, str]:
+    """Return the models of one's own that a file names."""
+    models = stored.get("models") or {}
+    if not isinstance(models, dict) or not all(
+        name in MODELS and isinstance(where, str) for name, where in models.items()
+    ):
+        names = ", ".join(MODELS)
+        raise ValueError(
+            f"{source}: models must be an object of texts by the names {names}, "
+            f"got {models!r}"
+        )
+    return models
+
+
+def check_unchanged(algorithm: str, config: Any, command: Command[Any]) -> None:
+    """Raise if the command line asks for what a resumed run cannot change."""
+    if command.name is not None:
+        raise ValueError(f"a resumed run keeps its name: leave out {command.name!r}")
+    env = DEFAULT_ENV if command.env is None else command.env
+    default = ALGORITHMS[algorithm].settings(env)
+    for name in (field.name for field in fields(config)):
+        typed, stored = getattr(command.config, name), getattr(config, name)
+        # What equals the default was probably not typed.
+        if typed not in (stored, getattr(default, name)):
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(
+                f"a resumed run keeps its settings: {option} is {stored!r}, "
+                f"not {typed!r}"
+            )
 
 
 def options_that_run_code(env: str, config: Any) -> list[tuple[str, str | None, bool]]:
@@ -245,12 +283,12 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
 
 def again(run: Run, learner: Learner) -> str:
     """Return the options that continue a run."""
-    words = f"--resume {run.directory}"
+    words = f"--resume {shlex.quote(str(run.directory))}"
     options = options_that_run_code(run.settings["env"], learner.config)
     for option, value, runs_code in options:
-        words += f" {option} {value}" if runs_code else ""
-    for name, model in run.settings["models"].items():
-        words += f" --{name} {model}"
+        words += f" {option} {shlex.quote(str(value))}" if runs_code else ""
+    for name, model in (run.settings.get("models") or {}).items():
+        words += f" --{name} {shlex.quote(model)}"
     return words
 
 

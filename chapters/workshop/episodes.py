@@ -28,6 +28,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
@@ -94,7 +95,7 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
-        self.shape = env.observation_space.shape
+        self.seen = env.observation_space
 
     def reset(self, **options: Any) -> Any:
         """Begin an episode."""
@@ -109,8 +110,10 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
         cause = None
         try:
             answer = getattr(self.env, method)(*arguments, **options)
-            wrong = wrong_part(*answer, shape=self.shape)
-        except Exception as error:
+            wrong = wrong_part(*answer, space=self.seen)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # `sys.exit` is no success
             wrong, cause = told(error), error
         if wrong:
             name = self.spec.id if self.spec else type(self.unwrapped).__name__
@@ -118,15 +121,10 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
         return answer
 
 
-def wrong_part(obs: Any, *others: Any, shape: tuple[int, ...] | None) -> str:
+def wrong_part(obs: Any, *others: Any, space: gym.Space[Any]) -> str:
     """Return what an environment may not return, or an empty text."""
-    # A space of several parts has no shape.
-    if shape is not None:
-        seen = np.asarray(obs)
-        if seen.shape != shape:
-            return f"obs must have shape {shape}, got {seen.shape}"
-        if seen.dtype.kind not in NUMBERS:
-            return f"obs must hold numbers, got {seen.dtype}"
+    if wrong := wrong_obs(obs, space):
+        return wrong
     if not isinstance(others[-1], dict):
         return f"infos must be a dict, got {others[-1]!r}"
     if len(others) > 1:
@@ -138,6 +136,27 @@ def wrong_part(obs: Any, *others: Any, shape: tuple[int, ...] | None) -> str:
             both = f"{terminated!r} and {truncated!r}"
             return f"terminated and truncated must be bools, got {both}"
     return ""
+
+
+def wrong_obs(obs: Any, space: gym.Space[Any], name: str = "obs") -> str:
+    """Return what is wrong with an observation, or an empty text."""
+    if isinstance(space, spaces.Box):
+        # Many environments leave their own bounds, and no agent minds.
+        seen = np.asarray(obs)
+        if seen.shape != space.shape:
+            return f"{name} must have shape {space.shape}, got {seen.shape}"
+        if seen.dtype.kind not in NUMBERS:
+            return f"{name} must hold numbers, got {seen.dtype}"
+        return ""
+    if isinstance(space, spaces.Dict) and isinstance(obs, dict):
+        parts = [(obs[key], part, f"{name}[{key!r}]") for key, part in space.items()]
+    elif isinstance(space, spaces.Tuple) and isinstance(obs, tuple):
+        pairs = enumerate(zip(obs, space, strict=True))
+        parts = [(x, part, f"{name}[{index}]") for index, (x, part) in pairs]
+    else:
+        fits = space.contains(obs)
+        return "" if fits else f"{name} must be in {space}, got {obs!r:.80}"
+    return next(filter(None, (wrong_obs(*part) for part in parts)), "")
 
 
 NUMBERS = "biuf"  # NumPy's letters for booleans, integers and floating-point numbers

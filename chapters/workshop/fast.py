@@ -625,10 +625,10 @@ def hooked(module: nn.Module) -> bool:
     return bool(module._forward_pre_hooks or module._forward_hooks)
 
 
-def numpy_layers(module: nn.Module) -> list[Step] | None:
+def numpy_layers(module: Any) -> list[Step] | None:
     """Return what a chain of layers computes, in NumPy, or None if one is unknown."""
     kind = type(module)
-    if hooked(module):
+    if not isinstance(module, nn.Module) or hooked(module):
         return None
     # A subclass may add methods, but not compute something else.
     if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:

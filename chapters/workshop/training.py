@@ -23,6 +23,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
@@ -151,10 +152,18 @@ def train(
     models = {key: options.pop(key) for key in MODELS if key in options}
     config = settings_with(ALGORITHMS[name].settings(env), options)
     learner = make_learner(name, env, config, models, check)
-    folder = tempfile.TemporaryDirectory(prefix="literate_rl_")
+    folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
     settings = settings_of_run(name, env, config, models)
-    with Run(folder.name, settings) as run, ended(learner):
-        history = fit(learner, run, progress)
+    try:
+        with Run(folder, settings) as run, ended(learner):
+            history = fit(learner, run, progress)
+    except BaseException as error:
+        # What was learned in hours is not lost with what came after.
+        if run.saved:
+            error.add_note(f"what was saved is kept in {folder}")
+        else:
+            shutil.rmtree(folder)
+        raise
     return Agent(learner, folder, history)
 
 
@@ -175,10 +184,11 @@ class Agent:
     def __init__(
         self,
         learner: Learner,
-        folder: tempfile.TemporaryDirectory[str],
+        folder: Path,
         history: list[dict[str, float]],
     ) -> None:
         self.learner, self.folder, self.history = learner, folder, history
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     @property
     def policy(self) -> Any:
@@ -221,7 +231,7 @@ class Agent:
         # Half a copy would look like a run, so the copy gets its name once it is whole.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".copy_") as place:
             copy = Path(place) / target.name
-            shutil.copytree(self.folder.name, copy)
+            shutil.copytree(self.folder, copy)
             copy.rename(target)
         return target
 
@@ -604,6 +614,8 @@ def ended(learner: Learner) -> Iterator[None]:
     finally:
         if isinstance(learner, RemoteLearner):
             learner.close()
+        elif collector := getattr(learner, "collector", None):
+            collector.envs.close()
 
 
 def make_learner(
@@ -644,7 +656,9 @@ def import_model(where: str) -> Any:
     module, _, name = where.partition(":")
     try:
         return getattr(importlib.import_module(module), name)()
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also one that calls `sys.exit`
         raise ValueError(
             f"{where} must be module:name of a class or function that makes a model "
             f"without arguments: {type(error).__name__}: {error}"

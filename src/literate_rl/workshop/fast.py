@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 2f3c5fba62783331
+# Generated from chapters/workshop/fast.py (edit there); digest 49769929c7e1797c
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -332,10 +332,10 @@ def hooked(module: nn.Module) -> bool:
     return bool(module._forward_pre_hooks or module._forward_hooks)
 
 
-def numpy_layers(module: nn.Module) -> list[Step] | None:
+def numpy_layers(module: Any) -> list[Step] | None:
     """Return what a chain of layers computes, in NumPy, or None if one is unknown."""
     kind = type(module)
-    if hooked(module):
+    if not isinstance(module, nn.Module) or hooked(module):
         return None
     # A subclass may add methods, but not compute something else.
     if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
