@@ -208,8 +208,8 @@ assert torch.allclose(right.std(1), wrong.std(1), rtol=1e-3), "the noise is the 
 #
 # ## Line by line
 #
-# First the recursion by itself, as a loop. What each step passes on of the step after it,
-# $\gamma \lambda (1 - \mathrm{done}_t)$, is called `passed_on`.
+# First the recursion by itself, as a loop. The factor with which a step takes over the advantage
+# of the next one, $\gamma \lambda (1 - \mathrm{done}_t)$, is called `passed_on`.
 
 
 # %% tags=["export"]
@@ -473,9 +473,9 @@ fig.tight_layout()
 # a value.
 #
 # On this small ring 0.7 is better than 0.95, the default of `gae` and of most code. The worse the
-# critic, the closer the best $\lambda$ is to 1. A mean over more steps moves it there too,
-# because averaging removes noise but no bias. It is a setting to tune, and 0.95 is where people
-# start.
+# critic, the closer the best $\lambda$ is to 1. A larger batch moves it towards 1 too: averaging
+# over more steps removes noise but no bias. So $\lambda$ is a setting to tune, and 0.95 is where
+# people start.
 
 # %% tags=["claims"]
 total = {name: part.sum(1) for name, part in parts.items()}
@@ -658,7 +658,7 @@ grade(answer, gae, *map(episodes, range(3)))
 # larger or smaller? Guess first. Then find it with the function
 # `errors(batch, values, lambda_)`, which returns squared bias and variance. `batch` holds
 # the steps, `cell_value` the exact values, `noise` the errors of 20 critics, `grid` the
-# numbers to try. Return the best of `grid`.
+# numbers to try. Return the one for which the sum of the two is least.
 
 
 # %%

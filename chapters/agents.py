@@ -90,9 +90,9 @@ picture
 # An **agent** and an **environment** take turns. At step $t$ the environment is in a **state**
 # $s_t$. The agent looks at it and takes an **action** $a_t$. The environment pays a **reward**
 # $r_t$, a number, and moves on to the successor $s'_t$. Two flags say whether that was the end,
-# and of which kind; [a section below](#two-ways-for-an-episode-to-end) explains them. If it was
-# not, the successor is the next state, $s'_t = s_{t+1}$. The agent's rule for its actions is its
-# **policy** $\pi(a \mid s)$: the probability of each action in each state.
+# and of which kind; [a section below](#two-ways-for-an-episode-to-end) explains them. If the
+# episode goes on, the successor is the next state, $s'_t = s_{t+1}$. The agent's rule for its
+# actions is its **policy** $\pi(a \mid s)$: the probability of each action in each state.
 #
 # Here is an environment that this book uses often. In *CartPole* the agent sees four numbers: the
 # position and speed of a cart, and the angle and angular speed of the pole on it. It pushes the
@@ -213,7 +213,7 @@ dial("The discount and its horizon", frame, {"discount γ": discounts}, start=(0
 # %% [markdown]
 # **Notice** the dashed lines. An endless stream of ones has the return $1 + \gamma + \gamma^2 +
 # \dots = 1 / (1 - \gamma)$. That number is also the agent's **horizon**: from $\gamma = 0.8$ on,
-# about two thirds of the return lie within that many steps. With $\gamma = 0.99$ it is 100, so an
+# about two thirds of the return lies within that many steps. With $\gamma = 0.99$ it is 100, so an
 # agent with this discount looks about 100 steps ahead.
 
 # %% tags=["claims"]
@@ -332,12 +332,15 @@ picture
 #
 # On the website the code of the package stands on the right, what it does on the left. In a
 # signature, `reward: Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$ rows,
-# one for each step, and $B$ columns, one for each environment; equal letters are equal sizes.
+# one for each step, and $B$ columns, one for each environment; the same letter is the same size.
 # `@checked` holds each call to its signature and names the argument that does not fit
 # ({doc}`workshop/signatures` builds it). `Bool` holds truth values, `Fraction` is a number from 0
 # to 1, `Count` a whole number from 1 on. A star, as in `"*B"`, stands for any number of
 # dimensions, and `""` for a single number. Functions whose names begin with `check` only
-# complain, early and clearly; those that guard the loop below are in {doc}`workshop/episodes`.
+# complain, early and clearly. Those of the loop below are in {doc}`workshop/episodes`, with its
+# small helpers: `env_maker` turns an id into a function that makes the environment, `on_cpu` and
+# `plain_actions` turn actions into what `envs.step` takes, and `EpisodeCounter` adds up the
+# rewards and the steps of each episode.
 
 
 # %% tags=["export"]

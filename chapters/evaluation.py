@@ -316,9 +316,9 @@ def t_interval(
 
 
 # %% [markdown]
-# Where does $t_M$ come from? You may skip the answer. For normal results the chance to be within
-# $t$ standard errors of the truth is a quotient of two integrals. With $t = \sqrt{M - 1} \tan
-# \varphi$ it is
+# Where does $t_M$ come from? You may skip the answer. If results have a normal distribution, the
+# chance to be within $t$ standard errors of the truth is a quotient of two integrals. With
+# $t = \sqrt{M - 1} \tan \varphi$ it is
 #
 # $$
 # \Pr \Bigl[ \, \bigl| \bar R - \mathbb E R \bigr| \le t \, \frac{s_R}{\sqrt M} \Bigr] =
@@ -387,9 +387,10 @@ assert 0.3 < widths[1] / widths[0] < 0.36, "a third as wide"
 # error of a difference is smaller than the sum of the two errors. Ask for the interval of the
 # *difference*.
 #
-# Train both agents with the same seeds, and take the difference seed by seed, $D_i = R_i -
-# R'_i$. The same seed gives both the same first weights and the same first starts, so
-# some of the luck is in both results and drops out. Then $\bar D$ has the interval
+# Train both agents with the same seeds. If $R_i$ are the results of the first and $R'_i$ those of
+# the second, take the difference seed by seed, $D_i = R_i - R'_i$. The same seed gives both the
+# same first weights and the same first starts, so some of the luck is in both results and drops
+# out. Then $\bar D$ has the interval
 # {eq}`t-interval`, and there is one rule, the same in both directions:
 #
 # | the interval of the difference | we say |
@@ -528,7 +529,7 @@ rng = np.random.default_rng(0)
 
 
 def best_of(values, number):
-    """Return the highest of some values drawn by chance, averaged over many draws."""
+    """Return the highest of some values drawn at random, averaged over many draws."""
     return rng.choice(values, size=(2_000, number)).max(axis=1).mean()
 
 

@@ -124,7 +124,7 @@ class Ring(gym.Env[np.int64, np.int64]):
 #
 # ## Values without sampling
 #
-# Number the states $1, \dots, S$ and fix the policy. Let $P_{ss'}$ be the probability
+# Number the states $0, \dots, S - 1$ and fix the policy. Let $P_{ss'}$ be the probability
 # that a step from $s$ leads to $s'$, averaged over the policy's actions, and let $r_s$ be
 # the mean reward of that step. The value of a state is the reward of one step plus the
 # discounted value of where it leads. For all states at once, as vectors and a matrix, that
@@ -268,9 +268,9 @@ assert (abs(none - 3) < 0.6).all(), "about three times"
 # \end{aligned}
 # $$ (def-time-limit-bias)
 #
-# Here $(1-p)^h$ is the probability that an episode lives to see step $h$. In the long run the
-# formula is exact here: episodes start in any cell, so the last step before the limit is as
-# likely in one cell as in another.
+# Here $(1-p)^h$ is the probability that an episode reaches step $h$. With enough data the formula
+# is exact on the ring: episodes start in any cell, so the last step before the limit is as likely
+# in one cell as in another.
 
 
 # %% tags=["hide-input"]
@@ -424,9 +424,9 @@ assert 0.4 < noise_alone / spread["value"] < 0.6, "about half of it is noise"
 # ### Many decisions
 #
 # On the ring the gradient can be computed as well. The robot now breaks down with probability
-# 0.1, and its policy is a table with two logits for each cell, drawn at random. Collect the terms
-# of {eq}`policy-gradient` by the state in which they occur. In each state their mean is the exact
-# gradient of one decision, as above:
+# 0.1, the discount is 0.9, and the policy is a table with two logits for each cell, drawn at
+# random. Collect the terms of {eq}`policy-gradient` by the state in which they occur. In each state
+# their mean is the exact gradient of one decision, as above:
 #
 # $$
 # \frac{\partial J}{\partial z_{s,j}} = \nu(s)\, \pi_\theta(j \mid s)\,
@@ -565,8 +565,9 @@ assert misses["minus the value"][-1] < 0.2
 # Now a second small world. A pier has six planks, and the agent starts on the first. A step to
 # the right pays 1, because the view gets better. A step to the left pays nothing, and on the
 # first plank it leads nowhere. One more step to the right from the *last* plank ends in the
-# water, costs 10, and leads back to the start. The policy has a single parameter, the probability
-# of a step to the right. The old policy has 0.2, so it hardly ever sees the end of the pier.
+# water, costs 10, and leads back to the start. The discount is 0.95. The policy has a single
+# parameter, the probability of a step to the right. The old policy has 0.2, so it hardly ever sees
+# the end of the pier.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two curves over the probability of a step to the right, from 0.2 to 1. The estimate from the old states rises in a straight line to more than 15. The true gain starts along it, bends, peaks near 0.42 and falls to minus 16. A narrow band at the start marks where all ratios are within 0.2 of one"}}
 discount, planks = 0.95, 6

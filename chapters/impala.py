@@ -712,9 +712,9 @@ class IMPALAConfig:
         entropy_weight: Weight of the entropy bonus.
         discount_factor: Discount.
         lambda_: Decay of the weights of longer returns.
-        rho_clip_ratio: Bound of the ratio that weighs a TD error, or none.
-        c_clip_ratio: Bound of the ratio that weighs what comes later, or none.
-        rho_pg_clip_ratio: Bound of the ratio that weighs an advantage, or none.
+        rho_clip_ratio: Bound of the ratio that weights a TD error, or none.
+        c_clip_ratio: Bound of the ratio that weights what comes later, or none.
+        rho_pg_clip_ratio: Bound of the ratio that weights an advantage, or none.
         grad_clip_type: How the gradient is clipped, or none.
         clip_value: Bound of the gradient. With clip_momentum_norm it is a multiple of
             the usual norm, and DI-engine takes 5.

@@ -268,9 +268,10 @@ def vtrace(
     that under the behaviour policy. ``next_value`` belongs to the true successor of
     each step; where the step is terminated it counts as 0, whatever it holds.
 
-    The bounds may be None. That of rho, which weighs a TD error, decides which policy
-    the values belong to. That of c, which weighs what comes later, decides how fast
-    they get there and may not be above that of rho. That of rho_pg weighs an advantage.
+    The bounds may be None. That of rho, which weights a TD error, decides which policy
+    the values belong to. That of c, which weights what comes later, decides how fast
+    they get there and may not be above that of rho. That of rho_pg is the weight of an
+    advantage.
 
     Source: Espeholt et al. 2018, equation 1, remark 2 and section 4.2, with the decay
     in the advantage as well, and with two flags.

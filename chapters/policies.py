@@ -140,7 +140,7 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # | name | what it is | discrete | Gaussian |
 # |---|---|---|---|
 # | a row | what describes the policy at a state | $N$ logits | $A$ means and $A$ numbers $\log \sigma$ |
-# | `noise(T, B, generator)` | the randomness of a rollout | $N$ for each action | $A$ for each action |
+# | `noise(T, B, generator)` | the randomness of a rollout | $N$ numbers a step | $A$ numbers a step |
 # | `choose(row, noise)` | the action | an integer | $A$ numbers |
 # | `log_prob(row, action)` | how likely the action was | a number | a number |
 # | `entropy(row)` | how much is left to chance | a number | a number |
@@ -470,7 +470,8 @@ class Policy(nn.Module):
 
 
 # %% [markdown]
-# A policy is usually built from the two spaces of an environment, by `make_policy`.
+# A policy is usually built from the two spaces of an environment, by `make_policy`. (Checkpoints
+# hold spaces as plain values, which `plain_space` writes and `as_space` reads: {doc}`workshop/nests`.)
 
 
 # %% tags=["export", "hide-input"]
@@ -582,7 +583,8 @@ fig, axis = plt.subplots(figsize=(7, 2.6))
 for name, (_, (step, ended)) in trained.items():
     mean = np.convolve(ended, np.full(50, 1 / 50), "valid")
     axis.plot(step[49:], mean, label=name)
-    print(f"{name}: at first {ended[:50].mean():.0f}, at last {ended[-50:].mean():.0f}")
+    first, last = ended[:50].mean(), ended[-50:].mean()
+    print(f"{name}: the first 50 episodes {first:.0f}, the last 50 {last:.0f}")
 axis.set(xlabel="steps", ylabel="return")
 axis.legend(fontsize=8)
 fig.tight_layout()
@@ -611,13 +613,14 @@ for _, (_, ended) in trained.values():
 # $$
 # \begin{aligned}
 # \bar m'' &= \bar m + \frac{n'}{n + n'}\,(\bar m' - \bar m) , \\
-# v'' &= \frac{n v + n' v'}{n + n'} + \frac{n\, n'}{(n + n')^2}\,(\bar m' - \bar m)^2 ,
+# v'' &= \frac{n v + n' v'}{n + n'} + \frac{n\, n'}{(n + n')^2}\,(\bar m' - \bar m)^2 .
 # \end{aligned}
 # $$ (pooled-moments)
 #
-# the variance within the two groups and that between their means {cite:p}`chan1983`. With them,
-# observations are shifted to mean 0 and scaled to standard deviation 1. CartPole does not need
-# this, and the loop above did without. A loop that wants it calls `update` on each batch, as
+# The two terms of $v''$ are the variance within the two groups and that between their means
+# {cite:p}`chan1983`. With $\bar m$ and $v$ observations are shifted to mean 0 and scaled to
+# standard deviation 1. CartPole does not need this, and the loop above did without. A loop that
+# wants it calls `policy.network.normalizer.update` on each batch, after learning from it, as
 # {doc}`ppo` does.
 
 

@@ -251,7 +251,8 @@ assert length_of_score(-3.0, 0) > 1, "unlikely: long"
 assert length_of_score(5.0, 0) < 0.05, "nearly certain: almost none"
 
 # %% [markdown]
-# In code, for a batch of $B$ states. A logit of minus infinity forbids an action.
+# In code, for a batch of $B$ states. In the signature, `below("N")` says that the actions are
+# numbers from 0 to $N - 1$. A logit of minus infinity forbids an action.
 
 
 # %% tags=["export"]
@@ -329,7 +330,9 @@ def categorical_log_prob(
 # ## The loss
 #
 # Optimisers want a loss to differentiate. So we write one down whose gradient is minus the
-# estimate. For $B$ samples, the steps of one or of many episodes, with a weight $w$ each,
+# estimate, up to a positive factor: it takes the mean over all steps, where the theorem sums over
+# the steps of an episode. The learning rate makes up for that. For $B$ samples, the steps of one
+# or of many episodes, with a weight $w$ each,
 #
 # $$
 # \mathcal L_\pi(\theta) = -\frac1B \sum_{b=1}^{B}
@@ -373,7 +376,8 @@ def policy_gradient_error(
     factor = adv.detach() if weight is None else (weight * adv).detach()
 
     # The loss {eq}`policy-gradient-loss`. Autograd differentiates this line, and what
-    # comes out is minus a sample of {eq}`policy-gradient`, divided by $B$.
+    # comes out is minus a sample of {eq}`policy-gradient` for each episode, their sum
+    # divided by $B$.
     loss = -(factor * log_prob).mean()
     check_finite(loss, log_prob=log_prob, adv=adv, weight=weight)
     return loss
@@ -569,8 +573,8 @@ def train(seed, subtract_value, num_updates=50):
 
     losses = []
     for _ in range(num_updates):
-        # Play, and compute the return of each step. The critic says what the cut-off ones
-        # would have gone on to.
+        # Play, and compute the return of each step. Where an episode or the batch is cut
+        # off, the critic says what would have followed.
         batch = collector.collect(policy, 64)
         with torch.no_grad():
             next_value = critic(batch.next_obs).squeeze(2)
@@ -677,7 +681,7 @@ entropy = categorical_entropy(logit.unsqueeze(0)).item()
 print(f"true value {prob @ q_value:.3f}, entropy {entropy:.3f}")
 
 # %% [markdown]
-# `policy_gradient_error` detaches the advantage itself.
+# `policy_gradient_error` detaches the advantage, whatever the caller passes.
 
 # %% tags=["claims"]
 assert abs(settled["detached"] - prob @ q_value) < 1e-6

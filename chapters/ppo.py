@@ -259,7 +259,7 @@ for game in twice:
 # %% [markdown]
 # ## Why small steps
 #
-# Why does the loop learn for a few epochs, and then collect anew? The loss weighs the actions of
+# Why does the loop learn for a few epochs, and then collect anew? The loss judges the actions of
 # the new policy in the states of the *old* one. That is right near the old policy and wrong far
 # away: on the pier of {doc}`exact_values` a large step ends in the water. The clip takes away
 # what could be gained by going further, and new data are collected where the policy is now.
@@ -389,7 +389,8 @@ class PPO:
         self.policy, self.config = policy, config
         self.act = act or policy.act
         self.policy_error = policy_error or policy_error_from_log_prob
-        # One optimiser for both networks, with the $\varepsilon$ of OpenAI Baselines.
+        # One optimiser for both networks. The small number that keeps Adam's divisor from
+        # zero is that of OpenAI Baselines.
         self.parameters = list(policy.parameters())
         self.device = self.parameters[0].device
         self.optimizer = torch.optim.Adam(
@@ -808,8 +809,9 @@ fig.tight_layout()
 #   becomes smaller, because the learning rate does.
 # - The **clip fraction** is the share of samples whose ratio has left the clip range. If it is
 #   always zero, the learning rate is probably too small; if it stays above a half, too large.
-# - The **entropy** falls while the policy makes up its mind. If it drops to zero at once,
-#   the agent has stopped exploring.
+# - The **entropy** falls while the policy makes up its mind. If it drops at once, the agent has
+#   stopped exploring. (Zero is its lowest value for discrete actions only. For a Gaussian policy,
+#   as here, it may be negative.)
 # - The **explained variance** says how much of its targets the critic foresees: 1 is all, 0 is
 #   no more than the mean. If it stays near zero or below, look at the critic first: at its
 #   learning rate, and at the size of the rewards.

@@ -63,7 +63,7 @@ __all__ = [
 # first update it is 1. PPO stops pushing an action once its advantage has sent the ratio out of
 # $1 \pm \epsilon$, the clip range. A second cut at $c$, the dual clip, is optional.
 #
-# Drag the two numbers. The line is the objective of one sample over its ratio; we want it to be
+# Drag the two sliders. The line is the objective of one sample over its ratio; we want it to be
 # large. The shaded height is its slope over the *logarithm* of the probability: how hard the
 # sample pulls, and which way. On the left the action was better than average: its advantage
 # $\hat A$ is 1. On the right it was worse.
@@ -632,8 +632,8 @@ def ppo_value_error(
 # can give.
 #
 # The estimate $k_1$ is right on average, yet one batch often gives a negative number for a
-# quantity that cannot be negative. With $\ell = \log \rho$ as above there are two that never do
-# {cite:p}`schulman2020`. The first one squares,
+# quantity that cannot be negative. With $\ell = \log \rho$ as above there are two estimates that
+# are never negative {cite:p}`schulman2020`. The first one squares,
 #
 # $$
 # k_2 = \frac1B \sum_b \tfrac12 \ell_b^2 ,
@@ -900,7 +900,7 @@ from literate_rl.workshop.pictures import predict
 
 predict(
     "PPO takes ten epochs over the same batch, with ε = 0.2. At the very first update, "
-    "which part of the samples is clipped?",
+    "which share of the samples is clipped?",
     ["none", "about a fifth", "all with a negative advantage"],
     right="none",
     because="Before the first update the two policies are the same, and all ratios are "

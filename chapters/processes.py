@@ -42,8 +42,10 @@ from literate_rl.actors import (
     MakeTransport,
     Slot,
     Weights,
+    Worker,
     fill,
 )
+from literate_rl.workshop.episodes import told
 from literate_rl.workshop.runs import (
     check_interrupt,
     interrupts_blocked,
@@ -250,13 +252,15 @@ assert heard == [0, "the end of the pipe"], "what was sent, then the end"
 # | an actor is killed while others work | no two actors share a pipe or a slot, so there is no lock that one could hold while it dies |
 # | the learner is killed | the pipes close for the actors too, and they exit |
 # | an actor hangs: it is stopped, or a step never returns | when its `deadline` has passed it is killed, and a new one takes its place |
-# | an environment raises an error | it would come again, so the run ends with the actor's traceback, as it does in one process |
+# | an environment raises an error | it would come again, so the run ends with the actor's error, as it does in one process |
 # | an actor dies 3 times in a row before its first unroll, or 20 times before its tenth | it will not live longer next time, so the run is saved and ends |
+# | the machine has no process or memory left for a new actor | the run is saved and ends |
 #
 # An actor that *hangs* looks like one that is slow. Only a clock can tell them apart: the
 # `deadline` of the settings ({doc}`actors`). Until it has passed, the others go on without the
 # one that hangs. Ctrl-Z in a terminal stops learner and actors together. So a learner that was
-# away for longer than the deadline begins to count anew.
+# away for longer than the deadline begins to count anew. It does so only once for each silence,
+# because it may also have been learning for so long, and then actors had the time.
 #
 # ## Memory, processes and Ctrl-C
 #
@@ -287,8 +291,9 @@ assert heard == [0, "the end of the pipe"], "what was sent, then the end"
 #
 # This is the actor's side of the protocol. The actor itself is that of {doc}`actors` and knows
 # nothing of all this; its recipe arrives as bytes. The process computes in one thread, because
-# others want processors too, and leaves with the learner. If the actor fails, it sends the
-# error's text in place of a token.
+# others want processors too, and leaves with the learner. If the actor fails, it sends the error
+# in place of a token, in one line and as a traceback. When it leaves, it closes its environments,
+# because a simulator may be a process as well.
 
 
 # %% tags=["export"]
@@ -304,16 +309,22 @@ def run_actor(
     torch.set_num_threads(1)
     leave_with_parent()
     slots = np.frombuffer(memory, layout)
+    actor: Worker | None = None
     try:
         actor = pickle.loads(recipe)(seed)
         for index in tokens(tasks):
             actor.work(slots[index]["weights"], slots[index]["result"])
             whole.send(index)
-    except BaseException:
+    except BaseException as error:
         # An environment that calls `sys.exit` is an error too. If the learner is gone,
         # there is nobody to tell.
         with suppress(OSError):
-            whole.send(traceback.format_exc())
+            whole.send((told(error), traceback.format_exc()))
+    finally:
+        # After the error is sent: nobody would hear of it if this hangs.
+        if actor is not None:
+            with suppress(Exception):
+                actor.close()
 
 
 def tokens(connection: Connection) -> Iterator[int]:
@@ -338,6 +349,7 @@ class ActorProcess:
         whole: The pipe that they come back by.
         held: Tokens that it has, in the order in which they were sent.
         since: When it was last sent a token or sent one back.
+        excused: Whether its silence since then has been excused already.
     """
 
     process: Any
@@ -345,11 +357,12 @@ class ActorProcess:
     whole: Connection
     held: list[int] = field(default_factory=list)
     since: float = field(default_factory=time.monotonic)
+    excused: bool = False
 
     def send(self, index: int) -> None:
         """Send a token. If the process is dead, the end of its pipe will tell."""
         self.held.append(index)
-        self.since = time.monotonic()
+        self.since, self.excused = time.monotonic(), False
         with suppress(BrokenPipeError):
             self.tasks.send(index)
 
@@ -454,7 +467,13 @@ class SharedMemory:
         self.memory = [self.context.RawArray("B", size) for _ in range(actors)]
         self.slots = [np.frombuffer(memory, layout) for memory in self.memory]
         self.whole: deque[Slot] = deque()
-        self.lives = [self.start(actor) for actor in range(actors)]
+        self.lives: list[ActorProcess] = []
+        try:
+            for actor in range(actors):
+                self.lives.append(self.start(actor))
+        except ChildProcessError:
+            self.close()
+            raise
         self.looked = time.monotonic()
 
     @property
@@ -488,31 +507,36 @@ class SharedMemory:
             check_interrupt()
 
     def hear(self, pipe: Any) -> None:
-        """Read a message: a token, the text of an error, or the end of the pipe."""
+        """Read a message: a token, an error in words, or the end of the pipe."""
         actor = [life.whole for life in self.lives].index(pipe)
         try:
             message = pipe.recv()
         except (EOFError, OSError):
             self.replace(actor)
             return
-        if isinstance(message, str):
-            raise ChildProcessError(f"actor {actor} failed:\n{message}")
+        if isinstance(message, tuple):
+            words, trace = message
+            cause = RuntimeError(f"in actor {actor}:\n{trace}")
+            raise ChildProcessError(f"actor {actor} failed: {words}") from cause
         # A token: its unroll is whole.
-        self.lives[actor].held.remove(message)
-        self.lives[actor].since = time.monotonic()
+        life = self.lives[actor]
+        life.held.remove(message)
+        life.since, life.excused = time.monotonic(), False
         self.census.unrolls[actor] += 1
         self.whole.append((actor, message))
 
     def replace_silent(self) -> None:
         """Replace actors that have had a token and been silent for too long."""
         now = time.monotonic()
-        # Ctrl-Z stops the actors too: then they have had no time either.
+        # Ctrl-Z stops the actors too: then they have had no time either. But a learner
+        # may also learn for so long each time, so a silence is excused only once.
         away = now - self.looked > self.deadline + GLANCE
         self.looked = now
         for actor, life in enumerate(self.lives):
-            if away:
-                life.since = now
-            if life.held and now - life.since > self.deadline:
+            late = life.held and now - life.since > self.deadline
+            if late and away and not life.excused:
+                life.since, life.excused = now, True
+            elif late:
                 life.process.kill()
                 how = f"nothing sent before its deadline of {self.deadline:g} s"
                 self.replace(actor, how)
@@ -528,16 +552,28 @@ class SharedMemory:
 
     def start(self, actor: int) -> ActorProcess:
         """Start a process that becomes the actor of this number."""
-        take, tasks = self.context.Pipe(duplex=False)
-        whole, give = self.context.Pipe(duplex=False)
         seed, memory = self.census.new_seed(), self.memory[actor]
-        process = self.context.Process(
-            target=run_actor,
-            args=(self.recipe, seed, memory, self.layout, take, give),
-            daemon=True,
-        )
-        with interrupts_blocked():
-            process.start()
+        ends: list[Connection] = []
+        try:
+            for _ in range(2):
+                ends += self.context.Pipe(duplex=False)
+            take, tasks, whole, give = ends
+            process = self.context.Process(
+                target=run_actor,
+                args=(self.recipe, seed, memory, self.layout, take, give),
+                daemon=True,
+            )
+            with interrupts_blocked():
+                process.start()
+        except (EOFError, OSError) as error:
+            # The fork server ends without a word if it cannot fork. File handles may be
+            # what is missing, and to save the learner takes some.
+            for end in ends:
+                end.close()
+            raise ChildProcessError(
+                f"actor {actor} cannot be started: {told(error)}; the machine may lack "
+                "processes, memory or file handles"
+            ) from error
         # A pipe closes when nobody holds its other end. So the learner keeps no copy of
         # the actor's ends.
         take.close()

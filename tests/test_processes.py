@@ -278,12 +278,12 @@ def test_a_machine_without_file_handles_starts_no_actor_and_loses_none() -> None
     me, limits = psutil.Process(), resource.getrlimit(resource.RLIMIT_NOFILE)
     before = me.num_fds()
     message = "actor 0 cannot be started: OSError: .* Too many open files .* may lack"
-    with pytest.raises(ChildProcessError, match=message):
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        with pytest.raises(ChildProcessError, match=message):
             transport.start(0)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert me.num_fds() == before
     transport.close()
 

@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 import re
+import resource
 import signal
 import socket
 import stat
@@ -19,7 +20,8 @@ import sys
 import threading
 import warnings
 import zipfile
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,6 +63,7 @@ from literate_rl.workshop.runs import (
     show,
     stored_runs,
     video_html,
+    write_video,
 )
 from literate_rl.workshop.worlds import Moving
 
@@ -818,6 +821,36 @@ def test_a_file_that_is_none_of_ours_is_refused_by_name(
     assert "\n" not in str(caught.value)
 
 
+def swollen(content, how):
+    """Return a zip file of the same records that is smaller than what it holds."""
+    method = zipfile.ZIP_DEFLATED if how == "compressed" else zipfile.ZIP_STORED
+    with (
+        zipfile.ZipFile(io.BytesIO(content)) as old,
+        zipfile.ZipFile(buffer := io.BytesIO(), "w", method) as new,
+    ):
+        for record in old.infolist():
+            if how == "two names" and record.filename.endswith("/data/1"):
+                # Nothing is written: its numbers are said to be where the first are.
+                twin = copy(new.getinfo(record.filename[:-1] + "0"))
+                twin.filename = record.filename
+                new.filelist.append(twin)
+            else:
+                new.writestr(record.filename, old.read(record))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("how", ["compressed", "two names"])
+def test_a_file_that_holds_more_than_it_is_long_is_refused(tmp_path, how):
+    path, state = tmp_path / "c.pt", {"x": torch.zeros(10**5), "y": torch.zeros(10**5)}
+    save_checkpoint(path, state)
+    path.write_bytes(sealed(swollen(path.read_bytes(), how)))
+    assert torch.load(path, weights_only=True)["y"].numel() == 10**5  # torch minds not
+    assert path.stat().st_size < 2 * 4 * 10**5
+    message = r"c\.pt is damaged or no checkpoint: .* it would unpack to more"
+    with pytest.raises(ValueError, match=message):
+        load_checkpoint(path)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_damaged_file_is_a_value_error_whatever_happened_to_it(tmp_path):
     path, rng = tmp_path / "c.pt", random.Random(0)
@@ -930,10 +963,18 @@ def test_the_checkpoint_before_stays_where_there_are_no_hard_links(
     def no_links(*paths):
         raise PermissionError("not on this file system")
 
+    synced, fsync = [], os.fsync
+
+    def sync(number):
+        synced.append(os.fstat(number).st_ino)
+        fsync(number)
+
     monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(os, "fsync", sync)
     for step in (1, 2, 3):
         save_checkpoint(tmp_path / "c.pt", {"step": step})
     assert load_checkpoint(tmp_path / "c.previous.pt") == {"step": 2}
+    assert (tmp_path / "c.previous.pt").stat().st_ino in synced[-3:]
 
 
 def test_a_failed_save_costs_neither_the_checkpoint_nor_the_one_before(
@@ -1108,6 +1149,7 @@ def break_state(**changes):
         (break_settings("[1]"), r"settings\.json must hold an object, got list"),
         (break_state(step="8"), "comes from no run"),
         (break_state(step=None), "comes from no run"),
+        (break_state(rows="3"), "comes from no run"),
         (break_state(settings=5), "comes from no run"),
         (
             lambda d: (d / "metrics.csv").write_text("a\nx,1\n"),
@@ -1128,6 +1170,69 @@ def test_files_that_do_not_belong_together_are_refused_and_nothing_lost(
     with pytest.raises(ValueError, match=message):
         Run(run.directory, resume=True)
     assert snapshot(tmp_path) == before
+
+
+HEAD = "step,a\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "it must have 3 rows up to step 24, got 0"),
+        ("", "it must have 3 rows up to step 24, got 0"),
+        (HEAD, "it must have 3 rows up to step 24, got 0"),
+        (HEAD + "8,1\n16,2\n", "it must have 3 rows up to step 24, got 2"),
+        (HEAD + "8,1\n16,2\n24,", "it must have 3 rows up to step 24, got 2"),
+        (HEAD + "8,1\n24,3\n32,4\n", "it must have 3 rows up to step 24, got 2"),
+        (HEAD + "8,1\n16\n24,3\n", "the row of step 16 must have 2 cells, got 1"),
+        (HEAD + "8,1\n16,2,2\n24,3\n", "the row of step 16 must have 2 cells, got 3"),
+        (HEAD + "16,2\n8,1\n24,3\n", "its steps must not fall from row to row"),
+    ],
+)
+def test_a_table_that_has_lost_something_is_refused_and_nothing_lost(
+    tmp_path, text, message
+):
+    with Run(tmp_path) as run:
+        learner = Walker()
+        for learner.step in (8, 16, 24):
+            run.log(learner.step, {"a": 1.0})
+        run.save(learner)
+    run.metrics.unlink() if text is None else run.metrics.write_text(text)
+    before = snapshot(tmp_path)
+    with pytest.raises(ValueError, match=rf"metrics\.csv is not whole: {message}; "):
+        Run(tmp_path, resume=True)
+    assert snapshot(tmp_path) == before
+
+
+def test_what_stands_behind_the_checkpoint_may_be_as_it_likes(tmp_path):
+    with Run(tmp_path) as run:
+        run.log(8, {"a": 1.0})
+        learner = Walker()
+        learner.step = 8
+        run.save(learner)
+    with run.metrics.open("a") as file:
+        file.write("32,4,4\n16\n9")
+    with Run(tmp_path, resume=True) as run:
+        run.log(16, {"a": 2.0})
+        assert run.metrics.read_text() == HEAD + "8,1\n16,2\n"
+        learner.step = 16
+        run.save(learner)
+    assert load_checkpoint(run.checkpoint)["rows"] == 2
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_run_that_never_logged_is_resumed(tmp_path, old):
+    learner = Walker()
+    with Run(tmp_path) as run:
+        learner.iterate()
+        run.save(learner)
+    state = load_checkpoint(run.checkpoint)
+    assert state.pop("rows") == 0
+    if old:  # those of the first versions do not count rows
+        save_checkpoint(run.checkpoint, state)
+    with Run(tmp_path, resume=True) as run:
+        run.log(16, {"a": 2.0})
+    assert rows(run) == [["step", "a"], ["16", "2"]]
 
 
 def test_without_settings_nothing_is_resumed(tmp_path):
@@ -1176,6 +1281,26 @@ def test_two_runs_do_not_write_to_one_directory(tmp_path):
     assert not (run.directory / "lock.holder").exists()
     with Run(run.directory, resume=True) as run:
         run.begin()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_closed_run_writes_no_more(tmp_path, resume):
+    directory = tmp_path / "run"
+    if resume:
+        make_run(directory)
+    with Run(directory, resume=resume) as run:
+        pass
+    before = snapshot(tmp_path)
+    for write in (
+        run.begin,
+        lambda: run.log(32, {}),
+        lambda: run.save(Walker()),
+        lambda: fit(Walker(), run, progress=False),
+    ):
+        with pytest.raises(ValueError, match=r"the run in .*run is closed: open it"):
+            write()
+    run.close()
+    assert snapshot(tmp_path) == before
 
 
 def test_a_run_that_went_on_meanwhile_is_read_again(tmp_path):
@@ -1481,6 +1606,40 @@ def test_a_recipe_gets_no_more_memory_than_the_file_has_numbers(
         load(tmp_path / "c.pt")
 
 
+SPARSE = torch.sparse_coo_tensor(size=(10**9,), check_invariants=True)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.zeros(1).expand(10**9), "it wants more than its 1 numbers"),
+        (torch.zeros(3).as_strided((10**9,), (0,)), "it wants more than its 3 numbers"),
+        (
+            torch.empty(10**9, device="meta"),
+            "x must be an ordinary tensor, got .* meta",
+        ),
+        (SPARSE, "x must be an ordinary tensor, got torch.sparse_coo"),
+    ],
+    ids=["expanded", "strided", "meta", "sparse"],
+)
+def test_a_weight_counts_with_the_numbers_that_the_file_has(tmp_path, weight, message):
+    recipe = other_recipe(hidden=3_000)
+    saved = {"recipe": recipe, "weights": {"x": weight}}
+    save_checkpoint(tmp_path / "c.pt", {"policy": saved})
+    assert (tmp_path / "c.pt").stat().st_size < 5000
+    with pytest.raises(ValueError, match=f"cannot be built: ValueError: {message}"):
+        load(tmp_path / "c.pt")
+
+
+def test_weights_that_share_their_numbers_count_once(tmp_path):
+    shared = torch.zeros(5)
+    weights = {str(k): shared for k in range(10**3)}
+    saved = {"recipe": other_recipe(), "weights": weights}
+    save_checkpoint(tmp_path / "c.pt", {"policy": saved})
+    with pytest.raises(ValueError, match="it wants more than its 5 numbers"):
+        load(tmp_path / "c.pt")
+
+
 @pytest.mark.parametrize("name", [["make_policy"], 3, None, {"make_policy": 1}])
 def test_a_builder_is_a_name(tmp_path, name):
     saved = {"recipe": (name, {}), "weights": {}}
@@ -1512,6 +1671,54 @@ def test_a_video_has_a_frame_for_each_step_and_needs_no_screen(tmp_path, monkeyp
     assert facts["fps"] == gym.spec("CartPole-v1").make().metadata["render_fps"]
     assert facts["codec"] == "h264"
     assert [file.name for file in tmp_path.iterdir()] == ["video.mp4"]
+
+
+def film(colour, number=40):
+    """Return frames of noise: a film of them is large."""
+    rng = np.random.default_rng(colour)
+    return list(rng.integers(0, 256, (number, 64, 64, 3), np.uint8))
+
+
+def half_of(write):
+    """Return a writer of videos that ends after 20 frames and does not say so."""
+
+    def torn(*arguments, **options):
+        writer = write(*arguments, **options)
+        yield writer.send(None)
+        for _ in range(20):
+            writer.send((yield))
+        writer.close()
+        while True:
+            yield
+
+    return torn
+
+
+@contextmanager
+def files_of_at_most(size):
+    """Let no process write a longer file, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_torn_film_replaces_no_whole_one(tmp_path, monkeypatch, full):
+    path = tmp_path / "video.mp4"
+    write_video(path, film(0), 30)
+    before = snapshot(tmp_path)
+    if not full:
+        half = half_of(imageio_ffmpeg.write_frames)
+        monkeypatch.setattr(imageio_ffmpeg, "write_frames", half)
+    with (
+        files_of_at_most(path.stat().st_size // 2) if full else nullcontext(),
+        pytest.raises(OSError, match=r"video\.mp4 could not be written; is the disk"),
+    ):
+        write_video(path, film(1), 30)
+    assert snapshot(tmp_path) == before
 
 
 def test_an_environment_that_cannot_be_drawn_is_named(tmp_path):

@@ -37,8 +37,9 @@ import socket
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
@@ -169,7 +170,9 @@ def flat_env(
     try:
         made = gym.make(env, **arguments) if isinstance(env, str) else env(**arguments)
         made = Held(made)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also one that calls `sys.exit`
         known = isinstance(error, gym.error.Error | ImportError)
         why = error if known else told(error)
         raise ValueError(f"env {env!r} cannot be made: {why}") from error
@@ -502,7 +505,8 @@ print("mean of 20 new episodes:", np.mean(returns))
 # because it is going to write them again.
 #
 # Removing is dangerous, so it comes last. `Run(…, resume=True)` only reads: the settings,
-# the checkpoint and the table must be whole and belong together. Then `restore` asks
+# the checkpoint and the table must be whole and belong together. The checkpoint says how many
+# rows were written before it, so a table that has lost some does not pass. Then `restore` asks
 # whether the checkpoint fits the learner. The directory is first touched in `begin`, when
 # there is something to write. A run that is refused before that finds every byte of its
 # directory as it was.
@@ -538,8 +542,8 @@ class Run:
         FileExistsError: If the directory holds a run already and ``resume`` is false.
         FileNotFoundError: If there is no checkpoint to resume from.
         TypeError: If ``settings`` holds something that JSON cannot write.
-        ValueError: If the checkpoint is damaged or not one of this package, or if it
-            does not belong to the other files.
+        ValueError: If the checkpoint or the table is damaged, if the checkpoint is not
+            one of this package, or if it does not belong to the other files.
     """
 
     def __init__(
@@ -553,14 +557,17 @@ class Run:
         self.columns: list[str] = []
         self.state: dict[str, Any] | None = None
         self.held: ExitStack | None = None
-        self.saved = 0
+        self.closed = False
+        self.saved = self.logged = 0  # the last checkpoint's step, and rows so far
         if resume:
             self.seen = self.checkpoint.exists() and self.checkpoint.stat().st_mtime_ns
             self.state = load_checkpoint(self.checkpoint)
             self.settings = read_settings(self.directory / "settings.json")
             self.check_origin(self.state)
             self.saved = self.state["step"]
-            self.rows = self.rows_up_to(self.saved)
+            # A checkpoint of an older version does not say how many rows there were.
+            self.rows = self.rows_up_to(self.saved, self.state.get("rows", 0))
+            self.logged = len(self.rows[1:])
         else:
             # Plain values, so that a checkpoint may hold them too.
             self.settings = json.loads(json.dumps(settings or {}))
@@ -579,7 +586,8 @@ class Run:
     def check_origin(self, state: dict[str, Any]) -> None:
         """Raise unless the checkpoint comes from a run with these settings."""
         settings = state.get("settings", {})
-        if type(state.get("step")) is not int or not isinstance(settings, dict):
+        numbers = state.get("step"), state.get("rows", 0)
+        if {*map(type, numbers)} != {int} or not isinstance(settings, dict):
             raise ValueError(f"{self.checkpoint} comes from no run")
         # Other settings may be edited, for instance to train for longer.
         for name in ("algorithm", "env"):
@@ -595,8 +603,13 @@ class Run:
 
         Raises:
             BlockingIOError: If another process writes to the directory.
-            ValueError: If another process has written to it since it was read.
+            ValueError: If another process has written to it since it was read, or if
+                the run is closed.
         """
+        if self.closed:  # the lock is gone, and somebody else may have it
+            raise ValueError(
+                f"the run in {self.directory} is closed: open it with resume=True"
+            )
         if self.held is not None:
             return
         # Who only reads runs need not wait for TensorBoard's writer to be imported.
@@ -632,19 +645,36 @@ class Run:
         """Where the metrics are."""
         return self.directory / "metrics.csv"
 
-    def rows_up_to(self, step: int) -> list[str]:
-        """Return the table's header and its whole rows up to a step."""
-        if not self.metrics.exists():
-            return []
+    def rows_up_to(self, step: int, number: int) -> list[str]:
+        """Return the table's header and its whole rows up to a step.
+
+        Raises:
+            ValueError: If the table is damaged, or has fewer rows than this number.
+        """
         try:
-            lines = self.metrics.read_text("utf-8").splitlines(keepends=True)
-            whole = [line for line in lines if line.endswith("\n")]
+            text = self.metrics.read_text("utf-8") if self.metrics.exists() else ""
+            whole = [x for x in text.splitlines(keepends=True) if x.endswith("\n")]
             if whole:
                 self.columns = next(csv.reader(whole[:1]))
-            kept = [line for line in whole[1:] if int(line.split(",", 1)[0]) <= step]
+            rows = [(int(line.split(",", 1)[0]), line) for line in whole[1:]]
         except (ValueError, csv.Error) as error:
             raise ValueError(f"{self.metrics} is damaged: {reason(error)}") from error
-        return whole[:1] + kept
+        # What stands behind the checkpoint goes, in whatever state it is.
+        rows = [(at, line) for at, line in rows if at <= step]
+        fault, width = "", len(self.columns)
+        for at, line in rows:
+            cells = line.count(",") + 1  # numbers: no comma is quoted
+            if cells != width:
+                fault = f"the row of step {at} must have {width} cells, got {cells}"
+        if rows != sorted(rows, key=lambda row: row[0]):
+            fault = "its steps must not fall from row to row"
+        if len(rows) < number:
+            fault = f"it must have {number} rows up to step {step}, got {len(rows)}"
+        if fault:
+            raise ValueError(
+                f"{self.metrics} is not whole: {fault}; restore it or begin a new run"
+            )
+        return whole[:1] + [line for _, line in rows]
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Append metrics to the table and to TensorBoard's events.
@@ -655,7 +685,8 @@ class Run:
                 to tell" and leaves the cell empty.
 
         Raises:
-            ValueError: If the names differ from those of the first row.
+            ValueError: If the names differ from those of the first row, or if the run
+                is closed.
         """
         from tensorboardX.proto.summary_pb2 import Summary
 
@@ -670,6 +701,7 @@ class Run:
             raise ValueError(f"metrics must be {self.columns[1:]}, got {list(metrics)}")
         with self.metrics.open("a", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
+        self.logged += 1
         finite = {name: x for name, x in metrics.items() if math.isfinite(x)}
         values = [Summary.Value(tag=tag, simple_value=x) for tag, x in finite.items()]
         self.write_event(step=step, summary=Summary(value=values))
@@ -681,7 +713,11 @@ class Run:
         self.events.write_event(Event(wall_time=time.time(), **fields))
 
     def save(self, learner: Learner) -> None:
-        """Write a checkpoint; the one before it stays as ``checkpoint.previous.pt``."""
+        """Write a checkpoint; the one before it stays as ``checkpoint.previous.pt``.
+
+        Raises:
+            ValueError: If the run is closed.
+        """
         self.begin()
         self.events.flush()  # a run that resumes here finds all events up to here
         if self.metrics.exists():
@@ -689,6 +725,7 @@ class Run:
         policy = learner.policy
         state = {
             "step": learner.step,
+            "rows": self.logged,
             "settings": self.settings,
             "learner": learner.state_dict(),
             "policy": {"recipe": policy.recipe, "weights": policy.state_dict()},
@@ -721,7 +758,8 @@ class Run:
             ) from error
 
     def close(self) -> None:
-        """Finish the files and let another process write."""
+        """Finish the files and let another process write; this run writes no more."""
+        self.closed = True
         if self.held is not None:
             self.held.close()
 
@@ -815,8 +853,13 @@ def locked(directory: Path) -> Iterator[None]:
 # So a checkpoint names, by a string, the function that builds the policy. `load` looks that name
 # up among the public names of this package and in no other place. That function takes its sizes
 # from the file, and a forged file can ask for a layer of a billion units. So `AtMost` counts the
-# numbers that the function asks for, and gives it no more than the file has weights. The digest
-# is no help here. It finds accidents; a sender who means harm can compute it too.
+# numbers that the function asks for, and gives it no more than the weights of the file keep in
+# memory. What a weight says of its own size is not counted: one stored number can be *expanded*
+# to a billion equal ones. And a file should not unpack to more than it is. A zip file may hold
+# compressed records, or two names for one record, and then a few kilobytes become gigabytes. We
+# write no such file, and `check_records` refuses one. These are the plain tricks. That no forged
+# file can fill the memory is more than we promise: PyTorch's reader can be asked for some, too.
+# The digest is no help here. It finds accidents; a sender who means harm can compute it too.
 
 
 # %% tags=["export"]
@@ -843,6 +886,7 @@ def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
                 os.link(path, old)
             except OSError:  # a file system without hard links
                 shutil.copyfile(path, old)
+                sync(old)
             os.replace(old, previous)
         os.replace(new, path)
     finally:
@@ -966,9 +1010,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         size = max(0, file.seek(0, os.SEEK_END) - DIGEST)
         if digest_of(file, size) != file.read():
             raise ValueError(f"{path} is damaged or no checkpoint: its digest is wrong")
-        file.seek(0)
         # There is no end to the ways in which somebody else's file fails.
         try:
+            check_records(file)
+            file.seek(0)
             state = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:
             message = f"{path} is damaged or no checkpoint: {reason(error)}"
@@ -976,6 +1021,17 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
         raise ValueError(f"{path} is not a literate_rl checkpoint ({FORMAT})")
     return state
+
+
+def check_records(file: BinaryIO) -> None:
+    """Raise if a zip file would unpack to more than its own bytes."""
+    with zipfile.ZipFile(file) as archive:
+        records = archive.infolist()
+    packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
+    # More bytes than there are: several names for the same ones.
+    unpacked = sum(record.file_size for record in records)
+    if packed or unpacked > file.seek(0, os.SEEK_END):
+        raise ValueError("it would unpack to more than it is")
 
 
 def reason(error: Exception) -> str:
@@ -1009,6 +1065,23 @@ class AtMost(TorchFunctionMode):
             if size > self.count or self.left < 0:
                 raise ValueError(f"it wants more than its {self.count} numbers")
         return function(*args, **options)
+
+
+def count_stored(weights: dict[str, torch.Tensor]) -> int:
+    """Count the numbers that tensors keep in memory, whatever they say of their size.
+
+    Raises:
+        ValueError: If one of them keeps its numbers in another way, or none.
+    """
+    counts = {}
+    for name, weight in weights.items():
+        if weight.layout != torch.strided or weight.is_meta:
+            kind = f"{weight.layout} on {weight.device}"
+            raise ValueError(f"{name} must be an ordinary tensor, got {kind}")
+        # Several tensors may share one storage, and it counts once.
+        storage = weight.untyped_storage()
+        counts[storage.data_ptr()] = storage.nbytes() // weight.element_size()
+    return sum(counts.values())
 
 
 def load(path: str | Path, **models: Any) -> Any:
@@ -1050,7 +1123,7 @@ def load(path: str | Path, **models: Any) -> Any:
         raise ValueError(f"{path} must be loaded with {pass_}, got {given}")
     try:
         rest = {key: x for key, x in arguments.items() if key != "models"}
-        with AtMost(sum(weight.numel() for weight in weights.values())):
+        with AtMost(count_stored(weights)):
             policy = getattr(package, name)(**rest, **models)
         policy.load_state_dict(weights)
     except Exception as error:
@@ -1191,6 +1264,7 @@ def record_video(
         The undiscounted return of the episode.
 
     Raises:
+        OSError: If the film cannot be written. A film that was there before stays.
         ValueError: If ``env`` cannot be made or cannot be drawn.
     """
     if not has_screen():
@@ -1261,7 +1335,11 @@ def play(
 
 
 def write_video(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
-    """Write frames (H, W, 3) as an mp4 file that browsers play."""
+    """Write frames (H, W, 3) as an mp4 file that browsers play.
+
+    Raises:
+        OSError: If that fails. A file that was there before stays.
+    """
     import imageio_ffmpeg
 
     height, width, _ = frames[0].shape
@@ -1277,10 +1355,22 @@ def write_video(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
         output_params=["-f", "mp4", "-movflags", "+faststart"],
     )
     writer.send(None)
-    for frame in frames:
-        writer.send(np.ascontiguousarray(frame))
-    writer.close()
-    os.replace(new, path)
+    try:
+        with closing(writer):
+            for frame in frames:
+                writer.send(np.ascontiguousarray(frame))
+        # The writer does not tell whether ffmpeg has failed: look at what is there.
+        found, _ = imageio_ffmpeg.count_frames_and_secs(str(new))
+        if found < len(frames):
+            raise OSError(f"ffmpeg has written {found} of {len(frames)} frames")
+    except (OSError, RuntimeError) as error:  # with pages of ffmpeg's words
+        raise OSError(
+            f"{path} could not be written; is the disk full, or the directory missing?"
+        ) from error
+    else:
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def video_html(path: str | Path, description: str) -> str:

@@ -104,7 +104,7 @@ from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import device_of, results_of
 from literate_rl.workshop.nests import as_discrete, as_space, plain_space
 from literate_rl.workshop.states import ByName, StateSpec, state_spec
-from literate_rl.workshop.runs import Learner, Run, fit, flat_env
+from literate_rl.workshop.runs import Learner, Run, fit, flat_env, sync
 
 __all__ = ["Agent", "make_qnet_policy", "train"]
 
@@ -232,6 +232,8 @@ class Agent:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".copy_") as place:
             copy = Path(place) / target.name
             shutil.copytree(self.folder, copy)
+            for path in (*copy.rglob("*"), copy):
+                sync(path)
             copy.rename(target)
         return target
 

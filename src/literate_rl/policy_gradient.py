@@ -1,4 +1,4 @@
-# Generated from chapters/policy_gradient.py (edit there); digest fbfe6a1d055e4930
+# Generated from chapters/policy_gradient.py (edit there); digest e2119ea32db3cce9
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def policy_gradient_error(
     factor = adv.detach() if weight is None else (weight * adv).detach()
 
     # The loss {eq}`policy-gradient-loss`. Autograd differentiates this line, and what
-    # comes out is minus a sample of {eq}`policy-gradient`, divided by $B$.
+    # comes out is minus a sample of {eq}`policy-gradient` for each episode, their sum
+    # divided by $B$.
     loss = -(factor * log_prob).mean()
     check_finite(loss, log_prob=log_prob, adv=adv, weight=weight)
     return loss

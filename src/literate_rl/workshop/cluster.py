@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cluster.py (edit there); digest 66eced812e9150b8
+# Generated from chapters/workshop/cluster.py (edit there); digest 0f0a86a429a2d733
 """Actors on a cluster: a transport that is made of Ray's calls and references."""
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from literate_rl.actors import Census, MakeActor, Slot, Weights, Worker
 from literate_rl.processes import GLANCE, count_death
+from literate_rl.workshop.episodes import told
 from literate_rl.workshop.runs import check_interrupt
 
 __all__ = ["RayActors", "import_ray"]
@@ -44,6 +45,11 @@ class RemoteActor:
         record = np.zeros(1, self.layout["result"])
         self.actor.work(weights, record[0])
         return record
+
+    def close(self) -> None:
+        """Close the environments."""
+        if self.actor is not None:
+            self.actor.close()
 
 
 def import_ray() -> Any:
@@ -159,7 +165,8 @@ class RayActors:
                 self.replace(slot[0], error)
                 continue
             except errors.RayTaskError as error:
-                message = f"actor {slot[0]} failed:\n{error}"
+                # Ray's error has the traceback; its cause is the actor's own.
+                message = f"actor {slot[0]} failed: {told(error.cause)}"
                 raise ChildProcessError(message) from error
             del self.pending[done[0]]
             self.waiting = len(done) - 1
@@ -188,6 +195,9 @@ class RayActors:
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started here."""
+        # Not all may answer: one may hang, or wait for a place in the cluster.
+        if closed := [actor.close.remote() for actor in self.actors]:
+            self.ray.wait(closed, num_returns=len(closed), timeout=2.0)
         for actor in self.actors:
             self.ray.kill(actor)
         self.actors, self.pending = [], {}
