@@ -658,7 +658,7 @@ grade(answer, gae, *map(episodes, range(3)))
 # larger or smaller? Guess first. Then find it with the function
 # `errors(batch, values, lambda_)`, which returns squared bias and variance. `batch` holds
 # the steps, `cell_value` the exact values, `noise` the errors of 20 critics, `grid` the
-# numbers to try. Return the one for which the sum of the two is least.
+# numbers to try. Return the one for which the sum of the two is least, on average over the critics.
 
 
 # %%
