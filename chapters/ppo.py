@@ -389,8 +389,8 @@ class PPO:
         self.policy, self.config = policy, config
         self.act = act or policy.act
         self.policy_error = policy_error or policy_error_from_log_prob
-        # One optimiser for both networks. The number that keeps Adam's divisor from zero
-        # is that of OpenAI Baselines.
+        # One optimiser for both networks. Adam's `eps`, which keeps its divisor from
+        # zero, is that of OpenAI Baselines.
         self.parameters = list(policy.parameters())
         self.device = self.parameters[0].device
         self.optimizer = torch.optim.Adam(

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest c6e16c96c2804702
+# Generated from chapters/ppo.py (edit there); digest a15ce3efd394b02b
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class PPO:
         self.policy, self.config = policy, config
         self.act = act or policy.act
         self.policy_error = policy_error or policy_error_from_log_prob
-        # One optimiser for both networks. The number that keeps Adam's divisor from zero
-        # is that of OpenAI Baselines.
+        # One optimiser for both networks. Adam's `eps`, which keeps its divisor from
+        # zero, is that of OpenAI Baselines.
         self.parameters = list(policy.parameters())
         self.device = self.parameters[0].device
         self.optimizer = torch.optim.Adam(
