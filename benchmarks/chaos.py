@@ -40,7 +40,7 @@ KINDS = {
     "settings": Kind("chaos_runs", "settings", 114),
     "folders": Kind("chaos_runs", "folders", 114),
     "disk": Kind("chaos_runs", "disk", 57),
-    "worlds": Kind("chaos_runs", "worlds", 209),
+    "worlds": Kind("chaos_runs", "worlds", 247),
     "calls": Kind("chaos_calls", "calls", 20_000),
     "actors": Kind("chaos_actors", "trials", 150),
     "mutants": Kind("chaos_mutants", "trials", 200),

@@ -41,6 +41,16 @@ def fail(row: Any) -> Any:
     raise KeyError("the physics broke")
 
 
+def leave(row: Any) -> Any:
+    """Do what a closed window of a game does: leave Python, as if all were well."""
+    raise SystemExit(0)
+
+
+def panic(row: Any) -> Any:
+    """Raise what no ``except Exception`` catches, as code in other languages may."""
+    raise BaseException("the simulator is gone")
+
+
 def instead(index: int, value: Any) -> Any:
     """Return a function that puts something wrong into a row."""
     return lambda row: (*row[:index], value, *row[index + 1 :])
@@ -49,6 +59,8 @@ def instead(index: int, value: Any) -> Any:
 UNSEEN = ("observation NaN", "reward NaN", "reward infinite")  # until the rollout ends
 FAULTS = {
     "raises": fail,
+    "leaves": leave,
+    "panics": panic,
     "returns four things": lambda row: tuple(row[:4]),
     "returns nothing": lambda row: None,
     "observation of another shape": instead(0, np.zeros(4, np.float32)),
