@@ -851,6 +851,24 @@ def test_a_file_that_holds_more_than_it_is_long_is_refused(tmp_path, how):
         load_checkpoint(path)
 
 
+class Zeros:
+    """Pickled as a few words, unpickled as many bytes."""
+
+    def __reduce__(self):
+        return bytearray, (10**8,)
+
+
+def test_a_file_that_asks_for_zeros_is_refused(tmp_path):
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, {"x": Zeros()})
+    assert path.stat().st_size < 2000
+    assert len(torch.load(path, weights_only=True)["x"]) == 10**8  # torch minds not
+    with pytest.raises(ValueError, match="it holds a bytearray, which may be of any"):
+        load_checkpoint(path)
+    save_checkpoint(path, {"x": "__builtin__ bytearray"})  # a word is but a word
+    assert load_checkpoint(path)["x"] == "__builtin__ bytearray"
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_damaged_file_is_a_value_error_whatever_happened_to_it(tmp_path):
     path, rng = tmp_path / "c.pt", random.Random(0)

@@ -30,6 +30,7 @@ import json
 import math
 import os
 import pickle
+import pickletools
 import re
 import shutil
 import signal
@@ -856,10 +857,11 @@ def locked(directory: Path) -> Iterator[None]:
 # numbers that the function asks for, and gives it no more than the weights of the file keep in
 # memory. What a weight says of its own size is not counted: one stored number can be *expanded*
 # to a billion equal ones. And a file should not unpack to more than it is. A zip file may hold
-# compressed records, or two names for one record, and then a few kilobytes become gigabytes. We
-# write no such file, and `check_records` refuses one. These are the plain tricks. That no forged
-# file can fill the memory is more than we promise: PyTorch's reader can be asked for some, too.
-# The digest is no help here. It finds accidents; a sender who means harm can compute it too.
+# compressed records, two names for one record, or a pickle that asks for a billion zeros, and then
+# a few kilobytes become gigabytes. We write no such file, and `check_records` refuses one. These
+# are the plain tricks. That no forged file can fill the memory is more than we promise: a zip file
+# can show Python one list of its records, and PyTorch another. The digest is no help here. It finds
+# accidents; a sender who means harm can compute it too.
 
 
 # %% tags=["export"]
@@ -1027,11 +1029,17 @@ def check_records(file: BinaryIO) -> None:
     """Raise if a zip file would unpack to more than its own bytes."""
     with zipfile.ZipFile(file) as archive:
         records = archive.infolist()
-    packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
-    # More bytes than there are: several names for the same ones.
-    unpacked = sum(record.file_size for record in records)
-    if packed or unpacked > file.seek(0, os.SEEK_END):
-        raise ValueError("it would unpack to more than it is")
+        packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
+        # More bytes than there are: several names for the same ones.
+        unpacked = sum(record.file_size for record in records)
+        if packed or unpacked > file.seek(0, os.SEEK_END):
+            raise ValueError("it would unpack to more than it is")
+        pickles = [x for x in records if x.filename.endswith("/data.pkl")]
+        words = [word for x in pickles for word in pickletools.genops(archive.read(x))]
+    # torch lets a pickle make a `bytearray`, from nothing but its length.
+    made = [str(name).split()[-1] for code, name, _ in words if code.name == "GLOBAL"]
+    if "bytearray" in made:
+        raise ValueError("it holds a bytearray, which may be of any size")
 
 
 def reason(error: Exception) -> str:

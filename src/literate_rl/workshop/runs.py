@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 58a21af17c5935a4
+# Generated from chapters/workshop/runs.py (edit there); digest 107adba04913ec83
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import math
 import os
 import pickle
+import pickletools
 import re
 import shutil
 import signal
@@ -739,11 +740,17 @@ def check_records(file: BinaryIO) -> None:
     """Raise if a zip file would unpack to more than its own bytes."""
     with zipfile.ZipFile(file) as archive:
         records = archive.infolist()
-    packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
-    # More bytes than there are: several names for the same ones.
-    unpacked = sum(record.file_size for record in records)
-    if packed or unpacked > file.seek(0, os.SEEK_END):
-        raise ValueError("it would unpack to more than it is")
+        packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
+        # More bytes than there are: several names for the same ones.
+        unpacked = sum(record.file_size for record in records)
+        if packed or unpacked > file.seek(0, os.SEEK_END):
+            raise ValueError("it would unpack to more than it is")
+        pickles = [x for x in records if x.filename.endswith("/data.pkl")]
+        words = [word for x in pickles for word in pickletools.genops(archive.read(x))]
+    # torch lets a pickle make a `bytearray`, from nothing but its length.
+    made = [str(name).split()[-1] for code, name, _ in words if code.name == "GLOBAL"]
+    if "bytearray" in made:
+        raise ValueError("it holds a bytearray, which may be of any size")
 
 
 def reason(error: Exception) -> str:
