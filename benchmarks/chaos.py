@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from benchmarks.harness import provenance
+from benchmarks.harness import cpu_model, provenance
 from benchmarks.store import RESULTS, read_table, write_table
 
 RESULT = RESULTS / "chaos.csv"
-COLUMNS = ("kind", "what", "times", "held", "why", "seed", "date")
+COLUMNS = ("kind", "what", "times", "held", "why", "seed", "date", "cpu")
 
 
 class Kind(NamedTuple):
@@ -88,12 +88,14 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def store(name: str, rows: list[dict[str, Any]], seed: int) -> None:
     """Put the rows of one kind into the stored table, instead of its old ones."""
     date = datetime.now(UTC).date().isoformat()
-    new = [{"kind": name, "seed": seed, "date": date, **row} for row in rows]
+    own = {"kind": name, "seed": seed, "date": date, "cpu": cpu_model()}
+    new = [own | row for row in rows]
     old = read_table(RESULT)[0] if RESULT.exists() else []
     table = {k: [row for row in old if row["kind"] == k] for k in KINDS} | {name: new}
     cells = [[row[c] for c in COLUMNS] for part in table.values() for row in part]
     origin = provenance("python -m benchmarks.chaos")
-    del origin["seed"], origin["date"]  # a row has its own
+    for column in ("seed", "date", "cpu"):  # a row has its own
+        del origin[column]
     write_table(RESULT, COLUMNS, cells, origin)
 
 

@@ -49,6 +49,7 @@ class Chaos(SphinxDirective):
         rows, provenance = read_table(path)
         dates = sorted({row["date"] for row in rows})
         provenance["date"] = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+        provenance["cpu"] = " and ".join(sorted({row["cpu"] for row in rows}))
         html = chaos_table(rows) + measured(provenance)
         return [nodes.raw("", html, format="html")]
 
