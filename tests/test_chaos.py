@@ -137,4 +137,6 @@ def test_rows_become_one_line_each_and_are_stored_by_kind(tmp_path, monkeypatch)
     table, origin = read_table(path)
     found = [(row["kind"], row["what"], row["seed"]) for row in table]
     assert found == [("kills", "a", "8"), ("bits", "b", "9")]
-    assert {"command", "cpu", "torch"} <= origin.keys()
+    assert {"command", "torch"} <= origin.keys()
+    # Each kind may have been tried on a machine of its own.
+    assert all(row["cpu"] and row["date"] for row in table)
