@@ -396,14 +396,14 @@ dial("The clone weight and the drift", frame, {"β": betas}, start=(1,))
 # %% [markdown]
 # **Notice** that without the clone term the policy drifts far, and with $\beta = 1$ hardly at all
 # at this size of the rewards. That costs the auxiliary value next to nothing: the encoder has
-# room for both. With a weight of 10,000 the policy is held so tightly that the encoder can hardly
-# learn.
+# room for both. With a weight of 10,000 the policy is held so tightly that the auxiliary value
+# learns less.
 
 # %% tags=["claims"]
 assert drift[0, -1] > 0.02, "it drifts far"
 assert drift[1, -1] < 0.1 * drift[0, -1], "hardly at all"
 assert error[1, -1] < 1.3 * error[0, -1], "next to nothing"
-assert error[-1, -1] > 2 * error[0, -1], "it can hardly learn"
+assert error[-1, -1] > 1.2 * error[0, -1], "it learns less"
 
 # %% [markdown]
 # The divergence is not computed here. A policy is a network and an action distribution
