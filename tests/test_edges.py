@@ -374,6 +374,12 @@ def hearing() -> Policy:
     return policy
 
 
+def hearing_as_a_whole() -> Policy:
+    policy = chain(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    policy.network.register_forward_hook(lambda module, inputs, output: -output)
+    return policy
+
+
 def own(kind: type[Policy]) -> Policy:
     policy = chain(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
     return kind(policy.network, policy.actions, policy.recipe)
@@ -386,6 +392,7 @@ def own(kind: type[Policy]) -> Policy:
         repeated_linear,
         normed,
         hearing,
+        hearing_as_a_whole,
         partial(own, Louder),
         partial(own, Stubborn),
     ],
@@ -419,6 +426,8 @@ def test_an_infinite_reward_is_no_sure_thing(number: float) -> None:
     prob, one = torch.full((2, 5), 0.2), torch.ones(2)
     with pytest.raises(ValueError, match="reward must be finite"):
         project_distribution(prob, torch.tensor([0.0, number]), one, 0.0, 4.0)
+    with pytest.raises(ValueError, match="discount must be finite"):
+        project_distribution(prob, one, torch.tensor([0.0, number]), 0.0, 4.0)
 
 
 def test_one_atom_is_too_few_in_both_forms() -> None:

@@ -150,7 +150,7 @@ def wrong_obs(obs: Any, space: gym.Space[Any], name: str = "obs") -> str:
         return ""
     if isinstance(space, spaces.Dict) and isinstance(obs, dict):
         parts = [(obs[key], part, f"{name}[{key!r}]") for key, part in space.items()]
-    elif isinstance(space, spaces.Tuple) and isinstance(obs, tuple):
+    elif isinstance(space, spaces.Tuple) and isinstance(obs, tuple | list):
         pairs = enumerate(zip(obs, space, strict=True))
         parts = [(x, part, f"{name}[{index}]") for index, (x, part) in pairs]
     else:

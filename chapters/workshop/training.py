@@ -154,8 +154,9 @@ def train(
     learner = make_learner(name, env, config, models, check)
     folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
     settings = settings_of_run(name, env, config, models)
+    run = Run(folder, settings)
     try:
-        with Run(folder, settings) as run, ended(learner):
+        with run, ended(learner):
             history = fit(learner, run, progress)
     except BaseException as error:
         # What was learned in hours is not lost with what came after.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 704162aed46de3c2
+# Generated from chapters/workshop/episodes.py (edit there); digest 1f76622c9d56155e
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def wrong_obs(obs: Any, space: gym.Space[Any], name: str = "obs") -> str:
         return ""
     if isinstance(space, spaces.Dict) and isinstance(obs, dict):
         parts = [(obs[key], part, f"{name}[{key!r}]") for key, part in space.items()]
-    elif isinstance(space, spaces.Tuple) and isinstance(obs, tuple):
+    elif isinstance(space, spaces.Tuple) and isinstance(obs, tuple | list):
         pairs = enumerate(zip(obs, space, strict=True))
         parts = [(x, part, f"{name}[{index}]") for index, (x, part) in pairs]
     else:

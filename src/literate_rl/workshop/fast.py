@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 49769929c7e1797c
+# Generated from chapters/workshop/fast.py (edit there); digest bb38bbfa5f0e1e6b
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -312,8 +312,8 @@ def project_atoms(
     # The atom below it, and what goes to the atom above.
     below = place.int().long()
     above = place.frac_().mul_(prob)
-    # What was too far out lies on the first or last atom now, so rewards are looked at.
-    seen = above.sum(1) + start
+    # What was too far out lies on an edge atom now, so look at where it came from.
+    seen = above.sum(1) + start + discount
     check_finite(seen, prob=prob, reward=reward, discount=discount)
 
     # Both halves are added up, the upper one a column further on. The lower one is what
@@ -409,7 +409,7 @@ def chain_layers(module: Any) -> list[nn.Module] | None:
     layers: list[nn.Module] = list(module)
     # Weights that are used twice would get the gradient of one use only.
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    fits = len(set(linear)) == len(linear) and not any(map(hooked, layers))
+    fits = len(set(linear)) == len(linear) and not any(map(hooked, [module, *layers]))
     return layers if fits and all(type(layer) in KNOWN for layer in layers) else None
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest a1ffcbe64897b3ef
+# Generated from chapters/workshop/training.py (edit there); digest 3596d922b6ea6c71
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -130,8 +130,9 @@ def train(
     learner = make_learner(name, env, config, models, check)
     folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
     settings = settings_of_run(name, env, config, models)
+    run = Run(folder, settings)
     try:
-        with Run(folder, settings) as run, ended(learner):
+        with run, ended(learner):
             history = fit(learner, run, progress)
     except BaseException as error:
         # What was learned in hours is not lost with what came after.
