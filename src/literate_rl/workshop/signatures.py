@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 195b5eb2def70188
+# Generated from chapters/workshop/signatures.py (edit there); digest b60fc36ea2cc940e
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -219,8 +219,9 @@ def plan_for(source: Any) -> Plan:
         # to show, not for every call to find out.
         hints = get_type_hints(source, include_extras=True)
         function = cast(Any, source).__init__ if isinstance(source, type) else source
-        for name, parameter in inspect.signature(function).parameters.items():
-            if name not in hints and name not in ("self", "cls"):
+        parameters = inspect.signature(function).parameters
+        for place, (name, parameter) in enumerate(parameters.items()):
+            if name not in hints and (place > 0 or name not in ("self", "cls")):
                 raise TypeError("the annotation is missing")
             check = check_for(hints.get(name, Any))
             # A dataclass shows `<factory>` where each instance gets its own default.
@@ -246,17 +247,19 @@ def plan_for(source: Any) -> Plan:
 
 
 OURS = ("literate_rl", "__main__")
-OPEN = (TypeVar, ParamSpecArgs, ParamSpecKwargs)
 
 
 def check_for(hint: Any) -> Check:
     """Return the check that an annotation asks for; raise if none is known."""
+    hint = resolved(hint)
     origin, parts = get_origin(hint), get_args(hint)
     kind = origin or hint
-    if hint in (Any, object) or isinstance(hint, OPEN):
+    if hint in (Any, object) or isinstance(hint, ParamSpecArgs | ParamSpecKwargs):
         return anything
+    if isinstance(hint, TypeVar):
+        return union_check(hint.__constraints__ or (hint.__bound__ or Any,))
     if origin in (Union, types.UnionType):
-        return union_check(parts)
+        return union_check(tuple(alternatives(hint)))
     if origin is Annotated and all(map(callable, parts[1:])):
         return ruled_check(check_for(parts[0]), parts[1:])
     if hasattr(hint, "dim_str"):
@@ -276,6 +279,35 @@ def check_for(hint: Any) -> Check:
     if isinstance(kind, type):
         return class_check(hint)
     raise TypeError(f"@checked does not understand {hint}")
+
+
+def resolved(hint: Any) -> Any:
+    """Return what an alias, made by ``type X = ...``, stands for; else the hint."""
+    origin, parts = get_origin(hint) or hint, get_args(hint)
+    if origin is Annotated:
+        whole, *rules = parts
+        # `Annotated` inside of `Annotated` becomes one.
+        return hint if resolved(whole) is whole else Annotated[resolved(whole), *rules]
+    if not hasattr(origin, "__value__"):
+        return hint
+    value = origin.__value__
+    if parts:
+        # The parameters of the alias, in the order in which its value has them.
+        given = dict(zip(origin.__type_params__, parts, strict=True))
+        if value in given:
+            return resolved(given[value])
+        value = value[tuple(given[p] for p in value.__parameters__)]
+    return resolved(value)
+
+
+def alternatives(hint: Any) -> Iterator[Any]:
+    """Yield what a union is made of, also where one of its parts is a union."""
+    hint = resolved(hint)
+    if get_origin(hint) in (Union, types.UnionType):
+        for part in get_args(hint):
+            yield from alternatives(part)
+    else:
+        yield hint
 
 
 def class_check(hint: Any) -> Check:
@@ -299,6 +331,7 @@ def class_check(hint: Any) -> Check:
 
 def says_nothing(hint: Any) -> bool:
     """Say whether a parameter of a generic class is open: ``Any``, ``dtype[Any]``."""
+    hint = resolved(hint)
     parts = get_args(hint)
     open_parts = bool(parts) and all(map(says_nothing, parts))
     return hint in (Any, ...) or isinstance(hint, TypeVar) or open_parts
@@ -467,9 +500,11 @@ def literal_check(options: tuple[Any, ...]) -> Check:
 def union_check(parts: tuple[Any, ...]) -> Check:
     """Return the check of ``A | B`` and ``A | None``."""
     # `ArrayLike` is a long union itself, and dissolves in one that it is part of.
-    if set(get_args(ArrayLike)) <= set(parts):
+    if set(alternatives(ArrayLike)) <= set(parts):
         return anything
     checks = [check_for(part) for part in parts if part is not types.NoneType]
+    if anything in checks:
+        return anything
     optional = types.NoneType in parts
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
