@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-import treetensor.torch as ttorch
 from torch import Tensor
 
 from benchmarks.harness import SEED, Case, Goal
-from literate_rl import hybrid_action  # noqa: F401 (first: it silences treetensor)
+from literate_rl.hybrid_action import as_tree
 
 ROUNDS = 51
 SHAPE = (256, 3)
@@ -17,9 +16,7 @@ SHAPE = (256, 3)
 
 def tree(logit: Tensor, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Build a tree tensor of three leaves and read them."""
-    made = ttorch.as_tensor(
-        {"action_type": logit, "action_args": {"mu": mu, "sigma": sigma}}
-    )
+    made = as_tree({"action_type": logit, "action_args": {"mu": mu, "sigma": sigma}})
     return made.action_type, made.action_args.mu, made.action_args.sigma
 
 

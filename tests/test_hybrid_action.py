@@ -40,6 +40,7 @@ from literate_rl.hybrid_action import (
     HybridPolicyNetwork,
     args_divergence,
     args_log_density,
+    as_tree,
     draw,
     mask_args,
     sample_hybrid_action,
@@ -48,6 +49,26 @@ from literate_rl.hybrid_action import (
 )
 from literate_rl.workshop.fast import hybrid_terms, log_softmax
 from literate_rl.workshop.worlds import Moving
+
+# --- Trees --------------------------------------------------------------------------
+
+
+def test_a_tree_is_that_of_the_library(monkeypatch):
+    """And no tensor is written out as text, which takes thousands of µs."""
+    a, b = torch.ones(3, 2), torch.zeros(3)
+    leaves = {"action_type": a, "action_args": {"mu": a, "sigma": b}}
+    slow = ttorch.as_tensor(leaves)
+
+    def text(tensor):
+        raise AssertionError("a tensor was written out")
+
+    monkeypatch.setattr(Tensor, "__repr__", text)
+    tree = as_tree(leaves)
+    assert type(tree) is type(tree.action_args) is ttorch.Tensor
+    assert tree.action_type is a
+    assert tree[1:].action_args.sigma.shape == (2,)
+    assert (tree == slow).all()
+
 
 # --- The network --------------------------------------------------------------------
 

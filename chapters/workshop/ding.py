@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
@@ -40,16 +39,12 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.agents import best_device
+from literate_rl.hybrid_action import as_tree
 from literate_rl.impala import IMPALAConfig, Unroll, VTraceLearner
 from literate_rl.off_policy import continuous_terms, discrete_terms, vtrace_data
 from literate_rl.policies import Policy, make_actions
 from literate_rl.workshop.nests import ends, map_nest
 from literate_rl.workshop.signatures import check_that, checked
-
-# On import the package calls a function that torch has renamed, and torch warns.
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", FutureWarning)
-    import treetensor.torch as ttorch
 
 __all__ = ["IMPALAPolicy", "IMPALAPolicyConfig", "Timestep", "collate"]
 
@@ -638,7 +633,7 @@ def unread(samples: Sequence[Any]) -> dict[str, list[Any]]:
 
 def tree(nest: Any) -> Any:
     """Return a dictionary of tensors as one object that can be sliced like a tensor."""
-    return ttorch.as_tensor(nest) if isinstance(nest, Mapping) else nest
+    return as_tree(nest) if isinstance(nest, dict) else nest
 
 
 # %% [markdown]

@@ -248,9 +248,9 @@ explanation beside the lines of code that it speaks of.*
 
 You need Python 3.11, 3.12 or 3.13. The next cell installs
 [the package of the book]({site}{folder}/{wheel})
-where it is missing. That takes a few minutes, and 2 GB with PyTorch. (On Python 3.12
-and 3.13 one dependency is compiled, which needs a C compiler.) All other cells together
-run in less than a minute, without a network.
+where it is missing. That takes a few minutes, and 2 GB with PyTorch. (On Python 3.13
+one dependency is compiled, which needs a C compiler.) All other cells together run in
+less than a minute, without a network.
 
 {neighbours}"""
 

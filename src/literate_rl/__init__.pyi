@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest ad234e6685d906dc
+# Generated from chapters/*.py (edit there); digest d0a0df72181e2931
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -65,6 +65,7 @@ from .ppo import (
 from .hybrid_action import (
     HybridDistribution as HybridDistribution,
     HybridPolicyNetwork as HybridPolicyNetwork,
+    as_tree as as_tree,
     mask_args as mask_args,
     sample_hybrid_action as sample_hybrid_action,
     select_args as select_args,
