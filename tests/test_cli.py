@@ -1,6 +1,7 @@
 """The command line, run for real: its files, its words, and runs that are killed."""
 
 import dataclasses
+import inspect
 import json
 import os
 import re
@@ -222,14 +223,14 @@ def help_of(arguments: list[str], capsys) -> str:
 def test_help_explains_every_setting(algorithm, described, capsys):
     text = help_of([algorithm, "--help"], capsys)
     for settings in described:
-        described = settings.__doc__.split("Attributes:")[1]
+        described = inspect.cleandoc(settings.__doc__).split("Attributes:")[1]
         for field in dataclasses.fields(settings):
             inherited = field.name not in settings.__annotations__
             if field.name == "config" or inherited:
                 continue
             assert f"--{field.name.replace('_', '-').rstrip('-')}" in text
             entry = re.search(
-                rf"{field.name}: (.*?)(?=\n        \w+: |\Z)", described, re.S
+                rf"{field.name}: (.*?)(?=\n    \w+: |\Z)", described, re.S
             )
             assert " ".join(entry[1].split()) in text, field.name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from dataclasses import fields, replace
@@ -130,9 +131,9 @@ def test_a_minibatch_needs_two_advantages_to_normalise() -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    text = PPOConfig.__doc__ or ""
+    text = inspect.cleandoc(PPOConfig.__doc__ or "")
     for setting in fields(PPOConfig):
-        assert f"        {setting.name}: " in text
+        assert f"\n    {setting.name}: " in text
 
 
 def test_settings_of_environments_are_valid_and_others_get_the_defaults() -> None:

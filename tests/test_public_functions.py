@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from fuzz import assert_call_held, assert_held
-from order import read_order
 from torch import Tensor
+
+import literate_rl
 
 Call = dict[str, Any]
 MASK = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool)
@@ -150,9 +152,9 @@ BUILT: dict[str, Callable[[Random], Call]] = {
 def public_functions() -> dict[str, Any]:
     """Return name and function of all that is checked and takes tensors."""
     found = {}
-    for chapter in read_order():
-        if chapter.kind != "evidence":
-            module = importlib.import_module(f"literate_rl.{chapter.name}")
+    for info in pkgutil.walk_packages(literate_rl.__path__, "literate_rl."):
+        if not info.ispkg and "__main__" not in info.name:
+            module = importlib.import_module(info.name)
             things = ((name, getattr(module, name)) for name in module.__all__)
             found |= {name: x for name, x in things if takes_tensors(x)}
     return found

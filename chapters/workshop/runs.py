@@ -835,9 +835,8 @@ def locked(directory: Path) -> Iterator[None]:
 # and neither PyTorch nor anything else complains. So a **digest** of all bytes, SHA-256,
 # stands at the end of the file. `load_checkpoint` computes it anew, and after a single
 # flipped bit it gets another one. PyTorch's files are zip files, which have checksums
-# already. But PyTorch does not look at them, and they would not be enough: they cover the
-# contents of the file, not the list that says where each of them lies. A zip file may end
-# with a comment, and this is where we put the digest. So `torch.load` can still read it.
+# already, but PyTorch does not look at them. A zip file may end with a comment, and this is
+# where we put the digest. So `torch.load` can still read it.
 #
 # And what if it *is* damaged? Then the checkpoint before it is still there, under the name
 # `checkpoint.previous.pt`, and the error message says so. Resumed from there, the run comes
