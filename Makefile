@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WRITTEN := chapters docs tests benchmarks conf.py src/literate_rl/__main__.py
 .DEFAULT_GOAL := help
-.PHONY: help html serve sync format check test chapter notebooks lab edit bench learn films dist clean
+.PHONY: help html serve sync format check test pythons newest lowest chapter notebooks lab edit bench learn films dist clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,20 @@ serve: html  ## Build the website and serve it on http://localhost:8000
 
 test: html  ## Run all tests, those of the built website included
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+
+pythons:  ## Run `make test` in a clone on each other Python: all chapters, the site, all tests
+	@for version in 3.12 3.13; do \
+	  python=$$(.ci/python $$version) || continue; \
+	  rm -rf build/python$$version && git clone --quiet . build/python$$version || exit 1; \
+	  $(MAKE) -C build/python$$version PYTHON=$$python test || exit 1; \
+	done
+
+newest: dist  ## Try the wheel alone with the newest of everything, on PYTHON
+	.ci/wheel newest $(PYTHON)
+
+lowest: dist  ## Try the wheel alone with the lowest that pyproject.toml allows, on PYTHON
+	.ci/wheel lowest $(PYTHON) \
+	  $$(sed -n '/^dependencies/,/^]/s/^ *"\(.*\)>=\([0-9.]*\).*",/\1==\2/p' pyproject.toml)
 
 format: $(READY)  ## Format the code, then make the notebooks and the modules again
 	$(BIN)/ruff check --fix $(WRITTEN)

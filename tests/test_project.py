@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -91,10 +93,35 @@ def test_all_agree_on_the_versions_of_python():
     assert PROJECT["requires-python"] == f">=3.{minors[0]},<3.{minors[-1] + 1}"
     bounds = f"(3, {minors[0]}) <= sys.version_info < (3, {minors[-1] + 1})"
     assert bounds in MAKEFILE
+    assert f"for version in {' '.join(listed[1:])};" in MAKEFILE
+    assert f"newest=$(.ci/python {listed[-1]})" in (ROOT / ".ci/run").read_text("utf-8")
     for path in WORKFLOWS[1:]:
         for step in steps(read(path)):
             if "setup-python" in step.get("uses", ""):
                 assert step["with"]["python-version"] in listed
+
+
+def test_the_lowest_versions_are_those_of_the_bounds():
+    command = re.search(r"\$\$\((sed .*)\)$", MAKEFILE, re.MULTILINE)[1]
+    done = subprocess.run(
+        command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    bounds = [re.sub(r",<.*", "", bound) for bound in PROJECT["dependencies"]]
+    assert done.stdout.split() == [bound.replace(">=", "==") for bound in bounds]
+
+
+def test_a_python_is_found_by_its_version(tmp_path, monkeypatch):
+    here = ".".join(map(str, sys.version_info[:2]))
+    for version in (here, "2.1"):  # the second is not what it says
+        (tmp_path / f"python{version}").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    found, none = (
+        subprocess.run([ROOT / ".ci/python", version], capture_output=True, text=True)
+        for version in (here, "2.1")
+    )
+    assert found.stdout == f"{tmp_path}/python{here}\n"
+    assert (none.returncode, none.stdout) == (1, "")
+    assert none.stderr == "no Python 2.1 here\n"
 
 
 def test_the_website_is_deployed_from_where_it_is_built():
