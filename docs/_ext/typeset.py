@@ -21,6 +21,27 @@ from sphinx.writers.html5 import HTML5Translator
 
 logger = logging.getLogger(__name__)
 KATEX = Path(__file__).parent / "vendor/katex.min.js"
+# KaTeX's MathML has two faults, and an `mrow` mends both. The name of a function is two
+# elements, one too many where it is an index or the like, as in `V_{\max}`. And what
+# becomes a relation or an operator, as by `\overset`, stands in an element for text.
+TYPESET = """
+const texts = /^(mi|mn|mo|mtext)$/;
+const parts = /^(mfrac|mroot|msub|msup|msubsup|munder|mover|munderover)$/;
+function mend(node) {
+  if (texts.test(node.type) && !node.children.every(child => "text" in child))
+    Object.assign(node, {type: "mrow", attributes: {}});
+  node.children?.forEach((child, i) => {
+    if (parts.test(node.type) && !child.type && child.children)
+      node.children[i] = new node.constructor("mrow", child.children);
+    mend(node.children[i]);
+  });
+}
+function typeset(formula, options) {
+  const tree = katex.__renderToDomTree(formula, options);
+  mend(tree);
+  return tree.toMarkup();
+}
+"""
 
 
 @cache
@@ -29,6 +50,7 @@ def engine() -> MiniRacer:
     context = MiniRacer()
     atexit.register(context.close)
     context.eval(KATEX.read_text("utf-8"))
+    context.eval(TYPESET)
     return context
 
 
@@ -36,7 +58,7 @@ def engine() -> MiniRacer:
 def typeset(formula: str, display: bool = False) -> str:
     """Return a formula as HTML, or raise ``JSEvalException`` with what is wrong."""
     options = {"displayMode": display, "throwOnError": True, "strict": "error"}
-    return cast(str, engine().call("katex.renderToString", formula, options))
+    return cast(str, engine().call("typeset", formula, options))
 
 
 def render(node: nodes.math | nodes.math_block, display: bool) -> str:
