@@ -539,6 +539,25 @@ def test_a_page_does_not_scroll_sideways(opened, width):
     assert excess <= 0, f"{excess} px too wide: {page.evaluate(OVERHANG)[:5]}"
 
 
+# What begins a line though it touches the end of a formula: a comma, say.
+TORN = """() => [...document.querySelectorAll("span.math")].filter(formula => {
+  const mark = formula.nextSibling;
+  if (!formula.checkVisibility() || mark?.nodeType !== Node.TEXT_NODE) return false;
+  const range = document.createRange();
+  range.setStart(mark, 0);
+  range.setEnd(mark, 1);
+  const end = [...formula.querySelectorAll(".katex-base")].at(-1);
+  return /^\\S/.test(mark.data)
+    && range.getBoundingClientRect().top > end.getBoundingClientRect().bottom - 2;
+}).map(formula => formula.querySelector("annotation").textContent
+  + formula.nextSibling.data.slice(0, 20))"""
+
+
+@in_browser(LOOKED_AT)
+def test_no_line_begins_with_the_mark_behind_a_formula(opened):
+    assert opened.set(NARROW).evaluate(TORN) == []
+
+
 @in_browser(WOVEN)
 def test_prose_stands_above_its_code_on_a_phone(opened):
     rows = opened.set(NARROW).evaluate(ROWS)
