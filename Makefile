@@ -27,7 +27,7 @@ sync: $(READY)  ## Make the notebooks and the modules from the chapters
 html: sync  ## Execute the chapters and build the website; ADDRESS=https://… where it will be
 	@mkdir -p build
 	$(BIN)/python -m sphinx -n -W --keep-going -T $(if $(ADDRESS),-D html_baseurl=$(ADDRESS:/=)/) \
-	  . build/html
+	  -d build/doctrees . build/html
 	@echo "Open $(CURDIR)/build/html/index.html"
 
 serve: html  ## Build the website and serve it on http://localhost:8000

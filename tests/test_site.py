@@ -23,6 +23,7 @@ from playwright.sync_api import (
     Locator,
     Page,
     Request,
+    Route,
     expect,
 )
 
@@ -538,6 +539,25 @@ def test_a_page_does_not_scroll_sideways(opened, width):
     assert excess <= 0, f"{excess} px too wide: {page.evaluate(OVERHANG)[:5]}"
 
 
+# What begins a line though it touches the end of a formula: a comma, say.
+TORN = """() => [...document.querySelectorAll("span.math")].filter(formula => {
+  const mark = formula.nextSibling;
+  if (!formula.checkVisibility() || mark?.nodeType !== Node.TEXT_NODE) return false;
+  const range = document.createRange();
+  range.setStart(mark, 0);
+  range.setEnd(mark, 1);
+  const end = [...formula.querySelectorAll(".katex-base")].at(-1);
+  return /^\\S/.test(mark.data)
+    && range.getBoundingClientRect().top > end.getBoundingClientRect().bottom - 2;
+}).map(formula => formula.querySelector("annotation").textContent
+  + formula.nextSibling.data.slice(0, 20))"""
+
+
+@in_browser(LOOKED_AT)
+def test_no_line_begins_with_the_mark_behind_a_formula(opened):
+    assert opened.set(NARROW).evaluate(TORN) == []
+
+
 @in_browser(WOVEN)
 def test_prose_stands_above_its_code_on_a_phone(opened):
     rows = opened.set(NARROW).evaluate(ROWS)
@@ -748,6 +768,60 @@ def test_colours_follow_the_reader(fresh, name, scheme):
     red, green, blue = re.findall(r"\d+", page.locator("body").evaluate(colour))[:3]
     brightness = (int(red) + int(green) + int(blue)) / 3
     assert brightness > 200 if scheme == "light" else brightness < 60
+
+
+# A browser does not tell the colour of a visited link, and one pointer cannot hover on
+# everything. So each state becomes a class, which weighs the same in the cascade.
+STATE = re.compile(r"(?<!hover):(visited|hover|active|target|focus)(?![-\w])")
+STATES = ["visited", "hover", "hover active", "target", "focus"]
+
+
+def states_as_classes(route: Route) -> None:
+    """Send a style sheet that a test can put into any state."""
+    answer = route.fetch()
+    route.fulfill(response=answer, body=STATE.sub(r".state-\1", answer.text()))
+
+
+# What gets another colour when the sheets are taken away that are not the theme's, and
+# that colour. In the dark, where the colours of code in the light are foreign too.
+FOREIGN_COLOURS = """states => {
+  const colours = ["color", "background-color", "fill", "stroke", "box-shadow",
+    "outline-color", "text-decoration-color", "border-top-color",
+    "border-right-color", "border-bottom-color", "border-left-color"];
+  const own = ["book", "landing", "dark"];
+  const others = [...document.styleSheets].filter(({href}) =>
+    href && !own.some(name => href.includes(`/_static/${name}.css`)));
+  const nodes = [...document.querySelectorAll("body *:not(.katex *)")];
+  const look = () => nodes.map(node => {
+    const style = getComputedStyle(node);
+    return colours.map(colour => `${colour}: ${style.getPropertyValue(colour)}`);
+  });
+  nodes.forEach(node => node.classList.add(...states));
+  const before = look();
+  others.forEach(sheet => { sheet.disabled = true; });
+  // A visited link looks as any other.
+  nodes.forEach(node => node.classList.remove("state-visited"));
+  const after = look();
+  others.forEach(sheet => { sheet.disabled = false; });
+  nodes.forEach(node => node.classList.remove(...states));
+  return [...new Set(nodes.flatMap((node, i) =>
+    after[i].filter((colour, k) => colour !== before[i][k])
+      .map(colour => `${node.tagName}.${node.getAttribute("class")} ${colour}`)))];
+}"""
+
+
+OTHER_KINDS = ["search.html?q=clipped", *GENERATED[:2], "docs/notation.html"]
+
+
+@pytest.mark.parametrize("name", [*FEW[:3], API_EXAMPLE, *OTHER_KINDS])
+def test_only_the_theme_gives_colours(fresh, name):
+    fresh.page.route("**/*.css?*", states_as_classes)
+    fresh.go(name).wait_for_load_state("networkidle")  # a search goes on
+    page = fresh.set(scheme="dark")
+    page.add_style_tag(content="* { transition: none !important; }")
+    for state in STATES:
+        states = [f"state-{each}" for each in state.split()]
+        assert page.evaluate(FOREIGN_COLOURS, states) == [], state
 
 
 def test_the_switch_shows_the_plain_notebook_and_remembers(fresh):

@@ -8,6 +8,7 @@ screen readers read. A formula that KaTeX does not understand is a warning of th
 from __future__ import annotations
 
 import atexit
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,27 @@ from sphinx.writers.html5 import HTML5Translator
 
 logger = logging.getLogger(__name__)
 KATEX = Path(__file__).parent / "vendor/katex.min.js"
+# KaTeX's MathML has two faults, and an `mrow` mends both. The name of a function is two
+# elements, one too many where it is an index or the like, as in `V_{\max}`. And what
+# becomes a relation or an operator, as by `\overset`, stands in an element for text.
+TYPESET = """
+const texts = /^(mi|mn|mo|mtext)$/;
+const parts = /^(mfrac|mroot|msub|msup|msubsup|munder|mover|munderover)$/;
+function mend(node) {
+  if (texts.test(node.type) && !node.children.every(child => "text" in child))
+    Object.assign(node, {type: "mrow", attributes: {}});
+  node.children?.forEach((child, i) => {
+    if (parts.test(node.type) && !child.type && child.children)
+      node.children[i] = new node.constructor("mrow", child.children);
+    mend(node.children[i]);
+  });
+}
+function typeset(formula, options) {
+  const tree = katex.__renderToDomTree(formula, options);
+  mend(tree);
+  return tree.toMarkup();
+}
+"""
 
 
 @cache
@@ -29,6 +51,7 @@ def engine() -> MiniRacer:
     context = MiniRacer()
     atexit.register(context.close)
     context.eval(KATEX.read_text("utf-8"))
+    context.eval(TYPESET)
     return context
 
 
@@ -36,7 +59,7 @@ def engine() -> MiniRacer:
 def typeset(formula: str, display: bool = False) -> str:
     """Return a formula as HTML, or raise ``JSEvalException`` with what is wrong."""
     options = {"displayMode": display, "throwOnError": True, "strict": "error"}
-    return cast(str, engine().call("katex.renderToString", formula, options))
+    return cast(str, engine().call("typeset", formula, options))
 
 
 def render(node: nodes.math | nodes.math_block, display: bool) -> str:
@@ -54,9 +77,11 @@ def render(node: nodes.math | nodes.math_block, display: bool) -> str:
 
 
 def visit_math(self: HTML5Translator, node: nodes.math) -> None:
-    """Write a formula in a line of text."""
+    """Write a formula in a line of text; it may break where KaTeX lets it."""
     self.body.append(self.starttag(node, "span", "", CLASS="math"))
-    self.body.append(render(node, display=False) + "</span>")
+    base = '<span class="katex-base">'
+    html = render(node, display=False).replace(f"</span>{base}", f"</span><wbr>{base}")
+    self.body.append(f"{html}</span>")
     raise nodes.SkipNode
 
 
@@ -72,8 +97,22 @@ def visit_displayed(self: HTML5Translator, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+def keep_marks(app: Sphinx, document: nodes.document, page: str) -> None:
+    """Keep what touches the end of a formula, a comma say, in the formula's line."""
+    for formula in list(document.findall(nodes.math)):
+        line = formula.parent
+        place = line.index(formula)
+        match line.children[place + 1 : place + 2]:
+            case [nodes.Text() as text] if mark := re.match(r"\S+", text):
+                kept = [formula, nodes.Text(mark[0])]
+                box = nodes.inline("", "", *kept, classes=["kept"])
+                line[place : place + 2] = [box, nodes.Text(text[mark.end() :])]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_html_math_renderer("typeset", (visit_math, None), (visit_displayed, None))
     app.add_css_file("katex/katex.min.css")
+    # After `words`, which looks for words in whole pieces of text.
+    app.connect("doctree-resolved", keep_marks, priority=950)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}
