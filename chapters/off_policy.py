@@ -345,10 +345,10 @@ def check_clips(rho: float | None, c: float | None) -> None:
 # %% tags=["export"]
 @checked
 def clipped_policy(
-    policy: Float[NDArray[Any], "*S N"],
-    old_policy: Float[NDArray[Any], "*S N"],
+    policy: Float[np.ndarray, "*S N"],
+    old_policy: Float[np.ndarray, "*S N"],
     rho_clip_ratio: Positive | None = 1.0,
-) -> Float[NDArray[Any], "*S N"]:
+) -> Float[np.ndarray, "*S N"]:
     """Return the probabilities of the policy whose values V-trace estimates.
 
     Args:

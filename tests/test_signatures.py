@@ -298,7 +298,7 @@ def test_dtypes_of_tensors(kind, legal):
     assert {x.dtype for x in tensors if accepts(kind[Tensor, "B"], x)} == legal
 
 
-@pytest.mark.parametrize("array", [np.ndarray, NDArray[Any]])
+@pytest.mark.parametrize("array", [np.ndarray, np.ndarray[Any, np.dtype[Any]]])
 def test_arrays(array):
     legal = [np.ones(2, np.float32), np.ones(2)]
     illegal = [np.ones(2, np.float16), np.ones(2, int), torch.ones(2), [1.0, 2.0]]

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 5b3763f6c5acf4a1
+# Generated from chapters/off_policy.py (edit there); digest 69c2dc728412c7ec
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ def check_clips(rho: float | None, c: float | None) -> None:
 
 @checked
 def clipped_policy(
-    policy: Float[NDArray[Any], "*S N"],
-    old_policy: Float[NDArray[Any], "*S N"],
+    policy: Float[np.ndarray, "*S N"],
+    old_policy: Float[np.ndarray, "*S N"],
     rho_clip_ratio: Positive | None = 1.0,
-) -> Float[NDArray[Any], "*S N"]:
+) -> Float[np.ndarray, "*S N"]:
     """Return the probabilities of the policy whose values V-trace estimates.
 
     Args:
