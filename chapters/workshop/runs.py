@@ -62,6 +62,7 @@ from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from literate_rl.workshop.episodes import Held, told, warn_unended
+from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
     "Learner",
@@ -1255,12 +1256,13 @@ assert same, "the weights are those of the run that was left alone"
 
 
 # %% tags=["export"]
+@checked
 def record_video(
     policy: Any,
     env: str | Callable[..., gym.Env[Any, Any]],
     path: str | Path,
     seed: int = 0,
-    max_episode_steps: int = 3_000,
+    max_episode_steps: Count = 3_000,
 ) -> float:
     """Film one greedy episode.
 

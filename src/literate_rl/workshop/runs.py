@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 3a6ed425642a5ec7
+# Generated from chapters/workshop/runs.py (edit there); digest 7bd9b117ce53c4a9
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from literate_rl.workshop.episodes import Held, told, warn_unended
+from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
     "Learner",
@@ -874,12 +875,13 @@ def check_named(
         )
 
 
+@checked
 def record_video(
     policy: Any,
     env: str | Callable[..., gym.Env[Any, Any]],
     path: str | Path,
     seed: int = 0,
-    max_episode_steps: int = 3_000,
+    max_episode_steps: Count = 3_000,
 ) -> float:
     """Film one greedy episode.
 
