@@ -47,7 +47,7 @@ from literate_rl.workshop.runs import (
     make_visible,
     play,
     stored_runs,
-    write_video,
+    video_writer,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -381,7 +381,9 @@ def make(name: str, film: Film) -> dict[str, str]:
     fps = film.speed / film.every
     frames, once = film_of(episodes, film, fps)
     FILMS.mkdir(parents=True, exist_ok=True)
-    write_video(FILMS / f"{name}.mp4", frames, round(fps))
+    with video_writer(FILMS / f"{name}.mp4", round(fps)) as write:
+        for frame in frames:
+            write(frame)
     poster(once).save(FILMS / f"{name}.png", optimize=True)
     row: dict[str, object] = {
         "film": name,

@@ -40,6 +40,7 @@ from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
 from literate_rl.workshop.states import ByName, state_spec
 from literate_rl.policy_gradient import policy_gradient_error
+from literate_rl.workshop.episodes import check_num_envs
 from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.probes import seed_generators
 from literate_rl.workshop.runs import env_seed
@@ -476,7 +477,7 @@ class A2C:
         config: A2CConfig,
         act: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
-        check_copies(envs, config)
+        check_num_envs(envs, config.num_envs)
         self.policy, self.config = policy, config
         self.act = act or policy.act
         self.learner = GradientLearner(policy, config)
@@ -541,13 +542,6 @@ class A2C:
         self.generator.set_state(generator)
         self.collector.step, self.iteration = step, iteration
         self.collector.obs = None
-
-
-def check_copies(envs: VectorEnv[Any, Any, Any], config: A2CConfig) -> None:
-    """Raise unless there are as many environments as the settings say."""
-    given, wanted = envs.num_envs, config.num_envs
-    if given != wanted:
-        raise ValueError(f"envs must have {wanted} copies, got {given}")
 
 
 def returned(episode_return: Tensor) -> dict[str, float]:

@@ -37,6 +37,7 @@ from torch.nn.functional import smooth_l1_loss
 from literate_rl.agents import Collector
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch, ReplayBuffer
+from literate_rl.workshop.episodes import check_num_envs
 from literate_rl.workshop.fast import (
     FusedQError,
     chain_layers,
@@ -679,9 +680,7 @@ class DQN:
         error: Callable[..., Any] | None = None,
         act: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
-        given, wanted = envs.num_envs, config.num_envs
-        if given != wanted:
-            raise ValueError(f"envs must have {wanted} copies, got {given}")
+        check_num_envs(envs, config.num_envs)
         self.policy = policy
         self.config: OffPolicyConfig = config
         self.error = error or partial(fused_q_error, double=config.double)

@@ -33,6 +33,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
+from literate_rl.workshop.episodes import warn_unended
 from literate_rl.workshop.runs import env_seed, flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
 
@@ -175,8 +176,10 @@ def greedy(policy: Any, obs: NDArray[Any]) -> Any:
 # Then we play some episodes and look at their returns, without a discount, since the discount was
 # a means of learning and not the aim. Each episode gets an environment of its own, and only the
 # first episode of an environment counts. A [trap below](#trap-the-first-episodes-that-end) shows
-# what happens otherwise. (`flat_env` makes an environment whose observations are vectors,
-# `env_seed` draws a seed that no other run shares: {doc}`workshop/runs`.)
+# what happens otherwise. An agent may have learned to walk in circles, in an environment without
+# a time limit. So an episode is cut off after `max_episode_steps`, with a warning. (`flat_env`
+# makes an environment whose observations are vectors, `env_seed` draws a seed that no other run
+# shares: {doc}`workshop/runs`.)
 
 
 # %% tags=["export"]
@@ -186,16 +189,17 @@ def evaluate(
     env: str | Callable[..., gym.Env[Any, Any]],
     episodes: Count = 10,
     seed: Seed = 0,
+    max_episode_steps: Count = 30_000,
 ) -> Float[np.ndarray, "episodes"]:
     """Play episodes greedily and return the undiscounted return of each.
 
     Args:
         policy: The policy, an ``nn.Module`` with ``act`` and ``to_env``.
-        env: A registered id, or a function that makes an environment. Its episodes
-            must end, so it needs a time limit if the task does not end by itself.
+        env: A registered id, or a function that makes an environment.
         episodes: How many to play.
         seed: Decides how they start and what happens in them. The same seed gives the
             same returns.
+        max_episode_steps: After how many steps an episode is cut off, with a warning.
 
     Raises:
         ValueError: If ``env`` cannot be made.
@@ -208,11 +212,15 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
-    while playing.any():
+    for _ in range(max_episode_steps):
         obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
         # An environment that is done starts another episode, which does not count.
         returns += np.where(playing, reward, 0.0)
         playing &= ~(terminated | truncated)
+        if not playing.any():
+            break
+    else:
+        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps)
     envs.close()
     return returns
 

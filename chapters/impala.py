@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
+from literate_rl.workshop.episodes import check_num_envs
 from literate_rl.workshop.memory import UnrollBuffer
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
@@ -579,8 +580,7 @@ class IMPALA:
     def __init__(
         self, policy: Any, envs: VectorEnv[Any, Any, Any], config: IMPALAConfig
     ) -> None:
-        given, wanted = envs.num_envs, config.n_sample
-        check_that(given == wanted, f"envs must have {wanted} copies, got {given}")
+        check_num_envs(envs, config.n_sample)
         self.policy, self.config = policy, config
         self.learner = VTraceLearner(policy, config)
         self.device = self.learner.parameters[0].device

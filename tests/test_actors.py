@@ -97,7 +97,7 @@ def test_a_learner_wants_actors_and_the_right_number_of_environments() -> None:
     with pytest.raises(ValueError, match="actors must be at least 1, got None"):
         make_learner(actors=None)
     policy = policy_for(counting())
-    with pytest.raises(ValueError, match="make_envs must make 3 copies, got 2"):
+    with pytest.raises(ValueError, match="envs must have 3 copies, got 2"):
         ActorLearner(policy, counting, SMALL)
     with pytest.raises(TypeError, match=r"envs must be .*VectorEnv, got .*None"):
         ActorLearner(policy, lambda: None, SMALL)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from fuzz import assert_held
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -427,6 +427,102 @@ def test_phantoms_are_the_steps_behind_an_end():
     # At an end the last observation is seen as it is; a phantom pays nothing.
     assert torch.equal(batch.next_obs[batch.real], (batch.obs[batch.real] + 1) % 5)
     assert (batch.reward[~batch.real] == 0).all()
+
+
+class Reusing(gym.Env):
+    """Counts its steps, up to four, in an array that it hands out again and again."""
+
+    observation_space = gym.spaces.Box(0, 9, (1,))
+    action_space = gym.spaces.Box(0, 9, (1,))
+
+    def __init__(self):
+        self.count = np.zeros(1, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.count[:] = 0
+        return self.count, {}
+
+    def step(self, action):
+        self.count += 1
+        action *= 0  # what it is given, it uses too
+        return self.count, 1.0, False, bool(self.count[0] == 4), {}
+
+
+class ReusingVector(VectorEnv):
+    """Two of them in arrays that are always the same."""
+
+    num_envs = 2
+    observation_space = gym.spaces.Box(0, 9, (2, 1))
+    single_observation_space = Reusing.observation_space
+    action_space = gym.spaces.Box(0, 9, (2, 1))
+    single_action_space = Reusing.action_space
+
+    def __init__(self, mode):
+        self.metadata = {"autoreset_mode": mode}
+        self.late = mode == AutoresetMode.NEXT_STEP
+        self.count, self.last = np.zeros((2, 2, 1), np.float32)
+        self.reward = np.zeros(2)
+        self.flags = np.zeros((3, 2), bool)  # terminated, truncated, which is done
+        self.infos = {}
+
+    def reset(self, *, seed=None, options=None):
+        self.count[:] = self.flags[:] = 0
+        return self.count, {}
+
+    def step(self, actions):
+        actions *= 0
+        begins = self.flags[1] & self.late
+        self.reward[:] = ~begins
+        self.count[:] = np.where(begins[:, None], 0, self.count + 1)
+        self.flags[1:] = self.count[:, 0] == 4
+        self.infos.clear()
+        if self.flags[1].any() and not self.late:
+            self.last[:] = self.count
+            self.infos |= {"final_obs": self.last, "_final_obs": self.flags[2]}
+            self.count[:] = 0
+        return self.count, self.reward, *self.flags[:2], self.infos
+
+
+@pytest.mark.parametrize(
+    ("make", "late"),
+    [
+        (partial(make_envs, Reusing, 2), False),
+        (partial(ReusingVector, AutoresetMode.SAME_STEP), False),
+        (partial(ReusingVector, AutoresetMode.NEXT_STEP), True),
+    ],
+)
+def test_arrays_that_are_used_again_are_not_written_down(make, late):
+    collector, given = Collector(make()), torch.zeros(2, 1)
+    collector.reset(seed=0)
+
+    def act(obs):
+        given[:] = obs + 1  # one tensor for all answers
+        obs *= 0  # and what was seen is used as well
+        return given
+
+    batch = collector.collect(act, 9)
+    length = 5 if late else 4
+    wanted = torch.arange(9).float() % length
+    led_to = torch.where(wanted == 4, 0.0, wanted + 1)
+    for column in range(2):
+        assert torch.equal(batch.obs[:, column, 0], wanted)
+        assert torch.equal(batch.action[:, column, 0], wanted + 1)
+        assert torch.equal(batch.next_obs[:, column, 0], led_to)
+        assert torch.equal(batch.truncated[:, column], wanted == 3)
+        assert torch.equal(batch.reward[:, column], (wanted != 4).float())
+    # The discounted return of the first episode bootstraps from where it was cut.
+    value = batch.next_obs.squeeze(-1)
+    returns = discounted_returns(batch.reward, value, *batch[4:6], gamma=0.5)
+    assert returns[0, 0] == 1 + 0.5 + 0.25 + 0.125 + 4 / 16
+
+
+def test_a_mode_is_held_to_its_promise():
+    envs = ReusingVector(AutoresetMode.SAME_STEP)
+    envs.late = True  # it resets a step later than it says
+    collector = Collector(envs)
+    collector.reset(seed=0)
+    with pytest.raises(ValueError, match=r"mode SAME_STEP infos must have final_obs"):
+        collector.collect(lambda obs: obs, 9)
 
 
 def test_where_every_step_happens_all_are_real():

@@ -1,10 +1,11 @@
 """The guards of the loop, one by one; ``test_agents`` holds them in the loop itself."""
 
 import sys
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -12,20 +13,24 @@ import pytest
 import torch
 from fuzz import assert_held
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from literate_rl.agents import make_envs
+from literate_rl.agents import Collector, make_envs
 from literate_rl.workshop.episodes import (
     EpisodeCounter,
     Held,
     check_chain,
     check_copies,
     check_experience,
+    check_final,
+    check_num_envs,
     env_maker,
     on_cpu,
     plain_actions,
+    resets_later,
 )
 from literate_rl.workshop.runs import flat_env
 
@@ -216,7 +221,172 @@ def test_an_observation_outside_of_its_space_is_named(space, obs, message) -> No
     ],
 )
 def test_an_observation_of_its_space_passes(space, obs) -> None:
-    assert Held(Answers(space, obs)).reset() == (obs, {})
+    seen, infos = Held(Answers(space, obs)).reset()
+    np.testing.assert_equal(seen, obs)
+    assert infos == {}
+
+
+class Reusing(gym.Env[Any, Any]):
+    """Counts its steps in one array, which all of its answers hold."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: Any, around: Any) -> None:
+        self.observation_space, self.around = space, around
+        self.count, self.render_mode = np.zeros(2, np.float32), "rgb_array"
+        self.infos: Any = {"at": [self.count], "more": {"at": self.count}, "me": self}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.count[:] = 0
+        self.infos["more"]["steps"] = 0
+        return self.around(self.count), self.infos
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        self.infos["more"]["steps"] += 1
+        return self.around(self.count), 1.0, False, False, self.infos
+
+    def render(self) -> Any:
+        return self.count
+
+
+class Pair(NamedTuple):
+    """A tuple with names, as graphs are."""
+
+    left: Any
+    right: Any
+
+
+@pytest.mark.parametrize(
+    ("space", "around"),
+    [
+        (BOX_OF_TWO, lambda x: x),
+        (BOX_OF_TWO, torch.from_numpy),
+        (spaces.Dict(a=BOX_OF_TWO, b=BOX_OF_TWO), lambda x: {"a": x, "b": x}),
+        (spaces.Tuple([spaces.Dict(a=BOX_OF_TWO)]), lambda x: ({"a": x},)),
+        (spaces.Tuple([BOX_OF_TWO] * 2), lambda x: [x, x]),
+        (spaces.Tuple([BOX_OF_TWO] * 2), lambda x: Pair(x, x)),
+    ],
+)
+def test_what_an_environment_hands_out_is_copied(space, around) -> None:
+    env = Held(Reusing(space, around))
+    first, start = env.reset()
+    drawn = env.render()
+    second, _, _, _, infos = env.step(0)
+    env.step(0)
+    torch.testing.assert_close(first, around(np.zeros(2, np.float32)))
+    torch.testing.assert_close(second, around(np.ones(2, np.float32)))
+    assert type(first) is type(around(np.zeros(2)))
+    assert drawn.tolist() == [0, 0]
+    for steps, told in enumerate((start, infos)):
+        assert told["more"]["steps"] == steps
+        assert told["at"][0].tolist() == told["more"]["at"].tolist() == [steps, steps]
+        assert told["me"] is env.unwrapped  # an object is nobody's to copy
+
+
+def remembered() -> Any:
+    """Return a member of `AutoresetMode` as another import of it would have it."""
+    return Enum("AutoresetMode", {mode.name: mode.value for mode in AutoresetMode})
+
+
+class Wrapping(VectorWrapper):
+    """Changes nothing."""
+
+
+class Silent(VectorEnv[Any, Any, Any]):
+    """Has a mode in its metadata, which may be that of its class, and in itself."""
+
+    num_envs = 1
+
+    def __init__(self, metadata: dict[str, Any], **attributes: Any) -> None:
+        self.metadata = metadata
+        vars(self).update(attributes)
+
+
+def copies(mode: Any) -> SyncVectorEnv:
+    return SyncVectorEnv([cartpole], autoreset_mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("envs", "later"),
+    [
+        (copies(AutoresetMode.NEXT_STEP), True),
+        (copies(AutoresetMode.SAME_STEP), False),
+        (make_envs("CartPole-v1"), False),
+        (gym.make_vec("CartPole-v1", vectorization_mode="vector_entry_point"), True),
+        (Wrapping(copies(AutoresetMode.NEXT_STEP)), True),
+        (RecordEpisodeStatistics(copies(AutoresetMode.SAME_STEP)), False),
+        *(
+            (Silent({"autoreset_mode": mode}), later)
+            for modes, later in (
+                ((remembered().NEXT_STEP, "NextStep", "NEXT_STEP", "next_step"), True),
+                ((remembered().SAME_STEP, "SameStep", "SAME_STEP"), False),
+            )
+            for mode in modes
+        ),
+        # An object knows better than its class, whose metadata another may have set.
+        (
+            Silent(
+                {"autoreset_mode": AutoresetMode.NEXT_STEP},
+                autoreset_mode=AutoresetMode.SAME_STEP,
+            ),
+            False,
+        ),
+    ],
+)
+def test_the_mode_of_an_environment_is_its_own(envs, later) -> None:
+    assert resets_later(envs) is later
+    assert Collector(envs).resets_later is later
+
+
+@pytest.mark.parametrize(
+    ("envs", "got"),
+    [
+        (Silent({}), "None"),
+        (Wrapping(Silent({})), "None"),
+        (copies(AutoresetMode.DISABLED), "DISABLED"),
+        (Silent({"autoreset_mode": "Disabled"}), "Disabled"),
+        (Silent({"autoreset_mode": remembered().DISABLED}), "DISABLED"),
+        (Silent({"autoreset_mode": True}), "True"),
+    ],
+)
+def test_a_mode_that_cannot_be_served_is_named(envs, got) -> None:
+    words = (
+        rf"NEXT_STEP or SAME_STEP as metadata\['autoreset_mode'\], got {got}: name it"
+    )
+    with pytest.raises(ValueError, match=words):
+        Collector(envs)
+
+
+@pytest.mark.parametrize(
+    ("infos", "later", "message"),
+    [
+        ({}, False, r"mode SAME_STEP infos must have .* copies \[1\], got it for \[\]"),
+        (
+            {"_final_obs": [True, True]},
+            False,
+            r"mode SAME_STEP .* copies \[1\], got it for \[0, 1\]",
+        ),
+        (
+            {"_final_obs": [False, True]},
+            True,
+            r"mode NEXT_STEP .* copies \[\], got it for \[1\]",
+        ),
+    ],
+)
+def test_a_mode_that_breaks_its_promise_is_found(infos, later, message) -> None:
+    done = np.array([False, True])
+    check_final({"_final_obs": done}, done, later=False)
+    check_final({}, done, later=True)
+    with pytest.raises(ValueError, match=message):
+        check_final(infos, done, later)
+
+
+def test_a_single_environment_is_no_vector_of_them() -> None:
+    with pytest.raises(TypeError, match="envs must be a VectorEnv, got TimeLimit: "):
+        check_num_envs(cartpole(), 1)
+    with pytest.raises(ValueError, match="envs must have 3 copies, got 1"):
+        check_num_envs(make_envs("CartPole-v1"), 3)
 
 
 @pytest.mark.parametrize("error", [SystemExit(), SystemExit(0), GeneratorExit("x")])

@@ -1,6 +1,7 @@
 """Evaluation: which episodes count, what an interval covers, how agents compare."""
 
 import math
+import warnings
 from statistics import NormalDist
 
 import gymnasium as gym
@@ -99,6 +100,32 @@ def test_evaluate_leaves_global_generators_and_weights_alone():
     assert torch.equal(weights(policy), before)
     assert torch.equal(torch.get_rng_state(), torch_state)
     assert np.array_equal(np.random.get_state()[1], numpy_state)
+
+
+class Endless(Lottery):
+    """Like the lottery, but one in two episodes has no end."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, infos = super().reset(seed=seed)
+        self.left = -1 if self.left == 10 else 1
+        return obs, infos
+
+
+def test_an_episode_without_an_end_is_cut_off_and_told():
+    policy = policy_for(Endless)
+    with pytest.warns(UserWarning, match="env 'Endless': 7 of 8 episodes") as told:
+        returns = evaluate(policy, Endless, 8, seed=5, max_episode_steps=50)
+    assert sorted(returns) == [1] + [50] * 7
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    for words in ("within 50 steps", "max_episode_steps=...", "more steps"):
+        assert words in str(told[0].message)
+
+
+def test_an_episode_that_ends_at_the_limit_is_no_warning():
+    limited = lambda: gym.wrappers.TimeLimit(Endless(), 50)  # noqa: E731
+    with warnings.catch_warnings(action="error"):
+        evaluate(policy_for(Endless), limited, 8, seed=5, max_episode_steps=50)
 
 
 def test_evaluate_names_bad_arguments():

@@ -3,6 +3,7 @@
 import base64
 import errno
 import hashlib
+import inspect
 import io
 import json
 import math
@@ -19,11 +20,13 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 import zipfile
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import imageio_ffmpeg
@@ -63,7 +66,7 @@ from literate_rl.workshop.runs import (
     show,
     stored_runs,
     video_html,
-    write_video,
+    video_writer,
 )
 from literate_rl.workshop.worlds import Moving
 
@@ -1682,6 +1685,12 @@ def film(colour, number=40):
     return list(rng.integers(0, 256, (number, 64, 64, 3), np.uint8))
 
 
+def write_video(path, frames):
+    with video_writer(path, 30) as write:
+        for frame in frames:
+            write(frame)
+
+
 def half_of(write):
     """Return a writer of videos that ends after 20 frames and does not say so."""
 
@@ -1711,7 +1720,7 @@ def files_of_at_most(size):
 @pytest.mark.parametrize("full", [False, True])
 def test_a_torn_film_replaces_no_whole_one(tmp_path, monkeypatch, full):
     path = tmp_path / "video.mp4"
-    write_video(path, film(0), 30)
+    write_video(path, film(0))
     before = snapshot(tmp_path)
     if not full:
         half = half_of(imageio_ffmpeg.write_frames)
@@ -1720,7 +1729,7 @@ def test_a_torn_film_replaces_no_whole_one(tmp_path, monkeypatch, full):
         files_of_at_most(path.stat().st_size // 2) if full else nullcontext(),
         pytest.raises(OSError, match=r"video\.mp4 could not be written; is the disk"),
     ):
-        write_video(path, film(1), 30)
+        write_video(path, film(1))
     assert snapshot(tmp_path) == before
 
 
@@ -1730,6 +1739,77 @@ def test_an_environment_that_cannot_be_drawn_is_named(tmp_path):
     with pytest.raises(ValueError, match="env 'Nothing-v0' cannot be made"):
         record_video(small_policy(), "Nothing-v0", tmp_path / "video.mp4")
     assert not list(tmp_path.iterdir())
+
+
+class Pacing(gym.Env):
+    """Walks to and fro and draws itself, without an end."""
+
+    metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 30}
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.Discrete(2)
+    drawn: ClassVar[list[Any]] = []
+    interrupted_at = None
+    open = 0
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self.steps = render_mode, 0
+        Pacing.open += 1
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.interrupted_at:
+            raise KeyboardInterrupt
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+    def render(self):
+        frame = np.full((16, 16, 3), self.steps, np.uint8)
+        self.drawn.append(weakref.ref(frame))
+        assert sum(kept() is not None for kept in self.drawn) < 5, "frames are kept"
+        return frame
+
+    def close(self):
+        Pacing.open -= 1
+
+
+def test_a_film_without_an_end_is_cut_off_and_told(tmp_path):
+    path = tmp_path / "video.mp4"
+    with pytest.warns(UserWarning, match=r"env 'Pacing': 1 of 1 episodes .* 40 steps"):
+        total = record_video(small_policy(), Pacing, path, max_episode_steps=40)
+    with pytest.raises(ValueError, match="max_episode_steps must be at least 1, got 0"):
+        record_video(small_policy(), Pacing, path, max_episode_steps=0)
+    assert total == imageio_ffmpeg.count_frames_and_secs(str(path))[0] == 40
+    limit = inspect.signature(record_video).parameters["max_episode_steps"].default
+    assert limit == 3_000
+    assert 60 <= limit / 50 <= limit / 30 <= 120, "a minute or two"
+
+
+@pytest.mark.parametrize("when", [1, 20])
+@pytest.mark.parametrize("error", [RuntimeError("mine"), OSError("mine")])
+def test_what_fails_while_a_film_is_made_keeps_its_words(tmp_path, error, when):
+    class Failing(Pacing):
+        def render(self):
+            if self.steps == when:
+                raise error
+            return super().render()
+
+    path, before = tmp_path / "video.mp4", Pacing.open
+    path.write_bytes(b"an older film")
+    with pytest.raises(type(error), match=r"^mine$"):
+        record_video(small_policy(), Failing, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["video.mp4"]
+    assert path.read_bytes() == b"an older film"
+    assert Pacing.open == before
+
+
+def test_ctrl_c_closes_the_window(monkeypatch):
+    monkeypatch.setattr(Pacing, "interrupted_at", 100)
+    before = Pacing.open
+    with pytest.raises(KeyboardInterrupt):
+        show(small_policy(), Pacing)
+    assert Pacing.open == before
 
 
 def test_show_plays_one_episode_in_a_window():

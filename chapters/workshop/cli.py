@@ -305,6 +305,7 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
     how = "without noise" if model is None or hasattr(model, "mode") else "as it draws"
     print(f"return of 20 episodes {how}: {mean:.1f} ± {deviation:.1f}")
     if watch and has_screen():
+        print("a window shows one episode; Ctrl-C closes it", flush=True)
         show(learner.policy, env)
     elif watch:
         video = run.directory / "video.mp4"

@@ -23,7 +23,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -81,12 +82,89 @@ def check_copies(envs: SyncVectorEnv) -> None:
 
 
 # %% [markdown]
+# A learner takes a vector environment, with as many copies as its settings say. A single
+# environment is what one has at hand first, and it is refused by its name.
+
+
+# %% tags=["export"]
+def check_num_envs(envs: Any, wanted: int) -> None:
+    """Raise unless there are as many environments as the settings say."""
+    if not isinstance(envs, VectorEnv):
+        kind = type(envs).__name__
+        raise TypeError(f"envs must be a VectorEnv, got {kind}: make_envs makes one")
+    if envs.num_envs != wanted:
+        raise ValueError(f"envs must have {wanted} copies, got {envs.num_envs}")
+
+
+# %% [markdown]
+# ## When environments reset
+#
+# A vector environment says in its metadata when it resets a copy whose episode is done
+# ({doc}`/chapters/agents`). An object knows better than this dictionary, which it may share with
+# all others of its class. The mode is read as a word, because `AutoresetMode` may have been
+# imported twice, and then its members are not equal. An environment that does not name its mode
+# is refused: whoever guesses wrong learns from steps that never happened, and nothing shows it.
+
+
+# %% tags=["export"]
+def resets_later(envs: VectorEnv[Any, Any, Any]) -> bool:
+    """Return whether a copy is reset in the step after an end, as in ``NEXT_STEP``.
+
+    Raises:
+        ValueError: If the mode is neither ``NEXT_STEP`` nor ``SAME_STEP``.
+    """
+    mode = getattr(envs, "autoreset_mode", None) or envs.metadata.get("autoreset_mode")
+    word = str(getattr(mode, "value", mode)).replace("_", "").lower()
+    if word not in ("nextstep", "samestep"):
+        raise ValueError(
+            "envs must have NEXT_STEP or SAME_STEP as metadata['autoreset_mode'], got "
+            f"{getattr(mode, 'name', mode)}: name it where they are made, or use "
+            "make_envs"
+        )
+    return word == "nextstep"
+
+
+# %% [markdown]
+# What a mode promises is held against what comes. Only `SAME_STEP` keeps last observations, one
+# for each copy that is done.
+
+
+# %% tags=["export"]
+def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
+    """Raise unless the last observations are there that an autoreset mode promises."""
+    wanted = [] if later else done.nonzero()[0].tolist()
+    given = np.nonzero(infos.get("_final_obs", ()))[0].tolist()
+    if given != wanted:
+        mode = "NEXT_STEP" if later else "SAME_STEP"
+        raise ValueError(
+            f"in autoreset mode {mode} infos must have final_obs for the copies "
+            f"{wanted}, got it for {given}"
+        )
+
+
+# %%
+makers = [lambda: gym.make("CartPole-v1")]
+unattended = SyncVectorEnv(makers, autoreset_mode="Disabled")
+try:
+    resets_later(unattended)
+except ValueError as error:
+    refusal = str(error)
+    print(refusal)
+
+# %% tags=["claims"]
+assert "got DISABLED" in refusal
+
+# %% [markdown]
 # ## What an environment answers
 #
 # An environment of your own may have bugs. NumPy hides some of them: it turns the reward `"1"`
 # into a number, and a flag that is `None` into `False`. So each answer is looked at before NumPy
-# sees it, and an error says which environment it came from. This takes about a microsecond for
-# each step, and no number is looked at: NaN is found further below.
+# sees it, and an error says which environment it came from. No number is looked at: NaN is found
+# further below.
+#
+# Many environments keep one array and write each observation into it. Whoever holds such an
+# observation holds the next one a step later, and at the end of an episode the one after the
+# reset. So what comes out is a copy. Both together take a few microseconds for each step.
 
 
 # %% tags=["export"]
@@ -99,11 +177,13 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> Any:
         """Begin an episode."""
-        return self.held("reset", **options)
+        obs, infos = self.held("reset", **options)
+        return copied(obs), copied(infos)
 
     def step(self, action: Any) -> Any:
         """Take a step."""
-        return self.held("step", action)
+        obs, reward, terminated, truncated, infos = self.held("step", action)
+        return copied(obs), reward, terminated, truncated, copied(infos)
 
     def held(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method and look at what it returns."""
@@ -116,9 +196,32 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
         except BaseException as error:  # `sys.exit` is no success
             wrong, cause = told(error), error
         if wrong:
-            name = self.spec.id if self.spec else type(self.unwrapped).__name__
+            name = name_of(self)
             raise ValueError(f"env {name!r} failed in {method}: {wrong}") from cause
         return answer
+
+    def render(self) -> Any:
+        """Draw the environment."""
+        return copied(self.env.render())
+
+
+def name_of(env: gym.Env[Any, Any]) -> str:
+    """Return the id of an environment, or the name of its class."""
+    return env.spec.id if env.spec else type(env.unwrapped).__name__
+
+
+def copied(x: Any) -> Any:
+    """Copy arrays, also those in dicts, lists and tuples; leave other objects alone."""
+    if isinstance(x, np.ndarray):
+        return x.copy()
+    if isinstance(x, dict):
+        return {key: copied(part) for key, part in x.items()}
+    if isinstance(x, list):
+        return [copied(part) for part in x]
+    if isinstance(x, tuple):
+        parts = map(copied, x)
+        return type(x)._make(parts) if hasattr(x, "_make") else tuple(parts)
+    return x.clone() if isinstance(x, Tensor) else x
 
 
 def wrong_part(obs: Any, *others: Any, space: gym.Space[Any]) -> str:
@@ -306,6 +409,25 @@ print("returns in the second rollout:", second.flatten())
 assert first[1] == 3
 assert second[1] == 4 + 24
 assert lengths[1] == 3
+
+# %% [markdown]
+# ## Episodes without an end
+#
+# *CliffWalking* ends at its goal and has no time limit. An agent that walks to and fro never comes
+# to an end, and whoever waits for one waits for ever. So what plays whole episodes
+# ({doc}`/chapters/evaluation`, {doc}`runs`) cuts them off some day and says so.
+
+
+# %% tags=["export"]
+def warn_unended(env: gym.Env[Any, Any], playing: Sequence[bool], limit: int) -> None:
+    """Warn that the episodes which are still under way are cut off at a limit."""
+    warnings.warn(
+        f"env {name_of(env)!r}: {sum(playing)} of {len(playing)} episodes had no end "
+        f"within {limit} steps and were cut off; give it a time limit, gym.make(id, "
+        "max_episode_steps=...), or allow more steps with max_episode_steps",
+        stacklevel=4,  # whoever called the function, through its decorator
+    )
+
 
 # %% [markdown]
 # ## Chains

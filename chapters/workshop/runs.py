@@ -61,7 +61,8 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
-from literate_rl.workshop.episodes import Held, told
+from literate_rl.workshop.episodes import Held, told, warn_unended
+from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
     "Learner",
@@ -1248,15 +1249,19 @@ assert same, "the weights are those of the run that was left alone"
 # ## Video
 #
 # A number does not tell *how* an agent fails. Look at it. `record_video` plays one greedy
-# episode and writes an mp4 file. It needs no screen.
+# episode and writes an mp4 file. It needs no screen. An episode without an end is cut off after
+# 3,000 steps, which make a film of a minute or two; the frames are written as they come, so that
+# memory holds one of them. `show` opens a window and plays until the episode ends, or until Ctrl-C.
 
 
 # %% tags=["export"]
+@checked
 def record_video(
     policy: Any,
     env: str | Callable[..., gym.Env[Any, Any]],
     path: str | Path,
     seed: int = 0,
+    max_episode_steps: Count = 3_000,
 ) -> float:
     """Film one greedy episode.
 
@@ -1266,9 +1271,10 @@ def record_video(
             ``render_mode``.
         path: The mp4 file to write.
         seed: Decides the start, as in ``evaluate``.
+        max_episode_steps: After how many steps the episode is cut off, with a warning.
 
     Returns:
-        The undiscounted return of the episode.
+        The undiscounted return of the episode, as far as it was played.
 
     Raises:
         OSError: If the film cannot be written. A film that was there before stays.
@@ -1276,15 +1282,14 @@ def record_video(
     """
     if not has_screen():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame would complain
-    envs = make_visible(env, "rgb_array")
-    frames: list[NDArray[np.uint8]] = []
-    total = play(
-        policy, envs, seed, lambda: frames.append(np.asarray(envs.render())[0])
-    )
-    fps = envs.metadata.get("render_fps", 30)
-    envs.close()
-    write_video(Path(path), frames, fps)
-    return total
+    with closing(make_visible(env, "rgb_array")) as envs:
+        fps = envs.metadata.get("render_fps", 30)
+        with video_writer(Path(path), fps) as write:
+
+            def look() -> None:
+                write(np.asarray(envs.render())[0])
+
+            return play(policy, envs, seed, look, max_episode_steps)
 
 
 def has_screen() -> bool:
@@ -1297,6 +1302,8 @@ def show(
 ) -> float:
     """Play one greedy episode in a window, and return its return.
 
+    An episode without an end goes on until Ctrl-C, which closes the window.
+
     Args:
         policy: The policy, on any device.
         env: As in ``record_video``.
@@ -1305,10 +1312,8 @@ def show(
     Raises:
         ValueError: If ``env`` cannot be made or cannot be shown.
     """
-    envs = make_visible(env, "human")
-    total = play(policy, envs, seed, lambda: None)
-    envs.close()
-    return total
+    with closing(make_visible(env, "human")) as envs:
+        return play(policy, envs, seed, lambda: None)
 
 
 def make_visible(
@@ -1325,34 +1330,71 @@ def make_visible(
 
 @torch.no_grad()
 def play(
-    policy: Any, envs: SyncVectorEnv, seed: int, look: Callable[[], None]
+    policy: Any,
+    envs: SyncVectorEnv,
+    seed: int,
+    look: Callable[[], None],
+    max_episode_steps: int = sys.maxsize,
 ) -> float:
     """Play a greedy episode in the only copy of an environment; look at each step."""
     device = next(policy.parameters()).device
     obs, _ = envs.reset(seed=env_seed(seed, 0))
-    total, done = 0.0, False
-    while not done:
+    total = 0.0
+    for _ in range(max_episode_steps):
         look()
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
         action = policy.to_env(policy.act(state, 0.0).cpu())
         obs, reward, terminated, truncated, _ = envs.step(action)
         total += float(reward[0])
-        done = bool(terminated[0] or truncated[0])
+        if terminated[0] or truncated[0]:
+            return total
+    warn_unended(envs.envs[0], [True], max_episode_steps)
     return total
 
 
-def write_video(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
-    """Write frames (H, W, 3) as an mp4 file that browsers play.
+@contextmanager
+def video_writer(path: Path, fps: int) -> Iterator[Callable[[NDArray[np.uint8]], None]]:
+    """Give a function that adds a frame (H, W, 3) to an mp4 file that browsers play.
+
+    The file has its name once the block has ended, and all of its frames.
 
     Raises:
-        OSError: If that fails. A file that was there before stays.
+        OSError: If it cannot be written. A file that was there before stays.
     """
     import imageio_ffmpeg
 
-    height, width, _ = frames[0].shape
-    new = beside(path)
+    new, written = beside(path), 0
+    writer: Any = None
+
+    def write(frame: NDArray[np.uint8]) -> None:
+        nonlocal writer, written
+        with one_sentence(path):
+            writer = writer or open_ffmpeg(new, frame, fps)
+            writer.send(np.ascontiguousarray(frame))
+        written += 1
+
+    try:
+        yield write
+        with one_sentence(path):
+            writer.close()
+            # It does not tell whether ffmpeg has failed: look at what is there.
+            found, _ = imageio_ffmpeg.count_frames_and_secs(str(new))
+            if found < written:
+                raise OSError(f"ffmpeg has written {found} of {written} frames")
+        os.replace(new, path)
+    finally:
+        if writer:
+            writer.close()
+        new.unlink(missing_ok=True)
+
+
+def open_ffmpeg(path: Path, frame: NDArray[np.uint8], fps: int) -> Any:
+    """Start ffmpeg for a film of frames like this one."""
+    import imageio_ffmpeg
+
+    height, width, _ = frame.shape
     writer = imageio_ffmpeg.write_frames(
-        str(new),
+        str(path),
         (width, height),
         fps=fps,
         macro_block_size=2,
@@ -1362,22 +1404,18 @@ def write_video(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
         output_params=["-f", "mp4", "-movflags", "+faststart"],
     )
     writer.send(None)
+    return writer
+
+
+@contextmanager
+def one_sentence(path: Path) -> Iterator[None]:
+    """Say in a sentence that a film cannot be written; ffmpeg fills pages."""
     try:
-        with closing(writer):
-            for frame in frames:
-                writer.send(np.ascontiguousarray(frame))
-        # The writer does not tell whether ffmpeg has failed: look at what is there.
-        found, _ = imageio_ffmpeg.count_frames_and_secs(str(new))
-        if found < len(frames):
-            raise OSError(f"ffmpeg has written {found} of {len(frames)} frames")
-    except (OSError, RuntimeError) as error:  # with pages of ffmpeg's words
+        yield
+    except (OSError, RuntimeError) as error:
         raise OSError(
             f"{path} could not be written; is the disk full, or the directory missing?"
         ) from error
-    else:
-        os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def video_html(path: str | Path, description: str) -> str:

@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest 732d29ac8aba72fe
+# Generated from chapters/a3c.py (edit there); digest 9421a42dda3f16d0
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from literate_rl.a2c import (
     a2c_gradient,
     a2c_loss,
     a2c_settings,
-    check_copies,
     named,
     returned,
 )
@@ -31,6 +30,7 @@ from literate_rl.actors import (
     Weights,
     weights_of,
 )
+from literate_rl.workshop.episodes import check_num_envs
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
@@ -140,7 +140,7 @@ class A3C(RemoteLearner):
         super().__init__(policy, config, transport)
         # Make the environments once here, to check how many there are.
         envs = make_envs()
-        check_copies(envs, config)
+        check_num_envs(envs, config.num_envs)
         envs.close()
         self.layout = gradient_layout(policy, config)
         # How to make a worker; only its seed is missing.

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 0d570f839d6311ad
+# Generated from chapters/actors.py (edit there); digest e84dd83b8a7a6538
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from literate_rl.impala import (
     impala_settings,
     to_unroll,
 )
+from literate_rl.workshop.episodes import check_num_envs
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import StopWaiting, env_seed
 from literate_rl.workshop.signatures import Count, Positive, check_that, checked
@@ -449,9 +450,8 @@ class ActorLearner(RemoteLearner):
         super().__init__(policy, config, transport)
         # Environments are made once here, to see what they are like.
         envs = make_envs()
+        check_num_envs(envs, config.n_sample)
         self.layout = slot_layout(policy, envs, config.unroll_len)
-        given, wanted = envs.num_envs, config.n_sample
-        check_that(given == wanted, f"make_envs must make {wanted} copies, got {given}")
         envs.close()
         # The recipe of an actor: what is missing is the seed.
         self.make_actor = partial(Actor, make_envs, copy.deepcopy(policy).cpu())

@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 129773e0031a4eab
+# Generated from chapters/agents.py (edit there); digest 70376bf388441894
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from literate_rl.workshop.episodes import (
     EpisodeCounter,
     check_copies,
     check_experience,
+    check_final,
     env_maker,
     on_cpu,
     plain_actions,
+    resets_later,
 )
 
 __all__ = [
@@ -174,8 +176,7 @@ class Collector:
     ) -> None:
         self.envs, self.dtype = envs, dtype
         self.to_env = to_env or partial(plain_actions, envs)
-        mode = envs.metadata.get("autoreset_mode")
-        self.resets_later = mode == AutoresetMode.NEXT_STEP
+        self.resets_later = resets_later(envs)
         self.obs: Any = None
         self.step = 0
 
@@ -214,28 +215,31 @@ class Collector:
 
     def take_step(self, act: Callable[[Tensor], Tensor]) -> tuple[NDArray[Any], ...]:
         """Go round the loop once; return a row of each field up to ``real``."""
-        # The agent looks, at a copy that nobody will write to, and acts.
+        # What is written down are copies. Agents and environments have arrays of their
+        # own, which they may write to and use again.
         obs = np.array(self.obs, self.dtype)
-        action = on_cpu(act(torch.from_numpy(obs)))
+        # The agent looks and acts.
+        action = on_cpu(act(torch.from_numpy(obs.copy())))
+        taken = action.numpy().copy()
         # The environments answer.
         self.obs, reward, terminated, truncated, infos = self.envs.step(
             self.to_env(action)
         )
 
-        real = ~self.ended
+        done, real = terminated | truncated, ~self.ended
+        check_final(infos, done, self.resets_later)
         if self.resets_later:
             # The last observation comes as it is, and the step after it did not happen.
             next_obs = self.obs
-            self.ended = (terminated | truncated) & real
+            self.ended = done & real
         else:
             # At an end `obs` belongs to the next episode already.
             next_obs = true_successors(self.obs, infos)
 
-        # Copies, because an environment may use its arrays again.
         reward = np.array(reward, np.float32)
         next_obs = np.array(next_obs, obs.dtype)
         flags = terminated.copy(), truncated.copy(), real
-        return obs, action.numpy(), reward, next_obs, *flags
+        return obs, taken, reward, next_obs, *flags
 
 
 @checked

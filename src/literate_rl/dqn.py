@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest b52ddc461e8ae99c
+# Generated from chapters/dqn.py (edit there); digest ee66b20351916356
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.nn.functional import smooth_l1_loss
 from literate_rl.agents import Collector
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch, ReplayBuffer
+from literate_rl.workshop.episodes import check_num_envs
 from literate_rl.workshop.fast import (
     FusedQError,
     chain_layers,
@@ -331,9 +332,7 @@ class DQN:
         error: Callable[..., Any] | None = None,
         act: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
-        given, wanted = envs.num_envs, config.num_envs
-        if given != wanted:
-            raise ValueError(f"envs must have {wanted} copies, got {given}")
+        check_num_envs(envs, config.num_envs)
         self.policy = policy
         self.config: OffPolicyConfig = config
         self.error = error or partial(fused_q_error, double=config.double)

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 0218b19bcf1fdb17
+# Generated from chapters/evaluation.py (edit there); digest a78a763a73174063
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
+from literate_rl.workshop.episodes import warn_unended
 from literate_rl.workshop.runs import env_seed, flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
 
@@ -38,16 +39,17 @@ def evaluate(
     env: str | Callable[..., gym.Env[Any, Any]],
     episodes: Count = 10,
     seed: Seed = 0,
+    max_episode_steps: Count = 30_000,
 ) -> Float[np.ndarray, "episodes"]:
     """Play episodes greedily and return the undiscounted return of each.
 
     Args:
         policy: The policy, an ``nn.Module`` with ``act`` and ``to_env``.
-        env: A registered id, or a function that makes an environment. Its episodes
-            must end, so it needs a time limit if the task does not end by itself.
+        env: A registered id, or a function that makes an environment.
         episodes: How many to play.
         seed: Decides how they start and what happens in them. The same seed gives the
             same returns.
+        max_episode_steps: After how many steps an episode is cut off, with a warning.
 
     Raises:
         ValueError: If ``env`` cannot be made.
@@ -60,11 +62,15 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
-    while playing.any():
+    for _ in range(max_episode_steps):
         obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
         # An environment that is done starts another episode, which does not count.
         returns += np.where(playing, reward, 0.0)
         playing &= ~(terminated | truncated)
+        if not playing.any():
+            break
+    else:
+        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps)
     envs.close()
     return returns
 

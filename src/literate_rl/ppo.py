@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest a15ce3efd394b02b
+# Generated from chapters/ppo.py (edit there); digest 6b84a2c9c415ad7d
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from literate_rl.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.policies import RewardScaler
+from literate_rl.workshop.episodes import check_num_envs
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
@@ -86,8 +87,7 @@ class PPO:
         act: Callable[[Tensor, Tensor], Tensor] | None = None,
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
     ) -> None:
-        given, wanted = envs.num_envs, config.num_envs
-        check_that(given == wanted, f"envs must have {wanted} copies, got {given}")
+        check_num_envs(envs, config.num_envs)
         wanted, given = config.normalize_obs, normalizer_of(policy) is not None
         words = f"policy must normalise as normalize_obs says: {wanted}"
         check_that(wanted == given, words)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest ea3db848f43e96d5
+# Generated from chapters/workshop/cli.py (edit there); digest d2072a2230bdfe44
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -256,6 +256,7 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
     how = "without noise" if model is None or hasattr(model, "mode") else "as it draws"
     print(f"return of 20 episodes {how}: {mean:.1f} ± {deviation:.1f}")
     if watch and has_screen():
+        print("a window shows one episode; Ctrl-C closes it", flush=True)
         show(learner.policy, env)
     elif watch:
         video = run.directory / "video.mp4"

@@ -1,10 +1,11 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 1f76622c9d56155e
+# Generated from chapters/workshop/episodes.py (edit there); digest 62aa68dc34d89544
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -54,6 +55,44 @@ def check_copies(envs: SyncVectorEnv) -> None:
         raise ValueError("env must make a new environment at each call")
 
 
+def check_num_envs(envs: Any, wanted: int) -> None:
+    """Raise unless there are as many environments as the settings say."""
+    if not isinstance(envs, VectorEnv):
+        kind = type(envs).__name__
+        raise TypeError(f"envs must be a VectorEnv, got {kind}: make_envs makes one")
+    if envs.num_envs != wanted:
+        raise ValueError(f"envs must have {wanted} copies, got {envs.num_envs}")
+
+
+def resets_later(envs: VectorEnv[Any, Any, Any]) -> bool:
+    """Return whether a copy is reset in the step after an end, as in ``NEXT_STEP``.
+
+    Raises:
+        ValueError: If the mode is neither ``NEXT_STEP`` nor ``SAME_STEP``.
+    """
+    mode = getattr(envs, "autoreset_mode", None) or envs.metadata.get("autoreset_mode")
+    word = str(getattr(mode, "value", mode)).replace("_", "").lower()
+    if word not in ("nextstep", "samestep"):
+        raise ValueError(
+            "envs must have NEXT_STEP or SAME_STEP as metadata['autoreset_mode'], got "
+            f"{getattr(mode, 'name', mode)}: name it where they are made, or use "
+            "make_envs"
+        )
+    return word == "nextstep"
+
+
+def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
+    """Raise unless the last observations are there that an autoreset mode promises."""
+    wanted = [] if later else done.nonzero()[0].tolist()
+    given = np.nonzero(infos.get("_final_obs", ()))[0].tolist()
+    if given != wanted:
+        mode = "NEXT_STEP" if later else "SAME_STEP"
+        raise ValueError(
+            f"in autoreset mode {mode} infos must have final_obs for the copies "
+            f"{wanted}, got it for {given}"
+        )
+
+
 class Held(gym.Wrapper[Any, Any, Any, Any]):
     """An environment that is held to its interface; errors call it by its name."""
 
@@ -63,11 +102,13 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> Any:
         """Begin an episode."""
-        return self.held("reset", **options)
+        obs, infos = self.held("reset", **options)
+        return copied(obs), copied(infos)
 
     def step(self, action: Any) -> Any:
         """Take a step."""
-        return self.held("step", action)
+        obs, reward, terminated, truncated, infos = self.held("step", action)
+        return copied(obs), reward, terminated, truncated, copied(infos)
 
     def held(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method and look at what it returns."""
@@ -80,9 +121,32 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
         except BaseException as error:  # `sys.exit` is no success
             wrong, cause = told(error), error
         if wrong:
-            name = self.spec.id if self.spec else type(self.unwrapped).__name__
+            name = name_of(self)
             raise ValueError(f"env {name!r} failed in {method}: {wrong}") from cause
         return answer
+
+    def render(self) -> Any:
+        """Draw the environment."""
+        return copied(self.env.render())
+
+
+def name_of(env: gym.Env[Any, Any]) -> str:
+    """Return the id of an environment, or the name of its class."""
+    return env.spec.id if env.spec else type(env.unwrapped).__name__
+
+
+def copied(x: Any) -> Any:
+    """Copy arrays, also those in dicts, lists and tuples; leave other objects alone."""
+    if isinstance(x, np.ndarray):
+        return x.copy()
+    if isinstance(x, dict):
+        return {key: copied(part) for key, part in x.items()}
+    if isinstance(x, list):
+        return [copied(part) for part in x]
+    if isinstance(x, tuple):
+        parts = map(copied, x)
+        return type(x)._make(parts) if hasattr(x, "_make") else tuple(parts)
+    return x.clone() if isinstance(x, Tensor) else x
 
 
 def wrong_part(obs: Any, *others: Any, space: gym.Space[Any]) -> str:
@@ -197,6 +261,16 @@ class EpisodeCounter:
             start[:, b] = total[:, t, b]
         self.carried = total[:, -1] - start
         return ended
+
+
+def warn_unended(env: gym.Env[Any, Any], playing: Sequence[bool], limit: int) -> None:
+    """Warn that the episodes which are still under way are cut off at a limit."""
+    warnings.warn(
+        f"env {name_of(env)!r}: {sum(playing)} of {len(playing)} episodes had no end "
+        f"within {limit} steps and were cut off; give it a time limit, gym.make(id, "
+        "max_episode_steps=...), or allow more steps with max_episode_steps",
+        stacklevel=4,  # whoever called the function, through its decorator
+    )
 
 
 @checked
