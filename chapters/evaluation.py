@@ -33,6 +33,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
+from literate_rl.workshop.probes import EvalMode
 from literate_rl.workshop.runs import env_seed, flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
 
@@ -208,11 +209,12 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
-    while playing.any():
-        obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
-        # An environment that is done starts another episode, which does not count.
-        returns += np.where(playing, reward, 0.0)
-        playing &= ~(terminated | truncated)
+    with EvalMode(policy):
+        while playing.any():
+            obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
+            # An environment that is done starts another episode, which does not count.
+            returns += np.where(playing, reward, 0.0)
+            playing &= ~(terminated | truncated)
     envs.close()
     return returns
 

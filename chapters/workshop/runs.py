@@ -62,6 +62,7 @@ from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from literate_rl.workshop.episodes import Held, told
+from literate_rl.workshop.probes import EvalMode
 
 __all__ = [
     "Learner",
@@ -1101,7 +1102,8 @@ def load(path: str | Path, **models: Any) -> Any:
             instance ``qnet``. They get their weights back.
 
     Returns:
-        The policy, an ``nn.Module`` in evaluation mode on the CPU.
+        The policy, an ``nn.Module`` in evaluation mode on the CPU. It acts as the saved
+        one does; call ``train()`` on it before it learns on.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -1331,11 +1333,12 @@ def play(
     """Play a greedy episode in the only copy of an environment; look at each step."""
     device = next(policy.parameters()).device
     obs, _ = envs.reset(seed=env_seed(seed, 0))
-    total, done = 0.0, False
+    total, done, acting = 0.0, False, EvalMode(policy)
     while not done:
         look()
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
-        action = policy.to_env(policy.act(state, 0.0).cpu())
+        with acting:
+            action = policy.to_env(policy.act(state, 0.0).cpu())
         obs, reward, terminated, truncated, _ = envs.step(action)
         total += float(reward[0])
         done = bool(terminated[0] or truncated[0])

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest b52ddc461e8ae99c
+# Generated from chapters/dqn.py (edit there); digest 84c153a97d83c801
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from literate_rl.workshop.fast import (
     numpy_act,
 )
 from literate_rl.workshop.nests import as_discrete, as_vectors, plain_space
+from literate_rl.workshop.probes import EvalMode
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
@@ -253,7 +254,7 @@ def q_error(
         generator: Not used here, because these values have no noise.
         double: Whether the policy in training chooses the next action.
     """
-    with torch.no_grad():
+    with torch.no_grad(), EvalMode(policy):
         next_q = target_policy(batch.next_obs)
         # If the older copy chooses too, this is the target {eq}`q-target`.
         chooser = policy(batch.next_obs) if double else next_q
@@ -338,7 +339,7 @@ class DQN:
         self.config: OffPolicyConfig = config
         self.error = error or partial(fused_q_error, double=config.double)
         # The target network: an older copy that nobody trains.
-        self.target_policy = copy.deepcopy(policy).requires_grad_(False)
+        self.target_policy = copy.deepcopy(policy).requires_grad_(False).eval()
         self.weights = numbers_of(policy)
         self.target_weights = numbers_of(self.target_policy)
         # What learns, and how.
@@ -369,10 +370,11 @@ class DQN:
         def act(obs: Tensor) -> Tensor:
             return self.act(obs.to(self.device, torch.float32), next(rows))
 
-        returns, losses = [], []
+        returns, losses, acting = [], [], EvalMode(self.policy)
         for _ in range(config.rounds):
             # A few steps with the policy as it is now; the buffer keeps them.
-            batch = self.collector.collect(act, config.rollout_len)
+            with acting:
+                batch = self.collector.collect(act, config.rollout_len)
             self.buffer.push(batch)
             returns.append(batch.episode_return)
             # Then the updates that are due.

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 0218b19bcf1fdb17
+# Generated from chapters/evaluation.py (edit there); digest 653c840f47e55f00
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
+from literate_rl.workshop.probes import EvalMode
 from literate_rl.workshop.runs import env_seed, flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
 
@@ -60,11 +61,12 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
-    while playing.any():
-        obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
-        # An environment that is done starts another episode, which does not count.
-        returns += np.where(playing, reward, 0.0)
-        playing &= ~(terminated | truncated)
+    with EvalMode(policy):
+        while playing.any():
+            obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
+            # An environment that is done starts another episode, which does not count.
+            returns += np.where(playing, reward, 0.0)
+            playing &= ~(terminated | truncated)
     envs.close()
     return returns
 
