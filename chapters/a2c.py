@@ -367,7 +367,8 @@ assert step_after(1000, 0.999) < 2 * step_after(0, 0.999), "not even twice"
 #
 # One function turns a rollout into a gradient. It uses `torch.autograd.grad`, which returns the
 # gradient and stores nothing. (The usual `backward` *adds* it to `parameter.grad`, which must be
-# cleared.)
+# cleared.) What needs no gradient, such as acting and the values of successors, is computed in
+# evaluation mode: there a dropout layer of your own drops nothing ({doc}`workshop/probes`).
 
 
 # %% tags=["export"]

@@ -508,7 +508,8 @@ class ApexActor:
 
 
 # %% [markdown]
-# A slot stores observations in the environment's own dtype, so that a picture stays bytes.
+# A slot stores observations in the environment's own dtype, so that a picture stays bytes. Where
+# that dtype is wider than float32, in which actors see, it stores float32.
 
 
 # %% tags=["export", "hide-input"]
@@ -536,8 +537,7 @@ def experience_layout(
         name: (x.numpy().dtype, (rollout_len, *x.shape[1:]))
         for name, x in {**one._asdict(), "priority": one.reward}.items()
     }
-    # Actors see observations in float32. Small types, such as bytes, save memory;
-    # larger ones would not hold more.
+    # What float32 holds may stay as it is; anything else has become float32 by then.
     for name in ("obs", "next_obs"):
         dtype, shape = steps[name]
         steps[name] = dtype if np.can_cast(dtype, np.float32) else np.float32, shape

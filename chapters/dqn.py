@@ -657,6 +657,8 @@ def numbers_of(policy: nn.Module) -> list[Tensor]:
 # ## The loop
 #
 # Act a little, learn a little: `iterate` does so for `log_interval` steps; `learn` is one update.
+# Who acts and who makes targets is in evaluation mode, so that a dropout layer of your own drops
+# nothing there ({doc}`workshop/probes`). The older copy never leaves that mode.
 
 
 # %% tags=["export"]

@@ -177,7 +177,8 @@ def greedy(policy: Any, obs: NDArray[Any]) -> Any:
 # a means of learning and not the aim. Each episode gets an environment of its own, and only the
 # first episode of an environment counts. A [trap below](#trap-the-first-episodes-that-end) shows
 # what happens otherwise. (`flat_env` makes an environment whose observations are vectors,
-# `env_seed` draws a seed that no other run shares: {doc}`workshop/runs`.)
+# `env_seed` draws a seed that no other run shares: {doc}`workshop/runs`.) In `EvalMode` a policy
+# with dropout drops nothing, and nothing of it changes ({doc}`workshop/probes`).
 
 
 # %% tags=["export"]

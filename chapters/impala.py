@@ -564,6 +564,9 @@ def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
 # {doc}`workshop/memory`: it forgets the oldest samples and lets go of those that have been drawn
 # `max_use` times. With `priority` it prefers samples whose values are far from their targets.
 #
+# The actor is in evaluation mode while it acts, and so is its log-probability
+# ({doc}`workshop/probes`); the learner is in training mode.
+#
 # Everything runs in one process. In a real system the actors run beside the learner, as in
 # {doc}`actors`. The setting `lag` imitates that, in a way that can be repeated exactly: the
 # actor's policy is a copy, which gets the learner's weights after every `lag + 1` collections.

@@ -358,6 +358,13 @@ class Samples(NamedTuple):
 # around `learn`. Its settings, `PPOConfig`, follow further down; the `RewardScaler` is that of
 # {doc}`policies`. `act` and `policy_error` may be replaced: by a faster way to act, or by another
 # loss. With `target_kl` the epochs stop early.
+#
+# A network of your own may have layers that change with the mode, such as dropout. In which mode
+# does one act, and in which does one learn? The ratio compares the new policy with the one that
+# *acted*. So acting, its log-probabilities and the old values share one mode, `EvalMode`
+# ({doc}`workshop/probes`), in which nothing is dropped. Only `learn` runs in training mode. With
+# dropout its first ratios are therefore not 1 but scattered around it, while `distance`, measured
+# in the mode of acting, starts at zero.
 
 
 # %% tags=["export"]

@@ -365,6 +365,7 @@ def soft_value(
 # y = r + \gamma \, \bar V(s') .
 # $$ (soft-target)
 #
+# While a target is made, the policy is in evaluation mode, as in {doc}`dqn`.
 # As in {doc}`td3`, $\gamma$ becomes $\gamma^m$ in a window of $m$ steps, and 0 after a termination.
 # The entropy in $s$ itself is not paid: $Q(s, a)$ is the value of an action that is already chosen.
 # (The entropies of the other states inside a window ought to be paid, but are left out.)

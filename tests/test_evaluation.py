@@ -1,6 +1,7 @@
 """Evaluation: which episodes count, what an interval covers, how agents compare."""
 
 import math
+from functools import partial
 from statistics import NormalDist
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from worlds import Counting, left_alone, moody
 
 from literate_rl.agents import make_envs
 from literate_rl.evaluation import (
@@ -20,7 +22,7 @@ from literate_rl.evaluation import (
     t_quantile,
     t_share,
 )
-from literate_rl.policies import make_policy
+from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 from literate_rl.workshop.runs import env_seed
 
 
@@ -99,6 +101,15 @@ def test_evaluate_leaves_global_generators_and_weights_alone():
     assert torch.equal(weights(policy), before)
     assert torch.equal(torch.get_rng_state(), torch_state)
     assert np.array_equal(np.random.get_state()[1], numpy_state)
+
+
+def test_evaluate_leaves_modes_and_moments_alone_also_after_an_error():
+    policy = Policy(ActorCritic(moody(2, 3), moody(2, 1)), CategoricalActions(3))
+    with left_alone(policy):
+        first, again = (evaluate(policy, Counting, 4).tolist() for _ in range(2))
+        assert first == again, "nothing is dropped"
+    with left_alone(policy), pytest.raises(ValueError, match="made of glass"):
+        evaluate(policy, partial(Counting, fails_at=3))
 
 
 def test_evaluate_names_bad_arguments():

@@ -12,8 +12,10 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from worlds import left_alone, modes, moody
 
 from literate_rl.workshop.probes import (
+    EvalMode,
     Finding,
     Probe,
     Rule,
@@ -244,3 +246,55 @@ def test_a_contract_prints_each_role_once_and_says_which_actions() -> None:
         "# discrete actions\nActor: names",
     ]
     assert write_contract("DQN", {}, {"qnet": [other]}) == "DQN\n\nQNet: names"
+
+
+# --- Modes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda net: net, nn.DataParallel, partial(torch.compile, backend="eager")],
+    ids=["plain", "parallel", "compiled"],
+)
+def test_each_part_gets_its_own_mode_back_also_after_an_error(wrap: Any) -> None:
+    net = wrap(moody(4, 2))
+    acting = EvalMode(net)
+
+    def fail() -> None:
+        with acting:
+            with EvalMode(net):
+                pass  # inside of the block there is nothing to switch
+            assert not any(modes(net))
+            raise KeyError
+
+    for _ in range(2):
+        with left_alone(net), pytest.raises(KeyError):
+            fail()
+
+
+def test_a_scripted_module_has_modes_too() -> None:
+    net = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Dropout()))
+    with EvalMode(net), torch.no_grad():
+        assert torch.equal(net(STATE), net(STATE))
+    assert net.training
+    assert not torch.equal(net(STATE), net(STATE))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_probe_keeps_frozen_layers_frozen(training: bool) -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = moody(4, 2)
+
+        def forward(self, state: Tensor) -> Any:
+            return self.net(state), self.net.training, self.net[5].training
+
+    model = Normed()
+    if not training:
+        model.eval()
+    probe = Probe(model, {"state": STATE}, spaces.Discrete(2))
+    assert probe.call(5)[1:] == (False, False)
+    assert probe.call(5, train=True)[1:] == (True, not training)
+    assert probe.call(5)[1:] == (False, False)
+    assert model.training is training

@@ -1,5 +1,6 @@
 """Training in one call: models of one's own are checked, trained, saved, loaded."""
 
+import copy
 import gc
 import math
 from collections.abc import Iterator
@@ -17,14 +18,17 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from torch import Tensor, nn
-from worlds import Sampled
+from worlds import Sampled, left_alone, modes, moody
 
+from literate_rl.actors import actors_settings
 from literate_rl.contract_models import (
     ActionValue,
     CategoricalActor,
     CategoricalQNetwork,
+    DeterministicActor,
     ProbabilityActor,
     QNetwork,
+    SquashedGaussianActor,
     StateValue,
 )
 from literate_rl.contracts import ContractError
@@ -404,10 +408,10 @@ for name, space in DONE.items():
 
 # The shortest iteration with an update in it.
 SMALL: dict[str, Any] = {
-    "total_steps": 64, "num_envs": 2, "n_sample": 2, "unroll_len": 4, "actors": 1,
+    "total_steps": 64, "num_envs": 2, "n_sample": 2, "unroll_len": 4,
     "rollout_len": 4, "num_minibatches": 1, "num_epochs": 1, "aux_interval": 1,
     "aux_epochs": 1, "batch_size": 4, "learning_starts": 4, "train_interval": 2,
-    "log_interval": 8, "hidden": 8, "buffer_size": 64, "slots": 1,
+    "log_interval": 8, "hidden": 8, "buffer_size": 64,
 }  # fmt: skip
 ON_POLICY = ("ppo", "ppg", "impala", "a2c", "a3c")
 FILLING = ("sac", *DDPG_LIKE)
@@ -483,12 +487,20 @@ def test_actors_send_what_float32_can_hold(seen: str, sent: str) -> None:
         assert learner.layout["result"]["obs"].base == np.dtype(sent)
         learner.iterate()
         low, high = (getattr(SEEN[seen], end) for end in ("low", "high"))
-        obs = learner.learner.buffer.state_dict()["obs"].double().numpy()
+        obs = learner.learner.sample().obs.double().numpy()
         assert (obs >= np.float32(low)).all()
         assert (obs <= np.float32(high)).all()
 
 
 FIT = {"box", "float64", "float16", "narrow"}
+
+
+def test_actors_of_impala_see_whole_numbers() -> None:
+    env = "tests/Seen-uint32-list-v0"
+    with small_learner("impala", env, replace(actors_settings(env), actors=1)) as one:
+        train_a_little(one)
+
+
 BOXES = FIT | {
     "open", "half", "half largest", "huge", "flat",
     *(name for name in DONE if name.startswith("largest")),
@@ -514,3 +526,98 @@ def test_every_agent_acts_in_the_boxes_that_it_can_fill(name: str, done: str) ->
         pass
     assert "environment's actions must be" in str(refused.value)
     assert str(DONE[done]) in str(refused.value)
+
+
+# --- Modes ----------------------------------------------------------------------------
+
+
+def moody_models(name: str, env: str) -> dict[str, Any]:
+    """Return models with modes, for CartPole or for Pendulum."""
+    models = plain_models(name, env)
+    for model in models.values():
+        model.net = moody(model.net[0].in_features, model.net[-1].out_features)
+    return models
+
+
+def plain_models(name: str, env: str) -> dict[str, Any]:
+    """Return models of the book."""
+    if "qnet" in ALGORITHMS[name].models:
+        distributions = name.startswith("rainbow")
+        return {"qnet": CategoricalQNetwork(4, 2) if distributions else QNetwork(4, 2)}
+    if env == CARTPOLE:
+        actor: Any = (ProbabilityActor if name in DDPG_LIKE else CategoricalActor)(4, 2)
+        critic: Any = QNetwork(4, 2) if name == "sac" else StateValue(4)
+        critic = ActionValue(4, 2) if name in DDPG_LIKE else critic
+    else:
+        kind = DeterministicActor if name in DDPG_LIKE else SquashedGaussianActor
+        actor = kind(3, np.float32([-2]), np.float32([2]))
+        critic = ActionValue(3, 1) if name in FILLING else StateValue(3)
+    return {"actor": actor, "critic": critic}
+
+
+@contextmanager
+def dropout_watched() -> Iterator[set[tuple[bool, bool]]]:
+    """Collect whether dropout was on and whether a gradient was wanted."""
+    seen: set[tuple[bool, bool]] = set()
+
+    def note(module: nn.Module, _: Any) -> None:
+        if isinstance(module, nn.Dropout):
+            seen.add((module.training, torch.is_grad_enabled()))
+
+    hook = nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [
+        *((name, CARTPOLE) for name in ALGORITHMS),
+        *((name, "Pendulum-v1") for name in ON_POLICY + FILLING),
+    ],
+)
+def test_dropout_is_on_where_there_is_a_gradient_and_nowhere_else(
+    name: str, env: str
+) -> None:
+    models = moody_models(name, env) if name != "ppg" else {}
+    with small_learner(name, env, **models) as learner, dropout_watched() as seen:
+        if name == "ppg":
+            heads = learner.policy.network.network.heads
+            heads.value_head = nn.Sequential(nn.Dropout(), heads.value_head)
+        before = modes(learner.policy)
+        for _ in range(3):
+            learner.iterate()
+        # A worker of A3C learns as it acts: moments that it kept would get lost.
+        assert seen == {(False, False), (name != "a3c", True)}
+        assert modes(learner.policy) == before
+        own = getattr(learner, "learner", learner)
+        if target := getattr(own, "target_policy", None):
+            own.load_state_dict(own.state_dict())
+            for copied in (target, copy.deepcopy(target)):
+                assert not any(modes(copied))
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
+def test_an_agent_with_modes_is_judged_as_the_one_that_comes_back(
+    name: str, tmp_path: Path
+) -> None:
+    with small_learner(name, CARTPOLE, **moody_models(name, CARTPOLE)) as learner:
+        settings = settings_of_run(name, CARTPOLE, learner.config, {})
+        with Run(tmp_path / "run", settings) as run:
+            fit(learner, run, progress=False)
+    policy, agent = learner.policy, Agent(learner, tmp_path / "run", [])
+    with left_alone(policy):
+        returns = evaluate(policy, CARTPOLE, 8).tolist()
+        assert evaluate(policy, CARTPOLE, 8).tolist() == returns, "nothing is dropped"
+        agent.act({"state": torch.randn(1, 4)})  # one state will do
+    again = load(tmp_path / "run", **moody_models(name, CARTPOLE))
+    assert not any(modes(again)), "it comes back in evaluation mode"
+    assert evaluate(again, CARTPOLE, 8).tolist() == returns
+
+
+def test_a_look_at_a_model_of_ones_own_leaves_it_alone() -> None:
+    qnet = moody_models("rainbow", CARTPOLE)["qnet"]
+    with left_alone(qnet):
+        make_qnet_policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), qnet, [0, 1])

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 240a83964f2a28f8
+# Generated from chapters/apex.py (edit there); digest a937f6c3ef05248f
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -182,8 +182,7 @@ def experience_layout(
         name: (x.numpy().dtype, (rollout_len, *x.shape[1:]))
         for name, x in {**one._asdict(), "priority": one.reward}.items()
     }
-    # Actors see observations in float32. Small types, such as bytes, save memory;
-    # larger ones would not hold more.
+    # What float32 holds may stay as it is; anything else has become float32 by then.
     for name in ("obs", "next_obs"):
         dtype, shape = steps[name]
         steps[name] = dtype if np.can_cast(dtype, np.float32) else np.float32, shape
