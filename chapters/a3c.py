@@ -274,7 +274,9 @@ def a3c_settings(env: str) -> A3CConfig:
 # ### The worker
 #
 # The result in a slot is a gradient, which is as large as the weights, and the numbers that the
-# learner reports. A worker contains an `Actor`, so it collects exactly as IMPALA's actors do.
+# learner reports. A worker contains an `Actor`, so it collects exactly as IMPALA's actors do. Its
+# copy of the policy stays in evaluation mode for the gradient too. Moments that batch
+# normalisation might collect there would get lost, since only the gradient is sent.
 
 
 # %% tags=["export"]

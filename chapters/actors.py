@@ -41,7 +41,7 @@ from literate_rl.impala import (
     impala_settings,
     to_unroll,
 )
-from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import StopWaiting, env_seed
 from literate_rl.workshop.signatures import Count, Positive, check_that, checked
@@ -323,7 +323,7 @@ def slot_layout(
     steps, device = (unroll_len, envs.num_envs), next(policy.parameters()).device
     shape = envs.single_observation_space.shape or ()
     # What an action looks like is best found out by asking the policy once.
-    with torch.no_grad():
+    with torch.no_grad(), EvalMode(policy):
         obs = torch.zeros((envs.num_envs, *shape), device=device)
         action = policy.act(obs, 0.0).cpu().numpy()
     unroll: list[Any] = [

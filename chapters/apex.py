@@ -46,6 +46,7 @@ from literate_rl.ddpg import DDPGConfig, ddpg_settings
 from literate_rl.dqn import DQNConfig, dqn_settings
 from literate_rl.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -354,7 +355,8 @@ def first_priorities(
         return priority  # no row is a step
     batch = memory.windows(place, num_steps, gamma)
     # The learner's own error, with one network in both places: {eq}`first-priority`.
-    priority[steps] = error(policy, policy, batch, generator).td_error.abs()
+    with EvalMode(policy):
+        priority[steps] = error(policy, policy, batch, generator).td_error.abs()
     return priority
 
 
@@ -506,7 +508,8 @@ class ApexActor:
 
 
 # %% [markdown]
-# A slot stores observations in the environment's own dtype, so that a picture stays bytes.
+# A slot stores observations in the environment's own dtype, so that a picture stays bytes. Where
+# that dtype is wider than float32, in which actors see, it stores float32.
 
 
 # %% tags=["export", "hide-input"]
@@ -528,11 +531,16 @@ def experience_layout(
     # One step shows what observations and actions look like.
     collector = Collector(envs, policy.to_env)
     collector.reset(0)
-    one = collector.collect(lambda obs: policy.act(obs.float(), 0.0), 1)
+    with EvalMode(policy):
+        one = collector.collect(lambda obs: policy.act(obs.float(), 0.0), 1)
     steps = {
         name: (x.numpy().dtype, (rollout_len, *x.shape[1:]))
         for name, x in {**one._asdict(), "priority": one.reward}.items()
     }
+    # What float32 holds may stay as it is; anything else has become float32 by then.
+    for name in ("obs", "next_obs"):
+        dtype, shape = steps[name]
+        steps[name] = dtype if np.can_cast(dtype, np.float32) else np.float32, shape
     weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
     result: list[Any] = [(name, *form) for name, form in steps.items()]
     result += [("actor", np.int64), ("fresh", np.bool_)]

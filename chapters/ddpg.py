@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.contract_models import (
@@ -48,7 +48,13 @@ from literate_rl.workshop.fast import (
     clip_gradient,
     tangent_values,
 )
-from literate_rl.workshop.nests import as_space, as_vectors, plain_space
+from literate_rl.workshop.nests import (
+    action_box,
+    as_float_vectors,
+    as_space,
+    open_ended,
+    plain_space,
+)
 from literate_rl.workshop.probes import unwrapped
 from literate_rl.workshop.signatures import (
     Count,
@@ -440,6 +446,7 @@ class BoxActions:
     Args:
         low: Lower bounds of the box, all finite.
         high: Upper bounds.
+        dtype: Dtype of the environment's actions.
 
     Attributes:
         scale: Standard deviation of the noise, as a share of half the box: one number,
@@ -447,9 +454,13 @@ class BoxActions:
         epsilon: Probability of a random action, drawn uniformly from the box.
     """
 
-    def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
-        self.low = torch.as_tensor(np.atleast_1d(np.asarray(low, dtype=np.float32)))
-        self.high = torch.as_tensor(np.atleast_1d(np.asarray(high, dtype=np.float32)))
+    def __init__(
+        self, low: ArrayLike, high: ArrayLike, dtype: DTypeLike = np.float32
+    ) -> None:
+        self.bounds = tuple(np.atleast_1d(np.asarray(x, dtype)) for x in (low, high))
+        self.low, self.high = (
+            torch.from_numpy(x.astype(np.float32)) for x in self.bounds
+        )
         self.scale: float | Tensor = 0.0
         self.epsilon: float | Tensor = 0.0
 
@@ -480,10 +491,11 @@ class BoxActions:
         added, instead = noise.chunk(2, -1)
         return torch.where(instead.isnan(), row + added, instead)
 
-    def to_env(self, action: Tensor) -> NDArray[np.float32]:
+    def to_env(self, action: Tensor) -> NDArray[np.floating]:
         """Clip actions to the box, each dimension to its own bounds."""
-        clipped: NDArray[np.float32] = action.clamp(self.low, self.high).numpy()
-        return clipped
+        low, high = self.bounds
+        clipped: NDArray[np.floating] = action.numpy().clip(low, high)
+        return clipped.astype(low.dtype)
 
 
 # %% [markdown]
@@ -728,14 +740,11 @@ def make_ddpg_policy(
         size = int(actions.n)
         make_actor: Callable[..., Any] = partial(ProbabilityActor, action_num=size)
         choice: Any = OneHotActions(size, int(actions.start))
-    elif isinstance(actions, spaces.Box) and bounded(actions):
-        size = actions.shape[0]
-        make_actor = partial(DeterministicActor, low=actions.low, high=actions.high)
-        choice = BoxActions(actions.low, actions.high)
     else:
-        raise ValueError(
-            f"action_space must be Discrete or a vector within bounds, got {actions}"
-        )
+        box = bounded_box(actions)
+        size = box.shape[0]
+        make_actor = partial(DeterministicActor, low=box.low, high=box.high)
+        choice = BoxActions(box.low, box.high, box.dtype)
     check_both(actor, critic)
     recipe: dict[str, Any] = {
         "observation_space": plain_space(states),
@@ -744,7 +753,8 @@ def make_ddpg_policy(
         "num_critics": num_critics,
     }
     if actor is None:
-        inputs = as_vectors(states).shape[0]
+        states = as_float_vectors(states)
+        inputs = states.shape[0]
         actor = make_actor(inputs, hidden=hidden)
         critics = [ActionValue(inputs, size, hidden) for _ in range(num_critics)]
     else:
@@ -755,9 +765,24 @@ def make_ddpg_policy(
     return Policy(network, choice, ("make_ddpg_policy", recipe))
 
 
-def bounded(space: spaces.Box) -> bool:
-    """Return whether a box holds vectors, with finite bounds."""
-    return len(space.shape) == 1 and space.is_bounded()
+# %% [markdown]
+# A box without bounds cannot be filled, and in one that is far too wide nothing is learned. The
+# gradient of a critic grows with the square of its inputs, and Adam squares it again. So float32
+# must hold the fourth power of a bound, which ends near 4 billion.
+
+
+# %% tags=["export", "hide-input"]
+def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
+    """Return a space of actions that fill a box, or raise if it is another one."""
+    box, most = action_box(space), float(np.finfo(np.float32).max) ** 0.25
+    ends = np.stack([open_ended(box.low), open_ended(box.high)])
+    if not (abs(ends.astype(np.float64)) < most).all():
+        raise ValueError(
+            f"action_space must have bounds below {most:.1e}, because these actions "
+            f"fill the box, got {box}. You can choose bounds with gymnasium.wrappers."
+            f"TransformAction(env, lambda action: action, Box(-1, 1, {box.shape}))"
+        )
+    return box
 
 
 def check_both(actor: Any, critic: Any) -> None:

@@ -33,7 +33,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
-from literate_rl.workshop.episodes import warn_unended
+from literate_rl.workshop.episodes import EvalMode, warn_unended
 from literate_rl.workshop.runs import env_seed, flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
 
@@ -177,9 +177,10 @@ def greedy(policy: Any, obs: NDArray[Any]) -> Any:
 # a means of learning and not the aim. Each episode gets an environment of its own, and only the
 # first episode of an environment counts. A [trap below](#trap-the-first-episodes-that-end) shows
 # what happens otherwise. An agent may have learned to walk in circles, in an environment without
-# a time limit. So an episode is cut off after `max_episode_steps`, with a warning. (`flat_env`
-# makes an environment whose observations are vectors, `env_seed` draws a seed that no other run
-# shares: {doc}`workshop/runs`.)
+# a time limit. So an episode is cut off after `max_episode_steps`, with a warning. In `EvalMode` a
+# policy with dropout drops nothing, and nothing of it changes. (It is in {doc}`workshop/episodes`;
+# `flat_env`, which makes an environment whose observations are vectors, and `env_seed`, which
+# draws a seed that no other run shares, are in {doc}`workshop/runs`.)
 
 
 # %% tags=["export"]
@@ -212,8 +213,11 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
+    acting = EvalMode(policy)
     for _ in range(max_episode_steps):
-        obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
+        with acting:
+            action = greedy(policy, obs)
+        obs, reward, terminated, truncated, _ = envs.step(action)
         # An environment that is done starts another episode, which does not count.
         returns += np.where(playing, reward, 0.0)
         playing &= ~(terminated | truncated)

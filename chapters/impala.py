@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
-from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs
 from literate_rl.workshop.memory import UnrollBuffer
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
@@ -376,7 +376,8 @@ def to_unroll(batch: Rollout, actor: Any) -> Unroll:
     # The actor's weights have not changed since the first step. So one pass over the
     # whole rollout says how likely each of its actions was. (`real` is False for rows
     # that some environments add after an end; they weigh nothing.)
-    log_prob, _ = actor.evaluate_actions(batch.obs, batch.action)
+    with EvalMode(actor):
+        log_prob, _ = actor.evaluate_actions(batch.obs, batch.action)
     return Unroll(
         obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),
         next_obs=batch.next_obs,
@@ -505,7 +506,8 @@ class VTraceLearner:
         # episode. There, and only there, the true successor needs a value of its own.
         next_value, cut = value[1:].clone(), unroll.truncated
         if cut.any():
-            next_value[cut] = self.policy.value(unroll.next_obs[cut])
+            with EvalMode(self.policy):
+                next_value[cut] = self.policy.value(unroll.next_obs[cut])
         return next_value
 
     def clip_gradient(self) -> float:
@@ -561,6 +563,9 @@ def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
 # takes a few updates on batches of samples. The store is the replay buffer of
 # {doc}`workshop/memory`: it forgets the oldest samples and lets go of those that have been drawn
 # `max_use` times. With `priority` it prefers samples whose values are far from their targets.
+#
+# The actor is in evaluation mode while it acts, and so is its log-probability
+# ({doc}`workshop/episodes`); the learner is in training mode.
 #
 # Everything runs in one process. In a real system the actors run beside the learner, as in
 # {doc}`actors`. The setting `lag` imitates that, in a way that can be repeated exactly: the
@@ -630,7 +635,8 @@ class IMPALA:
             action: Tensor = self.actor.act(obs.to(self.device), noise.to(self.device))
             return action
 
-        batch = self.collector.collect(act, config.unroll_len)
+        with EvalMode(self.actor):
+            batch = self.collector.collect(act, config.unroll_len)
         unroll = to_unroll(batch.to(self.device), self.actor)
         # What is left of the last collection is no longer on-policy.
         if config.on_policy:

@@ -28,11 +28,17 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.workshop.fast import reverse_scan
-from literate_rl.workshop.nests import as_space, as_vectors, plain_space
+from literate_rl.workshop.nests import (
+    action_box,
+    as_space,
+    as_vectors,
+    open_ended,
+    plain_space,
+)
 from literate_rl.workshop.signatures import (
     Bool,
     Count,
@@ -262,7 +268,8 @@ def mean_surprise(log_prob: Tensor) -> Tensor:
 # units in which the box is $[-1, 1]$, and their noise may lead out of it. What lies outside is
 # clipped, but *only on the way into the environment*. The action that we store, and whose
 # probability we compute, is the one that was drawn. [A trap](#trap-the-action-that-was-clipped)
-# shows why.
+# shows why. Where a bound is missing, the unit is that of the environment. (The largest number
+# of a dtype counts as no bound: {doc}`workshop/nests`.)
 
 
 # %% tags=["export"]
@@ -272,11 +279,19 @@ class GaussianActions:
     Args:
         low: Lower bounds of the box, or minus infinity.
         high: Upper bounds, or infinity.
+        dtype: Dtype of the environment's actions.
     """
 
-    def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
-        self.low = np.atleast_1d(np.asarray(low, dtype=np.float32))
-        self.high = np.atleast_1d(np.asarray(high, dtype=np.float32))
+    def __init__(
+        self, low: ArrayLike, high: ArrayLike, dtype: DTypeLike = np.float32
+    ) -> None:
+        self.low = np.atleast_1d(np.asarray(low, dtype))
+        self.high = np.atleast_1d(np.asarray(high, dtype))
+        # What -1 and 1 mean. Where there is no bound, nothing is stretched.
+        first, last = open_ended(self.low), open_ended(self.high)
+        bounded = np.isfinite(first) & np.isfinite(last)
+        first, last = np.where(bounded, [first, last], [[-1.0], [1.0]])
+        self.middle, self.half_width = (last + first) / 2, (last - first) / 2
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
@@ -331,14 +346,11 @@ class GaussianActions:
         square = (2 * change).exp() + shift.square()
         return (0.5 * (square - 1) - change).sum(-1)
 
-    def to_env(self, action: Tensor) -> NDArray[np.float32]:
+    def to_env(self, action: Tensor) -> NDArray[np.floating]:
         """Stretch actions from -1..1 to the box, and clip what lies outside."""
-        # Where there is no bound, nothing is stretched.
-        bounded = np.isfinite(self.low) & np.isfinite(self.high)
-        low, high = np.where(bounded, [self.low, self.high], [[-1.0], [1.0]])
-        stretched = (high + low) / 2 + (high - low) / 2 * action.numpy()
-        clipped: NDArray[np.float32] = stretched.clip(self.low, self.high)
-        return clipped.astype(np.float32)
+        stretched = self.middle + self.half_width * action.numpy()
+        clipped: NDArray[np.floating] = stretched.clip(self.low, self.high)
+        return clipped.astype(self.low.dtype)
 
 
 # %% [markdown]
@@ -481,9 +493,8 @@ def make_actions(
     """Return the action distribution that fits a Discrete space or a box of vectors."""
     if isinstance(action_space, spaces.Discrete):
         return CategoricalActions(int(action_space.n), int(action_space.start))
-    if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
-        return GaussianActions(action_space.low, action_space.high)
-    raise ValueError(f"action_space must be Discrete or a vector, got {action_space}")
+    box = action_box(action_space)
+    return GaussianActions(box.low, box.high, box.dtype)
 
 
 @checked

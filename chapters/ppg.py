@@ -46,6 +46,7 @@ from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
+from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import as_space, map_nest, plain_space
 from literate_rl.workshop.signatures import (
     Count,
@@ -556,6 +557,8 @@ def make_phasic_policy(
         normalize: Whether the policy normalises its observations.
     """
     box, action_space = as_space(observation_space), as_space(action_space)
+    hybrid = isinstance(action_space, spaces.Tuple | spaces.Dict)
+    actions = (HybridActions.from_space if hybrid else make_actions)(action_space)
     shape = (isinstance(box, spaces.Box) and box.shape) or ()
     fits = len(shape) in (1, 3)
     check_that(fits, f"observation_space must be a box of vectors or pictures: {box}")
@@ -568,9 +571,6 @@ def make_phasic_policy(
         seen, action_space, encoder, share_encoder, detach=detach
     )
     normalizer = RunningMoments(*shape) if normalize else None
-
-    hybrid = isinstance(action_space, spaces.Tuple | spaces.Dict)
-    actions = (HybridActions.from_space if hybrid else make_actions)(action_space)
 
     # The recipe is what a checkpoint needs to build this policy again.
     recipe = {
@@ -787,7 +787,9 @@ class AuxiliaryPhase:
     def snapshot(self, data: Chunks) -> Any:
         """Return rows that describe the policy as it is now, a minibatch at a time."""
         pieces = torch.arange(data.target.shape[1]).split(self.config.aux_batch_size)
-        return side_by_side(*(self.policy(data.take(piece).obs) for piece in pieces))
+        with EvalMode(self.policy):
+            rows = [self.policy(data.take(piece).obs) for piece in pieces]
+        return side_by_side(*rows)
 
     def learn(self, part: Chunks) -> Tensor:
         """Take one step of the optimiser on a minibatch; return means and a norm."""
@@ -870,7 +872,7 @@ class PPGAlgorithm:
         batch = self.ppo.collect()
         if not self.config.aux_enabled:
             return self.ppo.update(batch)
-        with torch.no_grad():
+        with torch.no_grad(), EvalMode(self.policy):
             row = self.policy(batch.obs)
 
         # The policy phase. Afterwards `seen` holds the rollout as PPO learned from it,

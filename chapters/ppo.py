@@ -44,7 +44,7 @@ from literate_rl.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.policies import RewardScaler
-from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
@@ -358,6 +358,13 @@ class Samples(NamedTuple):
 # around `learn`. Its settings, `PPOConfig`, follow further down; the `RewardScaler` is that of
 # {doc}`policies`. `act` and `policy_error` may be replaced: by a faster way to act, or by another
 # loss. With `target_kl` the epochs stop early.
+#
+# A network of your own may have layers that change with the mode, such as dropout. In which mode
+# does one act, and in which does one learn? The ratio compares the new policy with the one that
+# *acted*. So acting, its log-probabilities and the old values share one mode, `EvalMode`
+# ({doc}`workshop/episodes`), in which nothing is dropped. Only `learn` runs in training mode. With
+# dropout its first ratios are therefore not 1 but scattered around it, while `distance`, measured
+# in the mode of acting, starts at zero.
 
 
 # %% tags=["export"]
@@ -429,9 +436,11 @@ class PPO:
         noise = self.policy.noise(num_steps, num_envs, self.generator)
         draws = iter(noise.to(self.device))
         self.iteration += 1
-        return self.collector.collect(
-            lambda obs: self.act(obs.to(self.device), next(draws)), num_steps
-        ).to(self.device)
+        with EvalMode(self.policy):
+            batch = self.collector.collect(
+                lambda obs: self.act(obs.to(self.device), next(draws)), num_steps
+            )
+        return batch.to(self.device)
 
     @torch.no_grad()
     def look_back(self, batch: Rollout) -> Samples:
@@ -439,8 +448,9 @@ class PPO:
         config, policy = self.config, self.policy
         # One pass over the whole rollout says what the old policy and the old values
         # were. So nothing of this had to be computed while acting.
-        log_prob, _ = policy.evaluate_actions(batch.obs, batch.action)
-        value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
+        with EvalMode(policy):
+            log_prob, _ = policy.evaluate_actions(batch.obs, batch.action)
+            value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
 
         # The advantages, {eq}`gae`, with a flag for each kind of end.
         done = batch.terminated | batch.truncated
@@ -529,7 +539,8 @@ class PPO:
     @torch.no_grad()
     def distance(self, samples: Samples) -> dict[str, float]:
         """Say how far the policy has moved from the one that collected the rollout."""
-        log_prob, _ = self.policy.evaluate_actions(samples.obs, samples.action)
+        with EvalMode(self.policy):
+            log_prob, _ = self.policy.evaluate_actions(samples.obs, samples.action)
         log_ratio = log_prob - samples.log_prob
         # The names are CleanRL's: `approx_kl` is $k_3$ and `old_approx_kl` is $k_1$. A
         # loss of one's own may have several log-probabilities for an action, and all of

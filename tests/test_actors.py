@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import counting
+from worlds import counting, left_alone, moody
 
 from literate_rl.actors import (
     Actor,
@@ -30,7 +30,7 @@ from literate_rl.actors import (
 from literate_rl.agents import make_envs
 from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.impala import Unroll, VTraceLearner, impala_settings
-from literate_rl.policies import make_policy
+from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 from literate_rl.workshop.runs import Run, fit, flat_env
 
 SMALL = ActorsConfig(actors=2, unroll_len=5, n_sample=3, total_steps=300)
@@ -115,6 +115,12 @@ def test_what_an_actor_is_made_of_is_held_by_signatures() -> None:
         slot_layout(policy, envs, 0)
     with pytest.raises(TypeError, match="seed must be an integer, got float"):
         Actor(counting, policy, 0.5)
+
+
+def test_the_layout_of_a_slot_is_found_without_a_trace() -> None:
+    policy = Policy(ActorCritic(moody(2, 3), moody(2, 1)), CategoricalActions(3))
+    with left_alone(policy):
+        slot_layout(policy, counting(1), 4)
 
 
 # --- One unroll -----------------------------------------------------------------------

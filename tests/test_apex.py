@@ -22,7 +22,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from test_processes import gone, hurry, interrupted_while_all_hang, pids
 from torch import Tensor
-from worlds import counting
+from worlds import counting, left_alone, moody
 
 from literate_rl.actors import weights_of
 from literate_rl.agents import Rollout, make_envs
@@ -42,10 +42,13 @@ from literate_rl.ddpg import DDPG, make_ddpg_policy
 from literate_rl.dqn import (
     DQN,
     DQNConfig,
+    EpsilonGreedy,
     dqn_settings,
     make_q_policy,
+    q_error,
     q_target,
 )
+from literate_rl.policies import Policy
 from literate_rl.processes import SharedMemory
 from literate_rl.rainbow import Rainbow, make_rainbow_policy, rainbow_settings
 from literate_rl.replay import ReplayBuffer
@@ -279,6 +282,21 @@ def test_with_the_largest_no_actor_judges() -> None:
     buffer = apex.learner.buffer
     assert set(buffer.tree.mass[buffer.tree.mass > 0]) == {1.0}
     apex.close()
+
+
+def test_layout_and_priorities_leave_modes_and_moments_alone() -> None:
+    policy = Policy(moody(4, 2), EpsilonGreedy(2))
+    envs = cartpoles(2)
+    with left_alone(policy):
+        experience_layout(policy, envs, 4)
+        learner = make_plain(replace(SMALL, num_envs=2, train_interval=8), envs)
+        learner.collector.reset(0)
+        rollout = learner.collector.collect(lambda obs: torch.zeros(2, dtype=int), 4)
+        first, again = (
+            first_priorities(policy, q_error, rollout, 1, 0.9, learner.generator)
+            for _ in "ab"
+        )
+        assert torch.equal(first, again)
 
 
 def test_signatures_hold() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from reach import (
     trains_models_of_ones_own,
 )
 from torch import Tensor, nn
+from worlds import Sampled
 
 from literate_rl.contract_models import ActionValue, DeterministicActor
 from literate_rl.ddpg import (
@@ -464,16 +466,32 @@ def test_a_policy_survives_the_way_through_json(space: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "space",
+    ("space", "message"),
     [
-        spaces.Box(-1.0, 1.0, (2, 2)),
-        spaces.Box(-np.inf, 1.0, (2,)),
-        spaces.MultiDiscrete([2, 3]),
+        (spaces.Box(-1.0, 1.0, (2, 2)), "must have one dimension and a number in it"),
+        (spaces.Box(-np.inf, 1.0, (2,)), r"must have bounds below 4\.3e\+09"),
+        (spaces.MultiDiscrete([2, 3]), "must be Discrete or a Box of floating-point"),
     ],
 )
-def test_policies_refuse_other_actions(space: Any) -> None:
-    with pytest.raises(ValueError, match="action_space must be Discrete or a vector"):
+def test_policies_refuse_other_actions(space: Any, message: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"action_space {message}.*, got {re.escape(str(space))}"
+    ):
         make_ddpg_policy(OBSERVATIONS, space)
+
+
+def test_bounds_are_chosen_as_the_refusal_says() -> None:
+    largest = float(np.finfo(np.float32).max)
+    world = Sampled(OBSERVATIONS, spaces.Box(-largest, largest, (2,)))
+    with pytest.raises(ValueError, match="You can choose bounds with") as refused:
+        make_ddpg_policy(OBSERVATIONS, world.action_space)
+    advice = str(refused.value).partition("bounds with ")[2]
+    names = {"gymnasium": gym, "env": world, "Box": spaces.Box}
+    narrow = eval(advice, names)
+    assert narrow.action_space == spaces.Box(-1, 1, (2,))
+    make_ddpg_policy(OBSERVATIONS, narrow.action_space)
+    narrow.reset()
+    narrow.step(np.float32([1, -1]))
 
 
 class TwoActor(nn.Module):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 from torch.utils.data import default_collate
+from worlds import left_alone, modes, moody
 
 from literate_rl.a2c import make_contract_policy
 from literate_rl.contract_models import CategoricalActor, StateValue
@@ -26,7 +27,12 @@ from literate_rl.off_policy import (
     vtrace_error_continuous_action,
     vtrace_error_discrete_action,
 )
-from literate_rl.policies import CategoricalActions, GaussianActions
+from literate_rl.policies import (
+    ActorCritic,
+    CategoricalActions,
+    GaussianActions,
+    Policy,
+)
 from literate_rl.workshop.ding import (
     IMPALAPolicy,
     IMPALAPolicyConfig,
@@ -505,8 +511,8 @@ def test_without_the_learn_mode_there_is_no_optimiser() -> None:
     actor = IMPALAPolicy(SMALL, enable_field=["collect"])
     assert not hasattr(actor, "learner")
     assert actor.forward_collect({0: torch.zeros(3)}).keys() == {0}
-    for modes in ({"learn", "eval"}, ("learn",)):
-        assert hasattr(IMPALAPolicy(SMALL, enable_field=modes), "learner")
+    for enabled in ({"learn", "eval"}, ("learn",)):
+        assert hasattr(IMPALAPolicy(SMALL, enable_field=enabled), "learner")
     actor.init_learn()
     assert actor.forward_learn([episode(actor, 4)])["cur_lr"] == SMALL.learning_rate
     with pytest.raises(ValueError, match=r"enable_field.* 'learn'.*'lern'"):
@@ -773,6 +779,18 @@ def test_a_state_that_does_not_fit_changes_nothing(kind) -> None:
 
 
 # --- Collect and eval mode ------------------------------------------------------------
+
+
+def test_each_mode_gives_the_parts_of_a_model_their_own_modes_back() -> None:
+    policy = Policy(ActorCritic(moody(3, 2), moody(3, 1)), CategoricalActions(2))
+    impala = IMPALAPolicy(SMALL, policy)
+    with left_alone(policy):
+        samples = impala.get_train_sample(episode(impala, 8, end="done"))
+        first, again = (impala.forward_eval({0: torch.ones(3)})[0] for _ in "ab")
+        assert torch.equal(first["logit"], again["logit"])
+    before = modes(policy)
+    impala.forward_learn(samples)
+    assert modes(policy) == before
 
 
 def test_collect_draws_from_the_policy() -> None:

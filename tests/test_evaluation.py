@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 from statistics import NormalDist
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from worlds import Counting, left_alone, moody
 
 from literate_rl.agents import make_envs
 from literate_rl.evaluation import (
@@ -21,7 +23,7 @@ from literate_rl.evaluation import (
     t_quantile,
     t_share,
 )
-from literate_rl.policies import make_policy
+from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 from literate_rl.workshop.runs import env_seed
 
 
@@ -126,6 +128,15 @@ def test_an_episode_that_ends_at_the_limit_is_no_warning():
     limited = lambda: gym.wrappers.TimeLimit(Endless(), 50)  # noqa: E731
     with warnings.catch_warnings(action="error"):
         evaluate(policy_for(Endless), limited, 8, seed=5, max_episode_steps=50)
+
+
+def test_evaluate_leaves_modes_and_moments_alone_also_after_an_error():
+    policy = Policy(ActorCritic(moody(2, 3), moody(2, 1)), CategoricalActions(3))
+    with left_alone(policy):
+        first, again = (evaluate(policy, Counting, 4).tolist() for _ in range(2))
+        assert first == again, "nothing is dropped"
+    with left_alone(policy), pytest.raises(ValueError, match="made of glass"):
+        evaluate(policy, partial(Counting, fails_at=3))
 
 
 def test_evaluate_names_bad_arguments():

@@ -76,6 +76,22 @@ NESTS = {
 }
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_the_largest_number_is_no_bound(kind) -> None:
+    most = float(np.finfo(kind).max)
+    boxes = spaces.Box(-most, most, (2,), kind), spaces.Box(0, most, (2,), kind)
+    space = spaces.Tuple((spaces.Discrete(3), *boxes))
+    spec = HybridActions.from_space(space, MASK)
+    assert spec.low.tolist() == [-np.inf, -np.inf, 0, 0]
+    assert spec.high.tolist() == [np.inf] * 4
+    nest = spec.to_env(torch.tensor([[2.0, 1.0, -3.0, 1.0, -3.0]]))
+    assert [x.tolist() for x in nest[1:]] == [[[1, -3]], [[1, 0]]]
+    assert all(
+        space.contains(x)
+        for x in gym.vector.utils.iterate(gym.vector.utils.batch_space(space, 1), nest)
+    )
+
+
 @pytest.mark.parametrize("name", NESTS)
 @pytest.mark.equation("hybrid-rescale")
 @given(st.data())

@@ -24,6 +24,7 @@ from literate_rl.workshop.nests import (
     flat,
     leaves,
     map_nest,
+    open_ended,
     pack,
     plain_space,
     read_hybrid_space,
@@ -232,6 +233,19 @@ def test_a_space_comes_back_from_plain_values(space: spaces.Space) -> None:
         getattr(x, "start", 0) for x in leaves(space)
     ]
     assert as_space(space) is space
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_bounds_that_mean_none_come_back_as_they_are(kind: Any) -> None:
+    most = np.finfo(kind).max
+    space = spaces.Box(kind([-most, -np.inf, 0]), kind([most, 3, np.inf]), dtype=kind)
+    again = as_space(json.loads(json.dumps(plain_space(space))))
+    assert again == space
+    assert again.dtype == kind
+    wanted = [-np.inf, -np.inf, 0.0], [np.inf, 3.0, np.inf]
+    for bound, found in zip((again.low, again.high), wanted, strict=True):
+        assert open_ended(bound).tolist() == found
+        assert open_ended(bound).dtype == kind
 
 
 # --- Actions on their way to the environment ------------------------------------------

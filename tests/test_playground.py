@@ -13,6 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 from py_mini_racer import MiniRacer
 from torch import nn
+from worlds import left_alone, moody
 
 from literate_rl.workshop import playground
 from literate_rl.workshop.pictures import Widget
@@ -91,6 +92,12 @@ def test_a_network_that_the_script_cannot_compute_is_an_error():
         with pytest.raises(ValueError, match="network must be Linear, Tanh"):
             push_cartpole(actor, wrong)
     assert playground.layers(critic)
+
+
+def test_a_game_leaves_modes_and_moments_alone():
+    actor, critic = moody(4, 2), moody(4, 1)
+    with left_alone(actor), left_alone(critic):
+        assert play(actor, critic, {}) == play(actor, critic, {})
 
 
 def test_weights_are_rounded_in_a_copy():

@@ -300,12 +300,55 @@ def test_actions_are_stretched_and_clipped_on_the_way_out() -> None:
     assert unbounded.to_env(torch.tensor([[7.0, -1.0]])).tolist() == [[7.0, 0.0]]
 
 
+LARGEST = {x: float(np.finfo(x).max) for x in (np.float16, np.float32, np.float64)}
+TOP = LARGEST[np.float32]
+
+
+@pytest.mark.parametrize(
+    ("space", "sent"),
+    [
+        (gym.spaces.Box(-1, 3, (2,)), [[1.0, 3.0], [-1.0, 3.0]]),
+        (gym.spaces.Box(-np.inf, np.inf, (2,)), [[0.0, 1.0], [-7e4, 7e4]]),
+        (gym.spaces.Box(-TOP, TOP, (2,)), [[0.0, 1.0], [-7e4, 7e4]]),
+        (gym.spaces.Box(-TOP, TOP, (2,), np.float64), [[0.0, 1.0], [-7e4, 7e4]]),
+        (gym.spaces.Box(-3e38, 3e38, (2,)), [[0.0, 3e38], [-3e38, 3e38]]),
+        (gym.spaces.Box(0, np.inf, (2,)), [[0.0, 1.0], [0.0, 7e4]]),
+        (gym.spaces.Box(0, TOP, (2,)), [[0.0, 1.0], [0.0, 7e4]]),
+        (gym.spaces.Box(2, 2, (2,)), [[2.0, 2.0], [2.0, 2.0]]),
+        *(
+            (gym.spaces.Box(-x, x, (2,), kind), [[0, 1], [max(-x, -7e4), min(x, 7e4)]])
+            for kind, x in LARGEST.items()
+        ),
+        *(
+            (gym.spaces.Box(-0.1, 0.1, (2,), kind), [[0, 0.1], [-0.1, 0.1]])
+            for kind in LARGEST
+        ),
+    ],
+)
+def test_what_is_sent_is_in_the_box_and_bounds_that_mean_none_stretch_nothing(
+    space: Any, sent: Any
+) -> None:
+    policy = make_policy(gym.spaces.Box(-1, 1, (2,)), space)
+    again = make_policy(**json.loads(json.dumps(policy.recipe[1])))
+    for one in (policy, again):
+        actions = one.to_env(torch.tensor([[0.0, 1.0], [-7e4, 7e4]]))
+        np.testing.assert_allclose(actions, sent, rtol=1e-3)
+        assert all(space.contains(action) for action in actions)
+
+
 def test_actions_start_where_the_space_starts() -> None:
     space = gym.spaces.Discrete(3, start=5)
     policy = make_policy(gym.spaces.Box(-1, 1, (2,)), space)
     actions = policy.to_env(torch.tensor([0, 2]))
     assert actions.tolist() == [5, 7]
     assert all(space.contains(action) for action in actions)
+
+
+def reversed_box() -> gym.spaces.Box:
+    """Return a box whose bounds were changed after Gymnasium had looked at them."""
+    box = gym.spaces.Box(-1, 1, (2,))
+    box.low[1] = np.nan
+    return box
 
 
 @pytest.mark.parametrize(
@@ -315,6 +358,7 @@ def test_actions_start_where_the_space_starts() -> None:
         ((gym.spaces.Box(-1, 1, (2, 2)), gym.spaces.Discrete(2)), "observation_space"),
         ((gym.spaces.Box(-1, 1, (2,)), gym.spaces.MultiBinary(2)), "action_space"),
         ((gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, (2, 2))), "action_space"),
+        ((gym.spaces.Box(-1, 1, (2,)), reversed_box()), "at most the upper ones"),
     ],
 )
 def test_spaces_that_do_not_fit_are_named(spaces: Any, message: str) -> None:

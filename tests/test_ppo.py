@@ -18,10 +18,11 @@ from fuzz import assert_held
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from learning import assert_for_most_seeds
+from worlds import left_alone, modes, moody
 
 from literate_rl.agents import check_experience, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
-from literate_rl.policies import Policy, make_policy
+from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 from literate_rl.ppo import (
     PPO,
     SETTINGS,
@@ -284,6 +285,21 @@ def test_the_first_ratios_of_an_iteration_are_one() -> None:
         learner.iterate()
         assert first[0] < 1e-6
         assert first[-1] > 1e-4
+
+
+def test_with_dropout_the_old_policy_is_the_one_that_acted() -> None:
+    config = replace(SMALL, num_steps=16)
+    policy = Policy(ActorCritic(moody(4, 2), moody(4, 1)), CategoricalActions(2))
+    learner = PPO(policy, make_envs("CartPole-v1", config.num_envs), config)
+    batch = learner.collect()
+    with left_alone(policy):
+        samples, again = learner.look_back(batch), learner.look_back(batch)
+        assert torch.equal(samples.log_prob, again.log_prob)
+        assert learner.distance(samples)["losses/approx_kl"] == 0
+    # It learns with dropout all the same.
+    losses = [learner.learn(samples)["losses/entropy"] for _ in range(2)]
+    assert losses[0] != losses[1]
+    assert modes(policy).count(False) == 2, "what was frozen still is"
 
 
 def test_a_large_divergence_ends_the_epochs() -> None:

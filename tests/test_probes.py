@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from worlds import moody
 
 from literate_rl.workshop.probes import (
     Finding,
@@ -244,3 +245,26 @@ def test_a_contract_prints_each_role_once_and_says_which_actions() -> None:
         "# discrete actions\nActor: names",
     ]
     assert write_contract("DQN", {}, {"qnet": [other]}) == "DQN\n\nQNet: names"
+
+
+# --- Modes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_probe_keeps_frozen_layers_frozen(training: bool) -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = moody(4, 2)
+
+        def forward(self, state: Tensor) -> Any:
+            return self.net(state), self.net.training, self.net[5].training
+
+    model = Normed()
+    if not training:
+        model.eval()
+    probe = Probe(model, {"state": STATE}, spaces.Discrete(2))
+    assert probe.call(5)[1:] == (False, False)
+    assert probe.call(5, train=True)[1:] == (True, not training)
+    assert probe.call(5)[1:] == (False, False)
+    assert model.training is training

@@ -37,6 +37,7 @@ from gymnasium import spaces
 from processes import Child
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from torch import nn
+from worlds import left_alone, moody
 
 import literate_rl
 from benchmarks.chaos_worlds import FAULTS, UNSEEN, Breaking
@@ -45,7 +46,7 @@ from literate_rl.discrete_sac import make_discrete_sac_policy
 from literate_rl.dqn import make_q_policy
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_policy import make_hybrid_policy
-from literate_rl.policies import make_policy
+from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 from literate_rl.ppg import make_phasic_policy
 from literate_rl.rainbow import make_rainbow_policy
 from literate_rl.sac import make_sac_policy
@@ -1662,6 +1663,13 @@ def test_a_run_saves_a_policy_that_loads(tmp_path):
 
 
 # --- Video ----------------------------------------------------------------------------
+
+
+def test_who_plays_leaves_modes_and_moments_alone(tmp_path):
+    policy = Policy(ActorCritic(moody(4, 2), moody(4, 1)), CategoricalActions(2))
+    with left_alone(policy):
+        totals = [record_video(policy, "CartPole-v1", tmp_path / "x.mp4") for _ in "ab"]
+        assert totals == [evaluate(policy, "CartPole-v1", 1)[0]] * 2
 
 
 def test_a_video_has_a_frame_for_each_step_and_needs_no_screen(tmp_path, monkeypatch):

@@ -1,8 +1,12 @@
 """Training in one call: models of one's own are checked, trained, saved, loaded."""
 
+import copy
 import gc
 import math
-from dataclasses import fields
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +18,30 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from torch import Tensor, nn
+from worlds import Sampled, left_alone, modes, moody
 
+from literate_rl.actors import actors_settings
 from literate_rl.contract_models import (
     ActionValue,
     CategoricalActor,
     CategoricalQNetwork,
+    DeterministicActor,
     ProbabilityActor,
     QNetwork,
+    SquashedGaussianActor,
     StateValue,
 )
 from literate_rl.contracts import ContractError
 from literate_rl.evaluation import evaluate
-from literate_rl.workshop.runs import load
-from literate_rl.workshop.training import ALGORITHMS, Agent, make_qnet_policy, train
+from literate_rl.workshop.runs import Run, fit, load
+from literate_rl.workshop.training import (
+    ALGORITHMS,
+    Agent,
+    make_learner,
+    make_qnet_policy,
+    settings_of_run,
+    train,
+)
 
 CARTPOLE = "CartPole-v1"
 SHORT = {"total_steps": 800, "progress": False}
@@ -336,3 +351,273 @@ def test_an_agent_that_is_gone_leaves_no_folder(
     del agent
     gc.collect()
     assert list(tmp_path.iterdir()) == []
+
+
+# --- Every agent in every space -------------------------------------------------------
+
+LARGEST = {x: float(np.finfo(x).max) for x in (np.float16, np.float32, np.float64)}
+SEEN: dict[str, spaces.Space[Any]] = {
+    "float64": spaces.Box(-1, 1, (3,), np.float64),
+    "float32": spaces.Box(-1, 1, (3,)),
+    "float16": spaces.Box(-1, 1, (3,), np.float16),
+    "unbounded": spaces.Box(-np.inf, np.inf, (3,)),
+    "largest": spaces.Box(-LARGEST[np.float32], LARGEST[np.float32], (3,)),
+    "seconds": spaces.Box(1_700_000_000, 1_800_000_000, (3,), np.int64),
+    "exact": spaces.Box(2**53 - 4, 2**53, (3,), np.int64),
+    "uint32": spaces.Box(2**32 - 4, 2**32 - 1, (3,), np.uint32),
+    "bytes": spaces.Box(0, 255, (3,), np.uint8),
+    "flags": spaces.Box(0, 1, (3,), np.bool_),
+    "MultiBinary": spaces.MultiBinary(3),
+    "Discrete": spaces.Discrete(3),
+    "start": spaces.Discrete(3, start=-1),
+    "MultiDiscrete": spaces.MultiDiscrete([2, 3]),
+    "Tuple": spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,)))),
+    "Dict": spaces.Dict({"a": spaces.MultiBinary(2), "b": spaces.Discrete(2)}),
+}
+DONE = {
+    "list": spaces.Discrete(3, start=5),
+    "box": spaces.Box(np.float32([-2, 0.1]), np.float32([2, 0.3])),
+    "float64": spaces.Box(
+        np.array([-0.1, 0.1]), np.array([0.1, 0.3]), dtype=np.float64
+    ),
+    "float16": spaces.Box(-60_000, 60_000, (2,), np.float16),
+    "narrow": spaces.Box(-0.1, 0.1, (2,), np.float16),
+    "open": spaces.Box(-np.inf, np.inf, (2,)),
+    "half": spaces.Box(0, np.inf, (2,)),
+    "half largest": spaces.Box(0, LARGEST[np.float32], (2,)),
+    "huge": spaces.Box(-1e30, 1e30, (2,)),
+    "flat": spaces.Box(np.float32([1, -1]), np.float32([1, 1])),
+    "integers": spaces.Box(0, 5, (2,), np.int64),
+    "bools": spaces.Box(0, 1, (2,), np.bool_),
+    "empty": spaces.Box(-1, 1, (0,)),
+    "number": spaces.Box(-1, 1, ()),
+    "table": spaces.Box(-1, 1, (2, 2)),
+    "MultiDiscrete": spaces.MultiDiscrete([2, 3]),
+    "MultiBinary": spaces.MultiBinary(2),
+} | {
+    f"largest {x.__name__}": spaces.Box(-most, most, (2,), x)
+    for x, most in LARGEST.items()
+}
+for name, space in SEEN.items():
+    for other in ("list", "box"):
+        world = partial(Sampled, space, DONE[other])
+        gym.register(f"tests/Seen-{name}-{other}-v0", world)
+for name, space in DONE.items():
+    world = partial(Sampled, SEEN["float32"], space)
+    gym.register(f"tests/Done-{name.replace(' ', '-')}-v0", world)
+
+# The shortest iteration with an update in it.
+SMALL: dict[str, Any] = {
+    "total_steps": 64, "num_envs": 2, "n_sample": 2, "unroll_len": 4,
+    "rollout_len": 4, "num_minibatches": 1, "num_epochs": 1, "aux_interval": 1,
+    "aux_epochs": 1, "batch_size": 4, "learning_starts": 4, "train_interval": 2,
+    "log_interval": 8, "hidden": 8, "buffer_size": 64,
+}  # fmt: skip
+ON_POLICY = ("ppo", "ppg", "impala", "a2c", "a3c")
+FILLING = ("sac", *DDPG_LIKE)
+
+
+@contextmanager
+def small_learner(
+    name: str, env: str, config: Any = None, **models: Any
+) -> Iterator[Any]:
+    """Make a learner whose first iteration is short, and close what it has opened."""
+    config = config or ALGORITHMS[name].settings(env)
+    given = {field.name for field in fields(config)}
+    small = {key: x for key, x in SMALL.items() if key in given}
+    if name in ON_POLICY[:2] + ON_POLICY[3:]:
+        small["num_steps"] = 4
+    learner = make_learner(name, env, replace(config, **small), models, check=False)
+    envs = getattr(getattr(learner, "ppo", learner), "collector", None)
+    with closing(learner if hasattr(learner, "close") else envs.envs):
+        yield learner
+
+
+def train_a_little(learner: Any) -> None:
+    """Run an iteration, and look at what has become of the weights."""
+    before = [p.detach().clone() for p in learner.policy.parameters()]
+    metrics = learner.iterate()
+    assert all(math.isfinite(x) for k, x in metrics.items() if k.startswith("losses/"))
+    after = list(learner.policy.parameters())
+    assert any(not torch.equal(x, y) for x, y in zip(before, after, strict=True))
+    assert all(p.isfinite().all() and p.dtype == torch.float32 for p in after)
+
+
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_agent_learns_from_every_kind_of_observation(
+    name: str, seen: str
+) -> None:
+    for other in ("list", "box"):
+        listed = name == "sac" or name not in FILLING
+        boxed = name in ON_POLICY + FILLING
+        if (other == "list" and listed) or (other == "box" and boxed):
+            env = f"tests/Seen-{seen}-{other}-v0"
+            with small_learner(name, env) as learner:
+                train_a_little(learner)
+                assert np.isfinite(evaluate(learner.policy, env, 2)).all()
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "sac", "td3"])
+def test_what_has_seen_whole_numbers_acts_and_comes_back(
+    name: str, tmp_path: Path
+) -> None:
+    env = f"tests/Seen-bytes-{'box' if name == 'td3' else 'list'}-v0"
+    with small_learner(name, env) as learner:
+        settings = settings_of_run(name, env, learner.config, {})
+        with Run(tmp_path / "run", settings) as run:
+            fit(learner, run, progress=False)
+        agent = Agent(learner, tmp_path / "run", [])
+        state = torch.randint(0, 256, (5, 3), dtype=torch.uint8)
+        action = learner.policy.act(state.float(), 0.0)
+        for again in (state, state.double(), state.float()):
+            assert torch.equal(agent.act({"state": again}), action)
+        policy = load(tmp_path / "run")
+        assert torch.equal(policy.act(state.float(), 0.0), action)
+        assert evaluate(policy, env, 3).tolist() == (
+            evaluate(learner.policy, env, 3).tolist()
+        )
+
+
+@pytest.mark.parametrize(
+    ("seen", "sent"), [("uint32", "f4"), ("exact", "f4"), ("bytes", "u1")]
+)
+def test_actors_send_what_float32_can_hold(seen: str, sent: str) -> None:
+    with small_learner("dqnapex", f"tests/Seen-{seen}-list-v0") as learner:
+        assert learner.layout["result"]["obs"].base == np.dtype(sent)
+        learner.iterate()
+        low, high = (getattr(SEEN[seen], end) for end in ("low", "high"))
+        obs = learner.learner.sample().obs.double().numpy()
+        assert (obs >= np.float32(low)).all()
+        assert (obs <= np.float32(high)).all()
+
+
+FIT = {"box", "float64", "float16", "narrow"}
+
+
+def test_actors_of_impala_see_whole_numbers() -> None:
+    env = "tests/Seen-uint32-list-v0"
+    with small_learner("impala", env, replace(actors_settings(env), actors=1)) as one:
+        train_a_little(one)
+
+
+BOXES = FIT | {
+    "open", "half", "half largest", "huge", "flat",
+    *(name for name in DONE if name.startswith("largest")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("done", [name for name in DONE if name != "list"])
+@pytest.mark.parametrize("name", [*ON_POLICY, *FILLING])
+def test_every_agent_acts_in_the_boxes_that_it_can_fill(name: str, done: str) -> None:
+    env = f"tests/Done-{done.replace(' ', '-')}-v0"
+    filled = FIT if name == "sac" else FIT | {"flat"}
+    accepted = BOXES if name in ON_POLICY else filled
+    if done in accepted:
+        with small_learner(name, env) as learner:
+            train_a_little(learner)
+            evaluate(learner.policy, env, 2)
+        return
+    words = "must have bounds" if done in BOXES else "action_space must (be|have one)"
+    with (
+        pytest.raises(ValueError, match=words) as refused,
+        small_learner(name, env),
+    ):
+        pass
+    assert "environment's actions must be" in str(refused.value)
+    assert str(DONE[done]) in str(refused.value)
+
+
+# --- Modes ----------------------------------------------------------------------------
+
+
+def moody_models(name: str, env: str) -> dict[str, Any]:
+    """Return models with modes, for CartPole or for Pendulum."""
+    models = plain_models(name, env)
+    for model in models.values():
+        model.net = moody(model.net[0].in_features, model.net[-1].out_features)
+    return models
+
+
+def plain_models(name: str, env: str) -> dict[str, Any]:
+    """Return models of the book."""
+    if "qnet" in ALGORITHMS[name].models:
+        distributions = name.startswith("rainbow")
+        return {"qnet": CategoricalQNetwork(4, 2) if distributions else QNetwork(4, 2)}
+    if env == CARTPOLE:
+        actor: Any = (ProbabilityActor if name in DDPG_LIKE else CategoricalActor)(4, 2)
+        critic: Any = QNetwork(4, 2) if name == "sac" else StateValue(4)
+        critic = ActionValue(4, 2) if name in DDPG_LIKE else critic
+    else:
+        kind = DeterministicActor if name in DDPG_LIKE else SquashedGaussianActor
+        actor = kind(3, np.float32([-2]), np.float32([2]))
+        critic = ActionValue(3, 1) if name in FILLING else StateValue(3)
+    return {"actor": actor, "critic": critic}
+
+
+@contextmanager
+def dropout_watched() -> Iterator[set[tuple[bool, bool]]]:
+    """Collect whether dropout was on and whether a gradient was wanted."""
+    seen: set[tuple[bool, bool]] = set()
+
+    def note(module: nn.Module, _: Any) -> None:
+        if isinstance(module, nn.Dropout):
+            seen.add((module.training, torch.is_grad_enabled()))
+
+    hook = nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [
+        *((name, CARTPOLE) for name in ALGORITHMS),
+        *((name, "Pendulum-v1") for name in ON_POLICY + FILLING),
+    ],
+)
+def test_dropout_is_on_where_there_is_a_gradient_and_nowhere_else(
+    name: str, env: str
+) -> None:
+    models = moody_models(name, env) if name != "ppg" else {}
+    with small_learner(name, env, **models) as learner, dropout_watched() as seen:
+        if name == "ppg":
+            heads = learner.policy.network.network.heads
+            heads.value_head = nn.Sequential(nn.Dropout(), heads.value_head)
+        before = modes(learner.policy)
+        for _ in range(3):
+            learner.iterate()
+        # A worker of A3C learns as it acts: moments that it kept would get lost.
+        assert seen == {(False, False), (name != "a3c", True)}
+        assert modes(learner.policy) == before
+        own = getattr(learner, "learner", learner)
+        if target := getattr(own, "target_policy", None):
+            own.load_state_dict(own.state_dict())
+            for copied in (target, copy.deepcopy(target)):
+                assert not any(modes(copied))
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
+def test_an_agent_with_modes_is_judged_as_the_one_that_comes_back(
+    name: str, tmp_path: Path
+) -> None:
+    with small_learner(name, CARTPOLE, **moody_models(name, CARTPOLE)) as learner:
+        settings = settings_of_run(name, CARTPOLE, learner.config, {})
+        with Run(tmp_path / "run", settings) as run:
+            fit(learner, run, progress=False)
+    policy, agent = learner.policy, Agent(learner, tmp_path / "run", [])
+    with left_alone(policy):
+        returns = evaluate(policy, CARTPOLE, 8).tolist()
+        assert evaluate(policy, CARTPOLE, 8).tolist() == returns, "nothing is dropped"
+        agent.act({"state": torch.randn(1, 4)})  # one state will do
+    again = load(tmp_path / "run", **moody_models(name, CARTPOLE))
+    assert not any(modes(again)), "it comes back in evaluation mode"
+    assert evaluate(again, CARTPOLE, 8).tolist() == returns
+
+
+def test_a_look_at_a_model_of_ones_own_leaves_it_alone() -> None:
+    qnet = moody_models("rainbow", CARTPOLE)["qnet"]
+    with left_alone(qnet):
+        make_qnet_policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), qnet, [0, 1])

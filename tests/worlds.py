@@ -6,6 +6,8 @@ import copy
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -105,6 +107,63 @@ class Tower(gym.Env[dict[str, Any], Any]):
 
     def step(self, action: Any) -> Any:
         return self.look(), 0.0, bool(self.np_random.random() < 0.2), False, {}
+
+
+class Sampled(gym.Env[Any, Any]):
+    """Shows samples of its space, of a bearable size, and holds actions to theirs."""
+
+    def __init__(
+        self, seen: spaces.Space[Any], done: spaces.Space[Any], **_: Any
+    ) -> None:
+        self.observation_space = copy.deepcopy(seen)
+        self.action_space = copy.deepcopy(done)
+
+    def look(self) -> Any:
+        seen = self.observation_space.sample()
+        floats = getattr(seen, "dtype", np.dtype(int)).kind == "f"
+        return seen.clip(-3, 3) if floats else seen
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.look(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        ended = bool(self.np_random.random() < 0.2)
+        return self.look(), float(self.np_random.normal()), ended, False, {}
+
+
+class Rows(nn.Sequential):
+    """A chain of layers for rows with any dimensions in front."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = super().forward(x.reshape(-1, x.shape[-1]))
+        return out.reshape(*x.shape[:-1], -1)
+
+
+def moody(inputs: int, outputs: int) -> Rows:
+    """Return a network with dropout and batch normalisation, a frozen one too."""
+    net = Rows(
+        *(nn.Linear(inputs, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout()),
+        *(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, outputs)),
+    )
+    net[5].eval()
+    return net
+
+
+def modes(module: nn.Module) -> list[bool]:
+    return [part.training for part in module.modules()]
+
+
+@contextmanager
+def left_alone(module: nn.Module) -> Iterator[None]:
+    """Fail if a block changes the weights, the moments or a mode of a module."""
+    kept, before = copy.deepcopy(module.state_dict()), modes(module)
+    assert {*before} == {True, False}
+    yield
+    assert all(torch.equal(x, kept[k]) for k, x in module.state_dict().items())
+    assert modes(module) == before
 
 
 class TwoStates(nn.Module):

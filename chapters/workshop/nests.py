@@ -235,12 +235,53 @@ def as_vectors(observation_space: spaces.Space[Any] | dict[str, Any]) -> spaces.
     return box
 
 
+def as_float_vectors(observation_space: spaces.Space[Any]) -> spaces.Box:
+    """Return a box of vectors as our networks see it: floats, also where it counts."""
+    return spaces.Box(-np.inf, np.inf, as_vectors(observation_space).shape)
+
+
 def as_discrete(action_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Discrete:
     """Return a Discrete space that is given as it is or by plain values."""
     discrete = as_space(action_space)
     if not isinstance(discrete, spaces.Discrete):
         raise ValueError(f"action_space must be Discrete, got {discrete}")
     return discrete
+
+
+# %% [markdown]
+# ## Boxes of actions
+#
+# A bound may be infinite, and many environments write the largest number of their dtype
+# instead. It means the same: nobody wants an action of $10^{38}$. A policy computes its actions
+# in float32, so what is beyond float32 is no bound either.
+
+
+# %% tags=["export"]
+def open_ended(bound: NDArray[Any]) -> NDArray[Any]:
+    """Return bounds that are infinite where the largest number stands for none."""
+    if bound.dtype.kind != "f":
+        return bound  # the largest integer is a number like any other
+    largest = min(np.finfo(bound.dtype).max, np.finfo(np.float32).max)
+    return np.where(abs(bound) < largest, bound, np.copysign(np.inf, bound))
+
+
+# %% [markdown]
+# `action_box` refuses all boxes whose actions no policy of this book can make: whole numbers,
+# several dimensions, none at all.
+
+
+# %% tags=["export"]
+def action_box(space: spaces.Space[Any]) -> spaces.Box:
+    """Return a space of continuous actions, or raise if it is another one."""
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        expected = "be Discrete or a Box of floating-point numbers"
+    elif len(space.shape) != 1 or not space.shape[0]:
+        expected = "have one dimension and a number in it"
+    elif not (space.low <= space.high).all():
+        expected = "have lower bounds that are at most the upper ones"
+    else:
+        return space
+    raise ValueError(f"action_space must {expected}, got {space}")
 
 
 # %% [markdown]
@@ -266,7 +307,8 @@ def read_hybrid_space(
             space tells.
 
     Returns:
-        The mask (K, A), and the lower and upper bounds (A,).
+        The mask (K, A), and the lower and upper bounds (A,), infinite where there is
+        none.
     """
     nodes = list(leaves(space))
     boxes = [node for node in nodes if isinstance(node, spaces.Box)]
@@ -289,10 +331,11 @@ def read_hybrid_space(
             )
         mask = np.repeat(np.eye(num_types, dtype=bool), sizes, axis=1)
     low, high = (
-        np.concatenate([getattr(box, end).ravel() for box in boxes]).astype(np.float64)
+        np.concatenate([open_ended(getattr(box, end)).ravel() for box in boxes])
         for end in ("low", "high")
     )
-    return as_mask(mask, (num_types, sum(sizes))).clone(), low, high
+    mask = as_mask(mask, (num_types, sum(sizes))).clone()
+    return mask, low.astype(np.float64), high.astype(np.float64)
 
 
 def as_mask(

@@ -407,7 +407,8 @@ def keeps_inputs(probe: Probe) -> Iterator[Finding]:
 def same_in_both_modes(probe: Probe) -> Iterator[Finding]:
     """Is the same network in training and in evaluation mode."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-    found = {type(x).__name__ for x in probe.model.modules() if isinstance(x, kinds)}
+    layers = (x for x in probe.model.modules() if isinstance(x, kinds))
+    found = {type(layer).__name__ for layer in layers if layer.training}
     if found:
         expected = "the network that learns should be the one that acts"
         came = f"{', '.join(sorted(found))} changes with the mode"

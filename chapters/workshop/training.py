@@ -99,6 +99,7 @@ from literate_rl.td3 import (
     hddpg_settings,
     td3_settings,
 )
+from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import device_of, results_of
@@ -205,19 +206,24 @@ class Agent:
             take the place of its values. A single result is not wrapped in a tuple. Our
             policies, whose only state is ``state``, return the greedy actions.
         """
+        with EvalMode(self.policy):
+            results = self.results(states)
+        return results[0] if len(results) == 1 else results
+
+    def results(self, states: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return what ``act`` returns, always as a tuple."""
         policy = self.policy
         if isinstance(policy, ContractActor):
-            results = asked(policy.actor, states)
-        elif isinstance(policy.network, ActorCritics) and "models" in policy.recipe[1]:
-            results = asked(policy.network.actor, states)
-        elif model := own_model(policy.network):
+            return asked(policy.actor, states)
+        if isinstance(policy.network, ActorCritics) and "models" in policy.recipe[1]:
+            return asked(policy.network.actor, states)
+        if model := own_model(policy.network):
             q, *rest = asked(model, states)
             if isinstance(policy, RainbowPolicy):
                 q = q @ policy.atoms
-            results = (policy.actions.choose(q, 0.0).unsqueeze(-1), *rest)
-        else:
-            results = (policy.act(states["state"].to(device_of(policy)), 0.0),)
-        return results[0] if len(results) == 1 else results
+            return (policy.actions.choose(q, 0.0).unsqueeze(-1), *rest)
+        state = states["state"].to(device_of(policy), torch.float32)
+        return (policy.act(state, 0.0),)
 
     def save(self, directory: str | Path) -> Path:
         """Keep the run in a new directory; return its path.
@@ -537,7 +543,7 @@ def make_qnet_policy(
     if support is None:
         return Policy(network, actions, built)
     # One call of the network tells how many atoms there are.
-    with torch.no_grad():
+    with torch.no_grad(), EvalMode(network):
         num_atoms = network(torch.zeros(2, spaces.flatdim(states))).shape[-1]
     logits = LogitsOf(network, num_actions, num_atoms)
     low, high = support

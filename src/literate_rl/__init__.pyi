@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest d0a0df72181e2931
+# Generated from chapters/*.py (edit there); digest f7efee6946602b1d
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -291,6 +291,7 @@ from .workshop.nests import (
 )
 from .workshop.episodes import (
     EpisodeCounter as EpisodeCounter,
+    EvalMode as EvalMode,
     check_chain as check_chain,
     check_copies as check_copies,
     check_experience as check_experience,

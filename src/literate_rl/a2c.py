@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 4373fc7785fb4ca6
+# Generated from chapters/a2c.py (edit there); digest e3262e03bafda02b
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
 from literate_rl.workshop.states import ByName, state_spec
 from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs
 from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.probes import seed_generators
 from literate_rl.workshop.runs import env_seed
@@ -152,7 +152,7 @@ def a2c_gradient(
     """Return the gradient of a policy's loss on a rollout, and the three terms."""
     # The critic's values of the states, and of the states that the steps led to.
     value = policy.value(batch.obs)
-    with torch.no_grad():
+    with torch.no_grad(), EvalMode(policy):
         next_value = policy.value(batch.next_obs)
 
     # Advantages and targets. With lambda 1 a target is {eq}`a2c-target`.
@@ -266,9 +266,11 @@ class A2C:
         noise = self.policy.noise(num_steps, num_envs, self.generator)
         draws = iter(noise.to(self.device))
         self.iteration += 1
-        return self.collector.collect(
-            lambda obs: self.act(obs.to(self.device), next(draws)), num_steps
-        ).to(self.device)
+        with EvalMode(self.policy):
+            batch = self.collector.collect(
+                lambda obs: self.act(obs.to(self.device), next(draws)), num_steps
+            )
+        return batch.to(self.device)
 
     # What follows is for the loop around the learner, `fit`, and for checkpoints
     # ({doc}`workshop/runs`).

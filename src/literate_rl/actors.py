@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest e84dd83b8a7a6538
+# Generated from chapters/actors.py (edit there); digest 3ae046e1d13d46d3
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from literate_rl.impala import (
     impala_settings,
     to_unroll,
 )
-from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs
 from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.runs import StopWaiting, env_seed
 from literate_rl.workshop.signatures import Count, Positive, check_that, checked
@@ -119,7 +119,7 @@ def slot_layout(
     steps, device = (unroll_len, envs.num_envs), next(policy.parameters()).device
     shape = envs.single_observation_space.shape or ()
     # What an action looks like is best found out by asking the policy once.
-    with torch.no_grad():
+    with torch.no_grad(), EvalMode(policy):
         obs = torch.zeros((envs.num_envs, *shape), device=device)
         action = policy.act(obs, 0.0).cpu().numpy()
     unroll: list[Any] = [

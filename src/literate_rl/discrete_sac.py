@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest f5ef3d830adedc7c
+# Generated from chapters/discrete_sac.py (edit there); digest 725d4449174594af
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from literate_rl.policies import CategoricalActions, Policy, mean_surprise
 from literate_rl.replay import Batch
 from literate_rl.sac import SAC, SACConfig
 from literate_rl.td3 import clipped_double_target, compared
-from literate_rl.workshop.nests import as_space, as_vectors, plain_space
+from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
 from literate_rl.workshop.probes import required_parameters
 from literate_rl.workshop.signatures import Count, Float, checked
 from literate_rl.workshop.states import ByName, state_spec
@@ -75,7 +76,7 @@ def discrete_sac_target(
         batch: Windows of steps, as the buffer returned them.
         generator: The source of random numbers, for actors that need some.
     """
-    with torch.no_grad():
+    with torch.no_grad(), EvalMode(policy):
         # 1. How likely is each action in the next state, and what is the state worth?
         log_prob = policy.log_probs(batch.next_obs, generator)
         next_q, alpha = target_critics(batch.next_obs), policy.log_alpha.exp()
@@ -157,7 +158,7 @@ class DiscreteSAC(SAC):
         policy: Any = self.policy
         log_prob = policy.log_probs(obs, self.generator)
         # The gradient goes through the probabilities. To them the values are constants.
-        with torch.no_grad():
+        with torch.no_grad(), EvalMode(policy.critics):
             q = policy.critics(obs)
         value = expected_soft_value(q, log_prob, policy.log_alpha.detach().exp())
         self.climb(value, mean_surprise(log_prob.detach()))
@@ -285,7 +286,8 @@ def make_discrete_sac_policy(
         built = "make_discrete_sac_policy", recipe
         return DiscreteSoftContractPolicy(actor, critics, states, space, built)
     # Ours describes them in rows of logits.
-    inputs = as_vectors(states).shape[0]
+    states = as_float_vectors(states)
+    inputs = states.shape[0]
     network = layers(inputs, hidden, number)
     actions = CategoricalActions(number, int(space.start))
     judges = [QNetwork(inputs, number, hidden) for _ in range(num_critics)]

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest ee66b20351916356
+# Generated from chapters/dqn.py (edit there); digest b249fecd7dc33124
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn.functional import smooth_l1_loss
 from literate_rl.agents import Collector
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch, ReplayBuffer
-from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs
 from literate_rl.workshop.fast import (
     FusedQError,
     chain_layers,
@@ -254,7 +254,7 @@ def q_error(
         generator: Not used here, because these values have no noise.
         double: Whether the policy in training chooses the next action.
     """
-    with torch.no_grad():
+    with torch.no_grad(), EvalMode(policy):
         next_q = target_policy(batch.next_obs)
         # If the older copy chooses too, this is the target {eq}`q-target`.
         chooser = policy(batch.next_obs) if double else next_q
@@ -337,7 +337,7 @@ class DQN:
         self.config: OffPolicyConfig = config
         self.error = error or partial(fused_q_error, double=config.double)
         # The target network: an older copy that nobody trains.
-        self.target_policy = copy.deepcopy(policy).requires_grad_(False)
+        self.target_policy = copy.deepcopy(policy).requires_grad_(False).eval()
         self.weights = numbers_of(policy)
         self.target_weights = numbers_of(self.target_policy)
         # What learns, and how.
@@ -368,10 +368,11 @@ class DQN:
         def act(obs: Tensor) -> Tensor:
             return self.act(obs.to(self.device, torch.float32), next(rows))
 
-        returns, losses = [], []
+        returns, losses, acting = [], [], EvalMode(self.policy)
         for _ in range(config.rounds):
             # A few steps with the policy as it is now; the buffer keeps them.
-            batch = self.collector.collect(act, config.rollout_len)
+            with acting:
+                batch = self.collector.collect(act, config.rollout_len)
             self.buffer.push(batch)
             returns.append(batch.episode_return)
             # Then the updates that are due.

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest a78a763a73174063
+# Generated from chapters/evaluation.py (edit there); digest ac4d4d009d71dbe8
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
-from literate_rl.workshop.episodes import warn_unended
+from literate_rl.workshop.episodes import EvalMode, warn_unended
 from literate_rl.workshop.runs import env_seed, flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
 
@@ -62,8 +62,11 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
+    acting = EvalMode(policy)
     for _ in range(max_episode_steps):
-        obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
+        with acting:
+            action = greedy(policy, obs)
+        obs, reward, terminated, truncated, _ = envs.step(action)
         # An environment that is done starts another episode, which does not count.
         returns += np.where(playing, reward, 0.0)
         playing &= ~(terminated | truncated)

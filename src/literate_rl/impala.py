@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 365bf1f9597ef8aa
+# Generated from chapters/impala.py (edit there); digest e763b46f893cdfe4
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
-from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs
 from literate_rl.workshop.memory import UnrollBuffer
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
@@ -74,7 +74,8 @@ def to_unroll(batch: Rollout, actor: Any) -> Unroll:
     # The actor's weights have not changed since the first step. So one pass over the
     # whole rollout says how likely each of its actions was. (`real` is False for rows
     # that some environments add after an end; they weigh nothing.)
-    log_prob, _ = actor.evaluate_actions(batch.obs, batch.action)
+    with EvalMode(actor):
+        log_prob, _ = actor.evaluate_actions(batch.obs, batch.action)
     return Unroll(
         obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),
         next_obs=batch.next_obs,
@@ -168,7 +169,8 @@ class VTraceLearner:
         # episode. There, and only there, the true successor needs a value of its own.
         next_value, cut = value[1:].clone(), unroll.truncated
         if cut.any():
-            next_value[cut] = self.policy.value(unroll.next_obs[cut])
+            with EvalMode(self.policy):
+                next_value[cut] = self.policy.value(unroll.next_obs[cut])
         return next_value
 
     def clip_gradient(self) -> float:
@@ -279,7 +281,8 @@ class IMPALA:
             action: Tensor = self.actor.act(obs.to(self.device), noise.to(self.device))
             return action
 
-        batch = self.collector.collect(act, config.unroll_len)
+        with EvalMode(self.actor):
+            batch = self.collector.collect(act, config.unroll_len)
         unroll = to_unroll(batch.to(self.device), self.actor)
         # What is left of the last collection is no longer on-policy.
         if config.on_policy:

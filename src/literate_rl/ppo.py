@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 6b84a2c9c415ad7d
+# Generated from chapters/ppo.py (edit there); digest 3f71f115b24ba0e1
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from literate_rl.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.policies import RewardScaler
-from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs
 from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
@@ -134,9 +134,11 @@ class PPO:
         noise = self.policy.noise(num_steps, num_envs, self.generator)
         draws = iter(noise.to(self.device))
         self.iteration += 1
-        return self.collector.collect(
-            lambda obs: self.act(obs.to(self.device), next(draws)), num_steps
-        ).to(self.device)
+        with EvalMode(self.policy):
+            batch = self.collector.collect(
+                lambda obs: self.act(obs.to(self.device), next(draws)), num_steps
+            )
+        return batch.to(self.device)
 
     @torch.no_grad()
     def look_back(self, batch: Rollout) -> Samples:
@@ -144,8 +146,9 @@ class PPO:
         config, policy = self.config, self.policy
         # One pass over the whole rollout says what the old policy and the old values
         # were. So nothing of this had to be computed while acting.
-        log_prob, _ = policy.evaluate_actions(batch.obs, batch.action)
-        value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
+        with EvalMode(policy):
+            log_prob, _ = policy.evaluate_actions(batch.obs, batch.action)
+            value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
 
         # The advantages, {eq}`gae`, with a flag for each kind of end.
         done = batch.terminated | batch.truncated
@@ -234,7 +237,8 @@ class PPO:
     @torch.no_grad()
     def distance(self, samples: Samples) -> dict[str, float]:
         """Say how far the policy has moved from the one that collected the rollout."""
-        log_prob, _ = self.policy.evaluate_actions(samples.obs, samples.action)
+        with EvalMode(self.policy):
+            log_prob, _ = self.policy.evaluate_actions(samples.obs, samples.action)
         log_ratio = log_prob - samples.log_prob
         # The names are CleanRL's: `approx_kl` is $k_3$ and `old_approx_kl` is $k_1$. A
         # loss of one's own may have several log-probabilities for an action, and all of

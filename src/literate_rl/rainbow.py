@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest aca610aee7395bbf
+# Generated from chapters/rainbow.py (edit there); digest 967d6b53a60b4994
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, QError, q_target
 from literate_rl.policies import Policy
 from literate_rl.ppg import ConvolutionalEncodingNetwork
 from literate_rl.replay import Batch
+from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, plain_space
 from literate_rl.workshop.signatures import (
     Count,
@@ -358,7 +359,7 @@ def rainbow_error(
     """
     # The network in training is asked twice, the older one once.
     own, choosing, judging = draw_noise(policy, 3, generator)
-    with torch.no_grad():
+    with torch.no_grad(), EvalMode(policy):
         # The older network gives the returns that follow each action. The network in
         # training chooses the action, or the older one itself without ``double``.
         following = target_policy.network(batch.next_obs, judging)

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 71997dfad436294f
+# Generated from chapters/sac.py (edit there); digest 72d70c59f6fcac7e
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.a2c import ContractActor, drawn_from
 from literate_rl.contract_models import ActionValue, Stretch, layers, squashed_log_prob
 from literate_rl.ddpg import (
     as_many,
-    bounded,
+    bounded_box,
     check_both,
     critic_chains,
     frozen_values,
@@ -29,13 +29,14 @@ from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, compared
+from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.fast import (
     FusedCriticError,
     chain_critic_error,
     clip_gradient,
     tangent_soft_values,
 )
-from literate_rl.workshop.nests import as_space, as_vectors, plain_space
+from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
@@ -96,7 +97,7 @@ def sac_target(
         batch: Windows of steps, as the buffer returned them.
         generator: The source of the next actions.
     """
-    with torch.no_grad():
+    with torch.no_grad(), EvalMode(policy):
         # 1. What would the policy do next? Only the critics have an older copy.
         action, log_prob = policy.draw(batch.next_obs, generator)
         # 2. What is that worth, its share of the entropy included?
@@ -129,10 +130,17 @@ class SquashedGaussian(GaussianActions):
         low: Lower bounds of the box, all finite.
         high: Upper bounds.
         hold: Steps for which one noise is used.
+        dtype: Dtype of the environment's actions.
     """
 
-    def __init__(self, low: ArrayLike, high: ArrayLike, hold: int = 1) -> None:
-        super().__init__(low, high)
+    def __init__(
+        self,
+        low: ArrayLike,
+        high: ArrayLike,
+        hold: int = 1,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        super().__init__(low, high, dtype)
         self.box, self.hold = Stretch(self.low, self.high), hold
 
     def noise(
@@ -184,11 +192,11 @@ class SquashedGaussian(GaussianActions):
         points = noise.unsqueeze(-1).expand(*rows.shape[:-1], row.shape[-1] // 2)
         return -(share * self.draw(rows, points)[1]).sum(-1)
 
-    def to_env(self, action: Tensor) -> NDArray[np.float32]:
+    def to_env(self, action: Tensor) -> NDArray[np.floating]:
         """Return the actions as vector environments take them."""
         # Rounding may lead out of the box in the last digit.
-        clipped: NDArray[np.float32] = action.numpy().clip(self.low, self.high)
-        return clipped
+        clipped: NDArray[np.floating] = action.numpy().clip(self.low, self.high)
+        return clipped.astype(self.low.dtype)
 
 
 class SoftPolicy(Policy):
@@ -343,8 +351,9 @@ def entropy_scale(
 ) -> tuple[float, float]:
     """Return what the box adds to an entropy, and the target with that."""
     # A box that is h times as wide adds log h for each number, {eq}`entropy-unit`.
-    half = (action_space.high - action_space.low).astype(np.float64) / 2
-    unit = float(np.log(half).sum())
+    wide = np.promote_types(action_space.dtype, np.float32)  # float16 ends at 65504
+    half = np.subtract(action_space.high, action_space.low, dtype=wide) / 2
+    unit = float(np.log(half, dtype=np.float64).sum())
     return unit, unit + (-half.size if target is None else target)
 
 
@@ -390,7 +399,8 @@ class SAC(DQN):
         super().__init__(policy, envs, config, error)
         self.tuned: SACConfig = config  # `config`, by its own type
         # Only the critics need an older copy.
-        self.target_policy = copy.deepcopy(policy.critics).requires_grad_(False)
+        critics = copy.deepcopy(policy.critics)
+        self.target_policy = critics.requires_grad_(False).eval()
         self.weights, self.target_weights = map(
             numbers_of, (policy.critics, self.target_policy)
         )
@@ -478,8 +488,15 @@ def make_sac_policy(
             given.
     """
     states, space = as_space(observation_space), as_space(action_space)
-    if not (isinstance(space, spaces.Box) and bounded(space)):
-        raise ValueError(f"action_space must be a vector within bounds, got {space}")
+    if not isinstance(space, spaces.Box):
+        raise ValueError(
+            f"action_space must be a Box, got {space} (a list has a maker of its own, "
+            "make_discrete_sac_policy)"
+        )
+    space = bounded_box(space)
+    # The logarithm of a density knows no box of width 0.
+    apart = (space.low < space.high).all()
+    check_that(apart, f"action_space must have bounds that differ, got {space}")
     check_both(actor, critic)
     recipe: dict[str, Any] = {
         "observation_space": plain_space(states),
@@ -496,9 +513,10 @@ def make_sac_policy(
         built = "make_sac_policy", recipe
         return SoftContractPolicy(actor, critics, states, space, built)
     # Ours describes them in rows of means and standard deviations.
-    inputs, size = as_vectors(states).shape[0], space.shape[0]
+    states = as_float_vectors(states)
+    inputs, size = states.shape[0], space.shape[0]
     network = GaussianRows(inputs, hidden, size)
-    actions = SquashedGaussian(space.low, space.high, hold)
+    actions = SquashedGaussian(space.low, space.high, hold, space.dtype)
     judges = [ActionValue(inputs, size, hidden) for _ in range(num_critics)]
     critics = SoftCritics(judges, states)
     return SoftPolicy(network, actions, critics, ("make_sac_policy", recipe))

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 8a3f850a22da207d
+# Generated from chapters/workshop/alf.py (edit there); digest cb0edaa25dc5e4b8
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from literate_rl.ppg import (
     element_wise_squared_loss,
     in_chunks,
 )
+from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import ends, map_nest
 from literate_rl.workshop.signatures import (
     Bool,
@@ -470,7 +471,8 @@ class PPGAuxAlgorithm:
     @torch.no_grad()
     def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
         """Raise unless the network can learn from experience of this form."""
-        (distribution, value, _), state = self.network(observation)
+        with EvalMode(self.network):
+            (distribution, value, _), state = self.network(observation)
         if any(True for _ in ends(state)):
             raise ValueError(
                 "dual_actor_value_network must have encoders without memory: the "

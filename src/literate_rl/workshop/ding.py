@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest e4e467c0812d1076
+# Generated from chapters/workshop/ding.py (edit there); digest 7662e73bd823c21b
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from literate_rl.hybrid_action import as_tree
 from literate_rl.impala import IMPALAConfig, Unroll, VTraceLearner
 from literate_rl.off_policy import continuous_terms, discrete_terms, vtrace_data
 from literate_rl.policies import Policy, make_actions
+from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import ends, map_nest
 from literate_rl.workshop.signatures import check_that, checked
 
@@ -347,7 +348,6 @@ class IMPALAPolicy:
 
     def learn(self, data: dict[str, Any]) -> dict[str, Any]:
         """Take one step of the optimiser on what ``data_preprocess_learn`` returns."""
-        self.model.train()
         info: dict[str, Any] = dict(self.learner.learn(self.unroll(data)))
         if self.cfg.priority:
             info["priority"] = self.learner.priority
@@ -427,10 +427,11 @@ class IMPALAPolicy:
         By the same numbers come ``logit``, what the policy said, and ``action``, both
         on the CPU.
         """
-        obs, model = self.observations(data), self.model.eval()
-        row = model(obs)
-        noise = model.noise(1, len(row), self.generator)[0].to(self.device)
-        output = {"logit": self.describe(row), "action": model.act(obs, noise)}
+        obs, model = self.observations(data), self.model
+        with EvalMode(model):
+            row = model(obs)
+            noise = model.noise(1, len(row), self.generator)[0].to(self.device)
+            output = {"logit": self.describe(row), "action": model.act(obs, noise)}
         return self.by_environment(data, output)
 
     def observations(self, data: dict[int, Any]) -> Any:
@@ -508,8 +509,9 @@ class IMPALAPolicy:
     @torch.no_grad()
     def forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         """Return what ``forward_collect`` does, with greedy actions."""
-        obs, model = self.observations(data), self.model.eval()
-        output = {"logit": self.describe(model(obs)), "action": model.act(obs, 0.0)}
+        obs, model = self.observations(data), self.model
+        with EvalMode(model):
+            output = {"logit": self.describe(model(obs)), "action": model.act(obs, 0.0)}
         return self.by_environment(data, output)
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 62aa68dc34d89544
+# Generated from chapters/workshop/episodes.py (edit there); digest 2aef0be2d91cf0ce
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from literate_rl.workshop.signatures import Float, Fraction, checked
 
 __all__ = [
     "EpisodeCounter",
+    "EvalMode",
     "check_chain",
     "check_copies",
     "check_experience",
@@ -271,6 +272,34 @@ def warn_unended(env: gym.Env[Any, Any], playing: Sequence[bool], limit: int) ->
         "max_episode_steps=...), or allow more steps with max_episode_steps",
         stacklevel=4,  # whoever called the function, through its decorator
     )
+
+
+class EvalMode:
+    """A block in which a module is in evaluation mode; each part gets its mode back.
+
+    Args:
+        module: The module, for instance a policy. Its parts are looked up here, once.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        training = [part for part in module.modules() if part.training]
+        # An assignment to a module first looks for a parameter of that name, which
+        # takes long, so we write past it. Compiled modules keep their mode elsewhere.
+        self.flags = [vars(part) for part in training if "training" in vars(part)]
+        self.compiled = [part for part in training if "training" not in vars(part)]
+
+    def switch(self, training: bool) -> None:
+        """Set the mode of the parts that were in training mode."""
+        for flags in self.flags:
+            flags["training"] = training
+        for part in self.compiled:
+            part.training = training
+
+    def __enter__(self) -> None:
+        self.switch(False)
+
+    def __exit__(self, *exception: object) -> None:
+        self.switch(True)
 
 
 @checked

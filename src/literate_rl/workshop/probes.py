@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest 957e52f6e1a0a22f
+# Generated from chapters/workshop/probes.py (edit there); digest f3e09fbba8ca3ca6
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import copy
 import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.workshop.episodes import env_maker
+from literate_rl.workshop.episodes import EvalMode, env_maker
+from literate_rl.workshop.nests import open_ended
 
 __all__ = [
     "Finding",
@@ -158,6 +159,9 @@ class Probe:
         except Exception as error:
             # Then no rule that needs a copy is tried.
             self.model, self.copy_error = module, error
+        # What is frozen inside of a model in training mode is part of its training.
+        if not self.model.training and self.copy_error is None:
+            self.model.train()
         self.parameters = forward_parameters(model)
         self.device = device_of(self.model)
         self.weights = [p for p in self.model.parameters() if p.requires_grad]
@@ -212,11 +216,11 @@ class Probe:
         self, arguments: Mapping[str, Any], train: bool = False, luck: int = 0
     ) -> tuple[Any, ...]:
         """Call the model with arguments by name."""
-        self.model.train(train)
         seed_generators(luck, self.device)
         np.random.seed(luck)
         random.seed(luck)
-        first, *others = results_of(self.model(**arguments, **self.fixed))
+        with nullcontext() if train else EvalMode(self.model):
+            first, *others = results_of(self.model(**arguments, **self.fixed))
         if self.transform is not None:
             states = {k: x for k, x in arguments.items() if k != "action"}
             first = self.transform(first, states)
@@ -236,9 +240,9 @@ class Probe:
     def bounds(self) -> tuple[Tensor, Tensor]:
         """Return the bounds of continuous actions, -1 and 1 where there are none."""
         space: Any = self.space
-        bounded = np.isfinite(space.low) & np.isfinite(space.high)
-        low = np.where(bounded, space.low, -1.0)
-        high = np.where(bounded, space.high, 1.0)
+        low, high = open_ended(space.low), open_ended(space.high)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
         ends = torch.as_tensor(np.stack([low, high]), dtype=torch.float32)
         first, last = ends.to(self.device)
         return first, last

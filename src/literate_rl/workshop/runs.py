@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 7bd9b117ce53c4a9
+# Generated from chapters/workshop/runs.py (edit there); digest 0423e83e1c8659c9
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
-from literate_rl.workshop.episodes import Held, told, warn_unended
+from literate_rl.workshop.episodes import EvalMode, Held, told, warn_unended
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
@@ -813,7 +813,8 @@ def load(path: str | Path, **models: Any) -> Any:
             instance ``qnet``. They get their weights back.
 
     Returns:
-        The policy, an ``nn.Module`` in evaluation mode on the CPU.
+        The policy, an ``nn.Module`` in evaluation mode on the CPU. It acts as the saved
+        one does; call ``train()`` on it before it learns on.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -959,11 +960,12 @@ def play(
     """Play a greedy episode in the only copy of an environment; look at each step."""
     device = next(policy.parameters()).device
     obs, _ = envs.reset(seed=env_seed(seed, 0))
-    total = 0.0
+    total, acting = 0.0, EvalMode(policy)
     for _ in range(max_episode_steps):
         look()
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
-        action = policy.to_env(policy.act(state, 0.0).cpu())
+        with acting:
+            action = policy.to_env(policy.act(state, 0.0).cpu())
         obs, reward, terminated, truncated, _ = envs.step(action)
         total += float(reward[0])
         if terminated[0] or truncated[0]:
