@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest 957e52f6e1a0a22f
+# Generated from chapters/workshop/probes.py (edit there); digest d6ddba638ffdb3f5
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -84,8 +85,9 @@ def open_parameters(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Return where a module has its parameters; the CPU if it has none."""
-    return next((p.device for p in module.parameters()), torch.device("cpu"))
+    """Return where a module has its parameters or buffers; the CPU if it has none."""
+    numbers = chain(module.parameters(), module.buffers())
+    return next((x.device for x in numbers), torch.device("cpu"))
 
 
 def results_of(output: Any) -> tuple[Any, ...]:
