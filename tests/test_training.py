@@ -465,6 +465,10 @@ def check_a_model_comes_back() -> None:
     assert before.grad.device == net(state).device == state.device
     assert agent.act({"state": state}).device == state.device
     assert len(evaluate(agent.policy, CARTPOLE, 2)) == 2
+    fresh = make_learner("dqn", CARTPOLE, agent.learner.config, {"qnet": Odd()}, False)
+    with ended(fresh):
+        fresh.load_state_dict(agent.learner.state_dict())
+        assert fresh.iterate().keys() == {*agent.history[0]} - {"step", "charts/SPS"}
 
 
 def test_a_model_of_ones_own_comes_back() -> None:
