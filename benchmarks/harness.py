@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -153,6 +154,7 @@ def provenance(command: str, *packages: str) -> dict[str, str]:
         **{name: version(name) for name in ("torch", "numpy", *packages)},
         "cpu": cpu_model(),
         "cores": str(os.cpu_count()),
+        **gpu_model(),
         "threads": "1",
         "seed": str(SEED),
     }
@@ -166,3 +168,12 @@ def cpu_model() -> str:
         return platform.processor() or platform.machine()
     names = [line.split(": ", 1)[1] for line in lines if line.startswith("model name")]
     return names[0].strip() if names else platform.machine()
+
+
+def gpu_model() -> dict[str, str]:
+    """Return the name of the GPU and the version of its driver, if there is one."""
+    if not torch.cuda.is_available():
+        return {}
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    told = subprocess.run(query, check=True, capture_output=True, text=True).stdout
+    return {"gpu": told.splitlines()[0], "cuda": str(torch.version.cuda)}

@@ -199,7 +199,7 @@ from functools import partial
 
 import torch
 
-from literate_rl.agents import best_device, make_envs
+from literate_rl.agents import make_envs
 from literate_rl.impala import (
     IMPALA,
     IMPALAConfig,
@@ -212,12 +212,12 @@ from literate_rl.workshop.runs import flat_env
 torch.set_num_threads(1)  # the networks are too small to be shared out
 
 
-def make_learner(env, config):
+def make_learner(env, config, device="cpu"):
     """Build environments, the policy that fits them, and the learner."""
     envs = make_envs(partial(flat_env, env), config.n_sample)
     torch.manual_seed(config.seed)
     policy = make_policy(envs.single_observation_space, envs.single_action_space)
-    return IMPALA(policy.to(best_device()), envs, config)
+    return IMPALA(policy.to(device), envs, config)
 
 
 class Watched(VTraceLearner):
@@ -963,9 +963,12 @@ assert shapes[1] == (3, 3, 3), "every step with every environment"
 # The networks are where the policy is. Stored samples stay on the CPU.
 
 # %%
+from literate_rl.agents import best_device
+
 small = replace(config, total_steps=1024)
-last = fit(make_learner("CartPole-v1", small), progress=False)[-1]
-print(f"trained on {best_device().type} for {last['step']} steps")
+device = best_device()
+last = fit(make_learner("CartPole-v1", small, device), progress=False)[-1]
+print(f"trained on {device.type} for {last['step']} steps")
 
 # %% tags=["claims"]
 assert np.isfinite([x for name, x in last.items() if "losses" in name]).all()

@@ -455,13 +455,23 @@ class SquashedGaussian(GaussianActions):
         noise = super().noise(-(-num_steps // self.hold), num_envs, generator)
         return noise.repeat_interleave(self.hold, 0)[:num_steps]
 
+    def box_for(self, row: Tensor) -> Stretch:
+        """Return the box where rows are, in their precision; it stays there."""
+        # The box has no weights, so nothing moves it with the policy. A copy for each
+        # call would make a GPU wait.
+        middle = self.box.middle
+        if (middle.device, middle.dtype) != (row.device, row.dtype):
+            self.box.to(row)
+        return self.box
+
     @checked
     def choose(
         self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"] | float
     ) -> Float[Tensor, "*B A"]:
         """Return the actions that follow from rows and noise."""
         u = super().choose(row, noise)
-        return self.box.middle.to(u) + self.box.half_width.to(u) * u.tanh()
+        box = self.box_for(u)
+        return box.middle + box.half_width * u.tanh()
 
     @checked
     def draw(
@@ -471,9 +481,9 @@ class SquashedGaussian(GaussianActions):
         # Here $u$ is known, and nothing has to be undone.
         mu, log_sigma = row.chunk(2, -1)
         u = mu + log_sigma.exp() * noise
-        half = self.box.half_width.to(u)
-        action = self.box.middle.to(u) + half * u.tanh()
-        return action, squashed_log_prob(u, mu, log_sigma, half)
+        box = self.box_for(u)
+        action = box.middle + box.half_width * u.tanh()
+        return action, squashed_log_prob(u, mu, log_sigma, box.half_width)
 
     @checked
     def log_prob(
@@ -481,8 +491,8 @@ class SquashedGaussian(GaussianActions):
     ) -> Float[Tensor, "*B"]:
         """Return the log-densities of actions that come back."""
         mu, log_sigma = row.chunk(2, -1)
-        u = self.box.to(row.device).undo(action)
-        return squashed_log_prob(u, mu, log_sigma, self.box.half_width.to(u))
+        box = self.box_for(row)
+        return squashed_log_prob(box.undo(action), mu, log_sigma, box.half_width)
 
     @checked
     def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:

@@ -17,11 +17,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs/_ext"))
 
 # Small tensors: threads would only wait for each other. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+import torch
 
 # The same examples in every run, and no verdict that depends on a machine's speed.
 settings.register_profile("repository", deadline=None, derandomize=True)
 settings.load_profile("repository")
 settings.register_profile("few", settings.get_profile("repository"), max_examples=20)
+
+# Asked once, before the GPU is hidden: CUDA itself remembers the answer.
+HAS_GPU = torch.cuda.is_available()
 
 FLAGS = [
     "--no-sandbox",
@@ -35,6 +39,25 @@ FLAGS = [
     # Names lead nowhere: what a page asks of another host fails.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hidden_gpu() -> Iterator[None]:
+    """Hide a GPU, so that tests do the same on every machine; children inherit it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def shown_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show the GPU to a test with the mark ``gpu``, or skip it."""
+    if request.node.get_closest_marker("gpu") is None:
+        return
+    if not HAS_GPU:
+        pytest.skip("no GPU on this machine: nothing ran on one")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
 
 @pytest.fixture(scope="session")

@@ -382,6 +382,14 @@ def runs_on_best_device(cell: NotebookNode) -> bool:
     )
 
 
+@each_chapter
+def test_agents_leave_the_cpu_in_the_section_on_the_best_device_only(chapter):
+    for number, cell in enumerate(cells(chapter)):
+        if calls(cell, "best_device") and not tangle.is_export(cell):
+            sections = [text for n, _, text in headings(chapter) if n < number]
+            assert sections[-1] == "On the best device"
+
+
 def is_solution(cell: NotebookNode) -> bool:
     """Say whether a cell is the folded solution of an exercise."""
     return "hide-cell" in cell.metadata.get("tags", []) and calls(cell, "grade")

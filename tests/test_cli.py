@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import imageio_ffmpeg
 import pytest
+from elsewhere import elsewhere
 from processes import Child
 
 from benchmarks.chaos_runs import difference, flat, table
@@ -26,6 +27,7 @@ from literate_rl.workshop import cli
 from literate_rl.workshop.cli import Command, main, settings_of
 from literate_rl.workshop.runs import (
     Run,
+    fit,
     load,
     load_checkpoint,
     save_checkpoint,
@@ -266,6 +268,7 @@ def test_an_error_is_one_line_and_no_traceback(tmp_path):
         ("--name .", "name must be that of a directory below runs/, got '.'"),
         ("--env no_such_module:A-v0", "env 'no_such_module:A-v0' cannot be made: No"),
         (f"--name {'x' * 300}", "File name too long"),
+        ("--device cuda", "device must be cpu or auto where PyTorch finds no CUDA"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(
@@ -293,6 +296,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(
         ("ppo --num-envs 0", "num_envs must be at least 1, got 0"),
         ("ppo --env Pendulum-v1 --gamma 2", "gamma must be at least 0 and at most 1"),
         ("ppo --seed one", "one"),
+        ("ppo --device gpu", "gpu"),
         ("ppg --aux-interval 0", "aux_interval must be at least 1, got 0"),
     ],
 )
@@ -716,6 +720,32 @@ def mine(tmp_path, monkeypatch) -> Path:
     sys.modules.pop("mynets", None)
     (tmp_path / "mynets.py").write_text(MODULE.replace("ACTIONS", "2"))
     return tmp_path
+
+
+def test_a_run_goes_on_on_another_device(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tiny = ["--num-envs=2", "--num-steps=16", "--num-epochs=1", "--total-steps=32"]
+    seen = []
+
+    def place_of_fit(learner, *arguments):
+        seen.append(next(learner.policy.parameters()).device.type)
+        return fit(learner, *arguments)
+
+    monkeypatch.setattr(cli, "fit", place_of_fit)
+    with elsewhere():
+        main(["ppo", "--name", "a", *tiny, "--device", "cuda"])
+        settings = Path("runs/a/settings.json")
+        stored = json.loads(settings.read_text())
+        assert "device" not in stored | stored["config"]
+        for steps, device in ((64, "cpu"), (96, "cuda"), (128, "auto")):
+            stored["config"]["total_steps"] = steps
+            settings.write_text(json.dumps(stored))
+            main(["ppo", "--resume", "runs/a", "--device", device])
+    assert seen == ["meta", "cpu", "meta", "cpu"]
+    out = capsys.readouterr().out
+    assert out.count("device: cpu (an update is") == 1, "only auto has a reason"
+    assert out.count("return of 20 episodes") == 4
+    assert lines_of(Path("runs/a/metrics.csv")) == 5
 
 
 def test_a_network_of_ones_own_trains_and_resumes(mine, capsys):

@@ -58,7 +58,7 @@ from literate_rl.workshop.nests import plain_space
 from literate_rl.workshop.pictures import Axis, Mark, plot
 from literate_rl.workshop.playground import play
 from literate_rl.workshop.probes import Probe
-from literate_rl.workshop.training import ALGORITHMS, Agent, asked
+from literate_rl.workshop.training import Agent, asked, make_learner
 from literate_rl.workshop.worlds import Moving
 
 STATES = spaces.Box(-1, 1, (3,))
@@ -541,6 +541,6 @@ def test_a_film_strip_may_be_normalised() -> None:
     """Pictures reach PPG flat, and are measured as pictures."""
     small = {"total_steps": 64, "num_envs": 2, "num_steps": 16, "num_epochs": 1}
     config = PPGConfig(normalize_obs=True, aux_enabled=False, **small)
-    learner = ALGORITHMS["ppg"].make("literate_rl/Maze-v0", config)
+    learner = make_learner("ppg", "literate_rl/Maze-v0", config, {})
     learner.iterate()
     assert learner.policy.network.normalizer.count == 32

@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from elsewhere import ELSEWHERE, elsewhere
 from fuzz import assert_held
 from gymnasium import spaces
 from hypothesis import given
@@ -56,6 +57,7 @@ from literate_rl.contract_models import (
 from literate_rl.contracts import ContractError
 from literate_rl.ddpg import ActorCritics
 from literate_rl.dqn import QError
+from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.sac import (
     SAC,
@@ -111,6 +113,26 @@ def test_the_density_of_two_numbers_integrates_to_one() -> None:
     density = actions.log_prob(row, points).exp().reshape(601, 601)
     inner = torch.trapezoid(density, second)
     assert torch.trapezoid(inner, first).item() == pytest.approx(1, abs=1e-4)
+
+
+def test_the_box_goes_where_the_rows_are_and_stays_there() -> None:
+    actions, row = SquashedGaussian(LOW, HIGH), row_of(0.3, -0.5).float().expand(4, -1)
+    state = Policy(nn.Identity(), actions).state_dict()
+    assert not state, "old checkpoints load"
+    wanted, wanted_log_prob = actions.draw(row, torch.zeros(4, 2))
+    with elsewhere():
+        there = row.to(ELSEWHERE)
+        assert torch.equal(actions.choose(there, 0.0).cpu(), wanted)
+        middle = actions.box.middle
+        assert middle.device == ELSEWHERE
+        action, log_prob = actions.draw(there, torch.zeros(4, 2, device=ELSEWHERE))
+        assert torch.equal(log_prob.cpu(), wanted_log_prob)
+        again = actions.log_prob(there, action)
+        torch.testing.assert_close(again.cpu(), wanted_log_prob)
+        assert actions.box.middle is middle, "nothing was copied again"
+        assert torch.equal(actions.choose(row, 0.0), wanted)
+    assert actions.choose(row.double(), 0.0).dtype == torch.float64
+    assert torch.equal(actions.choose(row, 0.0), wanted), "to the bit"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

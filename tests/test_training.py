@@ -8,12 +8,14 @@ from contextlib import closing, contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from elsewhere import ELSEWHERE, Far, elsewhere
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
@@ -33,14 +35,20 @@ from literate_rl.contract_models import (
 )
 from literate_rl.contracts import ContractError
 from literate_rl.evaluation import evaluate
+from literate_rl.workshop import training
 from literate_rl.workshop.runs import Run, fit, load
 from literate_rl.workshop.training import (
     ALGORITHMS,
     Agent,
+    Device,
+    ended,
     make_learner,
     make_qnet_policy,
+    placing,
+    rows_of_update,
     settings_of_run,
     train,
+    work_of_update,
 )
 
 CARTPOLE = "CartPole-v1"
@@ -234,6 +242,8 @@ def test_the_check_may_be_skipped() -> None:
         (lambda: train("DQN", "Pendulum-v1"), "actions must be Discrete"),
         (lambda: train("DQN", "NoSuch-v0"), "NoSuch-v0"),
         (lambda: train("DQN", CARTPOLE, total_steps=0), "total_steps"),
+        (lambda: train("DQN", CARTPOLE, device="gpu"), "of auto, cpu, cuda, got 'gpu'"),
+        (lambda: train("DQN", CARTPOLE, device="cuda"), "cpu or auto where .* no CUDA"),
     ],
 )
 def test_what_cannot_be_trained_is_said(call: Any, message: str) -> None:
@@ -621,3 +631,265 @@ def test_a_look_at_a_model_of_ones_own_leaves_it_alone() -> None:
     qnet = moody_models("rainbow", CARTPOLE)["qnet"]
     with left_alone(qnet):
         make_qnet_policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), qnet, [0, 1])
+
+
+# --- Devices --------------------------------------------------------------------------
+
+PENDULUM = "Pendulum-v1"
+BOXES = ("ddpg", "ddpgper", "hddpg", "td3", "sac", "ddpgapex")
+# An iteration of each algorithm, with updates in it.
+ITERATION = {"learning_starts": 8, "log_interval": 16, "batch_size": 8}
+ITERATION |= {"rollout_len": 8, "unroll_len": 8, "hidden": 16}
+EVERYWHERE = [(name, PENDULUM if name in BOXES else CARTPOLE) for name in ALGORITHMS]
+EVERYWHERE += [("sac", CARTPOLE), ("ppo", PENDULUM)]
+
+
+def small_config(name: str, env: str) -> Any:
+    known = ALGORITHMS[name]
+    names = {field.name for field in fields(known.config)}
+    changes = {key: x for key, x in ITERATION.items() if key in names}
+    if "num_epochs" in names:
+        changes |= {"num_steps": 16, "num_epochs": 2}
+        changes |= {"normalize_obs": True, "scale_reward": True}
+    if "aux_interval" in names:
+        changes |= {"aux_interval": 1}
+    return replace(known.settings(env), **changes)
+
+
+def two_iterations(
+    name: str, env: str, devices: tuple[Device, Device], folder: Path
+) -> list[dict[str, float]]:
+    """Return the metrics of a run that begins on one device and ends on another."""
+    config, metrics = small_config(name, env), []
+    for device in devices:
+        with placing(device, tell=False) as place:
+            learner = make_learner(name, env, config, {}, place=place)
+            run = Run(folder, {"env": env}, resume=bool(metrics))
+            with run, ended(learner):
+                run.restore(learner)
+                metrics.append(learner.iterate())
+                run.save(learner)
+        assert {x.device.type for x in learner.policy.state_dict().values()} == {"cpu"}
+    return metrics
+
+
+def assert_close(some: dict[str, float], others: dict[str, float], rtol: float) -> None:
+    assert some.keys() == others.keys()
+    for key, x in some.items():
+        assert math.isclose(x, others[key], rel_tol=rtol, abs_tol=rtol) or (
+            math.isnan(x) and math.isnan(others[key])
+        ), key
+
+
+@pytest.mark.parametrize(("name", "env"), EVERYWHERE)
+def test_an_algorithm_learns_and_resumes_on_any_device(
+    name: str, env: str, tmp_path: Path
+) -> None:
+    wanted = two_iterations(name, env, ("cpu", "cpu"), tmp_path / "here")
+    with elsewhere():
+        there = two_iterations(name, env, ("cuda", "cpu"), tmp_path / "back")
+        goes = two_iterations(name, env, ("cpu", "cuda"), tmp_path / "there")
+    for got in (there, goes):
+        for some, others in zip(wanted, got, strict=True):
+            assert_close(some, others, 1e-4)
+    assert any(math.isfinite(x) for key, x in wanted[0].items() if "losses" in key)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "env"), EVERYWHERE)
+def test_an_algorithm_learns_and_resumes_on_a_gpu(
+    name: str, env: str, tmp_path: Path
+) -> None:
+    first, _ = two_iterations(name, env, ("cpu", "cuda"), tmp_path / "there")
+    got, after = two_iterations(name, env, ("cuda", "cpu"), tmp_path / "back")
+    # Which step is drawn by its priority may hang on the last digit.
+    priorities = any(word in name for word in ("per", "rainbow", "apex"))
+    assert_close(first, got, 1e-2 if priorities else 1e-3)
+    assert first.keys() == after.keys()
+
+
+class Odd(nn.Module):
+    """A model that remembers each call and draws random numbers."""
+
+    calls: Tensor
+
+    def __init__(self, hidden: int = 8) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, hidden), nn.Linear(hidden, 2)
+        self.norm, self.drop = nn.BatchNorm1d(hidden), nn.Dropout()
+        self.register_buffer("calls", torch.zeros(()))
+        self.seen: set[str] = set()
+
+    def forward(self, state: Tensor) -> Tensor:
+        self.seen.add(state.device.type)
+        self.calls += 1
+        x = self.drop(self.norm(self.first(state))) + 0 * torch.rand(1).item()
+        return self.last(x)
+
+
+FEW = {"learning_starts": 8, "log_interval": 40, "batch_size": 8, "total_steps": 80}
+FEW |= {"check": False, "progress": False}
+
+
+def check_a_model_comes_back() -> None:
+    net = Odd()
+    before = net.first.weight
+    agent = train("dqn", CARTPOLE, qnet=net, device="cuda", **FEW)
+    assert net.seen == {training.best_device().type}
+    # The same parameter, gradient and buffers are here, and whatever comes next works.
+    state = torch.zeros(2, 4)
+    assert net.first.weight is before
+    assert {x.device for x in net.state_dict().values()} == {state.device}
+    assert before.grad is not None
+    assert before.grad.device == net(state).device == state.device
+    assert agent.act({"state": state}).device == state.device
+    assert len(evaluate(agent.policy, CARTPOLE, 2)) == 2
+    fresh = make_learner("dqn", CARTPOLE, agent.learner.config, {"qnet": Odd()}, False)
+    with ended(fresh):
+        fresh.load_state_dict(agent.learner.state_dict())
+        assert fresh.iterate().keys() == {*agent.history[0]} - {"step", "charts/SPS"}
+
+
+def test_a_model_of_ones_own_comes_back() -> None:
+    with elsewhere():
+        check_a_model_comes_back()
+
+
+@pytest.mark.gpu
+def test_a_model_of_ones_own_comes_back_from_a_gpu() -> None:
+    check_a_model_comes_back()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
+@pytest.mark.parametrize("place", ["fit", "DQN"])
+def test_a_model_comes_back_after_an_error(
+    error: BaseException, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, moved = Odd(), []
+
+    def fails(*arguments: Any) -> Any:
+        moved.append(net.first.weight.device)
+        raise error
+
+    monkeypatch.setattr(training, place, fails)
+    with elsewhere(), pytest.raises(type(error)):
+        train("dqn", CARTPOLE, qnet=net, device="cuda", **FEW)
+    assert moved == [ELSEWHERE]
+    assert {x.device.type for x in net.state_dict().values()} == {"cpu"}
+
+
+def test_each_part_goes_back_to_its_own_device() -> None:
+    with elsewhere():
+        net = Odd().to(ELSEWHERE)
+        net.last.to("cpu")
+        for device in ("auto", "cpu"):
+            net.seen.clear()
+            train("dqn", CARTPOLE, qnet=net, device=device, **FEW)
+            assert net.seen == {"cpu" if device == "cpu" else ELSEWHERE.type}
+            assert net.last.weight.device.type == "cpu"
+            parts = (net.first.weight, net.norm.running_mean, net.calls)
+            assert all(isinstance(x, Far) for x in parts)
+
+
+def place_of(net: nn.Module, device: Device = "auto", tell: bool = True) -> str:
+    """Return where a network is trained in batches of 1024."""
+    space = spaces.Box(-1.0, 1.0, (4,))
+    policy = make_qnet_policy(space, spaces.Discrete(2), net)
+    envs: Any = SimpleNamespace(single_observation_space=space)
+    with placing(device, tell) as place:
+        place(policy, envs, ALGORITHMS["dqn"].config(batch_size=1024))
+        return training.device_of(net).type
+
+
+def test_a_large_network_goes_where_it_pays_and_a_small_one_stays(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small, large = Odd(), Odd(3_000)
+    assert (place_of(small), place_of(large)) == ("cpu", "cpu")
+    assert capsys.readouterr().out == "", "there is no choice here"
+    with elsewhere():
+        assert (place_of(small), place_of(large)) == ("cpu", ELSEWHERE.type)
+        said = capsys.readouterr().out.splitlines()
+        assert said == [
+            "device: cpu (an update is 0.2 million multiply-adds, "
+            "and CUDA pays above 50 million)",
+            "device: meta (an update is 83.0 million multiply-adds, "
+            "and CUDA pays above 50 million)",
+        ]
+        assert place_of(small, "cpu") == "cpu"
+        assert place_of(small, "cuda") == ELSEWHERE.type
+        assert place_of(large, tell=False) == ELSEWHERE.type
+        train("dqn", CARTPOLE, qnet=small, **FEW)
+        assert capsys.readouterr().out == "", "nobody asked, or wants to know"
+        train("dqn", CARTPOLE, qnet=small, **FEW | {"progress": True})
+        assert "device: cpu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "rows"),
+    [
+        ("ppo", {"num_envs": 3, "num_steps": 40, "num_minibatches": 4}, 30),
+        ("ppg", {"num_envs": 3, "num_steps": 40, "num_minibatches": 4}, 30),
+        ("a2c", {"num_envs": 3, "num_steps": 40}, 120),
+        ("a3c", {"num_envs": 3, "num_steps": 40}, 0),
+        ("impala", {"batch_size": 5, "unroll_len": 7, "n_sample": 3}, 35),
+        ("impala", {"batch_size": 5, "unroll_len": 7, "n_sample": 3, "actors": 2}, 21),
+        ("sac", {"batch_size": 77, "num_envs": 2, "num_steps": 3}, 77),
+        ("dqnapex", {"batch_size": 77}, 77),
+    ],
+)
+def test_rows_of_an_update(name: str, changes: dict[str, int], rows: int) -> None:
+    assert rows_of_update(ALGORITHMS[name].config(**changes)) == rows
+
+
+def test_a_convolution_uses_its_weights_many_times() -> None:
+    picture = spaces.Box(0.0, 1.0, (4, 10, 10))
+    config = ALGORITHMS["dqn"].config(batch_size=100)
+    envs: Any = SimpleNamespace(single_observation_space=spaces.Box(0.0, 1.0, (400,)))
+    layers = nn.Unflatten(-1, (4, 10, 10)), nn.Conv2d(4, 16, 3), nn.Flatten(1)
+    net = nn.Sequential(*layers, nn.Linear(1024, 2))
+    network = nn.Module()
+    network.net = net
+    network.forward = lambda state: net(state.flatten(1))  # type: ignore[method-assign]
+    policy = make_qnet_policy(picture, spaces.Discrete(2), network)
+    each = 64 * 16 * 4 * 9 + 1024 * 2
+    assert work_of_update(policy, envs, config) == 3 * 100 * each
+
+
+def test_counting_leaves_no_trace() -> None:
+    net = Odd()
+    envs: Any = SimpleNamespace(single_observation_space=spaces.Box(-1.0, 1.0, (4,)))
+    policy = make_qnet_policy(envs.single_observation_space, spaces.Discrete(2), net)
+    config = ALGORITHMS["dqn"].config(batch_size=1)
+    before = {key: x.clone() for key, x in policy.state_dict().items()}
+    state = torch.get_rng_state()
+    assert work_of_update(policy, envs, config) > 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(x, before[key]) for key, x in policy.state_dict().items())
+    assert net.training
+    assert net.calls == 0
+    # What cannot be copied or called is judged by its parameters.
+    net.forward = lambda: None  # type: ignore[method-assign]
+    weights = sum(x.numel() for x in policy.parameters())
+    assert work_of_update(policy, envs, config) == 3 * weights
+
+
+def test_two_devices_do_not_meet() -> None:
+    here, cpu = torch.ones(3), torch.device("cpu")
+    with elsewhere():
+        there = here.to(ELSEWHERE)
+        assert (there.sum().item(), there.tolist()) == (3.0, [1.0, 1.0, 1.0])
+        assert torch.equal((there * torch.tensor(2.0)).cpu(), 2 * here)
+        assert (there[here.bool()].device, there.cpu().device) == (ELSEWHERE, cpu)
+        generator = torch.Generator().manual_seed(0)
+        for wrong in (
+            lambda: there + here,
+            lambda: here.add_(there),
+            lambda: torch.stack([there, here]),
+            lambda: here[there.bool()],
+            lambda: torch.randn(3, generator=generator, device=ELSEWHERE),
+            lambda: there.numpy(),
+        ):
+            with pytest.raises((RuntimeError, TypeError)):
+                wrong()
+        assert here.tolist() == [1.0, 1.0, 1.0]

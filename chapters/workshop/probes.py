@@ -30,6 +30,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -114,8 +115,9 @@ def open_parameters(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Return where a module has its parameters; the CPU if it has none."""
-    return next((p.device for p in module.parameters()), torch.device("cpu"))
+    """Return where a module has its parameters or buffers; the CPU if it has none."""
+    numbers = chain(module.parameters(), module.buffers())
+    return next((x.device for x in numbers), torch.device("cpu"))
 
 
 def results_of(output: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest d2072a2230bdfe44
+# Generated from chapters/workshop/cli.py (edit there); digest a0aa0d99665a0cb1
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -32,9 +32,12 @@ from literate_rl.workshop.runs import (
 from literate_rl.workshop.training import (
     ALGORITHMS,
     MODELS,
+    Device,
+    Place,
     ended,
     import_model,
     make_learner,
+    placing,
     settings_of_run,
 )
 
@@ -57,6 +60,8 @@ class Command(Generic[Config]):
             the algorithm, the seed and the time.
         resume: Directory of a run to continue. The run keeps its own settings.
         watch: Whether to show the trained agent, or film it where there is no screen.
+        device: Where the networks are while they train; auto is CUDA if there is one
+            and they are large enough for it to pay. A run may go on on another device.
         qnet: A Q network of your own, module:name of a class or function that makes it
             without arguments. It is checked against the contract of the algorithm
             first, and has to be named again to resume.
@@ -70,6 +75,7 @@ class Command(Generic[Config]):
     name: str | None = None
     resume: Path | None = None
     watch: bool = False
+    device: Device = "auto"
     qnet: str | None = None
     actor: str | None = None
     critic: str | None = None
@@ -114,7 +120,7 @@ def run_directory(name: str) -> Path:
     return Path("runs") / name
 
 
-def start(algorithm: str, command: Command[Any]) -> tuple[Run, Learner]:
+def start(algorithm: str, command: Command[Any], place: Place) -> tuple[Run, Learner]:
     """Begin a new run."""
     env = DEFAULT_ENV if command.env is None else command.env
     name, config = command.name, command.config
@@ -122,14 +128,14 @@ def start(algorithm: str, command: Command[Any]) -> tuple[Run, Learner]:
         name = f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
     directory = run_directory(name)
     models = {name: import_model(where) for name, where in command.models.items()}
-    learner = make_learner(algorithm, env, config, models)
+    learner = make_learner(algorithm, env, config, models, place=place)
     # Models are stored as they were typed, so that they can be typed again.
     settings = settings_of_run(algorithm, env, config, {}) | {"models": command.models}
     return Run(directory, settings), learner
 
 
 def resume(
-    directory: Path, algorithm: str, command: Command[Any]
+    directory: Path, algorithm: str, command: Command[Any], place: Place
 ) -> tuple[Run, Learner]:
     """Resume a run. Its directory is not touched before everything is checked."""
     run = Run(directory, resume=True)
@@ -154,7 +160,7 @@ def resume(
             raise ValueError(f"the run has a model of your own: add {option}")
     check_unchanged(algorithm, config, command)
     models = {name: import_model(where) for name, where in command.models.items()}
-    learner = make_learner(algorithm, env, config, models)
+    learner = make_learner(algorithm, env, config, models, place=place)
     run.restore(learner)
     return run, learner
 
@@ -214,21 +220,23 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
 
 def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]:
     """Run or resume a training; return environment, run and learner."""
-    if command.resume is None:
-        run, learner = start(algorithm, command)
-    else:
-        run, learner = resume(command.resume, algorithm, command)
-    try:
-        with run, ended(learner):
-            print(f"run directory: {run.directory}", flush=True)
-            fit(learner, run)
-    except Exception as error:
-        # Before anything was learned there is nothing to go on with.
-        if run.held is not None and run.saved:
-            error.add_note(f"what was saved is kept, go on with {again(run, learner)}")
-        elif run.held is not None:
-            error.add_note(f"nothing was learned in {run.directory} before")
-        raise
+    with placing(command.device) as place:
+        if command.resume is None:
+            run, learner = start(algorithm, command, place)
+        else:
+            run, learner = resume(command.resume, algorithm, command, place)
+        try:
+            with run, ended(learner):
+                print(f"run directory: {run.directory}", flush=True)
+                fit(learner, run)
+        except Exception as error:
+            # Before anything was learned there is nothing to go on with.
+            if run.held is not None and run.saved:
+                words = again(run, learner)
+                error.add_note(f"what was saved is kept, go on with {words}")
+            elif run.held is not None:
+                error.add_note(f"nothing was learned in {run.directory} before")
+            raise
     return run.settings["env"], run, learner
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest bb38bbfa5f0e1e6b
+# Generated from chapters/workshop/fast.py (edit there); digest b2bf7a93ae8fa71a
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -625,8 +625,9 @@ def tangent_soft_values(
         action, log_prob = actions.draw(row, noise)
         q, slope = lowest_values(chains, obs, action)
         # Both slopes {eq}`soft-slope`.
-        middle, half = actions.box.middle.to(action), actions.box.half_width.to(action)
-        squashed = (action - middle) / half
+        box = actions.box_for(action)
+        half = box.half_width
+        squashed = (action - box.middle) / half
         by_mu = slope * half * (1 - squashed.square()) - 2 * alpha * squashed
         by_log_sigma = by_mu * row.chunk(2, -1)[1].exp() * noise + alpha
         plane = torch.cat([by_mu, by_log_sigma], -1)

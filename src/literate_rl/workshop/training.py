@@ -1,24 +1,26 @@
-# Generated from chapters/workshop/training.py (edit there); digest eecf0cf6e73a0ec8
+# Generated from chapters/workshop/training.py (edit there); digest 727df46a00286e9b
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
 
+import copy
 import importlib
 import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import gymnasium as gym
 import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from literate_rl.a2c import (
     A2C,
@@ -58,7 +60,14 @@ from literate_rl.discrete_sac import (
     discrete_sac_settings,
     make_discrete_sac_policy,
 )
-from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, dqn_settings, make_q_policy
+from literate_rl.dqn import (
+    DQN,
+    DQNConfig,
+    EpsilonGreedy,
+    OffPolicyConfig,
+    dqn_settings,
+    make_q_policy,
+)
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.policies import Policy, make_policy
@@ -85,7 +94,7 @@ from literate_rl.td3 import (
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast import numpy_act
-from literate_rl.workshop.probes import device_of, results_of
+from literate_rl.workshop.probes import device_of, randomness_kept, results_of
 from literate_rl.workshop.nests import as_discrete, as_space, plain_space
 from literate_rl.workshop.states import ByName, StateSpec, state_spec
 from literate_rl.workshop.runs import Learner, Run, fit, flat_env, sync
@@ -94,12 +103,14 @@ __all__ = ["Agent", "make_qnet_policy", "train"]
 
 
 MODELS = ("qnet", "actor", "critic")
+Device = Literal["auto", "cpu", "cuda"]
 
 
 def train(
     algorithm: str,
     env: str,
     *,
+    device: Device = "auto",
     check: bool = True,
     progress: bool = True,
     **options: Any,
@@ -109,6 +120,9 @@ def train(
     Args:
         algorithm: Its name, in capitals or not: ``"DQN"``.
         env: Id of a Gymnasium environment.
+        device: Where the networks are while they train. ``"auto"`` is CUDA if there is
+            one and the network and its batches are large enough for it to pay. In the
+            end models of your own are back where they were, and ours are on the CPU.
         check: Whether models of your own are checked against the contract first.
         progress: Whether to show a progress bar.
         options: Models of your own (``qnet``, or ``actor`` and ``critic``) and settings
@@ -119,8 +133,8 @@ def train(
     Raises:
         ContractError: If a model of your own breaks the contract; nothing is trained.
         TypeError: If there is no such setting.
-        ValueError: If there is no such algorithm, or if the environment or the models
-            do not fit.
+        ValueError: If there is no such algorithm or device, or if the environment or
+            the models do not fit.
     """
     name = algorithm.lower()
     if name not in ALGORITHMS:
@@ -128,20 +142,21 @@ def train(
         raise ValueError(f"algorithm must be one of {names}, got {algorithm!r}")
     models = {key: options.pop(key) for key in MODELS if key in options}
     config = settings_with(ALGORITHMS[name].settings(env), options)
-    learner = make_learner(name, env, config, models, check)
-    folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
     settings = settings_of_run(name, env, config, models)
-    run = Run(folder, settings)
-    try:
-        with run, ended(learner):
-            history = fit(learner, run, progress)
-    except BaseException as error:
-        # What was learned in hours is not lost with what came after.
-        if run.saved:
-            error.add_note(f"what was saved is kept in {folder}")
-        else:
-            shutil.rmtree(folder)
-        raise
+    with placing(device, progress) as place:
+        learner = make_learner(name, env, config, models, check, place)
+        folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
+        run = Run(folder, settings)
+        try:
+            with run, ended(learner):
+                history = fit(learner, run, progress)
+        except BaseException as error:
+            # What was learned in hours is not lost with what came after.
+            if run.saved:
+                error.add_note(f"what was saved is kept in {folder}")
+            else:
+                shutil.rmtree(folder)
+            raise
     return Agent(learner, folder, history)
 
 
@@ -215,16 +230,108 @@ class Agent:
         return target
 
 
+# Multiply-adds of one update above which CUDA pays: the measurement of this chapter.
+CROSSOVER = 5e7
+
+
+def work_of_update(policy: Any, envs: SyncVectorEnv, config: Any) -> float:
+    """Return about how many multiply-adds one update of a policy takes."""
+    obs = torch.zeros(1, *(envs.single_observation_space.shape or ()))
+    counter = FlopCounterMode(display=False)
+    # A model of your own may draw random numbers, or change when it is called. One that
+    # cannot be copied or called like this is judged by its parameters.
+    with suppress(Exception), torch.no_grad(), randomness_kept(policy):
+        acting = copy.deepcopy(policy).eval()
+        with counter:
+            acting.act(obs, 0.0)
+    # The counter takes a multiplication and an addition for two operations.
+    counted = counter.get_total_flops() / 2
+    parameters = sum(weight.numel() for weight in policy.parameters())
+    return float(3 * rows_of_update(config) * max(counted, parameters))
+
+
+def rows_of_update(config: Any) -> int:
+    """Return how many rows the learner takes through its networks in one update."""
+    if isinstance(config, A3CConfig):
+        return 0  # the workers compute the gradients, on the CPU
+    if isinstance(config, ActorsConfig):
+        samples = config.batch_size if config.actors is None else config.n_sample
+        return samples * config.unroll_len
+    if isinstance(config, OffPolicyConfig):
+        return config.batch_size
+    rows: int = config.num_envs * config.num_steps
+    return rows // getattr(config, "num_minibatches", 1)
+
+
+def chosen_device(
+    device: Device, policy: Any, envs: SyncVectorEnv, config: Any
+) -> tuple[torch.device, str]:
+    """Return where a policy trains and, if that was a choice, the reason."""
+    best = best_device()
+    if device != "auto" or best.type == "cpu":
+        return torch.device("cpu") if device == "cpu" else best, ""
+    for weight in policy.parameters():
+        if weight.device.type != "cpu":
+            return weight.device, "where the model is"
+    work = work_of_update(policy, envs, config)
+    reason = (
+        f"an update is {work / 1e6:,.1f} million multiply-adds, "
+        f"and CUDA pays above {CROSSOVER / 1e6:.0f} million"
+    )
+    return best if work > CROSSOVER else torch.device("cpu"), reason
+
+
+Place = Callable[[Any, SyncVectorEnv, Any], Any]
+
+
+def stay(policy: Any, envs: SyncVectorEnv, config: Any) -> Any:
+    """Leave a policy where it is."""
+    return policy
+
+
+@contextmanager
+def placing(device: Device, tell: bool = True) -> Iterator[Place]:
+    """Give a function that moves a policy to its device; in the end it comes back.
+
+    Args:
+        device: As in ``train``.
+        tell: Whether to print which device was chosen, and why.
+
+    Raises:
+        ValueError: If there is no such device.
+    """
+    if device not in get_args(Device):
+        names = ", ".join(get_args(Device))
+        raise ValueError(f"device must be one of {names}, got {device!r}")
+    if device == "cuda" and best_device().type == "cpu":
+        raise ValueError("device must be cpu or auto where PyTorch finds no CUDA")
+    homes: list[tuple[nn.Module, torch.device]] = []
+
+    def place(policy: Any, envs: SyncVectorEnv, config: Any) -> Any:
+        goal, reason = chosen_device(device, policy, envs, config)
+        if tell and reason:
+            print(f"device: {goal.type} ({reason})")
+        homes.extend((module, device_of(module)) for module in policy.modules())
+        return policy.to(goal)
+
+    try:
+        yield place
+    finally:
+        for module, home in homes:
+            module.to(home)
+
+
 def environments(env: str, seed: int, number: int) -> SyncVectorEnv:
     """Seed all generators and make copies of an environment."""
     seed_everything(seed)
     return make_envs(partial(flat_env, env), number)
 
 
-def make_ppo(env: str, config: PPOConfig, **models: Any) -> PPO:
+def make_ppo(env: str, config: PPOConfig, place: Place, **models: Any) -> PPO:
     """Build PPO."""
     envs = environments(env, config.seed, config.num_envs)
     policy = actor_critic(env, envs, models, config.normalize_obs)
+    policy = place(policy, envs, config)
     return PPO(policy, envs, config, fast_act(policy))
 
 
@@ -235,7 +342,7 @@ def pictures_or_vectors(env: str, envs: SyncVectorEnv) -> spaces.Space[Any]:
     return space if pictures else envs.single_observation_space
 
 
-def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
+def make_ppg(env: str, config: PPGConfig, place: Place) -> PPGAlgorithm:
     """Build PPG; its policy has two values."""
     envs = environments(env, config.seed, config.num_envs)
     with legible_refusal():
@@ -246,13 +353,15 @@ def make_ppg(env: str, config: PPGConfig) -> PPGAlgorithm:
             config.detach,
             normalize=config.normalize_obs,
         )
-    return PPGAlgorithm(policy.to(best_device()), envs, config)
+    return PPGAlgorithm(place(policy, envs, config), envs, config)
 
 
-def make_impala(env: str, config: ActorsConfig, **models: Any) -> IMPALA | ActorLearner:
+def make_impala(
+    env: str, config: ActorsConfig, place: Place, **models: Any
+) -> IMPALA | ActorLearner:
     """Build IMPALA, with actors if the settings ask for some."""
     envs = environments(env, config.seed, config.n_sample)
-    policy = actor_critic(env, envs, models)
+    policy = place(actor_critic(env, envs, models), envs, config)
     if config.actors is None:
         return IMPALA(policy, envs, config)
     envs.close()
@@ -260,23 +369,23 @@ def make_impala(env: str, config: ActorsConfig, **models: Any) -> IMPALA | Actor
     return ActorLearner(policy, build, config, transport_of(config))
 
 
-def make_a2c(env: str, config: A2CConfig, **models: Any) -> A2C:
+def make_a2c(env: str, config: A2CConfig, place: Place, **models: Any) -> A2C:
     """Build A2C."""
     envs = environments(env, config.seed, config.num_envs)
-    policy = actor_critic(env, envs, models)
+    policy = place(actor_critic(env, envs, models), envs, config)
     return A2C(policy, envs, config, fast_act(policy))
 
 
-def make_a3c(env: str, config: A3CConfig, **models: Any) -> A3C:
+def make_a3c(env: str, config: A3CConfig, place: Place, **models: Any) -> A3C:
     """Build A3C and what its workers need."""
     envs = environments(env, config.seed, config.num_envs)
-    policy = actor_critic(env, envs, models)
+    policy = place(actor_critic(env, envs, models), envs, config)
     envs.close()
     build = partial(make_envs, partial(flat_env, env), config.num_envs)
     return A3C(policy, build, config, transport_of(config))
 
 
-def make_dqn(env: str, config: DQNConfig, **models: Any) -> DQN:
+def make_dqn(env: str, config: DQNConfig, place: Place, **models: Any) -> DQN:
     """Build DQN."""
     envs = environments(env, config.seed, config.num_envs)
     with legible_refusal("Discrete"):
@@ -289,10 +398,10 @@ def make_dqn(env: str, config: DQNConfig, **models: Any) -> DQN:
                 config.hidden,
                 config.dueling,
             )
-    return DQN(policy.to(best_device()), envs, config)
+    return DQN(place(policy, envs, config), envs, config)
 
 
-def make_rainbow(env: str, config: RainbowConfig, **models: Any) -> DQN:
+def make_rainbow(env: str, config: RainbowConfig, place: Place, **models: Any) -> DQN:
     """Build Rainbow."""
     envs = environments(env, config.seed, config.num_envs)
     with legible_refusal("Discrete"):
@@ -302,7 +411,7 @@ def make_rainbow(env: str, config: RainbowConfig, **models: Any) -> DQN:
         else:
             seen = pictures_or_vectors(env, envs)
             policy = rainbow_policy(seen, envs.single_action_space, config)
-    return Rainbow(policy.to(best_device()), envs, config)
+    return Rainbow(place(policy, envs, config), envs, config)
 
 
 def rainbow_policy(
@@ -317,15 +426,18 @@ def rainbow_policy(
     return make_rainbow_policy(observation_space, action_space, **chosen)
 
 
-def make_apex(make: Callable[..., DQN], env: str, config: Any, **models: Any) -> Apex:
+def make_apex(
+    make: Callable[..., DQN], env: str, config: Any, place: Place, **models: Any
+) -> Apex:
     """Build a learner with many actors and one memory."""
     build = partial(make_envs, partial(flat_env, env), config.num_envs)
-    return Apex(make(env, config, **models), build, transport_of(config))
+    return Apex(make(env, config, place, **models), build, transport_of(config))
 
 
 def make_ddpg(
     env: str,
     config: DDPGConfig,
+    place: Place,
     agent: Callable[..., DDPG] = DDPG,
     num_critics: int = 1,
     **models: Any,
@@ -342,12 +454,12 @@ def make_ddpg(
             num_critics,
             **models,
         )
-    return agent(policy.to(best_device()), envs, config)
+    return agent(place(policy, envs, config), envs, config)
 
 
-def make_td3(env: str, config: TD3Config, **models: Any) -> DDPG:
+def make_td3(env: str, config: TD3Config, place: Place, **models: Any) -> DDPG:
     """Build TD3."""
-    return make_ddpg(env, config, TD3, config.num_critics, **models)
+    return make_ddpg(env, config, place, TD3, config.num_critics, **models)
 
 
 def settings_of_sac(env: str) -> SACConfig:
@@ -355,7 +467,7 @@ def settings_of_sac(env: str) -> SACConfig:
     return discrete_sac_settings(env) if env in LISTED else sac_settings(env)
 
 
-def make_sac(env: str, config: SACConfig, **models: Any) -> SAC:
+def make_sac(env: str, config: SACConfig, place: Place, **models: Any) -> SAC:
     """Build SAC, for numbers in a box or for actions from a list."""
     envs = environments(env, config.seed, config.num_envs)
     # The observations of our own networks are flattened vectors.
@@ -367,7 +479,7 @@ def make_sac(env: str, config: SACConfig, **models: Any) -> SAC:
         make, agent = make_discrete_sac_policy, DiscreteSAC
     with legible_refusal("Discrete or a Box with one dimension and bounds"):
         policy = make(states, space, config.hidden, config.num_critics, **models)
-    return agent(policy.to(best_device()), envs, config)
+    return agent(place(policy, envs, config), envs, config)
 
 
 class Algorithm(NamedTuple):
@@ -376,7 +488,7 @@ class Algorithm(NamedTuple):
     Attributes:
         config: Class of its settings.
         settings: Function from the id of an environment to settings.
-        make: Function from environment, settings and models to a learner.
+        make: Function from environment, settings, a ``Place`` and models to a learner.
         models: Names of the models of your own that it takes, all of them or none.
         contract: Their contract, if it has another name than the algorithm.
     """
@@ -503,7 +615,7 @@ FITTING = "Discrete, a Box with one dimension or Tuple(Discrete(K), Tuple(K Boxe
 def actor_critic(
     env: str, envs: SyncVectorEnv, models: dict[str, Any], normalize: bool = False
 ) -> Any:
-    """Build a policy with a critic for one environment, on the best device."""
+    """Build a policy with a critic for one environment."""
     observations, actions = envs.single_observation_space, envs.single_action_space
     with legible_refusal():
         if models:
@@ -512,7 +624,7 @@ def actor_critic(
             policy = make_hybrid_policy(observations, actions, normalize=normalize)
         else:
             policy = make_policy(observations, actions, normalize=normalize)
-    return policy.to(best_device())
+    return policy
 
 
 def spaces_of(env: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
@@ -569,7 +681,12 @@ def ended(learner: Learner) -> Iterator[None]:
 
 
 def make_learner(
-    algorithm: str, env: str, config: Any, models: dict[str, Any], check: bool = True
+    algorithm: str,
+    env: str,
+    config: Any,
+    models: dict[str, Any],
+    check: bool = True,
+    place: Place = stay,
 ) -> Learner:
     """Build a learner, with models of your own if they keep the contract."""
     known = ALGORITHMS[algorithm]
@@ -582,7 +699,7 @@ def make_learner(
     if models and check:
         family = known.contract or algorithm
         check_model(family, env=partial(gym.make, env), **models)
-    return known.make(env, config, **models)
+    return known.make(env, config, place, **models)
 
 
 def settings_of_run(
