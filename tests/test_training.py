@@ -636,11 +636,13 @@ def test_a_look_at_a_model_of_ones_own_leaves_it_alone() -> None:
 # --- Devices --------------------------------------------------------------------------
 
 PENDULUM = "Pendulum-v1"
-BOXES = ("ddpg", "ddpgper", "hddpg", "td3", "sac", "ddpgapex")
+CONTINUOUS = ("ddpg", "ddpgper", "hddpg", "td3", "sac", "ddpgapex")
 # An iteration of each algorithm, with updates in it.
 ITERATION = {"learning_starts": 8, "log_interval": 16, "batch_size": 8}
 ITERATION |= {"rollout_len": 8, "unroll_len": 8, "hidden": 16}
-EVERYWHERE = [(name, PENDULUM if name in BOXES else CARTPOLE) for name in ALGORITHMS]
+EVERYWHERE = [
+    (name, PENDULUM if name in CONTINUOUS else CARTPOLE) for name in ALGORITHMS
+]
 EVERYWHERE += [("sac", CARTPOLE), ("ppo", PENDULUM)]
 
 
