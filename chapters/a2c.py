@@ -680,7 +680,7 @@ class ContractPolicy(ContractActor):
 # %% tags=["export"]
 def greedy(actor: ByName, obs: Tensor) -> Tensor:
     """Return the actions of an actor's method ``mode``; without one, draw."""
-    if not hasattr(actor.model, "mode"):
+    if not callable(getattr(actor.model, "mode", None)):
         action: Tensor = actor(obs)[0]
         return action
     lead = actor.spec.rows(obs)

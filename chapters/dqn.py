@@ -43,6 +43,7 @@ from literate_rl.workshop.fast import (
     chain_q_error,
     clip_gradient,
     numpy_act,
+    runs,
 )
 from literate_rl.workshop.nests import as_discrete, as_vectors, plain_space
 from literate_rl.workshop.runs import env_seed
@@ -593,12 +594,12 @@ def fused_q_error(
     Its loss has no graph: the gradient comes from ``backward`` alone.
     """
     # A policy with a `forward` of its own may compute something else with its network.
-    networks = (
-        p.network if type(p).forward is Policy.forward else None
+    chain, target_chain = (
+        chain_layers(p.network) if runs(p, Policy) else None
         for p in (policy, target_policy)
     )
-    chain, target_chain = map(chain_layers, networks)
-    if chain is None or target_chain is None:
+    # States that want a gradient need a graph.
+    if chain is None or target_chain is None or batch.obs.requires_grad:
         return q_error(policy, target_policy, batch, generator, double)
     return chain_q_error(chain, target_chain, batch, double_q_target, double)
 

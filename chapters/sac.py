@@ -49,6 +49,8 @@ from literate_rl.workshop.fast import (
     FusedCriticError,
     chain_critic_error,
     clip_gradient,
+    keeps,
+    runs,
     tangent_soft_values,
 )
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
@@ -624,15 +626,18 @@ class SoftCritics(nn.Module):
 
     def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
         """Return the same numbers where the critics themselves need no gradient."""
-        return frozen_values(self.critics, obs, action)
+        if runs(self, SoftCritics):
+            return frozen_values(self.critics, obs, action)
+        q: Tensor = self(obs, action)  # of another kind
+        return q
 
 
 def fused_sac_error(
     policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
 ) -> QError | FusedCriticError:
     """Compute what ``sac_error`` does, faster for critics of our own."""
-    chains = critic_chains(policy.critics.critics)
-    if chains is None:
+    chains = critic_chains(policy.critics.critics, batch.obs, batch.action)
+    if chains is None or not runs(policy.critics, SoftCritics):
         return sac_error(policy, target_critics, batch, generator)
     target = sac_target(policy, target_critics, batch, generator)
     return chain_critic_error(chains, batch, target)
@@ -642,8 +647,14 @@ def fused_soft_values(
     policy: Any, obs: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Compute what ``drawn_values`` does, faster for networks of our own."""
-    chains = critic_chains(policy.critics.critics)
-    if chains is None or type(policy) is not SoftPolicy:
+    chains = critic_chains(policy.critics.critics, obs)
+    known = (
+        runs(policy.critics, SoftCritics)
+        and keeps(policy.critics, SoftCritics, "frozen")
+        and keeps(policy, SoftPolicy, "draw")
+        and keeps(policy.actions, SquashedGaussian, "draw")
+    )
+    if chains is None or not known:
         return drawn_values(policy, obs, generator)
     row, noise = policy.row_and_noise(obs, generator)
     alpha = policy.log_alpha.detach().exp()
@@ -889,9 +900,7 @@ class SAC(DQN):
         # optimiser does not move them.
         for parameter in self.parameters:
             parameter.grad = None
-        grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
-        for parameter, grad in zip(self.actor_parameters, grads, strict=True):
-            parameter.grad = grad
+        loss.backward(inputs=self.actor_parameters)
         clip_gradient(self.actor_parameters, self.tuned.max_grad_norm)
         self.optimizer.step()
         self.entropies.append(entropy.mean())

@@ -302,7 +302,8 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
     mean, deviation = returns.mean(), returns.std()
     # An actor of the user's that cannot be greedy draws here as well.
     model = getattr(getattr(learner.policy, "actor", None), "model", None)
-    how = "without noise" if model is None or hasattr(model, "mode") else "as it draws"
+    greedy = model is None or callable(getattr(model, "mode", None))
+    how = "without noise" if greedy else "as it draws"
     print(f"return of 20 episodes {how}: {mean:.1f} ± {deviation:.1f}")
     if watch and has_screen():
         show(learner.policy, env)

@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 8fe5ebd00ce675af
+# Generated from chapters/a2c.py (edit there); digest 06b090a19bc06674
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -409,7 +409,7 @@ class ContractPolicy(ContractActor):
 
 def greedy(actor: ByName, obs: Tensor) -> Tensor:
     """Return the actions of an actor's method ``mode``; without one, draw."""
-    if not hasattr(actor.model, "mode"):
+    if not callable(getattr(actor.model, "mode", None)):
         action: Tensor = actor(obs)[0]
         return action
     lead = actor.spec.rows(obs)

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 71997dfad436294f
+# Generated from chapters/sac.py (edit there); digest 817b6353d37e3557
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from literate_rl.workshop.fast import (
     FusedCriticError,
     chain_critic_error,
     clip_gradient,
+    keeps,
+    runs,
     tangent_soft_values,
 )
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
@@ -263,15 +265,18 @@ class SoftCritics(nn.Module):
 
     def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
         """Return the same numbers where the critics themselves need no gradient."""
-        return frozen_values(self.critics, obs, action)
+        if runs(self, SoftCritics):
+            return frozen_values(self.critics, obs, action)
+        q: Tensor = self(obs, action)  # of another kind
+        return q
 
 
 def fused_sac_error(
     policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
 ) -> QError | FusedCriticError:
     """Compute what ``sac_error`` does, faster for critics of our own."""
-    chains = critic_chains(policy.critics.critics)
-    if chains is None:
+    chains = critic_chains(policy.critics.critics, batch.obs, batch.action)
+    if chains is None or not runs(policy.critics, SoftCritics):
         return sac_error(policy, target_critics, batch, generator)
     target = sac_target(policy, target_critics, batch, generator)
     return chain_critic_error(chains, batch, target)
@@ -281,8 +286,14 @@ def fused_soft_values(
     policy: Any, obs: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Compute what ``drawn_values`` does, faster for networks of our own."""
-    chains = critic_chains(policy.critics.critics)
-    if chains is None or type(policy) is not SoftPolicy:
+    chains = critic_chains(policy.critics.critics, obs)
+    known = (
+        runs(policy.critics, SoftCritics)
+        and keeps(policy.critics, SoftCritics, "frozen")
+        and keeps(policy, SoftPolicy, "draw")
+        and keeps(policy.actions, SquashedGaussian, "draw")
+    )
+    if chains is None or not known:
         return drawn_values(policy, obs, generator)
     row, noise = policy.row_and_noise(obs, generator)
     alpha = policy.log_alpha.detach().exp()
@@ -426,9 +437,7 @@ class SAC(DQN):
         # optimiser does not move them.
         for parameter in self.parameters:
             parameter.grad = None
-        grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
-        for parameter, grad in zip(self.actor_parameters, grads, strict=True):
-            parameter.grad = grad
+        loss.backward(inputs=self.actor_parameters)
         clip_gradient(self.actor_parameters, self.tuned.max_grad_norm)
         self.optimizer.step()
         self.entropies.append(entropy.mean())
