@@ -46,7 +46,7 @@ from literate_rl.workshop.fast import (
     chain_critic_error,
     chain_layers,
     clip_gradient,
-    runs,
+    computes,
     tangent_values,
 )
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
@@ -424,9 +424,10 @@ class ActorCritics(nn.Module):
 # (The noise of the paper, an Ornstein–Uhlenbeck process, changes slowly from step to step.
 # {cite:t}`fujimoto2018` saw no benefit in that.)
 #
-# The first actions of an untrained network are all alike, and such noise would explore only a
-# small part of the box. So the first actions are drawn uniformly from the whole box. This is the
-# $\varepsilon$ of {doc}`dqn`, 1 for the first 500 steps and 0 after that, by default.
+# The first actions of an untrained network are all alike where the numbers that it sees are about
+# as large as 1 (larger ones push actions to the bounds, see {doc}`sac`), and such noise would
+# explore only a small part of the box. So the first actions are drawn uniformly from the whole box.
+# This is the $\varepsilon$ of {doc}`dqn`, 1 for the first 500 steps and 0 after that, by default.
 #
 # With its noise an action may lie outside the box. The buffer keeps it as it is, and only the
 # environment gets a clipped one. So the critic learns that there is nothing to gain beyond the
@@ -618,7 +619,7 @@ def critic_chains(
     chains = []
     for critic in critics:
         model = critic.model
-        ours = runs(critic, ByName) and runs(model, ActionValue)
+        ours = computes(critic, ByName) and computes(model, ActionValue)
         chain = chain_layers(model.net) if ours else None
         # The slope by an action begins with a linear layer.
         if not chain or not isinstance(chain[0], nn.Linear):
@@ -804,8 +805,8 @@ def as_many(critic: Any, number: int) -> list[Any]:
 # %% [markdown]
 # ## Settings
 #
-# Priorities (`alpha`) and $n$-step targets (`num_steps`) come with the loop of {doc}`dqn`. What
-# {doc}`contracts` calls DDPGPer is DDPG with `alpha=0.6`, and `train` ({doc}`workshop/training`)
+# Priorities (`priority_exponent`) and $n$-step targets (`num_steps`) come with the loop of {doc}`dqn`. What
+# {doc}`contracts` calls DDPGPer is DDPG with `priority_exponent=0.6`, and `train` ({doc}`workshop/training`)
 # knows it by this name.
 #
 # The schedule of $\varepsilon$ comes from there too, a straight line from 1 to 0 over 500 steps.
@@ -820,7 +821,8 @@ class DDPGConfig(ExploringConfig):
     """Settings of DDPG: those of DQN with other defaults, and one of its own.
 
     Attributes:
-        noise: Standard deviation of the noise on actions, as a share of half the box.
+        noise: Standard deviation of the noise on actions in a box, as a share of half
+            of it.
     """
 
     num_envs: Count = 1

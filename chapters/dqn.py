@@ -43,7 +43,7 @@ from literate_rl.workshop.fast import (
     chain_q_error,
     clip_gradient,
     numpy_act,
-    runs,
+    computes,
 )
 from literate_rl.workshop.nests import as_discrete, as_vectors, plain_space
 from literate_rl.workshop.runs import env_seed
@@ -595,7 +595,7 @@ def fused_q_error(
     """
     # A policy with a `forward` of its own may compute something else with its network.
     chain, target_chain = (
-        chain_layers(p.network) if runs(p, Policy) else None
+        chain_layers(p.network) if computes(p, Policy) else None
         for p in (policy, target_policy)
     )
     # States that want a gradient need a graph.
@@ -701,7 +701,7 @@ class DQN:
             act = numpy_act(policy) if self.device.type == "cpu" else policy.act
         self.act = act
         self.collector = Collector(envs, policy.to_env)
-        self.buffer = ReplayBuffer(config.buffer_size, config.alpha)
+        self.buffer = ReplayBuffer(config.buffer_size, config.priority_exponent)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.iteration = self.updates = 0
 
@@ -778,7 +778,7 @@ class DQN:
         self.optimizer.step()
 
         # 4. The TD errors are the new priorities.
-        if config.alpha > 0:
+        if config.priority_exponent > 0:
             self.buffer.update(batch.place, error.td_error)
         # 5. The target network follows: by a little each time, or all the way now and
         # then.
@@ -794,7 +794,7 @@ class DQN:
     def sample(self) -> Batch:
         """Draw a batch with scaled rewards, on the policy's device."""
         config, beta = self.config, 1.0
-        if config.alpha > 0:
+        if config.priority_exponent > 0:
             beta = linear_schedule(config.beta, 1.0, config.total_steps, self.step)
         batch = self.buffer.sample(
             config.batch_size, self.generator, config.num_steps, config.gamma, beta
@@ -856,8 +856,8 @@ class DQN:
 # %% [markdown]
 # ## Settings
 #
-# With `alpha` above 0 the memory prefers surprising steps ({doc}`replay`); `train`
-# ({doc}`workshop/training`) knows DQN with `alpha=0.6` as DQNPer.
+# With `priority_exponent` above 0 the memory prefers surprising steps ({doc}`replay`); `train`
+# ({doc}`workshop/training`) knows DQN with `priority_exponent=0.6` as DQNPer.
 
 
 # %% tags=["export"]
@@ -882,9 +882,10 @@ class OffPolicyConfig:
         target_interval: Updates between two moves of the target network and, in agents
             with an actor, between two updates of the actor.
         tau: How far it moves then; 1 is a copy.
-        alpha: How strongly the buffer prefers large TD errors; 0 is not at all.
-        beta: How far the importance weights undo that at the start; at the end they do
-            so fully.
+        priority_exponent: How strongly the buffer prefers large TD errors; 0 is not at
+            all.
+        beta: How far the importance weights undo that preference at the start, where
+            there is one; at the end they do so fully.
         reward_scale: Factor on the rewards in the targets.
         max_grad_norm: Bound of the gradient's norm.
         log_interval: Steps in the environments from one row of metrics to the next.
@@ -907,7 +908,7 @@ class OffPolicyConfig:
     buffer_size: Count = 100_000
     target_interval: Count = 1
     tau: Fraction = 0.01
-    alpha: NonNegative = 0.0
+    priority_exponent: NonNegative = 0.0
     beta: Fraction = 0.4
     reward_scale: Scale = 1.0
     max_grad_norm: Positive = 10.0

@@ -604,7 +604,7 @@ class TD3Config(DDPGConfig):
     Attributes:
         num_critics: Number of critics; the targets take the least optimistic one.
         smoothing: Standard deviation of the noise on the next action in a target, as a
-            share of half the box; 0 turns it off.
+            share of half the box; 0 turns it off. Actions from a list have none.
         smoothing_clip: Bound of that noise, as the same share.
     """
 

@@ -396,7 +396,7 @@ def learner_for(config: DQNConfig, **arguments: Any) -> DQN:
 CHANGES: dict[str, dict[str, Any]] = {
     "soft": {},
     "copied now and then": {"tau": 1.0, "target_interval": 7},
-    "with priorities": {"alpha": 0.6},
+    "with priorities": {"priority_exponent": 0.6},
     "one environment": {"num_envs": 1, "train_interval": 4, "double": False},
 }
 
@@ -495,7 +495,7 @@ def test_a_checkpoint_cuts_the_buffer() -> None:
 
 
 def test_weights_and_priorities_reach_loss_and_buffer() -> None:
-    learner = learner_for(replace(SMALL, alpha=0.6, learning_starts=10))
+    learner = learner_for(replace(SMALL, priority_exponent=0.6, learning_starts=10))
     learner.iterate()
     mass = learner.buffer.state_dict()["mass"]
     assert len(mass.unique()) > 10

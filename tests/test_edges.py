@@ -302,7 +302,7 @@ def test_a_rollout_of_rows_that_are_no_steps_changes_no_memory() -> None:
     rows, no = torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.bool)
     obs, action = torch.zeros(1, 1, 3), torch.zeros(1, 1, dtype=torch.long)
     empty = Rollout(obs, action, rows, obs, no, no, no, rows, rows)
-    memory = ReplayBuffer(10, alpha=0.6)
+    memory = ReplayBuffer(10, priority_exponent=0.6)
     memory.push(empty)
     memory.push(empty, rows)
     with pytest.raises(ValueError, match=r"priority must be \(1, 1\), got \(2, 1\)"):

@@ -618,7 +618,7 @@ def project_atoms(
 # Another form may only take the place of code that it knows. So we look at the very functions
 # that would run, and never at names: a class of yours may be called like one of ours, a subclass
 # may override a method, an object may carry a method of its own, and hooks may change what goes
-# in or comes out. `keeps` looks at methods. `runs` looks at a module that is called. Whatever is
+# in or comes out. `keeps` looks at methods. `computes` looks at a module that is called. Whatever is
 # not known keeps its plain form.
 
 
@@ -628,7 +628,7 @@ def keeps(x: Any, kind: type[Any], method: str) -> bool:
     return bool(getattr(x, method, None) == getattr(kind, method).__get__(x))
 
 
-def runs(module: Any, kind: type[nn.Module]) -> bool:
+def computes(module: Any, kind: type[nn.Module]) -> bool:
     """Say whether calling a module runs the ``forward`` of a class and nothing else."""
     return (
         isinstance(module, nn.Module)
@@ -663,13 +663,13 @@ def numpy_layers(module: Any) -> list[Step] | None:
     """Return what a chain of layers computes, in NumPy, or None if one is unknown."""
     kind = type(module)
     # A subclass of a chain may add methods, but not compute something else.
-    if runs(module, nn.Sequential):
+    if computes(module, nn.Sequential):
         parts = [numpy_layers(part) for part in module]
         known = [part for part in parts if part is not None]
         chain = [step for part in known for step in part]
         return chain if len(known) == len(parts) else None
     plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
-    if kind not in (nn.Linear, *plain) or not runs(module, kind):
+    if kind not in (nn.Linear, *plain) or not computes(module, kind):
         return None
     if kind is not nn.Linear:
         return [plain[kind]]
@@ -708,15 +708,17 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     if device.type != "cpu":
         raise ValueError(f"policy must be on the CPU, got {device}")
     plain: Callable[[Tensor, Tensor], Tensor] = policy.act  # type: ignore[assignment]
-    if not (runs(policy, policies.Policy) and keeps(policy, policies.Policy, "act")):
+    if not (
+        computes(policy, policies.Policy) and keeps(policy, policies.Policy, "act")
+    ):
         return plain
     rows: Any = policy.network
     normalizer: Any = None
-    if runs(rows, policies.ActorCritic):
+    if computes(rows, policies.ActorCritic):
         rows, normalizer = rows.actor, rows.normalizer
     # The means of a Gaussian policy come from a network of their own.
     kind = policies.WithDeviations
-    gaussian = type(rows) is kind and runs(rows, kind)
+    gaussian = type(rows) is kind and computes(rows, kind)
     layers = numpy_layers(rows.mean if gaussian else rows)
     # Only these rules are written in NumPy below.
     ours: tuple[type, ...] = policies.CategoricalActions, dqn.EpsilonGreedy
@@ -778,7 +780,7 @@ def chain_layers(module: Any) -> list[nn.Module] | None:
     It does if a layer is no linear layer or ReLU, and if anybody listens: to modules,
     to the gradients of their weights, or as autocast does to each operation.
     """
-    if not runs(module, nn.Sequential):
+    if not computes(module, nn.Sequential):
         return None
     layers: list[nn.Module] = list(module)
     cast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))

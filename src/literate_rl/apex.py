@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 2bef11cbb23614e1
+# Generated from chapters/apex.py (edit there); digest 374bbf92e0e65b6c
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class ApexConfig(TransportConfig):
 class DQNApexConfig(ApexConfig, DQNConfig):
     """Settings of DQN with many actors and one memory."""
 
-    alpha: NonNegative = 0.6
+    priority_exponent: NonNegative = 0.6
     checkpoint_interval: Count = 250
 
     def __post_init__(self) -> None:
@@ -324,7 +324,7 @@ class DDPGApexConfig(ApexConfig, DDPGConfig):
     Actions have DDPG's noise; on the ladder some are replaced by random ones.
     """
 
-    alpha: NonNegative = 0.6
+    priority_exponent: NonNegative = 0.6
     checkpoint_interval: Count = 250
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 4d35ad0c4371874a
+# Generated from chapters/ddpg.py (edit there); digest 718fef4da621ea65
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from literate_rl.workshop.fast import (
     chain_critic_error,
     chain_layers,
     clip_gradient,
-    runs,
+    computes,
     tangent_values,
 )
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
@@ -239,7 +239,7 @@ def critic_chains(
     chains = []
     for critic in critics:
         model = critic.model
-        ours = runs(critic, ByName) and runs(model, ActionValue)
+        ours = computes(critic, ByName) and computes(model, ActionValue)
         chain = chain_layers(model.net) if ours else None
         # The slope by an action begins with a linear layer.
         if not chain or not isinstance(chain[0], nn.Linear):
@@ -411,7 +411,8 @@ class DDPGConfig(ExploringConfig):
     """Settings of DDPG: those of DQN with other defaults, and one of its own.
 
     Attributes:
-        noise: Standard deviation of the noise on actions, as a share of half the box.
+        noise: Standard deviation of the noise on actions in a box, as a share of half
+            of it.
     """
 
     num_envs: Count = 1

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 9ed3b4590afa14f5
+# Generated from chapters/dqn.py (edit there); digest fa97feb4c4666ea8
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from literate_rl.workshop.fast import (
     chain_q_error,
     clip_gradient,
     numpy_act,
-    runs,
+    computes,
 )
 from literate_rl.workshop.nests import as_discrete, as_vectors, plain_space
 from literate_rl.workshop.runs import env_seed
@@ -280,7 +280,7 @@ def fused_q_error(
     """
     # A policy with a `forward` of its own may compute something else with its network.
     chain, target_chain = (
-        chain_layers(p.network) if runs(p, Policy) else None
+        chain_layers(p.network) if computes(p, Policy) else None
         for p in (policy, target_policy)
     )
     # States that want a gradient need a graph.
@@ -353,7 +353,7 @@ class DQN:
             act = numpy_act(policy) if self.device.type == "cpu" else policy.act
         self.act = act
         self.collector = Collector(envs, policy.to_env)
-        self.buffer = ReplayBuffer(config.buffer_size, config.alpha)
+        self.buffer = ReplayBuffer(config.buffer_size, config.priority_exponent)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.iteration = self.updates = 0
 
@@ -430,7 +430,7 @@ class DQN:
         self.optimizer.step()
 
         # 4. The TD errors are the new priorities.
-        if config.alpha > 0:
+        if config.priority_exponent > 0:
             self.buffer.update(batch.place, error.td_error)
         # 5. The target network follows: by a little each time, or all the way now and
         # then.
@@ -446,7 +446,7 @@ class DQN:
     def sample(self) -> Batch:
         """Draw a batch with scaled rewards, on the policy's device."""
         config, beta = self.config, 1.0
-        if config.alpha > 0:
+        if config.priority_exponent > 0:
             beta = linear_schedule(config.beta, 1.0, config.total_steps, self.step)
         batch = self.buffer.sample(
             config.batch_size, self.generator, config.num_steps, config.gamma, beta
@@ -526,9 +526,10 @@ class OffPolicyConfig:
         target_interval: Updates between two moves of the target network and, in agents
             with an actor, between two updates of the actor.
         tau: How far it moves then; 1 is a copy.
-        alpha: How strongly the buffer prefers large TD errors; 0 is not at all.
-        beta: How far the importance weights undo that at the start; at the end they do
-            so fully.
+        priority_exponent: How strongly the buffer prefers large TD errors; 0 is not at
+            all.
+        beta: How far the importance weights undo that preference at the start, where
+            there is one; at the end they do so fully.
         reward_scale: Factor on the rewards in the targets.
         max_grad_norm: Bound of the gradient's norm.
         log_interval: Steps in the environments from one row of metrics to the next.
@@ -551,7 +552,7 @@ class OffPolicyConfig:
     buffer_size: Count = 100_000
     target_interval: Count = 1
     tau: Fraction = 0.01
-    alpha: NonNegative = 0.0
+    priority_exponent: NonNegative = 0.0
     beta: Fraction = 0.4
     reward_scale: Scale = 1.0
     max_grad_norm: Positive = 10.0

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 817b6353d37e3557
+# Generated from chapters/sac.py (edit there); digest f0624caefac77d91
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from literate_rl.workshop.fast import (
     chain_critic_error,
     clip_gradient,
     keeps,
-    runs,
+    computes,
     tangent_soft_values,
 )
 from literate_rl.workshop.nests import as_space, as_vectors, plain_space
@@ -265,7 +265,7 @@ class SoftCritics(nn.Module):
 
     def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
         """Return the same numbers where the critics themselves need no gradient."""
-        if runs(self, SoftCritics):
+        if computes(self, SoftCritics):
             return frozen_values(self.critics, obs, action)
         q: Tensor = self(obs, action)  # of another kind
         return q
@@ -276,7 +276,7 @@ def fused_sac_error(
 ) -> QError | FusedCriticError:
     """Compute what ``sac_error`` does, faster for critics of our own."""
     chains = critic_chains(policy.critics.critics, batch.obs, batch.action)
-    if chains is None or not runs(policy.critics, SoftCritics):
+    if chains is None or not computes(policy.critics, SoftCritics):
         return sac_error(policy, target_critics, batch, generator)
     target = sac_target(policy, target_critics, batch, generator)
     return chain_critic_error(chains, batch, target)
@@ -288,7 +288,7 @@ def fused_soft_values(
     """Compute what ``drawn_values`` does, faster for networks of our own."""
     chains = critic_chains(policy.critics.critics, obs)
     known = (
-        runs(policy.critics, SoftCritics)
+        computes(policy.critics, SoftCritics)
         and keeps(policy.critics, SoftCritics, "frozen")
         and keeps(policy, SoftPolicy, "draw")
         and keeps(policy.actions, SquashedGaussian, "draw")
@@ -522,7 +522,7 @@ class SACConfig(OffPolicyConfig):
         num_critics: Number of critics; the least optimistic one counts.
         temperature: What a nat of entropy is worth; only at the start if it is tuned.
         tune: Whether the temperature is tuned.
-        target_entropy: Entropy that the tuned temperature aims at, in nats. For
+        target_entropy: Entropy that a tuned temperature aims at, in nats. For
             continuous actions it is that of actions measured in units in which the box
             is -1..1. None is minus the number of dimensions or, for a list of actions,
             half of the largest entropy.

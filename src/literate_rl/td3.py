@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 0a5b022de83e8b48
+# Generated from chapters/td3.py (edit there); digest d8c053bd8f7d37eb
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class TD3Config(DDPGConfig):
     Attributes:
         num_critics: Number of critics; the targets take the least optimistic one.
         smoothing: Standard deviation of the noise on the next action in a target, as a
-            share of half the box; 0 turns it off.
+            share of half the box; 0 turns it off. Actions from a list have none.
         smoothing_clip: Bound of that noise, as the same share.
     """
 
