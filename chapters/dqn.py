@@ -642,15 +642,22 @@ def linear_schedule(
 # %% tags=["export"]
 def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> None:
     """Move the target's weights towards the source's, by a share ``tau`` of the way."""
+
+    def floats(tensors: list[Tensor]) -> list[Tensor]:
+        return [x for x in tensors if x.is_floating_point()]
+
     with torch.no_grad():
         # {eq}`polyak`, in place and for all weights in one call.
-        torch._foreach_lerp_(target, source, tau)
+        torch._foreach_lerp_(floats(target), floats(source), tau)
+        # Whole numbers, such as a count, cannot go part of the way: they are copied.
+        for old, new in zip(target, source, strict=True):
+            if not old.is_floating_point():
+                old.copy_(new)
 
 
 def numbers_of(policy: nn.Module) -> list[Tensor]:
-    """Return a policy's parameters and those of its buffers that can be averaged."""
-    tensors = [*policy.parameters(), *policy.buffers()]
-    return [x.detach() for x in tensors if x.is_floating_point()]
+    """Return a policy's parameters and buffers, for instance running means."""
+    return [x.detach() for x in (*policy.parameters(), *policy.buffers())]
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 718fef4da621ea65
+# Generated from chapters/ddpg.py (edit there); digest 27e0b9685b3b32e6
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ class OneHotActions:
         self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
     ) -> Float[Tensor, "*B N"]:
         """Return the actions that follow from probabilities and noise."""
-        # A probability of 0 would have the logarithm −∞, and then the random action of
-        # ε-greedy could not win. So the smallest positive number replaces it.
+        # A probability of 0 has the logarithm −∞. Added to the infinite bonus of
+        # ε-greedy it would be NaN, so the smallest positive number replaces it.
         log_prob = row.clamp(min=torch.finfo(row.dtype).tiny).log()
         best = (log_prob + noise).argmax(-1, keepdim=True)
         return torch.zeros_like(row).scatter_(-1, best, 1.0)
