@@ -618,8 +618,8 @@ def project_atoms(
 # Another form may only take the place of code that it knows. So we look at the very functions
 # that would run, and never at names: a class of yours may be called like one of ours, a subclass
 # may override a method, an object may carry a method of its own, and hooks may change what goes
-# in or comes out. `keeps` looks at methods. `computes` looks at a module that is called. Whatever is
-# not known keeps its plain form.
+# in or comes out. `keeps` looks at methods. `computes` looks at a module that is called. Whatever
+# is not known keeps its plain form.
 
 
 # %% tags=["export"]
@@ -748,8 +748,9 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 
 # %% [markdown]
 # **Prove.** `tests/test_policies.py` holds both forms to the same actions, for discrete and
-# Gaussian policies, while an optimiser changes the weights. **Measure.** What it saves in a
-# whole training stands in {doc}`/docs/results`.
+# Gaussian policies, while an optimiser changes the weights; `tests/test_fast.py` holds that no
+# other policy is acted for. **Measure.** What it saves in a whole training stands in
+# {doc}`/docs/results`.
 #
 # ## A chain's gradient without autograd
 #
