@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 98a0d0dc17be73f1
+# Generated from chapters/workshop/fast.py (edit there); digest 8011913ef32a4a9c
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -390,30 +390,31 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     Args:
         policy: A policy on the CPU, for instance one that ``make_policy`` has built.
     """
-    # These modules import this one, so they cannot be imported before they are asked
-    # about.
-    from literate_rl import dqn, policies
+    # The types that it knows. Their modules import this one, so they come this late.
+    from literate_rl.dqn import EpsilonGreedy
+    from literate_rl.policies import (
+        ActorCritic,
+        CategoricalActions,
+        GaussianActions,
+        Policy,
+        WithDeviations,
+    )
 
     device = next(policy.parameters()).device
     if device.type != "cpu":
         raise ValueError(f"policy must be on the CPU, got {device}")
     plain: Callable[[Tensor, Tensor], Tensor] = policy.act  # type: ignore[assignment]
-    if not (
-        computes(policy, policies.Policy) and keeps(policy, policies.Policy, "act")
-    ):
+    if not (computes(policy, Policy) and keeps(policy, Policy, "act")):
         return plain
     rows: Any = policy.network
     normalizer: Any = None
-    if computes(rows, policies.ActorCritic):
+    if computes(rows, ActorCritic):
         rows, normalizer = rows.actor, rows.normalizer
     # The means of a Gaussian policy come from a network of their own.
-    kind = policies.WithDeviations
-    gaussian = type(rows) is kind and computes(rows, kind)
+    gaussian = type(rows) is WithDeviations and computes(rows, WithDeviations)
     layers = numpy_layers(rows.mean if gaussian else rows)
     # Only these rules are written in NumPy below.
-    ours: tuple[type, ...] = policies.CategoricalActions, dqn.EpsilonGreedy
-    if gaussian:
-        ours = (policies.GaussianActions,)
+    ours = [GaussianActions] if gaussian else [CategoricalActions, EpsilonGreedy]
     if layers is None or not any(keeps(policy.actions, x, "choose") for x in ours):
         return plain
 
