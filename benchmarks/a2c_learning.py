@@ -127,7 +127,7 @@ EXPERIMENTS = {
     ),
     "a2c_plain": Experiment(
         ENV,
-        replace(a2c_settings(ENV), decay=0.99, reward_scale=1.0),
+        replace(a2c_settings(ENV), rmsprop_decay=0.99, reward_scale=1.0),
         10,
         100,
         {"A2C": Variant({}, build)},

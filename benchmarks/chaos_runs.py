@@ -63,7 +63,7 @@ TRAININGS = {
     "a2c": f"a2c {ON_POLICY}",
     "a3c": f"a3c {ON_POLICY}",
     "dqn": f"dqn {REPLAY}",
-    "c51": f"rainbow {ATOMS} --no-noisy --no-dueling --no-double --alpha=0",
+    "c51": f"rainbow {ATOMS} --no-noisy --no-dueling --no-double --priority-exponent=0",
     "rainbow": f"rainbow {ATOMS}",
     "ddpg": f"ddpg {CONTINUOUS}",
     "hddpg": f"hddpg {CONTINUOUS}",

@@ -133,7 +133,7 @@ EXPERIMENTS = {
     ),
     # Demonstrations, without a goal: priorities, and probabilities as actions.
     "ddpg_priorities": pendulum(
-        {"TD3, priorities": Variant({**TD3, "alpha": 0.6}, OF_TD3)}, seeds=3
+        {"TD3, priorities": Variant({**TD3, "priority_exponent": 0.6}, OF_TD3)}, seeds=3
     ),
     "ddpg_discrete": experiment(
         DISCRETE,

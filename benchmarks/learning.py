@@ -28,7 +28,7 @@ from literate_rl.evaluation import evaluate
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.fast import numpy_act
-from literate_rl.workshop.runs import fit, flat_env
+from literate_rl.workshop.runs import fit, flat_env, todays_names
 
 BINS = 25
 # Episodes of the final evaluation start from seeds that no training run uses.
@@ -263,9 +263,11 @@ def stored(
     if not final_path.exists():
         return [], []
     finals, before = read_table(final_path)
-    # Settings are a set: that a class lists them in another order changes nothing.
-    same = ("env", "episodes", "settings")
-    if any({*before.get(key, "").split()} != {*origin[key].split()} for key in same):
+    # Neither the order of the settings counts nor what their names were then.
+    if any(before.get(key) != origin[key] for key in ("env", "episodes")):
+        return [], []
+    now = settings_in(origin)
+    if todays_names(settings_in(before), now) != now:
         return [], []
     done = {
         (row["variant"], row["seed"]) for row in finals if row["variant"] in variants
@@ -273,6 +275,12 @@ def stored(
     curves = read_table(curve_path)[0] if curve_path.exists() else []
 
     return [row for row in curves if (row["variant"], row["seed"]) in done], finals
+
+
+def settings_in(origin: dict[str, str]) -> dict[str, str]:
+    """Return the settings that are told above a table, as texts by their names."""
+    words = origin.get("settings", "").split()
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 def plain(

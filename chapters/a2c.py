@@ -281,8 +281,8 @@ class A2CConfig:
         num_steps: Steps of one rollout in each environment.
         learning_rate: Learning rate of RMSProp at the start.
         anneal: Whether the learning rate falls linearly to zero.
-        decay: Share of RMSProp's mean square that is kept at each step.
-        epsilon: What RMSProp adds to the root of the mean square.
+        rmsprop_decay: Share of RMSProp's mean square that is kept at each step.
+        rmsprop_epsilon: What RMSProp adds to the root of the mean square.
         gamma: Discount.
         lambda_: Decay of the weights of longer returns in the advantage.
         entropy_weight: Weight of the entropy bonus.
@@ -299,8 +299,8 @@ class A2CConfig:
     num_steps: Count = 5
     learning_rate: Scale = 1e-3
     anneal: bool = True
-    decay: Fraction = 0.99
-    epsilon: Scale = 1e-5
+    rmsprop_decay: Fraction = 0.99
+    rmsprop_epsilon: Scale = 1e-5
     gamma: Fraction = 0.99
     lambda_: Fraction = 1.0
     entropy_weight: NonNegative = 0.0
@@ -313,7 +313,11 @@ class A2CConfig:
 # Settings with which the agent has learned, by environment. What an entry leaves out
 # has its default.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {"total_steps": 200_000, "decay": 0.999, "reward_scale": 0.1},
+    "CartPole-v1": {
+        "total_steps": 200_000,
+        "rmsprop_decay": 0.999,
+        "reward_scale": 0.1,
+    },
 }
 
 
@@ -424,7 +428,10 @@ class GradientLearner:
         self.config = config
         self.parameters = list(policy.parameters())
         self.optimizer = torch.optim.RMSprop(
-            self.parameters, config.learning_rate, config.decay, config.epsilon
+            self.parameters,
+            config.learning_rate,
+            config.rmsprop_decay,
+            config.rmsprop_epsilon,
         )
 
     def learn(self, gradient: tuple[Tensor, ...], step: int) -> dict[str, float]:
@@ -677,7 +684,7 @@ class ContractPolicy(ContractActor):
 # %% tags=["export"]
 def greedy(actor: ByName, obs: Tensor) -> Tensor:
     """Return the actions of an actor's method ``mode``; without one, draw."""
-    if not hasattr(actor.model, "mode"):
+    if not callable(getattr(actor.model, "mode", None)):
         action: Tensor = actor(obs)[0]
         return action
     lead = actor.spec.rows(obs)

@@ -107,7 +107,7 @@ def ages_when_seen(arriving, judged, seed=0, lives=5):
     number = round(arriving * batch_size)
     first = np.where(rng.random(lives * size) < 0.02, 1.0, dull)
     age = np.full(len(first), np.inf)
-    error, buffer = first.copy(), ReplayBuffer(size, alpha=0.6)
+    error, buffer = first.copy(), ReplayBuffer(size, priority_exponent=0.6)
     for start in range(0, len(first) - number, number):
         new = torch.from_numpy(first[start : start + number]).float()[:, None]
         none = torch.zeros_like(new)
@@ -697,7 +697,7 @@ class ApexConfig(TransportConfig):
 class DQNApexConfig(ApexConfig, DQNConfig):
     """Settings of DQN with many actors and one memory."""
 
-    alpha: NonNegative = 0.6
+    priority_exponent: NonNegative = 0.6
     checkpoint_interval: Count = 250
 
     def __post_init__(self) -> None:
@@ -728,7 +728,7 @@ class DDPGApexConfig(ApexConfig, DDPGConfig):
     Actions have DDPG's noise; on the ladder some are replaced by random ones.
     """
 
-    alpha: NonNegative = 0.6
+    priority_exponent: NonNegative = 0.6
     checkpoint_interval: Count = 250
 
     def __post_init__(self) -> None:

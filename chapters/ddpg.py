@@ -46,6 +46,7 @@ from literate_rl.workshop.fast import (
     chain_critic_error,
     chain_layers,
     clip_gradient,
+    computes,
     tangent_values,
 )
 from literate_rl.workshop.nests import (
@@ -429,9 +430,10 @@ class ActorCritics(nn.Module):
 # (The noise of the paper, an Ornstein–Uhlenbeck process, changes slowly from step to step.
 # {cite:t}`fujimoto2018` saw no benefit in that.)
 #
-# The first actions of an untrained network are all alike, and such noise would explore only a
-# small part of the box. So the first actions are drawn uniformly from the whole box. This is the
-# $\varepsilon$ of {doc}`dqn`, 1 for the first 500 steps and 0 after that, by default.
+# The first actions of an untrained network are all alike where the numbers that it sees are about
+# as large as 1 (larger ones push actions to the bounds, see {doc}`sac`), and such noise would
+# explore only a small part of the box. So the first actions are drawn uniformly from the whole box.
+# This is the $\varepsilon$ of {doc}`dqn`, 1 for the first 500 steps and 0 after that, by default.
 #
 # With its noise an action may lie outside the box. The buffer keeps it as it is, and only the
 # environment gets a clipped one. So the critic learns that there is nothing to gain beyond the
@@ -541,8 +543,8 @@ class OneHotActions:
         self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
     ) -> Float[Tensor, "*B N"]:
         """Return the actions that follow from probabilities and noise."""
-        # A probability of 0 would have the logarithm −∞, and then the random action of
-        # ε-greedy could not win. So the smallest positive number replaces it.
+        # A probability of 0 has the logarithm −∞. Added to the infinite bonus of
+        # ε-greedy it would be NaN, so the smallest positive number replaces it.
         log_prob = row.clamp(min=torch.finfo(row.dtype).tiny).log()
         best = (log_prob + noise).argmax(-1, keepdim=True)
         return torch.zeros_like(row).scatter_(-1, best, 1.0)
@@ -552,6 +554,12 @@ class OneHotActions:
         names: NDArray[np.int64] = action.argmax(-1).numpy() + self.start
         return names
 
+
+# %% tags=["claims"]
+never, bonus = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([torch.inf, 0.0, 0.0])
+assert (never.log() + bonus)[0].isnan()
+assert (never.log() + bonus).argmax() == 0, "NaN would win, but by accident"
+assert OneHotActions(3).choose(never, bonus).tolist() == [1.0, 0.0, 0.0]
 
 # %% [markdown]
 # ## What the critic learns
@@ -617,19 +625,32 @@ def ddpg_error(
 
 
 # %% tags=["export", "hide-input"]
-def critic_chains(critics: Iterable[Any]) -> list[list[nn.Module]] | None:
-    """Return the layers of critics that are our own, or None if one is not."""
-    ours = [type(critic.model) is ActionValue for critic in critics]
-    chains = [chain_layers(critic.model.net) for critic in critics] if all(ours) else []
-    known = [chain for chain in chains if chain is not None]
-    return known if len(known) == len(ours) else None
+def critic_chains(
+    critics: Iterable[Any], *inputs: Tensor
+) -> list[list[nn.Module]] | None:
+    """Return the layers of critics, or None if they need autograd.
+
+    They do if one is not our own, and if one of the inputs wants a gradient.
+    """
+    if any(x.requires_grad for x in inputs):
+        return None
+    chains = []
+    for critic in critics:
+        model = critic.model
+        ours = computes(critic, ByName) and computes(model, ActionValue)
+        chain = chain_layers(model.net) if ours else None
+        # The slope by an action begins with a linear layer.
+        if not chain or not isinstance(chain[0], nn.Linear):
+            return None
+        chains.append(chain)
+    return chains
 
 
 def fused_ddpg_error(
     policy: Any, target_policy: Any, batch: Batch, generator: torch.Generator
 ) -> QError | FusedCriticError:
     """Compute what ``ddpg_error`` does, faster if the critic is our own."""
-    chains = critic_chains([policy.network.critics[0]])
+    chains = critic_chains([policy.network.critics[0]], batch.obs, batch.action)
     if chains is None:
         return ddpg_error(policy, target_policy, batch, generator)
     return chain_critic_error(chains, batch, ddpg_target(target_policy, batch))
@@ -637,7 +658,7 @@ def fused_ddpg_error(
 
 def frozen_values(critics: Any, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
     """Return what critics think of actions; only the actions need a gradient."""
-    chains = critic_chains(critics)
+    chains = critic_chains(critics, obs)
     if chains is not None:
         return tangent_values(chains, obs, action)
     return torch.stack([critic(obs, action=action)[0] for critic in critics]).squeeze(
@@ -673,6 +694,9 @@ class DDPG(DQN):
         super().__init__(policy, envs, config, error, policy.act)
         actor = policy.network.actor
         self.actor_parameters = [p for p in actor.parameters() if p.requires_grad]
+        # A model of your own may share weights with a critic.
+        judges = set(policy.network.critics.parameters())
+        self.shared = not judges.isdisjoint(self.actor_parameters)
         policy.actions.scale = config.noise
 
     def follow(self, batch: Batch) -> None:
@@ -685,16 +709,17 @@ class DDPG(DQN):
         # The first critic's value of the actor's own actions, {eq}`actor-loss`. The
         # optimiser goes downhill, hence the minus.
         network: Any = self.policy.network
-        loss = -frozen_values(network.critics[:1], obs, network(obs)).mean()
+        # Shared weights need the gradient of both.
+        if self.shared:
+            value = network.value(obs)
+        else:
+            value = frozen_values(network.critics[:1], obs, network(obs))
         # The gradient goes through the critic to the actor's parameters alone,
         # {eq}`policy-gradient-through-critic`. The optimiser does not move parameters
         # without a gradient, so the critics stay as they are.
         for parameter in self.parameters:
             parameter.grad = None
-        # A model of your own may have parameters on which its action does not depend.
-        grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
-        for parameter, grad in zip(self.actor_parameters, grads, strict=True):
-            parameter.grad = grad
+        (-value.mean()).backward(inputs=self.actor_parameters)
         clip_gradient(self.actor_parameters, self.config.max_grad_norm)
         self.optimizer.step()
 
@@ -811,8 +836,8 @@ def as_many(critic: Any, number: int) -> list[Any]:
 # %% [markdown]
 # ## Settings
 #
-# Priorities (`alpha`) and $n$-step targets (`num_steps`) come with the loop of {doc}`dqn`. What
-# {doc}`contracts` calls DDPGPer is DDPG with `alpha=0.6`, and `train` ({doc}`workshop/training`)
+# Priorities (`priority_exponent`) and $n$-step targets (`num_steps`) come with the loop of {doc}`dqn`. What
+# {doc}`contracts` calls DDPGPer is DDPG with `priority_exponent=0.6`, and `train` ({doc}`workshop/training`)
 # knows it by this name.
 #
 # The schedule of $\varepsilon$ comes from there too, a straight line from 1 to 0 over 500 steps.
@@ -827,7 +852,8 @@ class DDPGConfig(ExploringConfig):
     """Settings of DDPG: those of DQN with other defaults, and one of its own.
 
     Attributes:
-        noise: Standard deviation of the noise on actions, as a share of half the box.
+        noise: Standard deviation of the noise on actions in a box, as a share of half
+            of it.
     """
 
     num_envs: Count = 1

@@ -722,8 +722,9 @@ class IMPALAConfig:
         c_clip_ratio: Bound of the ratio that weights what comes later, or none.
         rho_pg_clip_ratio: Bound of the ratio that weights an advantage, or none.
         grad_clip_type: How the gradient is clipped, or none.
-        clip_value: Bound of the gradient. With clip_momentum_norm it is a multiple of
-            the usual norm, and DI-engine takes 5.
+        clip_value: Bound of the gradient, if grad_clip_type says how it is clipped.
+            With clip_momentum_norm it is a multiple of the usual norm, and DI-engine
+            takes 5.
         optim: The optimiser.
         n_sample: Samples of one collection, one from each environment.
         replay_buffer_size: Samples that the buffer holds at most.

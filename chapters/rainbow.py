@@ -615,7 +615,16 @@ def draw_noise(policy: Any, passes: int, generator: torch.Generator) -> list[Any
 # %% [markdown]
 # The agent is DQN with this error. Its loop, its buffer and its target network stay as they are.
 # The rest is settings. The atoms reach from 0 to 100 because CartPole pays 1 at each step, which
-# with $\gamma = 0.99$ adds up to $1 / (1 - \gamma) = 100$ at most.
+# with $\gamma = 0.99$ adds up to $1 / (1 - \gamma) = 100$ at most. For another task set
+# `value_min` and `value_max` to the worst and the best return: what lies beyond an atom at the end
+# is counted as that atom. With rewards of −1, as in Acrobot, all values would be 0.
+
+# %% tags=["claims"]
+from literate_rl.c51 import project_distribution
+
+alike = torch.full((1, 51), 1 / 51)
+found = project_distribution(alike, -torch.ones(1), torch.zeros(1), 0.0, 100.0)
+assert found[0, 0] == 1.0, "a return of -1 is counted as 0"
 
 
 # %% tags=["export"]
@@ -642,8 +651,10 @@ class RainbowConfig(DQNConfig):
 
     Attributes:
         num_atoms: Atoms of a distribution; 1 for values alone.
-        value_min: First of the atoms.
-        value_max: Last of them.
+        value_min: First of the atoms, below all discounted returns. The default is for
+            rewards of at least 0.
+        value_max: Last of them, above all discounted returns. The default is for
+            rewards of at most 1.
         noisy: Whether the last two layers are noisy.
         sigma: Deviations of noisy layers at the start, times the root of their inputs.
         hold: Steps that one noise of the layers lasts.
@@ -658,7 +669,7 @@ class RainbowConfig(DQNConfig):
     tau: Fraction = 0.02
     epsilon_end: Fraction = 0.0
     epsilon_steps: Count = 2000
-    alpha: NonNegative = 0.5
+    priority_exponent: NonNegative = 0.5
     num_atoms: Count = 51
     value_min: Finite = 0.0
     value_max: Finite = 100.0

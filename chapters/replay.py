@@ -103,10 +103,10 @@ def cliff(seed):
     return rollout_of(*map(list, zip(*steps, strict=True)))
 
 
-def learn(alpha, seed, num_updates, beta=0.0):
+def learn(priority_exponent, seed, num_updates, beta=0.0):
     """Learn Q from the memory of the cliff; return it after each batch."""
     memory, table = cliff(seed), np.zeros((num_states + 1, 2))
-    buffer = ReplayBuffer(memory.reward.numel(), alpha)
+    buffer = ReplayBuffer(memory.reward.numel(), priority_exponent)
     buffer.push(memory)
     generator = torch.Generator().manual_seed(seed)
     history = [table.copy()]
@@ -171,8 +171,8 @@ dial("What is learned from a memory", frame, {"updates": times}, start=(2880,))
 
 # %%
 needed = {}
-for name, alpha, budget in (("alike", 0.0, 60_000), ("by surprise", 0.6, 12_000)):
-    below = [error_of(learn(alpha, seed, budget)) < 0.03 for seed in range(1, 11)]
+for name, exponent, budget in (("alike", 0.0, 60_000), ("by surprise", 0.6, 12_000)):
+    below = [error_of(learn(exponent, seed, budget)) < 0.03 for seed in range(1, 11)]
     needed[name] = [32 * int(flags.argmax()) for flags in below]
     assert all(flags.any() for flags in below)
     print(f"{name}: {sorted(needed[name])} updates")
@@ -206,7 +206,8 @@ assert 1000 * small.tree.mass[0] < small.tree.mass[1], "a thousand times as rare
 # P_i = \frac{u_i^{\alpha_u}}{\sum_k u_k^{\alpha_u}} .
 # $$ (replay-preference)
 #
-# With $\alpha_u = 0$ all steps are alike. With $\alpha_u = 1$ a step with twice the TD error is
+# The exponent $\alpha_u$ is `priority_exponent` in the code below. With $\alpha_u = 0$ all steps are
+# alike. With $\alpha_u = 1$ a step with twice the TD error is
 # drawn twice as often. With a value in between, usually 0.5 or 0.6, an old priority that is no
 # longer right does less harm. We call $u_i^{\alpha_u}$ the **mass** of a step.
 #
@@ -537,7 +538,8 @@ class ReplayBuffer:
 
     Args:
         capacity: The most steps it holds, over all environments.
-        alpha: How strongly large priorities are preferred; 0 is not at all.
+        priority_exponent: How strongly large priorities are preferred; 0 is not at
+            all.
 
     Attributes:
         rings: The steps.
@@ -546,8 +548,8 @@ class ReplayBuffer:
     """
 
     @checked
-    def __init__(self, capacity: Count, alpha: NonNegative = 0.0) -> None:
-        self.rings, self.alpha = Rings(capacity), alpha
+    def __init__(self, capacity: Count, priority_exponent: NonNegative = 0.0) -> None:
+        self.rings, self.priority_exponent = Rings(capacity), priority_exponent
         self.tree: SumTree | None = None
         self.largest = 1.0
 
@@ -571,9 +573,10 @@ class ReplayBuffer:
         place, steps = self.rings.push(rollout)
         if not len(place):
             return  # no row is a step: each stands behind the end of an episode
-        if self.alpha > 0:
+        if self.priority_exponent > 0:
             self.tree = self.tree or SumTree(self.rings.places)
-            self.tree.update(place, np.full(len(place), self.largest**self.alpha))
+            mass = self.largest**self.priority_exponent
+            self.tree.update(place, np.full(len(place), mass))
         if priority is not None:
             self.update(torch.from_numpy(place), priority[steps])
 
@@ -653,7 +656,7 @@ class ReplayBuffer:
         # A step without error today may have one tomorrow, so no priority is quite 0.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()
         self.largest = max(self.largest, float(size.max(initial=0.0)))
-        self.tree.update(place.cpu().numpy(), size**self.alpha)
+        self.tree.update(place.cpu().numpy(), size**self.priority_exponent)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is stored. The tensors share the buffer's memory."""
@@ -673,7 +676,10 @@ class ReplayBuffer:
         """Hold what ``state_dict`` returned, and nothing else."""
         rings, tree = Rings(self.rings.capacity), None
         if state:
-            wanted = {"capacity": rings.capacity, "preference": self.alpha > 0}
+            wanted = {
+                "capacity": rings.capacity,
+                "preference": self.priority_exponent > 0,
+            }
             came = {"capacity": state["capacity"], "preference": "mass" in state}
             if came != wanted:
                 raise ValueError(
@@ -715,9 +721,9 @@ ends = [True] * tickets
 lottery = rollout_of([0] * tickets, [0] * tickets, pays, [0] * tickets, ends)
 
 
-def value_of_lottery(beta, alpha=0.6, num_batches=2000):
+def value_of_lottery(beta, priority_exponent=0.6, num_batches=2000):
     """Learn the lottery's value; return its mean over the second half."""
-    buffer = ReplayBuffer(tickets, alpha)
+    buffer = ReplayBuffer(tickets, priority_exponent)
     buffer.push(lottery)
     generator, value, values = torch.Generator().manual_seed(0), 1.0, []
     for _ in range(num_batches):
@@ -903,7 +909,7 @@ grade(answer, find, *cases)
 # ### Exercise 3: experiment
 #
 # On the cliff nothing is random, so drawing by surprise causes no bias there. Do the weights help
-# or hurt? Guess first. `learn(alpha, seed, num_updates, beta)` returns the table after each
+# or hurt? Guess first. `learn(priority_exponent, seed, num_updates, beta)` returns the table after each
 # batch, and `error_of` its error. Take $\alpha_u = 0.6$. Return the $\beta_w$, 0 or 1, with the
 # lower mean error after 2,560 updates, over the seeds 1 to 10.
 

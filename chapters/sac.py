@@ -50,6 +50,8 @@ from literate_rl.workshop.fast import (
     FusedCriticError,
     chain_critic_error,
     clip_gradient,
+    keeps,
+    computes,
     tangent_soft_values,
 )
 from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
@@ -542,9 +544,15 @@ fig.tight_layout()
 # %% [markdown]
 # **Notice** the nearly flat density at $\sigma = 0.9$. There the entropy almost reaches $\log 2$,
 # which is that of the uniform policy. Wider Gaussians heap their mass at the two bounds, and the
-# entropy falls again. An untrained network gives $\mu$ near 0 and $\sigma$ near 1, so a fresh
-# policy is almost uniform in most states. That is why this agent needs no random actions at the
-# start.
+# entropy falls again.
+#
+# **The first actions.** An untrained network gives $\mu$ near 0 and $\sigma$ near 1 if the numbers
+# that it sees are about as large as 1. Then a fresh policy is almost uniform in most states, and
+# this agent needs no random actions at the start. Larger numbers make $\mu$ larger too. At ten times
+# the size the entropy is below 0 already. At a hundred times it is below −8, and the $\tanh$ sends
+# most actions to the bounds, where its slope is almost zero: the policy hardly tries anything else,
+# and learns slowly to. So scale what the network sees, with Gymnasium's `RescaleObservation` where
+# the bounds are known, else with its `NormalizeObservation`.
 
 # %% tags=["claims"]
 best = int(entropy.argmax())
@@ -553,6 +561,28 @@ assert math.log(2) - 0.03 < entropy[best] < math.log(2), "almost log 2"
 assert (np.diff(entropy[best:]) < 0).all(), "then it falls"
 at_one = unit_box.entropy(torch.tensor([[0.0, 0.0]]))
 assert at_one > 0.65, "sigma = 1 is almost uniform"
+
+from literate_rl.sac import make_sac_policy
+
+
+def fresh(size):
+    """Return entropy and share of actions at the bounds, of ten fresh policies."""
+    entropies, at_bounds = [], []
+    for seed in range(10):
+        torch.manual_seed(seed)
+        policy = make_sac_policy(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (1,)))
+        obs, noise = size * torch.randn(500, 3), policy.noise(1, 500, torch.Generator())
+        with torch.no_grad():
+            entropies.append(policy.actions.entropy(policy(obs)).mean().item())
+            at_bounds.append((policy.act(obs, noise[0]).abs() > 0.99).float().mean())
+    return np.mean(entropies), np.mean(at_bounds)
+
+
+(usual, share), (ten, _), (hundred, most) = map(fresh, (1, 10, 100))
+assert usual > 0.55, "almost uniform"
+assert ten < 0
+assert hundred < -8
+assert share < 0.1 < 0.6 < most, "most actions at the bounds"
 
 
 # %% [markdown]
@@ -643,15 +673,18 @@ class SoftCritics(nn.Module):
 
     def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
         """Return the same numbers where the critics themselves need no gradient."""
-        return frozen_values(self.critics, obs, action)
+        if computes(self, SoftCritics):
+            return frozen_values(self.critics, obs, action)
+        q: Tensor = self(obs, action)  # of another kind
+        return q
 
 
 def fused_sac_error(
     policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
 ) -> QError | FusedCriticError:
     """Compute what ``sac_error`` does, faster for critics of our own."""
-    chains = critic_chains(policy.critics.critics)
-    if chains is None:
+    chains = critic_chains(policy.critics.critics, batch.obs, batch.action)
+    if chains is None or not computes(policy.critics, SoftCritics):
         return sac_error(policy, target_critics, batch, generator)
     target = sac_target(policy, target_critics, batch, generator)
     return chain_critic_error(chains, batch, target)
@@ -661,8 +694,14 @@ def fused_soft_values(
     policy: Any, obs: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Compute what ``drawn_values`` does, faster for networks of our own."""
-    chains = critic_chains(policy.critics.critics)
-    if chains is None or type(policy) is not SoftPolicy:
+    chains = critic_chains(policy.critics.critics, obs)
+    known = (
+        computes(policy.critics, SoftCritics)
+        and keeps(policy.critics, SoftCritics, "frozen")
+        and keeps(policy, SoftPolicy, "draw")
+        and keeps(policy.actions, SquashedGaussian, "draw")
+    )
+    if chains is None or not known:
         return drawn_values(policy, obs, generator)
     row, noise = policy.row_and_noise(obs, generator)
     alpha = policy.log_alpha.detach().exp()
@@ -910,9 +949,7 @@ class SAC(DQN):
         # optimiser does not move them.
         for parameter in self.parameters:
             parameter.grad = None
-        grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
-        for parameter, grad in zip(self.actor_parameters, grads, strict=True):
-            parameter.grad = grad
+        loss.backward(inputs=self.actor_parameters)
         clip_gradient(self.actor_parameters, self.tuned.max_grad_norm)
         self.optimizer.step()
         self.entropies.append(entropy.mean())
@@ -1018,7 +1055,7 @@ class SACConfig(OffPolicyConfig):
         num_critics: Number of critics; the least optimistic one counts.
         temperature: What a nat of entropy is worth; only at the start if it is tuned.
         tune: Whether the temperature is tuned.
-        target_entropy: Entropy that the tuned temperature aims at, in nats. For
+        target_entropy: Entropy that a tuned temperature aims at, in nats. For
             continuous actions it is that of actions measured in units in which the box
             is -1..1. None is minus the number of dimensions or, for a list of actions,
             half of the largest entropy.

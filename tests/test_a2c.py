@@ -216,7 +216,7 @@ def test_at_a_second_step_ppo_weighs_each_gradient_with_its_ratio() -> None:
     [
         ({"num_steps": 0}, "num_steps must be at least 1, got 0"),
         ({"gamma": 1.5}, "gamma must be .*1.5"),
-        ({"epsilon": 0.0}, "epsilon must be .*0.0"),
+        ({"rmsprop_epsilon": 0.0}, "rmsprop_epsilon must be .*0.0"),
         ({"entropy_weight": -0.1}, "entropy_weight must be at least 0 .*-0.1"),
         ({"value_weight": math.inf}, "value_weight must be .*less than inf, got inf"),
     ],

@@ -57,7 +57,7 @@ def make_a3c(env: str = "CartPole-v1", **changes: Any) -> A3C:
     [
         ({"num_steps": 0}, "num_steps must be at least 1, got 0"),
         ({"gamma": 1.5}, "gamma must be .*1.5"),
-        ({"epsilon": 0.0}, "epsilon must be .*0.0"),
+        ({"rmsprop_epsilon": 0.0}, "rmsprop_epsilon must be .*0.0"),
         ({"actors": 0}, "actors must be at least 1, got 0"),
         ({"transport": "pigeon"}, "transport must be"),
         ({"address": "auto"}, "transport must be ray for address auto"),

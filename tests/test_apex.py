@@ -71,7 +71,7 @@ SMALL_RAINBOW = RainbowApexConfig(
     **{
         field.name: getattr(SMALL, field.name)
         for field in fields(DQNApexConfig)
-        if field.name not in ("dueling", "learning_rate", "alpha")
+        if field.name not in ("dueling", "learning_rate", "priority_exponent")
     },
     num_atoms=11,
     value_max=20.0,
@@ -215,7 +215,7 @@ def test_first_priorities_are_the_learners_own_errors(
     apex = make_apex(
         replace(config, num_steps=num_steps, double=double, reward_scale=0.3),
         build,
-        alpha=1.0,
+        priority_exponent=1.0,
         learning_starts=10**6,
     )
     learner = apex.learner
@@ -242,7 +242,9 @@ def test_first_priorities_are_the_learners_own_errors(
 @pytest.mark.equation("first-priority")
 @pytest.mark.parametrize("num_steps", [1, 3])
 def test_first_priorities_of_ddpg_are_those_of_its_critics(num_steps) -> None:
-    apex = make_apex(SMALL_DDPG, num_steps=num_steps, alpha=1.0, learning_starts=10**6)
+    apex = make_apex(
+        SMALL_DDPG, num_steps=num_steps, priority_exponent=1.0, learning_starts=10**6
+    )
     apex.iterate()
     learner, buffer = apex.learner, apex.learner.buffer
     place = np.flatnonzero(buffer.tree.mass)
@@ -559,7 +561,7 @@ def test_settings_are_those_without_actors_where_they_are_the_environments_own()
         for env in ("CartPole-v1", "unknown"):
             config, plain = apex_settings(env, name), known(env)
             assert config.actors == 2
-            assert config.alpha > 0
+            assert config.priority_exponent > 0
             for field in ("total_steps", "train_interval", "tau", "learning_rate"):
                 assert getattr(config, field) == getattr(plain, field)
     assert not apex_settings("CartPole-v1", "rainbow").noisy

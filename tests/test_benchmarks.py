@@ -41,7 +41,7 @@ from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
 from literate_rl.impala import IMPALAConfig
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo_error import ppo_policy_data
-from literate_rl.workshop.runs import fit, stored_runs
+from literate_rl.workshop.runs import fit, stored_runs, todays_names
 
 SMALL = learning.ppo_settings("CartPole-v1")
 
@@ -252,8 +252,27 @@ def test_stored_runs_were_made_with_the_settings_of_today(name: str) -> None:
     config = asdict(ddpg_learning.EXPERIMENTS[name].config)
     del config["seed"]
     _, origin = read_table(learning.LEARNING / f"{name}.csv")
-    now = [f"{key}={value}" for key, value in config.items()]
-    assert sorted(origin["settings"].split()) == sorted(now)
+    stored = todays_names(learning.settings_in(origin), config)
+    assert stored == {name: str(value) for name, value in config.items()}
+
+
+@pytest.mark.parametrize(
+    ("stored", "now", "same"),
+    [
+        ("alpha=0.6 tau=0.1", "tau=0.1 priority_exponent=0.6", True),
+        ("alpha=0.5 tau=0.1", "tau=0.1 priority_exponent=0.6", False),
+        ("alpha=0.6", "alpha=0.6", True),
+    ],
+)
+def test_stored_runs_keep_the_names_of_their_day(
+    stored: str, now: str, same: bool, tmp_path: Path
+) -> None:
+    paths = learning.paths("x", tmp_path)
+    origin = {"env": "a", "episodes": "1", "settings": stored}
+    row = {"variant": "as it is", "seed": "1"}
+    write_table(paths[1], tuple(row), [["as it is", "1"]], origin)
+    found = learning.stored(*paths, origin | {"settings": now}, ["as it is"])[1]
+    assert len(found) == same
 
 
 def test_the_order_of_the_settings_changes_nothing(small, tmp_path: Path) -> None:

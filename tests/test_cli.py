@@ -32,6 +32,7 @@ from literate_rl.workshop.runs import (
     load_checkpoint,
     save_checkpoint,
 )
+from literate_rl.workshop.training import ALGORITHMS
 
 # One worker, so that `whole` is made once.
 pytestmark = pytest.mark.xdist_group("cli")
@@ -287,6 +288,9 @@ def test_what_cannot_be_done_is_refused_in_one_line(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+EXPONENT = "priority_exponent is the replay buffer's alpha, temperature is SAC's"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -298,6 +302,11 @@ def test_what_cannot_be_done_is_refused_in_one_line(
         ("ppo --seed one", "one"),
         ("ppo --device gpu", "gpu"),
         ("ppg --aux-interval 0", "aux_interval must be at least 1, got 0"),
+        ("sac --alpha 0.2", f"no option --alpha ({EXPONENT})"),
+        ("rainbowapex --alpha=0.2", f"no option --alpha ({EXPONENT})"),
+        ("a2c --epsilon=0.1", "no action is epsilon-greedy"),
+        ("a2c --decay=0.1", "rmsprop_decay"),
+        ("ppo --alpha 0.2", "Unrecognized"),
     ],
 )
 def test_a_wrong_command_exits_with_2_and_says_why(arguments, message, capsys):
@@ -694,6 +703,47 @@ def test_impala_trains_and_resumes(tmp_path, monkeypatch, capsys):
     assert "return of 20 episodes" in capsys.readouterr().out
     policy = load(tmp_path / "runs/a")
     assert policy.network.actor.mean[0].in_features == 3
+
+
+OFF_POLICY = "--learning-starts=32 --batch-size=16 --log-interval=32 --total-steps=64"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "renamed"),
+    [
+        (
+            "sac",
+            f"--env=Pendulum-v1 --priority-exponent=0.6 {OFF_POLICY}",
+            {"priority_exponent": "alpha"},
+        ),
+        ("dqnapex", f"--rollout-len=8 {OFF_POLICY}", {"priority_exponent": "alpha"}),
+        (
+            "a2c",
+            "--rmsprop-decay=0.9 --rmsprop-epsilon=1e-3 --total-steps=80",
+            {"rmsprop_decay": "decay", "rmsprop_epsilon": "epsilon"},
+        ),
+    ],
+)
+def test_a_run_of_before_has_its_old_names_and_goes_on(
+    algorithm, options, renamed, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    main([algorithm, "--name=a", *options.split()])
+    source = Path("runs/a/settings.json")
+    stored = json.loads(source.read_text())
+    config = ALGORITHMS[algorithm].config
+    wanted = settings_of(config, stored, source)
+    values = {renamed.get(k, k): x for k, x in stored["config"].items()}
+    assert renamed.keys().isdisjoint(values)
+    edit_settings(Path("runs/a"), config=values | {"total_steps": 160})
+    main([algorithm, "--resume=runs/a"])
+    again = json.loads(source.read_text())
+    assert settings_of(config, again, source) == dataclasses.replace(
+        wanted, total_steps=160
+    )
+    # Both names at once are one too many.
+    edit_settings(Path("runs/a"), config=stored["config"] | values)
+    assert "there is no setting" in refusal([algorithm, "--resume=runs/a"])
 
 
 # --- A model of one's own -------------------------------------------------------------

@@ -280,6 +280,21 @@ def test_a_climb_moves_the_actor_uphill_and_nothing_else() -> None:
     assert network.value(obs).mean() > height
 
 
+def test_an_actor_that_shares_weights_with_its_critic_gets_the_gradient_of_both() -> (
+    None
+):
+    policy = make_ddpg_policy(Reach.observation_space, Reach.action_space, 8)
+    network: Any = policy.network
+    network.critics[0].model.net[2] = network.actor.model.net[2]
+    learner = learner_for(DDPGConfig(**SMALL), policy=policy)
+    learner.iterate()
+    obs = learner.sample().obs
+    q = network.critics[0](obs, action=network(obs))[0]
+    wanted = torch.autograd.grad(-q.mean(), learner.actor_parameters)
+    learner.climb(obs)
+    torch.testing.assert_close([p.grad for p in learner.actor_parameters], [*wanted])
+
+
 def test_the_actors_gradient_is_clipped_too() -> None:
     learner = learner_for(DDPGConfig(**SMALL, max_grad_norm=1e-3))
     learner.iterate()

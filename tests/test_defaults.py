@@ -79,7 +79,7 @@ def test_a_name_has_one_default_everywhere(name: str) -> None:
     ("module", "function", "numbers"),
     [
         ("replay", "SumTree.__init__", {"branching": 16, "root": 4096}),
-        ("replay", "ReplayBuffer.__init__", {"alpha": 0.0}),
+        ("replay", "ReplayBuffer.__init__", {"priority_exponent": 0.0}),
         ("replay", "ReplayBuffer.sample", {"num_steps": 1, "gamma": 0.99, "beta": 1.0}),
         ("rainbow", "NoisyLinear.__init__", {"sigma": 0.5}),
     ],

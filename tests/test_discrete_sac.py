@@ -271,7 +271,7 @@ def test_metrics_are_in_nats() -> None:
 
 RESUMED: list[dict[str, Any]] = [
     *({}, {"num_envs": 2, "train_interval": 2}, {"tune": False, "temperature": 0.2}),
-    {"num_steps": 3, "alpha": 0.5, "anneal": True},
+    {"num_steps": 3, "priority_exponent": 0.5, "anneal": True},
 ]
 
 

@@ -396,7 +396,7 @@ def learner_for(config: DQNConfig, **arguments: Any) -> DQN:
 CHANGES: dict[str, dict[str, Any]] = {
     "soft": {},
     "copied now and then": {"tau": 1.0, "target_interval": 7},
-    "with priorities": {"alpha": 0.6},
+    "with priorities": {"priority_exponent": 0.6},
     "one environment": {"num_envs": 1, "train_interval": 4, "double": False},
 }
 
@@ -484,6 +484,59 @@ def test_the_target_is_copied_when_its_time_has_come(interval: int) -> None:
     assert not torch.equal(weights[0], weights[interval])
 
 
+class Counted(nn.Sequential):
+    """Layers with numbers that no optimiser moves: of all kinds."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 2))
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("wide", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("count", torch.tensor(0))
+        self.register_buffer("seen", torch.zeros(2, dtype=torch.bool))
+        self.register_buffer("not_stored", torch.zeros(1), persistent=False)
+
+
+@pytest.mark.parametrize("tau", [0.25, 1.0])
+def test_buffers_reach_the_target_too(tau: float) -> None:
+    network = Counted()
+    policy = Policy(network, EpsilonGreedy(2))
+    learner = DQN(policy, make_envs(ENV, 2), replace(SMALL, tau=tau, learning_starts=5))
+    learner.iterate()
+    before = copy.deepcopy(dict(learner.target_policy.network.named_buffers()))
+    for buffer in network.buffers():
+        buffer.add_(4) if buffer.dtype != torch.bool else buffer.logical_not_()
+    learner.follow(learner.sample())
+    for name, found in learner.target_policy.network.named_buffers():
+        now = getattr(network, name)
+        moved = before[name] + tau * 4 if now.is_floating_point() else now
+        torch.testing.assert_close(found, moved)
+
+
+def test_each_schedule_begins_and_ends_where_it_should() -> None:
+    config = replace(
+        SMALL, priority_exponent=0.6, learning_rate=0.5, epsilon_end=0.1, batch_size=40
+    )
+    learner = learner_for(config)
+    learner.iterate()
+    learner.buffer.update(torch.arange(40), torch.linspace(0.1, 9, 40))
+    drawn, draw = [], learner.buffer.sample
+    learner.buffer.sample = lambda *given: drawn.append(given[-1]) or draw(*given)
+    found = []
+    for step in (0, 200, 400):
+        learner.collector.step = step
+        learner.prepare()
+        learner.generator.manual_seed(0)
+        smallest = learner.sample().weight.min().item()
+        (group,) = learner.optimizer.param_groups
+        found.append((learner.policy.actions.epsilon, group["lr"], drawn[-1], smallest))
+    epsilon, rate, beta, weight = zip(*found, strict=True)
+    assert epsilon == pytest.approx((1.0, 0.1, 0.1))  # within half of the run
+    assert rate == pytest.approx((0.5, 0.25, 0.0))
+    assert beta == pytest.approx((0.4, 0.7, 1.0))
+    # The more of the preference is undone, the less a step counts that is drawn often.
+    assert weight[0] > weight[1] > weight[2]
+
+
 def test_a_checkpoint_cuts_the_buffer() -> None:
     learner = learner_for(replace(SMALL, checkpoint_interval=1))
     for _ in range(2):
@@ -495,7 +548,7 @@ def test_a_checkpoint_cuts_the_buffer() -> None:
 
 
 def test_weights_and_priorities_reach_loss_and_buffer() -> None:
-    learner = learner_for(replace(SMALL, alpha=0.6, learning_starts=10))
+    learner = learner_for(replace(SMALL, priority_exponent=0.6, learning_starts=10))
     learner.iterate()
     mass = learner.buffer.state_dict()["mass"]
     assert len(mass.unique()) > 10

@@ -1,22 +1,68 @@
-"""Kernels against the plain forms that they stand for, in float64."""
+"""Fast forms: equal to the plain ones, and refused where they would not be."""
 
+import copy
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Categorical
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_full_backward_hook,
+)
 
 from literate_rl.advantages import gae_loop
+from literate_rl.agents import make_envs
+from literate_rl.ddpg import (
+    DDPG,
+    DDPGConfig,
+    OneHotActions,
+    ddpg_error,
+    fused_ddpg_error,
+    make_ddpg_policy,
+)
+from literate_rl.dqn import QError, fused_q_error, make_q_policy, q_error
+from literate_rl.policies import CategoricalActions, Policy, make_policy
 from literate_rl.policy_gradient import categorical_entropy, categorical_log_prob
 from literate_rl.ppo_error import (
     fused_ppo_policy_error,
     ppo_policy_data,
     ppo_policy_error,
 )
-from literate_rl.workshop.fast import categorical_terms, reverse_scan
+from literate_rl.replay import Batch
+from literate_rl.sac import (
+    SAC,
+    SACConfig,
+    SquashedGaussian,
+    drawn_values,
+    fused_sac_error,
+    fused_soft_values,
+    make_sac_policy,
+    sac_error,
+)
+from literate_rl.td3 import (
+    fused_hddpg_error,
+    fused_td3_error,
+    hddpg_error,
+    td3_error,
+)
+from literate_rl.workshop.fast import (
+    FusedCriticError,
+    FusedQError,
+    categorical_terms,
+    chain_layers,
+    numpy_act,
+    reverse_scan,
+)
 
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 3))
 seeds = st.integers(0, 9999)
@@ -245,3 +291,411 @@ def test_terms_can_be_differentiated_once() -> None:
     (grad,) = torch.autograd.grad(total, logit, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
+
+
+# --- What a fast form may take the place of -------------------------------------------
+
+SEEN, LISTED, BOX = spaces.Box(-1, 1, (3,)), spaces.Discrete(2), spaces.Box(-2, 2, (2,))
+BUILT: dict[str, Callable[[], Any]] = {
+    "categorical": partial(make_policy, SEEN, LISTED, 8),
+    "Gaussian": partial(make_policy, SEEN, BOX, 8),
+    "values": partial(make_q_policy, SEEN, LISTED, 8),
+}
+
+
+def seeded(make: Callable[[], Any]) -> Any:
+    """Build a policy with the same weights each time."""
+    torch.manual_seed(0)
+    return make()
+
+
+def negative(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    """What a forward hook may do."""
+    return -output
+
+
+def rows_of(policy: Any) -> Any:
+    """The layers that describe the actions."""
+    rows = getattr(policy.network, "actor", policy.network)
+    return getattr(rows, "mean", rows)
+
+
+def same_name(x: Any, **methods: Any) -> Any:
+    """Give an object a class with the name of its own and with other methods."""
+    x.__class__ = type(type(x).__name__, (type(x),), methods)
+    return x
+
+
+def replaced(owner: Any, name: str, value: Any) -> None:
+    """Put something in place of a method, on the instance."""
+    setattr(owner, name, value)
+
+
+def opposite(self: Any, row: Tensor, noise: Tensor) -> Tensor:
+    return -(row[..., : noise.shape[-1]] - noise)
+
+
+def reseen(policy: Any) -> None:
+    """A network with the attribute of ours, and with a `forward` of its own."""
+    inner = rows_of(policy)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.actor = inner
+
+        def forward(self, obs: Tensor) -> Tensor:
+            return -self.actor(obs)
+
+    policy.network, policy.actions = Net(), CategoricalActions(2)
+
+
+def own_layer(policy: Any) -> None:
+    class Linear(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return -super().forward(x)
+
+    same = rows_of(policy)[0]
+    rows_of(policy)[0] = Linear(same.in_features, same.out_features)
+
+
+def own_sequence(policy: Any) -> None:
+    class Sequential(nn.Sequential):
+        def __call__(self, x: Tensor) -> Tensor:
+            return -super().__call__(x)
+
+    rows_of(policy).__class__ = Sequential
+
+
+def tensor_for_weight(policy: Any) -> None:
+    """A weight that is made of something else and is no parameter."""
+    layer = rows_of(policy)[0]
+    weight = layer.weight
+    del layer.weight
+    layer.scale = nn.Parameter(weight.detach())
+    layer.weight = 2 * layer.scale
+
+
+def made_anew(policy: Any) -> None:
+    """PyTorch's name for a weight that is computed whenever it is needed."""
+    nn.utils.parametrizations.weight_norm(rows_of(policy)[0])
+
+
+DISTURBED: dict[str, Callable[[Any], Any]] = {
+    "class with act": lambda p: same_name(p, act=lambda self, obs, noise: obs[:, 0]),
+    "class with forward": lambda p: same_name(
+        p, forward=lambda self, obs: -self.network(obs)
+    ),
+    "class with call": lambda p: same_name(
+        p, __call__=lambda self, obs: -self.forward(obs)
+    ),
+    "class with choose": lambda p: same_name(p.actions, choose=opposite),
+    "act": lambda p: replaced(p, "act", lambda obs, noise: obs[:, 0]),
+    "someone else's act": lambda p: replaced(p, "act", make_policy(SEEN, LISTED).act),
+    "choose": lambda p: replaced(p.actions, "choose", partial(opposite, None)),
+    "forward": lambda p: replaced(p, "forward", lambda obs: -p.network(obs)),
+    "network's forward": lambda p: replaced(
+        p.network, "forward", partial(type(p.network).forward, p.network)
+    ),
+    "layer's forward": lambda p: replaced(
+        rows_of(p)[0], "forward", lambda x: x.new_ones(len(x), 8)
+    ),
+    "ReLU's forward": lambda p: replaced(rows_of(p)[1], "forward", torch.sigmoid),
+    "network with an actor": reseen,
+    "own layer": own_layer,
+    "own sequence": own_sequence,
+    "other weight": tensor_for_weight,
+    "weight made anew": made_anew,
+    "older norm": lambda p: nn.utils.spectral_norm(rows_of(p)[0]),
+    **{
+        f"hook on the {name}": lambda p, of=of: of(p).register_forward_hook(negative)
+        for name, of in {
+            "policy": lambda p: p,
+            "network": lambda p: p.network,
+            "rows": rows_of,
+            "layer": lambda p: rows_of(p)[0],
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("kind", BUILT)
+@pytest.mark.parametrize("change", DISTURBED)
+def test_numpy_acts_for_nobody_else(kind: str, change: str) -> None:
+    policy = seeded(BUILT[kind])
+    assert numpy_act(policy) != policy.act
+    DISTURBED[change](policy)
+    assert numpy_act(policy) == policy.act
+
+
+def test_numpy_acts_for_no_hook_of_all_modules_and_no_other_rule() -> None:
+    policy = seeded(BUILT["categorical"])
+    with register_module_forward_hook(lambda module, inputs, output: -output):
+        assert numpy_act(policy) == policy.act
+    squashed = SquashedGaussian(BOX.low, BOX.high)
+    others = (
+        Policy(seeded(BUILT["Gaussian"]).network, squashed),
+        Policy(nn.Sequential(nn.Linear(3, 2)), OneHotActions(2)),
+        Policy(nn.Sequential(nn.Linear(3, 2).bfloat16()), CategoricalActions(2)),
+    )
+    assert [numpy_act(x) == x.act for x in others] == [True] * 3
+    # A subclass that adds something and leaves the rest as it was is no other rule.
+    same_name(policy, added=None)
+    same_name(policy.actions, added=None)
+    assert numpy_act(policy) != policy.act
+
+
+class Still(gym.Env[Any, Any]):
+    """A world of noise."""
+
+    observation_space, action_space = SEEN, BOX
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.random(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return self.np_random.random(3, np.float32), 0.0, False, False, {}
+
+
+# How a policy is built, its plain error and its fused one.
+ERRORS: dict[str, tuple[Any, Any, Any]] = {
+    "DQN": (BUILT["values"], q_error, fused_q_error),
+    "DDPG": (partial(make_ddpg_policy, SEEN, BOX, 8), ddpg_error, fused_ddpg_error),
+    "TD3": (partial(make_ddpg_policy, SEEN, BOX, 8, 2), td3_error, fused_td3_error),
+    "HDDPG": (
+        partial(make_ddpg_policy, SEEN, BOX, 8),
+        partial(hddpg_error, increase=1.0, decrease=0.5),
+        partial(fused_hddpg_error, increase=1.0, decrease=0.5),
+    ),
+    "SAC": (partial(make_sac_policy, SEEN, BOX, 8), sac_error, fused_sac_error),
+}
+
+
+def judges_of(policy: Any) -> Any:
+    """The module whose errors are computed: critics, or the policy itself."""
+    return getattr(policy, "critics", policy.network)
+
+
+def chains_of(policy: Any) -> list[Any]:
+    """The chains in it, each a list of layers."""
+    judges = judges_of(policy)
+    critics = getattr(judges, "critics", None)
+    return [judges] if critics is None else [x.model.net for x in critics]
+
+
+def first_layer(policy: Any) -> Any:
+    return chains_of(policy)[0][0]
+
+
+def frozen(policy: Any) -> None:
+    """The usual way to hold weights where they are."""
+    first_layer(policy).weight.register_hook(lambda grad: 0 * grad)
+
+
+def stepping(policy: Any) -> None:
+    """A step of the optimiser inside the backward pass."""
+
+    def step(weight: nn.Parameter) -> None:
+        weight.data += 1.0
+        weight.grad = torch.full_like(weight, 7.0)
+
+    first_layer(policy).weight.register_post_accumulate_grad_hook(step)
+
+
+def backward_hooks(kind: str) -> Callable[[Any], None]:
+    """A hook on the first layer's gradients."""
+
+    def disturb(policy: Any) -> None:
+        layer = chains_of(policy)[0][2]
+        if kind == "full":
+            layer.register_full_backward_hook(lambda m, into, out: (3 * into[0],))
+        else:
+            layer.register_full_backward_pre_hook(lambda m, out: (3 * out[0],))
+
+    return disturb
+
+
+def critics_forward(policy: Any) -> None:
+    """A hook on whatever is called with states and actions."""
+    judges = judges_of(policy)
+    critics = getattr(judges, "critics", [policy])
+    critics[0].register_forward_hook(
+        lambda m, inputs, out: (-out[0],) if isinstance(out, tuple) else -out
+    )
+
+
+def models_forward(policy: Any) -> None:
+    judges = judges_of(policy)
+    critics = getattr(judges, "critics", None)
+    model = policy if critics is None else critics[0].model
+    inner = model.forward
+    model.forward = lambda *x, **named: -inner(*x, **named)
+
+
+def judged_otherwise(policy: Any) -> None:
+    """A subclass that keeps its name and judges otherwise."""
+    judges = judges_of(policy)
+    name = "q" if hasattr(judges, "q") else "forward"
+    inner = getattr(type(judges), name)
+    same_name(judges, **{name: lambda self, *x: 2 * inner(self, *x)})
+
+
+def tied(policy: Any) -> None:
+    """The same layer twice: in one chain, or in two critics."""
+    chain, *others = chains_of(policy)
+    if others:
+        others[0][2] = chain[2]
+    else:
+        chain.append(nn.ReLU())
+        chain.append(nn.Linear(chain[-2].out_features, 8))
+        chain.append(chain[2])
+        chain.append(nn.Linear(8, chain[-4].out_features))
+
+
+def shared_weight(policy: Any) -> None:
+    """Two layers with one weight."""
+    chain = chains_of(policy)[0]
+    chain[2] = nn.Linear(8, 8)
+    chain.insert(3, nn.Linear(8, 8))
+    chain[3].weight = chain[2].weight
+
+
+LISTENED: dict[str, Callable[[Any], Any]] = {
+    "as it is": lambda p: None,
+    "gradient hook": frozen,
+    "hook after accumulation": stepping,
+    "backward hook": backward_hooks("full"),
+    "backward pre-hook": backward_hooks("pre"),
+    "hook on a critic": critics_forward,
+    "forward on a model": models_forward,
+    "forward on a layer": lambda p: replaced(
+        first_layer(p), "forward", lambda x: x.new_ones(len(x), 8)
+    ),
+    "another judge": judged_otherwise,
+    "layer used twice": tied,
+    "weight used twice": shared_weight,
+    "frozen in the middle": lambda p: chains_of(p)[0][2].requires_grad_(False),
+    "begins with a ReLU": lambda p: chains_of(p)[0].insert(0, nn.ReLU()),
+    "unknown layer": lambda p: chains_of(p)[0].append(nn.Identity()),
+    "weight made anew": lambda p: nn.utils.parametrizations.weight_norm(first_layer(p)),
+    "float64": lambda p: p.double(),
+}
+
+
+def made(name: str, change: str) -> Any:
+    """Build a policy and disturb it."""
+    policy = seeded(ERRORS[name][0])
+    LISTENED[change](policy)
+    return policy
+
+
+def batch_for(name: str, dtype: torch.dtype = torch.float32) -> Batch:
+    """Return six random steps."""
+    g = torch.Generator().manual_seed(2)
+    obs, next_obs, force = (torch.randn(6, n, generator=g) for n in (3, 3, 2))
+    reward, discount, weight = torch.rand(3, 6, generator=g)
+    action = torch.arange(6) % 2 if name == "DQN" else force
+    batch = Batch(obs, action, 4 * reward, next_obs, discount, weight, torch.arange(6))
+    return Batch(*(x.to(dtype) if x.is_floating_point() else x for x in batch))
+
+
+def older_of(name: str, policy: Any) -> Any:
+    """Return the older copy that an error asks."""
+    return copy.deepcopy(policy.critics if name == "SAC" else policy)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("change", LISTENED)
+def test_errors_and_gradients_are_the_plain_ones_whoever_listens(
+    name: str, change: str
+) -> None:
+    """Two backward passes: gradients add up, as over micro-batches."""
+    found = []
+    for error in ERRORS[name][1:]:
+        policy = made(name, change)
+        batch = batch_for(name, next(policy.parameters()).dtype)
+        target = older_of(name, seeded(ERRORS[name][0])).to(batch.obs.dtype)
+        for _ in range(2):
+            result = error(policy, target, batch, torch.Generator().manual_seed(0))
+            result.backward(batch.weight)
+        grads = [x.grad for x in policy.parameters()]
+        found.append((result.loss.detach(), result.td_error, result.value, grads))
+    torch.testing.assert_close(*found)
+    assert any(x is not None for x in grads)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_fused_forms_are_taken_where_they_can_be(name: str) -> None:
+    policy, batch = made(name, "as it is"), batch_for(name)
+    target = older_of(name, policy)
+    error = partial(ERRORS[name][2], policy, target, generator=torch.Generator())
+    assert isinstance(error(batch=batch), FusedQError | FusedCriticError)
+    # Not by those who want a gradient of the states, nor where operations are cast.
+    obs = batch.obs.clone().requires_grad_()
+    error(batch=batch._replace(obs=obs)).backward(batch.weight)
+    assert obs.grad.abs().sum() > 0
+    chain = chains_of(policy)[0]
+    assert chain_layers(chain) == list(chain)
+    with torch.autocast("cpu"):
+        assert chain_layers(chain) is None
+    with register_module_full_backward_hook(lambda module, into, out: None):
+        assert isinstance(error(batch=batch), QError)
+
+
+@pytest.mark.parametrize("make", [DDPG, SAC])
+def test_hooks_of_an_actors_weights_are_called(make: Any) -> None:
+    config = {DDPG: DDPGConfig(batch_size=8), SAC: SACConfig(batch_size=8)}[make]
+    learner = make(made(make.__name__, "as it is"), make_envs(Still, 1), config)
+    learner.collector.reset(0)
+    learner.buffer.push(learner.collector.collect(lambda obs: torch.zeros(1, 2), 9))
+    heard: list[str] = []
+    weight = learner.actor_parameters[0]
+    weight.register_hook(lambda grad: heard.append("gradient"))
+    weight.register_post_accumulate_grad_hook(lambda x: heard.append("after"))
+    learner.learn()
+    assert heard == ["gradient", "after"]
+
+
+def ways_of_the_actor(change: Callable[[Any], Any]) -> list[list[Tensor | None]]:
+    """Return the gradients of SAC's actor, through both forms of soft values."""
+    grads, obs = [], batch_for("SAC").obs
+    for values in (drawn_values, fused_soft_values):
+        policy = made("SAC", "as it is")
+        change(policy)
+        value, _ = values(policy, obs, torch.Generator().manual_seed(0))
+        grads.append(
+            list(torch.autograd.grad(value.sum(), list(policy.network.parameters())))
+        )
+    return grads
+
+
+def drawn_otherwise(policy: Any) -> None:
+    """A subclass that keeps its name and draws half of the action."""
+    draw = type(policy.actions).draw
+
+    def half(self: Any, row: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        action, log_prob = draw(self, row, noise)
+        return action / 2, log_prob
+
+    same_name(policy.actions, draw=half)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda policy: None,
+        drawn_otherwise,
+        judged_otherwise,
+        backward_hooks("full"),
+        lambda policy: chains_of(policy)[0].insert(0, nn.ReLU()),
+        lambda policy: replaced(
+            policy, "draw", lambda obs, g: (0 * policy(obs)[:, :2], policy(obs)[:, 0])
+        ),
+        lambda policy: same_name(
+            policy.critics, forward=lambda self, obs, a: a.sum(-1) * torch.ones(2, 1)
+        ),
+    ],
+)
+def test_the_actor_climbs_what_the_plain_form_says(change: Any) -> None:
+    torch.testing.assert_close(*ways_of_the_actor(change))

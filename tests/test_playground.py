@@ -84,7 +84,20 @@ def test_the_networks_are_those_of_torch(script):
 
 def test_a_network_that_the_script_cannot_compute_is_an_error():
     actor, critic = networks()
+
+    class Linear(nn.Linear):
+        """A layer with the name of PyTorch's."""
+
+    class Opposite(nn.Sequential):
+        def forward(self, x):
+            return -super().forward(x)
+
+    hooked = nn.Sequential(nn.Linear(4, 1))
+    hooked[0].register_forward_hook(lambda module, inputs, output: -output)
     for wrong in (
+        nn.Sequential(Linear(4, 1)),
+        Opposite(nn.Linear(4, 1)),
+        hooked,
         nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
         nn.Sequential(nn.Linear(4, 1), nn.Tanh()),
         nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)),

@@ -377,7 +377,7 @@ PARTS = [
     {"dueling": False},
     {"double": False},
     {"num_steps": 1},
-    {"alpha": 0.0},
+    {"priority_exponent": 0.0},
 ]
 
 

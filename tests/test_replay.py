@@ -186,7 +186,7 @@ def test_weights_are_those_of_the_buffer_of_unrolls():
 
 
 def test_a_new_step_gets_the_largest_priority_ever():
-    buffer = ReplayBuffer(4, alpha=0.5)
+    buffer = ReplayBuffer(4, priority_exponent=0.5)
     rng = np.random.default_rng(0)
     buffer.push(make_rollout(rng, 2, 1))
     assert buffer.tree.mass[:2].tolist() == [1, 1]
@@ -247,7 +247,7 @@ def peak():
 path, shape = Path(sys.argv[1]), (50, 8)
 picture = torch.ones(*shape, 84, 84, dtype=torch.uint8)
 no, number = torch.zeros(shape).bool(), torch.ones(shape)
-buffer = ReplayBuffer(8000, alpha=0.5)
+buffer = ReplayBuffer(8000, priority_exponent=0.5)
 steps = Rollout(picture, no, number, picture, no, no, ~no, number, number)
 for _ in range(20):
     buffer.push(steps)
@@ -255,7 +255,7 @@ save_checkpoint(path.with_name("small.pt"), {"step": 1})
 size, before = sum(x.nbytes for x in buffer.rings.fields.values()), peak()
 save_checkpoint(path, {"step": 1, "buffer": buffer.state_dict()})
 print(size, (peak() - before) / size)
-loaded = ReplayBuffer(8000, alpha=0.5)
+loaded = ReplayBuffer(8000, priority_exponent=0.5)
 loaded.load_state_dict(load_checkpoint(path)["buffer"])
 assert len(loaded) == 8000 and loaded.rings.fields["obs"].min() == 1
 """
@@ -297,7 +297,7 @@ def rollout_of_three():
     ("call", "message"),
     [
         (lambda b: ReplayBuffer(0), "capacity must be at least 1, got 0"),
-        (lambda b: ReplayBuffer(5, -1.0), "alpha must be at least 0"),
+        (lambda b: ReplayBuffer(5, -1.0), "priority_exponent must be at least 0"),
         (
             lambda b: ReplayBuffer(2).push(
                 make_rollout(np.random.default_rng(0), 1, 3)
@@ -388,7 +388,7 @@ def test_a_total_of_one_entry_too_few_never_draws_the_newest() -> None:
     mark = np.linspace(0, total(masses, len(masses) - 1), 1000, endpoint=False)
     drawn = set(np.searchsorted(np.cumsum(masses), mark, side="right").tolist())
     assert drawn == {0, 1}
-    buffer = ReplayBuffer(8, alpha=1.0)
+    buffer = ReplayBuffer(8, priority_exponent=1.0)
     buffer.push(make_rollout(np.random.default_rng(0), 3, 1))
     assert set(buffer.sample(3, generator()).place.tolist()) == {0, 1, 2}
 

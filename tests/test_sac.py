@@ -645,7 +645,7 @@ def test_metrics_speak_in_units_of_minus_one_to_one() -> None:
 
 RESUMED = [
     *({}, {"num_envs": 2, "train_interval": 2}, {"tune": False, "temperature": 0.2}),
-    {"hold": 4, "num_steps": 3, "alpha": 0.5, "anneal": True},
+    {"hold": 4, "num_steps": 3, "priority_exponent": 0.5, "anneal": True},
 ]
 
 

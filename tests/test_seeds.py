@@ -308,8 +308,8 @@ def test_families_that_this_book_trains() -> None:
         given, wanted = (
             ALGORITHMS[name].settings("CartPole-v1") for name in (plain, f"{plain}per")
         )
-        assert (given.alpha, wanted.alpha) == (0.0, 0.6)
-        assert replace(given, alpha=0.6) == wanted
+        assert (given.priority_exponent, wanted.priority_exponent) == (0.0, 0.6)
+        assert replace(given, priority_exponent=0.6) == wanted
 
 
 def test_all_twelve_examples_are_on_the_page() -> None:

@@ -371,7 +371,7 @@ def test_probabilities_are_not_smoothed() -> None:
 
 
 def test_several_steps_and_priorities() -> None:
-    changes = {"num_steps": 3, "alpha": 0.6, "gamma": 0.9}
+    changes = {"num_steps": 3, "priority_exponent": 0.6, "gamma": 0.9}
     learner = learner_for(TD3Config(**{**SMALL, **changes}))
     for _ in range(4):
         learner.iterate()
@@ -390,7 +390,7 @@ def test_several_steps_and_priorities() -> None:
 CHANGES: dict[str, DDPGConfig] = {
     "HDDPG": HDDPGConfig(**SMALL),
     "TD3": TD3Config(**SMALL),
-    "with priorities": TD3Config(**SMALL, alpha=0.6, num_steps=3),
+    "with priorities": TD3Config(**SMALL, priority_exponent=0.6, num_steps=3),
 }
 
 

@@ -363,6 +363,18 @@ def test_an_agent_that_is_gone_leaves_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["SAC", "DQN", "A2C"])
+def test_a_name_of_before_is_answered_with_that_of_today(name: str) -> None:
+    old, new = ("epsilon", "rmsprop_epsilon") if name == "A2C" else ("alpha", None)
+    words = (
+        new or "priority_exponent is the replay buffer's alpha, temperature is SAC's"
+    )
+    with pytest.raises(TypeError, match=f"no setting '{old}' .*{words}"):
+        train(name, "CartPole-v1", **{old: 0.2})
+    with pytest.raises(TypeError, match=old):
+        ALGORITHMS[name.lower()].config(**{old: 0.2})
+
+
 # --- Every agent in every space -------------------------------------------------------
 
 LARGEST = {x: float(np.finfo(x).max) for x in (np.float16, np.float32, np.float64)}

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad, smooth_l1_loss
+from torch.nn.modules.module import _has_any_global_hook
 
 from literate_rl.workshop.signatures import Float, Int, below, check_finite, checked
 
@@ -612,35 +613,72 @@ def project_atoms(
 #
 # **Derive.** So here is a policy's `act` once more, in NumPy, on arrays that *are* the
 # parameters: they share the memory, and an optimiser that changes the weights changes both.
-# It works for chains of linear layers with tanh or ReLU between them. First, a chain becomes a
-# list of functions of arrays, or none if there is a layer that is not known here.
+# It works for chains of linear layers with tanh or ReLU between them.
+#
+# Another form may only take the place of code that it knows. So we look at the very functions
+# that would run, and never at names: a class of yours may be called like one of ours, a subclass
+# may override a method, an object may carry a method of its own, and hooks may change what goes
+# in or comes out. `keeps` looks at methods. `computes` looks at a module that is called. Whatever
+# is not known keeps its plain form.
+
+
+# %% tags=["export"]
+def keeps(x: Any, kind: type[Any], method: str) -> bool:
+    """Say whether an object's method is that of a class, and not one of its own."""
+    return bool(getattr(x, method, None) == getattr(kind, method).__get__(x))
+
+
+def computes(module: Any, kind: type[nn.Module]) -> bool:
+    """Say whether calling a module runs the ``forward`` of a class and nothing else."""
+    return (
+        isinstance(module, nn.Module)
+        and type(module).forward is kind.forward
+        and type(module).__call__ is nn.Module.__call__
+        and not altered(module)
+        and not _has_any_global_hook()
+    )
+
+
+def altered(module: nn.Module) -> bool:
+    """Say whether a module has a ``forward`` or hooks of its own."""
+    return bool(
+        "forward" in vars(module)
+        or module._forward_pre_hooks
+        or module._forward_hooks
+        or module._backward_pre_hooks
+        or module._backward_hooks
+    )
+
+
+# %% [markdown]
+# Then a chain becomes a list of functions of arrays, or none if there is a layer that is not
+# known here.
 
 
 # %% tags=["export"]
 Step = Callable[[NDArray[Any]], NDArray[Any]]
 
 
-def hooked(module: nn.Module) -> bool:
-    """Say whether calling a module does more than its ``forward`` says."""
-    return bool(module._forward_pre_hooks or module._forward_hooks)
-
-
 def numpy_layers(module: Any) -> list[Step] | None:
     """Return what a chain of layers computes, in NumPy, or None if one is unknown."""
     kind = type(module)
-    if not isinstance(module, nn.Module) or hooked(module):
-        return None
-    # A subclass may add methods, but not compute something else.
-    if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
+    # A subclass of a chain may add methods, but not compute something else.
+    if computes(module, nn.Sequential):
         parts = [numpy_layers(part) for part in module]
         known = [part for part in parts if part is not None]
         chain = [step for part in known for step in part]
         return chain if len(known) == len(parts) else None
-    if kind is nn.Linear:
-        weight, *bias = (p.detach().numpy().T for p in module.parameters())
-        return [lambda x: x @ weight + bias[0] if bias else x @ weight]
     plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
-    return [plain[kind]] if kind in plain else None
+    if kind not in (nn.Linear, *plain) or not computes(module, kind):
+        return None
+    if kind is not nn.Linear:
+        return [plain[kind]]
+    # Only a parameter keeps its memory, and NumPy does not know bfloat16.
+    given = [p for p in (module.weight, module.bias) if p is not None]
+    if any(type(p) is not nn.Parameter or p.dtype == torch.bfloat16 for p in given):
+        return None
+    weight, *bias = (p.detach().numpy().T for p in given)
+    return [lambda x: x @ weight + bias[0] if bias else x @ weight]
 
 
 # %% [markdown]
@@ -656,27 +694,39 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     The arrays share their memory with the parameters, so that the function always acts
     with the current weights. A policy whose network is no chain of linear layers with
     tanh or ReLU, or whose actions follow another rule than those of ``make_policy`` and
-    ``make_q_policy``, gets its own ``act`` back.
+    ``make_q_policy``, gets its own ``act`` back, and so does one with methods or hooks
+    of its own. The policy is looked at now, not again with each call.
 
     Args:
         policy: A policy on the CPU, for instance one that ``make_policy`` has built.
     """
-    network, actions = (getattr(policy, name, None) for name in ("network", "actions"))
-    rows: Any = getattr(network, "actor", network)
-    # The means of a Gaussian policy come from a network of their own.
-    gaussian = hasattr(rows, "log_sigma")
+    # The types that it knows. Their modules import this one, so they come this late.
+    from literate_rl.dqn import EpsilonGreedy
+    from literate_rl.policies import (
+        ActorCritic,
+        CategoricalActions,
+        GaussianActions,
+        Policy,
+        WithDeviations,
+    )
+
     device = next(policy.parameters()).device
     if device.type != "cpu":
         raise ValueError(f"policy must be on the CPU, got {device}")
+    plain: Callable[[Tensor, Tensor], Tensor] = policy.act  # type: ignore[assignment]
+    if not (computes(policy, Policy) and keeps(policy, Policy, "act")):
+        return plain
+    rows: Any = policy.network
+    normalizer: Any = None
+    if computes(rows, ActorCritic):
+        rows, normalizer = rows.actor, rows.normalizer
+    # The means of a Gaussian policy come from a network of their own.
+    gaussian = type(rows) is WithDeviations and computes(rows, WithDeviations)
     layers = numpy_layers(rows.mean if gaussian else rows)
     # Only these rules are written in NumPy below.
-    ours = ("GaussianActions",) if gaussian else ("CategoricalActions", "EpsilonGreedy")
-    own = [getattr(type(policy), name).__qualname__ for name in ("forward", "act")]
-    plain_policy = own == ["Policy.forward", "Policy.act"]
-    if layers is None or type(actions).__name__ not in ours or not plain_policy:
-        plain: Any = policy.act
-        return plain  # type: ignore[no-any-return]
-    normalizer: Any = getattr(network, "normalizer", None)
+    ours = [GaussianActions] if gaussian else [CategoricalActions, EpsilonGreedy]
+    if layers is None or not any(keeps(policy.actions, x, "choose") for x in ours):
+        return plain
 
     def forward(obs: Tensor) -> NDArray[np.float32]:
         x: NDArray[np.float32] = (normalizer(obs) if normalizer else obs).numpy()
@@ -699,8 +749,9 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 
 # %% [markdown]
 # **Prove.** `tests/test_policies.py` holds both forms to the same actions, for discrete and
-# Gaussian policies, while an optimiser changes the weights. **Measure.** What it saves in a
-# whole training stands in {doc}`/docs/results`.
+# Gaussian policies, while an optimiser changes the weights; `tests/test_fast.py` holds that no
+# other policy is acted for. **Measure.** What it saves in a whole training stands in
+# {doc}`/docs/results`.
 #
 # ## A chain's gradient without autograd
 #
@@ -722,19 +773,38 @@ def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 # %% tags=["export"]
-KNOWN = (nn.Linear, nn.ReLU)
+PARTS = {"weight", "bias"}
 
 
 def chain_layers(module: Any) -> list[nn.Module] | None:
-    """Return a chain's layers in order, or None if one is no linear layer or ReLU."""
-    # A subclass may add methods, but not compute something else.
-    if getattr(type(module), "forward", None) is not nn.Sequential.forward:
+    """Return a chain's layers in order, or None if its gradient needs autograd.
+
+    It does if a layer is no linear layer or ReLU, and if anybody listens: to modules,
+    to the gradients of their weights, or as autocast does to each operation.
+    """
+    if not computes(module, nn.Sequential):
         return None
     layers: list[nn.Module] = list(module)
-    # Weights that are used twice would get the gradient of one use only.
-    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    fits = len(set(linear)) == len(linear) and not any(map(hooked, [module, *layers]))
-    return layers if fits and all(type(layer) in KNOWN for layer in layers) else None
+    cast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+    return layers if not cast and all(map(by_hand, layers)) else None
+
+
+def by_hand(layer: nn.Module) -> bool:
+    """Say whether a layer can be computed, and differentiated, by hand."""
+    kind, own = type(layer), layer._parameters
+    if kind not in (nn.Linear, nn.ReLU) or altered(layer):
+        return False
+    # Another tensor in a parameter's place may come from a computation of its own.
+    return kind is nn.ReLU or (own.keys() == PARTS and all(map(quiet, own.values())))
+
+
+def quiet(p: Any) -> bool:
+    """Say whether something is a plain parameter whose gradient nobody listens to."""
+    return p is None or not (
+        type(p) is not nn.Parameter
+        or p._backward_hooks
+        or p._post_accumulate_grad_hooks
+    )
 
 
 def chain_outputs(layers: list[nn.Module], x: Tensor) -> list[Tensor]:
@@ -758,7 +828,7 @@ def chain_outputs(layers: list[nn.Module], x: Tensor) -> list[Tensor]:
 def chain_backward(
     layers: list[nn.Module], outputs: list[Tensor], grad: Tensor
 ) -> None:
-    """Give a chain's parameters their gradients, from that of its last output.
+    """Add to the gradients of a chain's parameters, from that of its last output.
 
     Args:
         layers: The chain.
@@ -774,16 +844,29 @@ def chain_backward(
         if layer.weight.requires_grad:
             # A product with few rows is the faster one; the gradient is as the weights.
             few = x.shape[1] < grad.shape[1]
-            layer.weight.grad = (x.t() @ grad).t().contiguous() if few else grad.t() @ x
+            by_weight = (x.t() @ grad).t().contiguous() if few else grad.t() @ x
+            add_gradient(layer.weight, by_weight)
         if layer.bias is not None and layer.bias.requires_grad:
-            layer.bias.grad = grad.sum(0)
+            add_gradient(layer.bias, grad.sum(0))
         if x is not outputs[0]:
             grad = grad @ layer.weight
 
 
+def add_gradient(parameter: Tensor, grad: Tensor) -> None:
+    """Add to a parameter's gradient, as autograd does."""
+    if parameter.grad is None:
+        parameter.grad = grad
+    else:
+        parameter.grad += grad
+
+
 # %% [markdown]
-# With these two the error of DQN needs no autograd. Its targets are those of the chapter, which
-# hands over the function that computes them.
+# Gradients are added to what is there, as autograd adds them: whoever calls `backward` twice
+# trains on the sum of two batches. And whoever asks autograd for more than the numbers, with
+# hooks, shared graphs or autocast, gets autograd.
+#
+# With these functions the error of DQN needs none of it. Its targets are those of the chapter,
+# which hands over the function that computes them.
 
 
 # %% tags=["export"]
@@ -799,7 +882,7 @@ class FusedQError(NamedTuple):
 
     @torch.no_grad()
     def backward(self, weight: Float[Tensor, "N"]) -> None:
-        """Set the gradient of the weighted mean loss."""
+        """Add the gradient of the weighted mean loss to that of the parameters."""
         # The derivative of {eq}`huber` is the TD error, clipped to -1..1. It goes to
         # the actions that were taken; the gradient of all others is zero.
         slope = self.td_error.clamp(-1.0, 1.0).mul_(weight).mul_(-1 / len(weight))
@@ -868,7 +951,7 @@ class FusedCriticError(NamedTuple):
 
     @torch.no_grad()
     def backward(self, weight: Float[Tensor, "N"]) -> None:
-        """Set the gradients of the weighted mean loss."""
+        """Add the gradient of the weighted mean loss to that of the parameters."""
         rows = self.slope * (weight / -len(weight))
         for chain, outputs, row in zip(self.chains, self.outputs, rows, strict=True):
             chain_backward(chain, outputs, row.unsqueeze(-1))

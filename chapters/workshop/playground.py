@@ -35,6 +35,7 @@ from annotated_types import Ge
 from torch import nn
 
 from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.fast import computes
 from literate_rl.workshop.pictures import Axis, Mark, Picture, Widget, plot
 from literate_rl.workshop.signatures import Count, check_that, checked
 
@@ -161,15 +162,23 @@ def rounded(network: nn.Module) -> nn.Module:
 def layers(network: nn.Module) -> list[tuple[list[list[float]], list[float]]]:
     """Return weight and bias of each linear layer, rounded.
 
-    Between two linear layers there must be a Tanh, and nothing else anywhere.
+    Between two linear layers there must be a Tanh, and nothing else anywhere: no
+    subclass, and no ``forward`` or hook of one's own.
     """
-    kinds = [type(layer).__name__ for layer in network.children()]
-    wanted = (["Linear", "Tanh"] * len(kinds))[: len(kinds) // 2 * 2 + 1]
-    fits = kinds == wanted
-    check_that(fits, f"network must be Linear, Tanh, …, Linear, got {kinds}")
+    children = list(network.children())
+    wanted = [nn.Tanh if number % 2 else nn.Linear for number in range(len(children))]
+    fits = (
+        len(children) % 2 == 1
+        and computes(network, nn.Sequential)
+        and [type(child) for child in children] == wanted
+        and all(map(computes, children, wanted))
+    )
+    names = [type(child).__name__ for child in children]
+    words = f"network must be Linear, Tanh, …, Linear, as they are, got {names}"
+    check_that(fits, words)
     found = []
     layer: Any
-    for layer in list(network.children())[::2]:
+    for layer in children[::2]:
         weight, bias = layer.weight.tolist(), layer.bias.tolist()
         weight = [[four_digits(number) for number in row] for row in weight]
         found.append((weight, [four_digits(number) for number in bias]))

@@ -39,7 +39,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from importlib import import_module
@@ -788,6 +788,42 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+# %% [markdown]
+# A setting may get a better name, but files keep the old one. So the old names stand in a table,
+# with the new one and with what to tell somebody who types the old one.
+
+
+# %% tags=["export"]
+RENAMED = {
+    "alpha": (
+        "priority_exponent",
+        "priority_exponent is the replay buffer's alpha, temperature is SAC's",
+    ),
+    "decay": ("rmsprop_decay", "RMSProp's decay is rmsprop_decay"),
+    "epsilon": (
+        "rmsprop_epsilon",
+        "RMSProp's epsilon is rmsprop_epsilon, and no action is epsilon-greedy",
+    ),
+}
+
+
+def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
+    """Return stored settings by the names that their class knows today."""
+
+    def name_of(old: str) -> str:
+        new = RENAMED.get(old, (old, ""))[0]
+        return new if old not in known and new in known and new not in values else old
+
+    return {name_of(name): value for name, value in values.items()}
+
+
+def about(name: str, known: Container[str]) -> str:
+    """Return what to say of a setting that is not known: what it is called today."""
+    new, words = RENAMED.get(name, ("", ""))
+    return f" ({words})" if new in known else ""
+
+
+# %% tags=["export", "hide-input"]
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold the lock of a directory.

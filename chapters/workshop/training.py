@@ -114,7 +114,7 @@ from literate_rl.workshop.fast import numpy_act
 from literate_rl.workshop.probes import device_of, randomness_kept, results_of
 from literate_rl.workshop.nests import as_discrete, as_space, plain_space
 from literate_rl.workshop.states import ByName, StateSpec, state_spec
-from literate_rl.workshop.runs import Learner, Run, fit, flat_env, sync
+from literate_rl.workshop.runs import Learner, Run, about, fit, flat_env, sync
 
 __all__ = ["Agent", "make_qnet_policy", "train"]
 
@@ -603,7 +603,7 @@ def with_priorities(env: str, settings: Callable[[str], Any]) -> Any:
 
     Source: Schaul et al. 2016, section 4.
     """
-    return replace(settings(env), alpha=0.6)
+    return replace(settings(env), priority_exponent=0.6)
 
 
 TWO = ("actor", "critic")
@@ -775,7 +775,10 @@ def settings_with(config: Any, changes: dict[str, Any]) -> Any:
     names = [field.name for field in fields(config)]
     for name in changes:
         if name not in names:
-            raise TypeError(f"there is no setting {name!r}, but {', '.join(names)}")
+            raise TypeError(
+                f"there is no setting {name!r}{about(name, names)}, "
+                f"but {', '.join(names)}"
+            )
     return replace(config, **changes)
 
 

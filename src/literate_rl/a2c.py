@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest e3262e03bafda02b
+# Generated from chapters/a2c.py (edit there); digest 5c16aa4f836bfc41
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class A2CConfig:
         num_steps: Steps of one rollout in each environment.
         learning_rate: Learning rate of RMSProp at the start.
         anneal: Whether the learning rate falls linearly to zero.
-        decay: Share of RMSProp's mean square that is kept at each step.
-        epsilon: What RMSProp adds to the root of the mean square.
+        rmsprop_decay: Share of RMSProp's mean square that is kept at each step.
+        rmsprop_epsilon: What RMSProp adds to the root of the mean square.
         gamma: Discount.
         lambda_: Decay of the weights of longer returns in the advantage.
         entropy_weight: Weight of the entropy bonus.
@@ -119,8 +119,8 @@ class A2CConfig:
     num_steps: Count = 5
     learning_rate: Scale = 1e-3
     anneal: bool = True
-    decay: Fraction = 0.99
-    epsilon: Scale = 1e-5
+    rmsprop_decay: Fraction = 0.99
+    rmsprop_epsilon: Scale = 1e-5
     gamma: Fraction = 0.99
     lambda_: Fraction = 1.0
     entropy_weight: NonNegative = 0.0
@@ -133,7 +133,11 @@ class A2CConfig:
 # Settings with which the agent has learned, by environment. What an entry leaves out
 # has its default.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {"total_steps": 200_000, "decay": 0.999, "reward_scale": 0.1},
+    "CartPole-v1": {
+        "total_steps": 200_000,
+        "rmsprop_decay": 0.999,
+        "reward_scale": 0.1,
+    },
 }
 
 
@@ -189,7 +193,10 @@ class GradientLearner:
         self.config = config
         self.parameters = list(policy.parameters())
         self.optimizer = torch.optim.RMSprop(
-            self.parameters, config.learning_rate, config.decay, config.epsilon
+            self.parameters,
+            config.learning_rate,
+            config.rmsprop_decay,
+            config.rmsprop_epsilon,
         )
 
     def learn(self, gradient: tuple[Tensor, ...], step: int) -> dict[str, float]:
@@ -405,7 +412,7 @@ class ContractPolicy(ContractActor):
 
 def greedy(actor: ByName, obs: Tensor) -> Tensor:
     """Return the actions of an actor's method ``mode``; without one, draw."""
-    if not hasattr(actor.model, "mode"):
+    if not callable(getattr(actor.model, "mode", None)):
         action: Tensor = actor(obs)[0]
         return action
     lead = actor.spec.rows(obs)

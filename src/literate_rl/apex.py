@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 322107318965b7b0
+# Generated from chapters/apex.py (edit there); digest c6887db8326f8749
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class ApexConfig(TransportConfig):
 class DQNApexConfig(ApexConfig, DQNConfig):
     """Settings of DQN with many actors and one memory."""
 
-    alpha: NonNegative = 0.6
+    priority_exponent: NonNegative = 0.6
     checkpoint_interval: Count = 250
 
     def __post_init__(self) -> None:
@@ -331,7 +331,7 @@ class DDPGApexConfig(ApexConfig, DDPGConfig):
     Actions have DDPG's noise; on the ladder some are replaced by random ones.
     """
 
-    alpha: NonNegative = 0.6
+    priority_exponent: NonNegative = 0.6
     checkpoint_interval: Count = 250
 
     def __post_init__(self) -> None:

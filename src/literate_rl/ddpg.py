@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 1d79219bac2a2e36
+# Generated from chapters/ddpg.py (edit there); digest c519fb770af3f510
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from literate_rl.workshop.fast import (
     chain_critic_error,
     chain_layers,
     clip_gradient,
+    computes,
     tangent_values,
 )
 from literate_rl.workshop.nests import (
@@ -191,8 +192,8 @@ class OneHotActions:
         self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
     ) -> Float[Tensor, "*B N"]:
         """Return the actions that follow from probabilities and noise."""
-        # A probability of 0 would have the logarithm −∞, and then the random action of
-        # ε-greedy could not win. So the smallest positive number replaces it.
+        # A probability of 0 has the logarithm −∞. Added to the infinite bonus of
+        # ε-greedy it would be NaN, so the smallest positive number replaces it.
         log_prob = row.clamp(min=torch.finfo(row.dtype).tiny).log()
         best = (log_prob + noise).argmax(-1, keepdim=True)
         return torch.zeros_like(row).scatter_(-1, best, 1.0)
@@ -238,19 +239,32 @@ def ddpg_error(
     return QError(0.5 * td_error.square(), td_error.detach(), q.detach())
 
 
-def critic_chains(critics: Iterable[Any]) -> list[list[nn.Module]] | None:
-    """Return the layers of critics that are our own, or None if one is not."""
-    ours = [type(critic.model) is ActionValue for critic in critics]
-    chains = [chain_layers(critic.model.net) for critic in critics] if all(ours) else []
-    known = [chain for chain in chains if chain is not None]
-    return known if len(known) == len(ours) else None
+def critic_chains(
+    critics: Iterable[Any], *inputs: Tensor
+) -> list[list[nn.Module]] | None:
+    """Return the layers of critics, or None if they need autograd.
+
+    They do if one is not our own, and if one of the inputs wants a gradient.
+    """
+    if any(x.requires_grad for x in inputs):
+        return None
+    chains = []
+    for critic in critics:
+        model = critic.model
+        ours = computes(critic, ByName) and computes(model, ActionValue)
+        chain = chain_layers(model.net) if ours else None
+        # The slope by an action begins with a linear layer.
+        if not chain or not isinstance(chain[0], nn.Linear):
+            return None
+        chains.append(chain)
+    return chains
 
 
 def fused_ddpg_error(
     policy: Any, target_policy: Any, batch: Batch, generator: torch.Generator
 ) -> QError | FusedCriticError:
     """Compute what ``ddpg_error`` does, faster if the critic is our own."""
-    chains = critic_chains([policy.network.critics[0]])
+    chains = critic_chains([policy.network.critics[0]], batch.obs, batch.action)
     if chains is None:
         return ddpg_error(policy, target_policy, batch, generator)
     return chain_critic_error(chains, batch, ddpg_target(target_policy, batch))
@@ -258,7 +272,7 @@ def fused_ddpg_error(
 
 def frozen_values(critics: Any, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
     """Return what critics think of actions; only the actions need a gradient."""
-    chains = critic_chains(critics)
+    chains = critic_chains(critics, obs)
     if chains is not None:
         return tangent_values(chains, obs, action)
     return torch.stack([critic(obs, action=action)[0] for critic in critics]).squeeze(
@@ -286,6 +300,9 @@ class DDPG(DQN):
         super().__init__(policy, envs, config, error, policy.act)
         actor = policy.network.actor
         self.actor_parameters = [p for p in actor.parameters() if p.requires_grad]
+        # A model of your own may share weights with a critic.
+        judges = set(policy.network.critics.parameters())
+        self.shared = not judges.isdisjoint(self.actor_parameters)
         policy.actions.scale = config.noise
 
     def follow(self, batch: Batch) -> None:
@@ -298,16 +315,17 @@ class DDPG(DQN):
         # The first critic's value of the actor's own actions, {eq}`actor-loss`. The
         # optimiser goes downhill, hence the minus.
         network: Any = self.policy.network
-        loss = -frozen_values(network.critics[:1], obs, network(obs)).mean()
+        # Shared weights need the gradient of both.
+        if self.shared:
+            value = network.value(obs)
+        else:
+            value = frozen_values(network.critics[:1], obs, network(obs))
         # The gradient goes through the critic to the actor's parameters alone,
         # {eq}`policy-gradient-through-critic`. The optimiser does not move parameters
         # without a gradient, so the critics stay as they are.
         for parameter in self.parameters:
             parameter.grad = None
-        # A model of your own may have parameters on which its action does not depend.
-        grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
-        for parameter, grad in zip(self.actor_parameters, grads, strict=True):
-            parameter.grad = grad
+        (-value.mean()).backward(inputs=self.actor_parameters)
         clip_gradient(self.actor_parameters, self.config.max_grad_norm)
         self.optimizer.step()
 
@@ -411,7 +429,8 @@ class DDPGConfig(ExploringConfig):
     """Settings of DDPG: those of DQN with other defaults, and one of its own.
 
     Attributes:
-        noise: Standard deviation of the noise on actions, as a share of half the box.
+        noise: Standard deviation of the noise on actions in a box, as a share of half
+            of it.
     """
 
     num_envs: Count = 1

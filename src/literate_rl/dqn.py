@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest b249fecd7dc33124
+# Generated from chapters/dqn.py (edit there); digest ac3f5fd188a5a480
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from literate_rl.workshop.fast import (
     chain_q_error,
     clip_gradient,
     numpy_act,
+    computes,
 )
 from literate_rl.workshop.nests import as_discrete, as_vectors, plain_space
 from literate_rl.workshop.runs import env_seed
@@ -279,12 +280,12 @@ def fused_q_error(
     Its loss has no graph: the gradient comes from ``backward`` alone.
     """
     # A policy with a `forward` of its own may compute something else with its network.
-    networks = (
-        p.network if type(p).forward is Policy.forward else None
+    chain, target_chain = (
+        chain_layers(p.network) if computes(p, Policy) else None
         for p in (policy, target_policy)
     )
-    chain, target_chain = map(chain_layers, networks)
-    if chain is None or target_chain is None:
+    # States that want a gradient need a graph.
+    if chain is None or target_chain is None or batch.obs.requires_grad:
         return q_error(policy, target_policy, batch, generator, double)
     return chain_q_error(chain, target_chain, batch, double_q_target, double)
 
@@ -301,15 +302,22 @@ def linear_schedule(
 
 def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> None:
     """Move the target's weights towards the source's, by a share ``tau`` of the way."""
+
+    def floats(tensors: list[Tensor]) -> list[Tensor]:
+        return [x for x in tensors if x.is_floating_point()]
+
     with torch.no_grad():
         # {eq}`polyak`, in place and for all weights in one call.
-        torch._foreach_lerp_(target, source, tau)
+        torch._foreach_lerp_(floats(target), floats(source), tau)
+        # Whole numbers, such as a count, cannot go part of the way: they are copied.
+        for old, new in zip(target, source, strict=True):
+            if not old.is_floating_point():
+                old.copy_(new)
 
 
 def numbers_of(policy: nn.Module) -> list[Tensor]:
-    """Return a policy's parameters and those of its buffers that can be averaged."""
-    tensors = [*policy.parameters(), *policy.buffers()]
-    return [x.detach() for x in tensors if x.is_floating_point()]
+    """Return a policy's parameters and buffers, for instance running means."""
+    return [x.detach() for x in (*policy.parameters(), *policy.buffers())]
 
 
 class DQN:
@@ -351,7 +359,7 @@ class DQN:
             act = numpy_act(policy) if self.device.type == "cpu" else policy.act
         self.act = act
         self.collector = Collector(envs, policy.to_env)
-        self.buffer = ReplayBuffer(config.buffer_size, config.alpha)
+        self.buffer = ReplayBuffer(config.buffer_size, config.priority_exponent)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.iteration = self.updates = 0
 
@@ -429,7 +437,7 @@ class DQN:
         self.optimizer.step()
 
         # 4. The TD errors are the new priorities.
-        if config.alpha > 0:
+        if config.priority_exponent > 0:
             self.buffer.update(batch.place, error.td_error)
         # 5. The target network follows: by a little each time, or all the way now and
         # then.
@@ -445,7 +453,7 @@ class DQN:
     def sample(self) -> Batch:
         """Draw a batch with scaled rewards, on the policy's device."""
         config, beta = self.config, 1.0
-        if config.alpha > 0:
+        if config.priority_exponent > 0:
             beta = linear_schedule(config.beta, 1.0, config.total_steps, self.step)
         batch = self.buffer.sample(
             config.batch_size, self.generator, config.num_steps, config.gamma, beta
@@ -525,9 +533,10 @@ class OffPolicyConfig:
         target_interval: Updates between two moves of the target network and, in agents
             with an actor, between two updates of the actor.
         tau: How far it moves then; 1 is a copy.
-        alpha: How strongly the buffer prefers large TD errors; 0 is not at all.
-        beta: How far the importance weights undo that at the start; at the end they do
-            so fully.
+        priority_exponent: How strongly the buffer prefers large TD errors; 0 is not at
+            all.
+        beta: How far the importance weights undo that preference at the start, where
+            there is one; at the end they do so fully.
         reward_scale: Factor on the rewards in the targets.
         max_grad_norm: Bound of the gradient's norm.
         log_interval: Steps in the environments from one row of metrics to the next.
@@ -550,7 +559,7 @@ class OffPolicyConfig:
     buffer_size: Count = 100_000
     target_interval: Count = 1
     tau: Fraction = 0.01
-    alpha: NonNegative = 0.0
+    priority_exponent: NonNegative = 0.0
     beta: Fraction = 0.4
     reward_scale: Scale = 1.0
     max_grad_norm: Positive = 10.0

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 967d6b53a60b4994
+# Generated from chapters/rainbow.py (edit there); digest fdd74dae4337aa23
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -422,8 +422,10 @@ class RainbowConfig(DQNConfig):
 
     Attributes:
         num_atoms: Atoms of a distribution; 1 for values alone.
-        value_min: First of the atoms.
-        value_max: Last of them.
+        value_min: First of the atoms, below all discounted returns. The default is for
+            rewards of at least 0.
+        value_max: Last of them, above all discounted returns. The default is for
+            rewards of at most 1.
         noisy: Whether the last two layers are noisy.
         sigma: Deviations of noisy layers at the start, times the root of their inputs.
         hold: Steps that one noise of the layers lasts.
@@ -438,7 +440,7 @@ class RainbowConfig(DQNConfig):
     tau: Fraction = 0.02
     epsilon_end: Fraction = 0.0
     epsilon_steps: Count = 2000
-    alpha: NonNegative = 0.5
+    priority_exponent: NonNegative = 0.5
     num_atoms: Count = 51
     value_min: Finite = 0.0
     value_max: Finite = 100.0

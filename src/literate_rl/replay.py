@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 87748f3927688094
+# Generated from chapters/replay.py (edit there); digest 58f2e9d5eb081755
 """Replay: priorities in a tree of sums, and a buffer of windows."""
 
 from __future__ import annotations
@@ -157,7 +157,8 @@ class ReplayBuffer:
 
     Args:
         capacity: The most steps it holds, over all environments.
-        alpha: How strongly large priorities are preferred; 0 is not at all.
+        priority_exponent: How strongly large priorities are preferred; 0 is not at
+            all.
 
     Attributes:
         rings: The steps.
@@ -166,8 +167,8 @@ class ReplayBuffer:
     """
 
     @checked
-    def __init__(self, capacity: Count, alpha: NonNegative = 0.0) -> None:
-        self.rings, self.alpha = Rings(capacity), alpha
+    def __init__(self, capacity: Count, priority_exponent: NonNegative = 0.0) -> None:
+        self.rings, self.priority_exponent = Rings(capacity), priority_exponent
         self.tree: SumTree | None = None
         self.largest = 1.0
 
@@ -191,9 +192,10 @@ class ReplayBuffer:
         place, steps = self.rings.push(rollout)
         if not len(place):
             return  # no row is a step: each stands behind the end of an episode
-        if self.alpha > 0:
+        if self.priority_exponent > 0:
             self.tree = self.tree or SumTree(self.rings.places)
-            self.tree.update(place, np.full(len(place), self.largest**self.alpha))
+            mass = self.largest**self.priority_exponent
+            self.tree.update(place, np.full(len(place), mass))
         if priority is not None:
             self.update(torch.from_numpy(place), priority[steps])
 
@@ -273,7 +275,7 @@ class ReplayBuffer:
         # A step without error today may have one tomorrow, so no priority is quite 0.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()
         self.largest = max(self.largest, float(size.max(initial=0.0)))
-        self.tree.update(place.cpu().numpy(), size**self.alpha)
+        self.tree.update(place.cpu().numpy(), size**self.priority_exponent)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is stored. The tensors share the buffer's memory."""
@@ -293,7 +295,10 @@ class ReplayBuffer:
         """Hold what ``state_dict`` returned, and nothing else."""
         rings, tree = Rings(self.rings.capacity), None
         if state:
-            wanted = {"capacity": rings.capacity, "preference": self.alpha > 0}
+            wanted = {
+                "capacity": rings.capacity,
+                "preference": self.priority_exponent > 0,
+            }
             came = {"capacity": state["capacity"], "preference": "mass" in state}
             if came != wanted:
                 raise ValueError(

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 1626aafbfa67619d
+# Generated from chapters/sac.py (edit there); digest ff0118ae9659d25f
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from literate_rl.workshop.fast import (
     FusedCriticError,
     chain_critic_error,
     clip_gradient,
+    keeps,
+    computes,
     tangent_soft_values,
 )
 from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
@@ -281,15 +283,18 @@ class SoftCritics(nn.Module):
 
     def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
         """Return the same numbers where the critics themselves need no gradient."""
-        return frozen_values(self.critics, obs, action)
+        if computes(self, SoftCritics):
+            return frozen_values(self.critics, obs, action)
+        q: Tensor = self(obs, action)  # of another kind
+        return q
 
 
 def fused_sac_error(
     policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
 ) -> QError | FusedCriticError:
     """Compute what ``sac_error`` does, faster for critics of our own."""
-    chains = critic_chains(policy.critics.critics)
-    if chains is None:
+    chains = critic_chains(policy.critics.critics, batch.obs, batch.action)
+    if chains is None or not computes(policy.critics, SoftCritics):
         return sac_error(policy, target_critics, batch, generator)
     target = sac_target(policy, target_critics, batch, generator)
     return chain_critic_error(chains, batch, target)
@@ -299,8 +304,14 @@ def fused_soft_values(
     policy: Any, obs: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Compute what ``drawn_values`` does, faster for networks of our own."""
-    chains = critic_chains(policy.critics.critics)
-    if chains is None or type(policy) is not SoftPolicy:
+    chains = critic_chains(policy.critics.critics, obs)
+    known = (
+        computes(policy.critics, SoftCritics)
+        and keeps(policy.critics, SoftCritics, "frozen")
+        and keeps(policy, SoftPolicy, "draw")
+        and keeps(policy.actions, SquashedGaussian, "draw")
+    )
+    if chains is None or not known:
         return drawn_values(policy, obs, generator)
     row, noise = policy.row_and_noise(obs, generator)
     alpha = policy.log_alpha.detach().exp()
@@ -446,9 +457,7 @@ class SAC(DQN):
         # optimiser does not move them.
         for parameter in self.parameters:
             parameter.grad = None
-        grads = torch.autograd.grad(loss, self.actor_parameters, allow_unused=True)
-        for parameter, grad in zip(self.actor_parameters, grads, strict=True):
-            parameter.grad = grad
+        loss.backward(inputs=self.actor_parameters)
         clip_gradient(self.actor_parameters, self.tuned.max_grad_norm)
         self.optimizer.step()
         self.entropies.append(entropy.mean())
@@ -541,7 +550,7 @@ class SACConfig(OffPolicyConfig):
         num_critics: Number of critics; the least optimistic one counts.
         temperature: What a nat of entropy is worth; only at the start if it is tuned.
         tune: Whether the temperature is tuned.
-        target_entropy: Entropy that the tuned temperature aims at, in nats. For
+        target_entropy: Entropy that a tuned temperature aims at, in nats. For
             continuous actions it is that of actions measured in units in which the box
             is -1..1. None is minus the number of dimensions or, for a list of actions,
             half of the largest entropy.

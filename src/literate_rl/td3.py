@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 79dca0e270176234
+# Generated from chapters/td3.py (edit there); digest d8c053bd8f7d37eb
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -12,10 +12,17 @@ from annotated_types import Ge
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from literate_rl.ddpg import DDPG, SETTINGS, DDPGConfig, critic_chains, ddpg_target
+from literate_rl.ddpg import (
+    DDPG,
+    SETTINGS,
+    ActorCritics,
+    DDPGConfig,
+    critic_chains,
+    ddpg_target,
+)
 from literate_rl.dqn import QError
 from literate_rl.replay import Batch
-from literate_rl.workshop.fast import FusedCriticError, chain_critic_error
+from literate_rl.workshop.fast import FusedCriticError, chain_critic_error, keeps
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -205,8 +212,8 @@ def fused_td3_error(
     clip: float = 0.5,
 ) -> QError | FusedCriticError:
     """Compute what ``td3_error`` does, faster if the critics are our own."""
-    chains = critic_chains(policy.network.critics)
-    if chains is None:
+    chains = critic_chains(policy.network.critics, batch.obs, batch.action)
+    if chains is None or not keeps(policy.network, ActorCritics, "q"):
         return td3_error(policy, target_policy, batch, generator, smoothing, clip)
     target = td3_target(target_policy, batch, generator, smoothing, clip)
     return chain_critic_error(chains, batch, target)
@@ -221,8 +228,8 @@ def fused_hddpg_error(
     decrease: float,
 ) -> QError | FusedCriticError:
     """Compute what ``hddpg_error`` does, faster if the critic is our own."""
-    chains = critic_chains(policy.network.critics)
-    if chains is None:
+    chains = critic_chains(policy.network.critics, batch.obs, batch.action)
+    if chains is None or not keeps(policy.network, ActorCritics, "q"):
         return hddpg_error(policy, target_policy, batch, generator, increase, decrease)
     target = ddpg_target(target_policy, batch)
     return chain_critic_error(chains, batch, target, increase, decrease)
@@ -236,7 +243,7 @@ class TD3Config(DDPGConfig):
     Attributes:
         num_critics: Number of critics; the targets take the least optimistic one.
         smoothing: Standard deviation of the noise on the next action in a target, as a
-            share of half the box; 0 turns it off.
+            share of half the box; 0 turns it off. Actions from a list have none.
         smoothing_clip: Bound of that noise, as the same share.
     """
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest a0aa0d99665a0cb1
+# Generated from chapters/workshop/cli.py (edit there); digest 682af4ffa889ff79
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ import tyro
 from literate_rl.evaluation import evaluate
 from literate_rl.workshop.episodes import told
 from literate_rl.workshop.runs import (
+    RENAMED,
     Learner,
     Run,
+    about,
     check_named,
     fit,
     has_screen,
     record_video,
     show,
+    todays_names,
 )
 from literate_rl.workshop.training import (
     ALGORITHMS,
@@ -89,14 +92,20 @@ class Command(Generic[Config]):
 
 def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
     """Read the command line. The defaults depend on the environment."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    prog = f"python -m literate_rl {algorithm}"
+    first = argparse.ArgumentParser(prog, add_help=False, allow_abbrev=False)
     first.add_argument("--env")
     env = first.parse_known_args(arguments)[0].env
     config_class, settings = ALGORITHMS[algorithm][:2]
+    known = {field.name for field in fields(config_class)}
+    for name in RENAMED.keys() - known:
+        words, option = about(name, known), f"--{name}"
+        if words and option in (argument.partition("=")[0] for argument in arguments):
+            first.error(f"there is no option {option}{words}")
     command: Any = Command[config_class]  # type: ignore[valid-type]
     parsed: Command[Any] = tyro.cli(
         command,
-        prog=f"python -m literate_rl {algorithm}",
+        prog=prog,
         args=arguments,
         default=Command(env=env, config=settings(DEFAULT_ENV if env is None else env)),
     )
@@ -209,6 +218,7 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
     values, known = stored.get("config"), {field.name for field in fields(config)}
     if not isinstance(values, dict):
         raise ValueError(f"{source}: config must be an object, got {values!r}")
+    values = todays_names(values, known)
     for name in values:
         if name not in known:
             raise ValueError(f"{source}: there is no setting {name!r}")
@@ -261,7 +271,8 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
     mean, deviation = returns.mean(), returns.std()
     # An actor of the user's that cannot be greedy draws here as well.
     model = getattr(getattr(learner.policy, "actor", None), "model", None)
-    how = "without noise" if model is None or hasattr(model, "mode") else "as it draws"
+    greedy = model is None or callable(getattr(model, "mode", None))
+    how = "without noise" if greedy else "as it draws"
     print(f"return of 20 episodes {how}: {mean:.1f} ± {deviation:.1f}")
     if watch and has_screen():
         print("a window shows one episode; Ctrl-C closes it", flush=True)

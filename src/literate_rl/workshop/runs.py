@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 0423e83e1c8659c9
+# Generated from chapters/workshop/runs.py (edit there); digest 3bb7265b76c010f5
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from importlib import import_module
@@ -548,6 +548,35 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError(f"{path} must hold an object, got {type(settings).__name__}")
     return settings
+
+
+RENAMED = {
+    "alpha": (
+        "priority_exponent",
+        "priority_exponent is the replay buffer's alpha, temperature is SAC's",
+    ),
+    "decay": ("rmsprop_decay", "RMSProp's decay is rmsprop_decay"),
+    "epsilon": (
+        "rmsprop_epsilon",
+        "RMSProp's epsilon is rmsprop_epsilon, and no action is epsilon-greedy",
+    ),
+}
+
+
+def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
+    """Return stored settings by the names that their class knows today."""
+
+    def name_of(old: str) -> str:
+        new = RENAMED.get(old, (old, ""))[0]
+        return new if old not in known and new in known and new not in values else old
+
+    return {name_of(name): value for name, value in values.items()}
+
+
+def about(name: str, known: Container[str]) -> str:
+    """Return what to say of a setting that is not known: what it is called today."""
+    new, words = RENAMED.get(name, ("", ""))
+    return f" ({words})" if new in known else ""
 
 
 @contextmanager
