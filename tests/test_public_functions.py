@@ -133,6 +133,11 @@ BUILT: dict[str, Callable[[Random], Call]] = {
     "ppo_policy_error_hybrid": hybrid,
     "ppo_policy_error_hybrid_per_head": hybrid,
     "auxiliary_loss": auxiliary,
+    "clipped_policy": lambda r: {
+        "policy": normal(r, 4, 3).softmax(-1).numpy(),
+        "old_policy": normal(r, 4, 3).softmax(-1).numpy(),
+        "rho_clip_ratio": 1.0,
+    },
     "vtrace": unroll_of_values,
     "vtrace_error_discrete_action": lambda r: vtrace_batch(
         r, lambda: normal(r, 4, 3, 2), torch.ones(4, 3).long()

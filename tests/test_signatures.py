@@ -1077,6 +1077,7 @@ UNASKED = {
     "workshop.ding.IMPALAPolicy.__init__": "config",
     "workshop.ding.IMPALAPolicyConfig": "model",
     "workshop.nests.is_spec": "spec, sizes",
+    "workshop.runs.record_video": "policy",
 }
 
 
