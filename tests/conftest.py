@@ -41,23 +41,33 @@ FLAGS = [
 ]
 
 
+def hide_gpu(patch: pytest.MonkeyPatch) -> None:
+    """Hide a GPU from this process, and from the children that it will have."""
+    patch.setattr(torch.cuda, "is_available", lambda: False)
+    patch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
 @pytest.fixture(scope="session", autouse=True)
-def hidden_gpu() -> Iterator[None]:
-    """Hide a GPU, so that tests do the same on every machine; children inherit it."""
+def hidden_gpu() -> Iterator[pytest.MonkeyPatch]:
+    """Hide a GPU, so that tests do the same on every machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "is_available", lambda: False)
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        yield
+        hide_gpu(patch)
+        yield patch
 
 
 @pytest.fixture(autouse=True)
-def shown_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def shown_gpu(
+    request: pytest.FixtureRequest, hidden_gpu: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Show the GPU to a test with the mark ``gpu``, or skip it."""
     if request.node.get_closest_marker("gpu") is None:
+        yield
         return
     if not HAS_GPU:
         pytest.skip("no GPU on this machine: nothing ran on one")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    hidden_gpu.undo()
+    yield
+    hide_gpu(hidden_gpu)
 
 
 @pytest.fixture(scope="session")
