@@ -625,6 +625,23 @@ def test_the_algorithm_shows_its_networks_parameters_and_mode() -> None:
     assert aux.training is False
 
 
+def test_what_is_only_looked_at_is_in_evaluation_mode() -> None:
+    aux, seen = auxiliary(), set()
+    exps = [experience(aux.network) for _ in range(8)]
+
+    def note(heads: nn.Module, _: Any) -> None:
+        seen.add((heads.training, torch.is_grad_enabled()))
+
+    aux.network.heads.register_forward_pre_hook(note)
+    aux.network.heads.policy_encoder.register_forward_pre_hook(note)
+    for exp in exps:
+        aux.observe_for_aux_replay(exp)
+    assert seen == {(False, False)}
+    aux.train_iter()
+    assert seen == {(False, False), (True, True)}
+    assert aux.training is True
+
+
 def test_a_clone_weight_holds_the_policy() -> None:
     drift = {}
     for weight in (0.0, 10.0):

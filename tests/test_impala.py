@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from learning import assert_for_most_seeds
 from torch import Tensor, nn
+from worlds import left_alone, moody
 
 from literate_rl.agents import Rollout, make_envs
 from literate_rl.hybrid_policy import make_hybrid_policy
@@ -33,7 +34,7 @@ from literate_rl.impala import (
     to_unroll,
 )
 from literate_rl.off_policy import vtrace_data, vtrace_error_discrete_action
-from literate_rl.policies import Policy, make_policy
+from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 from literate_rl.workshop.runs import Run, fit, flat_env, stored_runs
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
@@ -204,6 +205,27 @@ def test_every_policy_learns_from_its_log_probabilities(actions: Any) -> None:
     errors = [learner.learn(unroll)["value_loss"] for _ in range(50)]
     assert errors[-1] < 0.5 * errors[0]
     assert not torch.equal(before, weights(learner.policy))
+
+
+def test_likelihoods_and_values_of_successors_leave_modes_and_moments_alone() -> None:
+    policy = Policy(ActorCritic(moody(3, 2), moody(3, 1)), CategoricalActions(2))
+    unroll = unroll_of(make_policy(BOX, TWO))
+    unroll = unroll._replace(truncated=torch.ones_like(unroll.truncated))
+    rollout = Rollout(
+        unroll.obs_plus_1[:-1],
+        unroll.action,
+        unroll.reward,
+        unroll.next_obs,
+        *(unroll.terminated, unroll.truncated, unroll.weight.bool()),
+        *(unroll.reward, unroll.reward),
+    )
+    value = torch.zeros(5, 2)
+    learner = VTraceLearner(policy, IMPALAConfig())
+    with left_alone(policy):
+        first, again = (to_unroll(rollout, policy).log_prob for _ in "ab")
+        assert torch.equal(first, again)
+        first, again = (learner.next_value(value, unroll) for _ in "ab")
+        assert torch.equal(first, again)
 
 
 def test_steps_of_weight_zero_teach_nothing() -> None:
