@@ -1,4 +1,4 @@
-"""Where a GPU pays: one step of Adam on the CPU and on CUDA, for networks of all sizes.
+"""Where a GPU pays: one step of Adam, and the agents, on the CPU and on CUDA.
 
 A time is wall time: what a GPU does is not the time of this process. On a machine
 without CUDA the CPU alone is measured.
@@ -9,17 +9,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.harness import SEED, Case
+from literate_rl.workshop.training import ALGORITHMS, make_learner
 
 ROUNDS = 21
 ACTIONS = 6
 WIDTHS = {64: (64, 2048), 256: (256, 2048), 1024: (64, 2048)}  # and rows of the batch
 PICTURES = (32, 256)
+AGENTS = dict.fromkeys(("ppo", "ppg", "impala", "a2c", "dqn", "rainbow"), "CartPole-v1")
+AGENTS |= dict.fromkeys(("ddpg", "td3", "sac"), "Pendulum-v1")
 
 
 def layers(inputs: int, hidden: int) -> nn.Sequential:
@@ -70,6 +75,26 @@ def step_on(
     return step
 
 
+def training_on(device: str, algorithm: str, env: str) -> Callable[[], object]:
+    """Return a function that acts and learns for an iteration of an agent."""
+
+    def place(policy: Any, envs: Any, config: Any) -> Any:
+        return policy.to(device)
+
+    config = replace(ALGORITHMS[algorithm].settings(env), total_steps=10**9)
+    if hasattr(config, "learning_starts"):
+        config = replace(config, log_interval=100, learning_starts=config.batch_size)
+    learner = make_learner(algorithm, env, config, {}, place=place)
+    while learner.step < getattr(config, "learning_starts", 0):
+        learner.iterate()
+
+    def iterate() -> None:
+        torch.set_num_threads(1)
+        learner.iterate()
+
+    return iterate
+
+
 def wall_seconds(function: Callable[[], object], repeats: int) -> float:
     """Return the wall time of one call; a GPU has finished when the clock stops."""
     start = time.perf_counter()
@@ -81,7 +106,7 @@ def wall_seconds(function: Callable[[], object], repeats: int) -> float:
 
 
 def cases() -> Iterator[Case]:
-    """Yield a case for each network and batch."""
+    """Yield a case for each network and batch, and one for each agent."""
     sizes: list[tuple[str, Callable[[], nn.Module], tuple[int, ...]]] = []
     for hidden, batches in WIDTHS.items():
         for rows in batches:
@@ -100,6 +125,17 @@ def cases() -> Iterator[Case]:
             name=f"{name}, {work:.0e} multiply-adds",
             functions={
                 method: step_on(*place, make, shape) for method, place in places.items()
+            },
+            peer="CPU, 1 thread",
+            sample=wall_seconds,
+        )
+    for algorithm, env in AGENTS.items():
+        yield Case(
+            name=f"an iteration of {algorithm} on {env}",
+            functions={
+                method: training_on(device, algorithm, env)
+                for method, (device, threads) in places.items()
+                if threads == 1
             },
             peer="CPU, 1 thread",
             sample=wall_seconds,

@@ -71,12 +71,14 @@ def test_benchmark_runs_and_its_methods_agree(name: str, capsys, monkeypatch) ->
 def test_a_step_of_adam_is_measured_where_there_is_no_gpu(capsys, monkeypatch) -> None:
     monkeypatch.setattr("benchmarks.devices.WIDTHS", {64: (64,)})
     monkeypatch.setattr("benchmarks.devices.PICTURES", (1,))
+    monkeypatch.setattr("benchmarks.devices.AGENTS", {"dqn": "CartPole-v1"})
     monkeypatch.setattr("benchmarks.devices.os.cpu_count", lambda: 1)
     rows = command.run("devices", quick=True)
     assert {row.method for row in rows} == {"CPU, 1 thread", "CPU, all threads"}
     said = capsys.readouterr().out
     assert "two layers of 64, 64 rows, 9e+05 multiply-adds" in said
     assert "Atari, 1 rows, 3e+07 multiply-adds" in said
+    assert "an iteration of dqn on CartPole-v1" in said
 
 
 def test_a_trial_of_chaos_holds_and_one_that_lost_count_does_not(monkeypatch) -> None:
