@@ -457,14 +457,14 @@ class SquashedGaussian(GaussianActions):
         noise = super().noise(-(-num_steps // self.hold), num_envs, generator)
         return noise.repeat_interleave(self.hold, 0)[:num_steps]
 
-    def box_for(self, row: Tensor) -> Stretch:
-        """Return the box where rows are, in their precision; it stays there."""
-        # The box has no weights, so nothing moves it with the policy. A copy for each
-        # call would make a GPU wait.
+    def middle_and_half(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the middle of the box and half its width, where rows are."""
+        # The box has no weights, so nothing moves it with the policy. It moves once: a
+        # copy for each call would make a GPU wait.
         middle = self.box.middle
         if (middle.device, middle.dtype) != (row.device, row.dtype):
             self.box.to(row)
-        return self.box
+        return self.box.middle, self.box.half_width
 
     @checked
     def choose(
@@ -472,8 +472,8 @@ class SquashedGaussian(GaussianActions):
     ) -> Float[Tensor, "*B A"]:
         """Return the actions that follow from rows and noise."""
         u = super().choose(row, noise)
-        box = self.box_for(u)
-        return box.middle + box.half_width * u.tanh()
+        middle, half = self.middle_and_half(u)
+        return middle + half * u.tanh()
 
     @checked
     def draw(
@@ -483,9 +483,8 @@ class SquashedGaussian(GaussianActions):
         # Here $u$ is known, and nothing has to be undone.
         mu, log_sigma = row.chunk(2, -1)
         u = mu + log_sigma.exp() * noise
-        box = self.box_for(u)
-        action = box.middle + box.half_width * u.tanh()
-        return action, squashed_log_prob(u, mu, log_sigma, box.half_width)
+        middle, half = self.middle_and_half(u)
+        return middle + half * u.tanh(), squashed_log_prob(u, mu, log_sigma, half)
 
     @checked
     def log_prob(
@@ -493,8 +492,8 @@ class SquashedGaussian(GaussianActions):
     ) -> Float[Tensor, "*B"]:
         """Return the log-densities of actions that come back."""
         mu, log_sigma = row.chunk(2, -1)
-        box = self.box_for(row)
-        return squashed_log_prob(box.undo(action), mu, log_sigma, box.half_width)
+        _, half = self.middle_and_half(row)
+        return squashed_log_prob(self.box.undo(action), mu, log_sigma, half)
 
     @checked
     def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.store import RESULTS, read_table
+from benchmarks.store import RESULTS, read_results, read_table
 from literate_rl.discrete_sac import discrete_sac_settings
 from literate_rl.evaluation import paired_difference, t_interval
 from literate_rl.sac import sac_settings
@@ -78,6 +78,18 @@ def test_hybrid_losses_reach_the_goal_or_miss_it() -> None:
     assert runs["entropy not masked"].final.mean() > 1.5
     for loss in ("not masked", "ratio not masked"):
         assert runs[loss].final.mean() < 1.5
+
+
+def test_a_gpu_pays_where_there_is_much_to_compute() -> None:
+    rows, _ = read_results(RESULTS / "devices.csv")
+    there = [row for row in rows if row.method == "CUDA"]
+    steps = {row.case: row for row in there if "multiply-adds" in row.case}
+    assert all(1000 < row.microseconds < 3500 for row in steps.values())
+    most = [row.ratio for case, row in steps.items() if "7e+09" in case]
+    assert [round(ratio) for ratio in most] == [97, 65]
+    least = next(row for case, row in steps.items() if "9e+05" in case)
+    assert least.ratio == pytest.approx(1 / 3, abs=0.03)
+    assert all(row.ratio < 1 for row in there if row.case not in steps)
 
 
 def test_the_kernel_of_hybrid_actions_is_as_fast_as_the_page_says() -> None:

@@ -267,29 +267,41 @@ class Agent:
 # replay buffer and the actors in other processes are on the CPU in any case. The default `"auto"`
 # decides by a measurement. A GPU needs about a millisecond for a step of the optimiser, because
 # it takes its time to start each of the hundred or more operations, and little more for a large
-# one. A CPU has no such delay, and so it wins while there is little to compute. Microseconds for
-# one step of Adam, forward and backward included:
-#
-# | network | rows of the batch | multiply-adds | CPU, 1 thread | CPU, 16 threads | CUDA |
-# |---|---|---|---|---|---|
-# | two layers of 64 | 64 | 9e5 | 334 | 370 | 1,128 |
-# | | 2,048 | 3e7 | 1,326 | 826 | 1,067 |
-# | two layers of 256 | 256 | 5e7 | 1,538 | 798 | 1,054 |
-# | | 2,048 | 4e8 | 10,782 | 2,767 | 1,027 |
-# | two layers of 1,024 | 64 | 2e8 | 4,185 | 1,316 | 983 |
-# | | 2,048 | 7e9 | 106,777 | 14,039 | 1,299 |
-# | a convolution for MinAtar | 32 | 2e7 | 1,351 | 976 | 1,315 |
-# | | 256 | 1e8 | 3,482 | 1,443 | 1,349 |
-# | three convolutions for Atari | 32 | 9e8 | 21,531 | 4,053 | 1,758 |
-# | | 256 | 7e9 | 194,767 | 23,348 | 1,757 |
-#
-# (One NVIDIA H200 with driver 580 beside an Intel Xeon with 16 cores; PyTorch 2.11.0 with CUDA
-# 13.0, Python 3.12.3, November 2026, this book at commit 4cb5828. `python -m benchmarks devices`
-# measures such steps on your machine.) So CUDA begins to pay between 2e7 and 5e7 multiply-adds a
-# step against one thread, and at about 1e8 against 16. Acting is a batch of a few rows and always
-# quicker on the CPU, where small policies act in NumPy besides; so `auto` takes 5e7. On that GPU
-# PPO, PPG, IMPALA, A2C, DQN, Rainbow, DDPG, HDDPG and TD3, with their settings for CartPole or
-# Pendulum, took 0.47 to 0.72 of the steps a second that they took on one thread of the CPU.
+# one. A CPU has no such delay, and so it wins while there is little to compute. Here is one step
+# of Adam, forward and backward included, on an NVIDIA H200 and on the processor beside it
+# ({doc}`/docs/results` has the origin of the figures).
+
+# %%
+from literate_rl.workshop.runs import read_rows, results_folder
+
+times: dict[str, dict[str, float]] = {}
+for row in read_rows(results_folder() / "devices.csv"):
+    times.setdefault(row["case"], {})[row["method"]] = float(row["microseconds"])
+steps = {case: each for case, each in times.items() if "multiply-adds" in case}
+
+print(f"{'microseconds':50s} {'1 thread':>10s} {'16 threads':>10s} {'CUDA':>10s}")
+for case, each in steps.items():
+    print(f"{case:50s}", *(f"{time:10,.0f}" for time in each.values()))
+
+# %% tags=["claims"]
+work = {case: float(case.split()[-2]) for case in steps}
+for case, each in steps.items():
+    if work[case] <= 2e7:
+        assert each["CPU, 1 thread"] < each["CUDA"], "little to compute"
+    if work[case] >= 5e7:
+        assert each["CUDA"] < each["CPU, 1 thread"], "much to compute"
+agents = [each for case, each in times.items() if case not in steps]
+assert len(agents) == 9
+for each in agents:
+    assert each["CPU, 1 thread"] < 0.8 * each["CUDA"], (
+        "all agents are faster on the CPU"
+    )
+
+# %% [markdown]
+# **Notice** that the last column hardly grows. CUDA begins to pay between 2e7 and 5e7 multiply-adds
+# a step. Acting is a batch of a few rows and always quicker on the CPU, where small policies act
+# in NumPy besides; so `auto` takes the upper end. All of this book's agents are below it with their
+# settings for CartPole and Pendulum, and on that machine they take 1.3 to 2.1 times as long on CUDA.
 #
 # How much is there to compute? A linear layer uses each of its weights once for each row, a
 # convolution many times. PyTorch counts that when a copy of the policy acts once. What is not
@@ -298,7 +310,7 @@ class Agent:
 
 
 # %% tags=["export"]
-# Multiply-adds of one update above which CUDA pays: the measurement of this chapter.
+# Multiply-adds of one update above which CUDA pays, as the table above shows.
 CROSSOVER = 5e7
 
 

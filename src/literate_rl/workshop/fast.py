@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 2541c1867e3da1fd
+# Generated from chapters/workshop/fast.py (edit there); digest 6505c952d22adc9e
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -692,9 +692,8 @@ def tangent_soft_values(
         action, log_prob = actions.draw(row, noise)
         q, slope = lowest_values(chains, obs, action)
         # Both slopes {eq}`soft-slope`.
-        box = actions.box_for(action)
-        half = box.half_width
-        squashed = (action - box.middle) / half
+        middle, half = actions.middle_and_half(action)
+        squashed = (action - middle) / half
         by_mu = slope * half * (1 - squashed.square()) - 2 * alpha * squashed
         by_log_sigma = by_mu * row.chunk(2, -1)[1].exp() * noise + alpha
         plane = torch.cat([by_mu, by_log_sigma], -1)

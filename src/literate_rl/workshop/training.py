@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest d728dab6be5f1dbd
+# Generated from chapters/workshop/training.py (edit there); digest b8c1f47f5b338c3f
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Agent:
         return target
 
 
-# Multiply-adds of one update above which CUDA pays: the measurement of this chapter.
+# Multiply-adds of one update above which CUDA pays, as the table above shows.
 CROSSOVER = 5e7
 
 
