@@ -105,7 +105,7 @@ def table(rows: list[Row]) -> str:
             f"{row.ratio:.3g} <small>({row.ratio_q1:.3g} to {row.ratio_q3:.3g})</small>"
             f"</td><td>{microseconds(row)} µs</td><td>{goal(row)}</td></tr>"
         )
-    columns = ("method", "times as fast as the peer", "CPU time", "goal")
+    columns = ("method", "times as fast as the peer", "time", "goal")
     return html_table(columns, body)
 
 
