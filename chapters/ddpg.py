@@ -457,7 +457,7 @@ class BoxActions:
     """
 
     def __init__(
-        self, low: ArrayLike, high: ArrayLike, dtype: DTypeLike = np.float32
+        self, low: ArrayLike, high: ArrayLike, dtype: DTypeLike = "float32"
     ) -> None:
         self.bounds = tuple(np.atleast_1d(np.asarray(x, dtype)) for x in (low, high))
         self.low, self.high = (

@@ -283,7 +283,7 @@ class GaussianActions:
     """
 
     def __init__(
-        self, low: ArrayLike, high: ArrayLike, dtype: DTypeLike = np.float32
+        self, low: ArrayLike, high: ArrayLike, dtype: DTypeLike = "float32"
     ) -> None:
         self.low = np.atleast_1d(np.asarray(low, dtype))
         self.high = np.atleast_1d(np.asarray(high, dtype))

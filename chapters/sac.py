@@ -444,7 +444,7 @@ class SquashedGaussian(GaussianActions):
         low: ArrayLike,
         high: ArrayLike,
         hold: int = 1,
-        dtype: DTypeLike = np.float32,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__(low, high, dtype)
         self.box, self.hold = Stretch(self.low, self.high), hold

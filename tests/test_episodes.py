@@ -439,6 +439,11 @@ def test_each_part_gets_its_own_mode_back_also_after_an_error(wrap: Any) -> None
             fail()
 
 
+def test_what_is_no_module_has_no_modes() -> None:
+    with EvalMode(object()):
+        pass
+
+
 def test_a_scripted_module_has_modes_too() -> None:
     net = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Dropout()))
     state = torch.ones(2, 4)

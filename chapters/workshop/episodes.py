@@ -448,11 +448,13 @@ class EvalMode:
     """A block in which a module is in evaluation mode; each part gets its mode back.
 
     Args:
-        module: The module, for instance a policy. Its parts are looked up here, once.
+        module: The module, for instance a policy. Its parts are looked up here, once. A
+            policy that is no module has no modes.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        training = [part for part in module.modules() if part.training]
+    def __init__(self, module: Any) -> None:
+        parts = module.modules() if isinstance(module, nn.Module) else ()
+        training = [part for part in parts if part.training]
         # An assignment to a module first looks for a parameter of that name, which
         # takes long, so we write past it. Compiled modules keep their mode elsewhere.
         self.flags = [vars(part) for part in training if "training" in vars(part)]

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest c519fb770af3f510
+# Generated from chapters/ddpg.py (edit there); digest 7912d24ec809c21c
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class BoxActions:
     """
 
     def __init__(
-        self, low: ArrayLike, high: ArrayLike, dtype: DTypeLike = np.float32
+        self, low: ArrayLike, high: ArrayLike, dtype: DTypeLike = "float32"
     ) -> None:
         self.bounds = tuple(np.atleast_1d(np.asarray(x, dtype)) for x in (low, high))
         self.low, self.high = (

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 3c8b12eef87daf49
+# Generated from chapters/policies.py (edit there); digest 79df42e8d535f8e6
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class GaussianActions:
     """
 
     def __init__(
-        self, low: ArrayLike, high: ArrayLike, dtype: DTypeLike = np.float32
+        self, low: ArrayLike, high: ArrayLike, dtype: DTypeLike = "float32"
     ) -> None:
         self.low = np.atleast_1d(np.asarray(low, dtype))
         self.high = np.atleast_1d(np.asarray(high, dtype))

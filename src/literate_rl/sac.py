@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest e136f1a2f96b56b0
+# Generated from chapters/sac.py (edit there); digest b42a741b4a184c00
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class SquashedGaussian(GaussianActions):
         low: ArrayLike,
         high: ArrayLike,
         hold: int = 1,
-        dtype: DTypeLike = np.float32,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__(low, high, dtype)
         self.box, self.hold = Stretch(self.low, self.high), hold

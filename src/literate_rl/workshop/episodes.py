@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 2aef0be2d91cf0ce
+# Generated from chapters/workshop/episodes.py (edit there); digest e797852275d10647
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -278,11 +278,13 @@ class EvalMode:
     """A block in which a module is in evaluation mode; each part gets its mode back.
 
     Args:
-        module: The module, for instance a policy. Its parts are looked up here, once.
+        module: The module, for instance a policy. Its parts are looked up here, once. A
+            policy that is no module has no modes.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        training = [part for part in module.modules() if part.training]
+    def __init__(self, module: Any) -> None:
+        parts = module.modules() if isinstance(module, nn.Module) else ()
+        training = [part for part in parts if part.training]
         # An assignment to a module first looks for a parameter of that name, which
         # takes long, so we write past it. Compiled modules keep their mode elsewhere.
         self.flags = [vars(part) for part in training if "training" in vars(part)]
