@@ -33,7 +33,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad, smooth_l1_loss
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules.module import (
+    _global_backward_hooks,
+    _global_backward_pre_hooks,
+    _global_forward_hooks,
+    _global_forward_pre_hooks,
+)
 
 from literate_rl.workshop.signatures import Float, Int, below, check_finite, checked
 
@@ -623,6 +628,15 @@ def project_atoms(
 
 
 # %% tags=["export"]
+# The hooks that PyTorch calls for every module there is.
+FOR_ALL = (
+    _global_forward_pre_hooks,
+    _global_forward_hooks,
+    _global_backward_pre_hooks,
+    _global_backward_hooks,
+)
+
+
 def keeps(x: Any, kind: type[Any], method: str) -> bool:
     """Say whether an object's method is that of a class, and not one of its own."""
     return bool(getattr(x, method, None) == getattr(kind, method).__get__(x))
@@ -635,7 +649,7 @@ def computes(module: Any, kind: type[nn.Module]) -> bool:
         and type(module).forward is kind.forward
         and type(module).__call__ is nn.Module.__call__
         and not altered(module)
-        and not _has_any_global_hook()
+        and not any(FOR_ALL)
     )
 
 
