@@ -151,7 +151,7 @@ else:
     class Bool(AbstractDtype):
         """Tensors of truth values."""
 
-        dtypes = ("bool", "bool_")  # the second is NumPy's word before its version 2
+        dtypes = ("bool",)
 
 
 # Ranges that many signatures share. The bounds come from the package `annotated_types`.

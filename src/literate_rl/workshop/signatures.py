@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest b60fc36ea2cc940e
+# Generated from chapters/workshop/signatures.py (edit there); digest d9bf573b02158be3
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ else:
     class Bool(AbstractDtype):
         """Tensors of truth values."""
 
-        dtypes = ("bool", "bool_")  # the second is NumPy's word before its version 2
+        dtypes = ("bool",)
 
 
 # Ranges that many signatures share. The bounds come from the package `annotated_types`.
