@@ -325,8 +325,8 @@ class GradientWorker:
         policy = self.actor.policy
         gradient, losses = a2c_gradient(policy, batch, self.config)
         for (name, _), part in zip(policy.named_parameters(), gradient, strict=True):
-            out["gradient"][name] = part
-        out["episode_return"] = batch.episode_return
+            out["gradient"][name] = part.numpy()
+        out["episode_return"] = batch.episode_return.numpy()
         out["num_steps"] = batch.reward.numel()
         for name, number in losses.items():
             out["losses"][name] = number

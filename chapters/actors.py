@@ -383,8 +383,8 @@ class Actor:
         # The log-probabilities are computed now, for all steps at once. Environments
         # that reset a step late add rows that never happened; their weight is 0.
         for name, x in to_unroll(batch, self.policy)._asdict().items():
-            out[name] = x
-        out["episode_return"] = batch.episode_return
+            out[name] = x.numpy()
+        out["episode_return"] = batch.episode_return.numpy()
 
     def collect(self, weights: Weights, num_steps: int) -> Rollout:
         """Act for some steps with these weights; return what happened."""

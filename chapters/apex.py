@@ -489,7 +489,7 @@ class ApexActor:
         out["actor"], out["fresh"] = number, actor.collector.step == 0
         rollout = actor.collect(weights, config.rollout_len)
         for name, x in rollout._asdict().items():
-            out[name] = x
+            out[name] = x.numpy()
         # The first priorities, from rewards in the learner's scale.
         if config.priorities == "actor":
             scaled = rollout._replace(reward=rollout.reward * config.reward_scale)

@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest 9421a42dda3f16d0
+# Generated from chapters/a3c.py (edit there); digest e870deeff8c64fd2
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class GradientWorker:
         policy = self.actor.policy
         gradient, losses = a2c_gradient(policy, batch, self.config)
         for (name, _), part in zip(policy.named_parameters(), gradient, strict=True):
-            out["gradient"][name] = part
-        out["episode_return"] = batch.episode_return
+            out["gradient"][name] = part.numpy()
+        out["episode_return"] = batch.episode_return.numpy()
         out["num_steps"] = batch.reward.numel()
         for name, number in losses.items():
             out["losses"][name] = number

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 3ae046e1d13d46d3
+# Generated from chapters/actors.py (edit there); digest bed5622ee0f342b9
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ class Actor:
         # The log-probabilities are computed now, for all steps at once. Environments
         # that reset a step late add rows that never happened; their weight is 0.
         for name, x in to_unroll(batch, self.policy)._asdict().items():
-            out[name] = x
-        out["episode_return"] = batch.episode_return
+            out[name] = x.numpy()
+        out["episode_return"] = batch.episode_return.numpy()
 
     def collect(self, weights: Weights, num_steps: int) -> Rollout:
         """Act for some steps with these weights; return what happened."""

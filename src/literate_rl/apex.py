@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest c6887db8326f8749
+# Generated from chapters/apex.py (edit there); digest 780fe0978d434152
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class ApexActor:
         out["actor"], out["fresh"] = number, actor.collector.step == 0
         rollout = actor.collect(weights, config.rollout_len)
         for name, x in rollout._asdict().items():
-            out[name] = x
+            out[name] = x.numpy()
         # The first priorities, from rewards in the learner's scale.
         if config.priorities == "actor":
             scaled = rollout._replace(reward=rollout.reward * config.reward_scale)
