@@ -500,7 +500,7 @@ class ApexActor:
                 config.num_steps,
                 config.gamma,
                 actor.generator,
-            )
+            ).numpy()
 
     def close(self) -> None:
         """Close the environments."""

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 780fe0978d434152
+# Generated from chapters/apex.py (edit there); digest 5b24d4927f39b4e4
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class ApexActor:
                 config.num_steps,
                 config.gamma,
                 actor.generator,
-            )
+            ).numpy()
 
     def close(self) -> None:
         """Close the environments."""
