@@ -291,17 +291,16 @@ for case, each in steps.items():
     if work[case] >= 5e7:
         assert each["CUDA"] < each["CPU, 1 thread"], "much to compute"
 agents = [each for case, each in times.items() if case not in steps]
-assert len(agents) == 9
-for each in agents:
-    assert each["CPU, 1 thread"] < 0.8 * each["CUDA"], (
-        "all agents are faster on the CPU"
-    )
+longer = [each["CUDA"] / each["CPU, 1 thread"] for each in agents]
+assert len(longer) == 9
+assert round(min(longer), 1) == 1.3, "all agents are faster on the CPU"
+assert round(max(longer), 1) == 2.0
 
 # %% [markdown]
 # **Notice** that the last column hardly grows. CUDA begins to pay between 2e7 and 5e7 multiply-adds
 # a step. Acting is a batch of a few rows and always quicker on the CPU, where small policies act
 # in NumPy besides; so `auto` takes the upper end. All of this book's agents are below it with their
-# settings for CartPole and Pendulum, and on that machine they take 1.3 to 2.1 times as long on CUDA.
+# settings for CartPole and Pendulum, and on that machine they take 1.3 to 2 times as long on CUDA.
 #
 # How much is there to compute? A linear layer uses each of its weights once for each row, a
 # convolution many times. PyTorch counts that when a copy of the policy acts once. What is not
