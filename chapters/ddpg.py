@@ -543,8 +543,8 @@ class OneHotActions:
         self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
     ) -> Float[Tensor, "*B N"]:
         """Return the actions that follow from probabilities and noise."""
-        # A probability of 0 has the logarithm −∞. Added to the infinite bonus of
-        # ε-greedy it would be NaN, so the smallest positive number replaces it.
+        # A probability of 0 has the logarithm −∞, which wins no race, not even that of
+        # ε-greedy. So the smallest positive number replaces it.
         log_prob = row.clamp(min=torch.finfo(row.dtype).tiny).log()
         best = (log_prob + noise).argmax(-1, keepdim=True)
         return torch.zeros_like(row).scatter_(-1, best, 1.0)
@@ -556,10 +556,9 @@ class OneHotActions:
 
 
 # %% tags=["claims"]
-never, bonus = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([torch.inf, 0.0, 0.0])
-assert (never.log() + bonus)[0].isnan()
-assert (never.log() + bonus).argmax() == 0, "NaN would win, but by accident"
-assert OneHotActions(3).choose(never, bonus).tolist() == [1.0, 0.0, 0.0]
+never, race = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([1e30, 0.0, 0.0])
+assert (never.log() + race).argmax() == 1, "the first action would never be explored"
+assert OneHotActions(3).choose(never, race).tolist() == [1.0, 0.0, 0.0]
 
 # %% [markdown]
 # ## What the critic learns

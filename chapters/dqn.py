@@ -231,20 +231,25 @@ assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 #
 # If the agent always took the action of the largest value, it might never learn what the others
 # are worth. So with a small probability $\varepsilon$ it takes a random one. Such a policy is
-# **ε-greedy**. In the terms of {doc}`policies` this is a noise $\eta$ on the values. Let $c$ be
-# a coin that is 1 with probability $\varepsilon$, and $u$ an action drawn uniformly from all $N$:
+# **ε-greedy**. In the terms of {doc}`policies` this is a noise $\eta$ on the values, and again a
+# race. Let $c$ be a coin that is 1 with probability $\varepsilon$, and let each of the $N$ actions
+# draw a number $u_j$ uniformly between 0 and 1:
 #
 # $$
-# a = \operatorname*{argmax}_j \; (Q_j + \eta_j) , \qquad
-# \eta_j = \begin{cases} \infty & \text{if } c = 1 \text{ and } j = u \\ 0 & \text{else.}
-# \end{cases}
+# a = \operatorname*{argmax}_j \; (Q_j + \eta_j) , \qquad \eta_j = c \, M u_j .
 # $$ (epsilon-noise)
 #
-# Without noise the policy is greedy. Each environment has its own coin at each step: with one
-# coin for all, they would act at random together or not at all ({doc}`/docs/errata`).
+# The number $M$ is so large that beside it no value counts: if $c = 1$, the largest $u_j$ wins, and
+# all actions are equally likely. If $c = 0$, there is no noise, and the policy is greedy. Each
+# environment has its own coin at each step: with one coin for all, they would act at random
+# together or not at all ({doc}`/docs/errata`).
 
 
 # %% tags=["export"]
+# Float32 holds no value below 10²² beside it.
+BESIDE_ALL_VALUES = 1e30
+
+
 class EpsilonGreedy:
     """The action of the largest value, or now and then a random one; rows are values.
 
@@ -265,14 +270,13 @@ class EpsilonGreedy:
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
-        shape = num_steps, num_envs
-        # One coin for each environment and each step, and one action to go with it.
-        explore = torch.rand(shape, generator=generator) < self.epsilon
-        anything = torch.randint(self.num_actions, shape, generator=generator)
-        # An infinite bonus makes sure that it is chosen, {eq}`epsilon-noise`.
-        noise = torch.zeros(*shape, self.num_actions)
-        bonus = torch.zeros(shape).masked_fill(explore, torch.inf)
-        return noise.scatter_(-1, anything.unsqueeze(-1), bonus.unsqueeze(-1))
+        shape = num_steps, num_envs, self.num_actions
+        # One coin for each environment and each step, and a race of all actions.
+        explore = torch.rand(shape[:2], generator=generator) < self.epsilon
+        race = BESIDE_ALL_VALUES * torch.rand(shape, generator=generator)
+        # Both together are {eq}`epsilon-noise`. It is finite, so that an action whose
+        # value is minus infinity never wins.
+        return explore.unsqueeze(-1) * race
 
     @checked
     def choose(

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 7912d24ec809c21c
+# Generated from chapters/ddpg.py (edit there); digest 3fc9aea1b9d1d312
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ class OneHotActions:
         self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
     ) -> Float[Tensor, "*B N"]:
         """Return the actions that follow from probabilities and noise."""
-        # A probability of 0 has the logarithm −∞. Added to the infinite bonus of
-        # ε-greedy it would be NaN, so the smallest positive number replaces it.
+        # A probability of 0 has the logarithm −∞, which wins no race, not even that of
+        # ε-greedy. So the smallest positive number replaces it.
         log_prob = row.clamp(min=torch.finfo(row.dtype).tiny).log()
         best = (log_prob + noise).argmax(-1, keepdim=True)
         return torch.zeros_like(row).scatter_(-1, best, 1.0)

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest ac3f5fd188a5a480
+# Generated from chapters/dqn.py (edit there); digest 14174dbd505d6846
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -63,6 +63,10 @@ __all__ = [
 ]
 
 
+# Float32 holds no value below 10²² beside it.
+BESIDE_ALL_VALUES = 1e30
+
+
 class EpsilonGreedy:
     """The action of the largest value, or now and then a random one; rows are values.
 
@@ -83,14 +87,13 @@ class EpsilonGreedy:
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
-        shape = num_steps, num_envs
-        # One coin for each environment and each step, and one action to go with it.
-        explore = torch.rand(shape, generator=generator) < self.epsilon
-        anything = torch.randint(self.num_actions, shape, generator=generator)
-        # An infinite bonus makes sure that it is chosen, {eq}`epsilon-noise`.
-        noise = torch.zeros(*shape, self.num_actions)
-        bonus = torch.zeros(shape).masked_fill(explore, torch.inf)
-        return noise.scatter_(-1, anything.unsqueeze(-1), bonus.unsqueeze(-1))
+        shape = num_steps, num_envs, self.num_actions
+        # One coin for each environment and each step, and a race of all actions.
+        explore = torch.rand(shape[:2], generator=generator) < self.epsilon
+        race = BESIDE_ALL_VALUES * torch.rand(shape, generator=generator)
+        # Both together are {eq}`epsilon-noise`. It is finite, so that an action whose
+        # value is minus infinity never wins.
+        return explore.unsqueeze(-1) * race
 
     @checked
     def choose(
