@@ -227,9 +227,7 @@ def digests(file: Path) -> int:
 def main() -> int:
     if sys.argv[1:2] == ["digests"]:
         return digests(Path(sys.argv[2]))
-    numbers = {
-        name: {k: boil_down(x) for k, x in play(name).items()} for name in NAMES
-    }
+    numbers = {name: {k: boil_down(x) for k, x in play(name).items()} for name in NAMES}
     RECORD.write_text(json.dumps(numbers, indent=0) + "\n")
     return 0
 
