@@ -41,6 +41,7 @@ from literate_rl.agents import Collector, Rollout
 from literate_rl.workshop.states import ByName, state_spec
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.interfaces import refuse_mask
 from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.probes import seed_generators
 from literate_rl.workshop.runs import env_seed
@@ -620,8 +621,11 @@ class ContractActor(nn.Module):
         """Draw a seed for each step of a rollout."""
         return torch.randint(2**62, (num_steps,), generator=generator)
 
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+    def act(
+        self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
+    ) -> Tensor:
         """Return actions drawn from a seed; 0.0 is greedy where there is a ``mode``."""
+        refuse_mask(mask)
         if not isinstance(noise, Tensor):
             # Without a `mode` this draws, so it needs a seed as well.
             with drawn_from(checksum(obs), obs.device):
@@ -630,8 +634,11 @@ class ContractActor(nn.Module):
             action: Tensor = self.actor(obs)[0]
         return action
 
-    def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(
+        self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies."""
+        refuse_mask(mask)
         # An entropy may be estimated from a sample. Its seed is a checksum.
         with drawn_from(checksum(obs, action), obs.device):
             _, log_prob, entropy, *_ = self.actor(obs, action=action)

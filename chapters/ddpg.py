@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,17 +38,16 @@ from literate_rl.contract_models import (
     DeterministicActor,
     ProbabilityActor,
 )
-from literate_rl.dqn import DQN, EpsilonGreedy, ExploringConfig, QError, q_target
+from literate_rl.dqn import (
+    EpsilonGreedy,
+    Exploring,
+    ExploringConfig,
+    TargetNetwork,
+    q_target,
+)
+from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
-from literate_rl.workshop.fast import (
-    FusedCriticError,
-    chain_critic_error,
-    chain_layers,
-    clip_gradient,
-    computes,
-    tangent_values,
-)
 from literate_rl.workshop.nests import (
     action_box,
     as_float_vectors,
@@ -74,10 +73,9 @@ __all__ = [
     "ActorCritics",
     "BoxActions",
     "DDPGConfig",
+    "DeterministicPolicyGradient",
     "OneHotActions",
-    "ddpg_error",
     "ddpg_settings",
-    "ddpg_target",
     "make_ddpg_policy",
 ]
 
@@ -575,152 +573,81 @@ assert OneHotActions(3).choose(never, race).tolist() == [1.0, 0.0, 0.0]
 # termination. A time limit is not a termination.
 
 
+# %% [markdown]
+# The loss is half of the squared TD error $\delta = y - Q_\theta(s, a)$. And the actor climbs: its
+# loss is {eq}`actor-loss`, minus the first critic's value of its own actions.
+
+
 # %% tags=["export"]
-def ddpg_target(target_policy: Any, batch: Batch) -> Tensor:
-    """Return what the critic should think of the actions in a batch.
+class DeterministicPolicyGradient(Exploring):
+    """An actor that climbs the values of a critic, and older copies of both.
 
     Args:
-        target_policy: The older copy of the policy; its network is an ``ActorCritics``.
-        batch: Windows of steps, as the buffer returned them.
+        policy: The policy to train; its network is an ``ActorCritics``.
+        config: The settings.
 
     Source: Lillicrap et al. 2016, algorithm 1.
     """
-    with torch.no_grad():
+
+    def __init__(self, policy: Policy, config: DDPGConfig) -> None:
+        self.policy, self.config = policy, config
+        self.target = TargetNetwork(policy)
+        self.actor = list(policy.network.actor.parameters())
+        policy.actions.scale = config.noise
+
+    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return what the critic should think of the actions in a batch."""
         # The older critic judges what the older actor would do next, {eq}`ddpg-target`.
-        next_q = target_policy.value(batch.next_obs)
-    # It is the only action from which the target of Q-learning can choose.
-    return q_target(batch.reward, batch.discount, next_q.unsqueeze(-1))
+        with torch.no_grad():
+            next_q = self.target.network.value(batch.next_obs)
+        # It is the only action from which the target of Q-learning can choose.
+        return q_target(batch.reward, batch.discount, next_q.unsqueeze(-1))
 
+    def error(self, batch: Batch, generator: torch.Generator) -> QError:
+        """Compare the critic's values of actions with their targets."""
+        # How far is the critic from its target, for the action that was taken?
+        critic = self.policy.network.critics[0]
+        q = critic(batch.obs, action=batch.action)[0].squeeze(-1)
+        td_error = self.aim(batch, generator) - q
+        return QError(0.5 * td_error.square(), td_error.detach(), q.detach())
 
-# %% [markdown]
-# The error has the form of `q_error`, so that the loop of {doc}`dqn` can use it. Its loss is half
-# of the squared TD error $\delta = y - Q_\theta(s, a)$.
-
-
-# %% tags=["export"]
-def ddpg_error(
-    policy: Any, target_policy: Any, batch: Batch, generator: torch.Generator
-) -> QError:
-    """Compare the critic's values of actions with their targets.
-
-    Args:
-        policy: The policy in training; its network is an ``ActorCritics``.
-        target_policy: Its older copy.
-        batch: Windows of steps, as the buffer returned them.
-        generator: Not used here, because these targets have no noise.
-    """
-    target = ddpg_target(target_policy, batch)
-    # How far is the critic from it, for the action that was taken?
-    critic = policy.network.critics[0]
-    q = critic(batch.obs, action=batch.action)[0].squeeze(-1)
-    td_error = target - q
-    return QError(0.5 * td_error.square(), td_error.detach(), q.detach())
-
-
-# %% [markdown]
-# A folded cell has the same error without a graph, for our own networks ({doc}`workshop/fast`).
-# Its last function, `frozen_values`, is for the actor's step: its values have a gradient for the
-# action, and for our own critics none for their weights.
-
-
-# %% tags=["export", "hide-input"]
-def critic_chains(
-    critics: Iterable[Any], *inputs: Tensor
-) -> list[list[nn.Module]] | None:
-    """Return the layers of critics, or None if they need autograd.
-
-    They do if one is not our own, and if one of the inputs wants a gradient.
-    """
-    if any(x.requires_grad for x in inputs):
-        return None
-    chains = []
-    for critic in critics:
-        model = critic.model
-        ours = computes(critic, ByName) and computes(model, ActionValue)
-        chain = chain_layers(model.net) if ours else None
-        # The slope by an action begins with a linear layer.
-        if not chain or not isinstance(chain[0], nn.Linear):
-            return None
-        chains.append(chain)
-    return chains
-
-
-def fused_ddpg_error(
-    policy: Any, target_policy: Any, batch: Batch, generator: torch.Generator
-) -> QError | FusedCriticError:
-    """Compute what ``ddpg_error`` does, faster if the critic is our own."""
-    chains = critic_chains([policy.network.critics[0]], batch.obs, batch.action)
-    if chains is None:
-        return ddpg_error(policy, target_policy, batch, generator)
-    return chain_critic_error(chains, batch, ddpg_target(target_policy, batch))
-
-
-def frozen_values(critics: Any, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-    """Return what critics think of actions; only the actions need a gradient."""
-    chains = critic_chains(critics, obs)
-    if chains is not None:
-        return tangent_values(chains, obs, action)
-    return torch.stack([critic(obs, action=action)[0] for critic in critics]).squeeze(
-        -1
-    )
+    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return minus the mean value of the actor's own actions."""
+        # The optimiser goes downhill, hence the minus of {eq}`actor-loss`.
+        return -self.policy.value(obs).mean()
 
 
 # %% [markdown]
 # ## The loop
 #
-# The loop is that of {doc}`dqn` with one addition: before the older copies move, the actor takes
-# a step uphill.
+# The loop is that of {doc}`loop`. Before the older copies move, it asks for the ascent, and the
+# actor takes a step uphill:
+
+# %%
+import inspect
+
+print(inspect.getsource(OffPolicy.climb))
+
+# %% [markdown]
+# The gradient goes through the critic to the actor's parameters alone,
+# {eq}`policy-gradient-through-critic`. The optimiser does not move parameters without a gradient,
+# so the critic stays as it is.
 
 
 # %% tags=["export"]
-class DDPG(DQN):
-    """DQN for continuous actions: an actor finds the best one.
+def DDPG(  # noqa: N802 (the field's name)
+    policy: Policy, envs: VectorEnv[Any, Any, Any], config: DDPGConfig, **forms: Any
+) -> OffPolicy:
+    """Return a learner of an actor and a critic.
 
     Args:
         policy: What ``make_ddpg_policy`` returns, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
-        error: Function that compares values with targets.
+        forms: Faster forms, as ``OffPolicy`` takes them.
     """
-
-    def __init__(
-        self,
-        policy: Any,
-        envs: VectorEnv[Any, Any, Any],
-        config: DDPGConfig,
-        error: Callable[..., Any] = fused_ddpg_error,
-    ) -> None:
-        super().__init__(policy, envs, config, error, policy.act)
-        actor = policy.network.actor
-        self.actor_parameters = [p for p in actor.parameters() if p.requires_grad]
-        # A model of your own may share weights with a critic.
-        judges = set(policy.network.critics.parameters())
-        self.shared = not judges.isdisjoint(self.actor_parameters)
-        policy.actions.scale = config.noise
-
-    def follow(self, batch: Batch) -> None:
-        """Let the actor climb, then let the older copies follow."""
-        self.climb(batch.obs)
-        super().follow(batch)
-
-    def climb(self, obs: Tensor) -> None:
-        """Take one step of the optimiser on the actor."""
-        # The first critic's value of the actor's own actions, {eq}`actor-loss`. The
-        # optimiser goes downhill, hence the minus.
-        network: Any = self.policy.network
-        # Shared weights need the gradient of both.
-        if self.shared:
-            value = network.value(obs)
-        else:
-            value = frozen_values(network.critics[:1], obs, network(obs))
-        # The gradient goes through the critic to the actor's parameters alone,
-        # {eq}`policy-gradient-through-critic`. The optimiser does not move parameters
-        # without a gradient, so the critics stay as they are.
-        for parameter in self.parameters:
-            parameter.grad = None
-        (-value.mean()).backward(inputs=self.actor_parameters)
-        clip_gradient(self.actor_parameters, self.config.max_grad_norm)
-        self.optimizer.step()
+    algorithm = DeterministicPolicyGradient(policy, config)
+    return OffPolicy(algorithm, envs, config, **forms)
 
 
 # %% [markdown]

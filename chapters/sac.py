@@ -19,9 +19,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,26 +33,14 @@ from torch import Tensor, nn
 
 from literate_rl.a2c import ContractActor, drawn_from
 from literate_rl.contract_models import ActionValue, Stretch, layers, squashed_log_prob
-from literate_rl.ddpg import (
-    as_many,
-    bounded_box,
-    check_both,
-    critic_chains,
-    frozen_values,
-)
-from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
+from literate_rl.ddpg import as_many, bounded_box, check_both
+from literate_rl.dqn import TargetNetwork
+from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
-from literate_rl.workshop.fast import (
-    FusedCriticError,
-    chain_critic_error,
-    clip_gradient,
-    keeps,
-    computes,
-    tangent_soft_values,
-)
+from literate_rl.workshop.interfaces import Algorithm
 from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
 from literate_rl.workshop.signatures import (
     Count,
@@ -71,15 +58,14 @@ from literate_rl.workshop.states import ByName, state_spec
 __all__ = [
     "SAC",
     "SACConfig",
+    "SoftActorCritic",
     "SoftContractPolicy",
     "SoftCritics",
     "SoftPolicy",
     "SquashedGaussian",
-    "drawn_values",
+    "Temperature",
     "make_sac_policy",
-    "sac_error",
     "sac_settings",
-    "sac_target",
     "soft_value",
     "temperature_error",
 ]
@@ -373,44 +359,6 @@ def soft_value(
 # (The entropies of the other states inside a window ought to be paid, but are left out.)
 
 
-# %% tags=["export"]
-def sac_target(
-    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
-) -> Tensor:
-    """Return what the critics should think of the actions in a batch.
-
-    Args:
-        policy: The policy in training.
-        target_critics: The older copy of its critics.
-        batch: Windows of steps, as the buffer returned them.
-        generator: The source of the next actions.
-    """
-    with torch.no_grad(), EvalMode(policy):
-        # 1. What would the policy do next? Only the critics have an older copy.
-        action, log_prob = policy.draw(batch.next_obs, generator)
-        # 2. What is that worth, its share of the entropy included?
-        next_q = target_critics(batch.next_obs, action)
-        value = soft_value(next_q, log_prob, policy.log_alpha.exp())
-        # 3. The target, {eq}`soft-target`. After a termination nothing is added.
-        return clipped_double_target(batch.reward, batch.discount, value.unsqueeze(0))
-
-
-def sac_error(
-    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
-) -> QError:
-    """Compare what critics think of actions with their soft targets.
-
-    Args:
-        policy: As in ``sac_target``, like the others.
-        target_critics: As in ``sac_target``.
-        batch: As in ``sac_target``.
-        generator: As in ``sac_target``.
-    """
-    target = sac_target(policy, target_critics, batch, generator)
-    # 4. How far is each critic from it, for the action that was taken?
-    return compared(policy.critics(batch.obs, batch.action), target)
-
-
 # %% [markdown]
 # ## A policy that knows its density
 #
@@ -630,9 +578,8 @@ class SoftPolicy(Policy):
 
 # %% [markdown]
 # A folded cell has what is left of the parts: our network, which keeps $\log \sigma$ between
-# −5 and 2; the critics, which get their states by name; the error and the soft values of draws
-# without a graph, for our own networks ({doc}`workshop/fast`); and a policy for an actor of your
-# own, which draws its actions itself ({doc}`contracts`).
+# −5 and 2; the critics, which get their states by name; and a policy for an actor of your own,
+# which draws its actions itself ({doc}`contracts`).
 
 
 # %% tags=["export", "hide-input"]
@@ -669,42 +616,6 @@ class SoftCritics(nn.Module):
         """Return what each critic thinks of actions."""
         values = [critic(obs, action=action)[0] for critic in self.critics]
         return torch.stack(values).squeeze(-1)
-
-    def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return the same numbers where the critics themselves need no gradient."""
-        if computes(self, SoftCritics):
-            return frozen_values(self.critics, obs, action)
-        q: Tensor = self(obs, action)  # of another kind
-        return q
-
-
-def fused_sac_error(
-    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
-) -> QError | FusedCriticError:
-    """Compute what ``sac_error`` does, faster for critics of our own."""
-    chains = critic_chains(policy.critics.critics, batch.obs, batch.action)
-    if chains is None or not computes(policy.critics, SoftCritics):
-        return sac_error(policy, target_critics, batch, generator)
-    target = sac_target(policy, target_critics, batch, generator)
-    return chain_critic_error(chains, batch, target)
-
-
-def fused_soft_values(
-    policy: Any, obs: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Compute what ``drawn_values`` does, faster for networks of our own."""
-    chains = critic_chains(policy.critics.critics, obs)
-    known = (
-        computes(policy.critics, SoftCritics)
-        and keeps(policy.critics, SoftCritics, "frozen")
-        and keeps(policy, SoftPolicy, "draw")
-        and keeps(policy.actions, SquashedGaussian, "draw")
-    )
-    if chains is None or not known:
-        return drawn_values(policy, obs, generator)
-    row, noise = policy.row_and_noise(obs, generator)
-    alpha = policy.log_alpha.detach().exp()
-    return tangent_soft_values(chains, obs, row, noise, policy.actions, alpha)
 
 
 class SoftContractPolicy(ContractActor):
@@ -850,7 +761,7 @@ def entropy_scale(
 # %% [markdown]
 # ## The agent
 #
-# The loop is that of {doc}`dqn`. After each update of the critics, the actor and the temperature
+# The loop is that of {doc}`loop`. After each update of the critics, the actor and the temperature
 # take a step. The actor climbs the soft value of what it would do now, with the minimum of the
 # critics instead of the first one:
 #
@@ -859,118 +770,133 @@ def entropy_scale(
 # $$ (soft-actor)
 #
 # The expectation in $V$ is estimated with one draw in each state.
+#
+# The temperature is a small object of its own: it adds its loss to that of the actor, and knows what
+# the entropies of an iteration were.
 
 
 # %% tags=["export"]
-def drawn_values(
-    policy: Any, obs: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Draw an action in each state; return its soft value and its log-density.
+class Temperature:
+    """The price of entropy, tuned or not.
 
     Args:
-        policy: As in ``sac_target``.
-        obs: States.
-        generator: The source of the actions.
+        log_alpha: Its logarithm, a parameter of the policy.
+        config: The settings.
+        unit: What the space of actions adds to an entropy.
+        target: The entropy that a tuned temperature aims at, with that.
     """
-    action, log_prob = policy.draw(obs, generator)
-    q = policy.critics.frozen(obs, action)
-    return soft_value(q, log_prob, policy.log_alpha.detach().exp()), log_prob
+
+    def __init__(
+        self, log_alpha: Tensor, config: SACConfig, unit: float, target: float
+    ) -> None:
+        self.log_alpha, self.tune = log_alpha, config.tune
+        self.unit, self.target = unit, target
+        with torch.no_grad():
+            log_alpha.fill_(config.temperature).log_()
+        self.entropies: list[Tensor] = []
+
+    def loss(self, entropy: Tensor) -> Tensor | float:
+        """Return its loss at some entropies, which send no gradient to the actor."""
+        self.entropies.append(entropy.mean())
+        if not self.tune:
+            return 0.0
+        return temperature_error(self.log_alpha, entropy, self.target)
+
+    def metrics(self) -> dict[str, float]:
+        """Return temperature and mean entropy, and begin a new mean."""
+        # Without what the box adds, so that tasks can be compared.
+        seen = [entropy.item() for entropy in self.entropies]
+        self.entropies.clear()
+        entropy = sum(seen) / len(seen) - self.unit if seen else float("nan")
+        alpha = self.log_alpha.exp().item()
+        return {"charts/alpha": alpha, "charts/entropy": entropy}
 
 
 # %% [markdown]
 # One Adam optimiser holds all parameters and does not move those whose gradient is `None`. So the
 # critics' step leaves the actor and the temperature alone, and the actor's step the critics.
-# {doc}`discrete_sac` uses the same loop, with an `error`, a `scale` and an `improve` of its own.
 
 
 # %% tags=["export"]
-class SAC(DQN):
-    """Learns a policy that is paid for its entropy, from remembered steps.
+class SoftActorCritic(Algorithm):
+    """Critics of soft values, and an actor and a temperature that climb them.
 
     Args:
-        policy: What ``make_sac_policy`` returns, on any device.
-        envs: A vector environment with ``config.num_envs`` copies.
+        policy: The policy to train.
         config: The settings.
-        error: Function that compares values with targets.
-        scale: Function of the action space and of the target in the settings. It
-            returns what the space adds to an entropy, and the target with that.
+        action_space: The box of the environment's actions.
     """
+
+    policy: SoftPolicy | SoftContractPolicy
 
     def __init__(
         self,
-        policy: Any,
-        envs: VectorEnv[Any, Any, Any],
+        policy: SoftPolicy | SoftContractPolicy,
         config: SACConfig,
-        error: Callable[..., Any] = fused_sac_error,
-        scale: Callable[[Any, float | None], tuple[float, float]] = entropy_scale,
+        action_space: spaces.Box,
     ) -> None:
         given, wanted = len(policy.critics.critics), config.num_critics
         check_that(
             given >= wanted, f"policy must have {wanted} critics or more, got {given}"
         )
-        super().__init__(policy, envs, config, error)
-        self.tuned: SACConfig = config  # `config`, by its own type
-        # Only the critics need an older copy.
-        critics = copy.deepcopy(policy.critics)
-        self.target_policy = critics.requires_grad_(False).eval()
-        self.weights, self.target_weights = map(
-            numbers_of, (policy.critics, self.target_policy)
-        )
+        self.policy = policy
+        # Only the critics need an older copy, and all the rest climbs.
+        self.target = TargetNetwork(policy.critics)
         judges = set(policy.critics.parameters())
-        self.actor_parameters = [p for p in self.parameters if p not in judges]
-        with torch.no_grad():
-            policy.log_alpha.fill_(config.temperature).log_()
+        self.actor = [p for p in policy.parameters() if p not in judges]
         # The target entropy, in the unit of the box: {eq}`entropy-unit`.
-        space = envs.single_action_space
-        self.unit, self.target_entropy = scale(space, config.target_entropy)
-        self.entropies: list[Tensor] = []
+        scale = entropy_scale(action_space, config.target_entropy)
+        self.temperature = Temperature(policy.log_alpha, config, *scale)
 
-    def follow(self, batch: Batch) -> None:
-        """Let the actor and the temperature learn, then let the target follow."""
-        self.improve(batch.obs)
-        super().follow(batch)
+    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return what the critics should think of the actions in a batch."""
+        policy = self.policy
+        with torch.no_grad(), EvalMode(policy):
+            # 1. What would the policy do next? Only the critics have an older copy.
+            action, log_prob = policy.draw(batch.next_obs, generator)
+            # 2. What is that worth, its share of the entropy included?
+            next_q = self.target.network(batch.next_obs, action)
+            value = soft_value(next_q, log_prob, policy.log_alpha.exp()).unsqueeze(0)
+            # 3. The target, {eq}`soft-target`. After a termination nothing is added.
+            return clipped_double_target(batch.reward, batch.discount, value)
 
-    def improve(self, obs: Tensor) -> None:
-        """Judge what the policy would do now, and let it climb."""
-        value, log_prob = fused_soft_values(self.policy, obs, self.generator)
-        self.climb(value, -log_prob.detach())
+    def error(self, batch: Batch, generator: torch.Generator) -> QError:
+        """Compare what critics think of actions with their soft targets."""
+        aim = self.aim(batch, generator)
+        # 4. How far is each critic from it, for the action that was taken?
+        return compared(self.policy.critics(batch.obs, batch.action), aim)
 
-    def climb(self, value: Tensor, entropy: Tensor) -> None:
-        """Take one step of the optimiser on actor and temperature."""
-        # The actor climbs soft values, {eq}`soft-actor`. The temperature learns from
-        # the entropy, which sends no gradient to the actor.
-        loss = -value.mean()
-        if self.tuned.tune:
-            loss = loss + temperature_error(
-                self.policy.log_alpha, entropy, self.target_entropy
-            )
-        # The gradient goes through the critics, but they get none themselves, so the
-        # optimiser does not move them.
-        for parameter in self.parameters:
-            parameter.grad = None
-        loss.backward(inputs=self.actor_parameters)
-        clip_gradient(self.actor_parameters, self.tuned.max_grad_norm)
-        self.optimizer.step()
-        self.entropies.append(entropy.mean())
+    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return minus the soft values of draws, and the temperature's loss."""
+        policy = self.policy
+        action, log_prob = policy.draw(obs, generator)
+        q, alpha = policy.critics(obs, action), policy.log_alpha.detach().exp()
+        # The actor climbs soft values, {eq}`soft-actor`.
+        loss = -soft_value(q, log_prob, alpha).mean()
+        return loss + self.temperature.loss(-log_prob.detach())
 
-    def explore(self) -> None:
-        """Leave exploration to the policy, which is random by itself."""
-        # The entropies are those of one iteration.
-        self.entropies.clear()
-
-    def explored(self) -> dict[str, float]:
-        """Return temperature and entropy, as metrics."""
-        # Without what the box adds, so that tasks can be compared.
-        seen = [entropy.item() for entropy in self.entropies]
-        entropy = sum(seen) / len(seen) - self.unit if seen else float("nan")
-        return {
-            "charts/alpha": self.policy.log_alpha.exp().item(),
-            "charts/entropy": entropy,
-        }
+    def metrics(self) -> dict[str, float]:
+        """Return temperature and mean entropy."""
+        return self.temperature.metrics()
 
 
-# %% [markdown]
-# What is left is to build a policy for an environment, whose actions need bounds.
+def SAC(  # noqa: N802 (the field's name)
+    policy: SoftPolicy | SoftContractPolicy,
+    envs: VectorEnv[Any, Any, Any],
+    config: SACConfig,
+    **forms: Any,
+) -> OffPolicy:
+    """Return a learner of a policy that is paid for its entropy.
+
+    Args:
+        policy: What ``make_sac_policy`` returns, on any device.
+        envs: A vector environment with ``config.num_envs`` copies.
+        config: The settings.
+        forms: Faster forms, as ``OffPolicy`` takes them.
+    """
+    space: Any = envs.single_action_space
+    algorithm = SoftActorCritic(policy, config, space)
+    return OffPolicy(algorithm, envs, config, **forms)
 
 
 # %% tags=["export", "hide-input"]

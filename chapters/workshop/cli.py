@@ -36,9 +36,9 @@ import tyro
 
 from literate_rl.evaluation import evaluate
 from literate_rl.workshop.episodes import told
+from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.runs import (
     RENAMED,
-    Learner,
     Run,
     about,
     check_named,

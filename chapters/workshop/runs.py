@@ -47,7 +47,7 @@ from importlib.resources import files
 from multiprocessing import parent_process, resource_tracker
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
 import gymnasium as gym
@@ -62,10 +62,10 @@ from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from literate_rl.workshop.episodes import EvalMode, Held, told, warn_unended
+from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
-    "Learner",
     "Run",
     "StoredRuns",
     "env_seed",
@@ -99,44 +99,7 @@ __all__ = [
 # Neither needs to inherit from anything. A policy is an `nn.Module` with the methods
 # `act(obs, noise)` and `to_env(action)`, and with a `recipe`: the name of the public
 # function that builds it and its arguments, plain values, so that a checkpoint can build
-# it again. What a learner has is written down as a protocol: a list of methods with
-# nothing inside.
-
-
-# %% tags=["export"]
-class Learner(Protocol):
-    """What ``fit`` asks of a learner.
-
-    Attributes:
-        policy: The policy in training.
-        config: Its settings, a dataclass; ``total_steps`` says when it is done.
-    """
-
-    policy: Any
-    config: Any
-
-    @property
-    def step(self) -> int:
-        """Steps taken so far, all environments together."""
-        ...
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether a run that resumes here ends with the same bits."""
-        ...
-
-    def iterate(self) -> dict[str, float]:
-        """Collect some steps, learn from them, and return metrics by name."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned."""
-        ...
-
+# it again. What both have is written down in {doc}`interfaces`.
 
 # %% [markdown]
 # A learner's settings are a frozen dataclass: a default for each, a place to document them,

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest f7efee6946602b1d
+# Generated from chapters/*.py (edit there); digest 3ea1dc609e674830
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -185,17 +185,20 @@ from .dqn import (
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
     ExploringConfig as ExploringConfig,
-    OffPolicyConfig as OffPolicyConfig,
-    QError as QError,
+    QLearning as QLearning,
+    TargetNetwork as TargetNetwork,
     double_q_target as double_q_target,
     dqn_settings as dqn_settings,
     dueling_q as dueling_q,
-    fused_q_error as fused_q_error,
-    linear_schedule as linear_schedule,
     make_q_policy as make_q_policy,
     polyak_update as polyak_update,
-    q_error as q_error,
     q_target as q_target,
+)
+from .loop import (
+    OffPolicy as OffPolicy,
+    OffPolicyConfig as OffPolicyConfig,
+    QError as QError,
+    linear_schedule as linear_schedule,
 )
 from .c51 import (
     categorical_error as categorical_error,
@@ -203,6 +206,7 @@ from .c51 import (
     project_distribution_loop as project_distribution_loop,
 )
 from .rainbow import (
+    DistributionalQLearning as DistributionalQLearning,
     LogitsOf as LogitsOf,
     NoisyLinear as NoisyLinear,
     Rainbow as Rainbow,
@@ -211,7 +215,6 @@ from .rainbow import (
     RainbowPolicy as RainbowPolicy,
     factorised_noise as factorised_noise,
     make_rainbow_policy as make_rainbow_policy,
-    rainbow_error as rainbow_error,
     rainbow_settings as rainbow_settings,
 )
 from .ddpg import (
@@ -219,49 +222,45 @@ from .ddpg import (
     ActorCritics as ActorCritics,
     BoxActions as BoxActions,
     DDPGConfig as DDPGConfig,
+    DeterministicPolicyGradient as DeterministicPolicyGradient,
     OneHotActions as OneHotActions,
-    ddpg_error as ddpg_error,
     ddpg_settings as ddpg_settings,
-    ddpg_target as ddpg_target,
     make_ddpg_policy as make_ddpg_policy,
 )
 from .td3 import (
     HDDPG as HDDPG,
     TD3 as TD3,
     HDDPGConfig as HDDPGConfig,
+    Hysteretic as Hysteretic,
     TD3Config as TD3Config,
+    TwinDelayed as TwinDelayed,
     clipped_double_target as clipped_double_target,
     critic_error as critic_error,
-    hddpg_error as hddpg_error,
     hddpg_settings as hddpg_settings,
     smoothed_action as smoothed_action,
-    td3_error as td3_error,
     td3_settings as td3_settings,
-    td3_target as td3_target,
 )
 from .sac import (
     SAC as SAC,
     SACConfig as SACConfig,
+    SoftActorCritic as SoftActorCritic,
     SoftContractPolicy as SoftContractPolicy,
     SoftCritics as SoftCritics,
     SoftPolicy as SoftPolicy,
     SquashedGaussian as SquashedGaussian,
-    drawn_values as drawn_values,
+    Temperature as Temperature,
     make_sac_policy as make_sac_policy,
-    sac_error as sac_error,
     sac_settings as sac_settings,
-    sac_target as sac_target,
     soft_value as soft_value,
     temperature_error as temperature_error,
 )
 from .discrete_sac import (
     DiscreteCritics as DiscreteCritics,
     DiscreteSAC as DiscreteSAC,
+    DiscreteSoftActorCritic as DiscreteSoftActorCritic,
     DiscreteSoftContractPolicy as DiscreteSoftContractPolicy,
     DiscreteSoftPolicy as DiscreteSoftPolicy,
-    discrete_sac_error as discrete_sac_error,
     discrete_sac_settings as discrete_sac_settings,
-    discrete_sac_target as discrete_sac_target,
     expected_soft_value as expected_soft_value,
     make_discrete_sac_policy as make_discrete_sac_policy,
 )
@@ -276,6 +275,15 @@ from .apex import (
     apex_settings as apex_settings,
     experience_layout as experience_layout,
     first_priorities as first_priorities,
+)
+from .workshop.interfaces import (
+    Act as Act,
+    ActionDistribution as ActionDistribution,
+    Algorithm as Algorithm,
+    Error as Error,
+    Learner as Learner,
+    PolicyLike as PolicyLike,
+    Target as Target,
 )
 from .workshop.nests import (
     as_discrete as as_discrete,
@@ -307,7 +315,6 @@ from .workshop.worlds import (
     Moving as Moving,
 )
 from .workshop.runs import (
-    Learner as Learner,
     Run as Run,
     StoredRuns as StoredRuns,
     env_seed as env_seed,
@@ -331,22 +338,11 @@ from .workshop.states import (
     state_spec as state_spec,
 )
 from .workshop.fast import (
-    FusedCriticError as FusedCriticError,
     FusedPolicyError as FusedPolicyError,
-    FusedQError as FusedQError,
     categorical_terms as categorical_terms,
-    chain_backward as chain_backward,
-    chain_critic_error as chain_critic_error,
-    chain_layers as chain_layers,
-    chain_outputs as chain_outputs,
-    chain_q_error as chain_q_error,
-    chain_slope as chain_slope,
     clip_gradient as clip_gradient,
-    numpy_act as numpy_act,
     project_atoms as project_atoms,
     reverse_scan as reverse_scan,
-    tangent_soft_values as tangent_soft_values,
-    tangent_values as tangent_values,
 )
 from .workshop.alf import (
     AlgStep as AlgStep,
@@ -368,6 +364,18 @@ from .workshop.ding import (
 from .workshop.cluster import (
     RayActors as RayActors,
     import_ray as import_ray,
+)
+from .workshop.fast_forms import (
+    FusedCriticError as FusedCriticError,
+    FusedQError as FusedQError,
+    chain_backward as chain_backward,
+    chain_critic_error as chain_critic_error,
+    chain_layers as chain_layers,
+    chain_outputs as chain_outputs,
+    chain_q_error as chain_q_error,
+    fused_critic_error as fused_critic_error,
+    fused_q_error as fused_q_error,
+    numpy_act as numpy_act,
 )
 from .workshop.training import (
     Agent as Agent,

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 725d4449174594af
+# Generated from chapters/discrete_sac.py (edit there); digest 483c61b23e6a74ae
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from torch import Tensor, nn
 from literate_rl.a2c import ContractActor, drawn_from
 from literate_rl.contract_models import QNetwork, layers
 from literate_rl.ddpg import as_many, check_both
-from literate_rl.dqn import QError
+from literate_rl.dqn import TargetNetwork
+from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import CategoricalActions, Policy, mean_surprise
 from literate_rl.replay import Batch
-from literate_rl.sac import SAC, SACConfig
+from literate_rl.sac import SACConfig, Temperature
 from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.interfaces import Algorithm
 from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
 from literate_rl.workshop.probes import required_parameters
-from literate_rl.workshop.signatures import Count, Float, checked
+from literate_rl.workshop.signatures import Count, Float, check_that, checked
 from literate_rl.workshop.states import ByName, state_spec
 
 __all__ = [
     "DiscreteCritics",
     "DiscreteSAC",
+    "DiscreteSoftActorCritic",
     "DiscreteSoftContractPolicy",
     "DiscreteSoftPolicy",
-    "discrete_sac_error",
     "discrete_sac_settings",
-    "discrete_sac_target",
     "expected_soft_value",
     "make_discrete_sac_policy",
 ]
@@ -62,48 +63,6 @@ def expected_soft_value(
     return (prob * (q.amin(0) + alpha * surprise)).sum(-1)
 
 
-def discrete_sac_target(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
-) -> Tensor:
-    """Return what the critics should think of the actions in a batch.
-
-    Args:
-        policy: The policy in training.
-        target_critics: The older copy of its critics.
-        batch: Windows of steps, as the buffer returned them.
-        generator: The source of random numbers, for actors that need some.
-    """
-    with torch.no_grad(), EvalMode(policy):
-        # 1. How likely is each action in the next state, and what is the state worth?
-        log_prob = policy.log_probs(batch.next_obs, generator)
-        next_q, alpha = target_critics(batch.next_obs), policy.log_alpha.exp()
-        value = expected_soft_value(next_q, log_prob, alpha)
-        # 2. The target, {eq}`soft-target`. After a termination nothing is added.
-        return clipped_double_target(batch.reward, batch.discount, value.unsqueeze(0))
-
-
-def discrete_sac_error(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
-) -> QError:
-    """Compare what critics think of actions with their soft targets.
-
-    Args:
-        policy: As in ``discrete_sac_target``, like the others.
-        target_critics: As in ``discrete_sac_target``.
-        batch: As in ``discrete_sac_target``.
-        generator: As in ``discrete_sac_target``.
-    """
-    target = discrete_sac_target(policy, target_critics, batch, generator)
-    # 3. How far is each critic from it, for the action that was taken?
-    return compared(policy.critics.taken(batch.obs, batch.action), target)
-
-
 class DiscreteSoftPolicy(Policy):
     """A policy over a list of actions, with critics and a temperature.
 
@@ -130,38 +89,86 @@ class DiscreteSoftPolicy(Policy):
         return row.log_softmax(-1)
 
 
-def list_entropy(
-    action_space: spaces.Discrete, target: float | None
-) -> tuple[float, float]:
-    """Return 0, because a list has no unit, and the target entropy."""
+def list_entropy(action_space: spaces.Discrete, target: float | None) -> float:
+    """Return the entropy at which a tuned temperature aims."""
     # Half of the largest entropy, {eq}`list-entropy`.
-    most = math.log(int(action_space.n))
-    return 0.0, most / 2 if target is None else target
+    return math.log(int(action_space.n)) / 2 if target is None else target
 
 
-class DiscreteSAC(SAC):
-    """SAC for actions from a list, with sums for draws.
+class DiscreteSoftActorCritic(Algorithm):
+    """Critics of soft values of a list of actions, and an actor that climbs them.
+
+    Args:
+        policy: The policy to train.
+        config: The settings.
+        action_space: The list of the environment's actions.
+    """
+
+    policy: DiscreteSoftPolicy | DiscreteSoftContractPolicy
+
+    def __init__(
+        self,
+        policy: DiscreteSoftPolicy | DiscreteSoftContractPolicy,
+        config: SACConfig,
+        action_space: spaces.Discrete,
+    ) -> None:
+        given, wanted = len(policy.critics.critics), config.num_critics
+        check_that(
+            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
+        )
+        self.policy = policy
+        self.target = TargetNetwork(policy.critics)
+        judges = set(policy.critics.parameters())
+        self.actor = [p for p in policy.parameters() if p not in judges]
+        # A list has no unit.
+        wanted_entropy = list_entropy(action_space, config.target_entropy)
+        self.temperature = Temperature(policy.log_alpha, config, 0.0, wanted_entropy)
+
+    def error(self, batch: Batch, generator: torch.Generator) -> QError:
+        """Compare what critics think of actions with their soft targets."""
+        policy = self.policy
+        with torch.no_grad(), EvalMode(policy):
+            # 1. How likely is each action next, and what is the next state worth?
+            log_prob = policy.log_probs(batch.next_obs, generator)
+            next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
+            value = expected_soft_value(next_q, log_prob, alpha).unsqueeze(0)
+            # 2. The target, {eq}`soft-target`. After a termination nothing is added.
+            aim = clipped_double_target(batch.reward, batch.discount, value)
+        # 3. How far is each critic from it, for the action that was taken?
+        return compared(policy.critics.taken(batch.obs, batch.action), aim)
+
+    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return minus the soft values of states, and the temperature's loss."""
+        policy = self.policy
+        log_prob = policy.log_probs(obs, generator)
+        # The gradient goes through the probabilities. To them the values are constants.
+        with torch.no_grad(), EvalMode(policy.critics):
+            q = policy.critics(obs)
+        value = expected_soft_value(q, log_prob, policy.log_alpha.detach().exp())
+        return -value.mean() + self.temperature.loss(mean_surprise(log_prob.detach()))
+
+    def metrics(self) -> dict[str, float]:
+        """Return temperature and mean entropy."""
+        return self.temperature.metrics()
+
+
+def DiscreteSAC(  # noqa: N802 (the field's name)
+    policy: DiscreteSoftPolicy | DiscreteSoftContractPolicy,
+    envs: VectorEnv[Any, Any, Any],
+    config: SACConfig,
+    **forms: Any,
+) -> OffPolicy:
+    """Return a learner like ``SAC``, for actions from a list.
 
     Args:
         policy: What ``make_discrete_sac_policy`` returns, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
+        forms: Faster forms, as ``OffPolicy`` takes them.
     """
-
-    def __init__(
-        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: SACConfig
-    ) -> None:
-        super().__init__(policy, envs, config, discrete_sac_error, list_entropy)
-
-    def improve(self, obs: Tensor) -> None:
-        """Judge what the policy would do now, and let it climb."""
-        policy: Any = self.policy
-        log_prob = policy.log_probs(obs, self.generator)
-        # The gradient goes through the probabilities. To them the values are constants.
-        with torch.no_grad(), EvalMode(policy.critics):
-            q = policy.critics(obs)
-        value = expected_soft_value(q, log_prob, policy.log_alpha.detach().exp())
-        self.climb(value, mean_surprise(log_prob.detach()))
+    space: Any = envs.single_action_space
+    algorithm = DiscreteSoftActorCritic(policy, config, space)
+    return OffPolicy(algorithm, envs, config, **forms)
 
 
 class DiscreteCritics(nn.Module):

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 682af4ffa889ff79
+# Generated from chapters/workshop/cli.py (edit there); digest a1d03a78c2892d70
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import tyro
 
 from literate_rl.evaluation import evaluate
 from literate_rl.workshop.episodes import told
+from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.runs import (
     RENAMED,
-    Learner,
     Run,
     about,
     check_named,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 3bb7265b76c010f5
+# Generated from chapters/workshop/runs.py (edit there); digest 0a22049abcf6a432
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from importlib.resources import files
 from multiprocessing import parent_process, resource_tracker
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
 import gymnasium as gym
@@ -43,10 +43,10 @@ from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from literate_rl.workshop.episodes import EvalMode, Held, told, warn_unended
+from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
-    "Learner",
     "Run",
     "StoredRuns",
     "env_seed",
@@ -60,40 +60,6 @@ __all__ = [
     "stored_runs",
     "video_html",
 ]
-
-
-class Learner(Protocol):
-    """What ``fit`` asks of a learner.
-
-    Attributes:
-        policy: The policy in training.
-        config: Its settings, a dataclass; ``total_steps`` says when it is done.
-    """
-
-    policy: Any
-    config: Any
-
-    @property
-    def step(self) -> int:
-        """Steps taken so far, all environments together."""
-        ...
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether a run that resumes here ends with the same bits."""
-        ...
-
-    def iterate(self) -> dict[str, float]:
-        """Collect some steps, learn from them, and return metrics by name."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned."""
-        ...
 
 
 def flat_env(

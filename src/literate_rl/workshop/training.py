@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest b8c1f47f5b338c3f
+# Generated from chapters/workshop/training.py (edit there); digest b231ea6a3148bf4d
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ from literate_rl.dqn import (
     DQN,
     DQNConfig,
     EpsilonGreedy,
-    OffPolicyConfig,
     dqn_settings,
     make_q_policy,
 )
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
+from literate_rl.loop import OffPolicy, OffPolicyConfig
 from literate_rl.policies import Policy, make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
@@ -93,11 +93,12 @@ from literate_rl.td3 import (
 )
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.cluster import RayActors
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast_forms import fused_critic_error, numpy_act, fused_q_error
 from literate_rl.workshop.probes import device_of, randomness_kept, results_of
 from literate_rl.workshop.nests import as_discrete, as_space, plain_space
 from literate_rl.workshop.states import ByName, StateSpec, state_spec
-from literate_rl.workshop.runs import Learner, Run, about, fit, flat_env, sync
+from literate_rl.workshop.interfaces import Act, Learner
+from literate_rl.workshop.runs import Run, about, fit, flat_env, sync
 
 __all__ = ["Agent", "make_qnet_policy", "train"]
 
@@ -366,7 +367,8 @@ def make_impala(
         return IMPALA(policy, envs, config)
     envs.close()
     build = partial(make_envs, partial(flat_env, env), config.n_sample)
-    return ActorLearner(policy, build, config, transport_of(config))
+    transport = transport_of(config)
+    return ActorLearner(policy, build, config, transport, actors_act(policy))
 
 
 def make_a2c(env: str, config: A2CConfig, place: Place, **models: Any) -> A2C:
@@ -382,10 +384,10 @@ def make_a3c(env: str, config: A3CConfig, place: Place, **models: Any) -> A3C:
     policy = place(actor_critic(env, envs, models), envs, config)
     envs.close()
     build = partial(make_envs, partial(flat_env, env), config.num_envs)
-    return A3C(policy, build, config, transport_of(config))
+    return A3C(policy, build, config, transport_of(config), actors_act(policy))
 
 
-def make_dqn(env: str, config: DQNConfig, place: Place, **models: Any) -> DQN:
+def make_dqn(env: str, config: DQNConfig, place: Place, **models: Any) -> OffPolicy:
     """Build DQN."""
     envs = environments(env, config.seed, config.num_envs)
     with legible_refusal("Discrete"):
@@ -398,10 +400,14 @@ def make_dqn(env: str, config: DQNConfig, place: Place, **models: Any) -> DQN:
                 config.hidden,
                 config.dueling,
             )
-    return DQN(place(policy, envs, config), envs, config)
+    policy = place(policy, envs, config)
+    forms = {"act": fast_act(policy), "error": fitting(fused_q_error, policy)}
+    return DQN(policy, envs, config, **forms)
 
 
-def make_rainbow(env: str, config: RainbowConfig, place: Place, **models: Any) -> DQN:
+def make_rainbow(
+    env: str, config: RainbowConfig, place: Place, **models: Any
+) -> OffPolicy:
     """Build Rainbow."""
     envs = environments(env, config.seed, config.num_envs)
     with legible_refusal("Discrete"):
@@ -427,21 +433,24 @@ def rainbow_policy(
 
 
 def make_apex(
-    make: Callable[..., DQN], env: str, config: Any, place: Place, **models: Any
+    make: Callable[..., OffPolicy], env: str, config: Any, place: Place, **models: Any
 ) -> Apex:
     """Build a learner with many actors and one memory."""
     build = partial(make_envs, partial(flat_env, env), config.num_envs)
-    return Apex(make(env, config, place, **models), build, transport_of(config))
+    learner = make(env, config, place, **models)
+    transport, make_act = transport_of(config), actors_act(learner.policy)
+    return Apex(learner, build, transport, make_act)
 
 
 def make_ddpg(
     env: str,
     config: DDPGConfig,
     place: Place,
-    agent: Callable[..., DDPG] = DDPG,
+    agent: Callable[..., OffPolicy] = DDPG,
     num_critics: int = 1,
+    rates: tuple[float, float] = (1.0, 1.0),
     **models: Any,
-) -> DDPG:
+) -> OffPolicy:
     """Build DDPG or one of its relatives."""
     envs = environments(env, config.seed, config.num_envs)
     # The observations of our own networks are flattened vectors.
@@ -454,12 +463,21 @@ def make_ddpg(
             num_critics,
             **models,
         )
-    return agent(place(policy, envs, config), envs, config)
+    policy = place(policy, envs, config)
+    return agent(
+        policy, envs, config, error=fitting(fused_critic_error, policy, *rates)
+    )
 
 
-def make_td3(env: str, config: TD3Config, place: Place, **models: Any) -> DDPG:
+def make_td3(env: str, config: TD3Config, place: Place, **models: Any) -> OffPolicy:
     """Build TD3."""
     return make_ddpg(env, config, place, TD3, config.num_critics, **models)
+
+
+def make_hddpg(env: str, config: HDDPGConfig, place: Place, **models: Any) -> OffPolicy:
+    """Build hysteretic DDPG."""
+    rates = config.increase, config.decrease
+    return make_ddpg(env, config, place, HDDPG, rates=rates, **models)
 
 
 def settings_of_sac(env: str) -> SACConfig:
@@ -467,19 +485,22 @@ def settings_of_sac(env: str) -> SACConfig:
     return discrete_sac_settings(env) if env in LISTED else sac_settings(env)
 
 
-def make_sac(env: str, config: SACConfig, place: Place, **models: Any) -> SAC:
+def make_sac(env: str, config: SACConfig, place: Place, **models: Any) -> OffPolicy:
     """Build SAC, for numbers in a box or for actions from a list."""
     envs = environments(env, config.seed, config.num_envs)
     # The observations of our own networks are flattened vectors.
     states = spaces_of(env)[0] if models else envs.single_observation_space
     space = envs.single_action_space
+    listed = isinstance(space, spaces.Discrete)
     make: Callable[..., Any] = partial(make_sac_policy, hold=config.hold)
-    agent: Callable[..., SAC] = SAC
-    if isinstance(space, spaces.Discrete):
-        make, agent = make_discrete_sac_policy, DiscreteSAC
     with legible_refusal("Discrete or a Box with one dimension and bounds"):
-        policy = make(states, space, config.hidden, config.num_critics, **models)
-    return agent(place(policy, envs, config), envs, config)
+        policy = (make_discrete_sac_policy if listed else make)(
+            states, space, config.hidden, config.num_critics, **models
+        )
+    policy = place(policy, envs, config)
+    if listed:
+        return DiscreteSAC(policy, envs, config, act=fast_act(policy))
+    return SAC(policy, envs, config, error=fitting(fused_critic_error, policy))
 
 
 class Algorithm(NamedTuple):
@@ -524,9 +545,7 @@ ALGORITHMS = {
     "ddpgper": Algorithm(
         DDPGConfig, partial(with_priorities, settings=ddpg_settings), make_ddpg, TWO
     ),
-    "hddpg": Algorithm(
-        HDDPGConfig, hddpg_settings, partial(make_ddpg, agent=HDDPG), TWO
-    ),
+    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, make_hddpg, TWO),
     "td3": Algorithm(TD3Config, td3_settings, make_td3, TWO),
     "sac": Algorithm(SACConfig, settings_of_sac, make_sac, TWO),
     "dqnapex": Algorithm(
@@ -635,10 +654,23 @@ def spaces_of(env: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
     return observations, actions
 
 
-def fast_act(policy: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
+def fitting(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Return a fast form, or None where it refuses the policy."""
+    try:
+        return make(*arguments, **named)
+    except ValueError:
+        return None
+
+
+def fast_act(policy: Any) -> Act | None:
     """Return the form of a policy's ``act`` in NumPy, where there is one."""
-    on_cpu = next(policy.parameters()).device.type == "cpu"
-    return numpy_act(policy) if on_cpu else None
+    act: Act | None = fitting(numpy_act, policy)
+    return act
+
+
+def actors_act(policy: Any) -> Callable[[Any], Act] | None:
+    """Return what makes the actors' form of ``act``; they are on the CPU."""
+    return numpy_act if fast_act(copy.deepcopy(policy).cpu()) else None
 
 
 def transport_of(config: TransportConfig) -> MakeTransport:
