@@ -34,7 +34,7 @@ from literate_rl.a3c import (
 from literate_rl.actors import InProcess, weights_of
 from literate_rl.agents import make_envs
 from literate_rl.processes import SharedMemory, transport_named
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import Run, fit, flat_env
 
 SMALL = A3CConfig(
