@@ -518,6 +518,33 @@ def test_in_turns_a_resumed_run_is_the_same_bit_for_bit(
     assert rows[-1]["losses/loss"] == history[-1]["losses/loss"]
 
 
+def test_actors_are_handed_the_faster_form() -> None:
+    learner = make_plain(SMALL, cartpoles())
+    plain = Apex(learner, cartpoles).make_actor(0).actor
+    assert plain.act == plain.policy.act
+    apex = Apex(learner, cartpoles, make_act=lambda own: (own, "fast"))
+    actor = apex.make_actor(0).actor
+    assert actor.act == (actor.policy, "fast")
+
+
+@pytest.mark.parametrize("config", [SMALL, SMALL_RAINBOW, SMALL_DDPG])
+def test_an_actor_judges_alone_and_leaves_the_learner_as_it_is(config: Any) -> None:
+    apex = make_apex(config)
+    algorithm, actor = apex.learner.algorithm, apex.make_actor(0)
+    older, weights = algorithm.target.network, copy.deepcopy(apex.policy.state_dict())
+    own = actor.algorithm
+    assert own.policy is own.target.network is actor.actor.policy
+    assert list(own.actor) == []
+    own.target.follow(0.5)
+    apex.iterate()
+    assert algorithm.policy is apex.policy
+    assert algorithm.target.network is older
+    assert older is not apex.policy
+    assert same(apex.policy.state_dict(), weights)
+    assert same(actor.actor.policy.state_dict(), weights)
+    apex.close()
+
+
 def test_updates_are_as_many_for_each_step_as_without_actors() -> None:
     apex = make_apex(train_interval=6, learning_starts=100, checkpoint_interval=10**6)
     updates = []
