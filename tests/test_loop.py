@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import gymnasium as gym
@@ -18,10 +20,12 @@ from gymnasium import spaces
 from test_dqn import ENV, policy_for
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+from worlds import modes, moody
 
 from literate_rl.agents import make_envs
-from literate_rl.dqn import DQN, DQNConfig, QLearning, make_q_policy
+from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, QLearning, make_q_policy
 from literate_rl.loop import OffPolicy, QError, linear_schedule
+from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.fast import clip_gradient
 from literate_rl.workshop.fast_forms import FusedQError, fused_q_error, numpy_act
@@ -139,6 +143,42 @@ def test_nothing_is_learned_before_the_start() -> None:
     assert all(math.isnan(x) for name, x in metrics.items() if "loss" in name)
     metrics = learner.iterate()
     assert all(math.isfinite(x) for name, x in metrics.items() if "loss" in name)
+
+
+def test_metrics_are_means_over_the_updates() -> None:
+    learner = learner_for(replace(SMALL, learning_starts=10))
+    learn, errors = learner.learn, []
+    learner.learn = lambda: errors.append(learn()) or errors[-1]
+    row = learner.iterate()
+    assert len(errors) == learner.updates == 21
+    for name, field in (
+        ("loss", "loss"),
+        ("td_error", "td_error"),
+        ("q_value", "value"),
+    ):
+        numbers = [x for error in errors for x in getattr(error, field).tolist()]
+        size = map(abs, numbers) if name == "td_error" else numbers
+        assert row[f"losses/{name}"] == pytest.approx(fmean(size), rel=1e-5)
+
+
+def test_it_acts_in_evaluation_mode_and_learns_in_the_networks_own() -> None:
+    policy = Policy(moody(4, 2), EpsilonGreedy(2))
+    own, seen = modes(policy), defaultdict(list)
+
+    def act(obs: Tensor, noise: Tensor) -> Tensor:
+        seen["act"].append(any(modes(policy)))
+        return policy.act(obs, noise)
+
+    def error(algorithm: Any, *given: Any) -> QError:
+        seen["error"].append(modes(policy) == own)
+        return algorithm.error(*given)
+
+    DQN(policy, make_envs(ENV, 2), SMALL, act=act, error=error).iterate()
+    assert {name: {*found} for name, found in seen.items()} == {
+        "act": {False},
+        "error": {True},
+    }
+    assert modes(policy) == own
 
 
 @pytest.mark.parametrize("interval", [1, 6])
