@@ -146,19 +146,16 @@ def test_nothing_is_learned_before_the_start() -> None:
 
 
 def test_metrics_are_means_over_the_updates() -> None:
-    learner = learner_for(replace(SMALL, learning_starts=10))
+    learner = learner_for(replace(SMALL, learning_starts=10, reward_scale=0.01))
     learn, errors = learner.learn, []
     learner.learn = lambda: errors.append(learn()) or errors[-1]
     row = learner.iterate()
     assert len(errors) == learner.updates == 21
-    for name, field in (
-        ("loss", "loss"),
-        ("td_error", "td_error"),
-        ("q_value", "value"),
-    ):
-        numbers = [x for error in errors for x in getattr(error, field).tolist()]
-        size = map(abs, numbers) if name == "td_error" else numbers
-        assert row[f"losses/{name}"] == pytest.approx(fmean(size), rel=1e-5)
+    loss, td_error, value = (torch.cat(x).tolist() for x in zip(*errors, strict=True))
+    assert min(td_error) < 0 < max(td_error)
+    found = [row[f"losses/{name}"] for name in ("loss", "td_error", "q_value")]
+    wanted = [fmean(x) for x in (loss, map(abs, td_error), value)]
+    assert found == pytest.approx(wanted, rel=1e-5)
 
 
 def test_it_acts_in_evaluation_mode_and_learns_in_the_networks_own() -> None:
@@ -431,8 +428,8 @@ def test_elsewhere_it_learns_the_same(make: Any) -> None:
 
 
 def test_a_state_that_lacks_something_is_refused_before_anything_changes() -> None:
-    learner, other = learner_for(SMALL), learner_for(replace(SMALL, seed=2))
-    for x in (learner, other):
+    learner, other = learner_for(SMALL), learner_for(SMALL)
+    for x in (learner, other, other):
         x.iterate()
     state, before = learner.state_dict(), copy.deepcopy(other.state_dict())
     for name in state:
@@ -440,11 +437,19 @@ def test_a_state_that_lacks_something_is_refused_before_anything_changes() -> No
         with pytest.raises(KeyError, match=name):
             other.load_state_dict(rest)
         torch.testing.assert_close(other.state_dict(), before, rtol=0, atol=0)
-    other.load_state_dict(state)
-    # What was handed over is a copy.
+
+
+def test_a_state_is_copied_and_leads_on_alike_whatever_was_before() -> None:
+    learner, busy, fresh = (learner_for(SMALL) for _ in range(3))
+    for x in (learner, busy, busy):
+        x.iterate()
+    state, weights = learner.state_dict(), learner.policy.state_dict()
     kept = copy.deepcopy(state)
-    other.policy.load_state_dict(learner.policy.state_dict())
-    other.iterate()
+    for x in (busy, fresh):
+        x.load_state_dict(state)
+        x.policy.load_state_dict(weights)
+        x.iterate()
+    assert same(busy, fresh)
     torch.testing.assert_close(state, kept, rtol=0, atol=0)
 
 
