@@ -457,8 +457,8 @@ assert lengths[1] == 3
 # ## Episodes without an end
 #
 # *CliffWalking* ends at its goal and has no time limit. An agent that walks to and fro never comes
-# to an end, and whoever waits for one waits for ever. So what plays whole episodes
-# ({doc}`/chapters/evaluation`, {doc}`runs`) cuts them off some day and says so.
+# to an end, and whoever waits for one waits for ever. So `evaluate` and `record_video`
+# ({doc}`/chapters/evaluation`, {doc}`runs`) cut an episode off after many steps, and say so.
 
 
 # %% tags=["export"]
