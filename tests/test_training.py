@@ -553,15 +553,13 @@ def test_actors_send_what_float32_can_hold(seen: str, sent: str) -> None:
         assert (obs <= np.float32(high)).all()
 
 
-FIT = {"box", "float64", "float16", "narrow"}
-
-
 def test_actors_of_impala_see_whole_numbers() -> None:
     env = "tests/Seen-uint32-list-v0"
     with small_learner("impala", env, replace(actors_settings(env), actors=1)) as one:
         train_a_little(one)
 
 
+FIT = {"box", "float64", "float16", "narrow"}
 BOXES = FIT | {
     "open", "half", "half largest", "huge", "flat",
     *(name for name in DONE if name.startswith("largest")),
