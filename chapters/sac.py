@@ -41,7 +41,7 @@ from literate_rl.ddpg import (
     critic_chains,
     frozen_values,
 )
-from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
+from literate_rl.dqn import DQN, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, compared
@@ -550,7 +550,7 @@ fig.tight_layout()
 # this agent needs no random actions at the start. Larger numbers make $\mu$ larger too. At ten times
 # the size the entropy is below 0 already. At a hundred times it is below −8, and the $\tanh$ sends
 # most actions to the bounds, where its slope is almost zero: the policy hardly tries anything else,
-# and learns slowly to. So scale what the network sees, with Gymnasium's `RescaleObservation` where
+# and is slow to learn that it should. So scale what the network sees, with Gymnasium's `RescaleObservation` where
 # the bounds are known, else with its `NormalizeObservation`.
 
 # %% tags=["claims"]
@@ -913,9 +913,7 @@ class SAC(DQN):
         # Only the critics need an older copy.
         critics = copy.deepcopy(policy.critics)
         self.target_policy = critics.requires_grad_(False).eval()
-        self.weights, self.target_weights = map(
-            numbers_of, (policy.critics, self.target_policy)
-        )
+        self.pair_up(policy.critics)
         judges = set(policy.critics.parameters())
         self.actor_parameters = [p for p in self.parameters if p not in judges]
         with torch.no_grad():

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 14174dbd505d6846
+# Generated from chapters/dqn.py (edit there); digest 2e2bdebb868a2161
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -349,8 +349,7 @@ class DQN:
         self.error = error or partial(fused_q_error, double=config.double)
         # The target network: an older copy that nobody trains.
         self.target_policy = copy.deepcopy(policy).requires_grad_(False).eval()
-        self.weights = numbers_of(policy)
-        self.target_weights = numbers_of(self.target_policy)
+        self.pair_up(policy)
         # What learns, and how.
         self.parameters = [p for p in policy.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
@@ -451,7 +450,16 @@ class DQN:
 
     def follow(self, batch: Batch) -> None:
         """Let the target network follow."""
+        # A module may have put another tensor in the place of a buffer.
+        if self.has_buffers:
+            self.pair_up(self.leader)
         polyak_update(self.target_weights, self.weights, self.config.tau)
+
+    def pair_up(self, leader: nn.Module) -> None:
+        """Find the numbers that the target network follows, and its own."""
+        self.leader, self.has_buffers = leader, any(True for _ in leader.buffers())
+        self.weights = numbers_of(leader)
+        self.target_weights = numbers_of(self.target_policy)
 
     def sample(self) -> Batch:
         """Draw a batch with scaled rewards, on the policy's device."""

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest b42a741b4a184c00
+# Generated from chapters/sac.py (edit there); digest 4669ebb83ad3ced4
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from literate_rl.ddpg import (
     critic_chains,
     frozen_values,
 )
-from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
+from literate_rl.dqn import DQN, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, compared
@@ -421,9 +421,7 @@ class SAC(DQN):
         # Only the critics need an older copy.
         critics = copy.deepcopy(policy.critics)
         self.target_policy = critics.requires_grad_(False).eval()
-        self.weights, self.target_weights = map(
-            numbers_of, (policy.critics, self.target_policy)
-        )
+        self.pair_up(policy.critics)
         judges = set(policy.critics.parameters())
         self.actor_parameters = [p for p in self.parameters if p not in judges]
         with torch.no_grad():

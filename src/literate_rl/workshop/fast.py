@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest feca7bdbdcdc01e3
+# Generated from chapters/workshop/fast.py (edit there); digest db2a55a9aade2aaa
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -395,11 +395,15 @@ def numpy_layers(module: Any) -> list[Step] | None:
 def numpy_act(policy: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
 
-    The arrays share their memory with the parameters, so that the function always acts
-    with the current weights. A policy whose network is no chain of linear layers with
-    tanh or ReLU, or whose actions follow another rule than those of ``make_policy`` and
-    ``make_q_policy``, gets its own ``act`` back, and so does one with methods or hooks
-    of its own. The policy is looked at now, not again with each call.
+    The arrays share their memory with the parameters. So the function acts with the
+    current weights as long as these are changed in place, as an optimiser and
+    ``load_state_dict`` do. After ``load_state_dict(..., assign=True)``, or if somebody
+    sets ``parameter.data``, it has to be made again.
+
+    A policy whose network is no chain of linear layers with tanh or ReLU, or whose
+    actions follow another rule than those of ``make_policy`` and ``make_q_policy``,
+    gets its own ``act`` back, and so does one with methods or hooks of its own. The
+    policy is looked at now, not again with each call.
 
     Args:
         policy: A policy on the CPU, for instance one that ``make_policy`` has built.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 3bb7265b76c010f5
+# Generated from chapters/workshop/runs.py (edit there); digest 7e5c342377432f6f
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -999,7 +999,7 @@ def play(
         total += float(reward[0])
         if terminated[0] or truncated[0]:
             return total
-    warn_unended(envs.envs[0], [True], max_episode_steps)
+    warn_unended(envs.envs[0], [True], max_episode_steps, calls=5)
     return total
 
 
