@@ -185,7 +185,8 @@ def numpy_act(policy: nn.Module) -> Act:
     device = next(policy.parameters()).device
     check_that(device.type == "cpu", f"policy must be on the CPU, got {device}")
     ours = computes(policy, Policy) and keeps(policy, Policy, "act")
-    check_that(ours, f"policy must act as a Policy does, got {type(policy).__name__}")
+    words = "policy must act as a Policy does, without hooks"
+    check_that(ours, f"{words}, got {type(policy).__name__}")
     rows: Any = policy.network
     normalizer: Any = None
     if computes(rows, ActorCritic):
@@ -228,9 +229,9 @@ def numpy_act(policy: nn.Module) -> Act:
 
 
 # %% [markdown]
-# **Prove.** `tests/test_policies.py` holds both forms to the same actions, for discrete and
-# Gaussian policies, while an optimiser changes the weights; `tests/test_fast.py` holds that no
-# other policy is acted for. **Measure.** What it saves in a whole training stands in
+# **Prove.** `tests/test_fast_forms.py` holds both forms to the same actions, for discrete and
+# Gaussian policies, while an optimiser changes the weights, and that no other policy is acted
+# for. **Measure.** What it saves in a whole training stands in
 # {doc}`/docs/results`.
 #
 # ## A chain's gradient without autograd
@@ -400,7 +401,8 @@ def fused_q_error(
         ValueError: If the policy's values are not those of a chain of layers.
     """
     ours = computes(policy, Policy)
-    check_that(ours, f"policy must be a Policy, got {type(policy).__name__}")
+    words = "policy must be a Policy, without hooks"
+    check_that(ours, f"{words}, got {type(policy).__name__}")
     layers = chain_layers(policy.network)
 
     def error(
@@ -478,11 +480,12 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
         critics, ours = policy.critics, computes(policy.critics, SoftCritics)
     else:
         critics, ours = policy.network, keeps(policy.network, ActorCritics, "q")
-    check_that(ours, f"policy must have critics of ours, got {type(critics).__name__}")
+    words = "policy must have critics of ours, without hooks"
+    check_that(ours, f"{words}, got {type(critics).__name__}")
     chains = []
     for critic in critics.critics:
         known = computes(critic, ByName) and computes(critic.model, ActionValue)
-        check_that(known, f"policy must have critics of ours, got {critic}")
+        check_that(known, f"{words}, got {critic}")
         chains.append(chain_layers(critic.model.net))
     return chains
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 13f7658c40a63406
+# Generated from chapters/workshop/fast_forms.py (edit there); digest a65a27d5b38b0bb2
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ def numpy_act(policy: nn.Module) -> Act:
     device = next(policy.parameters()).device
     check_that(device.type == "cpu", f"policy must be on the CPU, got {device}")
     ours = computes(policy, Policy) and keeps(policy, Policy, "act")
-    check_that(ours, f"policy must act as a Policy does, got {type(policy).__name__}")
+    words = "policy must act as a Policy does, without hooks"
+    check_that(ours, f"{words}, got {type(policy).__name__}")
     rows: Any = policy.network
     normalizer: Any = None
     if computes(rows, ActorCritic):
@@ -313,7 +314,8 @@ def fused_q_error(
         ValueError: If the policy's values are not those of a chain of layers.
     """
     ours = computes(policy, Policy)
-    check_that(ours, f"policy must be a Policy, got {type(policy).__name__}")
+    words = "policy must be a Policy, without hooks"
+    check_that(ours, f"{words}, got {type(policy).__name__}")
     layers = chain_layers(policy.network)
 
     def error(
@@ -379,11 +381,12 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
         critics, ours = policy.critics, computes(policy.critics, SoftCritics)
     else:
         critics, ours = policy.network, keeps(policy.network, ActorCritics, "q")
-    check_that(ours, f"policy must have critics of ours, got {type(critics).__name__}")
+    words = "policy must have critics of ours, without hooks"
+    check_that(ours, f"{words}, got {type(critics).__name__}")
     chains = []
     for critic in critics.critics:
         known = computes(critic, ByName) and computes(critic.model, ActionValue)
-        check_that(known, f"policy must have critics of ours, got {critic}")
+        check_that(known, f"{words}, got {critic}")
         chains.append(chain_layers(critic.model.net))
     return chains
 
