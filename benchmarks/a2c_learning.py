@@ -18,7 +18,6 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from literate_rl.workshop.fast_forms import numpy_act
 
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.a2c import A2C, A2CConfig, a2c_settings, make_contract_policy
@@ -29,6 +28,7 @@ from literate_rl.impala import IMPALA, impala_settings
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.processes import transport_named
+from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import flat_env
 
 ENV = "CartPole-v1"

@@ -618,7 +618,8 @@ class TargetNetwork:
 # %% [markdown]
 # ## The algorithm
 #
-# DQN says how wrong values are. The targets come from networks in evaluation mode, so that a
+# DQN says how wrong values are; acting and learning in turns is the matter of a loop that the next
+# chapter explains ({doc}`loop`). The targets come from networks in evaluation mode, so that a
 # dropout layer of your own drops nothing there ({doc}`workshop/episodes`).
 
 
