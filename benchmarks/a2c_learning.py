@@ -53,7 +53,8 @@ def build(config: A2CConfig) -> A2C:
 
 def with_workers(config: A3CConfig) -> A3C:
     """Build the agent whose workers send gradients."""
-    return A3C(*parts(config), config, transport_named(config.transport))
+    transport = transport_named(config.transport)
+    return A3C(*parts(config), config, transport, numpy_act)
 
 
 def workers(**changes: Any) -> Experiment:

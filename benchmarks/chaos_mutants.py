@@ -269,8 +269,10 @@ EQUIVALENT: dict[str, str] = {
         "any finite number will do: it is multiplied by the target, which is 0"
     ),
     "dqn.QLearning.error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "rainbow.DistributionalQLearning.error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "ddpg.DeterministicPolicyGradient.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "rainbow.DistributionalQLearning.error: "
+    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "ddpg.DeterministicPolicyGradient.aim: "
+    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "td3.TwinDelayed.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "sac.SoftActorCritic.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "discrete_sac.DiscreteSoftActorCritic.error: "
