@@ -524,3 +524,9 @@ def fused_critic_error(
 # **Prove.** `tests/test_td3.py` and `tests/test_sac.py` hold errors and gradients equal to those
 # of the plain forms. **Measure.** {doc}`/docs/results` has updates of TD3 and SAC beside those of
 # Stable-Baselines3.
+
+# %% [markdown]
+# ## References
+#
+# Backpropagation is from Rumelhart, Hinton and Williams (1986),
+# [Learning representations by back-propagating errors](https://doi.org/10.1038/323533a0).
