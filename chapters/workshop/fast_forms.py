@@ -171,8 +171,11 @@ def numpy_layers(module: Any) -> list[Step] | None:
 def numpy_act(policy: nn.Module) -> Act:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
 
-    The arrays share their memory with the parameters, so that the function always acts
-    with the current weights. The policy is looked at now, not again with each call.
+    The arrays share their memory with the parameters. So the function acts with the
+    current weights as long as these are changed in place, as an optimiser and
+    ``load_state_dict`` do. After ``load_state_dict(..., assign=True)``, or if somebody
+    sets ``parameter.data``, it has to be made again. The policy is looked at now, not
+    again with each call.
 
     Args:
         policy: A policy on the CPU whose network is a chain of linear layers with tanh
