@@ -387,6 +387,8 @@ def found(name: str, change: Callable[[Any], Any], fast: bool) -> list[Any]:
     assert isinstance(error, (FusedQError, FusedCriticError) if fast else QError)
     grads = [x.grad for x in policy.parameters()]
     assert any(x is not None and x.any() for x in grads)
+    for kept in (error.td_error, error.value, *grads):
+        assert kept is None or not kept.requires_grad
     return [error.loss.detach(), error.td_error, error.value, *grads]
 
 
