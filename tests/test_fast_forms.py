@@ -43,6 +43,7 @@ from literate_rl.td3 import (
 from literate_rl.workshop.fast_forms import (
     FusedCriticError,
     FusedQError,
+    chain_critic_error,
     chain_layers,
     fused_critic_error,
     fused_q_error,
@@ -371,7 +372,8 @@ def batch_for(name: str, dtype: torch.dtype = torch.float32) -> Batch:
     obs, next_obs, force = (torch.randn(6, n, generator=g) for n in (3, 3, 2))
     reward, discount, weight = torch.rand(3, 6, generator=g)
     action = torch.arange(6) % 2 if name == "DQN" else force
-    batch = Batch(obs, action, 4 * reward, next_obs, discount, weight, torch.arange(6))
+    reward = 6 * reward - 3
+    batch = Batch(obs, action, reward, next_obs, discount, weight, torch.arange(6))
     return Batch(*(x.to(dtype) if x.is_floating_point() else x for x in batch))
 
 
@@ -386,6 +388,7 @@ def found(name: str, change: Callable[[Any], Any], fast: bool) -> list[Any]:
         error.backward(batch.weight)
     assert isinstance(error, (FusedQError, FusedCriticError) if fast else QError)
     grads = [x.grad for x in policy.parameters()]
+    assert error.td_error.sign().unique().tolist() == [-1, 1]
     assert any(x is not None and x.any() for x in grads)
     for kept in (error.td_error, error.value, *grads):
         assert kept is None or not kept.requires_grad
@@ -398,6 +401,14 @@ def found(name: str, change: Callable[[Any], Any], fast: bool) -> list[Any]:
 def test_errors_and_gradients_are_the_plain_ones(name: str, change: str) -> None:
     plain, fast = (found(name, COMPUTED[change], fast) for fast in (False, True))
     torch.testing.assert_close(fast, plain)
+
+
+def test_critics_rise_as_fast_as_they_fall_unless_rates_are_given() -> None:
+    chains, batch = list(map(list, chains_of(made("TD3")))), batch_for("TD3")
+    error = chain_critic_error(chains, batch, batch.reward)
+    value = made("TD3").network.q(batch.obs, batch.action)
+    expected = 0.5 * (batch.reward - value).square().sum(0)
+    torch.testing.assert_close(error.loss, expected.detach())
 
 
 def frozen(policy: Any) -> None:
