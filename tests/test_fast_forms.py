@@ -452,7 +452,7 @@ def judged_otherwise(policy: Any) -> None:
 LISTENS = "policy must have chains of Linear and ReLU, without hooks or autocast"
 JUDGES = {
     True: "policy must be a Policy, without hooks, got Policy",
-    False: "policy must have critics of ours, without hooks, got",
+    False: r"policy must have critics of ours, got \w+, which is another one or has",
 }
 # What is done to a policy, and whether it is the chain that is refused.
 LISTENED: dict[str, tuple[Callable[[Any], Any], bool]] = {

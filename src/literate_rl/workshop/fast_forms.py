@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 47689ae9394fbad8
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 800ed5fe43c559d0
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -384,12 +384,13 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
         critics, ours = policy.critics, computes(policy.critics, SoftCritics)
     else:
         critics, ours = policy.network, keeps(policy.network, ActorCritics, "q")
-    words = "policy must have critics of ours, without hooks"
-    check_that(ours, f"{words}, got {type(critics).__name__}")
+    words, kind = "policy must have critics of ours", type(critics).__name__
+    check_that(ours, f"{words}, got {kind}, which is another one or has hooks")
     chains = []
     for critic in critics.critics:
         known = computes(critic, ByName) and computes(critic.model, ActionValue)
-        check_that(known, f"{words}, got {critic}")
+        kind = type(critic).__name__
+        check_that(known, f"{words}, got {kind}, which is another one or has hooks")
         chains.append(chain_layers(critic.model.net))
     return chains
 
