@@ -35,6 +35,7 @@ from literate_rl.contract_models import (
 )
 from literate_rl.contracts import ContractError
 from literate_rl.evaluation import evaluate
+from literate_rl.loop import OffPolicy
 from literate_rl.workshop import training
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 from literate_rl.workshop.training import (
@@ -465,6 +466,36 @@ def small_learner(
         yield learner
 
 
+@pytest.mark.parametrize(
+    ("name", "env", "act", "error"),
+    [
+        ("dqn", CARTPOLE, True, True),
+        ("dqnper", CARTPOLE, True, True),
+        ("rainbow", CARTPOLE, False, False),
+        ("ddpg", "Pendulum-v1", False, True),
+        ("hddpg", "Pendulum-v1", False, True),
+        ("td3", "Pendulum-v1", False, True),
+        ("sac", "Pendulum-v1", False, True),
+        ("sac", CARTPOLE, True, False),
+    ],
+)
+def test_our_own_policies_get_fast_forms_that_compute_the_same(
+    name: str, env: str, act: bool, error: bool
+) -> None:
+    with small_learner(name, env) as learner:
+        assert (learner.act != learner.policy.act) == act
+        assert (learner.error != learner.algorithm.error) == error
+        learner.iterate()
+        batch = learner.sample()
+        forms = learner.error, learner.algorithm.error
+        fast, plain = (form(batch, torch.Generator().manual_seed(0)) for form in forms)
+        for part in ("loss", "td_error", "value"):
+            torch.testing.assert_close(getattr(fast, part), getattr(plain, part))
+    with small_learner(name, env, **moody_models(name, env)) as learner:
+        assert learner.act == learner.policy.act
+        assert learner.error == learner.algorithm.error
+
+
 def train_a_little(learner: Any) -> None:
     """Run an iteration, and look at what has become of the weights."""
     before = [p.detach().clone() for p in learner.policy.parameters()]
@@ -652,8 +683,9 @@ def test_dropout_is_on_where_there_is_a_gradient_and_nowhere_else(
         assert seen == {(False, False), (name != "a3c", True)}
         assert modes(learner.policy) == before
         own = getattr(learner, "learner", learner)
-        if target := getattr(own, "target_policy", None):
+        if isinstance(own, OffPolicy):
             own.load_state_dict(own.state_dict())
+            target = own.algorithm.target.network
             for copied in (target, copy.deepcopy(target)):
                 assert not any(modes(copied))
 
@@ -818,7 +850,7 @@ def test_a_model_comes_back_after_an_error(
 ) -> None:
     net, moved = Odd(), []
 
-    def fails(*arguments: Any) -> Any:
+    def fails(*arguments: Any, **forms: Any) -> Any:
         moved.append(net.first.weight.device)
         raise error
 
