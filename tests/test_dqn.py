@@ -379,22 +379,28 @@ class Counted(nn.Sequential):
         self.register_buffer("not_stored", torch.zeros(1), persistent=False)
 
 
+def numbers_of(network: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by name."""
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+
+
 @pytest.mark.parametrize("tau", [0.25, 1.0])
-def test_weights_and_buffers_reach_the_target(tau: float) -> None:
+@pytest.mark.parametrize("anew", [False, True])
+def test_weights_and_buffers_reach_the_target(tau: float, anew: bool) -> None:
     network = Counted()
     target = TargetNetwork(network)
-    before = copy.deepcopy(network.state_dict(keep_vars=True))
+    before = copy.deepcopy(numbers_of(target.network))
+    for name in dict(network.named_buffers()) if anew else ():
+        # A module may put another tensor in the place of a buffer.
+        setattr(network, name, getattr(network, name).clone())
     with torch.no_grad():
         for x in (*network.parameters(), *network.buffers()):
             x.add_(4) if x.dtype != torch.bool else x.logical_not_()
-    # A module may also put another tensor in the place of a buffer.
-    network.wide = network.wide.clone()
-    network.not_stored = network.not_stored + 1
     target.follow(tau)
-    for name, now in network.state_dict(keep_vars=True).items():
-        moved = torch.lerp(before[name], now, tau) if now.is_floating_point() else now
-        torch.testing.assert_close(target.network.state_dict()[name], moved.detach())
-    assert target.network.not_stored.item() == 5 * tau
+    now = numbers_of(network)
+    for name, x in numbers_of(target.network).items():
+        moved = before[name] + tau * 4 if x.is_floating_point() else now[name]
+        torch.testing.assert_close(x, moved)
 
 
 def test_the_target_is_a_copy_that_nobody_trains() -> None:
