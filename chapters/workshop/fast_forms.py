@@ -322,10 +322,8 @@ def chain_backward(
             grad.mul_(y.sign())
             continue
         if layer.weight.requires_grad:
-            # A product with few rows is the faster one; the gradient is as the weights.
-            few = x.shape[1] < grad.shape[1]
-            by_weight = (x.t() @ grad).t().contiguous() if few else grad.t() @ x
-            add_gradient(layer.weight, by_weight)
+            # As in autograd: the transposed product would round differently.
+            add_gradient(layer.weight, grad.t() @ x)
         if layer.bias is not None and layer.bias.requires_grad:
             add_gradient(layer.bias, grad.sum(0))
         if x is not outputs[0]:

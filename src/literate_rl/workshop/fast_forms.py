@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest b5ca1aff3cae8112
+# Generated from chapters/workshop/fast_forms.py (edit there); digest b5b5b10240fd6d7e
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -244,10 +244,8 @@ def chain_backward(
             grad.mul_(y.sign())
             continue
         if layer.weight.requires_grad:
-            # A product with few rows is the faster one; the gradient is as the weights.
-            few = x.shape[1] < grad.shape[1]
-            by_weight = (x.t() @ grad).t().contiguous() if few else grad.t() @ x
-            add_gradient(layer.weight, by_weight)
+            # As in autograd: the transposed product would round differently.
+            add_gradient(layer.weight, grad.t() @ x)
         if layer.bias is not None and layer.bias.requires_grad:
             add_gradient(layer.bias, grad.sum(0))
         if x is not outputs[0]:
