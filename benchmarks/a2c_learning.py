@@ -18,7 +18,6 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from literate_rl.workshop.fast_forms import numpy_act
 
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.a2c import A2C, A2CConfig, a2c_settings, make_contract_policy
@@ -29,6 +28,7 @@ from literate_rl.impala import IMPALA, impala_settings
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.processes import transport_named
+from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import flat_env
 
 ENV = "CartPole-v1"
@@ -53,7 +53,8 @@ def build(config: A2CConfig) -> A2C:
 
 def with_workers(config: A3CConfig) -> A3C:
     """Build the agent whose workers send gradients."""
-    return A3C(*parts(config), config, transport_named(config.transport))
+    transport = transport_named(config.transport)
+    return A3C(*parts(config), config, transport, numpy_act)
 
 
 def workers(**changes: Any) -> Experiment:

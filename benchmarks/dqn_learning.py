@@ -10,10 +10,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from literate_rl.workshop.interfaces import Learner
-
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.dqn import DQNConfig, dqn_settings
+from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.training import make_learner
 
 ENV = "CartPole-v1"

@@ -627,7 +627,7 @@ class Collector:
 
     def take_step(self, act: Callable[[Tensor], Tensor]) -> tuple[NDArray[Any], ...]:
         """Go round the loop once; return a row of each field up to ``real``."""
-        # What is written down are copies. Agents and environments have arrays of their
+        # What is written down is copied: agents and environments have arrays of their
         # own, which they may write to and use again.
         obs = np.array(self.obs, self.dtype)
         # The agent looks and acts.

@@ -528,8 +528,8 @@ class ApexActor:
 
 
 # %% [markdown]
-# A slot stores observations in the environment's own dtype, so that a picture stays bytes. Where
-# that dtype is wider than float32, in which actors see, it stores float32.
+# A slot stores observations in the environment's own dtype, so that a picture stays bytes. A dtype
+# that float32 cannot hold is stored as float32, which is what actors see.
 
 
 # %% tags=["export", "hide-input"]

@@ -719,7 +719,7 @@ def make_ddpg_policy(
 # %% [markdown]
 # A box without bounds cannot be filled, and in one that is far too wide nothing is learned. The
 # gradient of a critic grows with the square of its inputs, and Adam squares it again. So float32
-# must hold the fourth power of a bound, which ends near 4 billion.
+# must hold the fourth power of a bound, and the widest bound is about 4 billion.
 
 
 # %% tags=["export", "hide-input"]
@@ -762,9 +762,9 @@ def as_many(critic: Any, number: int) -> list[Any]:
 # %% [markdown]
 # ## Settings
 #
-# Priorities (`priority_exponent`) and $n$-step targets (`num_steps`) come with the loop of {doc}`dqn`. What
-# {doc}`contracts` calls DDPGPer is DDPG with `priority_exponent=0.6`, and `train` ({doc}`workshop/training`)
-# knows it by this name.
+# Priorities (`priority_exponent`) and $n$-step targets (`num_steps`) come with the loop of
+# {doc}`dqn`. What {doc}`contracts` calls DDPGPer is DDPG with `priority_exponent=0.6`, and `train`
+# ({doc}`workshop/training`) knows it by this name.
 #
 # The schedule of $\varepsilon$ comes from there too, a straight line from 1 to 0 over 500 steps.
 # But schedules move on only once in `log_interval` steps, which is 500 as well. So at first all

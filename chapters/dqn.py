@@ -199,6 +199,87 @@ assert (early > 499).sum() == 9, "nine of ten touch 500 in the first half"
 assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 
 # %% [markdown]
+# ## DQN on one page
+#
+# Here is the whole agent, for CartPole. It runs from top to bottom. From earlier chapters it takes
+# the collector and the buffer. The rest of the chapter takes it apart, and {doc}`loop` puts it
+# together again for any agent that learns from what it remembers.
+
+# %%
+import copy
+
+import torch
+from torch import nn
+from torch.nn.functional import smooth_l1_loss
+
+from literate_rl.agents import Collector, make_envs
+from literate_rl.replay import ReplayBuffer
+
+torch.set_num_threads(1)  # the network is too small to be shared out
+
+total_steps, first_update, batch_size = 10_000, 1000, 128
+gamma, n, tau, learning_rate, scale = 0.99, 20, 0.02, 1e-3, 0.05
+
+torch.manual_seed(1)
+generator = torch.Generator().manual_seed(1)
+first, second, last = nn.Linear(4, 128), nn.Linear(128, 128), nn.Linear(128, 2)
+network = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)  # a value an action
+older = copy.deepcopy(network)  # the target network
+optimizer = torch.optim.Adam(network.parameters(), learning_rate)
+
+
+def act(obs):
+    """Take the best action, and now and then a random one."""
+    epsilon = max(0.05, 1 - collector.step / 5000)
+    anything = torch.randint(2, (len(obs),), generator=generator)
+    explore = torch.rand(len(obs), generator=generator) < epsilon
+    return torch.where(explore, anything, network(obs).argmax(-1))
+
+
+collector, buffer = Collector(make_envs("CartPole-v1", 4)), ReplayBuffer(total_steps)
+collector.reset(seed=1)
+returns, snapshots = [], []
+while collector.step < total_steps:
+    # 1. Act once in each environment. Everything is remembered.
+    steps = collector.collect(act, 1)
+    buffer.push(steps)
+    returns += steps.episode_return[steps.terminated | steps.truncated].tolist()
+    if collector.step <= first_update:
+        continue
+    for _ in range(2):
+        batch = buffer.sample(batch_size, generator, n, gamma)
+        # 2. What should the values be? The network chooses the best next action, its
+        # older copy says what that one is worth.
+        with torch.no_grad():
+            best = network(batch.next_obs).argmax(-1, keepdim=True)
+            next_q = older(batch.next_obs).gather(-1, best).squeeze(-1)
+            target = scale * batch.reward + batch.discount * next_q
+        # 3. What are they? One step towards the targets.
+        q = network(batch.obs).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+        optimizer.zero_grad()
+        smooth_l1_loss(q, target).backward()
+        optimizer.step()
+        # 4. The older copy follows slowly.
+        with torch.no_grad():
+            pairs = zip(older.parameters(), network.parameters(), strict=True)
+            for old, new in pairs:
+                old.lerp_(new, tau)
+        # Only for a check further below.
+        if len(snapshots) < 10:
+            snapshots.append((batch, copy.deepcopy(network)))
+
+print("first ten episodes:", *(f"{x:.0f}" for x in returns[:10]))
+print("last ten episodes: ", *(f"{x:.0f}" for x in returns[-10:]))
+
+# %% [markdown]
+# **Notice** that the last ten episodes are many times as long as the first ten, although the
+# actions of step 1 come from a network that nobody has told what an action is worth. All it has
+# is step 2: rewards, and what its own older copy believes.
+
+# %% tags=["claims"]
+assert np.mean(returns[-10:]) > 4 * np.mean(returns[:10]), "many times as long"
+
+# %% [markdown]
 # ## Values that choose
 #
 # So far $Q(s, a)$ belonged to a policy, which chose all later actions ({doc}`agents`). Here it
@@ -678,6 +759,25 @@ def DQN(  # noqa: N802 (the field's name)
     """
     return OffPolicy(QLearning(policy, config), envs, config, **forms)
 
+
+# %% [markdown]
+# `DQN` does what the program at the top does. The folded cell gives both the same ten batches and
+# compares their weights.
+
+# %% tags=["claims"]
+torch.manual_seed(1)
+envs = make_envs("CartPole-v1", 4)
+policy = make_q_policy(envs.single_observation_space, envs.single_action_space)
+config = DQNConfig(
+    learning_rate=learning_rate, tau=tau, reward_scale=scale, max_grad_norm=math.inf
+)
+learner = DQN(policy, envs, config)
+for batch, ours in snapshots:
+    scaled = batch._replace(reward=scale * batch.reward)
+    learner.sample = lambda scaled=scaled: scaled
+    learner.learn()
+    for x, y in zip(ours.parameters(), policy.parameters(), strict=True):
+        assert torch.allclose(x, y, atol=1e-5), "the same weights"
 
 # %% [markdown]
 # ## Settings

@@ -224,7 +224,7 @@ def evaluate(
         if not playing.any():
             break
     else:
-        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps)
+        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=3)
     envs.close()
     return returns
 

@@ -564,7 +564,7 @@ def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
 # {doc}`workshop/memory`: it forgets the oldest samples and lets go of those that have been drawn
 # `max_use` times. With `priority` it prefers samples whose values are far from their targets.
 #
-# The actor is in evaluation mode while it acts, and so is its log-probability
+# The actor is in evaluation mode while it acts, and also when its log-probabilities are computed
 # ({doc}`workshop/episodes`); the learner is in training mode.
 #
 # Everything runs in one process. In a real system the actors run beside the learner, as in

@@ -390,3 +390,133 @@ class OffPolicy:
         self.generator.set_state(generator)
         self.collector.step, self.iteration, self.updates = step, iteration, updates
         self.collector.obs = None
+
+
+# %% [markdown]
+# Read `learn` once more with DQN in mind, then with an agent that has an actor: step 4 is nothing to
+# the first and half of the second. That is all the difference that the loop sees.
+#
+# ## An eighth agent
+#
+# Here is an agent that this book does not have. **Munchausen DQN** {cite:p}`vieillard2020` pays
+# itself for being sure of what it does: to the reward it adds a share $m$ of $\beta \log \pi(a \mid s)$,
+# at least −1, where $\pi$ is the softmax of the older copy's values divided by $\beta$. The next
+# state is worth a soft maximum:
+#
+# $$
+# y = r + m \,\bigl[\beta \log \pi(a \mid s)\bigr]_{-1}^{0}
+#   + \gamma \, \beta \log \sum_{a'} e^{\bar Q(s', a') / \beta} .
+# $$ (munchausen-target)
+#
+# In the house of this page it is an error, and nothing else:
+
+# %%
+from torch.nn.functional import smooth_l1_loss
+
+from literate_rl.dqn import Exploring, TargetNetwork
+
+
+class Munchausen(Exploring):
+    def __init__(self, policy, config, share=0.9, beta=0.03):
+        self.policy, self.config, self.target = policy, config, TargetNetwork(policy)
+        self.share, self.beta = share, beta
+
+    def error(self, batch, generator):
+        beta, older, taken = self.beta, self.target.network, batch.action.unsqueeze(-1)
+        with torch.no_grad():
+            log_prob = (older(batch.obs) / beta).log_softmax(-1).gather(-1, taken)
+            bonus = (beta * log_prob).clamp(-1.0, 0.0).squeeze(-1)
+            soft_maximum = beta * (older(batch.next_obs) / beta).logsumexp(-1)
+            target = batch.reward + self.share * bonus + batch.discount * soft_maximum
+        q = self.policy(batch.obs).gather(-1, taken).squeeze(-1)
+        loss = smooth_l1_loss(q, target, reduction="none")
+        return QError(loss, (target - q).detach(), q.detach())
+
+
+# %% [markdown]
+# Exploration, memory, priorities, checkpoints and the target network come from the loop and its
+# parts. So it trains at once:
+
+# %%
+from dataclasses import replace
+
+from literate_rl.agents import make_envs, seed_everything
+from literate_rl.dqn import dqn_settings, make_q_policy
+from literate_rl.workshop.runs import fit
+
+torch.set_num_threads(1)
+seed_everything(1)
+config = replace(dqn_settings("CartPole-v1"), total_steps=12_000, epsilon_steps=5000)
+envs = make_envs("CartPole-v1", config.num_envs)
+policy = make_q_policy(envs.single_observation_space, envs.single_action_space)
+learner = OffPolicy(Munchausen(policy, config), envs, config)
+history = fit(learner, progress=False)
+returns = [row["charts/episodic_return"] for row in history]
+print("mean returns:", *(f"{x:.0f}" for x in returns))
+
+# %% [markdown]
+# **Notice** that the returns of the last thousand steps are many times those of the first. One run
+# says nothing about which agent is better ({doc}`evaluation`). It says that the agent works, and that
+# the loop needed to know nothing of it.
+
+# %% tags=["claims"]
+assert max(returns[-3:]) > 3 * returns[0], "many times"
+
+# %% [markdown]
+# ## When to write an algorithm of your own
+#
+# Change the **error** where you want other targets or another loss: most papers on values do. Add an
+# **ascent** where actions cannot be listed. Change the **loop** only for another order of acting and
+# learning, such as {doc}`apex`, whose actors act elsewhere.
+#
+# ## Summary
+#
+# - Agents that learn from old steps share one loop: act, remember, learn, follow.
+# - An algorithm is a small object: an error, where there is an actor an ascent, and what changes
+#   with the step.
+# - Speed is handed in: the loop takes a faster `act` or `error`, and nobody asks who made it.
+#
+# ## Exercises
+#
+# ### Exercise 1: the mean in place of the maximum
+#
+# **Expected SARSA** {cite:p}`sutton2018` asks what the next state is worth to the ε-greedy policy
+# itself, random actions included. Write what takes the place of the maximum in its error.
+
+
+# %%
+def answer(next_q, epsilon):
+    """Return (N,): what next states are worth, from values (N, A) of their actions."""
+    return next_q.amax(-1)
+
+
+# %% tags=["hide-input"]
+from literate_rl.agents import grade
+from literate_rl.dqn import EpsilonGreedy
+
+
+def expected(next_q, epsilon):
+    """Add up the values of all actions, each times its probability."""
+    actions = EpsilonGreedy(next_q.shape[-1])
+    actions.epsilon = epsilon
+    each = [torch.full((len(next_q),), a) for a in range(next_q.shape[-1])]
+    probs = [actions.evaluate(next_q, action)[0].exp() for action in each]
+    return (torch.stack(probs, -1) * next_q).sum(-1)
+
+
+cases = [(torch.randn(5, 3), epsilon) for epsilon in (0.1, 0.5, 1.0)]
+grade(answer, expected, *cases)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(next_q, epsilon):
+    # With probability ε any action, all equally likely; else the best one.
+    return (1 - epsilon) * next_q.amax(-1) + epsilon * next_q.mean(-1)
+
+
+grade(answer, expected, *cases)
+
+# %% [markdown]
+# ## References
+#
+# Munchausen DQN is from {cite:t}`vieillard2020`, expected SARSA from {cite:t}`sutton2018`.

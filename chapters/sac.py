@@ -498,8 +498,8 @@ fig.tight_layout()
 # this agent needs no random actions at the start. Larger numbers make $\mu$ larger too. At ten times
 # the size the entropy is below 0 already. At a hundred times it is below −8, and the $\tanh$ sends
 # most actions to the bounds, where its slope is almost zero: the policy hardly tries anything else,
-# and learns slowly to. So scale what the network sees, with Gymnasium's `RescaleObservation` where
-# the bounds are known, else with its `NormalizeObservation`.
+# and is slow to learn that it should. So scale what the network sees, with Gymnasium's
+# `RescaleObservation` where the bounds are known, else with its `NormalizeObservation`.
 
 # %% tags=["claims"]
 best = int(entropy.argmax())

@@ -751,7 +751,7 @@ assert apart["with fresh weights"] > 0.01
 from dataclasses import replace
 
 from literate_rl.agents import best_device, make_envs
-from literate_rl.ddpg import ddpg_settings, make_ddpg_policy
+from literate_rl.ddpg import DDPG, ddpg_settings, make_ddpg_policy
 from literate_rl.workshop.runs import fit
 
 env, weights = "Pendulum-v1", {}

@@ -502,13 +502,17 @@ class Counted(nn.Sequential):
 
 
 @pytest.mark.parametrize("tau", [0.25, 1.0])
-def test_buffers_reach_the_target_too(tau: float) -> None:
+@pytest.mark.parametrize("anew", [False, True])
+def test_buffers_reach_the_target_too(tau: float, anew: bool) -> None:
     network = Counted()
     policy = Policy(network, EpsilonGreedy(2))
     learner = DQN(policy, make_envs(ENV, 2), replace(SMALL, tau=tau, learning_starts=5))
     learner.iterate()
     before = copy.deepcopy(dict(learner.target_policy.network.named_buffers()))
-    for buffer in network.buffers():
+    for name, buffer in list(network.named_buffers()):
+        if anew:  # a module may put another tensor in its place
+            setattr(network, name, buffer.clone())
+            buffer = getattr(network, name)
         buffer.add_(4) if buffer.dtype != torch.bool else buffer.logical_not_()
     learner.follow(learner.sample())
     for name, found in learner.target_policy.network.named_buffers():

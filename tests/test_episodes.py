@@ -14,7 +14,7 @@ import torch
 from fuzz import assert_held
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -383,6 +383,13 @@ def test_a_mode_that_breaks_its_promise_is_found(infos, later, message) -> None:
     check_final({}, done, later=True)
     with pytest.raises(ValueError, match=message):
         check_final(infos, done, later)
+
+
+def test_infos_that_are_no_dict_are_named() -> None:
+    collector = Collector(DictInfoToList(make_envs("CartPole-v1", 2)))
+    collector.reset(seed=0)
+    with pytest.raises(TypeError, match="infos must be a dict, got list"):
+        collector.collect(lambda obs: torch.zeros(2, dtype=torch.long), 1)
 
 
 def test_a_single_environment_is_no_vector_of_them() -> None:

@@ -1784,8 +1784,10 @@ class Pacing(gym.Env):
 
 def test_a_film_without_an_end_is_cut_off_and_told(tmp_path):
     path = tmp_path / "video.mp4"
-    with pytest.warns(UserWarning, match=r"env 'Pacing': 1 of 1 episodes .* 40 steps"):
+    words = r"env 'Pacing': 1 of 1 episodes .* 40 steps"
+    with pytest.warns(UserWarning, match=words) as told:
         total = record_video(small_policy(), Pacing, path, max_episode_steps=40)
+    assert told[0].filename == __file__, "it points to whoever called"
     with pytest.raises(ValueError, match="max_episode_steps must be at least 1, got 0"):
         record_video(small_policy(), Pacing, path, max_episode_steps=0)
     assert total == imageio_ffmpeg.count_frames_and_secs(str(path))[0] == 40

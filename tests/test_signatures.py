@@ -1061,7 +1061,6 @@ UNASKED = {
     "off_policy.vtrace_error_discrete_action": (
         "data.target_output, data.behaviour_output"
     ),
-    "rainbow.rainbow_error": "policy, target_policy",
     "sac.make_sac_policy": "actor, critic",
     "workshop.alf.PPGAuxAlgorithm.__init__": "config, dual_actor_value_network",
     "workshop.alf.PPGAuxPhaseLoss.forward": (

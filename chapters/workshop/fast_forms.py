@@ -171,8 +171,11 @@ def numpy_layers(module: Any) -> list[Step] | None:
 def numpy_act(policy: nn.Module) -> Act:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
 
-    The arrays share their memory with the parameters, so that the function always acts
-    with the current weights. The policy is looked at now, not again with each call.
+    The arrays share their memory with the parameters. So the function acts with the
+    current weights as long as these are changed in place, as an optimiser and
+    ``load_state_dict`` do. After ``load_state_dict(..., assign=True)``, or if somebody
+    sets ``parameter.data``, it has to be made again. The policy is looked at now, not
+    again with each call.
 
     Args:
         policy: A policy on the CPU whose network is a chain of linear layers with tanh
@@ -185,7 +188,8 @@ def numpy_act(policy: nn.Module) -> Act:
     device = next(policy.parameters()).device
     check_that(device.type == "cpu", f"policy must be on the CPU, got {device}")
     ours = computes(policy, Policy) and keeps(policy, Policy, "act")
-    check_that(ours, f"policy must act as a Policy does, got {type(policy).__name__}")
+    words = "policy must act as a Policy does, without hooks"
+    check_that(ours, f"{words}, got {type(policy).__name__}")
     rows: Any = policy.network
     normalizer: Any = None
     if computes(rows, ActorCritic):
@@ -228,9 +232,9 @@ def numpy_act(policy: nn.Module) -> Act:
 
 
 # %% [markdown]
-# **Prove.** `tests/test_policies.py` holds both forms to the same actions, for discrete and
-# Gaussian policies, while an optimiser changes the weights; `tests/test_fast.py` holds that no
-# other policy is acted for. **Measure.** What it saves in a whole training stands in
+# **Prove.** `tests/test_fast_forms.py` holds both forms to the same actions, for discrete and
+# Gaussian policies, while an optimiser changes the weights, and that no other policy is acted
+# for. **Measure.** What it saves in a whole training stands in
 # {doc}`/docs/results`.
 #
 # ## A chain's gradient without autograd
@@ -398,7 +402,8 @@ def fused_q_error(
         ValueError: If the policy's values are not those of a chain of layers.
     """
     ours = computes(policy, Policy)
-    check_that(ours, f"policy must be a Policy, got {type(policy).__name__}")
+    words = "policy must be a Policy, without hooks"
+    check_that(ours, f"{words}, got {type(policy).__name__}")
     layers = chain_layers(policy.network)
 
     def error(
@@ -479,11 +484,13 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
         critics, ours = policy.critics, computes(policy.critics, SoftCritics)
     else:
         critics, ours = policy.network, keeps(policy.network, ActorCritics, "q")
-    check_that(ours, f"policy must have critics of ours, got {type(critics).__name__}")
+    words, kind = "policy must have critics of ours", type(critics).__name__
+    check_that(ours, f"{words}, got {kind}, which is another one or has hooks")
     chains = []
     for critic in critics.critics:
         known = computes(critic, ByName) and computes(critic.model, ActionValue)
-        check_that(known, f"policy must have critics of ours, got {critic}")
+        kind = type(critic).__name__
+        check_that(known, f"{words}, got {kind}, which is another one or has hooks")
         chains.append(chain_layers(critic.model.net))
     return chains
 
@@ -522,3 +529,9 @@ def fused_critic_error(
 # **Prove.** `tests/test_td3.py` holds learners with this error equal to the plain ones, to the
 # bit. **Measure.** {doc}`/docs/results` has updates of TD3 and SAC beside those of
 # Stable-Baselines3.
+
+# %% [markdown]
+# ## References
+#
+# Backpropagation is from Rumelhart, Hinton and Williams (1986),
+# [Learning representations by back-propagating errors](https://doi.org/10.1038/323533a0).

@@ -252,3 +252,9 @@ class Learner(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
         ...
+
+
+# %% [markdown]
+# ## References
+#
+# A `Protocol` asks for methods and not for an ancestor: [PEP 544](https://peps.python.org/pep-0544/).

@@ -1349,7 +1349,7 @@ def play(
         total += float(reward[0])
         if terminated[0] or truncated[0]:
             return total
-    warn_unended(envs.envs[0], [True], max_episode_steps)
+    warn_unended(envs.envs[0], [True], max_episode_steps, calls=5)
     return total
 
 

@@ -182,7 +182,9 @@ def train(
             else:
                 shutil.rmtree(folder)
             raise
-    return Agent(learner, folder, history)
+    agent = Agent(learner, folder, history)
+    weakref.finalize(agent, shutil.rmtree, folder, ignore_errors=True)
+    return agent
 
 
 # %% [markdown]
@@ -206,7 +208,6 @@ class Agent:
         history: list[dict[str, float]],
     ) -> None:
         self.learner, self.folder, self.history = learner, folder, history
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     @property
     def policy(self) -> Any:
@@ -266,9 +267,9 @@ class Agent:
 #
 # `device="cpu"` or `device="cuda"` says where the networks are while they train. Environments, the
 # replay buffer and the actors in other processes are on the CPU in any case. The default `"auto"`
-# decides by a measurement. A GPU needs about a millisecond for a step of the optimiser, because
-# it takes its time to start each of the hundred or more operations, and little more for a large
-# one. A CPU has no such delay, and so it wins while there is little to compute. Here is one step
+# decides by a measurement. A GPU needs one to three milliseconds for a step of the optimiser, a
+# large one or a small one, because most of that goes into starting a hundred or more operations.
+# A CPU has no such delay, and so it wins while there is little to compute. Here is one step
 # of Adam, forward and backward included, on an NVIDIA H200 and on the processor beside it
 # ({doc}`/docs/results` has the origin of the figures).
 
@@ -291,6 +292,7 @@ for case, each in steps.items():
         assert each["CPU, 1 thread"] < each["CUDA"], "little to compute"
     if work[case] >= 5e7:
         assert each["CUDA"] < each["CPU, 1 thread"], "much to compute"
+assert all(1000 < each["CUDA"] < 3500 for each in steps.values()), "1 to 3 ms"
 agents = [each for case, each in times.items() if case not in steps]
 longer = [each["CUDA"] / each["CPU, 1 thread"] for each in agents]
 assert len(longer) == 9
@@ -703,8 +705,15 @@ class FirstResult(nn.Module):
 
 def asked(model: ByName, states: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the results of a model of one's own for states by name."""
-    device = device_of(model)
-    moved = {k: x.to(device) if isinstance(x, Tensor) else x for k, x in states.items()}
+    device, spec = device_of(model), model.spec
+    # Whole numbers of a box stay whole. All else was float32 in training.
+    kept = {name for name, dtype in zip(spec.names, spec.dtypes, strict=True) if dtype}
+    moved = {
+        name: x.to(device, x.dtype if name in kept else torch.float32)
+        if isinstance(x, Tensor)
+        else x
+        for name, x in states.items()
+    }
     return results_of(model.model(**moved, **model.fixed))
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest ac4d4d009d71dbe8
+# Generated from chapters/evaluation.py (edit there); digest 10c2a835ea38e01b
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def evaluate(
         if not playing.any():
             break
     else:
-        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps)
+        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=3)
     envs.close()
     return returns
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest b5b5b10240fd6d7e
+# Generated from chapters/workshop/fast_forms.py (edit there); digest c2705ba5465ba3e8
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -119,8 +119,11 @@ def numpy_layers(module: Any) -> list[Step] | None:
 def numpy_act(policy: nn.Module) -> Act:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
 
-    The arrays share their memory with the parameters, so that the function always acts
-    with the current weights. The policy is looked at now, not again with each call.
+    The arrays share their memory with the parameters. So the function acts with the
+    current weights as long as these are changed in place, as an optimiser and
+    ``load_state_dict`` do. After ``load_state_dict(..., assign=True)``, or if somebody
+    sets ``parameter.data``, it has to be made again. The policy is looked at now, not
+    again with each call.
 
     Args:
         policy: A policy on the CPU whose network is a chain of linear layers with tanh
@@ -133,7 +136,8 @@ def numpy_act(policy: nn.Module) -> Act:
     device = next(policy.parameters()).device
     check_that(device.type == "cpu", f"policy must be on the CPU, got {device}")
     ours = computes(policy, Policy) and keeps(policy, Policy, "act")
-    check_that(ours, f"policy must act as a Policy does, got {type(policy).__name__}")
+    words = "policy must act as a Policy does, without hooks"
+    check_that(ours, f"{words}, got {type(policy).__name__}")
     rows: Any = policy.network
     normalizer: Any = None
     if computes(rows, ActorCritic):
@@ -311,7 +315,8 @@ def fused_q_error(
         ValueError: If the policy's values are not those of a chain of layers.
     """
     ours = computes(policy, Policy)
-    check_that(ours, f"policy must be a Policy, got {type(policy).__name__}")
+    words = "policy must be a Policy, without hooks"
+    check_that(ours, f"{words}, got {type(policy).__name__}")
     layers = chain_layers(policy.network)
 
     def error(
@@ -380,11 +385,13 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
         critics, ours = policy.critics, computes(policy.critics, SoftCritics)
     else:
         critics, ours = policy.network, keeps(policy.network, ActorCritics, "q")
-    check_that(ours, f"policy must have critics of ours, got {type(critics).__name__}")
+    words, kind = "policy must have critics of ours", type(critics).__name__
+    check_that(ours, f"{words}, got {kind}, which is another one or has hooks")
     chains = []
     for critic in critics.critics:
         known = computes(critic, ByName) and computes(critic.model, ActionValue)
-        check_that(known, f"policy must have critics of ours, got {critic}")
+        kind = type(critic).__name__
+        check_that(known, f"{words}, got {kind}, which is another one or has hooks")
         chains.append(chain_layers(critic.model.net))
     return chains
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 0a22049abcf6a432
+# Generated from chapters/workshop/runs.py (edit there); digest 7e8269c2975b589a
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -965,7 +965,7 @@ def play(
         total += float(reward[0])
         if terminated[0] or truncated[0]:
             return total
-    warn_unended(envs.envs[0], [True], max_episode_steps)
+    warn_unended(envs.envs[0], [True], max_episode_steps, calls=5)
     return total
 
 

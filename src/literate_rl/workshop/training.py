@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 16959074c1333621
+# Generated from chapters/workshop/training.py (edit there); digest 16876122d1116563
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -158,7 +158,9 @@ def train(
             else:
                 shutil.rmtree(folder)
             raise
-    return Agent(learner, folder, history)
+    agent = Agent(learner, folder, history)
+    weakref.finalize(agent, shutil.rmtree, folder, ignore_errors=True)
+    return agent
 
 
 class Agent:
@@ -176,7 +178,6 @@ class Agent:
         history: list[dict[str, float]],
     ) -> None:
         self.learner, self.folder, self.history = learner, folder, history
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     @property
     def policy(self) -> Any:
@@ -587,8 +588,15 @@ class FirstResult(nn.Module):
 
 def asked(model: ByName, states: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the results of a model of one's own for states by name."""
-    device = device_of(model)
-    moved = {k: x.to(device) if isinstance(x, Tensor) else x for k, x in states.items()}
+    device, spec = device_of(model), model.spec
+    # Whole numbers of a box stay whole. All else was float32 in training.
+    kept = {name for name, dtype in zip(spec.names, spec.dtypes, strict=True) if dtype}
+    moved = {
+        name: x.to(device, x.dtype if name in kept else torch.float32)
+        if isinstance(x, Tensor)
+        else x
+        for name, x in states.items()
+    }
     return results_of(model.model(**moved, **model.fixed))
 
 
