@@ -43,6 +43,7 @@ from literate_rl.workshop.training import (
     Agent,
     Device,
     ended,
+    handed_in,
     make_learner,
     make_qnet_policy,
     placing,
@@ -485,6 +486,8 @@ def test_our_own_policies_get_fast_forms_that_compute_the_same(
     with small_learner(name, env) as learner:
         assert (learner.act != learner.policy.act) == act
         assert (learner.error != learner.algorithm.error) == error
+        words = [w for w, x in (("acting", act), ("the error", error)) if x]
+        assert handed_in(learner) == f"fast forms: {' and '.join(words) or 'none'}"
         learner.iterate()
         batch = learner.sample()
         forms = learner.error, learner.algorithm.error
@@ -494,6 +497,27 @@ def test_our_own_policies_get_fast_forms_that_compute_the_same(
     with small_learner(name, env, **moody_models(name, env)) as learner:
         assert learner.act == learner.policy.act
         assert learner.error == learner.algorithm.error
+        assert handed_in(learner) == "fast forms: none"
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "forms"),
+    [
+        ("ppo", CARTPOLE, "acting"),
+        ("impala", CARTPOLE, "none"),
+        ("a3c", CARTPOLE, "acting"),
+        ("dqnapex", CARTPOLE, "acting and the error"),
+        ("ddpgapex", "Pendulum-v1", "the error"),
+    ],
+)
+def test_a_training_says_what_was_handed_in(name: str, env: str, forms: str) -> None:
+    with small_learner(name, env) as learner:
+        assert handed_in(learner) == f"fast forms: {forms}"
+
+
+def test_train_says_so_first(capsys) -> None:
+    train("PPO", CARTPOLE, total_steps=64, num_steps=8)
+    assert capsys.readouterr().out.startswith("fast forms: acting\n")
 
 
 def train_a_little(learner: Any) -> None:

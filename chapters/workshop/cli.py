@@ -54,6 +54,7 @@ from literate_rl.workshop.training import (
     Device,
     Place,
     ended,
+    handed_in,
     import_model,
     make_learner,
     placing,
@@ -287,7 +288,8 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
             run, learner = resume(command.resume, algorithm, command, place)
         try:
             with run, ended(learner):
-                print(f"run directory: {run.directory}", flush=True)
+                print(f"run directory: {run.directory}")
+                print(handed_in(learner), flush=True)
                 fit(learner, run)
         except Exception as error:
             # Before anything was learned there is nothing to go on with.

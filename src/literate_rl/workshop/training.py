@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 16876122d1116563
+# Generated from chapters/workshop/training.py (edit there); digest c752f05b15eea21a
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -150,6 +150,8 @@ def train(
         run = Run(folder, settings)
         try:
             with run, ended(learner):
+                if progress:
+                    print(handed_in(learner))
                 history = fit(learner, run, progress)
         except BaseException as error:
             # What was learned in hours is not lost with what came after.
@@ -684,6 +686,20 @@ def fast_act(policy: Any) -> Act | None:
 def actors_act(policy: Any) -> Callable[[Any], Act] | None:
     """Return what makes the actors' form of ``act``; they are on the CPU."""
     return numpy_act if fast_act(copy.deepcopy(policy).cpu()) else None
+
+
+def handed_in(learner: Any) -> str:
+    """Say which fast forms a learner was handed; all else it does as its chapter says."""
+    if isinstance(learner, RemoteLearner):
+        make_actor: Any = learner.make_actor
+        loop, acting = learner.learner, make_actor.keywords["make_act"] is not None
+    else:
+        plain = learner.policy.act
+        loop, acting = learner, getattr(learner, "act", plain) != plain
+    error = isinstance(loop, OffPolicy) and loop.error != loop.algorithm.error
+    known = {"acting": acting, "the error": error}
+    names = [name for name, handed in known.items() if handed]
+    return f"fast forms: {' and '.join(names) or 'none'}"
 
 
 def transport_of(config: TransportConfig) -> MakeTransport:
