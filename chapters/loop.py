@@ -394,22 +394,22 @@ class OffPolicy:
 
 
 # %% [markdown]
-# Read `learn` once more with DQN in mind, then with an agent that has an actor: step 4 is nothing to
-# the first and half of the second. That is all the difference that the loop sees.
+# Read `learn` once more with DQN in mind, then with an agent that has an actor. Only step 4 differs:
+# DQN has no loss for `climb`, so it returns at once.
 #
 # ## An eighth agent
 #
-# Here is an agent that this book does not have. **Munchausen DQN** {cite:p}`vieillard2020` pays
-# itself for being sure of what it does: to the reward it adds a share $m$ of $\beta \log \pi(a \mid s)$,
-# at least −1, where $\pi$ is the softmax of the older copy's values divided by $\beta$. The next
-# state is worth a soft maximum:
+# Here is an agent that this book does not have. **Munchausen DQN** {cite:p}`vieillard2020` charges
+# itself for each action of which it is not sure. Let $\pi$ be the softmax of the older copy's values
+# divided by a temperature $\alpha$. To the reward it adds nine tenths of $\alpha \log \pi(a \mid s)$, a
+# number below 0 that is held at −1. The next state is worth a soft maximum:
 #
 # $$
-# y = r + m \,\bigl[\beta \log \pi(a \mid s)\bigr]_{-1}^{0}
-#   + \gamma \, \beta \log \sum_{a'} e^{\bar Q(s', a') / \beta} .
+# y = r + 0.9 \,\max\bigl(-1, \alpha \log \pi(a \mid s)\bigr)
+#   + \gamma \, \alpha \log \sum_{a'} e^{\bar Q(s', a') / \alpha} .
 # $$ (munchausen-target)
 #
-# In the house of this page it is an error, and nothing else:
+# All that it needs is an error:
 
 # %%
 from torch.nn.functional import smooth_l1_loss
@@ -418,17 +418,19 @@ from literate_rl.dqn import Exploring, TargetNetwork
 
 
 class Munchausen(Exploring):
-    def __init__(self, policy, config, share=0.9, beta=0.03):
-        self.policy, self.config, self.target = policy, config, TargetNetwork(policy)
-        self.share, self.beta = share, beta
+    def __init__(self, policy, config, alpha=0.03):
+        self.policy, self.config, self.alpha = policy, config, alpha
+        self.target = TargetNetwork(policy)
 
     def error(self, batch, generator):
-        beta, older, taken = self.beta, self.target.network, batch.action.unsqueeze(-1)
+        alpha, older, taken = self.alpha, self.target.network, batch.action[:, None]
         with torch.no_grad():
-            log_prob = (older(batch.obs) / beta).log_softmax(-1).gather(-1, taken)
-            bonus = (beta * log_prob).clamp(-1.0, 0.0).squeeze(-1)
-            soft_maximum = beta * (older(batch.next_obs) / beta).logsumexp(-1)
-            target = batch.reward + self.share * bonus + batch.discount * soft_maximum
+            # What the action costs that was taken.
+            log_prob = (older(batch.obs) / alpha).log_softmax(-1).gather(-1, taken)
+            cost = (alpha * log_prob).clamp(min=-1.0).squeeze(-1)
+            # What the next state is worth, and the target {eq}`munchausen-target`.
+            soft_maximum = alpha * (older(batch.next_obs) / alpha).logsumexp(-1)
+            target = batch.reward + 0.9 * cost + batch.discount * soft_maximum
         q = self.policy(batch.obs).gather(-1, taken).squeeze(-1)
         loss = smooth_l1_loss(q, target, reduction="none")
         return QError(loss, (target - q).detach(), q.detach())
