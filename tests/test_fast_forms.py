@@ -544,11 +544,17 @@ class Still(gym.Env[Any, Any]):
 
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize(("rows", "exponent"), [(64, 0.0), (24, 0.6)])
 def test_dqn_with_fast_forms_is_plain_dqn_to_the_bit(
-    double: bool, dueling: bool
+    double: bool, dueling: bool, rows: int, exponent: float
 ) -> None:
     config = DQNConfig(
-        total_steps=2000, hidden=64, batch_size=64, learning_starts=100, double=double
+        total_steps=2000,
+        hidden=64,
+        batch_size=rows,
+        learning_starts=100,
+        double=double,
+        priority_exponent=exponent,
     )
 
     def trained(**make: Callable[[Any], Any]) -> OffPolicy:

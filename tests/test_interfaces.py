@@ -398,6 +398,24 @@ def test_it_learns_and_resumes_bit_for_bit(make: Any, tmp_path: Path) -> None:
         torch.testing.assert_close(*pair, rtol=0, atol=0)
 
 
+@pytest.mark.equation("munchausen-target")
+def test_what_munchausen_aims_at_is_its_formula_row_by_row() -> None:
+    learner = munchausen()
+    learner.iterate()
+    batch, alpha = learner.sample(), 0.03
+    error = learner.algorithm.error(batch, learner.generator)
+    older = copy.deepcopy(learner.algorithm.target.network).double()
+    for row, found in enumerate(error.td_error + error.value):
+        now, then = (
+            older(x[row].double()).tolist() for x in (batch.obs, batch.next_obs)
+        )
+        sums = [sum(math.exp((q - max(x)) / alpha) for q in x) for x in (now, then)]
+        cost = now[batch.action[row]] - max(now) - alpha * math.log(sums[0])
+        worth = max(then) + alpha * math.log(sums[1])
+        wanted = batch.reward[row] + 0.9 * max(-1.0, cost) + batch.discount[row] * worth
+        assert found.item() == pytest.approx(wanted.item(), abs=1e-4)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_without_its_share_and_nearly_cold_munchausen_is_dqn(seed: int) -> None:
     learner = munchausen()

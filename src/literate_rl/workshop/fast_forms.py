@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest c2705ba5465ba3e8
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 2f4d21681824fb7e
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -278,8 +278,9 @@ class FusedQError(NamedTuple):
     def backward(self, weight: Float[Tensor, "N"]) -> None:
         """Add the gradient of the weighted mean loss to that of the parameters."""
         # The derivative of {eq}`huber` is the TD error, clipped to -1..1. It goes to
-        # the actions that were taken; the gradient of all others is zero.
-        slope = self.td_error.clamp(-1.0, 1.0).mul_(weight).mul_(-1 / len(weight))
+        # the actions that were taken; the gradient of all others is zero. In the order
+        # of autograd: any other would round differently.
+        slope = weight * (-1 / len(weight)) * self.td_error.clamp(-1.0, 1.0)
         row = torch.zeros_like(self.outputs[-1])
         row.scatter_(1, self.taken, slope.unsqueeze(1))
         chain_backward(self.layers, self.outputs, row)
