@@ -613,7 +613,8 @@ class DeterministicPolicyGradient(Exploring):
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return minus the mean value of the actor's own actions."""
-        # The optimiser goes downhill, hence the minus of {eq}`actor-loss`.
+        # The optimiser goes downhill, hence the minus of {eq}`actor-loss`. The gradient
+        # goes through the critic, {eq}`policy-gradient-through-critic`.
         return -self.policy.value(obs).mean()
 
 
@@ -629,9 +630,8 @@ import inspect
 print(inspect.getsource(OffPolicy.climb))
 
 # %% [markdown]
-# The gradient goes through the critic to the actor's parameters alone,
-# {eq}`policy-gradient-through-critic`. The optimiser does not move parameters without a gradient,
-# so the critic stays as it is.
+# The gradient ends at the actor's parameters. The optimiser does not move parameters without a
+# gradient, so the critic stays as it is.
 
 
 # %% tags=["export"]

@@ -398,7 +398,6 @@ def test_it_learns_and_resumes_bit_for_bit(make: Any, tmp_path: Path) -> None:
         torch.testing.assert_close(*pair, rtol=0, atol=0)
 
 
-@pytest.mark.equation("munchausen-target")
 def test_what_munchausen_aims_at_is_its_formula_row_by_row() -> None:
     learner = munchausen()
     learner.iterate()

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 459c85b70e94ba2a
+# Generated from chapters/ddpg.py (edit there); digest 59d5e0fe306e1e33
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -236,7 +236,8 @@ class DeterministicPolicyGradient(Exploring):
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return minus the mean value of the actor's own actions."""
-        # The optimiser goes downhill, hence the minus of {eq}`actor-loss`.
+        # The optimiser goes downhill, hence the minus of {eq}`actor-loss`. The gradient
+        # goes through the critic, {eq}`policy-gradient-through-critic`.
         return -self.policy.value(obs).mean()
 
 
