@@ -50,6 +50,7 @@ __all__ = [
     "DQN",
     "DQNConfig",
     "EpsilonGreedy",
+    "Exploring",
     "ExploringConfig",
     "QLearning",
     "TargetNetwork",

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 3ea1dc609e674830
+# Generated from chapters/*.py (edit there); digest 973cbde38a538967
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -184,6 +184,7 @@ from .dqn import (
     DQN as DQN,
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
+    Exploring as Exploring,
     ExploringConfig as ExploringConfig,
     QLearning as QLearning,
     TargetNetwork as TargetNetwork,

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest e3fdbf593ad826e5
+# Generated from chapters/dqn.py (edit there); digest 0fbc552b5046d525
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = [
     "DQN",
     "DQNConfig",
     "EpsilonGreedy",
+    "Exploring",
     "ExploringConfig",
     "QLearning",
     "TargetNetwork",
