@@ -140,3 +140,9 @@ grade(answer, lambda x: x**2, (2,), (3,))
 # %% tags=["claims"]
 assert answer(2) == 2**2
 assert answer(3) != 3**2
+
+# %% [markdown]
+# ## References
+#
+# [nbgrader](https://nbgrader.readthedocs.io) grades whole notebooks, by assertions that a reader
+# need not see.

@@ -126,3 +126,10 @@ def leave_with_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+# %% [markdown]
+# ## References
+#
+# [signal](https://docs.python.org/3/library/signal.html) says when Python calls a handler, and in
+# which thread.
