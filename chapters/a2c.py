@@ -40,11 +40,10 @@ from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
 from literate_rl.workshop.states import ByName, state_spec
 from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.interfaces import refuse_mask
 from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.probes import seed_generators
-from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -989,7 +988,8 @@ def answer(reward, next_value, terminated, truncated, gamma=0.9):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import discounted_returns, grade
+from literate_rl.agents import discounted_returns
+from literate_rl.workshop.exercises import grade
 
 
 def returns_of(reward, next_value, terminated, truncated, gamma=0.9):

@@ -646,7 +646,7 @@ def answer(num_workers, step_size, num_steps):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def taking_turns(num_workers, step_size, num_steps):

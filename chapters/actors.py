@@ -41,9 +41,9 @@ from literate_rl.impala import (
     impala_settings,
     to_unroll,
 )
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.interfaces import Act
-from literate_rl.workshop.runs import StopWaiting, env_seed
+from literate_rl.workshop.interrupts import StopWaiting
 from literate_rl.workshop.signatures import Count, Positive, check_that, checked
 
 __all__ = [
@@ -953,7 +953,7 @@ def answer(events):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def lags_of(events):

@@ -1005,7 +1005,7 @@ def answer(reward, q, action, terminated, gamma=0.9):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def judged_steps(reward, q, action, terminated, gamma=0.9):

@@ -923,7 +923,7 @@ class Answer(nn.Module):
         return action, log_prob.unsqueeze(-1), entropy.unsqueeze(-1)
 
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 to_three = spaces.Box(0, 3, (1,))
 

@@ -971,7 +971,7 @@ def answer(weight, obs, action):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def climbed(weight, obs, action):

@@ -1013,7 +1013,7 @@ def answer(obs):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def normalised(obs):

@@ -954,7 +954,7 @@ def answer(q, log_prob, alpha):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def judged(seed):

@@ -926,7 +926,7 @@ def answer(reward, discount, next_q, chooser):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def remembered(seed):

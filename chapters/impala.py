@@ -33,9 +33,8 @@ from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.memory import UnrollBuffer
-from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Bool,
     Count,
@@ -1018,7 +1017,7 @@ def answer(policy, value, unroll):
 # %% tags=["hide-input"]
 from gymnasium.wrappers import TimeLimit
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def limited(limit):

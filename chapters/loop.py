@@ -31,10 +31,9 @@ from torch import Tensor
 
 from literate_rl.agents import Collector
 from literate_rl.replay import Batch, ReplayBuffer
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.fast import clip_gradient
 from literate_rl.workshop.interfaces import Act, Algorithm, Error
-from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -494,8 +493,8 @@ def answer(next_q, epsilon):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
 from literate_rl.dqn import EpsilonGreedy
+from literate_rl.workshop.exercises import grade
 
 
 def expected(next_q, epsilon):

@@ -1115,7 +1115,7 @@ def answer(value, aux_value, target, old_row, new_row, weight):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def right(value, aux_value, target, old_row, new_row, weight):

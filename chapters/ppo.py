@@ -44,8 +44,7 @@ from literate_rl.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.policies import RewardScaler
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
-from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.signatures import (
     Count,
     Fraction,
@@ -962,7 +961,7 @@ def answer(obs, adv, seed):
     return obs[order[0]], adv[order[1]]
 
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def kept_together(obs, adv, seed):

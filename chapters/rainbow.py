@@ -878,7 +878,7 @@ def answer(x, into, out, weight, bias, weight_deviation, bias_deviation):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def noisy_batch(seed):

@@ -872,7 +872,7 @@ def answer(masses, mark):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def find(masses, mark):

@@ -820,7 +820,7 @@ def answer(action, noise, low, high):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def near_actions(seed):

@@ -18,7 +18,7 @@ MODULES = [tangle.module_name(path) for path, kind in PAGES if kind != "evidence
 # A module imports what stands above it here: a lower floor, or earlier on its own.
 FLOORS = {
     "1 signatures": ["workshop.signatures"],
-    "2 interfaces": ["workshop.interfaces"],
+    "2 kernels and interfaces": ["workshop.fast", "workshop.interfaces"],
     "3 data": [
         "workshop.nests",
         "workshop.episodes",
@@ -30,7 +30,6 @@ FLOORS = {
     ],
     "4 networks": ["policies", "disjoint_network", "hybrid_action", "hybrid_policy"],
     "5 mathematics": [
-        "workshop.fast",
         "policy_gradient",
         "advantages",
         "exact_values",
@@ -41,10 +40,18 @@ FLOORS = {
     ],
     "6 loops": ["a2c", "ppo", "ppg", "impala", "loop"],
     "7 algorithms": ["dqn", "rainbow", "ddpg", "td3", "sac", "discrete_sac"],
-    "8 many actors": ["actors", "processes", "workshop.cluster", "a3c", "apex"],
+    "8 many actors": [
+        "workshop.interrupts",
+        "actors",
+        "processes",
+        "workshop.cluster",
+        "a3c",
+        "apex",
+    ],
     "9 runs": ["workshop.runs", "evaluation"],
     "10 above": [
         "workshop.pictures",
+        "workshop.exercises",
         "workshop.probes",
         "workshop.states",
         "workshop.rules",
@@ -62,17 +69,11 @@ LISTED = [module for floor in FLOORS.values() for module in floor]
 ON_POLICY = {"a2c", "a3c", "ppo", "ppg", "ppo_error", "hybrid_ppo", "policy_gradient"}
 OFF_POLICY = {*FLOORS["7 algorithms"], "windows", "replay", "c51", "loop", "apex"}
 # What is still the wrong way round, and why. Nothing is added here.
-SEEDS_OF_RUNS = "`env_seed` stands with the runs"
-INTERRUPTS = "how a wait is interrupted stands with the runs"
 OWN_MODELS = "policies of a user's models stand with ours"
 MODELS = "networks stand with the contracts' models"
-KERNEL = "a kernel of floor 5 serves an action distribution"
 STILL = {
     ("a2c", "workshop.probes"): OWN_MODELS,
-    ("a2c", "workshop.runs"): SEEDS_OF_RUNS,
     ("a2c", "workshop.states"): OWN_MODELS,
-    ("actors", "workshop.runs"): SEEDS_OF_RUNS,
-    ("agents", "workshop.pictures"): "`grade` compares answers with `agree`",
     ("ddpg", "contract_models"): MODELS,
     ("ddpg", "workshop.probes"): OWN_MODELS,
     ("ddpg", "workshop.states"): OWN_MODELS,
@@ -80,18 +81,10 @@ STILL = {
     ("discrete_sac", "contract_models"): MODELS,
     ("discrete_sac", "workshop.probes"): OWN_MODELS,
     ("discrete_sac", "workshop.states"): OWN_MODELS,
-    ("hybrid_action", "workshop.fast"): KERNEL,
-    ("hybrid_policy", "workshop.fast"): KERNEL,
-    ("impala", "workshop.runs"): SEEDS_OF_RUNS,
-    ("loop", "workshop.runs"): SEEDS_OF_RUNS,
-    ("policies", "workshop.fast"): "rewards are scaled by a scan",
-    ("ppo", "workshop.runs"): SEEDS_OF_RUNS,
-    ("processes", "workshop.runs"): INTERRUPTS,
     ("rainbow", "ppg"): "the encoder of pictures stands in PPG",
     ("sac", "a2c"): OWN_MODELS,
     ("sac", "contract_models"): MODELS,
     ("sac", "workshop.states"): OWN_MODELS,
-    ("workshop.cluster", "workshop.runs"): INTERRUPTS,
 }
 
 

@@ -31,6 +31,7 @@ from literate_rl.workshop.episodes import (
     check_final,
     check_num_envs,
     env_maker,
+    env_seed,
     on_cpu,
     plain_actions,
     resets_later,
@@ -78,6 +79,15 @@ def test_copies_of_one_object_are_found_through_what_holds_them():
         make_envs(lambda: one, 2)
     with pytest.raises(ValueError, match="env must make a new environment"):
         make_envs(partial(flat_env, lambda: one), 2)
+
+
+def test_env_seeds_of_neighbours_have_nothing_in_common():
+    seeds = [env_seed(seed, step) for seed in range(20) for step in range(20)]
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    # A vector environment gives copy k the seed `seed + k`: those must not meet either.
+    apart = np.diff(sorted(seeds))
+    assert apart.min() > 64
+    assert env_seed(3, 4) == env_seed(3, 4)
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - UNSEEN))

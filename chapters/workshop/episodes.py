@@ -44,6 +44,7 @@ __all__ = [
     "check_copies",
     "check_experience",
     "env_maker",
+    "env_seed",
     "on_cpu",
     "plain_actions",
 ]
@@ -81,6 +82,35 @@ def check_copies(envs: SyncVectorEnv) -> None:
     if len({id(env.unwrapped) for env in envs.envs}) < envs.num_envs:
         raise ValueError("env must make a new environment at each call")
 
+
+# %% [markdown]
+# A vector environment gives its copy $k$ the seed `seed + k`. So runs with the seeds 0 and 1 would
+# share most of their environments ({doc}`/chapters/agents`). A learner draws the seed of its
+# environments instead, from the run's seed and the step at which it resets them.
+
+
+# %% tags=["export"]
+def env_seed(seed: int, step: int) -> int:
+    """Return a seed for environments, drawn from a run's seed and a step.
+
+    Neighbouring seeds and steps give unrelated numbers. So two runs do not share
+    environments, as they would with ``envs.reset(seed=0)`` and ``envs.reset(seed=1)``.
+
+    Args:
+        seed: Seed of the run, at least 0.
+        step: Step at which the environments are reset, at least 0.
+
+    Returns:
+        An integer in [0, 2**32).
+    """
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
+
+
+# %%
+print("seeds 0 and 1:", env_seed(0, step=0), env_seed(1, step=0))
+
+# %% tags=["claims"]
+assert abs(env_seed(0, step=0) - env_seed(1, step=0)) > 2**20, "no copy in common"
 
 # %% [markdown]
 # A learner takes a vector environment, with as many copies as its settings say. A single

@@ -1,11 +1,10 @@
-# Generated from chapters/*.py (edit there); digest 973cbde38a538967
+# Generated from chapters/*.py (edit there); digest 1c9abbdcd9fc49f4
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
     Rollout as Rollout,
     best_device as best_device,
     discounted_returns as discounted_returns,
-    grade as grade,
     make_envs as make_envs,
     seed_everything as seed_everything,
     true_successors as true_successors,
@@ -305,6 +304,7 @@ from .workshop.episodes import (
     check_copies as check_copies,
     check_experience as check_experience,
     env_maker as env_maker,
+    env_seed as env_seed,
     on_cpu as on_cpu,
     plain_actions as plain_actions,
 )
@@ -315,10 +315,13 @@ from .workshop.worlds import (
     MazeLevels as MazeLevels,
     Moving as Moving,
 )
+from .workshop.interrupts import (
+    StopWaiting as StopWaiting,
+    check_interrupt as check_interrupt,
+)
 from .workshop.runs import (
     Run as Run,
     StoredRuns as StoredRuns,
-    env_seed as env_seed,
     fit as fit,
     flat_env as flat_env,
     load as load,
@@ -344,6 +347,9 @@ from .workshop.fast import (
     clip_gradient as clip_gradient,
     project_atoms as project_atoms,
     reverse_scan as reverse_scan,
+)
+from .workshop.exercises import (
+    grade as grade,
 )
 from .workshop.alf import (
     AlgStep as AlgStep,

@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest b0cb1852636c2eff
+# Generated from chapters/a2c.py (edit there); digest f0d014b453d9e804
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
 from literate_rl.workshop.states import ByName, state_spec
 from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.interfaces import refuse_mask
 from literate_rl.workshop.nests import as_space, plain_space
 from literate_rl.workshop.probes import seed_generators
-from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
     Float,

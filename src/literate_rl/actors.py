@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest e767af4a5c83e633
+# Generated from chapters/actors.py (edit there); digest aeb5e81aea79b071
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from literate_rl.impala import (
     impala_settings,
     to_unroll,
 )
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.interfaces import Act
-from literate_rl.workshop.runs import StopWaiting, env_seed
+from literate_rl.workshop.interrupts import StopWaiting
 from literate_rl.workshop.signatures import Count, Positive, check_that, checked
 
 __all__ = [

@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest cd7f027c18545940
+# Generated from chapters/loop.py (edit there); digest cd532df96be9c35a
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from torch import Tensor
 
 from literate_rl.agents import Collector
 from literate_rl.replay import Batch, ReplayBuffer
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.fast import clip_gradient
 from literate_rl.workshop.interfaces import Act, Algorithm, Error
-from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
     Float,

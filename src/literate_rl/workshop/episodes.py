@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest b123329bae9fd835
+# Generated from chapters/workshop/episodes.py (edit there); digest 440c960a83a935e2
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "check_copies",
     "check_experience",
     "env_maker",
+    "env_seed",
     "on_cpu",
     "plain_actions",
 ]
@@ -54,6 +55,22 @@ def check_copies(envs: SyncVectorEnv) -> None:
     """Raise if two copies are one object: they would step each other's episode."""
     if len({id(env.unwrapped) for env in envs.envs}) < envs.num_envs:
         raise ValueError("env must make a new environment at each call")
+
+
+def env_seed(seed: int, step: int) -> int:
+    """Return a seed for environments, drawn from a run's seed and a step.
+
+    Neighbouring seeds and steps give unrelated numbers. So two runs do not share
+    environments, as they would with ``envs.reset(seed=0)`` and ``envs.reset(seed=1)``.
+
+    Args:
+        seed: Seed of the run, at least 0.
+        step: Step at which the environments are reset, at least 0.
+
+    Returns:
+        An integer in [0, 2**32).
+    """
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
 def check_num_envs(envs: Any, wanted: int) -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 7e8269c2975b589a
+# Generated from chapters/workshop/runs.py (edit there); digest 6540f931d18d0fdd
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import pickle
 import pickletools
 import re
 import shutil
-import signal
 import socket
 import sys
 import threading
@@ -25,9 +24,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
-from multiprocessing import parent_process, resource_tracker
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
@@ -42,14 +39,14 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
-from literate_rl.workshop.episodes import EvalMode, Held, told, warn_unended
+from literate_rl.workshop.episodes import EvalMode, Held, env_seed, told, warn_unended
 from literate_rl.workshop.interfaces import Learner
+from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
     "Run",
     "StoredRuns",
-    "env_seed",
     "fit",
     "flat_env",
     "load",
@@ -92,22 +89,6 @@ def flat_env(
     if not space.is_np_flattenable:
         raise ValueError(f"env must have observations that can be flattened: {space}")
     return FlattenObservation(made)
-
-
-def env_seed(seed: int, step: int) -> int:
-    """Return a seed for environments, drawn from a run's seed and a step.
-
-    Neighbouring seeds and steps give unrelated numbers. So two runs do not share
-    environments, as they would with ``envs.reset(seed=0)`` and ``envs.reset(seed=1)``.
-
-    Args:
-        seed: Seed of the run, at least 0.
-        step: Step at which the environments are reset, at least 0.
-
-    Returns:
-        An integer in [0, 2**32).
-    """
-    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
 class Bar(tqdm):  # type: ignore[misc]
@@ -193,62 +174,6 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
         for name, short in names.items()
         if name in metrics and math.isfinite(metrics[name])
     }
-
-
-@contextmanager
-def catch_interrupt() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into an event; the second one raises as usual."""
-    if threading.current_thread() is not threading.main_thread():
-        yield threading.Event()  # Python delivers signals to the main thread only
-        return
-    previous = signal.getsignal(signal.SIGINT)
-
-    def note(number: int, frame: FrameType | None) -> None:
-        CTRL_C.set()
-        signal.signal(signal.SIGINT, previous)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield CTRL_C
-    finally:
-        signal.signal(signal.SIGINT, previous)
-        CTRL_C.clear()
-
-
-CTRL_C = threading.Event()  # set between the first Ctrl-C and the end of `fit`
-
-
-class StopWaiting(KeyboardInterrupt):
-    """Ctrl-C was pressed while a learner was waiting."""
-
-
-def check_interrupt() -> None:
-    """Raise ``StopWaiting`` if ``fit`` is to end; for learners that wait."""
-    if CTRL_C.is_set():
-        raise StopWaiting
-
-
-@contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
-    # This helper of Python's unblocks the signal when it starts, so it starts first.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def leave_with_parent() -> None:
-    """End this process when the one that started it is gone."""
-
-    def wait() -> None:
-        if parent := parent_process():
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 class Run:
