@@ -381,10 +381,11 @@ class OffPolicy:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned; it is copied."""
         # A state that lacks something is refused here, before anything has changed.
-        names = ("step", "iteration", "updates", "buffer", "generator", "target")
-        step, iteration, updates, buffer, generator, target = (state[n] for n in names)
+        step, iteration, updates = (state[n] for n in ("step", "iteration", "updates"))
+        buffer, optimizer = state["buffer"], state["optimizer"]
+        target, generator = state["target"], state["generator"]
         self.buffer.load_state_dict(buffer)
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.optimizer.load_state_dict(copy.deepcopy(optimizer))
         if self.algorithm.target is not None:
             self.algorithm.target.network.load_state_dict(target)
         self.generator.set_state(generator)

@@ -24,8 +24,10 @@ from literate_rl.contracts import check_model
 from literate_rl.ddpg import BoxActions, as_many, make_ddpg_policy
 from literate_rl.discrete_sac import DiscreteCritics, make_discrete_sac_policy
 from literate_rl.dqn import (
+    DQNConfig,
+    QLearning,
     double_q_target,
-    q_error,
+    make_q_policy,
     q_target,
 )
 from literate_rl.evaluation import evaluate, paired_difference
@@ -163,8 +165,7 @@ def test_a_gradient_of_sac_is_clipped() -> None:
     learner = SAC(policy, envs, config)
     while learner.step < 40:
         learner.iterate()
-    grads = [p.grad for p in learner.actor_parameters if p.grad is not None]
-    norm = torch.stack([grad.norm() for grad in grads]).norm()
+    norm = torch.stack([p.grad.norm() for p in learner.actor]).norm()
     assert 0.9e-3 < norm <= 1e-3
 
 
@@ -310,7 +311,8 @@ def test_a_rollout_of_rows_that_are_no_steps_changes_no_memory() -> None:
     memory.push(empty._replace(real=~no), rows + 2)
     assert len(memory) == 1
     assert memory.largest == 2
-    found = first_priorities(None, q_error, empty, 1, 0.9, torch.Generator())
+    algorithm = QLearning(make_q_policy(STATES, spaces.Discrete(2)), DQNConfig())
+    found = first_priorities(algorithm, empty, 1, 0.9, torch.Generator())
     assert torch.equal(found, rows)
 
 
