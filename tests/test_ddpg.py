@@ -33,10 +33,10 @@ from reach import (
     OwnCritic,
     Reach,
     acts_in_states_and_in_discrete_actions,
+    algorithm_for,
     batch_of,
     learner_for,
     learns_to_name_the_point,
-    older,
     policy_for,
     resumes_bit_for_bit,
     runs_from_the_command_line,
@@ -47,24 +47,18 @@ from worlds import Sampled
 
 from literate_rl.contract_models import ActionValue, DeterministicActor
 from literate_rl.ddpg import (
+    ActorCritics,
     BoxActions,
     DDPGConfig,
     OneHotActions,
-    critic_chains,
-    ddpg_error,
     ddpg_settings,
-    ddpg_target,
-    frozen_values,
-    fused_ddpg_error,
     make_ddpg_policy,
 )
-from literate_rl.replay import Batch
-from literate_rl.workshop.fast import (
-    FusedCriticError,
+from literate_rl.workshop.fast_forms import (
     chain_backward,
     chain_layers,
     chain_outputs,
-    chain_slope,
+    fused_critic_error,
 )
 from literate_rl.workshop.training import train
 
@@ -80,9 +74,9 @@ def seeded() -> None:
 @pytest.mark.equation("ddpg-target")
 @pytest.mark.parametrize("seed", range(3))
 def test_the_target_and_the_error_against_a_slow_form(seed: int) -> None:
-    policy = policy_for(1)
-    target, batch = older(policy), batch_of(seed)
-    network, then = policy.network, target.network
+    algorithm, batch = algorithm_for(DDPGConfig()), batch_of(seed)
+    target = algorithm.target.network
+    network, then = algorithm.policy.network, target.network
     aims, q = [], []
     with torch.no_grad():
         for i in range(N):
@@ -92,11 +86,11 @@ def test_the_target_and_the_error_against_a_slow_form(seed: int) -> None:
             pair = batch.obs[i : i + 1], batch.action[i : i + 1]
             q.append(network.critics[0](pair[0], action=pair[1])[0].item())
     wanted = torch.tensor(aims, dtype=torch.float64)
-    got = ddpg_target(target, batch)
+    got = algorithm.aim(batch, torch.Generator())
     torch.testing.assert_close(got, wanted)
     assert not got.requires_grad
 
-    error = ddpg_error(policy, target, batch, torch.Generator())
+    error = algorithm.error(batch, torch.Generator())
     value = torch.tensor(q, dtype=torch.float64)
     torch.testing.assert_close(error.td_error, wanted - value)
     torch.testing.assert_close(error.loss.detach(), (wanted - value) ** 2 / 2)
@@ -113,102 +107,59 @@ def test_the_target_and_the_error_against_a_slow_form(seed: int) -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_follows_a_termination_may_hold_anything(bad: float) -> None:
-    target, batch = policy_for(1), batch_of()
-    wanted = ddpg_target(target, batch)
+    aim, batch = algorithm_for(DDPGConfig()).aim, batch_of()
+    wanted = aim(batch, torch.Generator())
     batch.next_obs[1] = bad
-    assert torch.equal(ddpg_target(target, batch), wanted)
+    assert torch.equal(aim(batch, torch.Generator()), wanted)
     batch.next_obs[2] = math.nan
     with pytest.raises(ValueError, match="must be finite"):
-        ddpg_target(target, batch)
-
-
-@pytest.mark.parametrize("num_critics", [1, 2])
-def test_the_error_without_a_graph_is_the_plain_one(num_critics: int) -> None:
-    policy = policy_for(num_critics)
-    target, batch, found = older(policy), batch_of(), []
-    for function in (ddpg_error, fused_ddpg_error):
-        policy.zero_grad()
-        error = function(policy, target, batch, torch.Generator())
-        error.backward(batch.weight)
-        network: Any = policy.network
-        grads = [p.grad for p in network.critics[0].parameters()]
-        found.append([error.loss.detach(), error.td_error, error.value, *grads])
-        # The actor does not learn here, and DDPG has one critic.
-        still = [*network.actor.parameters(), *network.critics[1:].parameters()]
-        assert all(p.grad is None for p in still)
-    assert isinstance(error, FusedCriticError)
-    for x, y in zip(*found, strict=True):
-        torch.testing.assert_close(x, y)
-
-
-@pytest.mark.equation("tangent-plane")
-@given(seed=st.integers(0, 2**32 - 1))
-def test_a_frozen_critic_has_its_values_and_its_slopes(seed: int) -> None:
-    torch.manual_seed(seed)
-    critics: Any = policy_for(2).network.critics
-    obs, action = batch_of(seed).obs, batch_of(seed).action.requires_grad_()
-    plain = torch.stack([critic(obs, action=action)[0] for critic in critics])
-    (wanted,) = torch.autograd.grad(plain.sum(), action)
-    frozen = frozen_values(critics, obs, action)
-    torch.testing.assert_close(frozen, plain.squeeze(-1))
-    frozen.sum().backward()
-    torch.testing.assert_close(action.grad, wanted)
-    assert all(p.grad is None for p in critics.parameters())
+        aim(batch, torch.Generator())
 
 
 @pytest.mark.equation("chain-gradient")
-@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 5), wide=st.booleans())
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 70),
+    inputs=st.integers(1, 20),
+    hidden=st.integers(1, 70),
+)
 def test_a_chains_gradients_are_those_of_autograd(
-    seed: int, size: int, wide: bool
+    seed: int, rows: int, inputs: int, hidden: int
 ) -> None:
     torch.manual_seed(seed)
-    # Layers with fewer inputs than outputs, and with more.
-    hidden = 2 if wide else 9
-    net = nn.Sequential(nn.Linear(3 + size, hidden), nn.ReLU(), nn.Linear(hidden, 1))
-    net.double()
-    x = torch.randn(6, 3 + size, dtype=torch.float64, requires_grad=True)
-    weight = torch.rand(6, 1, dtype=torch.float64)
-    parameters = list(net.parameters())
-    wanted = torch.autograd.grad((net(x) * weight).sum(), [x, *parameters])
-    (slope,) = torch.autograd.grad(net(x).sum(), x)
-    layers = chain_layers(net)
-    assert layers is not None
+    net = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+    x, weight = torch.randn(rows, inputs), torch.rand(rows, 1)
+    parameters, layers = list(net.parameters()), chain_layers(net)
+    wanted = torch.autograd.grad((net(x) * weight).sum(), parameters)
     with torch.no_grad():
-        outputs = chain_outputs(layers, x)
-        torch.testing.assert_close(chain_slope(layers, outputs, size), slope[:, 3:])
-        chain_backward(layers, outputs, weight.clone())
-    for parameter, grad in zip(parameters, wanted[1:], strict=True):
-        torch.testing.assert_close(parameter.grad, grad)
+        chain_backward(layers, chain_outputs(layers, x), weight.clone())
+    for parameter, grad in zip(parameters, wanted, strict=True):
+        assert torch.equal(parameter.grad, grad), "to the bit"
         assert parameter.grad.stride() == parameter.stride()
 
 
-def test_critics_of_ones_own_keep_the_plain_form() -> None:
-    network: Any = make_ddpg_policy(
-        Reach.observation_space, Reach.action_space, 8, 2, OwnActor(), OwnCritic()
-    ).network
-    assert critic_chains(network.critics) is None
-    obs, action = torch.randn(4, 1), torch.randn(4, 2)
-    values = frozen_values(network.critics, obs, action)
-    torch.testing.assert_close(values, network.q(obs, action))
+class Doubting(ActorCritics):
+    """It does not say what its critics think."""
+
+    def q(self, obs: Tensor, action: Tensor) -> Tensor:
+        return super().q(obs, action) / 2
+
+
+def test_the_fused_error_refuses_critics_that_are_not_ours() -> None:
+    both = Reach.observation_space, Reach.action_space
+    policy: Any = make_ddpg_policy(*both, 8, 2, OwnActor(), OwnCritic())
+    with pytest.raises(ValueError, match="must have critics of ours, got ByName"):
+        fused_critic_error(policy)
     # One that computes something else is not taken for ours.
-    other: Any = policy_for(1).network.critics
-    other[0].model.net.append(nn.Tanh())
-    assert critic_chains(other) is None
-
-
-def test_a_critic_of_ones_own_has_the_plain_error() -> None:
-    policy = make_ddpg_policy(
-        Reach.observation_space, Reach.action_space, 8, 1, OwnActor(), OwnCritic()
-    )
-    obs, next_obs, action = torch.randn(4, 1), torch.randn(4, 1), torch.randn(4, 2)
-    ones = torch.ones(4)
-    batch = Batch(obs, action, ones, next_obs, 0.9 * ones, ones, torch.arange(4))
-    pair = [
-        function(policy, policy, batch, torch.Generator())
-        for function in (ddpg_error, fused_ddpg_error)
-    ]
-    assert pair[1].loss.requires_grad
-    assert torch.equal(pair[0].loss, pair[1].loss)
+    policy = policy_for(1)
+    fused_critic_error(policy)
+    policy.network.__class__ = Doubting
+    with pytest.raises(ValueError, match="must have critics of ours, got Doubting"):
+        fused_critic_error(policy)
+    policy = policy_for(2)
+    policy.network.critics[1].model.net.append(nn.Tanh())
+    with pytest.raises(ValueError, match="must have chains of Linear and ReLU"):
+        fused_critic_error(policy)
 
 
 # --- The actor's step -----------------------------------------------------------------
@@ -256,17 +207,17 @@ def test_a_climb_moves_the_actor_uphill_and_nothing_else() -> None:
     network = learner.policy.network
     obs = learner.sample().obs
     before = copy.deepcopy(learner.policy.state_dict())
-    target = copy.deepcopy(learner.target_policy.state_dict())
+    target = copy.deepcopy(learner.algorithm.target.network.state_dict())
     height = network.value(obs).mean()
     for group in learner.optimizer.param_groups:
         group["lr"] = 1e-4
     # The second critic has no say.
     wanted = torch.autograd.grad(
         -network.critics[0](obs, action=network(obs))[0].mean(),
-        learner.actor_parameters,
+        learner.actor,
     )
     learner.climb(obs)
-    found = [p.grad for p in learner.actor_parameters]
+    found = [p.grad for p in learner.actor]
     torch.testing.assert_close(found, [*wanted])
     for _ in range(19):
         learner.climb(obs)
@@ -274,7 +225,7 @@ def test_a_climb_moves_the_actor_uphill_and_nothing_else() -> None:
         learned = name.startswith("network.actor") and ".box." not in name
         assert torch.equal(weight, before[name]) != learned, name
     torch.testing.assert_close(
-        learner.target_policy.state_dict(), target, rtol=0, atol=0
+        learner.algorithm.target.network.state_dict(), target, rtol=0, atol=0
     )
     assert all(p.grad is None for p in network.critics.parameters())
     assert network.value(obs).mean() > height
@@ -290,16 +241,16 @@ def test_an_actor_that_shares_weights_with_its_critic_gets_the_gradient_of_both(
     learner.iterate()
     obs = learner.sample().obs
     q = network.critics[0](obs, action=network(obs))[0]
-    wanted = torch.autograd.grad(-q.mean(), learner.actor_parameters)
+    wanted = torch.autograd.grad(-q.mean(), learner.actor)
     learner.climb(obs)
-    torch.testing.assert_close([p.grad for p in learner.actor_parameters], [*wanted])
+    torch.testing.assert_close([p.grad for p in learner.actor], [*wanted])
 
 
 def test_the_actors_gradient_is_clipped_too() -> None:
     learner = learner_for(DDPGConfig(**SMALL, max_grad_norm=1e-3))
     learner.iterate()
     learner.climb(100 * learner.sample().obs)
-    grads = [p.grad.flatten() for p in learner.actor_parameters]
+    grads = [p.grad.flatten() for p in learner.actor]
     assert torch.cat(grads).norm().item() == pytest.approx(1e-3, rel=1e-3)
 
 
@@ -443,11 +394,9 @@ def test_a_time_limit_bootstraps_and_an_end_does_not() -> None:
         batch = learner.sample()
         seen[env] = batch.discount
         with torch.no_grad():
-            for p in learner.target_policy.network.critics.parameters():
+            for p in learner.algorithm.target.network.network.critics.parameters():
                 p.fill_(1.0)
-        error = ddpg_error(
-            learner.policy, learner.target_policy, batch, learner.generator
-        )
+        error = learner.algorithm.error(batch, learner.generator)
         target = error.td_error + error.value
         ended = batch.discount == 0
         torch.testing.assert_close(target[ended], batch.reward[ended])
@@ -562,6 +511,15 @@ def test_a_second_critic_is_given_or_begins_anew() -> None:
     weights = [x.inner.net[0].weight for x in models]
     for one, other in ((0, 1), (0, 2), (1, 2)):
         assert not torch.equal(weights[one], weights[other])
+
+
+def test_a_second_critic_has_no_say_in_a_training() -> None:
+    first, second = ActionValue(1, 2, 8), ActionValue(1, 2, 8)
+    before = copy.deepcopy([first.state_dict(), second.state_dict()])
+    actor = DeterministicActor(1, LOW, HIGH, 8)
+    train("DDPG", "Reach-v0", actor=actor, critic=[first, second], **SHORT)
+    assert not torch.equal(first.net[0].weight, before[0]["net.0.weight"])
+    torch.testing.assert_close(second.state_dict(), before[1], rtol=0, atol=0)
 
 
 def test_our_own_agents_act_in_states_and_in_discrete_actions() -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 780ae2b459313c4e
+# Generated from chapters/workshop/training.py (edit there); digest 16876122d1116563
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -443,13 +443,17 @@ def make_apex(
     return Apex(learner, build, transport, make_act)
 
 
+# DDPG has one critic: if you give it more, only the first learns.
+first_critic_error = partial(fused_critic_error, num_critics=1)
+
+
 def make_ddpg(
     env: str,
     config: DDPGConfig,
     place: Place,
     agent: Callable[..., OffPolicy] = DDPG,
     num_critics: int = 1,
-    rates: tuple[float, float] = (1.0, 1.0),
+    error: Callable[..., Any] = first_critic_error,
     **models: Any,
 ) -> OffPolicy:
     """Build DDPG or one of its relatives."""
@@ -465,20 +469,21 @@ def make_ddpg(
             **models,
         )
     policy = place(policy, envs, config)
-    return agent(
-        policy, envs, config, error=fitting(fused_critic_error, policy, *rates)
-    )
+    return agent(policy, envs, config, error=fitting(error, policy))
 
 
 def make_td3(env: str, config: TD3Config, place: Place, **models: Any) -> OffPolicy:
     """Build TD3."""
-    return make_ddpg(env, config, place, TD3, config.num_critics, **models)
+    number, error = config.num_critics, fused_critic_error
+    return make_ddpg(env, config, place, TD3, number, error, **models)
 
 
 def make_hddpg(env: str, config: HDDPGConfig, place: Place, **models: Any) -> OffPolicy:
     """Build hysteretic DDPG."""
-    rates = config.increase, config.decrease
-    return make_ddpg(env, config, place, HDDPG, rates=rates, **models)
+    error = partial(
+        fused_critic_error, increase=config.increase, decrease=config.decrease
+    )
+    return make_ddpg(env, config, place, HDDPG, error=error, **models)
 
 
 def settings_of_sac(env: str) -> SACConfig:
