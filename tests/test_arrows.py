@@ -28,7 +28,13 @@ FLOORS = {
         "windows",
         "replay",
     ],
-    "4 networks": ["policies", "disjoint_network", "hybrid_action", "hybrid_policy"],
+    "4 networks": [
+        "workshop.networks",
+        "policies",
+        "disjoint_network",
+        "hybrid_action",
+        "hybrid_policy",
+    ],
     "5 mathematics": [
         "workshop.fast",
         "policy_gradient",
@@ -87,9 +93,7 @@ STILL = {
     ("policies", "workshop.fast"): "rewards are scaled by a scan",
     ("ppo", "workshop.runs"): SEEDS_OF_RUNS,
     ("processes", "workshop.runs"): INTERRUPTS,
-    ("rainbow", "ppg"): "the encoder of pictures stands in PPG",
     ("sac", "a2c"): OWN_MODELS,
-    ("sac", "contract_models"): MODELS,
     ("sac", "workshop.states"): OWN_MODELS,
     ("workshop.cluster", "workshop.runs"): INTERRUPTS,
 }

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 3ea1dc609e674830
+# Generated from chapters/*.py (edit there); digest 8147563f899268f3
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -87,7 +87,6 @@ from .disjoint_network import (
 from .ppg import (
     AuxiliaryPhase as AuxiliaryPhase,
     Chunks as Chunks,
-    ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
     PPGAlgorithm as PPGAlgorithm,
     PPGAuxPhaseLossInfo as PPGAuxPhaseLossInfo,
     PPGConfig as PPGConfig,
@@ -150,7 +149,6 @@ from .contract_models import (
     QNetwork as QNetwork,
     SquashedGaussianActor as SquashedGaussianActor,
     StateValue as StateValue,
-    squashed_log_prob as squashed_log_prob,
 )
 from .a2c import (
     A2C as A2C,
@@ -296,6 +294,11 @@ from .workshop.nests import (
     plain_space as plain_space,
     read_hybrid_space as read_hybrid_space,
     unpack as unpack,
+)
+from .workshop.networks import (
+    ActionCritic as ActionCritic,
+    ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
+    squashed_log_prob as squashed_log_prob,
 )
 from .workshop.episodes import (
     EpisodeCounter as EpisodeCounter,
