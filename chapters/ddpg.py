@@ -33,11 +33,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.contract_models import (
-    ActionValue,
-    DeterministicActor,
-    ProbabilityActor,
-)
+from literate_rl.contract_models import DeterministicActor, ProbabilityActor
 from literate_rl.dqn import (
     EpsilonGreedy,
     Exploring,
@@ -55,6 +51,7 @@ from literate_rl.workshop.nests import (
     open_ended,
     plain_space,
 )
+from literate_rl.workshop.networks import ActionCritic
 from literate_rl.workshop.probes import unwrapped
 from literate_rl.workshop.signatures import (
     Count,
@@ -707,7 +704,7 @@ def make_ddpg_policy(
         states = as_float_vectors(states)
         inputs = states.shape[0]
         actor = make_actor(inputs, hidden=hidden)
-        critics = [ActionValue(inputs, size, hidden) for _ in range(num_critics)]
+        critics = [ActionCritic(inputs, size, hidden) for _ in range(num_critics)]
     else:
         critics = as_many(critic, num_critics)
         kinds = {"actor": actor, "critic": critic}

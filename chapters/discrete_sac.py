@@ -28,7 +28,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.a2c import ContractActor, drawn_from
-from literate_rl.contract_models import QNetwork, layers
+from literate_rl.contract_models import QNetwork
 from literate_rl.ddpg import as_many, check_both
 from literate_rl.dqn import TargetNetwork
 from literate_rl.loop import OffPolicy, QError
@@ -39,6 +39,7 @@ from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import Algorithm
 from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
+from literate_rl.workshop.networks import layers
 from literate_rl.workshop.probes import required_parameters
 from literate_rl.workshop.signatures import Count, Float, check_that, checked
 from literate_rl.workshop.states import ByName, state_spec

@@ -40,11 +40,11 @@ from literate_rl.dqn import (
 )
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
-from literate_rl.ppg import ConvolutionalEncodingNetwork
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import refuse_mask
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, plain_space
+from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
@@ -280,12 +280,13 @@ assert torch.corrcoef(off.abs().T)[0, 1] > 0.1, "far out together"
 # z_{a,k} = z^V_k + z^A_{a,k} - \frac1N \sum_{a'} z^A_{a',k} .
 # $$ (dueling-logits)
 #
-# And in double Q-learning, the next action is the one with the largest mean.
+# And in double Q-learning, the next action is the one with the largest mean. Pictures go through
+# the encoder of {doc}`workshop/networks` first.
 
 
 # %% tags=["export", "hide-input"]
 class PictureLayer(nn.Module):
-    """A first layer for pictures, which may come flat: the encoder of {doc}`ppg`.
+    """A first layer for pictures, which may come flat.
 
     Args:
         space: The space of one picture.

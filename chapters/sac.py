@@ -32,7 +32,6 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.a2c import ContractActor, drawn_from
-from literate_rl.contract_models import ActionValue, Stretch, layers, squashed_log_prob
 from literate_rl.ddpg import as_many, bounded_box, check_both
 from literate_rl.dqn import TargetNetwork
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
@@ -42,6 +41,12 @@ from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import Algorithm
 from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
+from literate_rl.workshop.networks import (
+    ActionCritic,
+    Stretch,
+    layers,
+    squashed_log_prob,
+)
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
@@ -198,8 +203,8 @@ import torch
 from torch import nn
 
 from literate_rl.agents import Collector, make_envs
-from literate_rl.contract_models import squashed_log_prob
 from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.networks import squashed_log_prob
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 
@@ -958,7 +963,7 @@ def make_sac_policy(
     inputs, size = states.shape[0], space.shape[0]
     network = GaussianRows(inputs, hidden, size)
     actions = SquashedGaussian(space.low, space.high, hold, space.dtype)
-    judges = [ActionValue(inputs, size, hidden) for _ in range(num_critics)]
+    judges = [ActionCritic(inputs, size, hidden) for _ in range(num_critics)]
     critics = SoftCritics(judges, states)
     return SoftPolicy(network, actions, critics, ("make_sac_policy", recipe))
 

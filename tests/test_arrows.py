@@ -28,7 +28,13 @@ FLOORS = {
         "windows",
         "replay",
     ],
-    "4 networks": ["policies", "disjoint_network", "hybrid_action", "hybrid_policy"],
+    "4 networks": [
+        "workshop.networks",
+        "policies",
+        "disjoint_network",
+        "hybrid_action",
+        "hybrid_policy",
+    ],
     "5 mathematics": [
         "policy_gradient",
         "advantages",
@@ -81,9 +87,7 @@ STILL = {
     ("discrete_sac", "contract_models"): MODELS,
     ("discrete_sac", "workshop.probes"): OWN_MODELS,
     ("discrete_sac", "workshop.states"): OWN_MODELS,
-    ("rainbow", "ppg"): "the encoder of pictures stands in PPG",
     ("sac", "a2c"): OWN_MODELS,
-    ("sac", "contract_models"): MODELS,
     ("sac", "workshop.states"): OWN_MODELS,
 }
 

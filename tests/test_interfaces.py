@@ -44,7 +44,6 @@ from literate_rl import (
     make_rainbow_policy,
     make_sac_policy,
 )
-from literate_rl.contract_models import layers
 from literate_rl.dqn import Exploring, QLearning, TargetNetwork
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.replay import Batch
@@ -60,6 +59,7 @@ from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
+from literate_rl.workshop.networks import layers
 from literate_rl.workshop.runs import Run, flat_env
 from literate_rl.workshop.worlds import Moving
 

@@ -20,7 +20,6 @@ from literate_rl.agents import make_envs
 from literate_rl.apex import RainbowApexConfig
 from literate_rl.dqn import EpsilonGreedy
 from literate_rl.evaluation import evaluate
-from literate_rl.ppg import ConvolutionalEncodingNetwork
 from literate_rl.rainbow import (
     DistributionalQLearning,
     LogitsOf,
@@ -34,6 +33,7 @@ from literate_rl.rainbow import (
     rainbow_settings,
 )
 from literate_rl.replay import Batch
+from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 
 seeds = st.integers(0, 9999)

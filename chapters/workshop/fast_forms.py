@@ -40,7 +40,6 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 
-from literate_rl.contract_models import ActionValue
 from literate_rl.ddpg import ActorCritics
 from literate_rl.dqn import EpsilonGreedy, QLearning, double_q_target
 from literate_rl.policies import (
@@ -53,6 +52,7 @@ from literate_rl.policies import (
 from literate_rl.replay import Batch
 from literate_rl.sac import SoftCritics
 from literate_rl.workshop.interfaces import Act, refuse_mask
+from literate_rl.workshop.networks import ActionCritic
 from literate_rl.workshop.signatures import (
     Float,
     Int,
@@ -489,7 +489,7 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
     check_that(ours, f"{words}, got {kind}, which is another one or has hooks")
     chains = []
     for critic in critics.critics:
-        known = computes(critic, ByName) and computes(critic.model, ActionValue)
+        known = computes(critic, ByName) and computes(critic.model, ActionCritic)
         kind = type(critic).__name__
         check_that(known, f"{words}, got {kind}, which is another one or has hooks")
         chains.append(chain_layers(critic.model.net))

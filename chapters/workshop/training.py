@@ -812,7 +812,7 @@ def actors_act(policy: Any) -> Callable[[Any], Act] | None:
 
 
 def handed_in(learner: Any) -> str:
-    """Say which fast forms a learner was handed; all else it does as its chapter says."""
+    """Say which fast forms a learner was handed; the rest is as its chapter says."""
     if isinstance(learner, RemoteLearner):
         make_actor: Any = learner.make_actor
         loop, acting = learner.learner, make_actor.keywords["make_act"] is not None

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 1c9abbdcd9fc49f4
+# Generated from chapters/*.py (edit there); digest da15bb7a69a62649
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -86,7 +86,6 @@ from .disjoint_network import (
 from .ppg import (
     AuxiliaryPhase as AuxiliaryPhase,
     Chunks as Chunks,
-    ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
     PPGAlgorithm as PPGAlgorithm,
     PPGAuxPhaseLossInfo as PPGAuxPhaseLossInfo,
     PPGConfig as PPGConfig,
@@ -149,7 +148,6 @@ from .contract_models import (
     QNetwork as QNetwork,
     SquashedGaussianActor as SquashedGaussianActor,
     StateValue as StateValue,
-    squashed_log_prob as squashed_log_prob,
 )
 from .a2c import (
     A2C as A2C,
@@ -296,6 +294,11 @@ from .workshop.nests import (
     plain_space as plain_space,
     read_hybrid_space as read_hybrid_space,
     unpack as unpack,
+)
+from .workshop.networks import (
+    ActionCritic as ActionCritic,
+    ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
+    squashed_log_prob as squashed_log_prob,
 )
 from .workshop.episodes import (
     EpisodeCounter as EpisodeCounter,

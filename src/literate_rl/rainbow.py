@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 09550be2f753b46e
+# Generated from chapters/rainbow.py (edit there); digest 45e1429ca41a499f
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from literate_rl.dqn import (
 )
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
-from literate_rl.ppg import ConvolutionalEncodingNetwork
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import refuse_mask
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, plain_space
+from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
@@ -112,7 +112,7 @@ class NoisyLinear(nn.Module):
 
 
 class PictureLayer(nn.Module):
-    """A first layer for pictures, which may come flat: the encoder of {doc}`ppg`.
+    """A first layer for pictures, which may come flat.
 
     Args:
         space: The space of one picture.

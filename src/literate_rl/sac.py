@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 87ea483c34ff4a4e
+# Generated from chapters/sac.py (edit there); digest 37e4af8a54d81dd8
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.a2c import ContractActor, drawn_from
-from literate_rl.contract_models import ActionValue, Stretch, layers, squashed_log_prob
 from literate_rl.ddpg import as_many, bounded_box, check_both
 from literate_rl.dqn import TargetNetwork
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
@@ -26,6 +25,12 @@ from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import Algorithm
 from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
+from literate_rl.workshop.networks import (
+    ActionCritic,
+    Stretch,
+    layers,
+    squashed_log_prob,
+)
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
@@ -465,7 +470,7 @@ def make_sac_policy(
     inputs, size = states.shape[0], space.shape[0]
     network = GaussianRows(inputs, hidden, size)
     actions = SquashedGaussian(space.low, space.high, hold, space.dtype)
-    judges = [ActionValue(inputs, size, hidden) for _ in range(num_critics)]
+    judges = [ActionCritic(inputs, size, hidden) for _ in range(num_critics)]
     critics = SoftCritics(judges, states)
     return SoftPolicy(network, actions, critics, ("make_sac_policy", recipe))
 

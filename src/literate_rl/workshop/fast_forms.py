@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 2f4d21681824fb7e
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 2c2cde1bd3ae9c46
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 
-from literate_rl.contract_models import ActionValue
 from literate_rl.ddpg import ActorCritics
 from literate_rl.dqn import EpsilonGreedy, QLearning, double_q_target
 from literate_rl.policies import (
@@ -31,6 +30,7 @@ from literate_rl.policies import (
 from literate_rl.replay import Batch
 from literate_rl.sac import SoftCritics
 from literate_rl.workshop.interfaces import Act, refuse_mask
+from literate_rl.workshop.networks import ActionCritic
 from literate_rl.workshop.signatures import (
     Float,
     Int,
@@ -390,7 +390,7 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
     check_that(ours, f"{words}, got {kind}, which is another one or has hooks")
     chains = []
     for critic in critics.critics:
-        known = computes(critic, ByName) and computes(critic.model, ActionValue)
+        known = computes(critic, ByName) and computes(critic.model, ActionCritic)
         kind = type(critic).__name__
         check_that(known, f"{words}, got {kind}, which is another one or has hooks")
         chains.append(chain_layers(critic.model.net))

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest c752f05b15eea21a
+# Generated from chapters/workshop/training.py (edit there); digest d1c4b7db0fc2564b
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -689,7 +689,7 @@ def actors_act(policy: Any) -> Callable[[Any], Act] | None:
 
 
 def handed_in(learner: Any) -> str:
-    """Say which fast forms a learner was handed; all else it does as its chapter says."""
+    """Say which fast forms a learner was handed; the rest is as its chapter says."""
     if isinstance(learner, RemoteLearner):
         make_actor: Any = learner.make_actor
         loop, acting = learner.learner, make_actor.keywords["make_act"] is not None
