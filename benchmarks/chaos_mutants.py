@@ -7,25 +7,36 @@ is a formula that no test holds, or one that computes the same thing. The latter
 listed in ``EQUIVALENT`` with the reason, and are not drawn.
 
 Run it alone with ``python -m benchmarks.chaos_mutants SEED COUNT [MODULE ...]``.
+
+When code is rebuilt, what its tests noticed before they have to notice afterwards.
+``python -m benchmarks.chaos_mutants again [LIST] [OLD=NEW ...]`` looks for the
+statements of the list ``results/mutants.csv`` in the code of today, changes them as
+they were changed then, and says of each: it dies, it lives, or the line is gone.
+``OLD=NEW`` tells that something has another name now.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import io
 import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from benchmarks.store import RESULTS, read_table
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src/literate_rl"
@@ -422,6 +433,10 @@ WORDS |= {"maximum": "minimum", "mean": "sum"}
 # Messages and the search for a culprit are no mathematics.
 SILENT = ("check_finite",)
 
+# What computes the same if its first two arguments change places, or nothing at all.
+EITHER_WAY = {"min", "max", "minimum", "maximum", "check_that", "get", "getattr"}
+EITHER_WAY |= {"hasattr", "isinstance", "partial", "setattr", "zip"}
+
 
 def changes(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str]]:
     """Yield the nodes of a function that can be replaced, and by what."""
@@ -431,6 +446,11 @@ def changes(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str]]:
         for node in nodes(part):
             for new in replacements(node):
                 yield node, ast.unparse(ast.fix_missing_locations(new))
+            if isinstance(node, ast.If | ast.While):
+                test = node.test
+                # Comparisons and what has a `not` are turned round as such.
+                if not isinstance(test, ast.Compare | ast.UnaryOp):
+                    yield test, f"not ({ast.unparse(test)})"
 
 
 def nodes(part: ast.AST) -> Iterator[ast.AST]:
@@ -439,7 +459,8 @@ def nodes(part: ast.AST) -> Iterator[ast.AST]:
         return
     if isinstance(part, ast.keyword) and part.arg == "strict":
         return
-    if isinstance(part, ast.Call) and getattr(part.func, "id", "") in SILENT:
+    call = part.value if isinstance(part, ast.Expr) else part
+    if isinstance(call, ast.Call) and getattr(call.func, "id", "") in SILENT:
         return
     yield part
     for name, value in ast.iter_fields(part):
@@ -470,6 +491,9 @@ def replacements(node: ast.AST) -> Iterator[ast.AST]:
         yield from map(ast.Constant, other_constants(node.value))
     if isinstance(node, ast.Call):
         yield from other_calls(node)
+        yield from swapped(node)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        yield ast.Pass()
     if isinstance(node, ast.Slice):
         yield from other_slices(node)
     if isinstance(node, ast.IfExp):
@@ -527,6 +551,17 @@ def other_calls(node: ast.Call) -> Iterator[ast.AST]:
             yield altered(node, args=[], keywords=[ast.keyword(bound, arg)])
 
 
+def swapped(node: ast.Call) -> Iterator[ast.AST]:
+    """Yield a call whose first two arguments have changed places."""
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    if len(node.args) < 2 or name in EITHER_WAY:
+        return
+    one, two, *others = node.args
+    starred = isinstance(one, ast.Starred) or isinstance(two, ast.Starred)
+    if not starred and ast.dump(one) != ast.dump(two):
+        yield altered(node, args=[two, one, *others])
+
+
 def other_slices(node: ast.Slice) -> Iterator[ast.AST]:
     """Yield slices that leave out the other end."""
     one = ast.Constant(1)
@@ -579,8 +614,10 @@ def run_tests(source: str, tests: list[str], answer: Connection) -> None:
     import pytest
 
     first = FirstFailure()
-    left_out = " and ".join(f"not {word}" for word in LEFT_OUT)
-    options = ["-x", "-q", "-k", left_out, "-p", "no:cacheprovider"]
+    options = ["-x", "-q", "-p", "no:cacheprovider"]
+    # A test that is named is wanted, whatever its name.
+    if not any("::" in test for test in tests):
+        options += ["-k", " and ".join(f"not {word}" for word in LEFT_OUT)]
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         code = pytest.main([*options, *tests], plugins=[first])
     answer.send(first.name or ("" if code == 0 else f"pytest ended with {code}"))
@@ -622,12 +659,21 @@ def trials(
         RuntimeError: If a test that killed a mutant fails without one too.
     """
     rows = list(trials_one_by_one(seed, count, modules))
-    killers = {str(row["killed_by"]) for row in rows}
-    tests = sorted(f"tests/{name}" for name in killers if "::" in name)
-    with tempfile.TemporaryDirectory() as folder:
-        if tests and (failure := first_failure(copied(folder), tests)):
-            raise RuntimeError(f"fails without a mutant: {failure}")
+    check_the_killers(str(row["killed_by"]) for row in rows)
     return rows
+
+
+def check_the_killers(killers: Iterable[str]) -> None:
+    """Raise if a test that killed a mutant fails without one too."""
+    files: dict[str, set[str]] = defaultdict(set)
+    for name in killers:
+        if "::" in name:
+            files[name.partition("::")[0]].add(f"tests/{name}")
+    with tempfile.TemporaryDirectory() as folder:
+        source = copied(folder)
+        for tests in files.values():
+            if failure := first_failure(source, sorted(tests)):
+                raise RuntimeError(f"fails without a mutant: {failure}")
 
 
 def trials_one_by_one(
@@ -656,18 +702,24 @@ def copied(folder: str) -> Path:
     return source
 
 
-def judged(mutant: Mutant, source: Path) -> dict[str, object]:
-    """Put a mutant into the copy, run its tests, and put the original back."""
-    original = path_of(mutant.place.module)
+def killer_of(module: str, text: str, source: Path, tests: list[str]) -> str:
+    """Put a changed module into the copy, run tests, and put the original back."""
+    original = path_of(module)
     target = source / original.relative_to(PACKAGE.parent)
-    target.write_text(mutant.text())
-    names = [*mutant.place.tests.split(), "defaults"]
+    target.write_text(text)
     try:
-        killer = first_failure(source, [f"tests/test_{name}.py" for name in names])
+        return first_failure(source, tests)
     finally:
         shutil.copy2(original, target)
+
+
+def judged(mutant: Mutant, source: Path) -> dict[str, object]:
+    """Return what becomes of a mutant."""
+    module, names = mutant.place.module, [*mutant.place.tests.split(), "defaults"]
+    tests = [f"tests/test_{name}.py" for name in names]
+    killer = killer_of(module, mutant.text(), source, tests)
     return {
-        "file": str(original.relative_to(ROOT)),
+        "file": str(path_of(module).relative_to(ROOT)),
         "line": mutant.line,
         "function": mutant.function,
         "change": mutant.name.partition(": ")[2],
@@ -682,8 +734,154 @@ def check_the_list() -> None:
         raise ValueError(f"listed as equivalent, but not there any more: {gone}")
 
 
+# --- Those that died before -----------------------------------------------------------
+
+LIST = RESULTS / "mutants.csv"
+BLOCKS = ("body", "orelse", "handlers", "finalbody")
+
+
+class Listed(NamedTuple):
+    """A mutant that a test has killed, told without numbers of lines.
+
+    Attributes:
+        module: Where it was, below the package.
+        function: The function, or the method as ``Class.method``.
+        kind: What kind of change it is.
+        before: The statement, without the statements inside it.
+        after: What stood there instead.
+        killed_by: The test that noticed it.
+    """
+
+    module: str
+    function: str
+    kind: str
+    before: str
+    after: str
+    killed_by: str
+
+    def renamed(self, names: list[tuple[str, str]]) -> Listed:
+        """Return the mutant as it reads where old names have become new ones."""
+        fields: list[str] = list(self)
+        for old, new in names:
+            word = re.compile(rf"\b{re.escape(old)}\b")
+            fields = [word.sub(new, field) for field in fields]
+        return Listed(*fields)
+
+
+class Spot(NamedTuple):
+    """Where a statement stands: the module, the function, and its number in there."""
+
+    module: str
+    function: str
+    number: int
+
+
+def statements(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield the statements in the functions of a module, with the functions' names."""
+    for name, function in functions_of(tree).items():
+        for node in ast.walk(function):
+            if isinstance(node, ast.stmt) and node is not function:
+                yield name, node
+
+
+def headed(statement: ast.stmt) -> str:
+    """Return a statement as text, without the statements inside it."""
+    head = copy.copy(statement)
+    for block in BLOCKS:
+        if hasattr(head, block):
+            setattr(head, block, [])
+    return ast.unparse(head)
+
+
+def parsed(text: str) -> ast.stmt:
+    """Return a statement of which ``headed`` made a text."""
+    (statement,) = ast.parse(text + " pass" if text.endswith(":") else text).body
+    return statement
+
+
+@cache
+def all_spots() -> dict[str, list[Spot]]:
+    """Return where in the package each statement stands."""
+    found = defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = path.relative_to(PACKAGE).with_suffix("").as_posix()
+        pairs = statements(ast.parse(path.read_bytes()))
+        for number, (function, statement) in enumerate(pairs):
+            found[headed(statement)].append(Spot(module, function, number))
+    return found
+
+
+def spots_of(row: Listed) -> list[Spot]:
+    """Return where a statement stands today: where it stood, or as near as can be."""
+
+    def distance(spot: Spot) -> tuple[bool, ...]:
+        # A method may have moved to another class.
+        name, old = (x.function.rpartition(".")[2] for x in (spot, row))
+        return name != old, spot.module != row.module, spot.function != row.function
+
+    # Each Python writes a statement in a way of its own.
+    spots = all_spots().get(headed(parsed(row.before)), [])
+    nearest = min(map(distance, spots), default=())
+    return [spot for spot in spots if distance(spot) == nearest]
+
+
+def exchanged(spot: Spot, after: str) -> str:
+    """Return a module in which a statement was changed."""
+    tree = ast.parse(path_of(spot.module).read_bytes())
+    _, old = list(statements(tree))[spot.number]
+    new = parsed(after)
+    for block in BLOCKS:
+        if hasattr(new, block):
+            setattr(new, block, getattr(old, block))
+    for parent in ast.walk(tree):
+        for block in BLOCKS:
+            inside = getattr(parent, block, None)
+            if isinstance(inside, list) and old in inside:
+                inside[inside.index(old)] = new
+    return ast.unparse(tree)
+
+
+def judged_again(row: Listed, source: Path) -> dict[str, Any]:
+    """Return what becomes of a mutant of the list: it dies, lives, or is gone."""
+    spots = spots_of(row)
+    told = {**row._asdict(), "at": [f"{spot.module}.{spot.function}" for spot in spots]}
+    if len(spots) != 1:
+        return {**told, "now": "line gone"}
+    (spot,) = spots
+    elsewhere = spot[:2] != row[:2]
+    # First the test that noticed it then, which may have another name now. After it the
+    # tests of where the statement was and of where it is.
+    file = row.killed_by.partition("::")[0]
+    names = dict.fromkeys([file, f"test_{Path(spot.module).name}.py"])
+    files = [f"tests/{name}" for name in names if (ROOT / "tests" / name).exists()]
+    for tests in ([f"tests/{row.killed_by}"], files):
+        killer = killer_of(spot.module, exchanged(spot, row.after), source, tests)
+        if killer and not killer.startswith("pytest ended with"):
+            now = "dies elsewhere" if elsewhere else "dies"
+            return {**told, "now": now, "killed_by": killer}
+    return {**told, "now": "lives"}
+
+
+def again(words: list[str]) -> None:
+    """Print what becomes of the mutants of a list, then how many died."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    path, *_ = [Path(word) for word in words if "=" not in word] + [LIST]
+    names = [(old, new) for old, is_, new in (x.partition("=") for x in words) if is_]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        source = copied(folder)
+        for entry in read_table(path)[0]:
+            rows.append(judged_again(Listed(**entry).renamed(names), source))
+            print(json.dumps(rows[-1]), flush=True)
+    check_the_killers(row["killed_by"] for row in rows if "dies" in row["now"])
+    print(dict(Counter(row["now"] for row in rows)))
+
+
 def main() -> None:
     """Print the rows of a run as they come, then how many survived."""
+    if sys.argv[1:2] == ["again"]:
+        again(sys.argv[2:])
+        return
     seed, count, *modules = sys.argv[1:]
     rows = []
     for row in trials_one_by_one(int(seed), int(count), modules):

@@ -1,12 +1,27 @@
 """The mutants: each is one change that compiles, and the list of equivalent ones."""
 
 import ast
+import json
 import random
+from pathlib import Path
 
 import pytest
 
 from benchmarks import chaos_mutants
-from benchmarks.chaos_mutants import all_mutants, functions_of, path_of, trials
+from benchmarks.chaos_mutants import (
+    LIST,
+    Listed,
+    all_mutants,
+    exchanged,
+    functions_of,
+    headed,
+    parsed,
+    path_of,
+    spots_of,
+    statements,
+    trials,
+)
+from benchmarks.store import read_table, write_table
 
 MUTANTS = all_mutants()
 
@@ -58,3 +73,110 @@ def test_a_mutant_changes_one_line() -> None:
     changed = [row for row, (x, y) in enumerate(pairs, 1) if x != y]
     assert changed == [mutant.line]
     assert f"advantage = {old}" in pairs[mutant.line - 1][0]
+
+
+KINDS = {
+    "if config.anneal: pass": "not (config.anneal)",
+    "x = f(a, b, c)": "f(b, a, c)",
+    "optimizer.step()": "pass",
+}
+
+
+@pytest.mark.parametrize("code", KINDS)
+def test_conditions_arguments_and_statements_are_changed(code: str) -> None:
+    (function,) = ast.parse(f"def f():\n {code}").body
+    assert [new for _, new in chaos_mutants.changes(function)] == [KINDS[code]]
+
+
+def test_nothing_is_left_out_that_only_guards_or_is_the_same_either_way() -> None:
+    (function,) = ast.parse("def f(): check_finite(x, x=x); y = torch.add(x, x)").body
+    assert list(chaos_mutants.changes(function)) == []
+
+
+# --- Those that died before -----------------------------------------------------------
+
+LOOP = Listed(
+    "advantages",
+    "gae_loop",
+    "operator",
+    "advantage = td_error[t] + passed_on[t] * advantage",
+    "advantage = td_error[t] - passed_on[t] * advantage",
+    "test_advantages.py::test_of_then",
+)
+
+
+def test_the_list_can_be_read() -> None:
+    rows = [Listed(**row) for row in read_table(LIST)[0]]
+    assert len({row[:5] for row in rows}) == len(rows) > 0
+    for row in rows:
+        before, after = (ast.dump(parsed(text)) for text in (row.before, row.after))
+        assert before != after
+        assert row.killed_by.startswith("test_")
+        assert "::" in row.killed_by
+
+
+def test_a_statement_is_found_however_it_is_broken_into_lines() -> None:
+    tree = ast.parse(
+        "def f():\n    if (a  # why\n            and b):\n        return 1"
+    )
+    ((name, condition), (_, inside)) = statements(tree)
+    assert (name, headed(condition), headed(inside)) == ("f", "if a and b:", "return 1")
+    assert headed(parsed("if a and b:")) == "if a and b:"
+
+
+def test_a_statement_is_found_where_it_went() -> None:
+    moved = LOOP._replace(module="sac", function="Old.gae_loop")
+    other = LOOP._replace(module="sac", function="step")
+    for row in (LOOP, moved, other):
+        (spot,) = spots_of(row)
+        assert spot[:2] == ("advantages", "gae_loop")
+    assert spots_of(LOOP._replace(before="this = 'is' + nowhere")) == []
+
+
+def test_the_same_statement_elsewhere_counts_only_if_it_is_the_only_one() -> None:
+    row = LOOP._replace(function="gone", module="gone", before="super().__init__()")
+    assert len(spots_of(row)) > 1
+
+
+def test_a_statement_is_changed_and_what_it_holds_stays() -> None:
+    (spot,) = spots_of(LOOP._replace(before="for t in reversed(range(len(td_error))):"))
+    new = "for t in range(len(td_error)):"
+    original = ast.unparse(ast.parse(path_of("advantages").read_text()))
+    pairs = zip(original.splitlines(), exchanged(spot, new).splitlines(), strict=True)
+    assert [y.strip() for x, y in pairs if x != y] == [new]
+
+
+def test_old_names_become_new_ones_where_they_are_whole_words() -> None:
+    row = LOOP._replace(before="a.tuned = b.tune", killed_by="test_tune.py::test_tune")
+    new = row.renamed([("tune", "adapt"), ("a.tuned", "a.set")])
+    assert new.before == "a.set = b.adapt"
+    assert new.killed_by == "test_tune.py::test_tune"
+
+
+@pytest.mark.parametrize("killer", ["test_x.py::test_y", "", "pytest ended with 4"])
+def test_a_mutant_dies_lives_or_is_gone(
+    killer: str, monkeypatch, tmp_path: Path, capsys
+) -> None:
+    runs = []
+
+    def run(source: Path, tests: list[str]) -> str:
+        changed = LOOP.after in (source / "literate_rl/advantages.py").read_text()
+        runs.append((changed, tests))
+        return killer if changed else ""
+
+    monkeypatch.setattr(chaos_mutants, "first_failure", run)
+    rows = [LOOP, LOOP._replace(before="it = 'went'")]
+    write_table(tmp_path / "list.csv", Listed._fields, rows, {})
+    chaos_mutants.again([str(tmp_path / "list.csv")])
+    first, second, summary = capsys.readouterr().out.splitlines()
+    now = "dies" if killer.startswith("test_") else "lives"
+    assert [json.loads(row)["now"] for row in (first, second)] == [now, "line gone"]
+    assert summary == str({now: 1, "line gone": 1})
+    # First the test that noticed it then; all of the file before it is said to live.
+    named, *others = runs
+    assert named == (True, [f"tests/{LOOP.killed_by}"])
+    assert others == (
+        [(False, [f"tests/{killer}"])]  # it must not fail without the mutant
+        if now == "dies"
+        else [(True, ["tests/test_advantages.py"])]
+    )

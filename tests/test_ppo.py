@@ -376,6 +376,16 @@ def test_metrics_have_the_names_that_others_use() -> None:
     assert all(isinstance(value, float) for value in metrics.values())
 
 
+def test_the_explained_variance_is_the_share_that_the_critic_foresaw() -> None:
+    learner = make_learner("CartPole-v1", SMALL)
+    batch = learner.collect()
+    samples = learner.look_back(batch)
+    missed, all_of_it = samples.target - samples.value, samples.target
+    share = 1 - np.var(missed.tolist()) / np.var(all_of_it.tolist())
+    told = learner.update(batch)["losses/explained_variance"]
+    assert told == pytest.approx(share, abs=1e-4)
+
+
 # --- Promises about runs --------------------------------------------------------------
 
 
