@@ -427,7 +427,7 @@ class Munchausen(Exploring):
             # What the action costs that was taken.
             log_prob = (older(batch.obs) / alpha).log_softmax(-1).gather(-1, taken)
             cost = (alpha * log_prob).clamp(min=-1.0).squeeze(-1)
-            # What the next state is worth, and the target {eq}`munchausen-target`.
+            # What the next state is worth, and the target.
             soft_maximum = alpha * (older(batch.next_obs) / alpha).logsumexp(-1)
             target = batch.reward + 0.9 * cost + batch.discount * soft_maximum
         q = self.policy(batch.obs).gather(-1, taken).squeeze(-1)
