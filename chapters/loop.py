@@ -406,7 +406,7 @@ class OffPolicy:
 # $$
 # y = r + 0.9 \,\max\bigl(-1, \alpha \log \pi(a \mid s)\bigr)
 #   + \gamma \, \alpha \log \sum_{a'} e^{\bar Q(s', a') / \alpha} .
-# $$ (munchausen-target)
+# $$ (def-munchausen)
 #
 # All that it needs is an error:
 
