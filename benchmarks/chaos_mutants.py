@@ -205,7 +205,7 @@ PLACES = (
     Place(
         "discrete_sac",
         "expected_soft_value list_entropy DiscreteSoftActorCritic.error "
-        "DiscreteSoftActorCritic.ascent DiscreteCritics.one_by_one "
+        "DiscreteSoftActorCritic.ascent "
         "DiscreteCritics.taken",
         "discrete_sac",
     ),

@@ -82,7 +82,7 @@ def network_pairs(own: OffPolicy, peer: Any) -> list[tuple[Any, Any]]:
         (own.policy.critics, peer.critic),
         (own.algorithm.target.network, peer.critic_target),
     ):
-        pairs += zip(critics.critics, others.q_networks, strict=True)
+        pairs += zip(critics, others.q_networks, strict=True)
     return pairs
 
 

@@ -19,11 +19,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +30,6 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.contract_models import DeterministicActor, ProbabilityActor
 from literate_rl.dqn import (
     EpsilonGreedy,
     Exploring,
@@ -51,8 +47,7 @@ from literate_rl.workshop.nests import (
     open_ended,
     plain_space,
 )
-from literate_rl.workshop.networks import ActionCritic
-from literate_rl.workshop.probes import unwrapped
+from literate_rl.workshop.networks import ActionCritic, Critics, Stretch, layers
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -60,10 +55,8 @@ from literate_rl.workshop.signatures import (
     NonNegative,
     Positive,
     Scale,
-    check_that,
     checked,
 )
-from literate_rl.workshop.states import ByName, state_spec
 
 __all__ = [
     "DDPG",
@@ -369,8 +362,7 @@ assert np.mean(returns[-5:]) > np.mean(returns[:5]) + 400, "hundreds more"
 # slope is right: the critic is trained to have the right *values*, at the actions that were
 # taken.
 #
-# One module holds the actor and its critic, or its critics: {doc}`td3` has two. The states reach
-# them by name, so that models of your own fit ({doc}`contracts`).
+# One module holds the actor and its critic, or its critics: {doc}`td3` has two.
 
 
 # %% tags=["export"]
@@ -378,35 +370,22 @@ class ActorCritics(nn.Module):
     """An actor, and critics that judge its actions.
 
     Args:
-        actor: A model that keeps its contract; its first result is the action.
-        critics: Likewise; the first result of each is the value.
-        observation_space: It names the states; it is not flattened.
+        actor: Module from observations to actions.
+        critics: Each is a module from observations and actions to values.
     """
 
-    def __init__(
-        self,
-        actor: Any,
-        critics: Sequence[Any],
-        observation_space: spaces.Space[Any],
-    ) -> None:
+    def __init__(self, actor: nn.Module, critics: Critics) -> None:
         super().__init__()
-        spec = state_spec(observation_space)
-        self.actor = ByName(actor, spec)
-        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
+        self.actor, self.critics = actor, critics
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the actor's actions, before any noise."""
-        row: Tensor = self.actor(obs)[0]
+        row: Tensor = self.actor(obs)
         return row
-
-    def q(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K *B"]:
-        """Return the value of actions by each of K critics."""
-        values = [critic(obs, action=action)[0] for critic in self.critics]
-        return torch.stack(values).squeeze(-1)
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of the actor's own actions by the first critic."""
-        value: Tensor = self.critics[0](obs, action=self(obs))[0]
+        value: Tensor = self.critics[0](obs, self(obs))
         return value.squeeze(-1)
 
 
@@ -604,7 +583,7 @@ class DeterministicPolicyGradient(Exploring):
         """Compare the critic's values of actions with their targets."""
         # How far is the critic from its target, for the action that was taken?
         critic = self.policy.network.critics[0]
-        q = critic(batch.obs, action=batch.action)[0].squeeze(-1)
+        q = critic(batch.obs, batch.action).squeeze(-1)
         td_error = self.aim(batch, generator) - q
         return QError(0.5 * td_error.square(), td_error.detach(), q.detach())
 
@@ -650,9 +629,9 @@ def DDPG(  # noqa: N802 (the field's name)
 # %% [markdown]
 # ## A policy for the spaces of an environment
 #
-# Our own networks are those of {doc}`contract_models`: two hidden layers, and `tanh` stretched to
-# the bounds of each number. You can also pass models of your own. DDPG has one critic; if several
-# are asked for and one is given, the others are copies with fresh weights ({doc}`td3` says why).
+# The networks have two hidden layers ({doc}`workshop/networks`). The actor's numbers go through
+# `tanh`, which is stretched to the bounds of each; for a list a softmax takes its place. Policies of
+# your own models are built in {doc}`workshop/own_models`.
 
 
 # %% tags=["export", "hide-input"]
@@ -662,55 +641,43 @@ def make_ddpg_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 64,
     num_critics: Count = 1,
-    actor: Any = None,
-    critic: Any = None,
 ) -> Policy:
     """Build an actor and critics for the spaces of one environment.
 
     Args:
-        observation_space: A space, or what ``plain_space`` made of it; vectors for our
-            own networks.
-        action_space: A bounded box of vectors, or a Discrete space.
-        hidden: Width of our networks' hidden layers.
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A bounded box of vectors, or a Discrete space, likewise.
+        hidden: Width of the hidden layers.
         num_critics: Number of critics.
-        actor: An actor of your own instead of ours.
-        critic: A critic of your own, or a sequence of them. If there is only one, the
-            others are copies, with fresh weights in each layer that has
-            ``reset_parameters``.
 
     Raises:
-        ValueError: If the spaces do not fit, or if only one of actor and critic is
-            given.
+        ValueError: If the spaces do not fit.
     """
-    states, actions = as_space(observation_space), as_space(action_space)
+    states, space = as_space(observation_space), as_space(action_space)
+    actions, inputs = actions_of(space), as_float_vectors(states).shape[0]
     # Continuous actions have bounds, discrete ones probabilities.
-    if isinstance(actions, spaces.Discrete):
-        size = int(actions.n)
-        make_actor: Callable[..., Any] = partial(ProbabilityActor, action_num=size)
-        choice: Any = OneHotActions(size, int(actions.start))
+    last: nn.Module
+    if isinstance(space, spaces.Discrete):
+        size, last = actions.num_actions, nn.Softmax(-1)
     else:
-        box = bounded_box(actions)
-        size = box.shape[0]
-        make_actor = partial(DeterministicActor, low=box.low, high=box.high)
-        choice = BoxActions(box.low, box.high, box.dtype)
-    check_both(actor, critic)
-    recipe: dict[str, Any] = {
+        size, last = len(actions.low), Stretch(*actions.bounds)
+    actor = nn.Sequential(layers(inputs, hidden, size), last)
+    critics = Critics(ActionCritic(inputs, size, hidden) for _ in range(num_critics))
+    recipe = {
         "observation_space": plain_space(states),
-        "action_space": plain_space(actions),
+        "action_space": plain_space(space),
         "hidden": hidden,
         "num_critics": num_critics,
     }
-    if actor is None:
-        states = as_float_vectors(states)
-        inputs = states.shape[0]
-        actor = make_actor(inputs, hidden=hidden)
-        critics = [ActionCritic(inputs, size, hidden) for _ in range(num_critics)]
-    else:
-        critics = as_many(critic, num_critics)
-        kinds = {"actor": actor, "critic": critic}
-        recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
-    network = ActorCritics(actor, critics, states)
-    return Policy(network, choice, ("make_ddpg_policy", recipe))
+    return Policy(ActorCritics(actor, critics), actions, ("make_ddpg_policy", recipe))
+
+
+def actions_of(space: spaces.Space[Any]) -> Any:
+    """Return the rule for actions of a space: a bounded box, or a list."""
+    if isinstance(space, spaces.Discrete):
+        return OneHotActions(int(space.n), int(space.start))
+    box = bounded_box(space)
+    return BoxActions(box.low, box.high, box.dtype)
 
 
 # %% [markdown]
@@ -731,29 +698,6 @@ def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
             f"TransformAction(env, lambda action: action, Box(-1, 1, {box.shape}))"
         )
     return box
-
-
-def check_both(actor: Any, critic: Any) -> None:
-    """Raise unless models of one's own come together."""
-    names = {"actor": actor, "critic": critic}
-    given = [name for name, model in names.items() if model is not None]
-    check_that(len(given) != 1, f"actor and critic belong together, got only {given}")
-
-
-def as_many(critic: Any, number: int) -> list[Any]:
-    """Return critics, made from one if only one is given."""
-    several = isinstance(critic, list | tuple | nn.ModuleList)
-    given = list(critic) if several else [critic]
-    check_that(bool(given), "critic must hold a model, got none")
-    while len(given) < number:
-        # Equal critics would stay equal, so a copy gets fresh weights.
-        twin = copy.deepcopy(given[0])
-        inside: Any = unwrapped(twin)[0]
-        for module in inside.modules():
-            if hasattr(module, "reset_parameters"):
-                module.reset_parameters()
-        given.append(twin)
-    return given
 
 
 # %% [markdown]

@@ -58,7 +58,6 @@ from literate_rl.workshop.signatures import (
 
 __all__ = [
     "DistributionalQLearning",
-    "LogitsOf",
     "NoisyLinear",
     "Rainbow",
     "RainbowConfig",
@@ -367,35 +366,6 @@ class RainbowNetwork(nn.Module):
         # {eq}`dueling-logits`.
         value, advantage = logit[..., :1, :], logit[..., 1:, :]
         return value + advantage - advantage.mean(-2, keepdim=True)
-
-
-# %% [markdown]
-# A network of your own may return probabilities, as {doc}`contracts` asks for. Their logarithms
-# are logits too, since a softmax undoes the logarithm. A small number is added to avoid the
-# logarithm of zero. It also makes the gradient smaller where a probability is tiny, so use logits
-# if you have them.
-
-
-# %% tags=["export"]
-class LogitsOf(nn.Module):
-    """Makes a network that returns probabilities ``(B, N, K)`` one that returns logits.
-
-    Args:
-        model: The network, a function of observations.
-        num_actions: Number of actions N.
-        num_atoms: Number of atoms K.
-    """
-
-    noise_sizes: tuple[int, ...] = ()
-
-    def __init__(self, model: nn.Module, num_actions: int, num_atoms: int) -> None:
-        super().__init__()
-        self.model, self.num_actions, self.num_atoms = model, num_actions, num_atoms
-
-    def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Return logits for observations; there is no noise."""
-        prob: Tensor = self.model(obs)
-        return (prob + 1e-8).log()
 
 
 # %% [markdown]

@@ -20,9 +20,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -31,18 +30,18 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.a2c import ContractActor, drawn_from
-from literate_rl.ddpg import as_many, bounded_box, check_both
+from literate_rl.ddpg import bounded_box
 from literate_rl.dqn import TargetNetwork
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
-from literate_rl.workshop.interfaces import Algorithm
+from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
 from literate_rl.workshop.networks import (
     ActionCritic,
+    Critics,
     Stretch,
     layers,
     squashed_log_prob,
@@ -58,14 +57,11 @@ from literate_rl.workshop.signatures import (
     check_that,
     checked,
 )
-from literate_rl.workshop.states import ByName, state_spec
 
 __all__ = [
     "SAC",
     "SACConfig",
     "SoftActorCritic",
-    "SoftContractPolicy",
-    "SoftCritics",
     "SoftPolicy",
     "SquashedGaussian",
     "Temperature",
@@ -559,7 +555,7 @@ class SoftPolicy(Policy):
         self,
         network: nn.Module,
         actions: Any,
-        critics: SoftCritics,
+        critics: Critics,
         recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
         super().__init__(network, actions, recipe)
@@ -583,8 +579,7 @@ class SoftPolicy(Policy):
 
 # %% [markdown]
 # A folded cell has what is left of the parts: our network, which keeps $\log \sigma$ between
-# −5 and 2; the critics, which get their states by name; and a policy for an actor of your own,
-# which draws its actions itself ({doc}`contracts`).
+# −5 and 2, and what the agent asks of a policy.
 
 
 # %% tags=["export", "hide-input"]
@@ -602,56 +597,15 @@ class GaussianRows(nn.Module):
         return torch.cat([mu, log_sigma.clamp(-5.0, 2.0)], -1)
 
 
-class SoftCritics(nn.Module):
-    """Critics that judge actions.
+class SoftPolicyLike(PolicyLike, Protocol):
+    """A policy with critics, a temperature and draws: what the agent asks for."""
 
-    Args:
-        critics: They keep their contract.
-        observation_space: Where the names of the states come from; not flattened.
-    """
-
-    def __init__(
-        self, critics: Sequence[Any], observation_space: spaces.Space[Any]
-    ) -> None:
-        super().__init__()
-        spec = state_spec(observation_space)
-        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
-
-    def forward(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return what each critic thinks of actions."""
-        values = [critic(obs, action=action)[0] for critic in self.critics]
-        return torch.stack(values).squeeze(-1)
-
-
-class SoftContractPolicy(ContractActor):
-    """A soft policy made of an actor and critics that keep their contract.
-
-    Args:
-        actor: As in ``ContractActor``.
-        critics: The critics.
-        observation_space: As in ``ContractActor``.
-        action_space: Likewise.
-        recipe: As in ``Policy``.
-    """
-
-    def __init__(
-        self,
-        actor: Any,
-        critics: SoftCritics,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
-    ) -> None:
-        super().__init__(actor, observation_space, action_space, recipe)
-        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
+    critics: Any
+    log_alpha: nn.Parameter
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an action in each state; return its log-density too, with gradient."""
-        # The actor draws with a generator of its own, so we draw a seed for it.
-        seed = int(torch.randint(2**62, (), generator=generator))
-        with drawn_from(seed, obs.device):
-            action, log_prob, *_ = self.actor(obs)
-        return action, log_prob.squeeze(-1)
+        ...
 
 
 # %% [markdown]
@@ -832,15 +786,15 @@ class SoftActorCritic(Algorithm):
         action_space: The box of the environment's actions.
     """
 
-    policy: SoftPolicy | SoftContractPolicy
+    policy: SoftPolicyLike
 
     def __init__(
         self,
-        policy: SoftPolicy | SoftContractPolicy,
+        policy: SoftPolicyLike,
         config: SACConfig,
         action_space: spaces.Box,
     ) -> None:
-        given, wanted = len(policy.critics.critics), config.num_critics
+        given, wanted = len(policy.critics), config.num_critics
         check_that(
             given >= wanted, f"policy must have {wanted} critics or more, got {given}"
         )
@@ -886,7 +840,7 @@ class SoftActorCritic(Algorithm):
 
 
 def SAC(  # noqa: N802 (the field's name)
-    policy: SoftPolicy | SoftContractPolicy,
+    policy: SoftPolicyLike,
     envs: VectorEnv[Any, Any, Any],
     config: SACConfig,
     **forms: Any,
@@ -912,60 +866,46 @@ def make_sac_policy(
     hidden: Count = 64,
     num_critics: Count = 2,
     hold: Count = 1,
-    actor: Any = None,
-    critic: Any = None,
-) -> SoftPolicy | SoftContractPolicy:
+) -> SoftPolicy:
     """Build an actor and critics for the spaces of one environment.
 
     Args:
-        observation_space: A space, or what ``plain_space`` made of it; vectors for our
-            own networks.
-        action_space: A bounded box of vectors.
-        hidden: Width of our networks' hidden layers.
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A bounded box of vectors, likewise.
+        hidden: Width of the hidden layers.
         num_critics: Number of critics.
-        hold: Steps for which one noise of our own actor is used.
-        actor: An actor of your own instead of ours.
-        critic: A critic of your own, or a sequence of them. If there is only one, the
-            others are copies, with fresh weights in each layer that has
-            ``reset_parameters``.
+        hold: Steps for which one noise is used.
 
     Raises:
-        ValueError: If the spaces do not fit, or if only one of actor and critic is
-            given.
+        ValueError: If the spaces do not fit.
     """
-    states, space = as_space(observation_space), as_space(action_space)
-    if not isinstance(space, spaces.Box):
-        raise ValueError(
-            f"action_space must be a Box, got {space} (a list has a maker of its own, "
-            "make_discrete_sac_policy)"
-        )
-    space = bounded_box(space)
-    # The logarithm of a density knows no box of width 0.
-    apart = (space.low < space.high).all()
-    check_that(apart, f"action_space must have bounds that differ, got {space}")
-    check_both(actor, critic)
-    recipe: dict[str, Any] = {
+    states, space = as_space(observation_space), roomy_box(as_space(action_space))
+    inputs, size = as_float_vectors(states).shape[0], space.shape[0]
+    recipe = {
         "observation_space": plain_space(states),
         "action_space": plain_space(space),
         "hidden": hidden,
         "num_critics": num_critics,
         "hold": hold,
     }
-    # An actor of your own draws its actions itself.
-    if actor is not None:
-        kinds = {"actor": actor, "critic": critic}
-        recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
-        critics = SoftCritics(as_many(critic, num_critics), states)
-        built = "make_sac_policy", recipe
-        return SoftContractPolicy(actor, critics, states, space, built)
-    # Ours describes them in rows of means and standard deviations.
-    states = as_float_vectors(states)
-    inputs, size = states.shape[0], space.shape[0]
     network = GaussianRows(inputs, hidden, size)
+    critics = Critics(ActionCritic(inputs, size, hidden) for _ in range(num_critics))
     actions = SquashedGaussian(space.low, space.high, hold, space.dtype)
-    judges = [ActionCritic(inputs, size, hidden) for _ in range(num_critics)]
-    critics = SoftCritics(judges, states)
     return SoftPolicy(network, actions, critics, ("make_sac_policy", recipe))
+
+
+def roomy_box(space: spaces.Space[Any]) -> spaces.Box:
+    """Return a space in which a density has room, or raise if it is another one."""
+    if not isinstance(space, spaces.Box):
+        raise ValueError(
+            f"action_space must be a Box, got {space} (a list has a maker of its own, "
+            "make_discrete_sac_policy)"
+        )
+    box = bounded_box(space)
+    # The logarithm of a density knows no box of width 0.
+    apart = (box.low < box.high).all()
+    check_that(apart, f"action_space must have bounds that differ, got {box}")
+    return box
 
 
 # %% [markdown]

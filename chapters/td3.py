@@ -523,14 +523,14 @@ class TwinDelayed(Exploring):
                 share = config.smoothing, config.smoothing_clip
                 action = smoothed_action(action, noise, *box, *share)
             # 2. What is that worth to the older critics? This gives the target.
-            next_q = older.network.q(batch.next_obs, action)
+            next_q = older.network.critics(batch.next_obs, action)
             return clipped_double_target(batch.reward, batch.discount, next_q)
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare the critics' values of actions with their targets."""
         aim = self.aim(batch, generator)
         # 3. How far is each critic from it, for the action that was taken?
-        return compared(self.policy.network.q(batch.obs, batch.action), aim)
+        return compared(self.policy.network.critics(batch.obs, batch.action), aim)
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return minus the mean value of the actor's own actions."""
@@ -579,7 +579,7 @@ class Hysteretic(DeterministicPolicyGradient):
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare the critic's values of actions with their targets, at two rates."""
         aim, rates = self.aim(batch, generator), self.config
-        q = self.policy.network.q(batch.obs, batch.action)
+        q = self.policy.network.critics(batch.obs, batch.action)
         return compared(q, aim, rates.increase, rates.decrease)
 
 
@@ -700,14 +700,14 @@ assert change.min() < 0 < change.max(), "nothing clear"
 # %%
 import copy
 
-from literate_rl.contract_models import ActionValue
+from literate_rl.workshop.networks import ActionCritic
 
 torch.manual_seed(0)
-first = ActionValue(3, 1, 16)
+first = ActionCritic(3, 1, 16)
 apart = {}
 for name, second in {
     "copied": copy.deepcopy(first),
-    "with fresh weights": ActionValue(3, 1, 16),
+    "with fresh weights": ActionCritic(3, 1, 16),
 }.items():
     one = copy.deepcopy(first)
     critics = [one, second]

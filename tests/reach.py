@@ -257,8 +257,8 @@ def trains_models_of_ones_own(algorithm: str, num_critics: int, place: Path) -> 
     assert agent.learner.updates == 61
     assert agent.learner.error == agent.learner.algorithm.error, "the plain form"
     network: Any = agent.policy.network
-    assert network.actor.model is actor
-    assert network.critics[0].model is critic
+    assert network.actor.by_name.model is actor
+    assert network.critics[0].by_name.model is critic
     assert len(network.critics) == num_critics
     state = torch.randn(4, 1)
     action, beside = agent.act({"my_state": state})

@@ -19,6 +19,7 @@ from literate_rl.discrete_sac import DiscreteSoftActorCritic
 from literate_rl.evaluation import evaluate
 from literate_rl.loop import OffPolicy
 from literate_rl.sac import SAC, SACConfig, SoftActorCritic, make_sac_policy
+from literate_rl.workshop.own_models import make_own_sac_policy
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 from literate_rl.workshop.training import train
 
@@ -50,9 +51,12 @@ def learner_for(config: SACConfig = SMALL, **models: Any) -> OffPolicy:
     envs = make_envs(partial(flat_env, PENDULUM), config.num_envs)
     torch.manual_seed(config.seed)
     both = envs.single_observation_space, envs.single_action_space
-    policy = make_sac_policy(
-        *both, config.hidden, config.num_critics, config.hold, **models
-    )
+    number = config.num_critics
+    policy: Any
+    if models:
+        policy = make_own_sac_policy(*both, **models, num_critics=number)
+    else:
+        policy = make_sac_policy(*both, config.hidden, number, config.hold)
     return SAC(policy, envs, config)
 
 
@@ -151,8 +155,8 @@ def assert_models_train(
     agent = train("SAC", env, **models, **SHORT)
     policy: Any = agent.policy
     assert moved(before["actor"], policy.actor.model)
-    assert moved(before["critic"], policy.critics.critics[0].model)
-    first, second = (x.model for x in policy.critics.critics)
+    assert moved(before["critic"], policy.critics[0].by_name.model)
+    first, second = (x.by_name.model for x in policy.critics)
     assert not torch.equal(weights(first)[0], weights(second)[0]), "twins differ"
     again = load(agent.save(path), **build())
     states = again.state_dict(), policy.state_dict()

@@ -25,11 +25,9 @@ from literate_rl import a2c
 from literate_rl.a2c import (
     A2C,
     A2CConfig,
-    ContractPolicy,
     a2c_error,
     a2c_gradient,
     a2c_settings,
-    make_contract_policy,
 )
 from literate_rl.a3c import A3C, A3CConfig
 from literate_rl.agents import Collector, Rollout, make_envs
@@ -39,6 +37,7 @@ from literate_rl.impala import IMPALA, IMPALAConfig
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig
 from literate_rl.ppo_error import policy_error_from_log_prob
+from literate_rl.workshop.own_models import ContractPolicy, make_contract_policy
 from literate_rl.workshop.runs import Run, fit, flat_env
 
 ALONE = A2CConfig(num_envs=3, num_steps=5, total_steps=300, checkpoint_interval=4)

@@ -23,7 +23,7 @@ from test_processes import gone, interrupted_while_all_hang, pids, wave
 from torch import nn
 from worlds import counting, deadly
 
-from literate_rl.a2c import a2c_settings, make_contract_policy
+from literate_rl.a2c import a2c_settings
 from literate_rl.a3c import (
     A3C,
     A3CConfig,
@@ -35,6 +35,7 @@ from literate_rl.actors import InProcess, weights_of
 from literate_rl.agents import make_envs
 from literate_rl.processes import SharedMemory, transport_named
 from literate_rl.workshop.fast_forms import numpy_act
+from literate_rl.workshop.own_models import make_contract_policy
 from literate_rl.workshop.runs import Run, fit, flat_env
 
 SMALL = A3CConfig(

@@ -47,7 +47,6 @@ from worlds import Sampled
 
 from literate_rl.contract_models import ActionValue, DeterministicActor
 from literate_rl.ddpg import (
-    ActorCritics,
     BoxActions,
     DDPGConfig,
     OneHotActions,
@@ -60,6 +59,8 @@ from literate_rl.workshop.fast_forms import (
     chain_outputs,
     fused_critic_error,
 )
+from literate_rl.workshop.networks import Critics
+from literate_rl.workshop.own_models import make_own_ddpg_policy
 from literate_rl.workshop.training import train
 
 
@@ -81,10 +82,10 @@ def test_the_target_and_the_error_against_a_slow_form(seed: int) -> None:
     with torch.no_grad():
         for i in range(N):
             row = batch.next_obs[i : i + 1]
-            judged = then.critics[0](row, action=then.actor(row)[0])[0].item()
+            judged = then.critics[0](row, then.actor(row)).item()
             aims.append(batch.reward[i].item() + batch.discount[i].item() * judged)
             pair = batch.obs[i : i + 1], batch.action[i : i + 1]
-            q.append(network.critics[0](pair[0], action=pair[1])[0].item())
+            q.append(network.critics[0](*pair).item())
     wanted = torch.tensor(aims, dtype=torch.float64)
     got = algorithm.aim(batch, torch.Generator())
     torch.testing.assert_close(got, wanted)
@@ -138,26 +139,26 @@ def test_a_chains_gradients_are_those_of_autograd(
         assert parameter.grad.stride() == parameter.stride()
 
 
-class Doubting(ActorCritics):
-    """It does not say what its critics think."""
+class Doubting(Critics):
+    """They do not say what they think."""
 
-    def q(self, obs: Tensor, action: Tensor) -> Tensor:
-        return super().q(obs, action) / 2
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        return super().forward(obs, action) / 2
 
 
 def test_the_fused_error_refuses_critics_that_are_not_ours() -> None:
     both = Reach.observation_space, Reach.action_space
-    policy: Any = make_ddpg_policy(*both, 8, 2, OwnActor(), OwnCritic())
-    with pytest.raises(ValueError, match="must have critics of ours, got ByName"):
+    policy: Any = make_own_ddpg_policy(*both, OwnActor(), OwnCritic(), 2)
+    with pytest.raises(ValueError, match="must have critics of ours, got FirstResult"):
         fused_critic_error(policy)
     # One that computes something else is not taken for ours.
     policy = policy_for(1)
     fused_critic_error(policy)
-    policy.network.__class__ = Doubting
+    policy.network.critics.__class__ = Doubting
     with pytest.raises(ValueError, match="must have critics of ours, got Doubting"):
         fused_critic_error(policy)
     policy = policy_for(2)
-    policy.network.critics[1].model.net.append(nn.Tanh())
+    policy.network.critics[1].net.append(nn.Tanh())
     with pytest.raises(ValueError, match="must have chains of Linear and ReLU"):
         fused_critic_error(policy)
 
@@ -175,8 +176,7 @@ def test_the_actors_gradient_against_finite_differences_through_the_critic() -> 
 
     def judged() -> float:
         """Return what the first critic thinks of the actor's actions, by hand."""
-        action = network.actor(obs)[0]
-        return float(network.critics[0](obs, action=action)[0].mean().detach())
+        return float(network.critics[0](obs, network.actor(obs)).mean().detach())
 
     grads = torch.autograd.grad(policy.value(obs).mean(), parameters)
     for parameter, grad in zip(parameters, grads, strict=True):
@@ -192,10 +192,10 @@ def test_the_actors_gradient_against_finite_differences_through_the_critic() -> 
             assert grad.view(-1)[place].item() == pytest.approx(slope, abs=1e-8)
 
     # The chain rule: the critic's slope in the action, times that of the action.
-    action = network.actor(obs)[0].detach().requires_grad_()
-    q = network.critics[0](obs, action=action)[0].mean()
+    action = network.actor(obs).detach().requires_grad_()
+    q = network.critics[0](obs, action).mean()
     (slope,) = torch.autograd.grad(q, action)
-    chained = torch.autograd.grad(network.actor(obs)[0], parameters, slope)
+    chained = torch.autograd.grad(network.actor(obs), parameters, slope)
     torch.testing.assert_close(grads, chained)
 
 
@@ -213,7 +213,7 @@ def test_a_climb_moves_the_actor_uphill_and_nothing_else() -> None:
         group["lr"] = 1e-4
     # The second critic has no say.
     wanted = torch.autograd.grad(
-        -network.critics[0](obs, action=network(obs))[0].mean(),
+        -network.critics[0](obs, network(obs)).mean(),
         learner.actor,
     )
     learner.climb(obs)
@@ -222,7 +222,7 @@ def test_a_climb_moves_the_actor_uphill_and_nothing_else() -> None:
     for _ in range(19):
         learner.climb(obs)
     for name, weight in learner.policy.state_dict().items():
-        learned = name.startswith("network.actor") and ".box." not in name
+        learned = name.startswith("network.actor.0")
         assert torch.equal(weight, before[name]) != learned, name
     torch.testing.assert_close(
         learner.algorithm.target.network.state_dict(), target, rtol=0, atol=0
@@ -236,11 +236,11 @@ def test_an_actor_that_shares_weights_with_its_critic_gets_the_gradient_of_both(
 ):
     policy = make_ddpg_policy(Reach.observation_space, Reach.action_space, 8)
     network: Any = policy.network
-    network.critics[0].model.net[2] = network.actor.model.net[2]
+    network.critics[0].net[2] = network.actor[0][2]
     learner = learner_for(DDPGConfig(**SMALL), policy=policy)
     learner.iterate()
     obs = learner.sample().obs
-    q = network.critics[0](obs, action=network(obs))[0]
+    q = network.critics[0](obs, network(obs))
     wanted = torch.autograd.grad(-q.mean(), learner.actor)
     learner.climb(obs)
     torch.testing.assert_close([p.grad for p in learner.actor], [*wanted])
@@ -493,19 +493,19 @@ def test_states_reach_models_by_their_names() -> None:
     # In the rows of the loop the names are sorted, as Gymnasium lays them.
     rows = torch.cat([clock, point], 1)
     assert torch.equal(agent.policy(rows), got)
-    q = agent.policy.network.q(rows, got)
+    q = agent.policy.network.critics(rows, got)
     torch.testing.assert_close(q[0], critic(point, clock, got).squeeze(1))
 
 
 def test_a_second_critic_is_given_or_begins_anew() -> None:
     first, second = OwnCritic(), OwnCritic()
-    build = partial(make_ddpg_policy, Reach.observation_space, BOX, 8)
+    build = partial(make_own_ddpg_policy, Reach.observation_space, BOX)
     for several in ([first, second], (first, second), nn.ModuleList([first, second])):
         policy = build(num_critics=2, actor=OwnActor(), critic=several)
-        assert [x.model for x in policy.network.critics] == [first, second]
+        assert [x.by_name.model for x in policy.network.critics] == [first, second]
     before = copy.deepcopy(first.state_dict())
     policy = build(num_critics=3, actor=OwnActor(), critic=first)
-    models = [x.model for x in policy.network.critics]
+    models = [x.by_name.model for x in policy.network.critics]
     assert models[0] is first
     torch.testing.assert_close(first.state_dict(), before, rtol=0, atol=0)
     weights = [x.inner.net[0].weight for x in models]

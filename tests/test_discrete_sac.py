@@ -51,7 +51,9 @@ from literate_rl.discrete_sac import (
 from literate_rl.loop import OffPolicy
 from literate_rl.replay import Batch
 from literate_rl.sac import SACConfig, sac_settings, soft_value
+from literate_rl.workshop.own_models import make_own_sac_policy, of_all
 from literate_rl.workshop.runs import fit, flat_env, load
+from literate_rl.workshop.states import state_spec
 from literate_rl.workshop.training import ALGORITHMS, train
 
 # --- Soft values ----------------------------------------------------------------------
@@ -198,8 +200,8 @@ def test_discrete_targets_are_sums_over_the_actions(form: str) -> None:
     policy = policy_for()
     if form == "one by one":
         torch.manual_seed(1)
-        models = [ActionValue(4, ACTIONS, 8) for _ in range(2)]
-        policy.critics = DiscreteCritics(models, SEEN, ACTIONS)
+        spec, models = state_spec(SEEN), [ActionValue(4, ACTIONS, 8) for _ in range(2)]
+        policy.critics = DiscreteCritics(of_all(x, spec, ACTIONS) for x in models)
     batch, algorithm = remembered(), algorithm_for(policy, LIST, temperature=0.4)
     target = algorithm.target.network
     error = algorithm.error(batch, generator())
@@ -209,12 +211,12 @@ def test_discrete_targets_are_sums_over_the_actions(form: str) -> None:
         future = 0.0
         for a in range(ACTIONS):
             q = []
-            for critic in target.critics:
+            for critic in target:
                 if form == "all":
-                    q.append(critic.model(batch.next_obs[i])[a])
+                    q.append(critic(batch.next_obs[i])[a])
                 else:
                     one_hot = torch.eye(ACTIONS)[a]
-                    q.append(critic.model(batch.next_obs[i], one_hot)[0])
+                    q.append(critic.by_name.model(batch.next_obs[i], one_hot)[0])
             p = log_prob[i, a].exp()
             future += (p * (min(q) - 0.4 * log_prob[i, a])).item()
         wanted = float(batch.reward[i] + batch.discount[i] * future)
@@ -248,9 +250,12 @@ def learner_for(config: SACConfig = SMALL, **models: Any) -> OffPolicy:
     envs = make_envs(partial(flat_env, CARTPOLE), config.num_envs)
     torch.manual_seed(config.seed)
     both = envs.single_observation_space, envs.single_action_space
-    policy = make_discrete_sac_policy(
-        *both, config.hidden, config.num_critics, **models
-    )
+    number = config.num_critics
+    policy: Any
+    if models:
+        policy = make_own_sac_policy(*both, **models, num_critics=number)
+    else:
+        policy = make_discrete_sac_policy(*both, config.hidden, number)
     return DiscreteSAC(policy, envs, config)
 
 
@@ -400,7 +405,8 @@ def test_both_kinds_of_critic_compute_the_same_from_the_same_values() -> None:
             rows = [each(state, x.expand(len(state), -1)) for x in torch.eye(ACTIONS)]
             return torch.cat(rows, -1)
 
-    critics = DiscreteCritics([each, All()], SEEN, ACTIONS)
+    spec = state_spec(SEEN)
+    critics = DiscreteCritics(of_all(x, spec, ACTIONS) for x in (each, All()))
     one, other = critics(torch.randn(N, 4))
     torch.testing.assert_close(one, other)
 

@@ -49,6 +49,7 @@ from literate_rl.workshop.fast_forms import (
     fused_q_error,
     numpy_act,
 )
+from literate_rl.workshop.networks import Critics
 from literate_rl.workshop.runs import fit
 
 SEEN, LISTED, BOX = spaces.Box(-1, 1, (3,)), spaces.Discrete(2), spaces.Box(-2, 2, (2,))
@@ -305,15 +306,15 @@ ERRORS: dict[str, tuple[Any, Any, Any]] = {
 
 
 def judges_of(policy: Any) -> Any:
-    """The module whose errors are computed: critics, or the policy itself."""
-    return getattr(policy, "critics", policy.network)
+    """The module whose errors are computed: critics, or a network of values."""
+    network = policy if hasattr(policy, "critics") else policy.network
+    return getattr(network, "critics", network)
 
 
 def chains_of(policy: Any) -> list[Any]:
     """The chains in it, each a list of layers."""
     judges = judges_of(policy)
-    critics = getattr(judges, "critics", None)
-    return [judges] if critics is None else [x.model.net for x in critics]
+    return [x.net for x in judges] if isinstance(judges, Critics) else [judges]
 
 
 def first_layer(policy: Any) -> Any:
@@ -406,7 +407,7 @@ def test_errors_and_gradients_are_the_plain_ones(name: str, change: str) -> None
 def test_critics_rise_as_fast_as_they_fall_unless_rates_are_given() -> None:
     chains, batch = list(map(list, chains_of(made("TD3")))), batch_for("TD3")
     error = chain_critic_error(chains, batch, batch.reward)
-    value = made("TD3").network.q(batch.obs, batch.action)
+    value = made("TD3").network.critics(batch.obs, batch.action)
     expected = 0.5 * (batch.reward - value).square().sum(0)
     torch.testing.assert_close(error.loss, expected.detach())
 
@@ -426,17 +427,19 @@ def stepping(policy: Any) -> None:
     first_layer(policy).weight.register_post_accumulate_grad_hook(step)
 
 
+def first_judge(policy: Any) -> Any:
+    """What is called with states and actions, or with states alone."""
+    judges = judges_of(policy)
+    return judges[0] if isinstance(judges, Critics) else policy
+
+
 def critics_forward(policy: Any) -> None:
     """A hook on whatever is called with states and actions."""
-    critics = getattr(judges_of(policy), "critics", [policy])
-    critics[0].register_forward_hook(
-        lambda m, inputs, out: (-out[0],) if isinstance(out, tuple) else -out
-    )
+    first_judge(policy).register_forward_hook(negative)
 
 
 def models_forward(policy: Any) -> None:
-    critics = getattr(judges_of(policy), "critics", None)
-    model = policy if critics is None else critics[0].model
+    model = first_judge(policy)
     inner = model.forward
     model.forward = lambda *x, **named: -inner(*x, **named)
 
@@ -444,9 +447,8 @@ def models_forward(policy: Any) -> None:
 def judged_otherwise(policy: Any) -> None:
     """A subclass that keeps its name and judges otherwise."""
     judges = judges_of(policy)
-    name = "q" if hasattr(judges, "q") else "forward"
-    inner = getattr(type(judges), name)
-    same_name(judges, **{name: lambda self, *x: 2 * inner(self, *x)})
+    inner = type(judges).forward
+    same_name(judges, forward=lambda self, *x: 2 * inner(self, *x))
 
 
 LISTENS = "policy must have chains of Linear and ReLU, without hooks or autocast"

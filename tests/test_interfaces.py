@@ -37,6 +37,8 @@ from literate_rl import (
     make_discrete_sac_policy,
     make_envs,
     make_hybrid_policy,
+    make_own_ddpg_policy,
+    make_own_sac_policy,
     make_phasic_policy,
     make_policy,
     make_q_policy,
@@ -123,19 +125,19 @@ POLICIES: dict[str, list[Any]] = {
     "make_ddpg_policy": [
         partial(make_ddpg_policy, VECTOR, FORCES),
         partial(make_ddpg_policy, VECTOR, LIST),
-        partial(make_ddpg_policy, THREE, PAIR, actor=Mover(), critic=Judge()),
     ],
     "make_sac_policy": [
         partial(make_sac_policy, VECTOR, FORCES),
-        partial(make_sac_policy, THREE, PAIR, actor=Squashed(), critic=Judge()),
+    ],
+    "make_own_ddpg_policy": [
+        partial(make_own_ddpg_policy, THREE, PAIR, Mover(), Judge())
+    ],
+    "make_own_sac_policy": [
+        partial(make_own_sac_policy, THREE, PAIR, Squashed(), Judge()),
+        partial(make_own_sac_policy, VECTOR, LIST, Logits(), nn.Linear(4, 2)),
     ],
     "make_discrete_sac_policy": [
         partial(make_discrete_sac_policy, VECTOR, LIST),
-        partial(
-            *(make_discrete_sac_policy, VECTOR, LIST),
-            actor=Logits(),
-            critic=nn.Linear(4, 2),
-        ),
     ],
 }
 MAKERS = [

@@ -22,7 +22,6 @@ from literate_rl.dqn import EpsilonGreedy
 from literate_rl.evaluation import evaluate
 from literate_rl.rainbow import (
     DistributionalQLearning,
-    LogitsOf,
     NoisyLinear,
     Rainbow,
     RainbowConfig,
@@ -34,6 +33,7 @@ from literate_rl.rainbow import (
 )
 from literate_rl.replay import Batch
 from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
+from literate_rl.workshop.own_models import LogitsOf
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 
 seeds = st.integers(0, 9999)

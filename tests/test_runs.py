@@ -1427,7 +1427,12 @@ WITH_CRITICS = {
     "soft": lambda: make_discrete_sac_policy(vectors(3), spaces.Discrete(4)),
 }
 # Those that need a model of the user's own are loaded in tests/test_training.py.
-WITH_MODELS = {"make_contract_policy", "make_qnet_policy"}
+WITH_MODELS = {
+    "make_contract_policy",
+    "make_own_ddpg_policy",
+    "make_own_sac_policy",
+    "make_qnet_policy",
+}
 
 
 def save_policy(path, policy, name=None):

@@ -62,7 +62,6 @@ from literate_rl.replay import Batch
 from literate_rl.sac import (
     SAC,
     SACConfig,
-    SoftCritics,
     SquashedGaussian,
     entropy_scale,
     make_sac_policy,
@@ -73,6 +72,7 @@ from literate_rl.sac import (
 from literate_rl.td3 import TD3Config, TwinDelayed
 from literate_rl.workshop.cli import main
 from literate_rl.workshop.fast_forms import fused_critic_error
+from literate_rl.workshop.networks import Critics
 from literate_rl.workshop.runs import fit, load
 from literate_rl.workshop.training import train
 
@@ -420,7 +420,7 @@ class Wrapped(nn.Module):
         return self.inner(state, action)
 
 
-class Doubting(SoftCritics):
+class Doubting(Critics):
     """Critics that do not say what they think."""
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
@@ -429,14 +429,14 @@ class Doubting(SoftCritics):
 
 def test_the_fused_error_refuses_critics_that_are_not_ours() -> None:
     policy = policy_for()
-    critics = policy.critics.critics
+    critics = policy.critics
     fused_critic_error(policy)
-    critics[0].model = Wrapped(critics[0].model)
-    with pytest.raises(ValueError, match="must have critics of ours, got ByName"):
+    critics[0] = Wrapped(critics[0])
+    with pytest.raises(ValueError, match="must have critics of ours, got Wrapped"):
         fused_critic_error(policy)
     # One of ours that computes something else.
-    critics[0].model = critics[0].model.inner
-    critics[0].model.net.append(nn.Tanh())
+    critics[0] = critics[0].inner
+    critics[0].net.append(nn.Tanh())
     with pytest.raises(ValueError, match="must have chains of Linear and ReLU"):
         fused_critic_error(policy)
     policy = policy_for()
@@ -496,8 +496,7 @@ def test_without_temperature_and_deviation_it_is_the_target_of_td3(
             return greedy
 
     def deterministic(critics: Any) -> Policy:
-        each = [x.model for x in critics.critics]
-        return Policy(ActorCritics(Mean(), each, SEEN), policy.actions)
+        return Policy(ActorCritics(Mean(), critics), policy.actions)
 
     td3 = TwinDelayed(deterministic(policy.critics), TD3Config(smoothing=0.0))
     td3.target.network = deterministic(algorithm.target.network)

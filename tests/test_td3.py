@@ -57,6 +57,7 @@ from literate_rl.td3 import (
     td3_settings,
 )
 from literate_rl.workshop.fast_forms import FusedCriticError, fused_critic_error
+from literate_rl.workshop.own_models import make_own_ddpg_policy
 from literate_rl.workshop.training import train
 
 
@@ -188,18 +189,18 @@ def slow_error(
     noise = torch.randn(N, 2, generator=torch.Generator().manual_seed(seed))
     losses, errors, values = [], [], []
     for i in range(N):
-        action = target.network.actor(batch.next_obs[i : i + 1])[0][0].tolist()
+        action = target.network.actor(batch.next_obs[i : i + 1])[0].tolist()
         for j in range(2):
             half, clip = (HIGH[j] - LOW[j]) / 2, config.clip
             shift = min(max(config.smoothing * noise[i, j].item(), -clip), clip)
             action[j] = min(max(action[j] + half * shift, LOW[j]), HIGH[j])
         row = torch.tensor([action], dtype=torch.float64)
         obs = batch.next_obs[i : i + 1]
-        judged = [c(obs, action=row)[0].item() for c in target.network.critics]
+        judged = [c(obs, row).item() for c in target.network.critics]
         aim = batch.reward[i].item() + batch.discount[i].item() * min(judged)
         taken = batch.action[i : i + 1]
         obs = batch.obs[i : i + 1]
-        q = [c(obs, action=taken)[0].item() for c in policy.network.critics]
+        q = [c(obs, taken).item() for c in policy.network.critics]
         rates = [config.increase if aim > x else config.decrease for x in q]
         losses.append(
             sum(r * (aim - x) ** 2 / 2 for r, x in zip(rates, q, strict=True))
@@ -522,14 +523,14 @@ def test_a_copied_critic_stays_a_copy() -> None:
     first = OwnCritic()
     for fresh in (False, True):
         given = first if fresh else [first, copy.deepcopy(first)]
-        policy = make_ddpg_policy(
-            Reach.observation_space, BOX, 8, 2, actor=OwnActor(), critic=given
+        policy = make_own_ddpg_policy(
+            Reach.observation_space, BOX, OwnActor(), given, num_critics=2
         )
         learner = learner_for(TD3Config(**SMALL), policy=policy)
         for _ in range(3):
             learner.iterate()
         batch = learner.sample()
-        one, other = learner.policy.network.q(batch.obs, batch.action)
+        one, other = learner.policy.network.critics(batch.obs, batch.action)
         assert torch.equal(one, other) != fresh
         first = OwnCritic()
 

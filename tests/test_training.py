@@ -37,6 +37,7 @@ from literate_rl.contracts import ContractError
 from literate_rl.evaluation import evaluate
 from literate_rl.loop import OffPolicy
 from literate_rl.workshop import training
+from literate_rl.workshop.own_models import make_qnet_policy
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 from literate_rl.workshop.training import (
     ALGORITHMS,
@@ -45,7 +46,6 @@ from literate_rl.workshop.training import (
     ended,
     handed_in,
     make_learner,
-    make_qnet_policy,
     placing,
     rows_of_update,
     settings_of_run,

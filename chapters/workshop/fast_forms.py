@@ -40,7 +40,6 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 
-from literate_rl.ddpg import ActorCritics
 from literate_rl.dqn import EpsilonGreedy, QLearning, double_q_target
 from literate_rl.policies import (
     ActorCritic,
@@ -50,9 +49,8 @@ from literate_rl.policies import (
     WithDeviations,
 )
 from literate_rl.replay import Batch
-from literate_rl.sac import SoftCritics
 from literate_rl.workshop.interfaces import Act, refuse_mask
-from literate_rl.workshop.networks import ActionCritic
+from literate_rl.workshop.networks import ActionCritic, Critics
 from literate_rl.workshop.signatures import (
     Float,
     Int,
@@ -60,7 +58,6 @@ from literate_rl.workshop.signatures import (
     check_that,
     checked,
 )
-from literate_rl.workshop.states import ByName
 
 __all__ = [
     "FusedCriticError",
@@ -481,18 +478,17 @@ def chain_critic_error(
 
 def critic_chains(policy: Any) -> list[list[nn.Module]]:
     """Return the layers of each critic of a policy, or refuse it."""
-    if hasattr(policy, "critics"):
-        critics, ours = policy.critics, computes(policy.critics, SoftCritics)
-    else:
-        critics, ours = policy.network, keeps(policy.network, ActorCritics, "q")
+    network = policy if hasattr(policy, "critics") else policy.network
+    critics: Any = getattr(network, "critics", None)
     words, kind = "policy must have critics of ours", type(critics).__name__
+    ours = computes(critics, Critics)
     check_that(ours, f"{words}, got {kind}, which is another one or has hooks")
     chains = []
-    for critic in critics.critics:
-        known = computes(critic, ByName) and computes(critic.model, ActionCritic)
+    for critic in critics:
+        known = computes(critic, ActionCritic)
         kind = type(critic).__name__
         check_that(known, f"{words}, got {kind}, which is another one or has hooks")
-        chains.append(chain_layers(critic.model.net))
+        chains.append(chain_layers(critic.net))
     return chains
 
 

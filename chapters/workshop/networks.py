@@ -34,6 +34,7 @@ from literate_rl.workshop.signatures import Count, Float, check_that, checked
 __all__ = [
     "ActionCritic",
     "ConvolutionalEncodingNetwork",
+    "Critics",
     "squashed_log_prob",
 ]
 
@@ -136,6 +137,14 @@ class ActionCritic(nn.Module):
         """Return the values of actions, ``(*B, 1)``."""
         q: Tensor = self.net(torch.cat([obs, action], -1))
         return q
+
+
+class Critics(nn.ModuleList):
+    """Several critics, which are asked about the same actions."""
+
+    def forward(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K *B"]:
+        """Return the value of actions by each of K critics."""
+        return torch.stack([critic(obs, action) for critic in self]).squeeze(-1)
 
 
 # %% [markdown]

@@ -898,7 +898,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         path: The file.
 
     Returns:
-        What ``save_checkpoint`` was given. All tensors are on the CPU.
+        What ``save_checkpoint`` was given, by the names of today. All tensors are on
+        the CPU.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -931,7 +932,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         try:
             check_records(file)
             file.seek(0)
-            state = torch.load(file, map_location="cpu", weights_only=True)
+            state = todays_form(torch.load(file, map_location="cpu", weights_only=True))
         except Exception as error:
             message = f"{path} is damaged or no checkpoint: {reason(error)}"
             raise ValueError(message) from error
@@ -1054,6 +1055,65 @@ def load(path: str | Path, **models: Any) -> Any:
         message = f"{path} holds a policy that cannot be built: {reason(error)}"
         raise ValueError(message) from error
     return policy.eval()
+
+
+# %% [markdown]
+# Who has trained for a week may load that run with any later version. Networks and makers have
+# got other names since. One table knows the old ones, and one function puts today's in their place.
+
+
+# %% tags=["export"]
+# What a maker is called today, and what the names of its weights have become. The flag
+# says whether it was given models of one's own.
+CRITICS, OWN = r"^(critics\.)?critics\.(\d+)\.model\.", r"\1\2.by_name.model."
+MOVED: dict[tuple[str, bool], tuple[str, dict[str, str]]] = {
+    ("make_ddpg_policy", False): (
+        "make_ddpg_policy",
+        {
+            r"^network\.actor\.model\.net\.": "network.actor.0.",
+            r"^network\.actor\.model\.box\.": "network.actor.1.",
+            r"^network\.critics\.(\d+)\.model\.": r"network.critics.\1.",
+        },
+    ),
+    ("make_sac_policy", False): ("make_sac_policy", {CRITICS: r"\1\2."}),
+    ("make_discrete_sac_policy", False): (
+        "make_discrete_sac_policy",
+        {CRITICS + r"net\.": r"\1\2."},
+    ),
+    ("make_ddpg_policy", True): (
+        "make_own_ddpg_policy",
+        {r"^network\.(actor|critics\.\d+)\.model\.": r"network.\1.by_name.model."},
+    ),
+    ("make_sac_policy", True): ("make_own_sac_policy", {CRITICS: OWN}),
+    ("make_discrete_sac_policy", True): ("make_own_sac_policy", {CRITICS: OWN}),
+}
+
+
+def todays_form(state: Any) -> Any:
+    """Return a checkpoint as it is written today, whichever version wrote it."""
+    try:
+        maker, arguments = state["policy"]["recipe"]
+        own = "models" in arguments
+        today, names = MOVED[maker, own]
+    except (LookupError, TypeError, ValueError):
+        return state
+
+    def moved(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        return {name_of(key): moved(value) for key, value in part.items()}
+
+    def name_of(key: Any) -> Any:
+        for old, new in names.items() if isinstance(key, str) else ():
+            key = re.sub(old, new, key)
+        return key
+
+    # Models of one's own have sizes of their own.
+    gone = ("hidden", "hold") if own else ()
+    rest = {name: x for name, x in arguments.items() if name not in gone}
+    whole: dict[str, Any] = moved(state)
+    whole["policy"]["recipe"] = today, rest
+    return whole
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest da15bb7a69a62649
+# Generated from chapters/*.py (edit there); digest 8dee98270a349c64
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -152,14 +152,11 @@ from .contract_models import (
 from .a2c import (
     A2C as A2C,
     A2CConfig as A2CConfig,
-    ContractActor as ContractActor,
-    ContractPolicy as ContractPolicy,
     GradientLearner as GradientLearner,
     a2c_error as a2c_error,
     a2c_gradient as a2c_gradient,
     a2c_loss as a2c_loss,
     a2c_settings as a2c_settings,
-    make_contract_policy as make_contract_policy,
 )
 from .a3c import (
     A3C as A3C,
@@ -205,7 +202,6 @@ from .c51 import (
 )
 from .rainbow import (
     DistributionalQLearning as DistributionalQLearning,
-    LogitsOf as LogitsOf,
     NoisyLinear as NoisyLinear,
     Rainbow as Rainbow,
     RainbowConfig as RainbowConfig,
@@ -242,8 +238,6 @@ from .sac import (
     SAC as SAC,
     SACConfig as SACConfig,
     SoftActorCritic as SoftActorCritic,
-    SoftContractPolicy as SoftContractPolicy,
-    SoftCritics as SoftCritics,
     SoftPolicy as SoftPolicy,
     SquashedGaussian as SquashedGaussian,
     Temperature as Temperature,
@@ -256,7 +250,6 @@ from .discrete_sac import (
     DiscreteCritics as DiscreteCritics,
     DiscreteSAC as DiscreteSAC,
     DiscreteSoftActorCritic as DiscreteSoftActorCritic,
-    DiscreteSoftContractPolicy as DiscreteSoftContractPolicy,
     DiscreteSoftPolicy as DiscreteSoftPolicy,
     discrete_sac_settings as discrete_sac_settings,
     expected_soft_value as expected_soft_value,
@@ -298,6 +291,7 @@ from .workshop.nests import (
 from .workshop.networks import (
     ActionCritic as ActionCritic,
     ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
+    Critics as Critics,
     squashed_log_prob as squashed_log_prob,
 )
 from .workshop.episodes import (
@@ -375,6 +369,14 @@ from .workshop.cluster import (
     RayActors as RayActors,
     import_ray as import_ray,
 )
+from .workshop.own_models import (
+    ContractPolicy as ContractPolicy,
+    LogitsOf as LogitsOf,
+    make_contract_policy as make_contract_policy,
+    make_own_ddpg_policy as make_own_ddpg_policy,
+    make_own_sac_policy as make_own_sac_policy,
+    make_qnet_policy as make_qnet_policy,
+)
 from .workshop.fast_forms import (
     FusedCriticError as FusedCriticError,
     FusedQError as FusedQError,
@@ -389,6 +391,5 @@ from .workshop.fast_forms import (
 )
 from .workshop.training import (
     Agent as Agent,
-    make_qnet_policy as make_qnet_policy,
     train as train,
 )

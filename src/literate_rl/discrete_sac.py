@@ -1,20 +1,16 @@
-# Generated from chapters/discrete_sac.py (edit there); digest dc88e21231061d6f
+# Generated from chapters/discrete_sac.py (edit there); digest 58db327ab59c7424
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
-from literate_rl.a2c import ContractActor, drawn_from
-from literate_rl.contract_models import QNetwork
-from literate_rl.ddpg import as_many, check_both
 from literate_rl.dqn import TargetNetwork
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import CategoricalActions, Policy, mean_surprise
@@ -22,18 +18,20 @@ from literate_rl.replay import Batch
 from literate_rl.sac import SACConfig, Temperature
 from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
-from literate_rl.workshop.interfaces import Algorithm
-from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
+from literate_rl.workshop.interfaces import Algorithm, PolicyLike
+from literate_rl.workshop.nests import (
+    as_discrete,
+    as_float_vectors,
+    as_space,
+    plain_space,
+)
 from literate_rl.workshop.networks import layers
-from literate_rl.workshop.probes import required_parameters
 from literate_rl.workshop.signatures import Count, Float, check_that, checked
-from literate_rl.workshop.states import ByName, state_spec
 
 __all__ = [
     "DiscreteCritics",
     "DiscreteSAC",
     "DiscreteSoftActorCritic",
-    "DiscreteSoftContractPolicy",
     "DiscreteSoftPolicy",
     "discrete_sac_settings",
     "expected_soft_value",
@@ -90,6 +88,17 @@ class DiscreteSoftPolicy(Policy):
         return row.log_softmax(-1)
 
 
+class DiscreteSoftPolicyLike(PolicyLike, Protocol):
+    """A policy with critics of all actions, a temperature and log-probabilities."""
+
+    critics: Any
+    log_alpha: nn.Parameter
+
+    def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the log-probabilities of all actions, with gradient."""
+        ...
+
+
 def list_entropy(action_space: spaces.Discrete, target: float | None) -> float:
     """Return the entropy at which a tuned temperature aims."""
     # Half of the largest entropy, {eq}`list-entropy`.
@@ -105,15 +114,15 @@ class DiscreteSoftActorCritic(Algorithm):
         action_space: The list of the environment's actions.
     """
 
-    policy: DiscreteSoftPolicy | DiscreteSoftContractPolicy
+    policy: DiscreteSoftPolicyLike
 
     def __init__(
         self,
-        policy: DiscreteSoftPolicy | DiscreteSoftContractPolicy,
+        policy: DiscreteSoftPolicyLike,
         config: SACConfig,
         action_space: spaces.Discrete,
     ) -> None:
-        given, wanted = len(policy.critics.critics), config.num_critics
+        given, wanted = len(policy.critics), config.num_critics
         check_that(
             given >= wanted, f"policy must have {wanted} critics or more, got {given}"
         )
@@ -154,7 +163,7 @@ class DiscreteSoftActorCritic(Algorithm):
 
 
 def DiscreteSAC(  # noqa: N802 (the field's name)
-    policy: DiscreteSoftPolicy | DiscreteSoftContractPolicy,
+    policy: DiscreteSoftPolicyLike,
     envs: VectorEnv[Any, Any, Any],
     config: SACConfig,
     **forms: Any,
@@ -172,44 +181,12 @@ def DiscreteSAC(  # noqa: N802 (the field's name)
     return OffPolicy(algorithm, envs, config, **forms)
 
 
-class DiscreteCritics(nn.Module):
-    """Critics that judge all actions of a list.
-
-    Args:
-        critics: They keep their contract. They return the values of all actions, or
-            take ``action``, a one-hot row.
-        observation_space: Where the names of the states come from; not flattened.
-        num_actions: Number of actions.
-    """
-
-    def __init__(
-        self,
-        critics: Sequence[Any],
-        observation_space: spaces.Space[Any],
-        num_actions: int,
-    ) -> None:
-        super().__init__()
-        spec, self.num_actions = state_spec(observation_space), num_actions
-        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
-        self.takes_action = ["action" in required_parameters(x) for x in critics]
+class DiscreteCritics(nn.ModuleList):
+    """Critics that judge all actions of a list."""
 
     def forward(self, obs: Tensor) -> Float[Tensor, "K B N"]:
         """Return each critic's values of all actions."""
-        values = [
-            self.one_by_one(critic, obs) if takes_action else critic(obs)[0]
-            for critic, takes_action in zip(
-                self.critics, self.takes_action, strict=True
-            )
-        ]
-        return torch.stack(values)
-
-    def one_by_one(self, critic: nn.Module, obs: Tensor) -> Tensor:
-        """Ask a critic about each action, all of them in one batch."""
-        number = self.num_actions
-        each = torch.eye(number).to(obs).expand(len(obs), number, number)
-        again = obs.unsqueeze(1).expand(-1, number, *obs.shape[1:])
-        value: Tensor = critic(again, action=each)[0]
-        return value.squeeze(-1)
+        return torch.stack([critic(obs) for critic in self])
 
     def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K B"]:
         """Return each critic's value of the actions that were taken."""
@@ -218,88 +195,38 @@ class DiscreteCritics(nn.Module):
         return q.gather(-1, index).squeeze(-1)
 
 
-class DiscreteSoftContractPolicy(ContractActor):
-    """A policy over a list, made of an actor and critics that keep their contract.
-
-    Args:
-        actor: As in ``ContractActor``; its fourth result is all log-probabilities.
-        critics: The critics.
-        observation_space: As in ``ContractActor``.
-        action_space: Likewise.
-        recipe: As in ``Policy``.
-    """
-
-    def __init__(
-        self,
-        actor: Any,
-        critics: DiscreteCritics,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
-    ) -> None:
-        super().__init__(actor, observation_space, action_space, recipe)
-        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
-
-    def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the log-probabilities of all actions."""
-        # The actor draws an action all the same, so we draw a seed for it.
-        seed = int(torch.randint(2**62, (), generator=generator))
-        with drawn_from(seed, obs.device):
-            log_prob: Tensor = self.actor(obs)[3]
-        return log_prob
-
-
 @checked
 def make_discrete_sac_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 64,
     num_critics: Count = 2,
-    actor: Any = None,
-    critic: Any = None,
-) -> DiscreteSoftPolicy | DiscreteSoftContractPolicy:
+) -> DiscreteSoftPolicy:
     """Build an actor and critics for the spaces of one environment.
 
     Args:
-        observation_space: A space, or what ``plain_space`` made of it; vectors for our
-            own networks.
-        action_space: A Discrete space.
-        hidden: Width of our networks' hidden layers.
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A Discrete space, likewise.
+        hidden: Width of the hidden layers.
         num_critics: Number of critics.
-        actor: An actor of your own instead of ours.
-        critic: A critic of your own, or a sequence of them. If there is only one, the
-            others are copies, with fresh weights in each layer that has
-            ``reset_parameters``.
 
     Raises:
-        ValueError: If the spaces do not fit, or if only one of actor and critic is
-            given.
+        ValueError: If the spaces do not fit.
     """
-    states, space = as_space(observation_space), as_space(action_space)
-    if not isinstance(space, spaces.Discrete):
-        raise ValueError(f"action_space must be Discrete, got {space}")
-    check_both(actor, critic)
-    recipe: dict[str, Any] = {
+    space, states = as_discrete(action_space), as_space(observation_space)
+    inputs, number = as_float_vectors(states).shape[0], int(space.n)
+    recipe = {
         "observation_space": plain_space(states),
         "action_space": plain_space(space),
         "hidden": hidden,
         "num_critics": num_critics,
     }
-    number = int(space.n)
-    # An actor of your own returns log-probabilities.
-    if actor is not None:
-        kinds = {"actor": actor, "critic": critic}
-        recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
-        critics = DiscreteCritics(as_many(critic, num_critics), states, number)
-        built = "make_discrete_sac_policy", recipe
-        return DiscreteSoftContractPolicy(actor, critics, states, space, built)
-    # Ours describes them in rows of logits.
-    states = as_float_vectors(states)
-    inputs = states.shape[0]
+    # The policy's row holds a logit for each action, a critic's row a value.
     network = layers(inputs, hidden, number)
+    critics = DiscreteCritics(
+        layers(inputs, hidden, number) for _ in range(num_critics)
+    )
     actions = CategoricalActions(number, int(space.start))
-    judges = [QNetwork(inputs, number, hidden) for _ in range(num_critics)]
-    critics = DiscreteCritics(judges, states, number)
     built = "make_discrete_sac_policy", recipe
     return DiscreteSoftPolicy(network, actions, critics, built)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 45e1429ca41a499f
+# Generated from chapters/rainbow.py (edit there); digest f8c53892a1c2b608
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from literate_rl.workshop.signatures import (
 
 __all__ = [
     "DistributionalQLearning",
-    "LogitsOf",
     "NoisyLinear",
     "Rainbow",
     "RainbowConfig",
@@ -192,27 +191,6 @@ class RainbowNetwork(nn.Module):
         # {eq}`dueling-logits`.
         value, advantage = logit[..., :1, :], logit[..., 1:, :]
         return value + advantage - advantage.mean(-2, keepdim=True)
-
-
-class LogitsOf(nn.Module):
-    """Makes a network that returns probabilities ``(B, N, K)`` one that returns logits.
-
-    Args:
-        model: The network, a function of observations.
-        num_actions: Number of actions N.
-        num_atoms: Number of atoms K.
-    """
-
-    noise_sizes: tuple[int, ...] = ()
-
-    def __init__(self, model: nn.Module, num_actions: int, num_atoms: int) -> None:
-        super().__init__()
-        self.model, self.num_actions, self.num_atoms = model, num_actions, num_atoms
-
-    def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Return logits for observations; there is no noise."""
-        prob: Tensor = self.model(obs)
-        return (prob + 1e-8).log()
 
 
 class RainbowPolicy(Policy):

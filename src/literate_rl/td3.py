@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 7c5523746149c3ae
+# Generated from chapters/td3.py (edit there); digest 7a3ed724557a69cb
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -169,14 +169,14 @@ class TwinDelayed(Exploring):
                 share = config.smoothing, config.smoothing_clip
                 action = smoothed_action(action, noise, *box, *share)
             # 2. What is that worth to the older critics? This gives the target.
-            next_q = older.network.q(batch.next_obs, action)
+            next_q = older.network.critics(batch.next_obs, action)
             return clipped_double_target(batch.reward, batch.discount, next_q)
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare the critics' values of actions with their targets."""
         aim = self.aim(batch, generator)
         # 3. How far is each critic from it, for the action that was taken?
-        return compared(self.policy.network.q(batch.obs, batch.action), aim)
+        return compared(self.policy.network.critics(batch.obs, batch.action), aim)
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return minus the mean value of the actor's own actions."""
@@ -224,7 +224,7 @@ class Hysteretic(DeterministicPolicyGradient):
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare the critic's values of actions with their targets, at two rates."""
         aim, rates = self.aim(batch, generator), self.config
-        q = self.policy.network.q(batch.obs, batch.action)
+        q = self.policy.network.critics(batch.obs, batch.action)
         return compared(q, aim, rates.increase, rates.decrease)
 
 

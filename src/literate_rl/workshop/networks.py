@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/networks.py (edit there); digest b611755c8829fe65
+# Generated from chapters/workshop/networks.py (edit there); digest 2c609149ca05b18c
 """Networks: what several chapters build, from numbers, pictures and actions."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from literate_rl.workshop.signatures import Count, Float, check_that, checked
 __all__ = [
     "ActionCritic",
     "ConvolutionalEncodingNetwork",
+    "Critics",
     "squashed_log_prob",
 ]
 
@@ -99,6 +100,14 @@ class ActionCritic(nn.Module):
         """Return the values of actions, ``(*B, 1)``."""
         q: Tensor = self.net(torch.cat([obs, action], -1))
         return q
+
+
+class Critics(nn.ModuleList):
+    """Several critics, which are asked about the same actions."""
+
+    def forward(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K *B"]:
+        """Return the value of actions by each of K critics."""
+        return torch.stack([critic(obs, action) for critic in self]).squeeze(-1)
 
 
 class Stretch(nn.Module):

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest d1c4b7db0fc2564b
+# Generated from chapters/workshop/training.py (edit there); digest 4129ea1fd7c00261
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import importlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -19,15 +19,13 @@ import gymnasium as gym
 import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from literate_rl.a2c import (
     A2C,
     A2CConfig,
-    ContractActor,
     a2c_settings,
-    make_contract_policy,
 )
 from literate_rl.a3c import A3C, A3CConfig, a3c_settings
 from literate_rl.actors import (
@@ -49,7 +47,6 @@ from literate_rl.apex import (
 from literate_rl.contracts import check_model
 from literate_rl.ddpg import (
     DDPG,
-    ActorCritics,
     DDPGConfig,
     ddpg_settings,
     make_ddpg_policy,
@@ -63,19 +60,17 @@ from literate_rl.discrete_sac import (
 from literate_rl.dqn import (
     DQN,
     DQNConfig,
-    EpsilonGreedy,
     dqn_settings,
     make_q_policy,
 )
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
-from literate_rl.policies import Policy, make_policy
+from literate_rl.policies import make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.processes import transport_named
 from literate_rl.rainbow import (
-    LogitsOf,
     Rainbow,
     RainbowConfig,
     RainbowPolicy,
@@ -94,13 +89,19 @@ from literate_rl.td3 import (
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast_forms import fused_critic_error, numpy_act, fused_q_error
-from literate_rl.workshop.probes import device_of, randomness_kept, results_of
-from literate_rl.workshop.nests import as_discrete, as_space, plain_space
-from literate_rl.workshop.states import ByName, StateSpec, state_spec
+from literate_rl.workshop.probes import device_of, randomness_kept
+from literate_rl.workshop.own_models import (
+    asked,
+    make_contract_policy,
+    make_own_ddpg_policy,
+    make_own_sac_policy,
+    make_qnet_policy,
+    own_model,
+)
 from literate_rl.workshop.interfaces import Act, Learner
 from literate_rl.workshop.runs import Run, about, fit, flat_env, sync
 
-__all__ = ["Agent", "make_qnet_policy", "train"]
+__all__ = ["Agent", "train"]
 
 
 MODELS = ("qnet", "actor", "critic")
@@ -202,12 +203,11 @@ class Agent:
     def results(self, states: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what ``act`` returns, always as a tuple."""
         policy = self.policy
-        if isinstance(policy, ContractActor):
-            return asked(policy.actor, states)
-        if isinstance(policy.network, ActorCritics) and "models" in policy.recipe[1]:
-            return asked(policy.network.actor, states)
-        if model := own_model(policy.network):
-            q, *rest = asked(model, states)
+        if model := own_model(policy):
+            results = asked(model, states)
+            if "qnet" not in policy.recipe[1]["models"]:
+                return results
+            q, *rest = results
             if isinstance(policy, RainbowPolicy):
                 q = q @ policy.atoms
             return (policy.actions.choose(q, 0.0).unsqueeze(-1), *rest)
@@ -460,16 +460,17 @@ def make_ddpg(
 ) -> OffPolicy:
     """Build DDPG or one of its relatives."""
     envs = environments(env, config.seed, config.num_envs)
-    # The observations of our own networks are flattened vectors.
-    states = spaces_of(env)[0] if models else envs.single_observation_space
     with legible_refusal("Discrete or a Box with one dimension and bounds"):
-        policy = make_ddpg_policy(
-            states,
-            envs.single_action_space,
-            config.hidden,
-            num_critics,
-            **models,
-        )
+        if models:
+            both = spaces_of(env)
+            policy = make_own_ddpg_policy(*both, **models, num_critics=num_critics)
+        else:
+            policy = make_ddpg_policy(
+                envs.single_observation_space,
+                envs.single_action_space,
+                config.hidden,
+                num_critics,
+            )
     policy = place(policy, envs, config)
     return agent(policy, envs, config, error=fitting(error, policy))
 
@@ -496,15 +497,17 @@ def settings_of_sac(env: str) -> SACConfig:
 def make_sac(env: str, config: SACConfig, place: Place, **models: Any) -> OffPolicy:
     """Build SAC, for numbers in a box or for actions from a list."""
     envs = environments(env, config.seed, config.num_envs)
-    # The observations of our own networks are flattened vectors.
-    states = spaces_of(env)[0] if models else envs.single_observation_space
-    space = envs.single_action_space
-    listed = isinstance(space, spaces.Discrete)
-    make: Callable[..., Any] = partial(make_sac_policy, hold=config.hold)
+    both = envs.single_observation_space, envs.single_action_space
+    sizes = config.hidden, config.num_critics
+    listed = isinstance(envs.single_action_space, spaces.Discrete)
     with legible_refusal("Discrete or a Box with one dimension and bounds"):
-        policy = (make_discrete_sac_policy if listed else make)(
-            states, space, config.hidden, config.num_critics, **models
-        )
+        if models:
+            own = spaces_of(env)
+            policy: Any = make_own_sac_policy(*own, **models, num_critics=sizes[1])
+        elif listed:
+            policy = make_discrete_sac_policy(*both, *sizes)
+        else:
+            policy = make_sac_policy(*both, *sizes, config.hold)
     policy = place(policy, envs, config)
     if listed:
         return DiscreteSAC(policy, envs, config, act=fast_act(policy))
@@ -573,74 +576,6 @@ ALGORITHMS = {
         TWO,
     ),
 }
-
-
-class FirstResult(nn.Module):
-    """A model called by the names of its states, reduced to its first result."""
-
-    def __init__(self, model: Any, spec: StateSpec) -> None:
-        super().__init__()
-        self.by_name = ByName(model, spec)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return the first result for observations."""
-        result: Tensor = self.by_name(obs)[0]
-        return result
-
-
-def asked(model: ByName, states: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the results of a model of one's own for states by name."""
-    device, spec = device_of(model), model.spec
-    # Whole numbers of a box stay whole. All else was float32 in training.
-    kept = {name for name, dtype in zip(spec.names, spec.dtypes, strict=True) if dtype}
-    moved = {
-        name: x.to(device, x.dtype if name in kept else torch.float32)
-        if isinstance(x, Tensor)
-        else x
-        for name, x in states.items()
-    }
-    return results_of(model.model(**moved, **model.fixed))
-
-
-def own_model(network: Any) -> Any:
-    """Return the user's model inside the network of a policy, or None."""
-    network = getattr(network, "model", network)  # a distribution is wrapped once more
-    return network.by_name if isinstance(network, FirstResult) else None
-
-
-def make_qnet_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
-    qnet: Any,
-    support: Sequence[float] | None = None,
-) -> Policy:
-    """Build a policy around a Q network of your own.
-
-    Args:
-        observation_space: A space, or what ``plain_space`` made of it.
-        action_space: A Discrete space, likewise.
-        qnet: The network.
-        support: First and last atom, if the network returns distributions.
-    """
-    states, discrete = as_space(observation_space), as_discrete(action_space)
-    recipe = {
-        "observation_space": plain_space(states),
-        "action_space": plain_space(discrete),
-        "support": support,
-        "models": {"qnet": type(qnet).__qualname__},
-    }
-    built = "make_qnet_policy", recipe
-    num_actions = int(discrete.n)
-    actions = EpsilonGreedy(num_actions, int(discrete.start))
-    network = FirstResult(qnet, state_spec(states))
-    if support is None:
-        return Policy(network, actions, built)
-    # One call of the network tells how many atoms there are.
-    with torch.no_grad(), EvalMode(network):
-        num_atoms = network(torch.zeros(2, spaces.flatdim(states))).shape[-1]
-    logits = LogitsOf(network, num_actions, num_atoms)
-    low, high = support
-    return RainbowPolicy(logits, actions, low, high, recipe=built)
 
 
 FITTING = "Discrete, a Box with one dimension or Tuple(Discrete(K), Tuple(K Boxes))"
