@@ -10,7 +10,7 @@
 # # One loop for all
 #
 # **What changes from DQN to SAC, and what stays?** After this chapter you can read the loop that
-# seven agents of this book share, and write an eighth agent in a dozen lines. It takes about 15
+# seven agents of this book share, and write an eighth agent in twenty lines. It takes about 15
 # minutes. You need {doc}`dqn`.
 
 # %% tags=["export", "hide-input"]
@@ -405,7 +405,7 @@ class OffPolicy:
 #
 # $$
 # y = r + 0.9 \,\max\bigl(-1, \alpha \log \pi(a \mid s)\bigr)
-#   + \gamma \, \alpha \log \sum_{a'} e^{\bar Q(s', a') / \alpha} .
+#   + \gamma \, \alpha \log \sum_{a'} e^{Q_{\bar\theta}(s', a') / \alpha} .
 # $$ (def-munchausen)
 #
 # All that it needs is an error:
