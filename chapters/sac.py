@@ -766,7 +766,7 @@ def entropy_scale(
 # %% [markdown]
 # ## The agent
 #
-# The loop is that of {doc}`loop`. After each update of the critics, the actor and the temperature
+# The loop is the one of all agents ({doc}`loop`). After each update of the critics, the actor and the temperature
 # take a step. The actor climbs the soft value of what it would do now, with the minimum of the
 # critics instead of the first one:
 #
@@ -902,6 +902,10 @@ def SAC(  # noqa: N802 (the field's name)
     space: Any = envs.single_action_space
     algorithm = SoftActorCritic(policy, config, space)
     return OffPolicy(algorithm, envs, config, **forms)
+
+
+# %% [markdown]
+# What is left is to build a policy for an environment, whose actions need bounds.
 
 
 # %% tags=["export", "hide-input"]
