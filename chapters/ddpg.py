@@ -618,8 +618,8 @@ class DeterministicPolicyGradient(Exploring):
 # %% [markdown]
 # ## The loop
 #
-# The loop is the one of all agents ({doc}`loop`). Before the older copies move, it asks for the ascent, and the
-# actor takes a step uphill:
+# The loop is the one of all agents ({doc}`loop`). Before the older copies move, it asks for the
+# ascent, and the actor takes a step uphill:
 
 # %%
 import inspect

@@ -766,9 +766,9 @@ def entropy_scale(
 # %% [markdown]
 # ## The agent
 #
-# The loop is the one of all agents ({doc}`loop`). After each update of the critics, the actor and the temperature
-# take a step. The actor climbs the soft value of what it would do now, with the minimum of the
-# critics instead of the first one:
+# The loop is the one of all agents ({doc}`loop`). After each update of the critics, the actor and
+# the temperature take a step. The actor climbs the soft value of what it would do now, with the
+# minimum of the critics instead of the first one:
 #
 # $$
 # \mathcal L_\pi = - \mathbb E_s \bigl[ V(s) \bigr] .
@@ -776,8 +776,8 @@ def entropy_scale(
 #
 # The expectation in $V$ is estimated with one draw in each state.
 #
-# The temperature is a small object of its own: it adds its loss to that of the actor, and knows what
-# the entropies of an iteration were.
+# The temperature is a small object of its own: it adds its loss to that of the actor, and knows
+# what the entropies of an iteration were.
 
 
 # %% tags=["export"]
