@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/networks.py (edit there); digest b611755c8829fe65
+# Generated from chapters/workshop/networks.py (edit there); digest c217c414c8cb2e53
 """Networks: what several chapters build, from numbers, pictures and actions."""
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Stretch(nn.Module):
         self.register_buffer("half_width", (last - first) / 2)
 
     def forward(self, u: Tensor) -> Tensor:
-        """Return the actions, {eq}`def-squash`."""
+        """Return the actions."""
         return self.middle + self.half_width * u.tanh()
 
     def undo(self, action: Tensor) -> Tensor:
