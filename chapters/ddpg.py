@@ -597,8 +597,8 @@ class DeterministicPolicyGradient(Exploring):
 # %% [markdown]
 # ## The loop
 #
-# The loop is that of {doc}`loop`. Before the older copies move, it asks for the ascent, and the
-# actor takes a step uphill:
+# The loop is the one of all agents ({doc}`loop`). Before the older copies move, it asks for the
+# ascent, and the actor takes a step uphill:
 
 # %%
 import inspect
@@ -703,8 +703,8 @@ def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
 # %% [markdown]
 # ## Settings
 #
-# Priorities (`priority_exponent`) and $n$-step targets (`num_steps`) come with the loop of
-# {doc}`dqn`. What {doc}`contracts` calls DDPGPer is DDPG with `priority_exponent=0.6`, and `train`
+# Priorities (`priority_exponent`) and $n$-step targets (`num_steps`) come with the loop
+# ({doc}`loop`). What {doc}`contracts` calls DDPGPer is DDPG with `priority_exponent=0.6`, and `train`
 # ({doc}`workshop/training`) knows it by this name.
 #
 # The schedule of $\varepsilon$ comes from there too, a straight line from 1 to 0 over 500 steps.

@@ -301,17 +301,18 @@ assert np.mean(returns[-10:]) > 4 * np.mean(returns[:10]), "many times as long"
 # draw a number $u_j$ uniformly between 0 and 1:
 #
 # $$
-# a = \operatorname*{argmax}_j \; (Q_j + \eta_j) , \qquad \eta_j = c \, M u_j .
+# a = \operatorname*{argmax}_j \; (Q_j + \eta_j) , \qquad \eta_j = c \cdot 10^{30} \, u_j .
 # $$ (epsilon-noise)
 #
-# The number $M$ is so large that beside it no value counts: if $c = 1$, the largest $u_j$ wins, and
-# all actions are equally likely. If $c = 0$, there is no noise, and the policy is greedy. Each
-# environment has its own coin at each step: with one coin for all, they would act at random
-# together or not at all ({doc}`/docs/errata`).
+# Beside numbers of this size no value counts: if $c = 1$, the largest $u_j$ wins, and all actions
+# are equally likely. If $c = 0$, there is no noise, and the policy is greedy. Each environment has
+# its own coin at each step: with one coin for all, they would act at random together or not at all
+# ({doc}`/docs/errata`).
 
 
 # %% tags=["export"]
-# Float32 holds no value below 10²² beside it.
+# The smallest numbers of a race are near 10²³. Added to them in float32, a value below
+# 10¹⁵ is lost.
 BESIDE_ALL_VALUES = 1e30
 
 

@@ -10,7 +10,7 @@
 # # One loop for all
 #
 # **What changes from DQN to SAC, and what stays?** After this chapter you can read the loop that
-# seven agents of this book share, and write an eighth agent in a dozen lines. It takes about 15
+# seven agents of this book share, and write an eighth agent in twenty lines. It takes about 15
 # minutes. You need {doc}`dqn`.
 
 # %% tags=["export", "hide-input"]
@@ -46,6 +46,85 @@ from literate_rl.workshop.signatures import (
 )
 
 __all__ = ["OffPolicy", "OffPolicyConfig", "QError", "linear_schedule"]
+
+# %% [markdown]
+# ## Act, learn, follow
+#
+# An agent that learns from old steps does three things in turn. It acts in its environments. It
+# learns values from a batch of what it remembers. And now and then an actor, if there is one,
+# climbs these values, and an older copy follows. Three settings say how often. Drag them.
+
+# %% tags=["hide-input"]
+from literate_rl.loop import OffPolicyConfig
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+last = 32
+
+
+def events(num_envs, train_interval, target_interval):
+    """Return at which steps, of all environments together, what happens."""
+    config = OffPolicyConfig(num_envs=num_envs, train_interval=train_interval)
+    acts, learns, follows, step = [], [], [], 0
+    while step < last:
+        for _ in range(config.rollout_len):
+            step += num_envs
+            acts.append(step)
+        for update in range(config.updates_per_rollout):
+            # Updates that follow each other at once are drawn side by side.
+            learns.append(step + 0.7 * update)
+            if len(learns) % target_interval == 0:
+                follows.append(learns[-1])
+    return acts, learns, follows
+
+
+def frame(*settings):
+    found = events(*settings)
+    names, tones = ("act", "learn", "climb and follow"), ("quiet", "accent", "second")
+    rows = list(zip((3, 2, 1), found, tones, names, strict=True))
+    picture = plot(
+        "What happens when",
+        "Three rows of dots over 32 steps: when the agent acts, when it learns, and when "
+        "the actor climbs and the older copy follows.",
+        Axis("steps of all environments", 0, last + 3, ticks=(0, 8, 16, 24, 32)),
+        Axis("", 0.5, 4.0),
+        *(Mark("dots", x, [y] * len(x), tone) for y, x, tone, _ in rows),
+        # A label is centred.
+        *(
+            Mark("label", [0.3 + 0.3 * len(name)], [y + 0.35], words=name)
+            for y, *_, name in rows
+        ),
+        width=440,
+        height=130,
+    )
+    calls, updates, moves = map(len, found)
+    return [picture], (
+        f"In {last} steps: {calls} calls of the environments, {updates} updates of the "
+        f"values, {moves} moves of actor and older copy."
+    )
+
+
+dial(
+    "When the loop acts, learns and follows, over three of its settings",
+    frame,
+    {
+        "num_envs": [1, 2, 4],
+        "train_interval": [1, 2, 4, 8],
+        "target_interval": [1, 2, 4],
+    },
+    start=(2, 4, 2),
+)
+
+# %% [markdown]
+# **Notice** what the number of environments changes: how many steps one call takes, and nothing
+# else. The updates are as many, but those that are due come at once. (A small `train_interval` with
+# many environments therefore learns in bursts, from a policy that has just acted.)
+
+# %% tags=["claims"]
+for train_interval in (1, 2, 4, 8):
+    counts = [[len(x) for x in events(n, train_interval, 2)] for n in (1, 2, 4)]
+    assert [calls for calls, *_ in counts] == [32, 16, 8], "how many steps a call takes"
+    assert {updates for _, updates, _ in counts} == {32 // train_interval}
+    assert len({moves for *_, moves in counts}) == 1
 
 # %% [markdown]
 # ## Three questions
@@ -405,7 +484,7 @@ class OffPolicy:
 #
 # $$
 # y = r + 0.9 \,\max\bigl(-1, \alpha \log \pi(a \mid s)\bigr)
-#   + \gamma \, \alpha \log \sum_{a'} e^{\bar Q(s', a') / \alpha} .
+#   + \gamma \, \alpha \log \sum_{a'} e^{Q_{\bar\theta}(s', a') / \alpha} .
 # $$ (def-munchausen)
 #
 # All that it needs is an error:

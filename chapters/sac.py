@@ -720,9 +720,9 @@ def entropy_scale(
 # %% [markdown]
 # ## The agent
 #
-# The loop is that of {doc}`loop`. After each update of the critics, the actor and the temperature
-# take a step. The actor climbs the soft value of what it would do now, with the minimum of the
-# critics instead of the first one:
+# The loop is the one of all agents ({doc}`loop`). After each update of the critics, the actor and
+# the temperature take a step. The actor climbs the soft value of what it would do now, with the
+# minimum of the critics instead of the first one:
 #
 # $$
 # \mathcal L_\pi = - \mathbb E_s \bigl[ V(s) \bigr] .
@@ -730,8 +730,8 @@ def entropy_scale(
 #
 # The expectation in $V$ is estimated with one draw in each state.
 #
-# The temperature is a small object of its own: it adds its loss to that of the actor, and knows what
-# the entropies of an iteration were.
+# The temperature is a small object of its own: it adds its loss to that of the actor, and knows
+# what the entropies of an iteration were.
 
 
 # %% tags=["export"]
@@ -856,6 +856,10 @@ def SAC(  # noqa: N802 (the field's name)
     space: Any = envs.single_action_space
     algorithm = SoftActorCritic(policy, config, space)
     return OffPolicy(algorithm, envs, config, **forms)
+
+
+# %% [markdown]
+# What is left is to build a policy for an environment, whose actions need bounds.
 
 
 # %% tags=["export", "hide-input"]

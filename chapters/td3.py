@@ -214,7 +214,7 @@ def learn(batch, update):
 #
 # The actor climbs one critic only. Both learn from the same targets, so either will do.
 #
-# The next two sections take up the first two. The third needs no code: the loop of {doc}`dqn` has
+# The next two sections take up the first two. The third needs no code: the loop ({doc}`loop`) has
 # a setting for it, `target_interval`, which is 2 here.
 #
 # ## Smoothing

@@ -169,7 +169,7 @@ class Stretch(nn.Module):
         self.register_buffer("half_width", (last - first) / 2)
 
     def forward(self, u: Tensor) -> Tensor:
-        """Return the actions, {eq}`def-squash`."""
+        """Return the actions."""
         return self.middle + self.half_width * u.tanh()
 
     def undo(self, action: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 0fbc552b5046d525
+# Generated from chapters/dqn.py (edit there); digest 3807ead3242f534b
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ __all__ = [
 ]
 
 
-# Float32 holds no value below 10²² beside it.
+# The smallest numbers of a race are near 10²³. Added to them in float32, a value below
+# 10¹⁵ is lost.
 BESIDE_ALL_VALUES = 1e30
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/networks.py (edit there); digest 2c609149ca05b18c
+# Generated from chapters/workshop/networks.py (edit there); digest 6c1f565234e492dd
 """Networks: what several chapters build, from numbers, pictures and actions."""
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Stretch(nn.Module):
         self.register_buffer("half_width", (last - first) / 2)
 
     def forward(self, u: Tensor) -> Tensor:
-        """Return the actions, {eq}`def-squash`."""
+        """Return the actions."""
         return self.middle + self.half_width * u.tanh()
 
     def undo(self, action: Tensor) -> Tensor:
