@@ -20,7 +20,7 @@ import gymnasium as gym
 import torch
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.a2c import A2C, A2CConfig, a2c_settings, make_contract_policy
+from literate_rl.a2c import A2C, A2CConfig, a2c_settings
 from literate_rl.a3c import A3C, A3CConfig, a3c_settings
 from literate_rl.agents import make_envs
 from literate_rl.contract_models import CategoricalActor, StateValue
@@ -29,6 +29,7 @@ from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.processes import transport_named
 from literate_rl.workshop.fast_forms import numpy_act
+from literate_rl.workshop.own_models import make_contract_policy
 from literate_rl.workshop.runs import flat_env
 
 ENV = "CartPole-v1"

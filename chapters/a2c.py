@@ -630,6 +630,7 @@ assert step[1] < 0.004, "hardly moves"
 
 # %%
 from literate_rl.agents import best_device
+from literate_rl.workshop.runs import fit
 
 policy = make_policy(envs.single_observation_space, envs.single_action_space)
 learner = A2C(policy.to(best_device()), build_envs(), A2CConfig(total_steps=2_000))
