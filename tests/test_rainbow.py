@@ -245,6 +245,11 @@ def test_probabilities_of_a_foreign_network_become_logits() -> None:
     torch.testing.assert_close(*losses)
 
 
+def test_a_probability_of_zero_has_a_finite_logit() -> None:
+    logits = LogitsOf(torch.nn.Identity(), 1, 2)(torch.tensor([[[0.0, 1.0]]]), 0.0)
+    torch.testing.assert_close(logits, torch.tensor([[[np.log(1e-8), 0.0]]]).float())
+
+
 def test_a_noise_that_is_held_lasts_for_some_steps() -> None:
     torch.manual_seed(0)
     policy = make_rainbow_policy(*spaces_of(), hidden=8, hold=4)

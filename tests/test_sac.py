@@ -61,6 +61,7 @@ from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.sac import (
     SAC,
+    GaussianRows,
     SACConfig,
     SquashedGaussian,
     drawn_values,
@@ -632,6 +633,15 @@ def test_the_temperature_follows_its_target_in_a_run(
     assert (alphas[-1] > alphas[0]) == rises
 
 
+def test_deviations_are_kept_away_from_zero_and_from_absurdly_large_numbers() -> None:
+    rows = GaussianRows(3, 8, 2)
+    for wild, log_sigma in ((100.0, 2.0), (-100.0, -5.0)):
+        torch.nn.init.constant_(rows.net[-1].bias, wild)
+        mu, found = rows(torch.zeros(1, 3)).chunk(2, -1)
+        assert found.tolist() == [[log_sigma] * 2]
+        assert (mu.abs() > 90).all()
+
+
 def test_metrics_speak_in_units_of_minus_one_to_one() -> None:
     learner = learner_for(SMALL)
     rows = [learner.iterate() for _ in range(2)]
@@ -641,6 +651,9 @@ def test_metrics_speak_in_units_of_minus_one_to_one() -> None:
     assert 0.4 < row["charts/entropy"] < math.log(2)
     assert set(row) > {"charts/alpha", "charts/episodic_return", "losses/loss"}
     assert learner.target_entropy == pytest.approx(-1 + math.log(2))
+    # The entropy is that of the last iteration alone.
+    learner.iterate()
+    assert len(learner.entropies) == SMALL.log_interval < learner.updates
 
 
 RESUMED = [
