@@ -588,6 +588,14 @@ def test_what_cannot_be_trained_is_said() -> None:
         DDPGConfig(noise=-0.1)
 
 
+@pytest.mark.parametrize("given", ["actor", "critic"])
+def test_actor_and_critic_come_together(given: str) -> None:
+    message = f"actor and critic belong together, got only.*{given}"
+    model = {"actor": TwoActor, "critic": TwoCritic}[given]()
+    with pytest.raises(ValueError, match=message):
+        make_ddpg_policy(Reach.observation_space, Reach.action_space, **{given: model})
+
+
 def test_settings_by_environment() -> None:
     assert ddpg_settings(ENV).total_steps == 10_000
     assert ddpg_settings("other") == DDPGConfig()

@@ -621,6 +621,7 @@ def test_environments_that_reset_later_are_refused() -> None:
         ({"aux_epochs": 2.5}, "aux_epochs must be an integer, got float"),
         ({"aux_batch_size": 0}, "aux_batch_size must be at least 1"),
         ({"aux_epochs": 0}, "aux_epochs must be at least 1"),
+        ({"num_minibatches": 1000}, "num_minibatches must be at most"),
         (
             {"aux_batch_length": 5},
             "aux_batch_length must divide 16, got 5",

@@ -436,6 +436,11 @@ def test_atoms_that_do_not_rise_are_refused_with_the_settings(kind, low) -> None
         kind(value_min=low, value_max=1.0)
 
 
+def test_settings_are_held_to_the_rules_of_the_shared_ones() -> None:
+    with pytest.raises(ValueError, match="train_interval must divide num_envs"):
+        RainbowConfig(num_envs=4, train_interval=3)
+
+
 def test_signatures_hold() -> None:
     assert assert_held(factorised_noise, Random(0)) > 50
     layer = NoisyLinear(2, 3)
