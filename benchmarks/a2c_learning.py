@@ -20,7 +20,7 @@ import gymnasium as gym
 import torch
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.a2c import A2C, A2CConfig, a2c_settings, make_contract_policy
+from literate_rl.a2c import A2C, A2CConfig, a2c_settings
 from literate_rl.a3c import A3C, A3CConfig, a3c_settings
 from literate_rl.agents import make_envs
 from literate_rl.contract_models import CategoricalActor, StateValue
@@ -28,7 +28,8 @@ from literate_rl.impala import IMPALA, impala_settings
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.processes import transport_named
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast_forms import numpy_act
+from literate_rl.workshop.own_models import make_contract_policy
 from literate_rl.workshop.runs import flat_env
 
 ENV = "CartPole-v1"
@@ -53,7 +54,8 @@ def build(config: A2CConfig) -> A2C:
 
 def with_workers(config: A3CConfig) -> A3C:
     """Build the agent whose workers send gradients."""
-    return A3C(*parts(config), config, transport_named(config.transport))
+    transport = transport_named(config.transport)
+    return A3C(*parts(config), config, transport, numpy_act)
 
 
 def workers(**changes: Any) -> Experiment:

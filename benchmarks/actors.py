@@ -33,6 +33,7 @@ from literate_rl.actors import (
 )
 from literate_rl.policies import make_policy
 from literate_rl.processes import SharedMemory
+from literate_rl.workshop.fast_forms import numpy_act
 
 ROUNDS = 11
 ENV = "CartPole-v1"
@@ -183,7 +184,7 @@ def build(transport: Callable[..., Any], envs: int, actors: int = 1) -> System:
     one = make_envs()
     torch.manual_seed(0)
     policy = make_policy(one.single_observation_space, one.single_action_space)
-    learner = ActorLearner(policy, make_envs, config, transport)
+    learner = ActorLearner(policy, make_envs, config, transport, numpy_act)
     before = set(psutil.Process().children(recursive=True))
     for _ in range(4 * actors * SLOTS):
         learner.iterate()

@@ -17,7 +17,9 @@ from benchmarks.learning import Experiment, Variant, main
 from literate_rl.agents import make_envs
 from literate_rl.apex import Apex, DQNApexConfig, apex_settings
 from literate_rl.dqn import DQN, DQNConfig, make_q_policy
+from literate_rl.loop import OffPolicy
 from literate_rl.processes import transport_named
+from literate_rl.workshop.fast_forms import fused_q_error, numpy_act
 from literate_rl.workshop.runs import flat_env
 
 ENV = "CartPole-v1"
@@ -40,7 +42,7 @@ def slow_cartpole() -> gym.Env[Any, Any]:
 
 def build(
     config: DQNApexConfig, make: Any = slow_cartpole, alone: bool = False
-) -> DQN | Apex:
+) -> OffPolicy | Apex:
     """Build the agent of the chapter, or DQN with the same settings."""
     build_envs = partial(make_envs, make, config.num_envs)
     envs = build_envs()
@@ -48,9 +50,11 @@ def build(
     spaces = envs.single_observation_space, envs.single_action_space
     policy = make_q_policy(*spaces, config.hidden, config.dueling)
     # Without actors the rollouts of DQN are as long as its own settings say.
-    learner = DQN(policy, envs, plain(config) if alone else config)
+    settings: DQNConfig = plain(config) if alone else config
+    forms = {"act": numpy_act(policy), "error": fused_q_error(policy)}
+    learner = DQN(policy, envs, settings, **forms)
     transport = transport_named(config.transport)
-    return learner if alone else Apex(learner, build_envs, transport)
+    return learner if alone else Apex(learner, build_envs, transport, numpy_act)
 
 
 def plain(config: DQNApexConfig) -> DQNConfig:

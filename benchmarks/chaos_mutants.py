@@ -95,10 +95,13 @@ PLACES = (
     ),
     Place("workshop/fast", "log_softmax hybrid_terms", "hybrid_action hybrid_policy"),
     Place("workshop/fast", "scaled_atoms project_atoms", "c51"),
+    Place("workshop/fast", "clip_gradient", "dqn"),
     Place(
-        "workshop/fast",
-        "chain_outputs chain_backward FusedQError.backward chain_q_error clip_gradient",
-        "dqn",
+        "workshop/fast_forms",
+        "numpy_layers numpy_act chain_outputs chain_backward add_gradient "
+        "FusedQError.backward chain_q_error FusedCriticError.backward "
+        "chain_critic_error",
+        "fast_forms",
     ),
     Place(
         "hybrid_action",
@@ -145,9 +148,15 @@ PLACES = (
     Place(
         "dqn",
         "EpsilonGreedy.noise EpsilonGreedy.choose EpsilonGreedy.evaluate "
-        "q_target double_q_target dueling_q dueling_layer QError.backward "
-        "q_error linear_schedule polyak_update",
+        "q_target double_q_target dueling_q dueling_layer QLearning.error "
+        "polyak_update TargetNetwork.follow Exploring.explore",
         "dqn",
+    ),
+    Place(
+        "loop",
+        "QError.backward linear_schedule OffPolicy.prepare OffPolicy.anneal "
+        "OffPolicy.learn OffPolicy.climb OffPolicy.descend OffPolicy.sample",
+        "loop dqn ddpg",
     ),
     Place(
         "c51", "project_distribution_loop project_distribution categorical_error", "c51"
@@ -155,7 +164,8 @@ PLACES = (
     Place(
         "rainbow",
         "factorised_noise NoisyLinear.__init__ NoisyLinear.forward "
-        "RainbowNetwork.forward RainbowPolicy.mean rainbow_error of_action",
+        "RainbowNetwork.forward RainbowPolicy.mean "
+        "DistributionalQLearning.error of_action",
         "rainbow",
     ),
     Place(
@@ -167,31 +177,36 @@ PLACES = (
         "RunningMoments.forward RewardScaler.forward",
         "policies",
     ),
-    Place("contract_models", "squashed_log_prob", "contract_models"),
+    Place("workshop/networks", "squashed_log_prob", "networks"),
     Place("apex", "first_priorities actor_epsilons", "apex"),
     Place(
         "ddpg",
         "OneHotActions.noise OneHotActions.choose "
-        "BoxActions.noise BoxActions.choose ddpg_target ddpg_error DDPG.climb",
+        "BoxActions.noise BoxActions.choose "
+        "DeterministicPolicyGradient.aim DeterministicPolicyGradient.error "
+        "DeterministicPolicyGradient.ascent",
         "ddpg",
     ),
     Place(
         "td3",
-        "smoothed_action clipped_double_target critic_error compared td3_target "
-        "td3_error hddpg_error",
+        "smoothed_action clipped_double_target critic_error compared "
+        "TwinDelayed.aim TwinDelayed.error TwinDelayed.ascent Hysteretic.error",
         "td3",
     ),
     Place(
         "sac",
-        "soft_value sac_target sac_error SquashedGaussian.choose "
+        "soft_value SquashedGaussian.choose "
         "SquashedGaussian.draw SquashedGaussian.log_prob SquashedGaussian.entropy "
-        "temperature_error entropy_scale SAC.improve SAC.climb",
+        "temperature_error entropy_scale Temperature.loss "
+        "Temperature.metrics SoftActorCritic.aim SoftActorCritic.error "
+        "SoftActorCritic.ascent",
         "sac",
     ),
     Place(
         "discrete_sac",
-        "expected_soft_value discrete_sac_target discrete_sac_error list_entropy "
-        "DiscreteSAC.improve DiscreteCritics.one_by_one DiscreteCritics.taken",
+        "expected_soft_value list_entropy DiscreteSoftActorCritic.error "
+        "DiscreteSoftActorCritic.ascent "
+        "DiscreteCritics.taken",
         "discrete_sac",
     ),
 )
@@ -223,6 +238,7 @@ EQUIVALENT: dict[str, str] = {
     "td3.critic_error: td_error > 0 -> td_error >= 0": (
         "without an error its square and its slope are 0 at both rates"
     ),
+    "workshop/fast_forms.chain_critic_error: distance > 0 -> distance >= 0": "likewise",
     "policies.CategoricalActions.kl: 0.0 -> 1.0": (
         "any finite number will do: it is multiplied by 0"
     ),
@@ -264,13 +280,17 @@ EQUIVALENT: dict[str, str] = {
     "c51.categorical_error: 0.0 -> 1.0": (
         "any finite number will do: it is multiplied by the target, which is 0"
     ),
-    "dqn.q_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "rainbow.rainbow_error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "ddpg.ddpg_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "td3.td3_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "sac.sac_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "discrete_sac.discrete_sac_target: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "discrete_sac.DiscreteSAC.improve: torch.no_grad() -> torch.enable_grad()": (
+    "dqn.QLearning.error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "rainbow.DistributionalQLearning.error: "
+    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "ddpg.DeterministicPolicyGradient.aim: "
+    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "td3.TwinDelayed.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "sac.SoftActorCritic.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "discrete_sac.DiscreteSoftActorCritic.error: "
+    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "discrete_sac.DiscreteSoftActorCritic.ascent: "
+    "torch.no_grad() -> torch.enable_grad()": (
         "the gradient is asked for with respect to actor and temperature only"
     ),
     "a2c.a2c_gradient: torch.no_grad() -> torch.enable_grad()": CUT_OFF,

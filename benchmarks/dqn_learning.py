@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.dqn import DQNConfig, dqn_settings
-from literate_rl.workshop.runs import Learner
+from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.training import make_learner
 
 ENV = "CartPole-v1"

@@ -26,7 +26,9 @@ from torch import nn
 from benchmarks.harness import Case, Goal, cpu_seconds
 from literate_rl.agents import make_envs
 from literate_rl.dqn import DQN, DQNConfig, make_q_policy
+from literate_rl.loop import OffPolicy
 from literate_rl.replay import Batch
+from literate_rl.workshop.fast_forms import fused_q_error, numpy_act
 from literate_rl.workshop.runs import fit, flat_env
 
 ROUNDS = 11
@@ -50,13 +52,14 @@ CONFIG = DQNConfig(
 )
 
 
-def own_learner(config: DQNConfig, torch_acts: bool = False) -> DQN:
-    """Build our learner, which acts in NumPy or with the network."""
+def own_learner(config: DQNConfig, torch_acts: bool = False) -> OffPolicy:
+    """Build the learner of ``train``, which acts in NumPy or with the network."""
     envs = make_envs(partial(flat_env, ENV), config.num_envs)
     torch.manual_seed(config.seed)
     spaces = envs.single_observation_space, envs.single_action_space
     policy = make_q_policy(*spaces, config.hidden, config.dueling)
-    return DQN(policy, envs, config, act=policy.act if torch_acts else None)
+    act = None if torch_acts else numpy_act(policy)
+    return DQN(policy, envs, config, act=act, error=fused_q_error(policy))
 
 
 def peer_learner(config: DQNConfig) -> Any:
@@ -105,9 +108,10 @@ def as_peer(batch: Batch) -> Any:
     )
 
 
-def check(own: DQN, peer: Any) -> None:
+def check(own: OffPolicy, peer: Any) -> None:
     """Assert that both learn the same from the same batches, starting alike."""
-    pairs = [(own.policy, peer.q_net), (own.target_policy, peer.q_net_target)]
+    older = own.algorithm.target.network
+    pairs = [(own.policy, peer.q_net), (older, peer.q_net_target)]
     for ours, theirs in pairs:
         for layer, other in zip(*map(linear_layers, (ours, theirs)), strict=True):
             other.load_state_dict(layer.state_dict())

@@ -25,6 +25,7 @@ from literate_rl.impala import (
 )
 from literate_rl.policies import make_policy
 from literate_rl.processes import transport_named
+from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import flat_env
 
 UPDATES = (1, 4, 8)
@@ -98,7 +99,7 @@ def behind(updates: int = 1, lag: int = 0) -> Experiment:
 def with_actors(config: ActorsConfig, env: str) -> ActorLearner:
     """Build the agent with actors."""
     transport = transport_named(config.transport)
-    return ActorLearner(*parts(config, env), config, transport)
+    return ActorLearner(*parts(config, env), config, transport, numpy_act)
 
 
 def two_actors(env: str) -> Experiment:
@@ -131,7 +132,7 @@ def build_slow(config: ActorsConfig) -> IMPALA | ActorLearner:
     if config.actors is None:
         return IMPALA(policy, envs, config)
     transport = transport_named(config.transport)
-    return ActorLearner(policy, build_envs, config, transport)
+    return ActorLearner(policy, build_envs, config, transport, numpy_act)
 
 
 def waiting() -> Experiment:

@@ -27,7 +27,7 @@ from literate_rl.agents import make_envs
 from literate_rl.evaluation import evaluate
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import fit, flat_env, todays_names
 
 BINS = 25

@@ -20,11 +20,11 @@ from literate_rl.policies import CategoricalActions, Policy
 from literate_rl.ppg import (
     AuxiliaryPhase,
     Chunks,
-    ConvolutionalEncodingNetwork,
     PhasicNetwork,
     PPGConfig,
     auxiliary_loss,
 )
+from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 
 ROUNDS = 9
 STEPS, COPIES, EPOCHS, ACTIONS = 32, 64, 2, 15

@@ -24,7 +24,7 @@ from benchmarks.harness import Case, Goal, cpu_seconds
 from literate_rl.agents import make_envs
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import fit, flat_env
 
 ROUNDS = 21

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.learning import Experiment, Variant, main, noisy_return
 from benchmarks.ppg_learning import MAZE, TRAINING_LEVELS, UNSEEN_LEVELS
 from literate_rl.rainbow import Rainbow, RainbowConfig, rainbow_settings
-from literate_rl.workshop.runs import Learner
+from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.training import make_learner, rainbow_policy
 from literate_rl.workshop.worlds import Maze, MazeLevels
 

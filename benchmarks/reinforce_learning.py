@@ -17,7 +17,7 @@ from benchmarks.learning import Experiment, Variant, main
 from literate_rl.agents import Collector, discounted_returns, make_envs
 from literate_rl.policies import ActorCritic, CategoricalActions, Policy
 from literate_rl.policy_gradient import categorical_log_prob, policy_gradient_error
-from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.episodes import env_seed
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,9 @@ from benchmarks.dqn_loop import as_peer, linear_layers
 from benchmarks.harness import Case
 from benchmarks.td3_loop import STEPS, scaled_pendulum, side_by_side
 from literate_rl.agents import make_envs
+from literate_rl.loop import OffPolicy
 from literate_rl.sac import SAC, SACConfig, make_sac_policy
+from literate_rl.workshop.fast_forms import fused_critic_error
 from literate_rl.workshop.runs import fit, flat_env
 
 ROUNDS = 11
@@ -42,13 +44,13 @@ CONFIG = SACConfig(
 )
 
 
-def own_learner(config: SACConfig) -> SAC:
-    """Build our learner."""
+def own_learner(config: SACConfig) -> OffPolicy:
+    """Build the learner of ``train``."""
     envs = make_envs(partial(flat_env, scaled_pendulum), config.num_envs)
     torch.manual_seed(config.seed)
     spaces = envs.single_observation_space, envs.single_action_space
     policy = make_sac_policy(*spaces, config.hidden, config.num_critics)
-    return SAC(policy, envs, config)
+    return SAC(policy, envs, config, error=fused_critic_error(policy))
 
 
 def peer_learner(config: Any, env: Any = scaled_pendulum) -> Any:
@@ -73,18 +75,18 @@ def peer_learner(config: Any, env: Any = scaled_pendulum) -> Any:
     )
 
 
-def network_pairs(own: SAC, peer: Any) -> list[tuple[Any, Any]]:
+def network_pairs(own: OffPolicy, peer: Any) -> list[tuple[Any, Any]]:
     """Return our critics and the peer's side by side, then their older copies."""
     pairs: list[tuple[Any, Any]] = []
     for critics, others in (
         (own.policy.critics, peer.critic),
-        (own.target_policy, peer.critic_target),
+        (own.algorithm.target.network, peer.critic_target),
     ):
-        pairs += zip(critics.critics, others.q_networks, strict=True)
+        pairs += zip(critics, others.q_networks, strict=True)
     return pairs
 
 
-def actor_weights(own: SAC, peer: Any) -> Iterator[tuple[Tensor, Tensor]]:
+def actor_weights(own: OffPolicy, peer: Any) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield weights of our actor and the peer's; its last layer is in two halves."""
     *ours, last = linear_layers(own.policy.network)
     others = linear_layers(peer.actor.latent_pi)

@@ -30,7 +30,9 @@ from benchmarks.dqn_loop import as_peer, linear_layers
 from benchmarks.harness import Case, Goal, cpu_seconds
 from literate_rl.agents import make_envs
 from literate_rl.ddpg import make_ddpg_policy
+from literate_rl.loop import OffPolicy
 from literate_rl.td3 import TD3, TD3Config
+from literate_rl.workshop.fast_forms import fused_critic_error
 from literate_rl.workshop.runs import fit, flat_env
 
 ROUNDS = 11
@@ -52,13 +54,13 @@ def scaled_pendulum() -> gym.Env[Any, Any]:
     return gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), -one, one)
 
 
-def own_learner(config: TD3Config) -> TD3:
-    """Build our learner."""
+def own_learner(config: TD3Config) -> OffPolicy:
+    """Build the learner of ``train``."""
     envs = make_envs(partial(flat_env, scaled_pendulum), config.num_envs)
     torch.manual_seed(config.seed)
     spaces = envs.single_observation_space, envs.single_action_space
     policy = make_ddpg_policy(*spaces, config.hidden, config.num_critics)
-    return TD3(policy, envs, config)
+    return TD3(policy, envs, config, error=fused_critic_error(policy))
 
 
 def peer_learner(config: Any, env: Any = scaled_pendulum) -> Any:
@@ -90,12 +92,12 @@ def peer_learner(config: Any, env: Any = scaled_pendulum) -> Any:
     )
 
 
-def network_pairs(own: TD3, peer: Any) -> list[tuple[Any, Any]]:
+def network_pairs(own: OffPolicy, peer: Any) -> list[tuple[Any, Any]]:
     """Return our networks and the peer's, side by side."""
     pairs: list[tuple[Any, Any]] = []
     for policy, actor, critic in (
         (own.policy, peer.actor, peer.critic),
-        (own.target_policy, peer.actor_target, peer.critic_target),
+        (own.algorithm.target.network, peer.actor_target, peer.critic_target),
     ):
         pairs.append((policy.network.actor, actor))
         pairs += zip(policy.network.critics, critic.q_networks, strict=True)

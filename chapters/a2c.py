@@ -10,10 +10,10 @@
 # # A2C
 #
 # **What is left of PPO without its clip?** After this chapter you can train with the simplest
-# actor-critic algorithm, say what PPO adds to it, and train a network of your own with both.
+# actor-critic algorithm and say what PPO adds to it.
 #
-# It takes about 30 minutes. You need advantages ({doc}`advantages`), PPO's loss
-# ({doc}`ppo_error`) and, for the part about your own network, {doc}`contracts`.
+# It takes about 25 minutes. You need advantages ({doc}`advantages`) and PPO's loss
+# ({doc}`ppo_error`).
 
 # %% tags=["export", "hide-input"]
 """A2C: one step on each rollout, without a clip."""
@@ -21,29 +21,20 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import torch
 from annotated_types import Ge
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
-from literate_rl.workshop.states import ByName, state_spec
 from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
-from literate_rl.workshop.nests import as_space, plain_space
-from literate_rl.workshop.probes import seed_generators
-from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -59,14 +50,11 @@ from literate_rl.workshop.signatures import (
 __all__ = [
     "A2C",
     "A2CConfig",
-    "ContractActor",
-    "ContractPolicy",
     "GradientLearner",
     "a2c_error",
     "a2c_gradient",
     "a2c_loss",
     "a2c_settings",
-    "make_contract_policy",
 ]
 
 # %% [markdown]
@@ -567,270 +555,9 @@ def named(losses: dict[str, float]) -> dict[str, float]:
 # %% [markdown]
 # ## A network of your own
 #
-# {doc}`contracts` says what A2C, PPO, A3C and IMPALA require of a network. An **actor** gets
-# states by name and returns an action, its log-probability and an entropy. Called with an action,
-# it returns that action and judges it. A **critic** returns a value.
-#
-# Such an actor returns no row of numbers for an action distribution, so it is not a `Policy`
-# ({doc}`policies`). But losses and learners never need a row. They need `act`,
-# `evaluate_actions` and `value`, which we can build from an actor and a critic.
-#
-# There is one obstacle. A contract actor draws its action *inside* `forward`, from PyTorch's
-# global generator. A resumed run would draw other actions, and so would another process. So the
-# noise of this policy is a **seed**, one for each step. `act` seeds the global
-# generator with it, calls the actor and then restores the generator.
-#
-# Judging may be random too. No formula is known for the entropy of a squashed Gaussian, so an
-# actor may estimate it from a sample. The seed of that sample is a checksum of the observations
-# and the actions, so the same arguments give the same result in every process.
-
-
-# %% tags=["export"]
-class ContractActor(nn.Module):
-    """A policy made of an actor that keeps its contract.
-
-    It has the methods of ``Policy`` that learners, actors and evaluation use, but no
-    rows: the actor draws and judges its actions itself. All random numbers of the
-    models come from a seed, so for given weights the results depend only on the
-    arguments.
-
-    Args:
-        actor: Called with its states by name, and with ``action`` to judge one. It
-            returns actions, log-probabilities, entropies and possibly more. An
-            optional method ``mode`` returns greedy actions.
-        observation_space: Where the names of the states come from; not flattened.
-        action_space: A ``Discrete`` space or a ``Box``.
-        recipe: As in ``Policy``.
-    """
-
-    def __init__(
-        self,
-        actor: Any,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
-    ) -> None:
-        super().__init__()
-        self.actor = ByName(actor, state_spec(observation_space))
-        self.action_space, self.recipe = action_space, recipe
-
-    def noise(
-        self, num_steps: int, num_envs: int, generator: torch.Generator
-    ) -> Tensor:
-        """Draw a seed for each step of a rollout."""
-        return torch.randint(2**62, (num_steps,), generator=generator)
-
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Return actions drawn from a seed; 0.0 is greedy where there is a ``mode``."""
-        if not isinstance(noise, Tensor):
-            # Without a `mode` this draws, so it needs a seed as well.
-            with drawn_from(checksum(obs), obs.device):
-                return greedy(self.actor, obs)
-        with drawn_from(int(noise), obs.device):
-            action: Tensor = self.actor(obs)[0]
-        return action
-
-    def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities of actions and the entropies."""
-        # An entropy may be estimated from a sample. Its seed is a checksum.
-        with drawn_from(checksum(obs, action), obs.device):
-            _, log_prob, entropy, *_ = self.actor(obs, action=action)
-        return log_prob.squeeze(-1), entropy.squeeze(-1)
-
-    def to_env(self, action: Tensor) -> NDArray[Any]:
-        """Return actions for the vector environment, clipped to the box if any."""
-        space: Any = self.action_space
-        if isinstance(space, spaces.Discrete):
-            names: NDArray[Any] = action.squeeze(-1).numpy() + space.start
-            return names
-        inside: NDArray[Any] = action.numpy().clip(space.low, space.high)
-        return inside.astype(space.dtype)
-
-
-class ContractPolicy(ContractActor):
-    """A policy made of an actor and a critic that keep their contract.
-
-    Args:
-        actor: As in ``ContractActor``.
-        critic: Called with its states by name; its first result is the values.
-        observation_space: As in ``ContractActor``.
-        action_space: Likewise.
-        recipe: As in ``Policy``.
-    """
-
-    def __init__(
-        self,
-        actor: Any,
-        critic: Any,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
-    ) -> None:
-        super().__init__(actor, observation_space, action_space, recipe)
-        self.critic = ByName(critic, state_spec(observation_space))
-
-    def value(self, obs: Tensor) -> Tensor:
-        """Return the values of observations."""
-        with drawn_from(checksum(obs), obs.device):
-            value: Tensor = self.critic(obs)[0]
-        return value.squeeze(-1)
-
-
-# %% [markdown]
-# Three small functions do the work: one calls the optional method `mode` for greedy actions, one
-# seeds the generator and restores it, one computes the checksum.
-
-
-# %% tags=["export"]
-def greedy(actor: ByName, obs: Tensor) -> Tensor:
-    """Return the actions of an actor's method ``mode``; without one, draw."""
-    if not callable(getattr(actor.model, "mode", None)):
-        action: Tensor = actor(obs)[0]
-        return action
-    lead = actor.spec.rows(obs)
-    states = actor.spec.split(obs.reshape(math.prod(lead), *obs.shape[len(lead) :]))
-    action = actor.model.mode(**states, **actor.fixed)
-    return action.reshape(*lead, *action.shape[1:])
-
-
-@contextmanager
-def drawn_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's global generators inside a block; then restore them."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        seed_generators(seed, device)
-        yield
-
-
-def checksum(*tensors: Tensor) -> int:
-    """Return a number that is the same for the same tensors, rarely for others."""
-    number = 0
-    for tensor in tensors:
-        number = crc32(tensor.numpy(force=True).tobytes(), number)
-    return number
-
-
-# %% [markdown]
-# `make_contract_policy` also records what a checkpoint needs in order to build the policy again.
-# Only the models are not part of it, because their code is yours.
-
-
-# %% tags=["export", "hide-input"]
-@checked
-def make_contract_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
-    actor: Any,
-    critic: Any,
-) -> ContractPolicy:
-    """Build a policy from models that keep their contract.
-
-    Args:
-        observation_space: The environment's own, not flattened, or what
-            ``plain_space`` made of it.
-        action_space: A ``Discrete`` space or a ``Box``, likewise.
-        actor: The actor, as in ``ContractPolicy``.
-        critic: The critic.
-    """
-    observations, actions = as_space(observation_space), as_space(action_space)
-    # A checkpoint keeps the spaces and the weights, but only the names of the models.
-    recipe = {
-        "observation_space": plain_space(observations),
-        "action_space": plain_space(actions),
-        "models": {
-            "actor": type(actor).__qualname__,
-            "critic": type(critic).__qualname__,
-        },
-    }
-    return ContractPolicy(
-        *(actor, critic, observations, actions), ("make_contract_policy", recipe)
-    )
-
-
-# %% [markdown]
-# Here is an actor that you might write, with two states by name, and its critic. First they go
-# through the check of {doc}`contracts`. Then PPO trains them for a short time, and A2C goes on.
-
-# %%
-import gymnasium as gym
-from gymnasium.spaces import Box, Dict
-
-from literate_rl.a2c import A2C, A2CConfig, make_contract_policy
-from literate_rl.contracts import check_model
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop.runs import fit
-
-
-class TwoStates(gym.ObservationWrapper):
-    """CartPole that shows the cart and the pole under names of their own."""
-
-    def __init__(self, env):
-        super().__init__(env)
-        low, high = env.observation_space.low, env.observation_space.high
-        boxes = {"cart": Box(low[:2], high[:2]), "pole": Box(low[2:], high[2:])}
-        self.observation_space = Dict(boxes)
-
-    def observation(self, observation):
-        return {"cart": observation[:2], "pole": observation[2:]}
-
-
-class MyActor(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2))
-
-    def forward(self, cart, pole, action=None):
-        dist = torch.distributions.Categorical(
-            logits=self.layers(torch.cat([cart, pole], 1))
-        )
-        action = dist.sample().unsqueeze(1) if action is None else action
-        log_prob = dist.log_prob(action.squeeze(1)).unsqueeze(1)
-        return action, log_prob, dist.entropy().unsqueeze(1)
-
-
-class MyCritic(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1))
-
-    def forward(self, pole, cart):
-        return self.layers(torch.cat([cart, pole], 1))
-
-
-def two_states():
-    return TwoStates(gym.make("CartPole-v1"))
-
-
-torch.manual_seed(1)
-world, actor, critic = two_states(), MyActor(), MyCritic()
-check_model("A2C", actor=actor, critic=critic, env=two_states)
-policy = make_contract_policy(
-    world.observation_space, world.action_space, actor, critic
-)
-flat = partial(make_envs, partial(flat_env, two_states))
-ppo = PPO(policy, flat(4), PPOConfig(total_steps=10_000, learning_rate=2e-3))
-rows = fit(ppo, progress=False)
-print(
-    f"PPO: return {np.nanmean([row['charts/episodic_return'] for row in rows[-3:]]):.0f}"
-)
-a2c = A2C(policy, flat(8), A2CConfig(total_steps=2_000))
-print(f"and A2C goes on: {fit(a2c, progress=False)[-1]['step']} steps")
-
-# %% tags=["claims"]
-seen = ppo.look_back(ppo.collect())
-with torch.no_grad():
-    cart, pole = seen.obs[:, :2], seen.obs[:, 2:]
-    given, log_prob, _ = actor(cart, pole, action=seen.action)
-assert given is seen.action, "the given action comes back"
-assert torch.allclose(seen.log_prob, log_prob.squeeze(1)), (
-    "what PPO sees is the actor's"
-)
-first = np.nanmean([row["charts/episodic_return"] for row in rows[:3]])
-last = np.nanmean([row["charts/episodic_return"] for row in rows[-3:]])
-assert last > 1.5 * first, "it learns"
-
-# %% [markdown]
-# Next, four algorithms train the same actor, `CategoricalActor` of {doc}`contract_models`, and
-# the same critic, for 60,000 steps with each algorithm's own settings. (A3C is A2C with workers,
+# {doc}`contracts` says what A2C, PPO, A3C and IMPALA require of a network, and
+# {doc}`workshop/own_models` makes a policy of it. Here four algorithms train the same actor,
+# `CategoricalActor` of {doc}`contract_models`, and the same critic, for 60,000 steps with each algorithm's own settings. (A3C is A2C with workers,
 # {doc}`a3c`.) There is one seed each: this is a demonstration, not a comparison. All four learn
 # something. A2C ends at 84 and A3C, with the same settings, near 500; one seed cannot say whether
 # that is luck. (The models have ReLU layers with PyTorch's default initialisation, and A2C's
@@ -903,6 +630,7 @@ assert step[1] < 0.004, "hardly moves"
 
 # %%
 from literate_rl.agents import best_device
+from literate_rl.workshop.runs import fit
 
 policy = make_policy(envs.single_observation_space, envs.single_action_space)
 learner = A2C(policy.to(best_device()), build_envs(), A2CConfig(total_steps=2_000))
@@ -920,7 +648,6 @@ assert (last["step"], learner.iteration) == (2_000, 50), "40 steps in an update"
 # - A target is the sum of the rewards up to the end of the rollout and the critic's value there.
 # - RMSProp forgets how large gradients once were. After quiet updates its steps can be far too
 #   long.
-# - A model that draws its own actions becomes a policy too, once its draws follow from a seed.
 #
 # ## Exercises
 #
@@ -982,7 +709,8 @@ def answer(reward, next_value, terminated, truncated, gamma=0.9):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import discounted_returns, grade
+from literate_rl.agents import discounted_returns
+from literate_rl.workshop.exercises import grade
 
 
 def returns_of(reward, next_value, terminated, truncated, gamma=0.9):

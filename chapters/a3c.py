@@ -42,6 +42,7 @@ from literate_rl.a2c import (
 )
 from literate_rl.actors import (
     Actor,
+    MakeAct,
     MakeTransport,
     RemoteLearner,
     TransportConfig,
@@ -306,6 +307,7 @@ class GradientWorker:
         policy: A policy on the CPU, which is copied.
         config: The settings.
         seed: Seed of the noise and of the environments.
+        make_act: As for ``Actor``.
     """
 
     def __init__(
@@ -314,8 +316,9 @@ class GradientWorker:
         policy: Any,
         config: A2CConfig,
         seed: int,
+        make_act: MakeAct | None = None,
     ) -> None:
-        self.actor, self.config = Actor(make_envs, policy, seed), config
+        self.actor, self.config = Actor(make_envs, policy, seed, make_act), config
 
     def work(self, weights: Weights, out: Any) -> None:
         """Act with these weights, and write the gradient to ``out``."""
@@ -395,6 +398,7 @@ class A3C(RemoteLearner):
             ``config.num_envs`` copies.
         config: The settings.
         transport: Makes the transport, or None for ``InProcess``.
+        make_act: As for ``Actor``.
     """
 
     @checked
@@ -404,6 +408,7 @@ class A3C(RemoteLearner):
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
         config: A3CConfig,
         transport: MakeTransport | None = None,
+        make_act: MakeAct | None = None,
     ) -> None:
         super().__init__(policy, config, transport)
         # Make the environments once here, to check how many there are.
@@ -412,8 +417,9 @@ class A3C(RemoteLearner):
         envs.close()
         self.layout = gradient_layout(policy, config)
         # How to make a worker; only its seed is missing.
+        acting = copy.deepcopy(policy).cpu()
         self.make_actor = partial(
-            GradientWorker, make_envs, copy.deepcopy(policy).cpu(), config
+            GradientWorker, make_envs, acting, config, make_act=make_act
         )
         self.learner = GradientLearner(policy, config)
 
@@ -441,7 +447,7 @@ class A3C(RemoteLearner):
 from literate_rl.a2c import A2C, A2CConfig
 from literate_rl.a3c import A3C
 from literate_rl.actors import InProcess
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast_forms import numpy_act
 
 
 def one_worker(make_worker, *others):
@@ -640,7 +646,7 @@ def answer(num_workers, step_size, num_steps):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def taking_turns(num_workers, step_size, num_steps):

@@ -41,9 +41,9 @@ from literate_rl.impala import (
     impala_settings,
     to_unroll,
 )
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
-from literate_rl.workshop.fast import numpy_act
-from literate_rl.workshop.runs import StopWaiting, env_seed
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
+from literate_rl.workshop.interfaces import Act
+from literate_rl.workshop.interrupts import StopWaiting
 from literate_rl.workshop.signatures import Count, Positive, check_that, checked
 
 __all__ = [
@@ -342,14 +342,18 @@ def slot_layout(
 # ### The actor
 #
 # The actor is the same wherever it runs. It gets weights and a place to write to, and knows
-# nothing of tokens, processes or learners. To act it needs only the action, which `numpy_act` of
-# {doc}`workshop/fast` computes faster than PyTorch does for networks this small. V-trace also
+# nothing of tokens, processes or learners. To act it needs only the action. `make_act` may make a
+# faster form of that, such as `numpy_act` of {doc}`workshop/fast_forms`: it is a function with a
+# name, because a function without one does not travel to another process. V-trace also
 # needs the log-probability of each action. The weights stay the same for a whole unroll, so all
 # log-probabilities are computed at once, at its end. Below the class, an actor fills one slot by
 # hand.
 
 
 # %% tags=["export"]
+MakeAct = Callable[[Any], Act]
+
+
 class Actor:
     """Acts for one unroll at a time, with weights that it is given.
 
@@ -357,6 +361,7 @@ class Actor:
         make_envs: Function that makes its vector environment.
         policy: A policy on the CPU, which is copied.
         seed: Decides the noise and the environments' random numbers.
+        make_act: Makes a faster form of the policy's ``act``, or None for its own.
     """
 
     @checked
@@ -365,10 +370,11 @@ class Actor:
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
         policy: Any,
         seed: int,
+        make_act: MakeAct | None = None,
     ) -> None:
         self.policy, envs = copy.deepcopy(policy).eval(), make_envs()
         self.weights = weights_of(self.policy)
-        self.act = numpy_act(self.policy)  # where there is no fast form, its own
+        self.act: Act = make_act(self.policy) if make_act else self.policy.act
         self.generator = torch.Generator().manual_seed(seed)
         self.collector = Collector(envs, self.policy.to_env, np.float32)
         self.collector.reset(env_seed(seed, 0))
@@ -704,6 +710,7 @@ class ActorLearner(RemoteLearner):
         make_envs: Makes the ``config.n_sample`` environments of one actor.
         config: The settings.
         transport: As for ``RemoteLearner``.
+        make_act: As for ``Actor``.
     """
 
     @checked
@@ -713,6 +720,7 @@ class ActorLearner(RemoteLearner):
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
         config: ActorsConfig,
         transport: MakeTransport | None = None,
+        make_act: MakeAct | None = None,
     ) -> None:
         super().__init__(policy, config, transport)
         # Environments are made once here, to see what they are like.
@@ -721,7 +729,8 @@ class ActorLearner(RemoteLearner):
         self.layout = slot_layout(policy, envs, config.unroll_len)
         envs.close()
         # The recipe of an actor: what is missing is the seed.
-        self.make_actor = partial(Actor, make_envs, copy.deepcopy(policy).cpu())
+        acting = copy.deepcopy(policy).cpu()
+        self.make_actor = partial(Actor, make_envs, acting, make_act=make_act)
         self.learner = VTraceLearner(policy, config)
 
     def learn(self, record: Any) -> dict[str, float]:
@@ -944,7 +953,7 @@ def answer(events):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def lags_of(events):

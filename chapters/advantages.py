@@ -626,7 +626,7 @@ def answer(reward, value, next_value, terminated, truncated, gamma, lambda_):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def episodes(seed):

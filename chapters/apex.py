@@ -33,6 +33,7 @@ from torch import Tensor
 
 from literate_rl.actors import (
     Actor,
+    MakeAct,
     MakeTransport,
     RemoteLearner,
     Slot,
@@ -44,9 +45,11 @@ from literate_rl.actors import (
 from literate_rl.agents import Collector, Rollout
 from literate_rl.ddpg import DDPGConfig, ddpg_settings
 from literate_rl.dqn import DQNConfig, dqn_settings
+from literate_rl.loop import OffPolicy
 from literate_rl.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.replay import ReplayBuffer
 from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.interfaces import Algorithm
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -330,8 +333,7 @@ assert (alone.epsilon_start, alone.epsilon_end) == (1, 1 / 20), "it fades"
 @torch.no_grad()
 @checked
 def first_priorities(
-    policy: Any,
-    error: Callable[..., Any],
+    algorithm: Algorithm,
     rollout: Rollout,
     num_steps: Count,
     gamma: Fraction,
@@ -340,8 +342,8 @@ def first_priorities(
     """Return the priorities that a learner with this policy would give to steps.
 
     Args:
-        policy: The policy that acted; it replaces the target network too.
-        error: The learner's own: of policy, target policy, batch and generator.
+        algorithm: The learner's own, with the policy that acted in both places, as
+            ``alone`` makes it.
         rollout: The steps, with rewards in the learner's scale.
         num_steps: Number n of rewards in a target. Windows end with the rollout.
         gamma: Discount.
@@ -355,9 +357,26 @@ def first_priorities(
         return priority  # no row is a step
     batch = memory.windows(place, num_steps, gamma)
     # The learner's own error, with one network in both places: {eq}`first-priority`.
-    with EvalMode(policy):
-        priority[steps] = error(policy, policy, batch, generator).td_error.abs()
+    with EvalMode(algorithm.policy):
+        priority[steps] = algorithm.error(batch, generator).td_error.abs()
     return priority
+
+
+class Itself:
+    """A target network that is the network in training."""
+
+    def __init__(self, network: Any) -> None:
+        self.network = network
+
+    def follow(self, tau: float) -> None:
+        """Stay the same network."""
+
+
+def alone(algorithm: Algorithm, policy: Any) -> Algorithm:
+    """Return an algorithm with one policy in both places, which only judges steps."""
+    both = copy.copy(algorithm)
+    both.policy, both.target, both.actor = policy, Itself(policy), ()
+    return both
 
 
 # %% [markdown]
@@ -459,21 +478,23 @@ class ApexActor:
     Args:
         make_envs: Function that makes its vector environment.
         policy: A policy on the CPU, which is copied.
-        error: The learner's own ``error``.
+        algorithm: The learner's own; its error gives the first priorities.
         config: The settings.
         seed: Decides the noise and the environments' random numbers.
+        make_act: As for ``Actor``.
     """
 
     def __init__(
         self,
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
         policy: Any,
-        error: Callable[..., Any],
+        algorithm: Algorithm,
         config: Any,
         seed: int,
+        make_act: MakeAct | None = None,
     ) -> None:
-        self.actor = Actor(make_envs, policy, seed)
-        self.error, self.config = error, config
+        self.actor = Actor(make_envs, policy, seed, make_act)
+        self.algorithm, self.config = alone(algorithm, self.actor.policy), config
         # The rungs of all environments, a row for each actor.
         everyone = config.actors, config.num_envs
         self.epsilons = actor_epsilons(
@@ -494,8 +515,7 @@ class ApexActor:
         if config.priorities == "actor":
             scaled = rollout._replace(reward=rollout.reward * config.reward_scale)
             out["priority"] = first_priorities(
-                actor.policy,
-                self.error,
+                self.algorithm,
                 scaled,
                 config.num_steps,
                 config.gamma,
@@ -508,8 +528,8 @@ class ApexActor:
 
 
 # %% [markdown]
-# A slot stores observations in the environment's own dtype, so that a picture stays bytes. Where
-# that dtype is wider than float32, in which actors see, it stores float32.
+# A slot stores observations in the environment's own dtype, so that a picture stays bytes. A dtype
+# that float32 cannot hold is stored as float32, which is what actors see.
 
 
 # %% tags=["export", "hide-input"]
@@ -580,30 +600,34 @@ class Apex(RemoteLearner):
     Use it as a context manager, or call ``close``, so that the actors end.
 
     Args:
-        learner: ``DQN``, ``Rainbow``, ``DDPG`` or another one with ``policy``,
-            ``error``, ``buffer``, ``collector``, ``step``, ``anneal``, ``learn``,
-            ``mean_losses`` and both methods for checkpoints. Its ``config`` is one of
+        learner: What ``DQN``, ``Rainbow`` or ``DDPG`` returns. Its ``config`` is one of
             ``ApexConfig`` too. Its environments are used for one step and closed.
         make_envs: Makes the ``config.num_envs`` environments of one actor.
         transport: As for ``RemoteLearner``.
+        make_act: As for ``Actor``.
     """
 
     @checked
     def __init__(
         self,
-        learner: Any,
+        learner: OffPolicy,
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
         transport: MakeTransport | None = None,
+        make_act: MakeAct | None = None,
     ) -> None:
         config = learner.config
         super().__init__(learner.policy, config, transport)
         self.learner = learner
-        acting, envs = copy.deepcopy(learner.policy).cpu(), learner.collector.envs
+        policy: Any = learner.policy
+        acting, envs = copy.deepcopy(policy).cpu(), learner.collector.envs
         # The learner's own environments only show what a step looks like.
         self.layout = experience_layout(acting, envs, config.rollout_len)
         envs.close()
         # A function that makes an actor, given its seed.
-        self.make_actor = partial(ApexActor, make_envs, acting, learner.error, config)
+        algorithm = alone(learner.algorithm, acting)
+        self.make_actor = partial(
+            ApexActor, make_envs, acting, algorithm, config, make_act=make_act
+        )
 
     def submit(self, transport: Transport, slot: Slot) -> None:
         """Hand a slot to its actor, with the weights as they are and its number."""
@@ -981,7 +1005,7 @@ def answer(reward, q, action, terminated, gamma=0.9):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def judged_steps(reward, q, action, terminated, gamma=0.9):

@@ -534,7 +534,7 @@ def answer(prob, reward, discount, value_min, value_max):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def targets(seed):

@@ -22,14 +22,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
 
-from literate_rl.workshop.signatures import Float, checked
+from literate_rl.workshop.networks import Stretch, layers, squashed_log_prob
 
 __all__ = [
     "ActionValue",
@@ -41,7 +39,6 @@ __all__ = [
     "QNetwork",
     "SquashedGaussianActor",
     "StateValue",
-    "squashed_log_prob",
 ]
 
 # %% [markdown]
@@ -60,9 +57,10 @@ __all__ = [
 # dashed one is the density of $u$ at the same actions.
 
 # %% tags=["hide-input"]
+import math
+
 import torch
 
-from literate_rl.contract_models import squashed_log_prob  # defined below
 from literate_rl.workshop.pictures import Axis, Mark, dial, plot
 
 eta = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
@@ -137,29 +135,13 @@ for mean in means:
 assert torch.tensor([areas(sigma, 0.0)[1] for sigma in sigmas]).diff().max() < 0
 assert torch.tensor(9.1).tanh() == 1 > torch.tensor(8.5).tanh()
 
+# %% [markdown]
+# `squashed_log_prob` of {doc}`workshop/networks` computes both equations. {doc}`sac` uses it too.
 
-# %% tags=["export"]
-@checked
-def squashed_log_prob(
-    u: Float[Tensor, "*B A"],
-    mu: Float[Tensor, "*B A"],
-    log_sigma: Float[Tensor, "*B A"],
-    half_width: Float[Tensor, "A"],
-) -> Float[Tensor, "*B"]:
-    """Return the log-density of an action, given its value u before the squash.
+# %%
+import inspect
 
-    ``mu`` and ``log_sigma`` describe the Gaussian of ``u``, ``half_width`` the box.
-
-    Source: Haarnoja et al. 2018, appendix C, in a form that is exact for large u.
-    """
-    distance = (u - mu) * (-log_sigma).exp()
-    gaussian = -(0.5 * distance.square() + log_sigma + 0.5 * math.log(2 * math.pi))
-    # The logarithm of the squash's derivative: {eq}`stable-jacobian` plus $\log h$.
-    jacobian = 2 * (math.log(2) - u - softplus(-2 * u)) + half_width.log()
-    # The density of the whole action is a product, its logarithm a sum,
-    # {eq}`squashed-density`.
-    return (gaussian - jacobian).sum(-1)
-
+print(inspect.getsource(squashed_log_prob))
 
 # %% [markdown]
 # The actor that uses it has two more pitfalls. The first is a *given* action, which must be
@@ -216,31 +198,6 @@ class SquashedGaussianActor(nn.Module):
         return best
 
 
-# %% tags=["export", "hide-input"]
-class Stretch(nn.Module):
-    """The squash to a box with lower and upper bounds, and back."""
-
-    middle: Tensor
-    half_width: Tensor
-
-    def __init__(self, low: Any, high: Any) -> None:
-        super().__init__()
-        first, last = (torch.as_tensor(x, dtype=torch.float32) for x in (low, high))
-        self.register_buffer("middle", (first + last) / 2)
-        self.register_buffer("half_width", (last - first) / 2)
-
-    def forward(self, u: Tensor) -> Tensor:
-        """Return the actions, {eq}`def-squash`."""
-        return self.middle + self.half_width * u.tanh()
-
-    def undo(self, action: Tensor) -> Tensor:
-        """Return u, as precisely as the digits of the action allow."""
-        x = (action.double() - self.middle) / self.half_width
-        edge = 1 - torch.finfo(action.dtype).eps / 2
-        x = x.clamp(-edge, edge)
-        return (0.5 * (x.log1p() - (-x).log1p())).to(action)
-
-
 # %% [markdown]
 # ## A model for each role
 #
@@ -251,13 +208,6 @@ class Stretch(nn.Module):
 
 
 # %% tags=["export", "hide-input"]
-def layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Build two hidden layers with ReLU."""
-    first, second = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden)
-    last = nn.Linear(hidden, outputs)
-    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
-
-
 class QNetwork(nn.Module):
     """Returns a Q value for each action: for DQN and its relatives."""
 
@@ -923,7 +873,7 @@ class Answer(nn.Module):
         return action, log_prob.unsqueeze(-1), entropy.unsqueeze(-1)
 
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 to_three = spaces.Box(0, 3, (1,))
 
@@ -979,6 +929,7 @@ grade(lambda: said_of("PPO", to_three), lambda: "passes", ())
 
 # %%
 from torch.distributions import Beta
+from torch.nn.functional import softplus
 
 
 class Answer(nn.Module):

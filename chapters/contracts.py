@@ -894,7 +894,7 @@ class Answer(nn.Module):
         return value + adv - adv.mean()
 
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 grade(lambda: verdict_on("DQN", qnet=Answer(), env="CartPole-v1"), lambda: "passes", ())

@@ -19,11 +19,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,22 +30,16 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.contract_models import (
-    ActionValue,
-    DeterministicActor,
-    ProbabilityActor,
+from literate_rl.dqn import (
+    EpsilonGreedy,
+    Exploring,
+    ExploringConfig,
+    TargetNetwork,
+    q_target,
 )
-from literate_rl.dqn import DQN, EpsilonGreedy, ExploringConfig, QError, q_target
+from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
-from literate_rl.workshop.fast import (
-    FusedCriticError,
-    chain_critic_error,
-    chain_layers,
-    clip_gradient,
-    computes,
-    tangent_values,
-)
 from literate_rl.workshop.nests import (
     action_box,
     as_float_vectors,
@@ -56,7 +47,7 @@ from literate_rl.workshop.nests import (
     open_ended,
     plain_space,
 )
-from literate_rl.workshop.probes import unwrapped
+from literate_rl.workshop.networks import ActionCritic, Critics, Stretch, layers
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -64,20 +55,17 @@ from literate_rl.workshop.signatures import (
     NonNegative,
     Positive,
     Scale,
-    check_that,
     checked,
 )
-from literate_rl.workshop.states import ByName, state_spec
 
 __all__ = [
     "DDPG",
     "ActorCritics",
     "BoxActions",
     "DDPGConfig",
+    "DeterministicPolicyGradient",
     "OneHotActions",
-    "ddpg_error",
     "ddpg_settings",
-    "ddpg_target",
     "make_ddpg_policy",
 ]
 
@@ -374,8 +362,7 @@ assert np.mean(returns[-5:]) > np.mean(returns[:5]) + 400, "hundreds more"
 # slope is right: the critic is trained to have the right *values*, at the actions that were
 # taken.
 #
-# One module holds the actor and its critic, or its critics: {doc}`td3` has two. The states reach
-# them by name, so that models of your own fit ({doc}`contracts`).
+# One module holds the actor and its critic, or its critics: {doc}`td3` has two.
 
 
 # %% tags=["export"]
@@ -383,35 +370,22 @@ class ActorCritics(nn.Module):
     """An actor, and critics that judge its actions.
 
     Args:
-        actor: A model that keeps its contract; its first result is the action.
-        critics: Likewise; the first result of each is the value.
-        observation_space: It names the states; it is not flattened.
+        actor: Module from observations to actions.
+        critics: Each is a module from observations and actions to values.
     """
 
-    def __init__(
-        self,
-        actor: Any,
-        critics: Sequence[Any],
-        observation_space: spaces.Space[Any],
-    ) -> None:
+    def __init__(self, actor: nn.Module, critics: Critics) -> None:
         super().__init__()
-        spec = state_spec(observation_space)
-        self.actor = ByName(actor, spec)
-        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
+        self.actor, self.critics = actor, critics
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the actor's actions, before any noise."""
-        row: Tensor = self.actor(obs)[0]
+        row: Tensor = self.actor(obs)
         return row
-
-    def q(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K *B"]:
-        """Return the value of actions by each of K critics."""
-        values = [critic(obs, action=action)[0] for critic in self.critics]
-        return torch.stack(values).squeeze(-1)
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of the actor's own actions by the first critic."""
-        value: Tensor = self.critics[0](obs, action=self(obs))[0]
+        value: Tensor = self.critics[0](obs, self(obs))
         return value.squeeze(-1)
 
 
@@ -543,8 +517,8 @@ class OneHotActions:
         self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
     ) -> Float[Tensor, "*B N"]:
         """Return the actions that follow from probabilities and noise."""
-        # A probability of 0 has the logarithm −∞. Added to the infinite bonus of
-        # ε-greedy it would be NaN, so the smallest positive number replaces it.
+        # A probability of 0 has the logarithm −∞, which wins no race, not even that of
+        # ε-greedy. So the smallest positive number replaces it.
         log_prob = row.clamp(min=torch.finfo(row.dtype).tiny).log()
         best = (log_prob + noise).argmax(-1, keepdim=True)
         return torch.zeros_like(row).scatter_(-1, best, 1.0)
@@ -556,10 +530,9 @@ class OneHotActions:
 
 
 # %% tags=["claims"]
-never, bonus = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([torch.inf, 0.0, 0.0])
-assert (never.log() + bonus)[0].isnan()
-assert (never.log() + bonus).argmax() == 0, "NaN would win, but by accident"
-assert OneHotActions(3).choose(never, bonus).tolist() == [1.0, 0.0, 0.0]
+never, race = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([1e30, 0.0, 0.0])
+assert (never.log() + race).argmax() == 1, "the first action would never be explored"
+assert OneHotActions(3).choose(never, race).tolist() == [1.0, 0.0, 0.0]
 
 # %% [markdown]
 # ## What the critic learns
@@ -576,160 +549,89 @@ assert OneHotActions(3).choose(never, bonus).tolist() == [1.0, 0.0, 0.0]
 # termination. A time limit is not a termination.
 
 
+# %% [markdown]
+# The loss is half of the squared TD error $\delta = y - Q_\theta(s, a)$. And the actor climbs: its
+# loss is {eq}`actor-loss`, minus the first critic's value of its own actions.
+
+
 # %% tags=["export"]
-def ddpg_target(target_policy: Any, batch: Batch) -> Tensor:
-    """Return what the critic should think of the actions in a batch.
+class DeterministicPolicyGradient(Exploring):
+    """An actor that climbs the values of a critic, and older copies of both.
 
     Args:
-        target_policy: The older copy of the policy; its network is an ``ActorCritics``.
-        batch: Windows of steps, as the buffer returned them.
+        policy: The policy to train; its network is an ``ActorCritics``.
+        config: The settings.
 
     Source: Lillicrap et al. 2016, algorithm 1.
     """
-    with torch.no_grad():
+
+    def __init__(self, policy: Policy, config: DDPGConfig) -> None:
+        self.policy, self.config = policy, config
+        self.target = TargetNetwork(policy)
+        self.actor = list(policy.network.actor.parameters())
+        policy.actions.scale = config.noise
+
+    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return what the critic should think of the actions in a batch."""
         # The older critic judges what the older actor would do next, {eq}`ddpg-target`.
-        next_q = target_policy.value(batch.next_obs)
-    # It is the only action from which the target of Q-learning can choose.
-    return q_target(batch.reward, batch.discount, next_q.unsqueeze(-1))
+        with torch.no_grad():
+            next_q = self.target.network.value(batch.next_obs)
+        # It is the only action from which the target of Q-learning can choose.
+        return q_target(batch.reward, batch.discount, next_q.unsqueeze(-1))
 
+    def error(self, batch: Batch, generator: torch.Generator) -> QError:
+        """Compare the critic's values of actions with their targets."""
+        # How far is the critic from its target, for the action that was taken?
+        critic = self.policy.network.critics[0]
+        q = critic(batch.obs, batch.action).squeeze(-1)
+        td_error = self.aim(batch, generator) - q
+        return QError(0.5 * td_error.square(), td_error.detach(), q.detach())
 
-# %% [markdown]
-# The error has the form of `q_error`, so that the loop of {doc}`dqn` can use it. Its loss is half
-# of the squared TD error $\delta = y - Q_\theta(s, a)$.
-
-
-# %% tags=["export"]
-def ddpg_error(
-    policy: Any, target_policy: Any, batch: Batch, generator: torch.Generator
-) -> QError:
-    """Compare the critic's values of actions with their targets.
-
-    Args:
-        policy: The policy in training; its network is an ``ActorCritics``.
-        target_policy: Its older copy.
-        batch: Windows of steps, as the buffer returned them.
-        generator: Not used here, because these targets have no noise.
-    """
-    target = ddpg_target(target_policy, batch)
-    # How far is the critic from it, for the action that was taken?
-    critic = policy.network.critics[0]
-    q = critic(batch.obs, action=batch.action)[0].squeeze(-1)
-    td_error = target - q
-    return QError(0.5 * td_error.square(), td_error.detach(), q.detach())
-
-
-# %% [markdown]
-# A folded cell has the same error without a graph, for our own networks ({doc}`workshop/fast`).
-# Its last function, `frozen_values`, is for the actor's step: its values have a gradient for the
-# action, and for our own critics none for their weights.
-
-
-# %% tags=["export", "hide-input"]
-def critic_chains(
-    critics: Iterable[Any], *inputs: Tensor
-) -> list[list[nn.Module]] | None:
-    """Return the layers of critics, or None if they need autograd.
-
-    They do if one is not our own, and if one of the inputs wants a gradient.
-    """
-    if any(x.requires_grad for x in inputs):
-        return None
-    chains = []
-    for critic in critics:
-        model = critic.model
-        ours = computes(critic, ByName) and computes(model, ActionValue)
-        chain = chain_layers(model.net) if ours else None
-        # The slope by an action begins with a linear layer.
-        if not chain or not isinstance(chain[0], nn.Linear):
-            return None
-        chains.append(chain)
-    return chains
-
-
-def fused_ddpg_error(
-    policy: Any, target_policy: Any, batch: Batch, generator: torch.Generator
-) -> QError | FusedCriticError:
-    """Compute what ``ddpg_error`` does, faster if the critic is our own."""
-    chains = critic_chains([policy.network.critics[0]], batch.obs, batch.action)
-    if chains is None:
-        return ddpg_error(policy, target_policy, batch, generator)
-    return chain_critic_error(chains, batch, ddpg_target(target_policy, batch))
-
-
-def frozen_values(critics: Any, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-    """Return what critics think of actions; only the actions need a gradient."""
-    chains = critic_chains(critics, obs)
-    if chains is not None:
-        return tangent_values(chains, obs, action)
-    return torch.stack([critic(obs, action=action)[0] for critic in critics]).squeeze(
-        -1
-    )
+    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return minus the mean value of the actor's own actions."""
+        # The optimiser goes downhill, hence the minus of {eq}`actor-loss`. The gradient
+        # goes through the critic, {eq}`policy-gradient-through-critic`.
+        return -self.policy.value(obs).mean()
 
 
 # %% [markdown]
 # ## The loop
 #
-# The loop is that of {doc}`dqn` with one addition: before the older copies move, the actor takes
-# a step uphill.
+# The loop is the one of all agents ({doc}`loop`). Before the older copies move, it asks for the
+# ascent, and the actor takes a step uphill:
+
+# %%
+import inspect
+
+print(inspect.getsource(OffPolicy.climb))
+
+# %% [markdown]
+# The gradient ends at the actor's parameters. The optimiser does not move parameters without a
+# gradient, so the critic stays as it is.
 
 
 # %% tags=["export"]
-class DDPG(DQN):
-    """DQN for continuous actions: an actor finds the best one.
+def DDPG(  # noqa: N802 (the field's name)
+    policy: Policy, envs: VectorEnv[Any, Any, Any], config: DDPGConfig, **forms: Any
+) -> OffPolicy:
+    """Return a learner of an actor and a critic.
 
     Args:
         policy: What ``make_ddpg_policy`` returns, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
-        error: Function that compares values with targets.
+        forms: Faster forms, as ``OffPolicy`` takes them.
     """
-
-    def __init__(
-        self,
-        policy: Any,
-        envs: VectorEnv[Any, Any, Any],
-        config: DDPGConfig,
-        error: Callable[..., Any] = fused_ddpg_error,
-    ) -> None:
-        super().__init__(policy, envs, config, error, policy.act)
-        actor = policy.network.actor
-        self.actor_parameters = [p for p in actor.parameters() if p.requires_grad]
-        # A model of your own may share weights with a critic.
-        judges = set(policy.network.critics.parameters())
-        self.shared = not judges.isdisjoint(self.actor_parameters)
-        policy.actions.scale = config.noise
-
-    def follow(self, batch: Batch) -> None:
-        """Let the actor climb, then let the older copies follow."""
-        self.climb(batch.obs)
-        super().follow(batch)
-
-    def climb(self, obs: Tensor) -> None:
-        """Take one step of the optimiser on the actor."""
-        # The first critic's value of the actor's own actions, {eq}`actor-loss`. The
-        # optimiser goes downhill, hence the minus.
-        network: Any = self.policy.network
-        # Shared weights need the gradient of both.
-        if self.shared:
-            value = network.value(obs)
-        else:
-            value = frozen_values(network.critics[:1], obs, network(obs))
-        # The gradient goes through the critic to the actor's parameters alone,
-        # {eq}`policy-gradient-through-critic`. The optimiser does not move parameters
-        # without a gradient, so the critics stay as they are.
-        for parameter in self.parameters:
-            parameter.grad = None
-        (-value.mean()).backward(inputs=self.actor_parameters)
-        clip_gradient(self.actor_parameters, self.config.max_grad_norm)
-        self.optimizer.step()
+    algorithm = DeterministicPolicyGradient(policy, config)
+    return OffPolicy(algorithm, envs, config, **forms)
 
 
 # %% [markdown]
 # ## A policy for the spaces of an environment
 #
-# Our own networks are those of {doc}`contract_models`: two hidden layers, and `tanh` stretched to
-# the bounds of each number. You can also pass models of your own. DDPG has one critic; if several
-# are asked for and one is given, the others are copies with fresh weights ({doc}`td3` says why).
+# The networks have two hidden layers ({doc}`workshop/networks`). The actor's numbers go through
+# `tanh`, which is stretched to the bounds of each; for a list a softmax takes its place. Policies of
+# your own models are built in {doc}`workshop/own_models`.
 
 
 # %% tags=["export", "hide-input"]
@@ -739,61 +641,49 @@ def make_ddpg_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 64,
     num_critics: Count = 1,
-    actor: Any = None,
-    critic: Any = None,
 ) -> Policy:
     """Build an actor and critics for the spaces of one environment.
 
     Args:
-        observation_space: A space, or what ``plain_space`` made of it; vectors for our
-            own networks.
-        action_space: A bounded box of vectors, or a Discrete space.
-        hidden: Width of our networks' hidden layers.
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A bounded box of vectors, or a Discrete space, likewise.
+        hidden: Width of the hidden layers.
         num_critics: Number of critics.
-        actor: An actor of your own instead of ours.
-        critic: A critic of your own, or a sequence of them. If there is only one, the
-            others are copies, with fresh weights in each layer that has
-            ``reset_parameters``.
 
     Raises:
-        ValueError: If the spaces do not fit, or if only one of actor and critic is
-            given.
+        ValueError: If the spaces do not fit.
     """
-    states, actions = as_space(observation_space), as_space(action_space)
+    states, space = as_space(observation_space), as_space(action_space)
+    actions, inputs = actions_of(space), as_float_vectors(states).shape[0]
     # Continuous actions have bounds, discrete ones probabilities.
-    if isinstance(actions, spaces.Discrete):
-        size = int(actions.n)
-        make_actor: Callable[..., Any] = partial(ProbabilityActor, action_num=size)
-        choice: Any = OneHotActions(size, int(actions.start))
+    last: nn.Module
+    if isinstance(space, spaces.Discrete):
+        size, last = actions.num_actions, nn.Softmax(-1)
     else:
-        box = bounded_box(actions)
-        size = box.shape[0]
-        make_actor = partial(DeterministicActor, low=box.low, high=box.high)
-        choice = BoxActions(box.low, box.high, box.dtype)
-    check_both(actor, critic)
-    recipe: dict[str, Any] = {
+        size, last = len(actions.low), Stretch(*actions.bounds)
+    actor = nn.Sequential(layers(inputs, hidden, size), last)
+    critics = Critics(ActionCritic(inputs, size, hidden) for _ in range(num_critics))
+    recipe = {
         "observation_space": plain_space(states),
-        "action_space": plain_space(actions),
+        "action_space": plain_space(space),
         "hidden": hidden,
         "num_critics": num_critics,
     }
-    if actor is None:
-        states = as_float_vectors(states)
-        inputs = states.shape[0]
-        actor = make_actor(inputs, hidden=hidden)
-        critics = [ActionValue(inputs, size, hidden) for _ in range(num_critics)]
-    else:
-        critics = as_many(critic, num_critics)
-        kinds = {"actor": actor, "critic": critic}
-        recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
-    network = ActorCritics(actor, critics, states)
-    return Policy(network, choice, ("make_ddpg_policy", recipe))
+    return Policy(ActorCritics(actor, critics), actions, ("make_ddpg_policy", recipe))
+
+
+def actions_of(space: spaces.Space[Any]) -> Any:
+    """Return the rule for actions of a space: a bounded box, or a list."""
+    if isinstance(space, spaces.Discrete):
+        return OneHotActions(int(space.n), int(space.start))
+    box = bounded_box(space)
+    return BoxActions(box.low, box.high, box.dtype)
 
 
 # %% [markdown]
 # A box without bounds cannot be filled, and in one that is far too wide nothing is learned. The
 # gradient of a critic grows with the square of its inputs, and Adam squares it again. So float32
-# must hold the fourth power of a bound, which ends near 4 billion.
+# must hold the fourth power of a bound, and the widest bound is about 4 billion.
 
 
 # %% tags=["export", "hide-input"]
@@ -810,35 +700,12 @@ def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
     return box
 
 
-def check_both(actor: Any, critic: Any) -> None:
-    """Raise unless models of one's own come together."""
-    names = {"actor": actor, "critic": critic}
-    given = [name for name, model in names.items() if model is not None]
-    check_that(len(given) != 1, f"actor and critic belong together, got only {given}")
-
-
-def as_many(critic: Any, number: int) -> list[Any]:
-    """Return critics, made from one if only one is given."""
-    several = isinstance(critic, list | tuple | nn.ModuleList)
-    given = list(critic) if several else [critic]
-    check_that(bool(given), "critic must hold a model, got none")
-    while len(given) < number:
-        # Equal critics would stay equal, so a copy gets fresh weights.
-        twin = copy.deepcopy(given[0])
-        inside: Any = unwrapped(twin)[0]
-        for module in inside.modules():
-            if hasattr(module, "reset_parameters"):
-                module.reset_parameters()
-        given.append(twin)
-    return given
-
-
 # %% [markdown]
 # ## Settings
 #
-# Priorities (`priority_exponent`) and $n$-step targets (`num_steps`) come with the loop of {doc}`dqn`. What
-# {doc}`contracts` calls DDPGPer is DDPG with `priority_exponent=0.6`, and `train` ({doc}`workshop/training`)
-# knows it by this name.
+# Priorities (`priority_exponent`) and $n$-step targets (`num_steps`) come with the loop
+# ({doc}`loop`). What {doc}`contracts` calls DDPGPer is DDPG with `priority_exponent=0.6`, and `train`
+# ({doc}`workshop/training`) knows it by this name.
 #
 # The schedule of $\varepsilon$ comes from there too, a straight line from 1 to 0 over 500 steps.
 # But schedules move on only once in `log_interval` steps, which is 500 as well. So at first all
@@ -1045,7 +912,7 @@ def answer(weight, obs, action):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def climbed(weight, obs, action):

@@ -33,7 +33,7 @@ from literate_rl.evaluation import evaluate, paired_difference
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import policy_error_from_log_prob, ppo_policy_loss
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import fit, stored_runs
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
@@ -1013,7 +1013,7 @@ def answer(obs):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def normalised(obs):

@@ -19,36 +19,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
-from literate_rl.a2c import ContractActor, drawn_from
-from literate_rl.contract_models import QNetwork, layers
-from literate_rl.ddpg import as_many, check_both
-from literate_rl.dqn import QError
+from literate_rl.dqn import TargetNetwork
+from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import CategoricalActions, Policy, mean_surprise
 from literate_rl.replay import Batch
-from literate_rl.sac import SAC, SACConfig
+from literate_rl.sac import SACConfig, Temperature
 from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
-from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
-from literate_rl.workshop.probes import required_parameters
-from literate_rl.workshop.signatures import Count, Float, checked
-from literate_rl.workshop.states import ByName, state_spec
+from literate_rl.workshop.interfaces import Algorithm, PolicyLike
+from literate_rl.workshop.nests import (
+    as_discrete,
+    as_float_vectors,
+    as_space,
+    plain_space,
+)
+from literate_rl.workshop.networks import layers
+from literate_rl.workshop.signatures import Count, Float, check_that, checked
 
 __all__ = [
     "DiscreteCritics",
     "DiscreteSAC",
-    "DiscreteSoftContractPolicy",
+    "DiscreteSoftActorCritic",
     "DiscreteSoftPolicy",
-    "discrete_sac_error",
     "discrete_sac_settings",
-    "discrete_sac_target",
     "expected_soft_value",
     "make_discrete_sac_policy",
 ]
@@ -282,54 +282,6 @@ def expected_soft_value(
 
 
 # %% [markdown]
-# The target is that of {eq}`soft-target`, and the error compares it with the value of the action
-# that was taken.
-
-
-# %% tags=["export"]
-def discrete_sac_target(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
-) -> Tensor:
-    """Return what the critics should think of the actions in a batch.
-
-    Args:
-        policy: The policy in training.
-        target_critics: The older copy of its critics.
-        batch: Windows of steps, as the buffer returned them.
-        generator: The source of random numbers, for actors that need some.
-    """
-    with torch.no_grad(), EvalMode(policy):
-        # 1. How likely is each action in the next state, and what is the state worth?
-        log_prob = policy.log_probs(batch.next_obs, generator)
-        next_q, alpha = target_critics(batch.next_obs), policy.log_alpha.exp()
-        value = expected_soft_value(next_q, log_prob, alpha)
-        # 2. The target, {eq}`soft-target`. After a termination nothing is added.
-        return clipped_double_target(batch.reward, batch.discount, value.unsqueeze(0))
-
-
-def discrete_sac_error(
-    policy: Any,
-    target_critics: Any,
-    batch: Batch,
-    generator: torch.Generator,
-) -> QError:
-    """Compare what critics think of actions with their soft targets.
-
-    Args:
-        policy: As in ``discrete_sac_target``, like the others.
-        target_critics: As in ``discrete_sac_target``.
-        batch: As in ``discrete_sac_target``.
-        generator: As in ``discrete_sac_target``.
-    """
-    target = discrete_sac_target(policy, target_critics, batch, generator)
-    # 3. How far is each critic from it, for the action that was taken?
-    return compared(policy.critics.taken(batch.obs, batch.action), target)
-
-
-# %% [markdown]
 # The policy's row holds a logit for each action. It acts by a draw, like every policy
 # ({doc}`policies`), and it learns from all log-probabilities.
 
@@ -359,6 +311,22 @@ class DiscreteSoftPolicy(Policy):
         """Return the log-probabilities of all actions; nothing is drawn."""
         row: Tensor = self(obs)
         return row.log_softmax(-1)
+
+
+# %% [markdown]
+# The agent asks for these three things, and for nothing that only our own policy has.
+
+
+# %% tags=["export", "hide-input"]
+class DiscreteSoftPolicyLike(PolicyLike, Protocol):
+    """A policy with critics of all actions, a temperature and log-probabilities."""
+
+    critics: Any
+    log_alpha: nn.Parameter
+
+    def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the log-probabilities of all actions, with gradient."""
+        ...
 
 
 # %% [markdown]
@@ -446,92 +414,107 @@ assert all(0.2 < asked[number, 0.5] < 0.35 for number in numbers), "two to three
 
 
 # %% tags=["export"]
-def list_entropy(
-    action_space: spaces.Discrete, target: float | None
-) -> tuple[float, float]:
-    """Return 0, because a list has no unit, and the target entropy."""
+def list_entropy(action_space: spaces.Discrete, target: float | None) -> float:
+    """Return the entropy at which a tuned temperature aims."""
     # Half of the largest entropy, {eq}`list-entropy`.
-    most = math.log(int(action_space.n))
-    return 0.0, most / 2 if target is None else target
+    return math.log(int(action_space.n)) / 2 if target is None else target
 
 
 # %% [markdown]
 # ## The agent
 #
-# The loop is that of `SAC`, with this chapter's error and target. Only the actor's step differs:
-# it climbs $V(s)$ as above, {eq}`soft-actor`.
+# The target is that of {eq}`soft-target`, and the error compares it with the value of the action
+# that was taken. The actor climbs $V(s)$ as above, {eq}`soft-actor`.
 
 
 # %% tags=["export"]
-class DiscreteSAC(SAC):
-    """SAC for actions from a list, with sums for draws.
+class DiscreteSoftActorCritic(Algorithm):
+    """Critics of soft values of a list of actions, and an actor that climbs them.
+
+    Args:
+        policy: The policy to train.
+        config: The settings.
+        action_space: The list of the environment's actions.
+    """
+
+    policy: DiscreteSoftPolicyLike
+
+    def __init__(
+        self,
+        policy: DiscreteSoftPolicyLike,
+        config: SACConfig,
+        action_space: spaces.Discrete,
+    ) -> None:
+        given, wanted = len(policy.critics), config.num_critics
+        check_that(
+            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
+        )
+        self.policy = policy
+        self.target = TargetNetwork(policy.critics)
+        judges = set(policy.critics.parameters())
+        self.actor = [p for p in policy.parameters() if p not in judges]
+        # A list has no unit.
+        wanted_entropy = list_entropy(action_space, config.target_entropy)
+        self.temperature = Temperature(policy.log_alpha, config, 0.0, wanted_entropy)
+
+    def error(self, batch: Batch, generator: torch.Generator) -> QError:
+        """Compare what critics think of actions with their soft targets."""
+        policy = self.policy
+        with torch.no_grad(), EvalMode(policy):
+            # 1. How likely is each action next, and what is the next state worth?
+            log_prob = policy.log_probs(batch.next_obs, generator)
+            next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
+            value = expected_soft_value(next_q, log_prob, alpha).unsqueeze(0)
+            # 2. The target, {eq}`soft-target`. After a termination nothing is added.
+            aim = clipped_double_target(batch.reward, batch.discount, value)
+        # 3. How far is each critic from it, for the action that was taken?
+        return compared(policy.critics.taken(batch.obs, batch.action), aim)
+
+    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return minus the soft values of states, and the temperature's loss."""
+        policy = self.policy
+        log_prob = policy.log_probs(obs, generator)
+        # The gradient goes through the probabilities. To them the values are constants.
+        with torch.no_grad(), EvalMode(policy.critics):
+            q = policy.critics(obs)
+        value = expected_soft_value(q, log_prob, policy.log_alpha.detach().exp())
+        return -value.mean() + self.temperature.loss(mean_surprise(log_prob.detach()))
+
+    def metrics(self) -> dict[str, float]:
+        """Return temperature and mean entropy."""
+        return self.temperature.metrics()
+
+
+def DiscreteSAC(  # noqa: N802 (the field's name)
+    policy: DiscreteSoftPolicyLike,
+    envs: VectorEnv[Any, Any, Any],
+    config: SACConfig,
+    **forms: Any,
+) -> OffPolicy:
+    """Return a learner like ``SAC``, for actions from a list.
 
     Args:
         policy: What ``make_discrete_sac_policy`` returns, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
+        forms: Faster forms, as ``OffPolicy`` takes them.
     """
-
-    def __init__(
-        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: SACConfig
-    ) -> None:
-        super().__init__(policy, envs, config, discrete_sac_error, list_entropy)
-
-    def improve(self, obs: Tensor) -> None:
-        """Judge what the policy would do now, and let it climb."""
-        policy: Any = self.policy
-        log_prob = policy.log_probs(obs, self.generator)
-        # The gradient goes through the probabilities. To them the values are constants.
-        with torch.no_grad(), EvalMode(policy.critics):
-            q = policy.critics(obs)
-        value = expected_soft_value(q, log_prob, policy.log_alpha.detach().exp())
-        self.climb(value, mean_surprise(log_prob.detach()))
+    space: Any = envs.single_action_space
+    algorithm = DiscreteSoftActorCritic(policy, config, space)
+    return OffPolicy(algorithm, envs, config, **forms)
 
 
 # %% [markdown]
-# The critics are those of {doc}`dqn`, two of them. The next cell, folded, holds them. It also
-# takes critics of your own that are asked about one action at a time.
+# The critics are those of {doc}`dqn`, two of them.
 
 
-# %% tags=["export", "hide-input"]
-class DiscreteCritics(nn.Module):
-    """Critics that judge all actions of a list.
-
-    Args:
-        critics: They keep their contract. They return the values of all actions, or
-            take ``action``, a one-hot row.
-        observation_space: Where the names of the states come from; not flattened.
-        num_actions: Number of actions.
-    """
-
-    def __init__(
-        self,
-        critics: Sequence[Any],
-        observation_space: spaces.Space[Any],
-        num_actions: int,
-    ) -> None:
-        super().__init__()
-        spec, self.num_actions = state_spec(observation_space), num_actions
-        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
-        self.takes_action = ["action" in required_parameters(x) for x in critics]
+# %% tags=["export"]
+class DiscreteCritics(nn.ModuleList):
+    """Critics that judge all actions of a list."""
 
     def forward(self, obs: Tensor) -> Float[Tensor, "K B N"]:
         """Return each critic's values of all actions."""
-        values = [
-            self.one_by_one(critic, obs) if takes_action else critic(obs)[0]
-            for critic, takes_action in zip(
-                self.critics, self.takes_action, strict=True
-            )
-        ]
-        return torch.stack(values)
-
-    def one_by_one(self, critic: nn.Module, obs: Tensor) -> Tensor:
-        """Ask a critic about each action, all of them in one batch."""
-        number = self.num_actions
-        each = torch.eye(number).to(obs).expand(len(obs), number, number)
-        again = obs.unsqueeze(1).expand(-1, number, *obs.shape[1:])
-        value: Tensor = critic(again, action=each)[0]
-        return value.squeeze(-1)
+        return torch.stack([critic(obs) for critic in self])
 
     def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K B"]:
         """Return each critic's value of the actions that were taken."""
@@ -541,71 +524,7 @@ class DiscreteCritics(nn.Module):
 
 
 # %% [markdown]
-# ## Models of your own
-#
-# An actor of your own must return the log-probabilities of *all* actions, as a fourth result,
-# because a sum needs the probability of each action. For the other actors of {doc}`contracts`
-# three results are enough, but here such an actor is refused. (The contracts of Machin, which
-# that chapter starts from, ask for `rsample` instead. A `Categorical` of PyTorch has none.)
-
-# %%
-from literate_rl.contract_models import CategoricalActor, QNetwork
-from literate_rl.contracts import ContractError, check_model
-
-
-class ThreeResults(CategoricalActor):
-    def forward(self, state, action=None):
-        return super().forward(state, action)[:3]
-
-
-try:
-    check_model(
-        "SAC", actor=ThreeResults(4, 2), critic=QNetwork(4, 2), env="CartPole-v1"
-    )
-except ContractError as error:
-    refusal = str(error)
-    print(refusal)
-
-# %% tags=["claims"]
-assert "tuple of 4" in refusal
-models = {"actor": CategoricalActor(4, 2), "critic": QNetwork(4, 2)}
-assert check_model("SAC", **models, env="CartPole-v1") is None, "it passes"
-
-
-# %% tags=["export", "hide-input"]
-class DiscreteSoftContractPolicy(ContractActor):
-    """A policy over a list, made of an actor and critics that keep their contract.
-
-    Args:
-        actor: As in ``ContractActor``; its fourth result is all log-probabilities.
-        critics: The critics.
-        observation_space: As in ``ContractActor``.
-        action_space: Likewise.
-        recipe: As in ``Policy``.
-    """
-
-    def __init__(
-        self,
-        actor: Any,
-        critics: DiscreteCritics,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
-    ) -> None:
-        super().__init__(actor, observation_space, action_space, recipe)
-        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
-
-    def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the log-probabilities of all actions."""
-        # The actor draws an action all the same, so we draw a seed for it.
-        seed = int(torch.randint(2**62, (), generator=generator))
-        with drawn_from(seed, obs.device):
-            log_prob: Tensor = self.actor(obs)[3]
-        return log_prob
-
-
-# %% [markdown]
-# What is left is to build a policy for an environment.
+# What is left is to build a policy for an environment, of our own networks.
 
 
 # %% tags=["export", "hide-input"]
@@ -615,51 +534,32 @@ def make_discrete_sac_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 64,
     num_critics: Count = 2,
-    actor: Any = None,
-    critic: Any = None,
-) -> DiscreteSoftPolicy | DiscreteSoftContractPolicy:
+) -> DiscreteSoftPolicy:
     """Build an actor and critics for the spaces of one environment.
 
     Args:
-        observation_space: A space, or what ``plain_space`` made of it; vectors for our
-            own networks.
-        action_space: A Discrete space.
-        hidden: Width of our networks' hidden layers.
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A Discrete space, likewise.
+        hidden: Width of the hidden layers.
         num_critics: Number of critics.
-        actor: An actor of your own instead of ours.
-        critic: A critic of your own, or a sequence of them. If there is only one, the
-            others are copies, with fresh weights in each layer that has
-            ``reset_parameters``.
 
     Raises:
-        ValueError: If the spaces do not fit, or if only one of actor and critic is
-            given.
+        ValueError: If the spaces do not fit.
     """
-    states, space = as_space(observation_space), as_space(action_space)
-    if not isinstance(space, spaces.Discrete):
-        raise ValueError(f"action_space must be Discrete, got {space}")
-    check_both(actor, critic)
-    recipe: dict[str, Any] = {
+    space, states = as_discrete(action_space), as_space(observation_space)
+    inputs, number = as_float_vectors(states).shape[0], int(space.n)
+    recipe = {
         "observation_space": plain_space(states),
         "action_space": plain_space(space),
         "hidden": hidden,
         "num_critics": num_critics,
     }
-    number = int(space.n)
-    # An actor of your own returns log-probabilities.
-    if actor is not None:
-        kinds = {"actor": actor, "critic": critic}
-        recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
-        critics = DiscreteCritics(as_many(critic, num_critics), states, number)
-        built = "make_discrete_sac_policy", recipe
-        return DiscreteSoftContractPolicy(actor, critics, states, space, built)
-    # Ours describes them in rows of logits.
-    states = as_float_vectors(states)
-    inputs = states.shape[0]
+    # The policy's row holds a logit for each action, a critic's row a value.
     network = layers(inputs, hidden, number)
+    critics = DiscreteCritics(
+        layers(inputs, hidden, number) for _ in range(num_critics)
+    )
     actions = CategoricalActions(number, int(space.start))
-    judges = [QNetwork(inputs, number, hidden) for _ in range(num_critics)]
-    critics = DiscreteCritics(judges, states, number)
     built = "make_discrete_sac_policy", recipe
     return DiscreteSoftPolicy(network, actions, critics, built)
 
@@ -953,7 +853,7 @@ def answer(q, log_prob, alpha):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def judged(seed):

@@ -914,7 +914,7 @@ def answer(features, value_head, aux_head):
     return value_head(features), aux_head(features)
 
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def right(features, value_head, aux_head):

@@ -20,42 +20,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from annotated_types import Ge
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
-from literate_rl.agents import Collector
+from literate_rl.loop import OffPolicy, OffPolicyConfig, QError, linear_schedule
 from literate_rl.policies import Policy
-from literate_rl.replay import Batch, ReplayBuffer
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
-from literate_rl.workshop.fast import (
-    FusedQError,
-    chain_layers,
-    chain_q_error,
-    clip_gradient,
-    numpy_act,
-    computes,
-)
+from literate_rl.replay import Batch
+from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.interfaces import Algorithm
 from literate_rl.workshop.nests import as_discrete, as_vectors, plain_space
-from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Count,
     Float,
     Fraction,
     Int,
-    NonNegative,
-    Positive,
-    Scale,
     check_finite,
     checked,
 )
@@ -64,17 +50,15 @@ __all__ = [
     "DQN",
     "DQNConfig",
     "EpsilonGreedy",
+    "Exploring",
     "ExploringConfig",
-    "OffPolicyConfig",
-    "QError",
+    "QLearning",
+    "TargetNetwork",
     "double_q_target",
     "dqn_settings",
     "dueling_q",
-    "fused_q_error",
-    "linear_schedule",
     "make_q_policy",
     "polyak_update",
-    "q_error",
     "q_target",
 ]
 
@@ -216,6 +200,87 @@ assert (early > 499).sum() == 9, "nine of ten touch 500 in the first half"
 assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 
 # %% [markdown]
+# ## DQN on one page
+#
+# Here is the whole agent, for CartPole. It runs from top to bottom. From earlier chapters it takes
+# the collector and the buffer. The rest of the chapter takes it apart, and {doc}`loop` puts it
+# together again for any agent that learns from what it remembers.
+
+# %%
+import copy
+
+import torch
+from torch import nn
+from torch.nn.functional import smooth_l1_loss
+
+from literate_rl.agents import Collector, make_envs
+from literate_rl.replay import ReplayBuffer
+
+torch.set_num_threads(1)  # the network is too small to be shared out
+
+total_steps, first_update, batch_size = 10_000, 1000, 128
+gamma, n, tau, learning_rate, scale = 0.99, 20, 0.02, 1e-3, 0.05
+
+torch.manual_seed(1)
+generator = torch.Generator().manual_seed(1)
+first, second, last = nn.Linear(4, 128), nn.Linear(128, 128), nn.Linear(128, 2)
+network = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)  # a value an action
+older = copy.deepcopy(network)  # the target network
+optimizer = torch.optim.Adam(network.parameters(), learning_rate)
+
+
+def act(obs):
+    """Take the best action, and now and then a random one."""
+    epsilon = max(0.05, 1 - collector.step / 5000)
+    anything = torch.randint(2, (len(obs),), generator=generator)
+    explore = torch.rand(len(obs), generator=generator) < epsilon
+    return torch.where(explore, anything, network(obs).argmax(-1))
+
+
+collector, buffer = Collector(make_envs("CartPole-v1", 4)), ReplayBuffer(total_steps)
+collector.reset(seed=1)
+returns, snapshots = [], []
+while collector.step < total_steps:
+    # 1. Act once in each environment. Everything is remembered.
+    steps = collector.collect(act, 1)
+    buffer.push(steps)
+    returns += steps.episode_return[steps.terminated | steps.truncated].tolist()
+    if collector.step <= first_update:
+        continue
+    for _ in range(2):
+        batch = buffer.sample(batch_size, generator, n, gamma)
+        # 2. What should the values be? The network chooses the best next action, its
+        # older copy says what that one is worth.
+        with torch.no_grad():
+            best = network(batch.next_obs).argmax(-1, keepdim=True)
+            next_q = older(batch.next_obs).gather(-1, best).squeeze(-1)
+            target = scale * batch.reward + batch.discount * next_q
+        # 3. What are they? One step towards the targets.
+        q = network(batch.obs).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+        optimizer.zero_grad()
+        smooth_l1_loss(q, target).backward()
+        optimizer.step()
+        # 4. The older copy follows slowly.
+        with torch.no_grad():
+            pairs = zip(older.parameters(), network.parameters(), strict=True)
+            for old, new in pairs:
+                old.lerp_(new, tau)
+        # Only for a check further below.
+        if len(snapshots) < 10:
+            snapshots.append((batch, copy.deepcopy(network)))
+
+print("first ten episodes:", *(f"{x:.0f}" for x in returns[:10]))
+print("last ten episodes: ", *(f"{x:.0f}" for x in returns[-10:]))
+
+# %% [markdown]
+# **Notice** that the last ten episodes are many times as long as the first ten, although the
+# actions of step 1 come from a network that nobody has told what an action is worth. All it has
+# is step 2: rewards, and what its own older copy believes.
+
+# %% tags=["claims"]
+assert np.mean(returns[-10:]) > 4 * np.mean(returns[:10]), "many times as long"
+
+# %% [markdown]
 # ## Values that choose
 #
 # So far $Q(s, a)$ belonged to a policy, which chose all later actions ({doc}`agents`). Here it
@@ -231,20 +296,26 @@ assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 #
 # If the agent always took the action of the largest value, it might never learn what the others
 # are worth. So with a small probability $\varepsilon$ it takes a random one. Such a policy is
-# **ε-greedy**. In the terms of {doc}`policies` this is a noise $\eta$ on the values. Let $c$ be
-# a coin that is 1 with probability $\varepsilon$, and $u$ an action drawn uniformly from all $N$:
+# **ε-greedy**. In the terms of {doc}`policies` this is a noise $\eta$ on the values, and again a
+# race. Let $c$ be a coin that is 1 with probability $\varepsilon$, and let each of the $N$ actions
+# draw a number $u_j$ uniformly between 0 and 1:
 #
 # $$
-# a = \operatorname*{argmax}_j \; (Q_j + \eta_j) , \qquad
-# \eta_j = \begin{cases} \infty & \text{if } c = 1 \text{ and } j = u \\ 0 & \text{else.}
-# \end{cases}
+# a = \operatorname*{argmax}_j \; (Q_j + \eta_j) , \qquad \eta_j = c \cdot 10^{30} \, u_j .
 # $$ (epsilon-noise)
 #
-# Without noise the policy is greedy. Each environment has its own coin at each step: with one
-# coin for all, they would act at random together or not at all ({doc}`/docs/errata`).
+# Beside numbers of this size no value counts: if $c = 1$, the largest $u_j$ wins, and all actions
+# are equally likely. If $c = 0$, there is no noise, and the policy is greedy. Each environment has
+# its own coin at each step: with one coin for all, they would act at random together or not at all
+# ({doc}`/docs/errata`).
 
 
 # %% tags=["export"]
+# The smallest numbers of a race are near 10²³. Added to them in float32, a value below
+# 10¹⁵ is lost.
+BESIDE_ALL_VALUES = 1e30
+
+
 class EpsilonGreedy:
     """The action of the largest value, or now and then a random one; rows are values.
 
@@ -265,14 +336,13 @@ class EpsilonGreedy:
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
-        shape = num_steps, num_envs
-        # One coin for each environment and each step, and one action to go with it.
-        explore = torch.rand(shape, generator=generator) < self.epsilon
-        anything = torch.randint(self.num_actions, shape, generator=generator)
-        # An infinite bonus makes sure that it is chosen, {eq}`epsilon-noise`.
-        noise = torch.zeros(*shape, self.num_actions)
-        bonus = torch.zeros(shape).masked_fill(explore, torch.inf)
-        return noise.scatter_(-1, anything.unsqueeze(-1), bonus.unsqueeze(-1))
+        shape = num_steps, num_envs, self.num_actions
+        # One coin for each environment and each step, and a race of all actions.
+        explore = torch.rand(shape[:2], generator=generator) < self.epsilon
+        race = BESIDE_ALL_VALUES * torch.rand(shape, generator=generator)
+        # Both together are {eq}`epsilon-noise`. It is finite, so that an action whose
+        # value is minus infinity never wins.
+        return explore.unsqueeze(-1) * race
 
     @checked
     def choose(
@@ -527,106 +597,48 @@ def make_q_policy(
 # scale them: in CartPole by 0.05, so that no true value exceeds $0.05 / (1 - \gamma) = 5$.
 
 
-# %% tags=["export"]
-class QError(NamedTuple):
-    """How wrong a batch of values is, sample by sample.
-
-    Attributes:
-        loss: What is minimised.
-        td_error: Targets minus values, without gradient. Its size is the priority in
-            the buffer.
-        value: The values themselves, without gradient.
-    """
-
-    loss: Float[Tensor, "N"]
-    td_error: Float[Tensor, "N"]
-    value: Float[Tensor, "N"]
-
-    def backward(self, weight: Float[Tensor, "N"]) -> None:
-        """Add the gradient of the weighted mean loss to that of the parameters."""
-        (self.loss * weight).mean().backward()
-
-
-# %% tags=["export"]
-def q_error(
-    policy: Any,
-    target_policy: Any,
-    batch: Batch,
-    generator: torch.Generator,
-    double: bool = True,
-) -> QError:
-    """Compare values with their targets.
-
-    Args:
-        policy: The policy in training; it returns values.
-        target_policy: Its older copy.
-        batch: Steps, as the buffer returned them.
-        generator: Not used here, because these values have no noise.
-        double: Whether the policy in training chooses the next action.
-    """
-    with torch.no_grad(), EvalMode(policy):
-        next_q = target_policy(batch.next_obs)
-        # If the older copy chooses too, this is the target {eq}`q-target`.
-        chooser = policy(batch.next_obs) if double else next_q
-        aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
-    # The current value of the action that was taken.
-    q = policy(batch.obs).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
-    # A parabola near zero, straight lines further out: {eq}`huber`.
-    loss = smooth_l1_loss(q, aim, reduction="none")
-    value = q.detach()
-    return QError(loss, aim - value, value)
-
-
-# %% [markdown]
-# The agent below uses a faster form, which computes its own gradient ({doc}`workshop/fast`) and
-# gives the same numbers.
-
-
-# %% tags=["export"]
-def fused_q_error(
-    policy: Any,
-    target_policy: Any,
-    batch: Batch,
-    generator: torch.Generator,
-    double: bool = True,
-) -> QError | FusedQError:
-    """Compute what ``q_error`` does, faster if both networks are chains of layers.
-
-    Its loss has no graph: the gradient comes from ``backward`` alone.
-    """
-    # A policy with a `forward` of its own may compute something else with its network.
-    chain, target_chain = (
-        chain_layers(p.network) if computes(p, Policy) else None
-        for p in (policy, target_policy)
-    )
-    # States that want a gradient need a graph.
-    if chain is None or target_chain is None or batch.obs.requires_grad:
-        return q_error(policy, target_policy, batch, generator, double)
-    return chain_q_error(chain, target_chain, batch, double_q_target, double)
-
-
 # %% [markdown]
 # ## What changes on the way
 #
 # Two things change slowly. The first is the probability of a random action. An agent that knows
 # nothing needs many of them to get anywhere. To one that knows the way they are mistakes. So the
-# probability falls linearly from $\varepsilon_0$ to $\varepsilon_1$ over the first $I$ steps and
-# then stays there. At step $i$ it is
-#
-# $$
-# \varepsilon_i = \varepsilon_0 + \min(1, i / I) \, (\varepsilon_1 - \varepsilon_0) .
-# $$ (epsilon-schedule)
+# probability falls in a straight line from `epsilon_start` to `epsilon_end` over the first
+# `epsilon_steps` steps and then stays there.
 
 
 # %% tags=["export"]
 @checked
-def linear_schedule(
-    start: float, end: float, duration: Positive, step: NonNegative
-) -> float:
-    """Return where a straight line from ``start`` to ``end`` is at a step."""
-    # The line {eq}`epsilon-schedule`, written so that it ends exactly at its end.
-    share = min(1.0, step / duration)
-    return (1 - share) * start + share * end
+@dataclass(frozen=True)
+class ExploringConfig(OffPolicyConfig):
+    """Settings of the agents that explore with random actions.
+
+    Attributes:
+        epsilon_start: Probability of a random action at first.
+        epsilon_end: That probability after ``epsilon_steps`` steps.
+        epsilon_steps: Steps in the environments until then.
+    """
+
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 10_000
+
+
+class Exploring(Algorithm):
+    """An algorithm whose policy takes random actions, fewer and fewer of them."""
+
+    policy: Policy
+    config: Any
+
+    def explore(self, step: int) -> None:
+        """Set the probability of a random action."""
+        config = self.config
+        self.policy.actions.epsilon = linear_schedule(
+            config.epsilon_start, config.epsilon_end, config.epsilon_steps, step
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return the probability of a random action."""
+        return {"charts/epsilon": self.policy.actions.epsilon}
 
 
 # %% [markdown]
@@ -656,317 +668,48 @@ def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> Non
                 old.copy_(new)
 
 
-def numbers_of(policy: nn.Module) -> list[Tensor]:
-    """Return a policy's parameters and buffers, for instance running means."""
-    return [x.detach() for x in (*policy.parameters(), *policy.buffers())]
-
-
-# %% [markdown]
-# ## The loop
-#
-# Act a little, learn a little: `iterate` does so for `log_interval` steps; `learn` is one update.
-# Who acts and who makes targets is in evaluation mode, so that a dropout layer of your own drops
-# nothing there ({doc}`workshop/episodes`). The older copy never leaves that mode.
-
-
-# %% tags=["export"]
-class DQN:
-    """Learns values of actions from remembered steps.
+class TargetNetwork:
+    """An older copy of a network that nobody trains, and that follows it.
 
     Args:
-        policy: The policy to train, on any device; its rows are values.
-        envs: A vector environment with ``config.num_envs`` copies.
-        config: The settings, a ``DQNConfig`` or a relative of it.
-        error: Function that compares values with targets, or None for ``q_error``.
-        act: Function of observations and noise, or None for ``policy.act`` or its form
-            in NumPy.
+        newer: The network in training.
+
+    Attributes:
+        network: The copy. It is in evaluation mode and stays so.
     """
 
-    def __init__(
-        self,
-        policy: Any,
-        envs: VectorEnv[Any, Any, Any],
-        config: Any,
-        error: Callable[..., Any] | None = None,
-        act: Callable[[Tensor, Tensor], Tensor] | None = None,
-    ) -> None:
-        check_num_envs(envs, config.num_envs)
-        self.policy = policy
-        self.config: OffPolicyConfig = config
-        self.error = error or partial(fused_q_error, double=config.double)
-        # The target network: an older copy that nobody trains.
-        self.target_policy = copy.deepcopy(policy).requires_grad_(False).eval()
-        self.weights = numbers_of(policy)
-        self.target_weights = numbers_of(self.target_policy)
-        # What learns, and how.
-        self.parameters = [p for p in policy.parameters() if p.requires_grad]
-        self.device = self.parameters[0].device
-        self.optimizer = torch.optim.Adam(
-            self.parameters, config.learning_rate, fused=True
-        )
-        # What acts, and where its steps are kept.
-        if act is None:
-            act = numpy_act(policy) if self.device.type == "cpu" else policy.act
-        self.act = act
-        self.collector = Collector(envs, policy.to_env)
-        self.buffer = ReplayBuffer(config.buffer_size, config.priority_exponent)
-        self.generator = torch.Generator().manual_seed(config.seed)
-        self.iteration = self.updates = 0
+    def __init__(self, newer: nn.Module) -> None:
+        self.network: Any = copy.deepcopy(newer).requires_grad_(False).eval()
+        self.newer, self.has_buffers = newer, any(True for _ in newer.buffers())
+        self.pair_up()
 
-    def iterate(self) -> dict[str, float]:
-        """Act and learn in turns for a while, and return metrics."""
-        config = self.config
-        self.prepare()
-        # All random numbers of the actions are drawn at once.
-        noise = self.policy.noise(
-            config.rounds * config.rollout_len, config.num_envs, self.generator
-        )
-        rows = iter(noise.to(self.device))
-
-        def act(obs: Tensor) -> Tensor:
-            return self.act(obs.to(self.device, torch.float32), next(rows))
-
-        returns, losses, acting = [], [], EvalMode(self.policy)
-        for _ in range(config.rounds):
-            # A few steps with the policy as it is now; the buffer keeps them.
-            with acting:
-                batch = self.collector.collect(act, config.rollout_len)
-            self.buffer.push(batch)
-            returns.append(batch.episode_return)
-            # Then the updates that are due.
-            if self.step >= config.learning_starts:
-                losses += [self.learn() for _ in range(config.updates_per_rollout)]
-
-        self.iteration += 1
-        return {
-            "charts/episodic_return": torch.cat(returns).nanmean().item(),
-            **self.explored(),
-            **self.mean_losses(losses),
-        }
-
-    def prepare(self) -> None:
-        """Set what changes from iteration to iteration."""
-        # A run that is resumed starts with fresh environments. A run that continues
-        # must do the same, so each checkpoint resets them, and the buffer is told.
-        if self.collector.obs is None or self.checkpoint_due:
-            self.collector.reset(env_seed(self.config.seed, self.step))
-            self.buffer.cut()
-        self.explore()
-        self.anneal()
-
-    def anneal(self) -> None:
-        """Set the learning rate."""
-        config, step = self.config, self.step
-        if config.anneal:
-            rate = linear_schedule(config.learning_rate, 0.0, config.total_steps, step)
-            self.optimizer.param_groups[0]["lr"] = rate
-
-    def explore(self) -> None:
-        """Set the probability of a random action."""
-        config: Any = self.config
-        self.policy.actions.epsilon = linear_schedule(
-            config.epsilon_start, config.epsilon_end, config.epsilon_steps, self.step
+    def pair_up(self) -> None:
+        """Find the numbers of both networks: parameters, and buffers such as means."""
+        self.older_numbers, self.newer_numbers = (
+            [x.detach() for x in (*network.parameters(), *network.buffers())]
+            for network in (self.network, self.newer)
         )
 
-    def explored(self) -> dict[str, float]:
-        """Return the probability of a random action, as a metric."""
-        return {"charts/epsilon": self.policy.actions.epsilon}
-
-    def learn(self) -> QError:
-        """Take one step of the optimiser on a batch from the buffer."""
-        config = self.config
-        # 1. Draw steps of any age; each is the start of a window of n.
-        batch = self.sample()
-        # 2. How wrong are the values?
-        error = self.error(self.policy, self.target_policy, batch, self.generator)
-        # 3. One step downhill for the weighted mean loss, with gradient clipping.
-        for parameter in self.parameters:
-            parameter.grad = None
-        error.backward(batch.weight)
-        clip_gradient(self.parameters, config.max_grad_norm)
-        self.optimizer.step()
-
-        # 4. The TD errors are the new priorities.
-        if config.priority_exponent > 0:
-            self.buffer.update(batch.place, error.td_error)
-        # 5. The target network follows: by a little each time, or all the way now and
-        # then.
-        self.updates += 1
-        if self.updates % config.target_interval == 0:
-            self.follow(batch)
-        return QError(error.loss.detach(), error.td_error, error.value)
-
-    def follow(self, batch: Batch) -> None:
-        """Let the target network follow."""
-        polyak_update(self.target_weights, self.weights, self.config.tau)
-
-    def sample(self) -> Batch:
-        """Draw a batch with scaled rewards, on the policy's device."""
-        config, beta = self.config, 1.0
-        if config.priority_exponent > 0:
-            beta = linear_schedule(config.beta, 1.0, config.total_steps, self.step)
-        batch = self.buffer.sample(
-            config.batch_size, self.generator, config.num_steps, config.gamma, beta
-        )
-        batch = batch._replace(
-            obs=batch.obs.float(),
-            next_obs=batch.next_obs.float(),
-            reward=batch.reward * config.reward_scale,
-        )
-        return batch if self.device.type == "cpu" else batch.to(self.device)
-
-    def mean_losses(self, errors: list[QError]) -> dict[str, float]:
-        """Return the means of an iteration; NaN before the first update."""
-        means = [float("nan")] * 3
-        if errors:
-            loss, td_error, value = map(torch.stack, zip(*errors, strict=True))
-            means = [x.mean().item() for x in (loss, td_error.abs(), value)]
-            check_finite(means[0], values=value)
-        names = ("losses/loss", "losses/td_error", "losses/q_value")
-        return dict(zip(names, means, strict=True))
-
-    # The rest is for checkpoints and for `fit`, the loop around the learner
-    # ({doc}`workshop/runs`).
-    @property
-    def step(self) -> int:
-        """Steps taken so far, all environments together."""
-        return self.collector.step
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether the next iteration starts with fresh environments."""
-        return self.iteration % self.config.checkpoint_interval == 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, except for the policy's weights."""
-        return {
-            "step": self.step,
-            "iteration": self.iteration,
-            "updates": self.updates,
-            "target": self.target_policy.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "buffer": self.buffer.state_dict(),
-            "generator": self.generator.get_state(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned; it is copied."""
-        # A state that lacks something is refused here, before anything has changed.
-        names = ("step", "iteration", "updates", "buffer", "generator", "target")
-        step, iteration, updates, buffer, generator, target = (state[n] for n in names)
-        self.buffer.load_state_dict(buffer)
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        self.target_policy.load_state_dict(target)
-        self.generator.set_state(generator)
-        self.collector.step, self.iteration, self.updates = step, iteration, updates
-        self.collector.obs = None
+    def follow(self, tau: float) -> None:
+        """Move towards the network in training, by a share ``tau`` of the way."""
+        # A module may have put another tensor in the place of a buffer.
+        if self.has_buffers:
+            self.pair_up()
+        polyak_update(self.older_numbers, self.newer_numbers, tau)
 
 
 # %% [markdown]
-# ## Settings
+# ## The algorithm
 #
-# With `priority_exponent` above 0 the memory prefers surprising steps ({doc}`replay`); `train`
-# ({doc}`workshop/training`) knows DQN with `priority_exponent=0.6` as DQNPer.
+# DQN says how wrong values are. The targets come from networks in evaluation mode, so that a
+# dropout layer of your own drops nothing there ({doc}`workshop/episodes`).
 
 
 # %% tags=["export"]
-@checked
-@dataclass(frozen=True)
-class OffPolicyConfig:
-    """Settings that DQN shares with the agents built on its loop.
-
-    Attributes:
-        seed: Decides all that is random in the run, except for the first weights.
-        total_steps: Steps in the environments, all of them together.
-        num_envs: Number of environments.
-        hidden: Width of the hidden layers.
-        num_steps: Number n of rewards in a target before the value.
-        gamma: Discount.
-        learning_rate: Learning rate of Adam at the start.
-        anneal: Whether the learning rate falls linearly to zero.
-        batch_size: Steps that one update learns from.
-        train_interval: Steps in the environments between two updates.
-        learning_starts: Steps before the first update.
-        buffer_size: Steps that the buffer holds.
-        target_interval: Updates between two moves of the target network and, in agents
-            with an actor, between two updates of the actor.
-        tau: How far it moves then; 1 is a copy.
-        priority_exponent: How strongly the buffer prefers large TD errors; 0 is not at
-            all.
-        beta: How far the importance weights undo that preference at the start, where
-            there is one; at the end they do so fully.
-        reward_scale: Factor on the rewards in the targets.
-        max_grad_norm: Bound of the gradient's norm.
-        log_interval: Steps in the environments from one row of metrics to the next.
-            The learning rate and other schedules move on there.
-        checkpoint_interval: Iterations between checkpoints. The environments are reset
-            at each of them.
-    """
-
-    seed: Annotated[int, Ge(0)] = 1
-    total_steps: Count = 100_000
-    num_envs: Count = 4
-    hidden: Count = 128
-    num_steps: Count = 1
-    gamma: Fraction = 0.99
-    learning_rate: Scale = 5e-4
-    anneal: bool = False
-    batch_size: Count = 128
-    train_interval: Count = 4
-    learning_starts: Count = 1000
-    buffer_size: Count = 100_000
-    target_interval: Count = 1
-    tau: Fraction = 0.01
-    priority_exponent: NonNegative = 0.0
-    beta: Fraction = 0.4
-    reward_scale: Scale = 1.0
-    max_grad_norm: Positive = 10.0
-    log_interval: Count = 1000
-    checkpoint_interval: Count = 10
-
-    def __post_init__(self) -> None:
-        if self.rollout_len * self.num_envs % self.train_interval:
-            raise ValueError(
-                "train_interval must divide num_envs or be a multiple of it, got "
-                f"{self.train_interval} for {self.num_envs}"
-            )
-
-    @property
-    def rollout_len(self) -> int:
-        """Steps of each environment between two updates or more."""
-        return max(1, self.train_interval // self.num_envs)
-
-    @property
-    def updates_per_rollout(self) -> int:
-        """Updates that are due after them."""
-        return self.rollout_len * self.num_envs // self.train_interval
-
-    @property
-    def rounds(self) -> int:
-        """Rollouts of one iteration."""
-        return max(1, self.log_interval // (self.rollout_len * self.num_envs))
-
-
-@checked
-@dataclass(frozen=True)
-class ExploringConfig(OffPolicyConfig):
-    """Settings of the agents that explore with random actions.
-
-    Attributes:
-        epsilon_start: Probability of a random action at first.
-        epsilon_end: That probability after ``epsilon_steps`` steps.
-        epsilon_steps: Steps in the environments until then.
-    """
-
-    epsilon_start: Fraction = 1.0
-    epsilon_end: Fraction = 0.05
-    epsilon_steps: Count = 10_000
-
-
 @checked
 @dataclass(frozen=True)
 class DQNConfig(ExploringConfig):
-    """Settings of DQN: the shared ones and two of its own.
+    """Settings of DQN: those of the loop and of exploration, and two of its own.
 
     Attributes:
         double: Whether the network in training chooses the next action.
@@ -975,6 +718,74 @@ class DQNConfig(ExploringConfig):
 
     double: bool = True
     dueling: bool = False
+
+
+class QLearning(Exploring):
+    """Values of actions; an older copy judges what is best next.
+
+    Args:
+        policy: The policy to train; its rows are values.
+        config: The settings.
+    """
+
+    def __init__(self, policy: Policy, config: DQNConfig) -> None:
+        self.policy, self.config = policy, config
+        self.target = TargetNetwork(policy)
+
+    def error(self, batch: Batch, generator: torch.Generator) -> QError:
+        """Compare values with their targets."""
+        with torch.no_grad(), EvalMode(self.policy):
+            next_q = self.target.network(batch.next_obs)
+            # If the older copy chooses too, this is the target {eq}`q-target`.
+            chooser = self.policy(batch.next_obs) if self.config.double else next_q
+            aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
+        # The current value of the action that was taken.
+        row = self.policy(batch.obs)
+        q = row.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+        # A parabola near zero, straight lines further out: {eq}`huber`.
+        loss = smooth_l1_loss(q, aim, reduction="none")
+        value = q.detach()
+        return QError(loss, aim - value, value)
+
+
+def DQN(  # noqa: N802 (the field's name)
+    policy: Policy, envs: VectorEnv[Any, Any, Any], config: DQNConfig, **forms: Any
+) -> OffPolicy:
+    """Return a learner of values.
+
+    Args:
+        policy: The policy to train, on any device; its rows are values.
+        envs: A vector environment with ``config.num_envs`` copies.
+        config: The settings.
+        forms: Faster forms, as ``OffPolicy`` takes them.
+    """
+    return OffPolicy(QLearning(policy, config), envs, config, **forms)
+
+
+# %% [markdown]
+# `DQN` does what the program at the top does. The folded cell gives both the same ten batches and
+# compares their weights.
+
+# %% tags=["claims"]
+torch.manual_seed(1)
+envs = make_envs("CartPole-v1", 4)
+policy = make_q_policy(envs.single_observation_space, envs.single_action_space)
+config = DQNConfig(
+    learning_rate=learning_rate, tau=tau, reward_scale=scale, max_grad_norm=math.inf
+)
+learner = DQN(policy, envs, config)
+for batch, ours in snapshots:
+    scaled = batch._replace(reward=scale * batch.reward)
+    learner.sample = lambda scaled=scaled: scaled
+    learner.learn()
+    for x, y in zip(ours.parameters(), policy.parameters(), strict=True):
+        assert torch.allclose(x, y, atol=1e-5), "the same weights"
+
+# %% [markdown]
+# ## Settings
+#
+# With `priority_exponent` above 0 the memory prefers surprising steps ({doc}`replay`); `train`
+# ({doc}`workshop/training`) knows DQN with `priority_exponent=0.6` as DQNPer.
 
 
 # %% tags=["export"]
@@ -1116,7 +927,7 @@ def answer(reward, discount, next_q, chooser):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def remembered(seed):

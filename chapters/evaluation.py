@@ -33,8 +33,8 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
-from literate_rl.workshop.episodes import EvalMode, warn_unended
-from literate_rl.workshop.runs import env_seed, flat_env
+from literate_rl.workshop.episodes import EvalMode, env_seed, warn_unended
+from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
 
 __all__ = ["Difference", "evaluate", "paired_difference", "t_interval"]
@@ -178,9 +178,9 @@ def greedy(policy: Any, obs: NDArray[Any]) -> Any:
 # first episode of an environment counts. A [trap below](#trap-the-first-episodes-that-end) shows
 # what happens otherwise. An agent may have learned to walk in circles, in an environment without
 # a time limit. So an episode is cut off after `max_episode_steps`, with a warning. In `EvalMode` a
-# policy with dropout drops nothing, and nothing of it changes. (It is in {doc}`workshop/episodes`;
-# `flat_env`, which makes an environment whose observations are vectors, and `env_seed`, which
-# draws a seed that no other run shares, are in {doc}`workshop/runs`.)
+# policy with dropout drops nothing, and nothing of it changes. (It is in {doc}`workshop/episodes`,
+# as is `env_seed`, which draws a seed that no other run shares. `flat_env` makes an environment
+# whose observations are vectors, {doc}`workshop/runs`.)
 
 
 # %% tags=["export"]
@@ -224,7 +224,7 @@ def evaluate(
         if not playing.any():
             break
     else:
-        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps)
+        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=3)
     envs.close()
     return returns
 
@@ -694,7 +694,7 @@ def answer(played, n):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def mean_by_quota(played, n):

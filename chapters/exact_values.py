@@ -819,7 +819,7 @@ def answer(transition, reward, gamma):
     return values
 
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 solved = [(*Ring().chain(right=0.8), 0.99), (*Ring(4, 0.1).chain(right=1.0), 0.9)]
 grade(answer, tabular_values, *solved)

@@ -911,7 +911,7 @@ def answer(prob, sigma, mask):
     return -(prob * prob.log()).sum(-1) + of_args.sum(-1)
 
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def entropy_of(prob, sigma, mask):

@@ -517,7 +517,7 @@ def answer(low, high, action_args):
     return np.clip(low + (high - low) * action_args, low, high)
 
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 bounds = np.array([0.0, -2.0]), np.array([10.0, 2.0])
 moves = [

@@ -768,7 +768,7 @@ def answer(number):
     return (log_prob - HybridDistribution(old, everything).log_prob(action)).exp()
 
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def ratio_of(number):

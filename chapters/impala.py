@@ -33,9 +33,8 @@ from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.memory import UnrollBuffer
-from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Bool,
     Count,
@@ -564,7 +563,7 @@ def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
 # {doc}`workshop/memory`: it forgets the oldest samples and lets go of those that have been drawn
 # `max_use` times. With `priority` it prefers samples whose values are far from their targets.
 #
-# The actor is in evaluation mode while it acts, and so is its log-probability
+# The actor is in evaluation mode while it acts, and also when its log-probabilities are computed
 # ({doc}`workshop/episodes`); the learner is in training mode.
 #
 # Everything runs in one process. In a real system the actors run beside the learner, as in
@@ -1018,7 +1017,7 @@ def answer(policy, value, unroll):
 # %% tags=["hide-input"]
 from gymnasium.wrappers import TimeLimit
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def limited(limit):

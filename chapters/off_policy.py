@@ -933,7 +933,7 @@ def answer(log_ratio, reward, value, next_value, terminated, truncated, rho, c):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def targets(log_ratio, reward, value, next_value, terminated, truncated, rho, c):

@@ -772,7 +772,7 @@ def answer(log_prob, reward, gamma):
     return (torch.stack(returns) * log_prob).mean()
 
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def loss_of_episode(log_prob, reward, gamma):

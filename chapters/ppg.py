@@ -28,7 +28,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
@@ -40,7 +39,6 @@ from literate_rl.disjoint_network import (
     Detach,
     DisjointPolicyValueNetwork,
     EncodingNetwork,
-    linear,
 )
 from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
@@ -48,6 +46,7 @@ from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import as_space, map_nest, plain_space
+from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -61,7 +60,6 @@ from literate_rl.workshop.signatures import (
 __all__ = [
     "AuxiliaryPhase",
     "Chunks",
-    "ConvolutionalEncodingNetwork",
     "PPGAlgorithm",
     "PPGAuxPhaseLossInfo",
     "PPGConfig",
@@ -145,6 +143,7 @@ picture
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 20 iterations. Left: the cosines between the gradients of value and policy, scattered on both sides of zero. Right, on a logarithmic scale: with the rewards as they are the value's gradient is mostly ten to a hundred times as long as the policy's, with small rewards it is mostly shorter"}}
 import gymnasium as gym
 import matplotlib.pyplot as plt
+import numpy as np
 
 from literate_rl.advantages import gae
 from literate_rl.agents import make_envs, seed_everything
@@ -477,60 +476,9 @@ def one_row(rows: Sequence[Tensor]) -> Tensor:
 
 
 # %% [markdown]
-# Pictures and maps need layers that look at neighbours. For observations with three
-# dimensions this small encoder replaces the plain one:
-
-
-# %% tags=["export"]
-class ConvolutionalEncodingNetwork(nn.Module):
-    """An encoder for pictures: two convolutions and a linear layer.
-
-    In a picture of more than 16 cells in each direction the first convolution looks at
-    every fourth place only.
-
-    Args:
-        observation_spec: A Box with channels, height and width. The channels may come
-            first or last: the shorter of the two axes. Bytes are scaled to [0, 1].
-        hidden: Number of features, kept as ``output_size``.
-    """
-
-    @checked
-    def __init__(self, observation_spec: spaces.Box, hidden: Count = 64) -> None:
-        super().__init__()
-        shape = observation_spec.shape or ()
-        words = f"observation_spec must have channels, height and width, got {shape}"
-        check_that(len(shape) == 3, words)
-        self.output_size = hidden
-        self.scale = 1 / 255 if observation_spec.dtype == np.uint8 else 1.0
-        self.channels = -1 if shape[-1] < shape[0] else -3
-        channels, *sides = np.roll(shape, -self.channels).tolist()
-        # Large pictures are looked at in strides of four, small ones cell by cell.
-        first = (
-            nn.Conv2d(channels, 16, 8, stride=4)
-            if min(sides) > 16
-            else nn.Conv2d(channels, 16, 3, padding=1)
-        )
-        second = nn.Conv2d(16, 32, 3, stride=2, padding=1)
-        for layer in (first, second):
-            nn.init.orthogonal_(layer.weight, math.sqrt(2))
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-        self.convolutions = nn.Sequential(
-            first, nn.ReLU(), second, nn.ReLU(), nn.Flatten()
-        )
-        # One empty picture says how many numbers come out of the convolutions.
-        with torch.no_grad():
-            count = self.convolutions(torch.zeros(1, channels, *sides)).shape[1]
-        self.features = linear(count, hidden, math.sqrt(2))
-
-    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
-        """Return features ``(*, F)`` of pictures, and the state as it came."""
-        pictures = observation.to(self.features.weight.dtype) * self.scale
-        planes = pictures.movedim(self.channels, -3).flatten(0, -4)
-        features = self.features(self.convolutions(planes)).tanh()
-        return features.view(*observation.shape[:-3], self.output_size), state
-
-
-# %% [markdown]
+# Pictures and maps need layers that look at neighbours. For observations with three dimensions
+# the encoder of {doc}`workshop/networks` replaces the plain one.
+#
 # Network and action distribution together are the policy. The action distributions are those
 # of {doc}`policies` and {doc}`hybrid_policy`.
 
@@ -1115,7 +1063,7 @@ def answer(value, aux_value, target, old_row, new_row, weight):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def right(value, aux_value, target, old_row, new_row, weight):

@@ -572,7 +572,7 @@ def answer():
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def smallest_weight():

@@ -44,8 +44,7 @@ from literate_rl.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.policies import RewardScaler
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
-from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.signatures import (
     Count,
     Fraction,
@@ -752,14 +751,14 @@ for snapshot in snapshots[:2]:
 # $-1200$ for a motor that pushes at random, about $-150$ for a good one. `make_learner` builds
 # environments, policy and learner from an id and settings, `fit` calls `iterate` until the steps
 # are spent ({doc}`workshop/runs`), and `replace` copies settings with some of them changed.
-# `numpy_act` is the policy's `act` once more, faster for small networks ({doc}`workshop/fast`).
+# `numpy_act` is the policy's `act` once more, faster for small networks ({doc}`workshop/fast_forms`).
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of PPO on Pendulum over 50,000 steps, a running mean of 24 episodes: they stay near minus 1200 for a while, then rise steeply to about minus 200"}}
 from dataclasses import replace
 from functools import partial
 
 from literate_rl.agents import seed_everything
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import fit, flat_env
 
 
@@ -962,7 +961,7 @@ def answer(obs, adv, seed):
     return obs[order[0]], adv[order[1]]
 
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def kept_together(obs, adv, seed):

@@ -921,7 +921,7 @@ def answer(log_prob_new, log_prob_old, adv, epsilon):
     return ratio.clamp(1 - epsilon, 1 + epsilon) * adv
 
 
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def samples(seed):

@@ -46,7 +46,7 @@ from literate_rl.actors import (
     fill,
 )
 from literate_rl.workshop.episodes import told
-from literate_rl.workshop.runs import (
+from literate_rl.workshop.interrupts import (
     check_interrupt,
     interrupts_blocked,
     leave_with_parent,
@@ -283,7 +283,8 @@ assert heard == [0, "the end of the pipe"], "what was sent, then the end"
 #
 # **Ctrl-C** goes from the terminal to all processes. But it is for the learner to end the run, so
 # actors start with the signal blocked, and end when their pipe closes. A learner that learns
-# finishes its iteration first. One that waits has nothing to finish, and ends.
+# finishes its iteration first. One that waits has nothing to finish, and ends
+# ({doc}`workshop/interrupts`).
 #
 # ## Line by line
 #
@@ -776,7 +777,7 @@ def answer(events):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def left_behind(events):

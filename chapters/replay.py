@@ -207,8 +207,7 @@ assert 1000 * small.tree.mass[0] < small.tree.mass[1], "a thousand times as rare
 # $$ (replay-preference)
 #
 # The exponent $\alpha_u$ is `priority_exponent` in the code below. With $\alpha_u = 0$ all steps are
-# alike. With $\alpha_u = 1$ a step with twice the TD error is
-# drawn twice as often. With a value in between, usually 0.5 or 0.6, an old priority that is no
+# alike. With $\alpha_u = 1$ a step with twice the TD error is drawn twice as often. With a value in between, usually 0.5 or 0.6, an old priority that is no
 # longer right does less harm. We call $u_i^{\alpha_u}$ the **mass** of a step.
 #
 # How does one draw by mass? Lay the masses side by side in a row, put a mark on it at random, and
@@ -873,7 +872,7 @@ def answer(masses, mark):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def find(masses, mark):

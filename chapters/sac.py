@@ -19,11 +19,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -32,29 +30,22 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.a2c import ContractActor, drawn_from
-from literate_rl.contract_models import ActionValue, Stretch, layers, squashed_log_prob
-from literate_rl.ddpg import (
-    as_many,
-    bounded_box,
-    check_both,
-    critic_chains,
-    frozen_values,
-)
-from literate_rl.dqn import DQN, OffPolicyConfig, QError, numbers_of
+from literate_rl.ddpg import bounded_box
+from literate_rl.dqn import TargetNetwork
+from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
-from literate_rl.workshop.fast import (
-    FusedCriticError,
-    chain_critic_error,
-    clip_gradient,
-    keeps,
-    computes,
-    tangent_soft_values,
-)
+from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
+from literate_rl.workshop.networks import (
+    ActionCritic,
+    Critics,
+    Stretch,
+    layers,
+    squashed_log_prob,
+)
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
@@ -66,20 +57,16 @@ from literate_rl.workshop.signatures import (
     check_that,
     checked,
 )
-from literate_rl.workshop.states import ByName, state_spec
 
 __all__ = [
     "SAC",
     "SACConfig",
-    "SoftContractPolicy",
-    "SoftCritics",
+    "SoftActorCritic",
     "SoftPolicy",
     "SquashedGaussian",
-    "drawn_values",
+    "Temperature",
     "make_sac_policy",
-    "sac_error",
     "sac_settings",
-    "sac_target",
     "soft_value",
     "temperature_error",
 ]
@@ -212,8 +199,8 @@ import torch
 from torch import nn
 
 from literate_rl.agents import Collector, make_envs
-from literate_rl.contract_models import squashed_log_prob
 from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.networks import squashed_log_prob
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 
@@ -373,44 +360,6 @@ def soft_value(
 # (The entropies of the other states inside a window ought to be paid, but are left out.)
 
 
-# %% tags=["export"]
-def sac_target(
-    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
-) -> Tensor:
-    """Return what the critics should think of the actions in a batch.
-
-    Args:
-        policy: The policy in training.
-        target_critics: The older copy of its critics.
-        batch: Windows of steps, as the buffer returned them.
-        generator: The source of the next actions.
-    """
-    with torch.no_grad(), EvalMode(policy):
-        # 1. What would the policy do next? Only the critics have an older copy.
-        action, log_prob = policy.draw(batch.next_obs, generator)
-        # 2. What is that worth, its share of the entropy included?
-        next_q = target_critics(batch.next_obs, action)
-        value = soft_value(next_q, log_prob, policy.log_alpha.exp())
-        # 3. The target, {eq}`soft-target`. After a termination nothing is added.
-        return clipped_double_target(batch.reward, batch.discount, value.unsqueeze(0))
-
-
-def sac_error(
-    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
-) -> QError:
-    """Compare what critics think of actions with their soft targets.
-
-    Args:
-        policy: As in ``sac_target``, like the others.
-        target_critics: As in ``sac_target``.
-        batch: As in ``sac_target``.
-        generator: As in ``sac_target``.
-    """
-    target = sac_target(policy, target_critics, batch, generator)
-    # 4. How far is each critic from it, for the action that was taken?
-    return compared(policy.critics(batch.obs, batch.action), target)
-
-
 # %% [markdown]
 # ## A policy that knows its density
 #
@@ -550,8 +499,8 @@ fig.tight_layout()
 # this agent needs no random actions at the start. Larger numbers make $\mu$ larger too. At ten times
 # the size the entropy is below 0 already. At a hundred times it is below −8, and the $\tanh$ sends
 # most actions to the bounds, where its slope is almost zero: the policy hardly tries anything else,
-# and learns slowly to. So scale what the network sees, with Gymnasium's `RescaleObservation` where
-# the bounds are known, else with its `NormalizeObservation`.
+# and is slow to learn that it should. So scale what the network sees, with Gymnasium's
+# `RescaleObservation` where the bounds are known, else with its `NormalizeObservation`.
 
 # %% tags=["claims"]
 best = int(entropy.argmax())
@@ -606,7 +555,7 @@ class SoftPolicy(Policy):
         self,
         network: nn.Module,
         actions: Any,
-        critics: SoftCritics,
+        critics: Critics,
         recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
         super().__init__(network, actions, recipe)
@@ -630,9 +579,7 @@ class SoftPolicy(Policy):
 
 # %% [markdown]
 # A folded cell has what is left of the parts: our network, which keeps $\log \sigma$ between
-# −5 and 2; the critics, which get their states by name; the error and the soft values of draws
-# without a graph, for our own networks ({doc}`workshop/fast`); and a policy for an actor of your
-# own, which draws its actions itself ({doc}`contracts`).
+# −5 and 2, and what the agent asks of a policy.
 
 
 # %% tags=["export", "hide-input"]
@@ -650,92 +597,15 @@ class GaussianRows(nn.Module):
         return torch.cat([mu, log_sigma.clamp(-5.0, 2.0)], -1)
 
 
-class SoftCritics(nn.Module):
-    """Critics that judge actions.
+class SoftPolicyLike(PolicyLike, Protocol):
+    """A policy with critics, a temperature and draws: what the agent asks for."""
 
-    Args:
-        critics: They keep their contract.
-        observation_space: Where the names of the states come from; not flattened.
-    """
-
-    def __init__(
-        self, critics: Sequence[Any], observation_space: spaces.Space[Any]
-    ) -> None:
-        super().__init__()
-        spec = state_spec(observation_space)
-        self.critics = nn.ModuleList(ByName(critic, spec) for critic in critics)
-
-    def forward(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return what each critic thinks of actions."""
-        values = [critic(obs, action=action)[0] for critic in self.critics]
-        return torch.stack(values).squeeze(-1)
-
-    def frozen(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K N"]:
-        """Return the same numbers where the critics themselves need no gradient."""
-        if computes(self, SoftCritics):
-            return frozen_values(self.critics, obs, action)
-        q: Tensor = self(obs, action)  # of another kind
-        return q
-
-
-def fused_sac_error(
-    policy: Any, target_critics: Any, batch: Batch, generator: torch.Generator
-) -> QError | FusedCriticError:
-    """Compute what ``sac_error`` does, faster for critics of our own."""
-    chains = critic_chains(policy.critics.critics, batch.obs, batch.action)
-    if chains is None or not computes(policy.critics, SoftCritics):
-        return sac_error(policy, target_critics, batch, generator)
-    target = sac_target(policy, target_critics, batch, generator)
-    return chain_critic_error(chains, batch, target)
-
-
-def fused_soft_values(
-    policy: Any, obs: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Compute what ``drawn_values`` does, faster for networks of our own."""
-    chains = critic_chains(policy.critics.critics, obs)
-    known = (
-        computes(policy.critics, SoftCritics)
-        and keeps(policy.critics, SoftCritics, "frozen")
-        and keeps(policy, SoftPolicy, "draw")
-        and keeps(policy.actions, SquashedGaussian, "draw")
-    )
-    if chains is None or not known:
-        return drawn_values(policy, obs, generator)
-    row, noise = policy.row_and_noise(obs, generator)
-    alpha = policy.log_alpha.detach().exp()
-    return tangent_soft_values(chains, obs, row, noise, policy.actions, alpha)
-
-
-class SoftContractPolicy(ContractActor):
-    """A soft policy made of an actor and critics that keep their contract.
-
-    Args:
-        actor: As in ``ContractActor``.
-        critics: The critics.
-        observation_space: As in ``ContractActor``.
-        action_space: Likewise.
-        recipe: As in ``Policy``.
-    """
-
-    def __init__(
-        self,
-        actor: Any,
-        critics: SoftCritics,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
-    ) -> None:
-        super().__init__(actor, observation_space, action_space, recipe)
-        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
+    critics: Any
+    log_alpha: nn.Parameter
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an action in each state; return its log-density too, with gradient."""
-        # The actor draws with a generator of its own, so we draw a seed for it.
-        seed = int(torch.randint(2**62, (), generator=generator))
-        with drawn_from(seed, obs.device):
-            action, log_prob, *_ = self.actor(obs)
-        return action, log_prob.squeeze(-1)
+        ...
 
 
 # %% [markdown]
@@ -850,123 +720,142 @@ def entropy_scale(
 # %% [markdown]
 # ## The agent
 #
-# The loop is that of {doc}`dqn`. After each update of the critics, the actor and the temperature
-# take a step. The actor climbs the soft value of what it would do now, with the minimum of the
-# critics instead of the first one:
+# The loop is the one of all agents ({doc}`loop`). After each update of the critics, the actor and
+# the temperature take a step. The actor climbs the soft value of what it would do now, with the
+# minimum of the critics instead of the first one:
 #
 # $$
 # \mathcal L_\pi = - \mathbb E_s \bigl[ V(s) \bigr] .
 # $$ (soft-actor)
 #
 # The expectation in $V$ is estimated with one draw in each state.
+#
+# The temperature is a small object of its own: it adds its loss to that of the actor, and knows
+# what the entropies of an iteration were.
 
 
 # %% tags=["export"]
-def drawn_values(
-    policy: Any, obs: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Draw an action in each state; return its soft value and its log-density.
+class Temperature:
+    """The price of entropy, tuned or not.
 
     Args:
-        policy: As in ``sac_target``.
-        obs: States.
-        generator: The source of the actions.
+        log_alpha: Its logarithm, a parameter of the policy.
+        config: The settings.
+        unit: What the space of actions adds to an entropy.
+        target: The entropy that a tuned temperature aims at, with that.
     """
-    action, log_prob = policy.draw(obs, generator)
-    q = policy.critics.frozen(obs, action)
-    return soft_value(q, log_prob, policy.log_alpha.detach().exp()), log_prob
+
+    def __init__(
+        self, log_alpha: Tensor, config: SACConfig, unit: float, target: float
+    ) -> None:
+        self.log_alpha, self.tune = log_alpha, config.tune
+        self.unit, self.target = unit, target
+        with torch.no_grad():
+            log_alpha.fill_(config.temperature).log_()
+        self.entropies: list[Tensor] = []
+
+    def loss(self, entropy: Tensor) -> Tensor | float:
+        """Return its loss at some entropies, which send no gradient to the actor."""
+        self.entropies.append(entropy.mean())
+        if not self.tune:
+            return 0.0
+        return temperature_error(self.log_alpha, entropy, self.target)
+
+    def metrics(self) -> dict[str, float]:
+        """Return temperature and mean entropy, and begin a new mean."""
+        # Without what the box adds, so that tasks can be compared.
+        seen = [entropy.item() for entropy in self.entropies]
+        self.entropies.clear()
+        entropy = sum(seen) / len(seen) - self.unit if seen else float("nan")
+        alpha = self.log_alpha.exp().item()
+        return {"charts/alpha": alpha, "charts/entropy": entropy}
 
 
 # %% [markdown]
 # One Adam optimiser holds all parameters and does not move those whose gradient is `None`. So the
 # critics' step leaves the actor and the temperature alone, and the actor's step the critics.
-# {doc}`discrete_sac` uses the same loop, with an `error`, a `scale` and an `improve` of its own.
 
 
 # %% tags=["export"]
-class SAC(DQN):
-    """Learns a policy that is paid for its entropy, from remembered steps.
+class SoftActorCritic(Algorithm):
+    """Critics of soft values, and an actor and a temperature that climb them.
+
+    Args:
+        policy: The policy to train.
+        config: The settings.
+        action_space: The box of the environment's actions.
+    """
+
+    policy: SoftPolicyLike
+
+    def __init__(
+        self,
+        policy: SoftPolicyLike,
+        config: SACConfig,
+        action_space: spaces.Box,
+    ) -> None:
+        given, wanted = len(policy.critics), config.num_critics
+        check_that(
+            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
+        )
+        self.policy = policy
+        # Only the critics need an older copy, and all the rest climbs.
+        self.target = TargetNetwork(policy.critics)
+        judges = set(policy.critics.parameters())
+        self.actor = [p for p in policy.parameters() if p not in judges]
+        # The target entropy, in the unit of the box: {eq}`entropy-unit`.
+        scale = entropy_scale(action_space, config.target_entropy)
+        self.temperature = Temperature(policy.log_alpha, config, *scale)
+
+    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return what the critics should think of the actions in a batch."""
+        policy = self.policy
+        with torch.no_grad(), EvalMode(policy):
+            # 1. What would the policy do next? Only the critics have an older copy.
+            action, log_prob = policy.draw(batch.next_obs, generator)
+            # 2. What is that worth, its share of the entropy included?
+            next_q = self.target.network(batch.next_obs, action)
+            value = soft_value(next_q, log_prob, policy.log_alpha.exp()).unsqueeze(0)
+            # 3. The target, {eq}`soft-target`. After a termination nothing is added.
+            return clipped_double_target(batch.reward, batch.discount, value)
+
+    def error(self, batch: Batch, generator: torch.Generator) -> QError:
+        """Compare what critics think of actions with their soft targets."""
+        aim = self.aim(batch, generator)
+        # 4. How far is each critic from it, for the action that was taken?
+        return compared(self.policy.critics(batch.obs, batch.action), aim)
+
+    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return minus the soft values of draws, and the temperature's loss."""
+        policy = self.policy
+        action, log_prob = policy.draw(obs, generator)
+        q, alpha = policy.critics(obs, action), policy.log_alpha.detach().exp()
+        # The actor climbs soft values, {eq}`soft-actor`.
+        loss = -soft_value(q, log_prob, alpha).mean()
+        return loss + self.temperature.loss(-log_prob.detach())
+
+    def metrics(self) -> dict[str, float]:
+        """Return temperature and mean entropy."""
+        return self.temperature.metrics()
+
+
+def SAC(  # noqa: N802 (the field's name)
+    policy: SoftPolicyLike,
+    envs: VectorEnv[Any, Any, Any],
+    config: SACConfig,
+    **forms: Any,
+) -> OffPolicy:
+    """Return a learner of a policy that is paid for its entropy.
 
     Args:
         policy: What ``make_sac_policy`` returns, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
-        error: Function that compares values with targets.
-        scale: Function of the action space and of the target in the settings. It
-            returns what the space adds to an entropy, and the target with that.
+        forms: Faster forms, as ``OffPolicy`` takes them.
     """
-
-    def __init__(
-        self,
-        policy: Any,
-        envs: VectorEnv[Any, Any, Any],
-        config: SACConfig,
-        error: Callable[..., Any] = fused_sac_error,
-        scale: Callable[[Any, float | None], tuple[float, float]] = entropy_scale,
-    ) -> None:
-        given, wanted = len(policy.critics.critics), config.num_critics
-        check_that(
-            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
-        )
-        super().__init__(policy, envs, config, error)
-        self.tuned: SACConfig = config  # `config`, by its own type
-        # Only the critics need an older copy.
-        critics = copy.deepcopy(policy.critics)
-        self.target_policy = critics.requires_grad_(False).eval()
-        self.weights, self.target_weights = map(
-            numbers_of, (policy.critics, self.target_policy)
-        )
-        judges = set(policy.critics.parameters())
-        self.actor_parameters = [p for p in self.parameters if p not in judges]
-        with torch.no_grad():
-            policy.log_alpha.fill_(config.temperature).log_()
-        # The target entropy, in the unit of the box: {eq}`entropy-unit`.
-        space = envs.single_action_space
-        self.unit, self.target_entropy = scale(space, config.target_entropy)
-        self.entropies: list[Tensor] = []
-
-    def follow(self, batch: Batch) -> None:
-        """Let the actor and the temperature learn, then let the target follow."""
-        self.improve(batch.obs)
-        super().follow(batch)
-
-    def improve(self, obs: Tensor) -> None:
-        """Judge what the policy would do now, and let it climb."""
-        value, log_prob = fused_soft_values(self.policy, obs, self.generator)
-        self.climb(value, -log_prob.detach())
-
-    def climb(self, value: Tensor, entropy: Tensor) -> None:
-        """Take one step of the optimiser on actor and temperature."""
-        # The actor climbs soft values, {eq}`soft-actor`. The temperature learns from
-        # the entropy, which sends no gradient to the actor.
-        loss = -value.mean()
-        if self.tuned.tune:
-            loss = loss + temperature_error(
-                self.policy.log_alpha, entropy, self.target_entropy
-            )
-        # The gradient goes through the critics, but they get none themselves, so the
-        # optimiser does not move them.
-        for parameter in self.parameters:
-            parameter.grad = None
-        loss.backward(inputs=self.actor_parameters)
-        clip_gradient(self.actor_parameters, self.tuned.max_grad_norm)
-        self.optimizer.step()
-        self.entropies.append(entropy.mean())
-
-    def explore(self) -> None:
-        """Leave exploration to the policy, which is random by itself."""
-        # The entropies are those of one iteration.
-        self.entropies.clear()
-
-    def explored(self) -> dict[str, float]:
-        """Return temperature and entropy, as metrics."""
-        # Without what the box adds, so that tasks can be compared.
-        seen = [entropy.item() for entropy in self.entropies]
-        entropy = sum(seen) / len(seen) - self.unit if seen else float("nan")
-        return {
-            "charts/alpha": self.policy.log_alpha.exp().item(),
-            "charts/entropy": entropy,
-        }
+    space: Any = envs.single_action_space
+    algorithm = SoftActorCritic(policy, config, space)
+    return OffPolicy(algorithm, envs, config, **forms)
 
 
 # %% [markdown]
@@ -981,60 +870,46 @@ def make_sac_policy(
     hidden: Count = 64,
     num_critics: Count = 2,
     hold: Count = 1,
-    actor: Any = None,
-    critic: Any = None,
-) -> SoftPolicy | SoftContractPolicy:
+) -> SoftPolicy:
     """Build an actor and critics for the spaces of one environment.
 
     Args:
-        observation_space: A space, or what ``plain_space`` made of it; vectors for our
-            own networks.
-        action_space: A bounded box of vectors.
-        hidden: Width of our networks' hidden layers.
+        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        action_space: A bounded box of vectors, likewise.
+        hidden: Width of the hidden layers.
         num_critics: Number of critics.
-        hold: Steps for which one noise of our own actor is used.
-        actor: An actor of your own instead of ours.
-        critic: A critic of your own, or a sequence of them. If there is only one, the
-            others are copies, with fresh weights in each layer that has
-            ``reset_parameters``.
+        hold: Steps for which one noise is used.
 
     Raises:
-        ValueError: If the spaces do not fit, or if only one of actor and critic is
-            given.
+        ValueError: If the spaces do not fit.
     """
-    states, space = as_space(observation_space), as_space(action_space)
-    if not isinstance(space, spaces.Box):
-        raise ValueError(
-            f"action_space must be a Box, got {space} (a list has a maker of its own, "
-            "make_discrete_sac_policy)"
-        )
-    space = bounded_box(space)
-    # The logarithm of a density knows no box of width 0.
-    apart = (space.low < space.high).all()
-    check_that(apart, f"action_space must have bounds that differ, got {space}")
-    check_both(actor, critic)
-    recipe: dict[str, Any] = {
+    states, space = as_space(observation_space), roomy_box(as_space(action_space))
+    inputs, size = as_float_vectors(states).shape[0], space.shape[0]
+    recipe = {
         "observation_space": plain_space(states),
         "action_space": plain_space(space),
         "hidden": hidden,
         "num_critics": num_critics,
         "hold": hold,
     }
-    # An actor of your own draws its actions itself.
-    if actor is not None:
-        kinds = {"actor": actor, "critic": critic}
-        recipe["models"] = {name: type(x).__qualname__ for name, x in kinds.items()}
-        critics = SoftCritics(as_many(critic, num_critics), states)
-        built = "make_sac_policy", recipe
-        return SoftContractPolicy(actor, critics, states, space, built)
-    # Ours describes them in rows of means and standard deviations.
-    states = as_float_vectors(states)
-    inputs, size = states.shape[0], space.shape[0]
     network = GaussianRows(inputs, hidden, size)
+    critics = Critics(ActionCritic(inputs, size, hidden) for _ in range(num_critics))
     actions = SquashedGaussian(space.low, space.high, hold, space.dtype)
-    judges = [ActionValue(inputs, size, hidden) for _ in range(num_critics)]
-    critics = SoftCritics(judges, states)
     return SoftPolicy(network, actions, critics, ("make_sac_policy", recipe))
+
+
+def roomy_box(space: spaces.Space[Any]) -> spaces.Box:
+    """Return a space in which a density has room, or raise if it is another one."""
+    if not isinstance(space, spaces.Box):
+        raise ValueError(
+            f"action_space must be a Box, got {space} (a list has a maker of its own, "
+            "make_discrete_sac_policy)"
+        )
+    box = bounded_box(space)
+    # The logarithm of a density knows no box of width 0.
+    apart = (box.low < box.high).all()
+    check_that(apart, f"action_space must have bounds that differ, got {box}")
+    return box
 
 
 # %% [markdown]
@@ -1212,7 +1087,7 @@ def answer(q, log_prob, alpha):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def judged(seed):

@@ -19,7 +19,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -27,17 +26,11 @@ from annotated_types import Ge
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from literate_rl.ddpg import (
-    DDPG,
-    SETTINGS,
-    ActorCritics,
-    DDPGConfig,
-    critic_chains,
-    ddpg_target,
-)
-from literate_rl.dqn import QError
+from literate_rl.ddpg import SETTINGS, DDPGConfig, DeterministicPolicyGradient
+from literate_rl.dqn import Exploring, TargetNetwork
+from literate_rl.loop import OffPolicy, QError
+from literate_rl.policies import Policy
 from literate_rl.replay import Batch
-from literate_rl.workshop.fast import FusedCriticError, chain_critic_error, keeps
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -51,15 +44,14 @@ __all__ = [
     "HDDPG",
     "TD3",
     "HDDPGConfig",
+    "Hysteretic",
     "TD3Config",
+    "TwinDelayed",
     "clipped_double_target",
     "critic_error",
-    "hddpg_error",
     "hddpg_settings",
     "smoothed_action",
-    "td3_error",
     "td3_settings",
-    "td3_target",
 ]
 
 
@@ -222,7 +214,7 @@ def learn(batch, update):
 #
 # The actor climbs one critic only. Both learn from the same targets, so either will do.
 #
-# The next two sections take up the first two. The third needs no code: the loop of {doc}`dqn` has
+# The next two sections take up the first two. The third needs no code: the loop ({doc}`loop`) has
 # a setting for it, `target_interval`, which is 2 here.
 #
 # ## Smoothing
@@ -461,9 +453,7 @@ assert abs(settled[0.1] - 9 / 11) < 0.01, "near the best, which is 1"
 # %% [markdown]
 # ## From targets to losses
 #
-# These pieces make two functions of the form of `ddpg_error`. That of TD3 differs in the target,
-# that of HDDPG in the rates. The TD error that becomes a priority is measured from the mean of
-# the critics' values.
+# The TD error that becomes a priority is measured from the mean of the critics' values.
 
 
 # %% tags=["export"]
@@ -475,124 +465,11 @@ def compared(
     return QError(critic_error(q, target, increase, decrease), target - value, value)
 
 
-def td3_target(
-    target_policy: Any,
-    batch: Batch,
-    generator: torch.Generator,
-    smoothing: float,
-    clip: float,
-) -> Tensor:
-    """Return what the critics should think of the actions in a batch.
-
-    Args:
-        target_policy: The older copy of the policy; its network is an ``ActorCritics``.
-        batch: Windows of steps, as the buffer returned them.
-        generator: The source of the smoothing's noise.
-        smoothing: As in ``smoothed_action``; 0 is none.
-        clip: As in ``smoothed_action``.
-    """
-    with torch.no_grad():
-        # 1. What would the older actor do next?
-        action = target_policy(batch.next_obs)
-        # Only an action in a box has others beside it. Probabilities stay as they are.
-        if smoothing > 0 and hasattr(target_policy.actions, "low"):
-            box = target_policy.actions
-            low, high = box.low.to(action), box.high.to(action)
-            noise = torch.randn(action.shape, generator=generator).to(action)
-            action = smoothed_action(action, noise, low, high, smoothing, clip)
-        # 2. What is that worth to the older critics? This gives the target.
-        next_q = target_policy.network.q(batch.next_obs, action)
-        return clipped_double_target(batch.reward, batch.discount, next_q)
-
-
-def td3_error(
-    policy: Any,
-    target_policy: Any,
-    batch: Batch,
-    generator: torch.Generator,
-    smoothing: float = 0.2,
-    clip: float = 0.5,
-) -> QError:
-    """Compare the critics' values of actions with the targets of TD3.
-
-    Args:
-        policy: The policy in training; its network is an ``ActorCritics``.
-        target_policy: As in ``td3_target``, like the others.
-        batch: As in ``td3_target``.
-        generator: As in ``td3_target``.
-        smoothing: As in ``td3_target``.
-        clip: As in ``td3_target``.
-    """
-    target = td3_target(target_policy, batch, generator, smoothing, clip)
-    # 3. How far is each critic from it, for the action that was taken?
-    return compared(policy.network.q(batch.obs, batch.action), target)
-
-
-def hddpg_error(
-    policy: Any,
-    target_policy: Any,
-    batch: Batch,
-    generator: torch.Generator,
-    increase: float,
-    decrease: float,
-) -> QError:
-    """Compare the critic's values of actions with the targets of DDPG, at two rates.
-
-    Args:
-        policy: As in ``ddpg_error``, like the next three.
-        target_policy: As in ``ddpg_error``.
-        batch: As in ``ddpg_error``.
-        generator: As in ``ddpg_error``.
-        increase: As in ``critic_error``.
-        decrease: As in ``critic_error``.
-    """
-    target = ddpg_target(target_policy, batch)
-    q = policy.network.q(batch.obs, batch.action)
-    return compared(q, target, increase, decrease)
-
-
-# %% [markdown]
-# A folded cell has the same errors without a graph, for our own networks ({doc}`workshop/fast`).
-
-
-# %% tags=["export", "hide-input"]
-def fused_td3_error(
-    policy: Any,
-    target_policy: Any,
-    batch: Batch,
-    generator: torch.Generator,
-    smoothing: float = 0.2,
-    clip: float = 0.5,
-) -> QError | FusedCriticError:
-    """Compute what ``td3_error`` does, faster if the critics are our own."""
-    chains = critic_chains(policy.network.critics, batch.obs, batch.action)
-    if chains is None or not keeps(policy.network, ActorCritics, "q"):
-        return td3_error(policy, target_policy, batch, generator, smoothing, clip)
-    target = td3_target(target_policy, batch, generator, smoothing, clip)
-    return chain_critic_error(chains, batch, target)
-
-
-def fused_hddpg_error(
-    policy: Any,
-    target_policy: Any,
-    batch: Batch,
-    generator: torch.Generator,
-    increase: float,
-    decrease: float,
-) -> QError | FusedCriticError:
-    """Compute what ``hddpg_error`` does, faster if the critic is our own."""
-    chains = critic_chains(policy.network.critics, batch.obs, batch.action)
-    if chains is None or not keeps(policy.network, ActorCritics, "q"):
-        return hddpg_error(policy, target_policy, batch, generator, increase, decrease)
-    target = ddpg_target(target_policy, batch)
-    return chain_critic_error(chains, batch, target, increase, decrease)
-
-
 # %% [markdown]
 # ## Two agents
 #
-# Each agent is DDPG with another error and settings of its own. The policy comes from
-# `make_ddpg_policy` with `num_critics=2` for TD3.
+# Both are DDPG with another error, and settings of their own. That of TD3 differs in the target,
+# that of HDDPG in the rates. The policy comes from `make_ddpg_policy`, with `num_critics=2` for TD3.
 
 
 # %% tags=["export"]
@@ -614,25 +491,64 @@ class TD3Config(DDPGConfig):
     smoothing_clip: Annotated[float, Ge(0)] = 0.5
 
 
-class TD3(DDPG):
-    """DDPG with twin critics, delayed updates and smoothed targets.
+class TwinDelayed(Exploring):
+    """Critics that promise less, and an actor that climbs the first of them.
+
+    Args:
+        policy: The policy to train; its network is an ``ActorCritics``.
+        config: The settings.
+    """
+
+    def __init__(self, policy: Policy, config: TD3Config) -> None:
+        given, wanted = len(policy.network.critics), config.num_critics
+        check_that(
+            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
+        )
+        self.policy, self.config = policy, config
+        self.target = TargetNetwork(policy)
+        self.actor = list(policy.network.actor.parameters())
+        policy.actions.scale = config.noise
+
+    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return what the critics should think of the actions in a batch."""
+        config, older = self.config, self.target.network
+        with torch.no_grad():
+            # 1. What would the older actor do next?
+            action = older(batch.next_obs)
+            # Only an action in a box has others beside it. Probabilities stay as they
+            # are.
+            if config.smoothing > 0 and hasattr(older.actions, "low"):
+                box = older.actions.low.to(action), older.actions.high.to(action)
+                noise = torch.randn(action.shape, generator=generator).to(action)
+                share = config.smoothing, config.smoothing_clip
+                action = smoothed_action(action, noise, *box, *share)
+            # 2. What is that worth to the older critics? This gives the target.
+            next_q = older.network.critics(batch.next_obs, action)
+            return clipped_double_target(batch.reward, batch.discount, next_q)
+
+    def error(self, batch: Batch, generator: torch.Generator) -> QError:
+        """Compare the critics' values of actions with their targets."""
+        aim = self.aim(batch, generator)
+        # 3. How far is each critic from it, for the action that was taken?
+        return compared(self.policy.network.critics(batch.obs, batch.action), aim)
+
+    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return minus the mean value of the actor's own actions."""
+        return -self.policy.value(obs).mean()
+
+
+def TD3(  # noqa: N802 (the field's name)
+    policy: Policy, envs: VectorEnv[Any, Any, Any], config: TD3Config, **forms: Any
+) -> OffPolicy:
+    """Return a learner of an actor and critics that promise less.
 
     Args:
         policy: What ``make_ddpg_policy`` returns, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
+        forms: Faster forms, as ``OffPolicy`` takes them.
     """
-
-    def __init__(
-        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: TD3Config
-    ) -> None:
-        given, wanted = len(policy.network.critics), config.num_critics
-        check_that(
-            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
-        )
-        smoothing, clip = config.smoothing, config.smoothing_clip
-        error = partial(fused_td3_error, smoothing=smoothing, clip=clip)
-        super().__init__(policy, envs, config, error)
+    return OffPolicy(TwinDelayed(policy, config), envs, config, **forms)
 
 
 # %% tags=["export"]
@@ -650,21 +566,35 @@ class HDDPGConfig(DDPGConfig):
     decrease: NonNegative = 0.5
 
 
-class HDDPG(DDPG):
+class Hysteretic(DeterministicPolicyGradient):
     """DDPG whose values rise and fall at two rates.
 
     Args:
-        policy: As in ``TD3``, like the others.
-        envs: As in ``TD3``.
-        config: As in ``TD3``.
+        policy: The policy to train; its network is an ``ActorCritics``.
+        config: The settings.
     """
 
-    def __init__(
-        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: HDDPGConfig
-    ) -> None:
-        increase, decrease = config.increase, config.decrease
-        error = partial(fused_hddpg_error, increase=increase, decrease=decrease)
-        super().__init__(policy, envs, config, error)
+    config: HDDPGConfig
+
+    def error(self, batch: Batch, generator: torch.Generator) -> QError:
+        """Compare the critic's values of actions with their targets, at two rates."""
+        aim, rates = self.aim(batch, generator), self.config
+        q = self.policy.network.critics(batch.obs, batch.action)
+        return compared(q, aim, rates.increase, rates.decrease)
+
+
+def HDDPG(  # noqa: N802 (the field's name)
+    policy: Policy, envs: VectorEnv[Any, Any, Any], config: HDDPGConfig, **forms: Any
+) -> OffPolicy:
+    """Return a learner whose values rise and fall at two rates.
+
+    Args:
+        policy: What ``make_ddpg_policy`` returns, on any device.
+        envs: A vector environment with ``config.num_envs`` copies.
+        config: The settings.
+        forms: Faster forms, as ``OffPolicy`` takes them.
+    """
+    return OffPolicy(Hysteretic(policy, config), envs, config, **forms)
 
 
 # %% tags=["export"]
@@ -770,14 +700,14 @@ assert change.min() < 0 < change.max(), "nothing clear"
 # %%
 import copy
 
-from literate_rl.contract_models import ActionValue
+from literate_rl.workshop.networks import ActionCritic
 
 torch.manual_seed(0)
-first = ActionValue(3, 1, 16)
+first = ActionCritic(3, 1, 16)
 apart = {}
 for name, second in {
     "copied": copy.deepcopy(first),
-    "with fresh weights": ActionValue(3, 1, 16),
+    "with fresh weights": ActionCritic(3, 1, 16),
 }.items():
     one = copy.deepcopy(first)
     critics = [one, second]
@@ -821,7 +751,7 @@ assert apart["with fresh weights"] > 0.01
 from dataclasses import replace
 
 from literate_rl.agents import best_device, make_envs
-from literate_rl.ddpg import ddpg_settings, make_ddpg_policy
+from literate_rl.ddpg import DDPG, ddpg_settings, make_ddpg_policy
 from literate_rl.workshop.runs import fit
 
 env, weights = "Pendulum-v1", {}
@@ -890,7 +820,7 @@ def answer(action, noise, low, high):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def near_actions(seed):

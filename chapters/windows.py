@@ -541,7 +541,7 @@ def answer(reward, terminated, truncated, start, n, gamma=0.9):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def window(reward, terminated, truncated, start, n, gamma=0.9):

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,3 +110,13 @@ def show(browser: Browser) -> Iterator[Any]:
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Give Ctrl-C its usual meaning, whatever a library has made of it."""
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler or signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)

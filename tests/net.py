@@ -1,177 +1,235 @@
 """A net under refactorings: what short trainings with one seed come to.
 
-Three updates of each agent are boiled down to a few numbers: of every parameter its sum
-and its product with fixed weights, and the same of the last actions. They were recorded
-once. Where a refactoring changes what is drawn or computed, they change.
+Each learner is built as ``train`` builds it, and trains for some twenty updates. Then
+all that it holds is boiled down to a few numbers: metrics, weights, and what a resumed
+run needs (target, optimiser, buffer, random numbers). The numbers were recorded once.
+Where a refactoring changes what is drawn or computed, they change. Each training runs
+twice: with the fast forms, and with the plain ones.
 
-``python tests/net.py`` compares to the last bit, which holds on the processor that
-recorded only; the tests allow for rounding. ``--record`` writes the numbers anew.
+The tests allow for another processor's rounding, which twenty updates can bear and a
+thousand cannot. So the long form compares bits, on one machine: ``python tests/net.py
+digests FILE`` before a refactoring and again behind it, which tells what has changed.
+``python tests/net.py record`` writes the numbers of the tests anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_hook
 
-from literate_rl.actors import (
-    Actor,
-    ActorLearner,
-    ActorsConfig,
-    slot_layout,
-    weights_of,
-)
-from literate_rl.agents import make_envs, seed_everything
-from literate_rl.hybrid_policy import make_hybrid_policy
-from literate_rl.impala import IMPALA, IMPALAConfig
-from literate_rl.policies import make_policy
-from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop.runs import flat_env
+from literate_rl.agents import seed_everything
+from literate_rl.workshop.training import ALGORITHMS, make_learner
 
 RECORD = Path(__file__).with_name("net.json")
-UPDATES = 3
+CARTPOLE, PENDULUM, MOVING = "CartPole-v1", "Pendulum-v1", "literate_rl/Moving-v0"
+# The long form has so many times the iterations.
+LONG = 50
 
 
-def boil_down(tensors: Iterable[Tensor]) -> list[list[float]]:
-    """Return two numbers of each tensor, in an order that names do not decide."""
-    numbers = []
-    for tensor in tensors:
-        x = tensor.detach().double().flatten()
-        weight = torch.cos(torch.arange(len(x), dtype=torch.float64))
-        numbers.append([float(len(x)), x.sum().item(), (weight * x).sum().item()])
-    return sorted(numbers)
+class Case(NamedTuple):
+    """A training.
+
+    Attributes:
+        algorithm: What trains.
+        env: Where.
+        iterations: After how many there have been twenty updates or more.
+        changes: Settings that differ from those of ``SMALL``.
+    """
+
+    algorithm: str
+    env: str
+    iterations: int
+    changes: dict[str, Any] = {}
 
 
-def result(policy: Any, obs_size: int) -> dict[str, list[list[float]]]:
-    """Return what an agent has become: its parameters and what it does."""
-    device = torch.Generator().manual_seed(7)
-    obs = torch.randn(16, obs_size, generator=device)
-    noise = policy.noise(1, 16, device)[0]
-    with torch.no_grad():
-        action = policy.act(obs, noise)
-    return {
-        "parameters": boil_down(policy.parameters()),
-        "actions": [action.double().flatten().tolist()],
-    }
-
-
-def environments(env: str, copies: int) -> Any:
-    return make_envs(partial(flat_env, env), copies)
-
-
-def ppo(env: str) -> Any:
-    seed_everything(1)
-    envs = environments(env, 4)
-    observations, actions = envs.single_observation_space, envs.single_action_space
-    size = spaces.flatdim(observations)
-    policy: Any = (
-        make_hybrid_policy(observations, actions)
-        if isinstance(actions, spaces.Tuple)
-        else make_policy(observations, actions)
-    )
-    config = PPOConfig(num_steps=32, num_minibatches=2, learning_rate=1e-3)
-    return PPO(policy, envs, config), size
-
-
-def ppg(env: str, share_encoder: bool) -> Any:
-    seed_everything(1)
-    envs = environments(env, 4)
-    observations, actions = envs.single_observation_space, envs.single_action_space
-    policy = make_phasic_policy(observations, actions, share_encoder)
-    config = PPGConfig(
-        num_steps=32, num_minibatches=2, learning_rate=1e-3, aux_interval=2
-    )
-    return PPGAlgorithm(policy, envs, config), spaces.flatdim(observations)
-
-
-def impala(env: str, lag: int, **changes: Any) -> Any:
-    seed_everything(1)
-    config = IMPALAConfig(
-        unroll_len=16, n_sample=4, batch_size=4, learning_rate=1e-3, lag=lag, **changes
-    )
-    envs = environments(env, config.n_sample)
-    model = make_policy(envs.single_observation_space, envs.single_action_space)
-    learner = IMPALA(model, envs, config)
-    return learner, spaces.flatdim(envs.single_observation_space)
-
-
-def actors(env: str) -> Any:
-    seed_everything(1)
-    config = ActorsConfig(unroll_len=16, n_sample=4, learning_rate=1e-3, actors=1)
-    build = partial(environments, env, config.n_sample)
-    with_spaces = build()
-    observations = with_spaces.single_observation_space
-    model = make_policy(observations, with_spaces.single_action_space)
-    with_spaces.close()
-    return ActorLearner(model, build, config), spaces.flatdim(observations)
-
-
-def one_actor(env: str) -> dict[str, list[list[float]]]:
-    """Return what a single actor writes into its slot, unroll after unroll."""
-    seed_everything(1)
-    build = partial(environments, env, 4)
-    envs = build()
-    policy = make_policy(envs.single_observation_space, envs.single_action_space)
-    slot = np.zeros((), slot_layout(policy, envs, 16))
-    actor = Actor(build, policy, seed=3)
-    for _ in range(UPDATES):
-        actor.work(weights_of(policy), slot["result"])
-    names = slot["result"].dtype.names or ()
-    arrays = {name: np.nan_to_num(slot["result"][name]) for name in names}
-    return {name: boil_down([torch.from_numpy(x)]) for name, x in arrays.items()}
-
-
-LEARNERS: dict[str, Callable[[], Any]] = {
-    "ppo, discrete": partial(ppo, "CartPole-v1"),
-    "ppo, Gaussian": partial(ppo, "Pendulum-v1"),
-    "ppo, hybrid": partial(ppo, "literate_rl/Moving-v0"),
-    "ppg, two encoders": partial(ppg, "CartPole-v1", False),
-    "ppg, one encoder": partial(ppg, "CartPole-v1", True),
-    "ppg, Gaussian": partial(ppg, "Pendulum-v1", False),
-    "ppg, hybrid": partial(ppg, "literate_rl/Moving-v0", False),
-    "impala, lag 0": partial(impala, "CartPole-v1", 0),
-    "impala, lag 2": partial(impala, "CartPole-v1", 2),
-    "impala, Gaussian": partial(impala, "Pendulum-v1", 0, reward_scale=0.01),
-    "impala, actors": partial(actors, "CartPole-v1"),
+ROLLOUTS = {"num_steps": 16, "num_envs": 4, "learning_rate": 1e-3}
+PPO_SETTINGS = {**ROLLOUTS, "num_minibatches": 2, "checkpoint_interval": 5}
+UNROLLS = {"unroll_len": 16, "n_sample": 4, "batch_size": 4, "learning_rate": 1e-3}
+MEMORY = {
+    "hidden": 16,
+    "num_envs": 2,
+    "batch_size": 16,
+    "num_steps": 2,
+    "train_interval": 2,
+    "learning_starts": 40,
+    "log_interval": 20,
+    "buffer_size": 300,
+    "learning_rate": 1e-3,
+    "total_steps": 2000,
+    "checkpoint_interval": 3,
 }
-NAMES = [*LEARNERS, "one actor"]
+EXPLORING = {**MEMORY, "epsilon_steps": 200}
+APEX = {**EXPLORING, "actors": 2, "rollout_len": 5}
+SMALL: dict[str, dict[str, Any]] = {
+    "ppo": PPO_SETTINGS,
+    "ppg": PPO_SETTINGS | {"aux_interval": 2},
+    "impala": UNROLLS,
+    "a2c": ROLLOUTS,
+    "a3c": ROLLOUTS,
+    "sac": MEMORY,
+    **dict.fromkeys(("dqn", "rainbow", "ddpg", "hddpg", "td3"), EXPLORING),
+    **dict.fromkeys(("dqnapex", "rainbowapex", "ddpgapex"), APEX),
+}
+
+CASES = {
+    "PPO": Case("ppo", CARTPOLE, 3),
+    "PPO, Gaussian": Case("ppo", PENDULUM, 3),
+    "PPO, hybrid": Case("ppo", MOVING, 3),
+    "PPG, two encoders": Case("ppg", CARTPOLE, 4, {"share_encoder": False}),
+    "PPG, one encoder": Case("ppg", CARTPOLE, 4, {"share_encoder": True}),
+    "PPG, Gaussian": Case("ppg", PENDULUM, 4),
+    "PPG, hybrid": Case("ppg", MOVING, 4),
+    "IMPALA": Case("impala", CARTPOLE, 20),
+    "IMPALA, lag 2": Case("impala", CARTPOLE, 20, {"lag": 2}),
+    "IMPALA, Gaussian": Case("impala", PENDULUM, 20, {"reward_scale": 0.01}),
+    "IMPALA, actors": Case("impala", CARTPOLE, 20, {"actors": 2}),
+    "A2C": Case("a2c", CARTPOLE, 20),
+    "A2C, Gaussian": Case("a2c", PENDULUM, 20),
+    "A3C": Case("a3c", CARTPOLE, 20),
+    "DQN": Case("dqn", CARTPOLE, 4, {"dueling": True, "tau": 0.02}),
+    "DQN, priorities": Case(
+        "dqn",
+        CARTPOLE,
+        4,
+        {"priority_exponent": 0.6, "double": False, "anneal": True},
+    ),
+    "DQN, copies": Case("dqn", CARTPOLE, 4, {"target_interval": 7, "tau": 1.0}),
+    "Rainbow": Case("rainbow", CARTPOLE, 4),
+    "Rainbow, values": Case(
+        "rainbow", CARTPOLE, 4, {"num_atoms": 1, "noisy": False, "dueling": False}
+    ),
+    "DDPG": Case("ddpg", PENDULUM, 4),
+    "DDPG, priorities": Case("ddpg", PENDULUM, 4, {"priority_exponent": 0.6}),
+    "DDPG, discrete": Case("ddpg", CARTPOLE, 4),
+    "HDDPG": Case("hddpg", PENDULUM, 4),
+    "TD3": Case("td3", PENDULUM, 4),
+    "TD3, clipped": Case("td3", PENDULUM, 4, {"max_grad_norm": 0.5, "num_critics": 3}),
+    "SAC": Case("sac", PENDULUM, 4),
+    "SAC, fixed": Case("sac", PENDULUM, 4, {"tune": False, "hold": 3}),
+    "SAC, discrete": Case("sac", CARTPOLE, 4),
+    "Ape-X DQN": Case("dqnapex", CARTPOLE, 8),
+    "Ape-X Rainbow": Case("rainbowapex", CARTPOLE, 8),
+    "Ape-X DDPG": Case("ddpgapex", PENDULUM, 8),
+}
+NAMES = [f"{name}, {form}" for name in CASES for form in ("fast", "plain")]
 
 
-def play(name: str) -> dict[str, list[list[float]]]:
-    """Train the agent of that name for three updates and boil it down."""
+@contextmanager
+def plain_forms() -> Iterator[None]:
+    """Let no fast form be taken: a hook on all modules asks for each of their calls."""
+    hook = register_module_forward_hook(lambda *_: None)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def leaves(tree: Any) -> Iterator[Tensor]:
+    """Go through the numbers of a state, in any order."""
+    if isinstance(tree, Mapping):
+        tree = list(tree.values())
+    if isinstance(tree, list | tuple):
+        for part in tree:
+            yield from leaves(part)
+    elif isinstance(tree, Tensor | np.ndarray | int | float):
+        yield torch.as_tensor(tree)
+
+
+def parts_of(learner: Any, metrics: dict[str, float]) -> dict[str, list[Tensor]]:
+    """Return all that a learner holds, in parts."""
+    state = learner.state_dict()
+    state |= state.pop("learner", {})  # what a learner with actors keeps
+    whole = {"metrics": metrics, "policy": learner.policy.state_dict(), **state}
+    return {name: list(leaves(part)) for name, part in whole.items()}
+
+
+def play(name: str, times: int = 1) -> dict[str, list[Tensor]]:
+    """Train what a name says and return what the learner holds then."""
+    name, form = name.rsplit(", ", 1)
+    algorithm, env, iterations, changes = CASES[name]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        if name == "one actor":
-            return one_actor("CartPole-v1")
-        learner, obs_size = LEARNERS[name]()
-        for _ in range(UPDATES):
-            learner.iterate()
-        if hasattr(learner, "close"):
-            learner.close()
-        return result(learner.policy, obs_size)
+        seed_everything(1)
+        config = ALGORITHMS[algorithm].settings(env)
+        config = replace(config, **SMALL[algorithm], **changes)
+        if form == "fast":
+            return trained(algorithm, env, config, iterations * times)
+        with plain_forms():
+            return trained(algorithm, env, config, iterations * times)
     finally:
         torch.set_num_threads(threads)
 
 
-def main() -> int:
-    numbers = {name: play(name) for name in NAMES}
-    if "--record" in sys.argv:
-        RECORD.write_text(json.dumps(numbers, indent=0) + "\n")
+def trained(
+    algorithm: str, env: str, config: Any, iterations: int
+) -> dict[str, list[Tensor]]:
+    learner: Any = make_learner(algorithm, env, config, {})
+    for _ in range(iterations):
+        metrics = learner.iterate()
+    parts = parts_of(learner, metrics)
+    if hasattr(learner, "close"):
+        learner.close()
+    return parts
+
+
+def boil_down(tensors: Iterable[Tensor]) -> list[float]:
+    """Return three numbers of tensors, whose order and names play no role."""
+    result = np.zeros(3)
+    for tensor in tensors:
+        x = tensor.detach().double().flatten().nan_to_num()
+        weight = torch.cos(torch.arange(len(x), dtype=torch.float64))
+        result += len(x), x.sum().item(), (weight * x).sum().item()
+    return [float(f"{x:.9g}") for x in result]
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """Return a digest that changes with each bit, in whatever order they come."""
+    each = sorted(
+        repr((x.dtype, tuple(x.shape))).encode() + x.detach().numpy().tobytes()
+        for x in tensors
+    )
+    return hashlib.sha256(b"".join(each)).hexdigest()[:16]
+
+
+def digests(file: Path) -> int:
+    """Write the long form's digests, or compare them with those in a file."""
+    now = {}
+    for name in NAMES:
+        now[name] = {k: digest(x) for k, x in play(name, LONG).items()}
+        print(".", end="", flush=True)
+    print()
+    if not file.exists():
+        file.write_text(json.dumps(now, indent=0) + "\n")
         return 0
-    recorded = json.loads(RECORD.read_text())
-    changed = [name for name in NAMES if numbers[name] != recorded[name]]
-    print("changed:", changed or "nothing")
-    return len(changed)
+    before, changed = json.loads(file.read_text()), 0
+    for name, parts in now.items():
+        was = before.get(name, {})
+        differ = [k for k in {**was, **parts} if was.get(k) != parts.get(k)]
+        changed += bool(differ)
+        if differ:
+            print(f"{name}: {', '.join(differ)}")
+    print(f"{changed} of {len(now)} have changed")
+    return changed
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["digests"]:
+        return digests(Path(sys.argv[2]))
+    numbers = {name: {k: boil_down(x) for k, x in play(name).items()} for name in NAMES}
+    RECORD.write_text(json.dumps(numbers, indent=0) + "\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import replace
 from functools import partial
@@ -19,11 +18,24 @@ from torch import Tensor, nn
 
 from literate_rl.agents import make_envs
 from literate_rl.contract_models import ActionValue, DeterministicActor
-from literate_rl.ddpg import DDPG, DDPGConfig, make_ddpg_policy
+from literate_rl.ddpg import (
+    DDPG,
+    DDPGConfig,
+    DeterministicPolicyGradient,
+    make_ddpg_policy,
+)
 from literate_rl.evaluation import evaluate
+from literate_rl.loop import OffPolicy
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
-from literate_rl.td3 import HDDPG, TD3, HDDPGConfig, TD3Config
+from literate_rl.td3 import (
+    HDDPG,
+    TD3,
+    HDDPGConfig,
+    Hysteretic,
+    TD3Config,
+    TwinDelayed,
+)
 from literate_rl.workshop.cli import main
 from literate_rl.workshop.runs import Run, fit, load
 from literate_rl.workshop.training import train
@@ -103,13 +115,29 @@ def batch_of(seed: int = 0) -> Batch:
     return Batch(obs, draw(N, 2), draw(N), next_obs, discount, weight, torch.arange(N))
 
 
-def older(policy: Policy) -> Policy:
-    """Return a copy of a policy with other weights."""
-    copied = copy.deepcopy(policy)
+# Which algorithm and which learner take which settings.
+ALGORITHMS: dict[type[DDPGConfig], Any] = {
+    DDPGConfig: DeterministicPolicyGradient,
+    HDDPGConfig: Hysteretic,
+    TD3Config: TwinDelayed,
+}
+LEARNERS: dict[type[DDPGConfig], Any] = {
+    DDPGConfig: DDPG,
+    HDDPGConfig: HDDPG,
+    TD3Config: TD3,
+}
+
+
+def algorithm_for(config: DDPGConfig, policy: Policy | None = None) -> Any:
+    """Build an algorithm of float64 whose older copy has other weights."""
+    made = policy or policy_for(getattr(config, "num_critics", 1))
+    algorithm = ALGORITHMS[type(config)](made, config)
     with torch.no_grad():
-        for p in copied.parameters():
+        for p in algorithm.target.network.parameters():
             p.add_(0.3 * torch.randn_like(p))
-    return copied
+    # A gradient that reaches the copy would be seen.
+    algorithm.target.network.requires_grad_()
+    return algorithm
 
 
 SMALL: dict[str, Any] = {
@@ -127,24 +155,16 @@ SMALL: dict[str, Any] = {
 }
 
 
-# Which learner takes which settings.
-LEARNERS: dict[type[DDPGConfig], Any] = {
-    DDPGConfig: DDPG,
-    HDDPGConfig: HDDPG,
-    TD3Config: TD3,
-}
-
-
 def learner_for(
     config: DDPGConfig, env: Any = Reach, policy: Policy | None = None
-) -> DDPG:
+) -> OffPolicy:
     """Build the learner that the settings belong to."""
     envs = make_envs(env, config.num_envs)
     torch.manual_seed(config.seed)
     both = envs.single_observation_space, envs.single_action_space
     number = getattr(config, "num_critics", 1)
     made = policy or make_ddpg_policy(*both, config.hidden, number)
-    learner: DDPG = LEARNERS[type(config)](made, envs, config)
+    learner: OffPolicy = LEARNERS[type(config)](made, envs, config)
     return learner
 
 
@@ -197,9 +217,8 @@ def resumes_bit_for_bit(config: DDPGConfig, place: Path) -> None:
         run.restore(resumed)
         assert resumed.step == half.step
         fit(resumed, run, progress=False)
-    for part in ("policy", "target_policy"):
-        weights = (getattr(x, part).state_dict() for x in (whole, resumed))
-        torch.testing.assert_close(*weights, rtol=0, atol=0)
+    weights = (x.policy.state_dict() for x in (whole, resumed))
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
     states = whole.state_dict(), resumed.state_dict()
     torch.testing.assert_close(*states, rtol=0, atol=0)
     policy = load(place / "run")
@@ -236,9 +255,10 @@ def trains_models_of_ones_own(algorithm: str, num_critics: int, place: Path) -> 
     actor, critic = OwnActor(), OwnCritic()
     agent = train(algorithm, "Reach-v0", actor=actor, critic=critic, **SHORT)
     assert agent.learner.updates == 61
+    assert agent.learner.error == agent.learner.algorithm.error, "the plain form"
     network: Any = agent.policy.network
-    assert network.actor.model is actor
-    assert network.critics[0].model is critic
+    assert network.actor.by_name.model is actor
+    assert network.critics[0].by_name.model is critic
     assert len(network.critics) == num_critics
     state = torch.randn(4, 1)
     action, beside = agent.act({"my_state": state})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,13 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from literate_rl.agents import make_envs
+from literate_rl.discrete_sac import DiscreteSoftActorCritic
 from literate_rl.evaluation import evaluate
-from literate_rl.sac import SAC, SACConfig
-from literate_rl.workshop.runs import Run, fit, load
+from literate_rl.loop import OffPolicy
+from literate_rl.sac import SAC, SACConfig, SoftActorCritic, make_sac_policy
+from literate_rl.workshop.own_models import make_own_sac_policy
+from literate_rl.workshop.runs import Run, fit, flat_env, load
 from literate_rl.workshop.training import train
 
 LOW, HIGH = [-1.0, 0.0], [3.0, 0.5]
@@ -42,17 +46,36 @@ SHORT: dict[str, Any] = {
 }
 
 
+def learner_for(config: SACConfig = SMALL, **models: Any) -> OffPolicy:
+    """Return a learner with seeded weights."""
+    envs = make_envs(partial(flat_env, PENDULUM), config.num_envs)
+    torch.manual_seed(config.seed)
+    both = envs.single_observation_space, envs.single_action_space
+    number = config.num_critics
+    policy: Any
+    if models:
+        policy = make_own_sac_policy(*both, **models, num_critics=number)
+    else:
+        policy = make_sac_policy(*both, config.hidden, number, config.hold)
+    return SAC(policy, envs, config)
+
+
 def generator(seed: int = 0) -> torch.Generator:
     """Return a generator with a seed."""
     return torch.Generator().manual_seed(seed)
 
 
-def older(policy: Any) -> Any:
-    """Return other critics, in the place of the target's."""
-    target = copy.deepcopy(policy.critics).requires_grad_(False)
-    for x in target.parameters():
+def algorithm_for(policy: Any, space: Any = BOX, **changes: Any) -> Any:
+    """Build an algorithm whose older critics have other weights."""
+    listed = isinstance(space, spaces.Discrete)
+    build = DiscreteSoftActorCritic if listed else SoftActorCritic
+    algorithm = build(policy, replace(SMALL, **changes), space)
+    older = algorithm.target.network
+    for x in older.parameters():
         x.add_(0.1 * torch.randn(x.shape, generator=generator(9)))
-    return target
+    # A gradient that reaches them would be seen.
+    older.requires_grad_()
+    return algorithm
 
 
 def weights(module: Any) -> list[Tensor]:
@@ -66,39 +89,42 @@ def moved(before: list[Tensor], module: Any) -> bool:
     return not all(map(torch.equal, before, after))
 
 
-def filled(learner: SAC) -> SAC:
+def filled(learner: OffPolicy) -> OffPolicy:
     """Return a learner that has a buffer and has begun to learn."""
     for _ in range(3):
         learner.iterate()
     return learner
 
 
-def assert_each_step_moves_its_own_weights(learner: SAC) -> None:
+def assert_each_step_moves_its_own_weights(learner: OffPolicy) -> None:
     """Assert that critics, actor and temperature learn in their own step only."""
     policy: Any = learner.policy
     parts = {"actor": policy.network, "critics": policy.critics}
     before = {name: weights(part) for name, part in parts.items()}
-    alpha, target = policy.log_alpha.item(), weights(learner.target_policy)
+    algorithm: Any = learner.algorithm
+    older, temperature = algorithm.target.network, algorithm.temperature
+    alpha, target = policy.log_alpha.item(), weights(older)
     # The critics' step: neither actor nor temperature get a gradient.
-    learner.follow = lambda batch: None  # type: ignore[method-assign]
+    learner.config = replace(learner.config, target_interval=10**6)
     learner.learn()
     assert moved(before["critics"], policy.critics)
     assert not moved(before["actor"], policy.network)
     assert policy.log_alpha.item() == alpha
     assert policy.log_alpha.grad is None
-    assert not moved(target, learner.target_policy)
+    assert not moved(target, older)
     # The actor's step: the critics get none.
     critics = weights(policy.critics)
-    learner.improve(learner.sample().obs)
-    assert not any(x.requires_grad for x in learner.entropies), "they would pile up"
+    learner.climb(learner.sample().obs)
+    assert temperature.entropies
+    assert not any(x.requires_grad for x in temperature.entropies), "they would pile up"
     assert not moved(critics, policy.critics)
     assert all(x.grad is None for x in policy.critics.parameters())
     assert moved(before["actor"], policy.network)
     assert policy.log_alpha.item() != alpha
-    assert not moved(target, learner.target_policy)
+    assert not moved(target, older)
 
 
-def assert_resumed(build: Callable[[], SAC], path: Path) -> Any:
+def assert_resumed(build: Callable[[], OffPolicy], path: Path) -> Any:
     """Assert that a run comes to the same bits if it is cut; return its policy."""
     whole, half, resumed = build(), build(), build()
     fit(whole, progress=False)
@@ -110,9 +136,8 @@ def assert_resumed(build: Callable[[], SAC], path: Path) -> Any:
         run.restore(resumed)
         fit(resumed, run, progress=False)
     assert resumed.step == whole.step >= 200
-    for part in ("policy", "target_policy"):
-        states = (getattr(x, part).state_dict() for x in (whole, resumed))
-        torch.testing.assert_close(*states, rtol=0, atol=0)
+    states = (x.policy.state_dict() for x in (whole, resumed))
+    torch.testing.assert_close(*states, rtol=0, atol=0)
     pair = whole.state_dict(), resumed.state_dict()
     torch.testing.assert_close(*pair, rtol=0, atol=0)
     space: Any = whole.collector.envs.single_observation_space
@@ -130,8 +155,8 @@ def assert_models_train(
     agent = train("SAC", env, **models, **SHORT)
     policy: Any = agent.policy
     assert moved(before["actor"], policy.actor.model)
-    assert moved(before["critic"], policy.critics.critics[0].model)
-    first, second = (x.model for x in policy.critics.critics)
+    assert moved(before["critic"], policy.critics[0].by_name.model)
+    first, second = (x.by_name.model for x in policy.critics)
     assert not torch.equal(weights(first)[0], weights(second)[0]), "twins differ"
     again = load(agent.save(path), **build())
     states = again.state_dict(), policy.state_dict()

@@ -21,15 +21,12 @@ from gymnasium.wrappers import TimeLimit
 from torch import Tensor, nn
 from worlds import counting
 
-from literate_rl import a2c
 from literate_rl.a2c import (
     A2C,
     A2CConfig,
-    ContractPolicy,
     a2c_error,
     a2c_gradient,
     a2c_settings,
-    make_contract_policy,
 )
 from literate_rl.a3c import A3C, A3CConfig
 from literate_rl.agents import Collector, Rollout, make_envs
@@ -39,6 +36,8 @@ from literate_rl.impala import IMPALA, IMPALAConfig
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig
 from literate_rl.ppo_error import policy_error_from_log_prob
+from literate_rl.workshop import own_models
+from literate_rl.workshop.own_models import ContractPolicy, make_contract_policy
 from literate_rl.workshop.runs import Run, fit, flat_env
 
 ALONE = A2CConfig(num_envs=3, num_steps=5, total_steps=300, checkpoint_interval=4)
@@ -611,7 +610,7 @@ def test_the_recipe_wants_the_models_and_brings_back_the_weights() -> None:
     with torch.no_grad():
         other.actor.model.layers[0].weight.zero_()
     models = {"actor": other.actor.model, "critic": other.critic.model}
-    again = getattr(a2c, name)(**arguments, **models)
+    again = getattr(own_models, name)(**arguments, **models)
     again.load_state_dict(policy.state_dict())
     obs = torch.randn(6, 3)
     assert torch.equal(again.act(obs, 0.0), policy.act(obs, 0.0))

@@ -23,7 +23,7 @@ from test_processes import gone, interrupted_while_all_hang, pids, wave
 from torch import nn
 from worlds import counting, deadly
 
-from literate_rl.a2c import a2c_settings, make_contract_policy
+from literate_rl.a2c import a2c_settings
 from literate_rl.a3c import (
     A3C,
     A3CConfig,
@@ -34,7 +34,8 @@ from literate_rl.a3c import (
 from literate_rl.actors import InProcess, weights_of
 from literate_rl.agents import make_envs
 from literate_rl.processes import SharedMemory, transport_named
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast_forms import numpy_act
+from literate_rl.workshop.own_models import make_contract_policy
 from literate_rl.workshop.runs import Run, fit, flat_env
 
 SMALL = A3CConfig(
@@ -93,13 +94,14 @@ def with_seed(seed: int) -> Any:
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_one_worker_with_one_slot_is_a2c_bit_for_bit(env) -> None:
+@pytest.mark.parametrize("form", [None, numpy_act])
+def test_one_worker_with_one_slot_is_a2c_bit_for_bit(env: str, form: Any) -> None:
     changes = {"checkpoint_interval": 1000, "seed": 3, "entropy_weight": 0.01}
     alone = make_a2c(env, **changes)
-    alone.act = numpy_act(alone.policy)
+    alone.act = form(alone.policy) if form else alone.policy.act
     config = replace(SMALL, actors=1, slots=1, **changes)
     build = partial(make_envs, partial(flat_env, env), 3)
-    with A3C(policy_for(build()), build, config, with_seed(3)) as remote:
+    with A3C(policy_for(build()), build, config, with_seed(3), form) as remote:
         for _ in range(20):
             here, there = alone.iterate(), remote.iterate()
             assert there["charts/lag"] == 0

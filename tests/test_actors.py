@@ -31,6 +31,7 @@ from literate_rl.agents import make_envs
 from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.impala import Unroll, VTraceLearner, impala_settings
 from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
+from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import Run, fit, flat_env
 
 SMALL = ActorsConfig(actors=2, unroll_len=5, n_sample=3, total_steps=300)
@@ -210,6 +211,35 @@ def test_the_actor_does_what_its_policy_says_and_what_its_seed_decides() -> None
         other, _ = one_unroll(build, steps=20, seed=6)
         assert again["action"].tobytes() == record["action"].tobytes()
         assert other["obs_plus_1"].tobytes() != record["obs_plus_1"].tobytes()
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_faster_form_acts_with_the_weights_that_come(env: str) -> None:
+    build, made = partial(make_envs, partial(flat_env, env), 3), []
+
+    def make_act(policy: Any) -> Any:
+        made.append((policy, numpy_act(policy)))
+        return made[-1][1]
+
+    policy = policy_for(build())
+    weights = {name: 2 * x for name, x in weights_of(policy).items()}
+    records = np.zeros(2, slot_layout(policy, build(), 20))["result"]
+    for record, form in zip(records, (None, make_act), strict=True):
+        actor = Actor(build, policy, 5, form)
+        assert actor.policy is not policy
+        actor.work(weights, record)
+    assert made == [(actor.policy, actor.act)]
+    for name in ("action", "obs_plus_1", "reward", "log_prob"):
+        np.testing.assert_allclose(*(x[name] for x in records), rtol=1e-4, atol=1e-5)
+
+
+def test_a_learner_hands_the_faster_form_to_its_actors() -> None:
+    policy = policy_for(cartpoles())
+    plain = ActorLearner(policy, cartpoles, SMALL).make_actor(0)
+    assert plain.act == plain.policy.act
+    learner = ActorLearner(policy, cartpoles, SMALL, make_act=lambda own: (own, "fast"))
+    actor = learner.make_actor(0)
+    assert actor.act == (actor.policy, "fast")
 
 
 def late_resets() -> SyncVectorEnv:

@@ -17,7 +17,6 @@ from literate_rl.agents import (
     Rollout,
     best_device,
     discounted_returns,
-    grade,
     make_envs,
     seed_everything,
     true_successors,
@@ -636,63 +635,6 @@ def test_best_device_is_cuda_where_there_is_one(monkeypatch):
     assert best_device() == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert best_device() == torch.device("cuda")
-
-
-# grade
-
-
-def double(x):
-    return 2 * x
-
-
-@pytest.mark.parametrize(
-    ("answer", "line"),
-    [
-        (double, "Right: all 2 cases agree."),
-        (lambda x: 2.0 * x, "Right: all 2 cases agree."),
-        (lambda x: torch.tensor(2.0 * x), "Right: all 2 cases agree."),
-        (lambda x: x + 1, "Not yet: answer(3) gave 4, expected 6."),
-        (lambda x: ..., "Not yet: the answer is still empty."),
-        (lambda x: None, "Not yet: answer(1) gave None, expected 2."),
-        (lambda x: "two", "Not yet: answer(1) gave 'two', expected 2."),
-        (lambda x: [2], "Not yet: answer(1) gave [2], expected 2."),
-        (lambda x: x / 0, "answer(1) raised ZeroDivisionError: division by zero"),
-        (lambda: 2, "answer(1) raised TypeError"),
-    ],
-)
-def test_grade_prints_one_line(answer, line, capsys):
-    assert grade(answer, double, (1,), (3,)) is None
-    printed = capsys.readouterr().out
-    assert line in printed
-    assert printed.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("got", "wanted", "right"),
-    [
-        (torch.ones(3), torch.ones(3), True),
-        (torch.ones(3, requires_grad=True), np.ones(3), True),
-        (torch.ones(3) + 1e-7, torch.ones(3), True),
-        (torch.ones(3) + 1e-2, torch.ones(3), False),
-        (torch.ones(3, 1), torch.ones(3), False),
-        (torch.tensor(torch.nan), torch.tensor(torch.nan), True),
-        ((1.0, [2.0]), (1.0, [2.0]), True),
-        ((1.0,), (1.0, 2.0), False),
-        ((1.0, ...), (1.0, 2.0), False),
-        ("b", "b", True),
-        ("a", "b", False),
-        (1, "b", False),
-        (True, False, False),
-    ],
-)
-def test_grade_compares_values_and_shapes(got, wanted, right, capsys):
-    grade(lambda: got, lambda: wanted, ())
-    assert capsys.readouterr().out.startswith("Right" if right else "Not yet")
-
-
-def test_grade_needs_a_case():
-    with pytest.raises(TypeError, match="missing 1 required positional argument"):
-        grade(double, double)
 
 
 # errata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -34,6 +35,7 @@ from literate_rl.apex import (
     DQNApexConfig,
     RainbowApexConfig,
     actor_epsilons,
+    alone,
     apex_settings,
     experience_layout,
     first_priorities,
@@ -43,16 +45,18 @@ from literate_rl.dqn import (
     DQN,
     DQNConfig,
     EpsilonGreedy,
+    QLearning,
     dqn_settings,
     make_q_policy,
-    q_error,
     q_target,
 )
+from literate_rl.loop import OffPolicy
 from literate_rl.policies import Policy
 from literate_rl.processes import SharedMemory
 from literate_rl.rainbow import Rainbow, make_rainbow_policy, rainbow_settings
 from literate_rl.replay import ReplayBuffer
 from literate_rl.workshop.cli import main
+from literate_rl.workshop.interfaces import Algorithm
 from literate_rl.workshop.runs import Run, fit, load_checkpoint
 
 SMALL = DQNApexConfig(
@@ -112,7 +116,7 @@ def late_resets(copies: int = 3) -> SyncVectorEnv:
     return SyncVectorEnv([make] * copies, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
-def make_plain(config: Any, envs: SyncVectorEnv) -> DQN:
+def make_plain(config: Any, envs: SyncVectorEnv) -> OffPolicy:
     """Build the learner that has no actors."""
     space = envs.single_observation_space, envs.single_action_space
     torch.manual_seed(config.seed)
@@ -195,9 +199,17 @@ def test_each_environment_of_each_actor_acts_with_its_own_chance() -> None:
 # --- First priorities -----------------------------------------------------------------
 
 
-def with_noise(error: Any, seed: int) -> Any:
-    """Return an error that draws the same noise at each call."""
-    return lambda p, t, b, _: error(p, t, b, torch.Generator().manual_seed(seed))
+class WithNoise(Algorithm):
+    """An algorithm whose error draws the same noise at each call."""
+
+    def __init__(self, algorithm: Algorithm, seed: int) -> None:
+        self.policy, self.target, self.seed = algorithm.policy, algorithm.target, seed
+        self.judge = algorithm
+
+    def error(self, batch: Any, _: torch.Generator) -> Any:
+        judge = copy.copy(self.judge)
+        judge.policy, judge.target = self.policy, self.target
+        return judge.error(batch, torch.Generator().manual_seed(self.seed))
 
 
 @pytest.mark.equation("first-priority")
@@ -219,9 +231,9 @@ def test_first_priorities_are_the_learners_own_errors(
         learning_starts=10**6,
     )
     learner = apex.learner
-    learner.error = with_noise(learner.error, 7)
+    learner.algorithm = WithNoise(learner.algorithm, 7)
     apex.make_actor = partial(
-        ApexActor, build, apex.policy, learner.error, learner.config
+        ApexActor, build, apex.policy, learner.algorithm, learner.config
     )
     for _ in range(2):  # one rollout of each actor
         apex.iterate()
@@ -232,7 +244,7 @@ def test_first_priorities_are_the_learners_own_errors(
     for mine in (place[place % (2 * half) < half], place[place % (2 * half) >= half]):
         batch = buffer.windows(mine, num_steps, config.gamma)
         batch = batch._replace(reward=batch.reward * 0.3)
-        found = learner.error(learner.policy, learner.target_policy, batch, None)
+        found = learner.algorithm.error(batch, None)
         given = torch.from_numpy(buffer.tree.mass[mine])
         wanted = found.td_error.abs().clamp_min(1e-6).double()
         torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-6)
@@ -250,9 +262,7 @@ def test_first_priorities_of_ddpg_are_those_of_its_critics(num_steps) -> None:
     place = np.flatnonzero(buffer.tree.mass)
     assert len(place) == 24
     batch = buffer.windows(place, num_steps, SMALL_DDPG.gamma)
-    found = learner.error(
-        learner.policy, learner.target_policy, batch, torch.Generator()
-    )
+    found = learner.error(batch, torch.Generator())
     given = torch.from_numpy(buffer.tree.mass[place])
     torch.testing.assert_close(given, found.td_error.abs().double(), rtol=1e-4, atol=0)
     apex.close()
@@ -269,9 +279,7 @@ def test_rows_that_are_no_steps_have_no_priority_and_may_hold_anything() -> None
     for nonsense in (0.0, torch.nan):
         rollout.reward[phantom] = nonsense
         found.append(
-            first_priorities(
-                learner.policy, learner.error, rollout, 3, 0.9, torch.Generator()
-            )
+            first_priorities(learner.algorithm, rollout, 3, 0.9, torch.Generator())
         )
         assert (found[-1][phantom] == 0).all()
     assert torch.equal(*found)
@@ -294,8 +302,9 @@ def test_layout_and_priorities_leave_modes_and_moments_alone() -> None:
         learner = make_plain(replace(SMALL, num_envs=2, train_interval=8), envs)
         learner.collector.reset(0)
         rollout = learner.collector.collect(lambda obs: torch.zeros(2, dtype=int), 4)
+        algorithm = alone(QLearning(policy, SMALL), policy)
         first, again = (
-            first_priorities(policy, q_error, rollout, 1, 0.9, learner.generator)
+            first_priorities(algorithm, rollout, 1, 0.9, learner.generator)
             for _ in "ab"
         )
         assert torch.equal(first, again)
@@ -310,8 +319,7 @@ def test_signatures_hold() -> None:
     none = torch.zeros(4, 2)  # and not NaN, which equals nothing
     rollout = rollout._replace(episode_return=none, episode_length=none)
     given = {
-        "policy": lambda: learner.policy,
-        "error": lambda: learner.error,
+        "algorithm": lambda: learner.algorithm,
         "rollout": lambda: rollout,
     }
     assert assert_held(first_priorities, Random(0), **given) > 3
@@ -467,7 +475,9 @@ def test_one_actor_with_one_slot_is_the_loop_without_actors(priorities) -> None:
     apex = make_apex(config, build)
     for policy in (plain.policy, apex.policy):
         policy.noise = lambda steps, envs, _: torch.zeros(steps, envs, 2)
-    apex.make_actor = partial(ApexActor, build, apex.policy, apex.learner.error, config)
+    apex.make_actor = partial(
+        ApexActor, build, apex.policy, apex.learner.algorithm, config
+    )
     fit(plain, progress=False)
     fit(apex, progress=False)
     assert plain.updates == apex.learner.updates == 60
@@ -506,6 +516,33 @@ def test_in_turns_a_resumed_run_is_the_same_bit_for_bit(
     assert same(whole.state_dict(), resumed.state_dict())
     assert same(whole.policy.state_dict(), resumed.policy.state_dict())
     assert rows[-1]["losses/loss"] == history[-1]["losses/loss"]
+
+
+def test_actors_are_handed_the_faster_form() -> None:
+    learner = make_plain(SMALL, cartpoles())
+    plain = Apex(learner, cartpoles).make_actor(0).actor
+    assert plain.act == plain.policy.act
+    apex = Apex(learner, cartpoles, make_act=lambda own: (own, "fast"))
+    actor = apex.make_actor(0).actor
+    assert actor.act == (actor.policy, "fast")
+
+
+@pytest.mark.parametrize("config", [SMALL, SMALL_RAINBOW, SMALL_DDPG])
+def test_an_actor_judges_alone_and_leaves_the_learner_as_it_is(config: Any) -> None:
+    apex = make_apex(config)
+    algorithm, actor = apex.learner.algorithm, apex.make_actor(0)
+    older, weights = algorithm.target.network, copy.deepcopy(apex.policy.state_dict())
+    own = actor.algorithm
+    assert own.policy is own.target.network is actor.actor.policy
+    assert list(own.actor) == []
+    own.target.follow(0.5)
+    apex.iterate()
+    assert algorithm.policy is apex.policy
+    assert algorithm.target.network is older
+    assert older is not apex.policy
+    assert same(apex.policy.state_dict(), weights)
+    assert same(actor.actor.policy.state_dict(), weights)
+    apex.close()
 
 
 def test_updates_are_as_many_for_each_step_as_without_actors() -> None:

@@ -1,51 +1,22 @@
-"""Models that keep a contract: densities, inverses and what a model returns."""
+"""Models that keep a contract: densities, entropies and what a model returns."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch.distributions import Normal, TanhTransform
-from torch.distributions.transformed_distribution import TransformedDistribution
+from torch.distributions import Normal
 
 from literate_rl.contract_models import (
     CategoricalActor,
     DuelingQNetwork,
     SquashedGaussianActor,
-    Stretch,
-    squashed_log_prob,
 )
+from literate_rl.workshop.networks import squashed_log_prob
 
 STATE = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
 BOX = spaces.Box(np.float32([-2, -1]), np.float32([2, 3]))
-
-
-@pytest.mark.equation("squashed-density")
-@pytest.mark.equation("stable-jacobian")
-def test_the_squashed_density_is_that_of_the_transformed_distribution() -> None:
-    generator = torch.Generator().manual_seed(0)
-    u, mu, log_sigma = torch.randn(3, 7, 2, generator=generator).double()
-    half_width = torch.tensor([0.5, 3.0]).double()
-    squash = TransformedDistribution(Normal(mu, log_sigma.exp()), [TanhTransform()])
-    expected = squash.log_prob(u.tanh()) - half_width.log()
-    log_prob = squashed_log_prob(u, mu, log_sigma, half_width)
-    torch.testing.assert_close(log_prob, expected.sum(-1), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.equation("stable-jacobian")
-def test_the_jacobian_is_exact_for_large_u() -> None:
-    # log(1 - tanh(u)^2) = log 4 - 2 u, less than e^-40 for u = 20.
-    u = torch.tensor([[10.0], [20.0], [-20.0], [80.0]], requires_grad=True)
-    zero, one = torch.zeros(4, 1), torch.ones(1)
-    log_prob = squashed_log_prob(u, u.detach(), zero, one)
-    jacobian = -log_prob - 0.5 * math.log(2 * math.pi)
-    expected = math.log(4) - 2 * u.detach().abs().squeeze(-1)
-    torch.testing.assert_close(jacobian, expected, rtol=1e-5, atol=1e-5)
-    (grad,) = torch.autograd.grad(jacobian.sum(), u)
-    torch.testing.assert_close(grad, -2 * u.detach().sign())
 
 
 @pytest.mark.equation("unit-mass")
@@ -76,18 +47,6 @@ def test_the_entropy_of_the_squashed_actor_has_the_right_mean_and_gradient() -> 
     (by_hand,) = torch.autograd.grad(exact, last, retain_graph=True)
     (by_sample,) = torch.autograd.grad(sampled, last)
     torch.testing.assert_close(by_sample, by_hand, rtol=0.05, atol=0.01)
-
-
-def test_undo_is_the_inverse_as_far_as_the_digits_tell() -> None:
-    squash = Stretch([-2.0, 0.0], [2.0, 1.0])
-    u = torch.tensor([[0.0, 3.0], [-5.0, 1e-4], [7.0, -2.0]])
-    torch.testing.assert_close(squash.undo(squash(u)), u, rtol=0.05, atol=1e-6)
-    double = Stretch([-2.0, 0.0], [2.0, 1.0]).double()
-    torch.testing.assert_close(double.undo(double(u.double())), u.double())
-    edge = squash.undo(torch.tensor([[2.0, 0.0]]))
-    assert edge.flatten().tolist() == pytest.approx([8.66, -8.66], abs=0.01)
-    (grad,) = torch.autograd.grad(squash(u.requires_grad_()).sum(), u)
-    assert grad.isfinite().all()
 
 
 def test_the_mean_of_the_dueling_network_is_its_value() -> None:

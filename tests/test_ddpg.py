@@ -33,10 +33,10 @@ from reach import (
     OwnCritic,
     Reach,
     acts_in_states_and_in_discrete_actions,
+    algorithm_for,
     batch_of,
     learner_for,
     learns_to_name_the_point,
-    older,
     policy_for,
     resumes_bit_for_bit,
     runs_from_the_command_line,
@@ -50,22 +50,17 @@ from literate_rl.ddpg import (
     BoxActions,
     DDPGConfig,
     OneHotActions,
-    critic_chains,
-    ddpg_error,
     ddpg_settings,
-    ddpg_target,
-    frozen_values,
-    fused_ddpg_error,
     make_ddpg_policy,
 )
-from literate_rl.replay import Batch
-from literate_rl.workshop.fast import (
-    FusedCriticError,
+from literate_rl.workshop.fast_forms import (
     chain_backward,
     chain_layers,
     chain_outputs,
-    chain_slope,
+    fused_critic_error,
 )
+from literate_rl.workshop.networks import Critics
+from literate_rl.workshop.own_models import make_own_ddpg_policy
 from literate_rl.workshop.training import train
 
 
@@ -80,23 +75,23 @@ def seeded() -> None:
 @pytest.mark.equation("ddpg-target")
 @pytest.mark.parametrize("seed", range(3))
 def test_the_target_and_the_error_against_a_slow_form(seed: int) -> None:
-    policy = policy_for(1)
-    target, batch = older(policy), batch_of(seed)
-    network, then = policy.network, target.network
+    algorithm, batch = algorithm_for(DDPGConfig()), batch_of(seed)
+    target = algorithm.target.network
+    network, then = algorithm.policy.network, target.network
     aims, q = [], []
     with torch.no_grad():
         for i in range(N):
             row = batch.next_obs[i : i + 1]
-            judged = then.critics[0](row, action=then.actor(row)[0])[0].item()
+            judged = then.critics[0](row, then.actor(row)).item()
             aims.append(batch.reward[i].item() + batch.discount[i].item() * judged)
             pair = batch.obs[i : i + 1], batch.action[i : i + 1]
-            q.append(network.critics[0](pair[0], action=pair[1])[0].item())
+            q.append(network.critics[0](*pair).item())
     wanted = torch.tensor(aims, dtype=torch.float64)
-    got = ddpg_target(target, batch)
+    got = algorithm.aim(batch, torch.Generator())
     torch.testing.assert_close(got, wanted)
     assert not got.requires_grad
 
-    error = ddpg_error(policy, target, batch, torch.Generator())
+    error = algorithm.error(batch, torch.Generator())
     value = torch.tensor(q, dtype=torch.float64)
     torch.testing.assert_close(error.td_error, wanted - value)
     torch.testing.assert_close(error.loss.detach(), (wanted - value) ** 2 / 2)
@@ -113,102 +108,59 @@ def test_the_target_and_the_error_against_a_slow_form(seed: int) -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_follows_a_termination_may_hold_anything(bad: float) -> None:
-    target, batch = policy_for(1), batch_of()
-    wanted = ddpg_target(target, batch)
+    aim, batch = algorithm_for(DDPGConfig()).aim, batch_of()
+    wanted = aim(batch, torch.Generator())
     batch.next_obs[1] = bad
-    assert torch.equal(ddpg_target(target, batch), wanted)
+    assert torch.equal(aim(batch, torch.Generator()), wanted)
     batch.next_obs[2] = math.nan
     with pytest.raises(ValueError, match="must be finite"):
-        ddpg_target(target, batch)
-
-
-@pytest.mark.parametrize("num_critics", [1, 2])
-def test_the_error_without_a_graph_is_the_plain_one(num_critics: int) -> None:
-    policy = policy_for(num_critics)
-    target, batch, found = older(policy), batch_of(), []
-    for function in (ddpg_error, fused_ddpg_error):
-        policy.zero_grad()
-        error = function(policy, target, batch, torch.Generator())
-        error.backward(batch.weight)
-        network: Any = policy.network
-        grads = [p.grad for p in network.critics[0].parameters()]
-        found.append([error.loss.detach(), error.td_error, error.value, *grads])
-        # The actor does not learn here, and DDPG has one critic.
-        still = [*network.actor.parameters(), *network.critics[1:].parameters()]
-        assert all(p.grad is None for p in still)
-    assert isinstance(error, FusedCriticError)
-    for x, y in zip(*found, strict=True):
-        torch.testing.assert_close(x, y)
-
-
-@pytest.mark.equation("tangent-plane")
-@given(seed=st.integers(0, 2**32 - 1))
-def test_a_frozen_critic_has_its_values_and_its_slopes(seed: int) -> None:
-    torch.manual_seed(seed)
-    critics: Any = policy_for(2).network.critics
-    obs, action = batch_of(seed).obs, batch_of(seed).action.requires_grad_()
-    plain = torch.stack([critic(obs, action=action)[0] for critic in critics])
-    (wanted,) = torch.autograd.grad(plain.sum(), action)
-    frozen = frozen_values(critics, obs, action)
-    torch.testing.assert_close(frozen, plain.squeeze(-1))
-    frozen.sum().backward()
-    torch.testing.assert_close(action.grad, wanted)
-    assert all(p.grad is None for p in critics.parameters())
+        aim(batch, torch.Generator())
 
 
 @pytest.mark.equation("chain-gradient")
-@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 5), wide=st.booleans())
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 70),
+    inputs=st.integers(1, 20),
+    hidden=st.integers(1, 70),
+)
 def test_a_chains_gradients_are_those_of_autograd(
-    seed: int, size: int, wide: bool
+    seed: int, rows: int, inputs: int, hidden: int
 ) -> None:
     torch.manual_seed(seed)
-    # Layers with fewer inputs than outputs, and with more.
-    hidden = 2 if wide else 9
-    net = nn.Sequential(nn.Linear(3 + size, hidden), nn.ReLU(), nn.Linear(hidden, 1))
-    net.double()
-    x = torch.randn(6, 3 + size, dtype=torch.float64, requires_grad=True)
-    weight = torch.rand(6, 1, dtype=torch.float64)
-    parameters = list(net.parameters())
-    wanted = torch.autograd.grad((net(x) * weight).sum(), [x, *parameters])
-    (slope,) = torch.autograd.grad(net(x).sum(), x)
-    layers = chain_layers(net)
-    assert layers is not None
+    net = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+    x, weight = torch.randn(rows, inputs), torch.rand(rows, 1)
+    parameters, layers = list(net.parameters()), chain_layers(net)
+    wanted = torch.autograd.grad((net(x) * weight).sum(), parameters)
     with torch.no_grad():
-        outputs = chain_outputs(layers, x)
-        torch.testing.assert_close(chain_slope(layers, outputs, size), slope[:, 3:])
-        chain_backward(layers, outputs, weight.clone())
-    for parameter, grad in zip(parameters, wanted[1:], strict=True):
-        torch.testing.assert_close(parameter.grad, grad)
+        chain_backward(layers, chain_outputs(layers, x), weight.clone())
+    for parameter, grad in zip(parameters, wanted, strict=True):
+        assert torch.equal(parameter.grad, grad), "to the bit"
         assert parameter.grad.stride() == parameter.stride()
 
 
-def test_critics_of_ones_own_keep_the_plain_form() -> None:
-    network: Any = make_ddpg_policy(
-        Reach.observation_space, Reach.action_space, 8, 2, OwnActor(), OwnCritic()
-    ).network
-    assert critic_chains(network.critics) is None
-    obs, action = torch.randn(4, 1), torch.randn(4, 2)
-    values = frozen_values(network.critics, obs, action)
-    torch.testing.assert_close(values, network.q(obs, action))
+class Doubting(Critics):
+    """They do not say what they think."""
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        return super().forward(obs, action) / 2
+
+
+def test_the_fused_error_refuses_critics_that_are_not_ours() -> None:
+    both = Reach.observation_space, Reach.action_space
+    policy: Any = make_own_ddpg_policy(*both, OwnActor(), OwnCritic(), 2)
+    with pytest.raises(ValueError, match="must have critics of ours, got FirstResult"):
+        fused_critic_error(policy)
     # One that computes something else is not taken for ours.
-    other: Any = policy_for(1).network.critics
-    other[0].model.net.append(nn.Tanh())
-    assert critic_chains(other) is None
-
-
-def test_a_critic_of_ones_own_has_the_plain_error() -> None:
-    policy = make_ddpg_policy(
-        Reach.observation_space, Reach.action_space, 8, 1, OwnActor(), OwnCritic()
-    )
-    obs, next_obs, action = torch.randn(4, 1), torch.randn(4, 1), torch.randn(4, 2)
-    ones = torch.ones(4)
-    batch = Batch(obs, action, ones, next_obs, 0.9 * ones, ones, torch.arange(4))
-    pair = [
-        function(policy, policy, batch, torch.Generator())
-        for function in (ddpg_error, fused_ddpg_error)
-    ]
-    assert pair[1].loss.requires_grad
-    assert torch.equal(pair[0].loss, pair[1].loss)
+    policy = policy_for(1)
+    fused_critic_error(policy)
+    policy.network.critics.__class__ = Doubting
+    with pytest.raises(ValueError, match="must have critics of ours, got Doubting"):
+        fused_critic_error(policy)
+    policy = policy_for(2)
+    policy.network.critics[1].net.append(nn.Tanh())
+    with pytest.raises(ValueError, match="must have chains of Linear and ReLU"):
+        fused_critic_error(policy)
 
 
 # --- The actor's step -----------------------------------------------------------------
@@ -224,8 +176,7 @@ def test_the_actors_gradient_against_finite_differences_through_the_critic() -> 
 
     def judged() -> float:
         """Return what the first critic thinks of the actor's actions, by hand."""
-        action = network.actor(obs)[0]
-        return float(network.critics[0](obs, action=action)[0].mean().detach())
+        return float(network.critics[0](obs, network.actor(obs)).mean().detach())
 
     grads = torch.autograd.grad(policy.value(obs).mean(), parameters)
     for parameter, grad in zip(parameters, grads, strict=True):
@@ -241,10 +192,10 @@ def test_the_actors_gradient_against_finite_differences_through_the_critic() -> 
             assert grad.view(-1)[place].item() == pytest.approx(slope, abs=1e-8)
 
     # The chain rule: the critic's slope in the action, times that of the action.
-    action = network.actor(obs)[0].detach().requires_grad_()
-    q = network.critics[0](obs, action=action)[0].mean()
+    action = network.actor(obs).detach().requires_grad_()
+    q = network.critics[0](obs, action).mean()
     (slope,) = torch.autograd.grad(q, action)
-    chained = torch.autograd.grad(network.actor(obs)[0], parameters, slope)
+    chained = torch.autograd.grad(network.actor(obs), parameters, slope)
     torch.testing.assert_close(grads, chained)
 
 
@@ -256,25 +207,25 @@ def test_a_climb_moves_the_actor_uphill_and_nothing_else() -> None:
     network = learner.policy.network
     obs = learner.sample().obs
     before = copy.deepcopy(learner.policy.state_dict())
-    target = copy.deepcopy(learner.target_policy.state_dict())
+    target = copy.deepcopy(learner.algorithm.target.network.state_dict())
     height = network.value(obs).mean()
     for group in learner.optimizer.param_groups:
         group["lr"] = 1e-4
     # The second critic has no say.
     wanted = torch.autograd.grad(
-        -network.critics[0](obs, action=network(obs))[0].mean(),
-        learner.actor_parameters,
+        -network.critics[0](obs, network(obs)).mean(),
+        learner.actor,
     )
     learner.climb(obs)
-    found = [p.grad for p in learner.actor_parameters]
+    found = [p.grad for p in learner.actor]
     torch.testing.assert_close(found, [*wanted])
     for _ in range(19):
         learner.climb(obs)
     for name, weight in learner.policy.state_dict().items():
-        learned = name.startswith("network.actor") and ".box." not in name
+        learned = name.startswith("network.actor.0")
         assert torch.equal(weight, before[name]) != learned, name
     torch.testing.assert_close(
-        learner.target_policy.state_dict(), target, rtol=0, atol=0
+        learner.algorithm.target.network.state_dict(), target, rtol=0, atol=0
     )
     assert all(p.grad is None for p in network.critics.parameters())
     assert network.value(obs).mean() > height
@@ -285,31 +236,31 @@ def test_an_actor_that_shares_weights_with_its_critic_gets_the_gradient_of_both(
 ):
     policy = make_ddpg_policy(Reach.observation_space, Reach.action_space, 8)
     network: Any = policy.network
-    network.critics[0].model.net[2] = network.actor.model.net[2]
+    network.critics[0].net[2] = network.actor[0][2]
     learner = learner_for(DDPGConfig(**SMALL), policy=policy)
     learner.iterate()
     obs = learner.sample().obs
-    q = network.critics[0](obs, action=network(obs))[0]
-    wanted = torch.autograd.grad(-q.mean(), learner.actor_parameters)
+    q = network.critics[0](obs, network(obs))
+    wanted = torch.autograd.grad(-q.mean(), learner.actor)
     learner.climb(obs)
-    torch.testing.assert_close([p.grad for p in learner.actor_parameters], [*wanted])
+    torch.testing.assert_close([p.grad for p in learner.actor], [*wanted])
 
 
 def test_the_actors_gradient_is_clipped_too() -> None:
     learner = learner_for(DDPGConfig(**SMALL, max_grad_norm=1e-3))
     learner.iterate()
     learner.climb(100 * learner.sample().obs)
-    grads = [p.grad.flatten() for p in learner.actor_parameters]
+    grads = [p.grad.flatten() for p in learner.actor]
     assert torch.cat(grads).norm().item() == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_the_older_copies_follow_the_actor_and_the_critic() -> None:
-    learner = learner_for(DDPGConfig(**SMALL, tau=0.25))
+    learner = learner_for(DDPGConfig(**SMALL))
     learner.iterate()
-    before = [x.clone() for x in learner.target_weights]
-    learner.follow(learner.sample())
-    found = list(learner.target_policy.parameters())
-    for x, old, new in zip(found, before, learner.policy.parameters(), strict=False):
+    found = list(learner.algorithm.target.network.parameters())
+    before = [x.clone() for x in found]
+    learner.algorithm.target.follow(0.25)
+    for x, old, new in zip(found, before, learner.policy.parameters(), strict=True):
         torch.testing.assert_close(x, old + 0.25 * (new - old))
         assert not torch.equal(x, old)
 
@@ -454,11 +405,9 @@ def test_a_time_limit_bootstraps_and_an_end_does_not() -> None:
         batch = learner.sample()
         seen[env] = batch.discount
         with torch.no_grad():
-            for p in learner.target_policy.network.critics.parameters():
+            for p in learner.algorithm.target.network.network.critics.parameters():
                 p.fill_(1.0)
-        error = ddpg_error(
-            learner.policy, learner.target_policy, batch, learner.generator
-        )
+        error = learner.algorithm.error(batch, learner.generator)
         target = error.td_error + error.value
         ended = batch.discount == 0
         torch.testing.assert_close(target[ended], batch.reward[ended])
@@ -555,24 +504,33 @@ def test_states_reach_models_by_their_names() -> None:
     # In the rows of the loop the names are sorted, as Gymnasium lays them.
     rows = torch.cat([clock, point], 1)
     assert torch.equal(agent.policy(rows), got)
-    q = agent.policy.network.q(rows, got)
+    q = agent.policy.network.critics(rows, got)
     torch.testing.assert_close(q[0], critic(point, clock, got).squeeze(1))
 
 
 def test_a_second_critic_is_given_or_begins_anew() -> None:
     first, second = OwnCritic(), OwnCritic()
-    build = partial(make_ddpg_policy, Reach.observation_space, BOX, 8)
+    build = partial(make_own_ddpg_policy, Reach.observation_space, BOX)
     for several in ([first, second], (first, second), nn.ModuleList([first, second])):
         policy = build(num_critics=2, actor=OwnActor(), critic=several)
-        assert [x.model for x in policy.network.critics] == [first, second]
+        assert [x.by_name.model for x in policy.network.critics] == [first, second]
     before = copy.deepcopy(first.state_dict())
     policy = build(num_critics=3, actor=OwnActor(), critic=first)
-    models = [x.model for x in policy.network.critics]
+    models = [x.by_name.model for x in policy.network.critics]
     assert models[0] is first
     torch.testing.assert_close(first.state_dict(), before, rtol=0, atol=0)
     weights = [x.inner.net[0].weight for x in models]
     for one, other in ((0, 1), (0, 2), (1, 2)):
         assert not torch.equal(weights[one], weights[other])
+
+
+def test_a_second_critic_has_no_say_in_a_training() -> None:
+    first, second = ActionValue(1, 2, 8), ActionValue(1, 2, 8)
+    before = copy.deepcopy([first.state_dict(), second.state_dict()])
+    actor = DeterministicActor(1, LOW, HIGH, 8)
+    train("DDPG", "Reach-v0", actor=actor, critic=[first, second], **SHORT)
+    assert not torch.equal(first.net[0].weight, before[0]["net.0.weight"])
+    torch.testing.assert_close(second.state_dict(), before[1], rtol=0, atol=0)
 
 
 def test_our_own_agents_act_in_states_and_in_discrete_actions() -> None:
@@ -586,14 +544,6 @@ def test_what_cannot_be_trained_is_said() -> None:
         train("DDPG", "Reach-v0", num_critics=2, **SHORT)
     with pytest.raises(ValueError, match="noise"):
         DDPGConfig(noise=-0.1)
-
-
-@pytest.mark.parametrize("given", ["actor", "critic"])
-def test_actor_and_critic_come_together(given: str) -> None:
-    message = f"actor and critic belong together, got only.*{given}"
-    model = {"actor": TwoActor, "critic": TwoCritic}[given]()
-    with pytest.raises(ValueError, match=message):
-        make_ddpg_policy(Reach.observation_space, Reach.action_space, **{given: model})
 
 
 def test_settings_by_environment() -> None:

@@ -19,7 +19,6 @@ from torch.distributions import Categorical, Normal
 from torch.utils.data import default_collate
 from worlds import left_alone, modes, moody
 
-from literate_rl.a2c import make_contract_policy
 from literate_rl.contract_models import CategoricalActor, StateValue
 from literate_rl.off_policy import (
     vtrace,
@@ -40,6 +39,7 @@ from literate_rl.workshop.ding import (
     collate,
 )
 from literate_rl.workshop.nests import map_nest
+from literate_rl.workshop.own_models import make_contract_policy
 
 SMALL = IMPALAPolicyConfig(
     model={"obs_shape": 3, "action_shape": 2}, unroll_len=4, n_sample=4, batch_size=4

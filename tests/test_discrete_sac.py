@@ -26,12 +26,12 @@ from soft import (
     N,
     TwoStateActor,
     TwoStateCritic,
+    algorithm_for,
     assert_each_step_moves_its_own_weights,
     assert_models_train,
     assert_resumed,
     filled,
     generator,
-    older,
     weights,
 )
 from torch import Tensor, nn
@@ -43,15 +43,17 @@ from literate_rl.contracts import ContractError
 from literate_rl.discrete_sac import (
     DiscreteCritics,
     DiscreteSAC,
-    discrete_sac_error,
     discrete_sac_settings,
     expected_soft_value,
     list_entropy,
     make_discrete_sac_policy,
 )
+from literate_rl.loop import OffPolicy
 from literate_rl.replay import Batch
 from literate_rl.sac import SACConfig, sac_settings, soft_value
+from literate_rl.workshop.own_models import make_own_sac_policy, of_all
 from literate_rl.workshop.runs import fit, flat_env, load
+from literate_rl.workshop.states import state_spec
 from literate_rl.workshop.training import ALGORITHMS, train
 
 # --- Soft values ----------------------------------------------------------------------
@@ -153,11 +155,16 @@ def test_the_best_policy_is_the_softmax_of_the_values() -> None:
 
 @pytest.mark.equation("list-entropy")
 def test_the_target_of_a_list_is_half_of_what_it_allows() -> None:
-    assert list_entropy(spaces.Discrete(4), None) == (0.0, math.log(2))
-    assert list_entropy(spaces.Discrete(9, start=3), None)[1] == pytest.approx(
-        math.log(3)
-    )
-    assert list_entropy(spaces.Discrete(4), 0.1) == (0.0, 0.1)
+    assert list_entropy(spaces.Discrete(4), None) == math.log(2)
+    nine = spaces.Discrete(9, start=3)
+    assert list_entropy(nine, None) == pytest.approx(math.log(3))
+    assert list_entropy(spaces.Discrete(4), 0.1) == 0.1
+    for target, wanted in ((None, math.log(ACTIONS) / 2), (0.1, 0.1)):
+        temperature = algorithm_for(
+            policy_for(), LIST, target_entropy=target
+        ).temperature
+        assert temperature.target == pytest.approx(wanted)
+        assert temperature.unit == 0
 
 
 def test_signatures_hold() -> None:
@@ -167,10 +174,13 @@ def test_signatures_hold() -> None:
 # --- Targets --------------------------------------------------------------------------
 
 
+LIST = spaces.Discrete(ACTIONS)
+
+
 def policy_for() -> Any:
     """Return a small policy with seeded weights."""
     torch.manual_seed(0)
-    return make_discrete_sac_policy(SEEN, spaces.Discrete(ACTIONS), hidden=8)
+    return make_discrete_sac_policy(SEEN, LIST, hidden=8)
 
 
 def remembered() -> Batch:
@@ -190,57 +200,62 @@ def test_discrete_targets_are_sums_over_the_actions(form: str) -> None:
     policy = policy_for()
     if form == "one by one":
         torch.manual_seed(1)
-        models = [ActionValue(4, ACTIONS, 8) for _ in range(2)]
-        policy.critics = DiscreteCritics(models, SEEN, ACTIONS)
-    policy.log_alpha.data.fill_(0.4).log_()
-    batch, target = remembered(), older(policy)
-    error = discrete_sac_error(policy, target, batch, generator())
+        spec, models = state_spec(SEEN), [ActionValue(4, ACTIONS, 8) for _ in range(2)]
+        policy.critics = DiscreteCritics(of_all(x, spec, ACTIONS) for x in models)
+    batch, algorithm = remembered(), algorithm_for(policy, LIST, temperature=0.4)
+    target = algorithm.target.network
+    error = algorithm.error(batch, generator())
+    assert not error.td_error.requires_grad
     log_prob = policy(batch.next_obs).log_softmax(-1).detach()
     for i in range(N):
         future = 0.0
         for a in range(ACTIONS):
             q = []
-            for critic in target.critics:
+            for critic in target:
                 if form == "all":
-                    q.append(critic.model(batch.next_obs[i])[a])
+                    q.append(critic(batch.next_obs[i])[a])
                 else:
                     one_hot = torch.eye(ACTIONS)[a]
-                    q.append(critic.model(batch.next_obs[i], one_hot)[0])
+                    q.append(critic.by_name.model(batch.next_obs[i], one_hot)[0])
             p = log_prob[i, a].exp()
-            future += float(p * (min(q) - 0.4 * log_prob[i, a]))
+            future += (p * (min(q) - 0.4 * log_prob[i, a])).item()
         wanted = float(batch.reward[i] + batch.discount[i] * future)
         got = float(error.td_error[i] + error.value[i])
         assert got == pytest.approx(wanted, abs=1e-5)
 
 
 def test_what_follows_a_termination_may_hold_anything() -> None:
-    policy, batch = policy_for(), remembered()
-    target = older(policy)
-    wanted = discrete_sac_error(policy, target, batch, generator()).td_error
+    error, batch = algorithm_for(policy_for(), LIST).error, remembered()
+    wanted = error(batch, generator()).td_error
     batch.next_obs[0] = math.nan
-    got = discrete_sac_error(policy, target, batch, generator()).td_error
+    got = error(batch, generator()).td_error
     assert torch.equal(got[0], wanted[0])
     assert got.isfinite().all()
 
 
 def test_our_own_policy_draws_nothing_to_learn() -> None:
-    policy, batch, source = policy_for(), remembered(), generator(3)
+    algorithm, batch = algorithm_for(policy_for(), LIST), remembered()
+    source = generator(3)
     before = source.get_state()
-    discrete_sac_error(policy, older(policy), batch, source)
+    algorithm.error(batch, source)
+    algorithm.ascent(batch.obs, source)
     assert torch.equal(source.get_state(), before)
 
 
 # --- The learner ----------------------------------------------------------------------
 
 
-def learner_for(config: SACConfig = SMALL, **models: Any) -> DiscreteSAC:
+def learner_for(config: SACConfig = SMALL, **models: Any) -> OffPolicy:
     """Return a learner with seeded weights."""
     envs = make_envs(partial(flat_env, CARTPOLE), config.num_envs)
     torch.manual_seed(config.seed)
     both = envs.single_observation_space, envs.single_action_space
-    policy = make_discrete_sac_policy(
-        *both, config.hidden, config.num_critics, **models
-    )
+    number = config.num_critics
+    policy: Any
+    if models:
+        policy = make_own_sac_policy(*both, **models, num_critics=number)
+    else:
+        policy = make_discrete_sac_policy(*both, config.hidden, number)
     return DiscreteSAC(policy, envs, config)
 
 
@@ -256,17 +271,17 @@ def test_the_actors_gradient_is_that_of_the_soft_value() -> None:
     q = policy.critics(obs).detach()
     loss = (log_prob.exp() * (0.3 * log_prob - q.amin(0))).sum(-1).mean()
     wanted = torch.autograd.grad(loss, list(policy.network.parameters()))
-    learner.improve(obs)
+    learner.climb(obs)
     for parameter, grad in zip(policy.network.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad, grad, rtol=1e-4, atol=1e-6)
 
 
 def test_metrics_are_in_nats() -> None:
-    learner = learner_for()
+    learner: Any = learner_for()
     rows = [learner.iterate() for _ in range(2)]
     # An untrained policy is nearly uniform.
     assert 0.6 < rows[1]["charts/entropy"] <= math.log(2)
-    assert learner.target_entropy == pytest.approx(math.log(2) / 2)
+    assert learner.algorithm.temperature.target == pytest.approx(math.log(2) / 2)
 
 
 RESUMED: list[dict[str, Any]] = [
@@ -390,7 +405,8 @@ def test_both_kinds_of_critic_compute_the_same_from_the_same_values() -> None:
             rows = [each(state, x.expand(len(state), -1)) for x in torch.eye(ACTIONS)]
             return torch.cat(rows, -1)
 
-    critics = DiscreteCritics([each, All()], SEEN, ACTIONS)
+    spec = state_spec(SEEN)
+    critics = DiscreteCritics(of_all(x, spec, ACTIONS) for x in (each, All()))
     one, other = critics(torch.randn(N, 4))
     torch.testing.assert_close(one, other)
 

@@ -15,17 +15,17 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 
-from literate_rl.a2c import A2C, A2CConfig, drawn_from, make_contract_policy
+from literate_rl.a2c import A2C, A2CConfig
 from literate_rl.agents import Rollout, make_envs
 from literate_rl.apex import apex_settings, first_priorities
 from literate_rl.c51 import project_distribution, project_distribution_loop
-from literate_rl.contract_models import QNetwork
 from literate_rl.contracts import check_model
-from literate_rl.ddpg import BoxActions, as_many, make_ddpg_policy
-from literate_rl.discrete_sac import DiscreteCritics, make_discrete_sac_policy
+from literate_rl.ddpg import BoxActions
 from literate_rl.dqn import (
+    DQNConfig,
+    QLearning,
     double_q_target,
-    q_error,
+    make_q_policy,
     q_target,
 )
 from literate_rl.evaluation import evaluate, paired_difference
@@ -52,10 +52,17 @@ from literate_rl.td3 import clipped_double_target
 from literate_rl.workshop.fast import categorical_terms
 from literate_rl.workshop.memory import UnrollBuffer
 from literate_rl.workshop.nests import plain_space
+from literate_rl.workshop.own_models import (
+    as_many,
+    asked,
+    drawn_from,
+    make_contract_policy,
+    make_own_ddpg_policy,
+)
 from literate_rl.workshop.pictures import Axis, Mark, plot
 from literate_rl.workshop.playground import play
 from literate_rl.workshop.probes import Probe
-from literate_rl.workshop.training import Agent, asked, make_learner
+from literate_rl.workshop.training import Agent, make_learner
 from literate_rl.workshop.worlds import Moving
 
 STATES = spaces.Box(-1, 1, (3,))
@@ -107,21 +114,6 @@ class Worth(nn.Module):
         return self.layer(state)
 
 
-@pytest.mark.parametrize(
-    ("make", "actions"),
-    [
-        (make_ddpg_policy, FORCES),
-        (make_sac_policy, FORCES),
-        (make_discrete_sac_policy, spaces.Discrete(3)),
-    ],
-)
-@pytest.mark.parametrize("given", ["actor", "critic"])
-def test_actor_and_critic_of_ones_own_come_together(make, actions, given) -> None:
-    model = QNetwork(3, 3) if isinstance(actions, spaces.Discrete) else Judge()
-    with pytest.raises(ValueError, match=f"belong together, got only .'{given}'"):
-        make(STATES, actions, **{given: model})
-
-
 def test_a_critic_with_fixed_arguments_has_a_twin() -> None:
     one, two = as_many(partial(Judge(), scale=2.0), 2)
     assert one.keywords == two.keywords == {"scale": 2.0}
@@ -131,12 +123,11 @@ def test_a_critic_with_fixed_arguments_has_a_twin() -> None:
 def test_an_agent_asks_models_with_the_arguments_that_were_fixed(
     tmp_path: Path,
 ) -> None:
-    policy = make_ddpg_policy(
-        STATES, FORCES, actor=partial(Mover(), scale=3.0), critic=Judge()
-    )
+    actor = partial(Mover(), scale=3.0)
+    policy = make_own_ddpg_policy(STATES, FORCES, actor, Judge())
     state = torch.randn(4, 3)
-    (action,) = asked(policy.network.actor, {"state": state})
-    assert torch.equal(action, policy.network.actor.model(state, 3.0))
+    (action,) = asked(policy.network.actor.by_name, {"state": state})
+    assert torch.equal(action, actor.func(state, 3.0))
     learner: Any = type("Learner", (), {"policy": policy})
     agent = Agent(learner, tmp_path, [])
     assert torch.equal(agent.act({"state": state}), action)
@@ -163,8 +154,7 @@ def test_a_gradient_of_sac_is_clipped() -> None:
     learner = SAC(policy, envs, config)
     while learner.step < 40:
         learner.iterate()
-    grads = [p.grad for p in learner.actor_parameters if p.grad is not None]
-    norm = torch.stack([grad.norm() for grad in grads]).norm()
+    norm = torch.stack([p.grad.norm() for p in learner.actor]).norm()
     assert 0.9e-3 < norm <= 1e-3
 
 
@@ -278,11 +268,6 @@ def test_a_game_may_have_the_seed_zero() -> None:
     assert play(actor, critic, {}, 3, seed=0) == play(actor, critic, {}, 3, seed=0)
 
 
-def test_no_critic_is_none() -> None:
-    with pytest.raises(ValueError, match="critic must hold a model, got none"):
-        as_many([], 2)
-
-
 @pytest.mark.parametrize("shape", [(3,), (2, 3)])
 def test_moments_take_one_item_and_batches_of_batches(shape: tuple[int, ...]) -> None:
     items = torch.randn(4, 5, *shape, generator=torch.Generator().manual_seed(0))
@@ -310,7 +295,8 @@ def test_a_rollout_of_rows_that_are_no_steps_changes_no_memory() -> None:
     memory.push(empty._replace(real=~no), rows + 2)
     assert len(memory) == 1
     assert memory.largest == 2
-    found = first_priorities(None, q_error, empty, 1, 0.9, torch.Generator())
+    algorithm = QLearning(make_q_policy(STATES, spaces.Discrete(2)), DQNConfig())
+    found = first_priorities(algorithm, empty, 1, 0.9, torch.Generator())
     assert torch.equal(found, rows)
 
 
@@ -336,39 +322,6 @@ def test_one_atom_is_too_few_in_both_forms() -> None:
     for form in (project_distribution, project_distribution_loop):
         with pytest.raises(ValueError, match="prob needs two atoms or more"):
             form(*row, 0.0, 1.0)
-
-
-class ActionIfGiven(nn.Module):
-    """A critic of all actions that could also be asked about one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-
-    def forward(self, state: Tensor, action: Tensor | None = None) -> Tensor:
-        return self.layer(state)
-
-
-class Picture(nn.Module):
-    """A critic of one action that sees a picture."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(12 + 2, 1)
-
-    def forward(self, state: Tensor, action: Tensor) -> Tensor:
-        return self.layer(torch.cat([state.flatten(1), action], -1))
-
-
-def test_an_action_that_need_not_be_given_is_not() -> None:
-    critics = DiscreteCritics([ActionIfGiven()], STATES, 2)
-    assert critics(torch.randn(5, 3)).shape == (1, 5, 2)
-
-
-def test_pictures_are_judged_flat_or_not() -> None:
-    critics = DiscreteCritics([Picture()], spaces.Box(0, 1, (1, 3, 4)), 2)
-    obs = torch.rand(5, 1, 3, 4)
-    torch.testing.assert_close(critics(obs), critics(obs.flatten(1)))
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (3, 2), (2, 3, 2)])

@@ -14,7 +14,7 @@ import torch
 from fuzz import assert_held
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -31,6 +31,7 @@ from literate_rl.workshop.episodes import (
     check_final,
     check_num_envs,
     env_maker,
+    env_seed,
     on_cpu,
     plain_actions,
     resets_later,
@@ -78,6 +79,15 @@ def test_copies_of_one_object_are_found_through_what_holds_them():
         make_envs(lambda: one, 2)
     with pytest.raises(ValueError, match="env must make a new environment"):
         make_envs(partial(flat_env, lambda: one), 2)
+
+
+def test_env_seeds_of_neighbours_have_nothing_in_common():
+    seeds = [env_seed(seed, step) for seed in range(20) for step in range(20)]
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    # A vector environment gives copy k the seed `seed + k`: those must not meet either.
+    apart = np.diff(sorted(seeds))
+    assert apart.min() > 64
+    assert env_seed(3, 4) == env_seed(3, 4)
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - UNSEEN))
@@ -383,6 +393,13 @@ def test_a_mode_that_breaks_its_promise_is_found(infos, later, message) -> None:
     check_final({}, done, later=True)
     with pytest.raises(ValueError, match=message):
         check_final(infos, done, later)
+
+
+def test_infos_that_are_no_dict_are_named() -> None:
+    collector = Collector(DictInfoToList(make_envs("CartPole-v1", 2)))
+    collector.reset(seed=0)
+    with pytest.raises(TypeError, match="infos must be a dict, got list"):
+        collector.collect(lambda obs: torch.zeros(2, dtype=torch.long), 1)
 
 
 def test_a_single_environment_is_no_vector_of_them() -> None:

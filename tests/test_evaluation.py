@@ -24,7 +24,7 @@ from literate_rl.evaluation import (
     t_share,
 )
 from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
-from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.episodes import env_seed
 
 
 class Lottery(gym.Env):

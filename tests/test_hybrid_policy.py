@@ -168,9 +168,18 @@ def test_the_action_distribution_is_frozen():
         spec.mask = MASK
 
 
+def turned(low, high):
+    """Return a space whose bounds were changed after Gymnasium had looked at them."""
+    changed = box(1)
+    changed.low[:], changed.high[:] = low, high
+    return spaces.Tuple((spaces.Discrete(2), spaces.Tuple((changed, box(1)))))
+
+
 @pytest.mark.parametrize(
     ("space", "mask", "error", "message"),
     [
+        (turned(1, -1), None, ValueError, "lower bounds that are at most the upper"),
+        (turned(np.nan, 1), None, ValueError, "lower bounds that are at most"),
         (NESTS["one box"][0], None, ValueError, "mask must be given"),
         (NESTS["boxes"][0], None, ValueError, "mask must be given"),
         (

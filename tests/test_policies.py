@@ -26,7 +26,6 @@ from literate_rl.policies import (
     make_actions,
     make_policy,
 )
-from literate_rl.workshop.fast import numpy_act
 
 
 def discrete(
@@ -262,32 +261,7 @@ def test_a_recipe_builds_the_same_policy_from_plain_values(
     assert again.recipe == policy.recipe
 
 
-# --- Faster, and out into the world ---------------------------------------------------
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("kind", ["discrete", "gaussian"])
-def test_numpy_acts_as_torch_does_and_follows_the_weights(
-    kind: str, normalize: bool
-) -> None:
-    torch.manual_seed(0)
-    policy = discrete(3, 5, normalize) if kind == "discrete" else gaussian(normalize)
-    act = numpy_act(policy)
-    optimizer = torch.optim.Adam(policy.parameters(), 0.05, fused=True)
-    for _ in range(3):
-        obs = 3 * torch.randn(64, 3) + 1
-        noise = policy.noise(1, 64, torch.Generator().manual_seed(0))[0]
-        with torch.no_grad():
-            torch.testing.assert_close(act(obs, noise), policy.act(obs, noise))
-        (policy(obs).square().mean() + policy.value(obs).square().mean()).backward()
-        optimizer.step()
-        if normalize:
-            policy.network.normalizer.update(obs)
-
-
-def test_numpy_acts_on_the_cpu_only() -> None:
-    with pytest.raises(ValueError, match="policy must be on the CPU, got meta"):
-        numpy_act(discrete(3, 2).to("meta"))
+# --- Out into the world ---------------------------------------------------------------
 
 
 def test_actions_are_stretched_and_clipped_on_the_way_out() -> None:

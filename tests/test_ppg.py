@@ -29,7 +29,6 @@ from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import CategoricalActions, Policy, make_policy
 from literate_rl.ppg import (
     AuxiliaryPhase,
-    ConvolutionalEncodingNetwork,
     PPGAlgorithm,
     PPGConfig,
     auxiliary_loss,
@@ -40,6 +39,7 @@ from literate_rl.ppg import (
     side_by_side,
 )
 from literate_rl.ppo import PPO
+from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 from literate_rl.workshop.runs import (
     Run,
     fit,
@@ -449,32 +449,6 @@ def test_spaces_that_the_policy_phase_cannot_serve(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         make_phasic_policy(observation, action)
-
-
-def test_channels_may_come_last_and_bytes_are_scaled() -> None:
-    torch.manual_seed(0)
-    first = ConvolutionalEncodingNetwork(spaces.Box(0, 1, (3, 20, 24)))
-    last = ConvolutionalEncodingNetwork(spaces.Box(0, 255, (20, 24, 3), np.uint8))
-    last.load_state_dict(first.state_dict())
-    picture = torch.randint(256, (5, 20, 24, 3), dtype=torch.uint8)
-    features, _ = last(picture)
-    expected, _ = first((picture.double() / 255).movedim(-1, -3))
-    torch.testing.assert_close(features, expected)
-
-
-@pytest.mark.parametrize("size", [5, 16, 17, 64])
-def test_a_convolution_takes_pictures_of_any_size(size: int) -> None:
-    encoder = ConvolutionalEncodingNetwork(spaces.Box(0, 1, (2, size, size)), hidden=8)
-    features, state = encoder(torch.rand(3, 4, 2, size, size), "a state")
-    assert features.shape == (3, 4, 8)
-    assert state == "a state"
-
-
-def test_a_convolution_needs_a_picture() -> None:
-    with pytest.raises(ValueError, match="must have channels, height and width"):
-        ConvolutionalEncodingNetwork(BOX)
-    with pytest.raises(TypeError, match="observation_spec must be a Box"):
-        ConvolutionalEncodingNetwork(THREE)
 
 
 # --- The algorithm --------------------------------------------------------------------

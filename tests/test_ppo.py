@@ -32,7 +32,7 @@ from literate_rl.ppo import (
     ppo_settings,
 )
 from literate_rl.ppo_error import policy_error_from_log_prob
-from literate_rl.workshop.fast import numpy_act
+from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import fit, flat_env
 
 SMALL = PPOConfig(total_steps=256, num_envs=2, num_steps=32, num_epochs=2)

@@ -42,6 +42,7 @@ from literate_rl.actors import (
 from literate_rl.processes import SharedMemory, count_death, pickled, transport_named
 from literate_rl.workshop.cli import main
 from literate_rl.workshop.cluster import RayActors
+from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import Run, fit, load_checkpoint
 
 # --- Processes ------------------------------------------------------------------------
@@ -109,10 +110,11 @@ def shared(
     actors: int = 1,
     slots: int = 2,
     steps: int = 8,
+    make_act: Any = None,
 ) -> tuple[SharedMemory, Any]:
     policy = policy_for(build())
     layout = slot_layout(policy, build(), steps)
-    make_actor = partial(Actor, build, policy)
+    make_actor = partial(Actor, build, policy, make_act=make_act)
     return SharedMemory(make_actor, layout, 1, actors, slots), policy
 
 
@@ -130,6 +132,14 @@ def eventually(condition: Callable[[], bool], seconds: float = 90.0) -> bool:
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     return condition()
+
+
+def test_what_makes_a_faster_form_travels_by_its_name() -> None:
+    transport, policy = shared(counting, make_act=numpy_act)
+    witness = Witness(transport, policy, actors=1, slots=2)
+    for _ in range(6):
+        witness.take()
+    transport.close()
 
 
 @pytest.mark.equation("slot-memory")

@@ -15,6 +15,8 @@ import release
 import yaml
 from check import ROOT
 
+from literate_rl.workshop.training import ALGORITHMS
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -108,6 +110,12 @@ def test_the_lowest_versions_are_those_of_the_bounds():
     )
     bounds = [re.sub(r",<.*", "", bound) for bound in PROJECT["dependencies"]]
     assert done.stdout.split() == [bound.replace(">=", "==") for bound in bounds]
+
+
+def test_the_wheel_is_tried_with_every_algorithm():
+    script = (ROOT / ".ci/wheel").read_text("utf-8")
+    lists = re.findall(r"for algorithm in (.*); do", script)
+    assert {name for each in lists for name in each.split()} == ALGORITHMS.keys()
 
 
 def test_a_python_is_found_by_its_version(tmp_path, monkeypatch):

@@ -20,9 +20,8 @@ from literate_rl.agents import make_envs
 from literate_rl.apex import RainbowApexConfig
 from literate_rl.dqn import EpsilonGreedy
 from literate_rl.evaluation import evaluate
-from literate_rl.ppg import ConvolutionalEncodingNetwork
 from literate_rl.rainbow import (
-    LogitsOf,
+    DistributionalQLearning,
     NoisyLinear,
     Rainbow,
     RainbowConfig,
@@ -30,10 +29,11 @@ from literate_rl.rainbow import (
     RainbowPolicy,
     factorised_noise,
     make_rainbow_policy,
-    rainbow_error,
     rainbow_settings,
 )
 from literate_rl.replay import Batch
+from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
+from literate_rl.workshop.own_models import LogitsOf
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 
 seeds = st.integers(0, 9999)
@@ -238,10 +238,7 @@ def test_probabilities_of_a_foreign_network_become_logits() -> None:
     obs = torch.randn(7, 4)
     for method in ("log_prob", "value"):
         torch.testing.assert_close(*(getattr(p, method)(obs) for p in policies))
-    losses = [
-        rainbow_error(policy, policies[0], batch_of(), generator()).loss
-        for policy in policies
-    ]
+    losses = [error_of(policy, policies[0]).loss for policy in policies]
     torch.testing.assert_close(*losses)
 
 
@@ -294,6 +291,13 @@ def batch_of(size=8, seed=0):
     )
 
 
+def error_of(policy, older, **changes):
+    """Return the error of a batch, where this is the older network."""
+    algorithm = DistributionalQLearning(policy, RainbowConfig(**changes))
+    algorithm.target.network = older
+    return algorithm.error(batch_of(), generator())
+
+
 @pytest.mark.equation("rainbow-target")
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("num_atoms", [1, 5])
@@ -302,7 +306,7 @@ def test_the_error_of_a_batch_is_computed_sample_by_sample(double, num_atoms) ->
     torch.manual_seed(0)
     policy, older = (make_rainbow_policy(*spaces_of(), **kind) for _ in range(2))
     batch = batch_of()
-    found = rainbow_error(policy, older, batch, generator(), double)
+    found = error_of(policy, older, double=double)
     assert not found.td_error.requires_grad
     assert not found.value.requires_grad
     for i in range(len(batch.action)):
@@ -343,7 +347,7 @@ def test_the_target_network_has_noise_of_its_own() -> None:
             return self.weight + obs.new_zeros(len(obs), 2, 1)
 
     policies = [RainbowPolicy(Spy(), EpsilonGreedy(2), 0.0, 1.0) for _ in range(2)]
-    rainbow_error(*policies, batch_of(), generator())
+    error_of(*policies)
     assert len(seen) == 3
     assert all(noise.shape == (3,) for noise in seen)
     for i in range(3):

@@ -56,7 +56,6 @@ from literate_rl.workshop.runs import (
     Run,
     beside,
     check_named,
-    env_seed,
     fit,
     flat_env,
     load,
@@ -262,15 +261,6 @@ def test_an_environment_that_cannot_begin_is_named():
         flat_env(Late).reset()
 
 
-def test_env_seeds_of_neighbours_have_nothing_in_common():
-    seeds = [env_seed(seed, step) for seed in range(20) for step in range(20)]
-    assert all(0 <= seed < 2**32 for seed in seeds)
-    # A vector environment gives copy k the seed `seed + k`: those must not meet either.
-    apart = np.diff(sorted(seeds))
-    assert apart.min() > 64
-    assert env_seed(3, 4) == env_seed(3, 4)
-
-
 # --- The loop -------------------------------------------------------------------------
 
 
@@ -312,16 +302,6 @@ def test_checkpoints_are_written_when_they_are_due(tmp_path, monkeypatch):
     with Run(tmp_path / "run") as run:
         fit(Walker(), run, progress=False)
     assert saved == [0, 24, 48, 72, 80]
-
-
-@pytest.fixture
-def ctrl_c():
-    """Give Ctrl-C its usual meaning, whatever a library has made of it."""
-    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, handler or signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def interrupt():
@@ -1447,7 +1427,12 @@ WITH_CRITICS = {
     "soft": lambda: make_discrete_sac_policy(vectors(3), spaces.Discrete(4)),
 }
 # Those that need a model of the user's own are loaded in tests/test_training.py.
-WITH_MODELS = {"make_contract_policy", "make_qnet_policy"}
+WITH_MODELS = {
+    "make_contract_policy",
+    "make_own_ddpg_policy",
+    "make_own_sac_policy",
+    "make_qnet_policy",
+}
 
 
 def save_policy(path, policy, name=None):
@@ -1784,8 +1769,10 @@ class Pacing(gym.Env):
 
 def test_a_film_without_an_end_is_cut_off_and_told(tmp_path):
     path = tmp_path / "video.mp4"
-    with pytest.warns(UserWarning, match=r"env 'Pacing': 1 of 1 episodes .* 40 steps"):
+    words = r"env 'Pacing': 1 of 1 episodes .* 40 steps"
+    with pytest.warns(UserWarning, match=words) as told:
         total = record_video(small_policy(), Pacing, path, max_episode_steps=40)
+    assert told[0].filename == __file__, "it points to whoever called"
     with pytest.raises(ValueError, match="max_episode_steps must be at least 1, got 0"):
         record_video(small_policy(), Pacing, path, max_episode_steps=0)
     assert total == imageio_ffmpeg.count_frames_and_secs(str(path))[0] == 40

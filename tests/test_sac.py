@@ -30,13 +30,14 @@ from soft import (
     N,
     TwoStateActor,
     TwoStateCritic,
+    algorithm_for,
     assert_each_step_moves_its_own_weights,
     assert_models_train,
     assert_resumed,
     filled,
     generator,
+    learner_for,
     moved,
-    older,
     weights,
 )
 from torch import Tensor, nn
@@ -48,7 +49,6 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
-from literate_rl.agents import make_envs
 from literate_rl.contract_models import (
     ActionValue,
     QNetwork,
@@ -56,7 +56,7 @@ from literate_rl.contract_models import (
 )
 from literate_rl.contracts import ContractError
 from literate_rl.ddpg import ActorCritics
-from literate_rl.dqn import QError
+from literate_rl.loop import OffPolicy
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.sac import (
@@ -64,20 +64,17 @@ from literate_rl.sac import (
     GaussianRows,
     SACConfig,
     SquashedGaussian,
-    drawn_values,
     entropy_scale,
-    fused_sac_error,
-    fused_soft_values,
     make_sac_policy,
-    sac_error,
     sac_settings,
     soft_value,
     temperature_error,
 )
-from literate_rl.td3 import td3_error
+from literate_rl.td3 import TD3Config, TwinDelayed
 from literate_rl.workshop.cli import main
-from literate_rl.workshop.fast import FusedCriticError
-from literate_rl.workshop.runs import fit, flat_env, load
+from literate_rl.workshop.fast_forms import fused_critic_error
+from literate_rl.workshop.networks import Critics
+from literate_rl.workshop.runs import fit, load
 from literate_rl.workshop.training import train
 
 
@@ -424,35 +421,42 @@ class Wrapped(nn.Module):
         return self.inner(state, action)
 
 
-def test_the_error_without_a_graph_is_the_plain_one() -> None:
-    policy, found = policy_for(), []
-    batch, target = remembered(policy), older(policy)
-    for function in (sac_error, fused_sac_error):
-        policy.zero_grad()
-        error = function(policy, target, batch, generator(1))
-        error.backward(torch.rand(N, generator=generator(2)))
-        grads = [p.grad for p in policy.critics.parameters()]
-        found.append([error.loss.detach(), error.td_error, error.value, *grads])
-        assert all(p.grad is None for p in policy.network.parameters())
-    assert isinstance(error, FusedCriticError)
-    for x, y in zip(*found, strict=True):
-        torch.testing.assert_close(x, y)
-    # A critic of the user's keeps the plain form.
-    policy.critics.critics[0].model = Wrapped(policy.critics.critics[0].model)
-    plain = fused_sac_error(policy, target, batch, generator(1))
-    assert isinstance(plain, QError)
-    torch.testing.assert_close(plain.td_error, error.td_error)
+class Doubting(Critics):
+    """Critics that do not say what they think."""
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        return super().forward(obs, action) / 2
+
+
+def test_the_fused_error_refuses_critics_that_are_not_ours() -> None:
+    policy = policy_for()
+    critics = policy.critics
+    fused_critic_error(policy)
+    critics[0] = Wrapped(critics[0])
+    with pytest.raises(ValueError, match="must have critics of ours, got Wrapped"):
+        fused_critic_error(policy)
+    # One of ours that computes something else.
+    critics[0] = critics[0].inner
+    critics[0].net.append(nn.Tanh())
+    with pytest.raises(ValueError, match="must have chains of Linear and ReLU"):
+        fused_critic_error(policy)
+    policy = policy_for()
+    policy.critics.__class__ = Doubting
+    with pytest.raises(ValueError, match="must have critics of ours, got Doubting"):
+        fused_critic_error(policy)
 
 
 @pytest.mark.equation("soft-target")
 def test_the_target_adds_minus_alpha_log_pi() -> None:
     policy = policy_for()
-    batch, target = remembered(policy), older(policy)
-    found = {}
+    batch, algorithm, found = remembered(policy), algorithm_for(policy), {}
+    target = algorithm.target.network
     for alpha in (0.0, 0.5, 2.0):
         policy.log_alpha.data.fill_(alpha).log_()
-        error = sac_error(policy, target, batch, generator(1))
+        error = algorithm.error(batch, generator(1))
         found[alpha] = error.td_error + error.value
+        torch.testing.assert_close(found[alpha], algorithm.aim(batch, generator(1)))
+    assert not found[alpha].requires_grad
     action, log_prob = policy.draw(batch.next_obs, generator(1))
     least = target(batch.next_obs, action).amin(0)
     plain = batch.reward + batch.discount * least
@@ -466,15 +470,15 @@ def test_the_target_adds_minus_alpha_log_pi() -> None:
 
 def test_what_follows_a_termination_may_hold_anything() -> None:
     policy = policy_for()
-    batch, target = remembered(policy), older(policy)
-    wanted = sac_error(policy, target, batch, generator(1)).td_error
+    batch, error = remembered(policy), algorithm_for(policy).error
+    wanted = error(batch, generator(1)).td_error
     batch.next_obs[0] = math.nan
-    got = sac_error(policy, target, batch, generator(1)).td_error
+    got = error(batch, generator(1)).td_error
     assert torch.equal(got[0], wanted[0])
     assert got.isfinite().all()
     batch.next_obs[1] = math.nan
     with pytest.raises(ValueError, match="must be finite"):
-        sac_error(policy, target, batch, generator(1))
+        error(batch, generator(1))
 
 
 @pytest.mark.equation("soft-target")
@@ -482,26 +486,22 @@ def test_without_temperature_and_deviation_it_is_the_target_of_td3(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     policy = policy_for()
-    batch, target = remembered(policy), older(policy)
+    batch, algorithm = remembered(policy), algorithm_for(policy)
     policy.log_alpha.data.fill_(-math.inf)
     monkeypatch.setattr(torch, "randn", lambda *size, **_: torch.zeros(size))
-    error = sac_error(policy, target, batch, generator())
+    error = algorithm.error(batch, generator())
 
     class Mean(nn.Module):
         def forward(self, state: Tensor) -> Tensor:
             greedy: Tensor = policy.act(state, 0.0)
             return greedy
 
-    class Deterministic:
-        def __init__(self, critics: Any) -> None:
-            each = [x.model for x in critics.critics]
-            self.network = ActorCritics(Mean(), each, SEEN)
+    def deterministic(critics: Any) -> Policy:
+        return Policy(ActorCritics(Mean(), critics), policy.actions)
 
-        def __call__(self, obs: Tensor) -> Any:
-            return self.network(obs)
-
-    now, then = Deterministic(policy.critics), Deterministic(target)
-    wanted = td3_error(now, then, batch, generator(), smoothing=0.0)
+    td3 = TwinDelayed(deterministic(policy.critics), TD3Config(smoothing=0.0))
+    td3.target.network = deterministic(algorithm.target.network)
+    wanted = td3.error(batch, generator())
     torch.testing.assert_close(error.td_error, wanted.td_error, rtol=0, atol=1e-5)
     torch.testing.assert_close(error.loss, wanted.loss, rtol=1e-5, atol=1e-5)
 
@@ -509,18 +509,7 @@ def test_without_temperature_and_deviation_it_is_the_target_of_td3(
 # --- The learner ----------------------------------------------------------------------
 
 
-def learner_for(config: SACConfig = SMALL, **models: Any) -> SAC:
-    """Return a learner with seeded weights."""
-    envs = make_envs(partial(flat_env, PENDULUM), config.num_envs)
-    torch.manual_seed(config.seed)
-    both = envs.single_observation_space, envs.single_action_space
-    policy = make_sac_policy(
-        *both, config.hidden, config.num_critics, config.hold, **models
-    )
-    return SAC(policy, envs, config)
-
-
-def trained(**changes: Any) -> SAC:
+def trained(**changes: Any) -> OffPolicy:
     """Return a learner that has a buffer and has begun to learn."""
     return filled(learner_for(replace(SMALL, **changes)))
 
@@ -531,19 +520,20 @@ def test_each_step_moves_its_own_weights_only() -> None:
 
 @pytest.mark.parametrize("interval", [1, 3])
 def test_targets_move_only_when_they_should(interval: int) -> None:
-    learner = trained(target_interval=interval)
+    learner: Any = trained(target_interval=interval)
+    target, source = learner.algorithm.target.network, learner.policy.critics
     learner.updates = 0
     for update in range(1, 7):
-        before, source = weights(learner.target_policy), learner.policy.critics
+        before = weights(target)
         learner.learn()
         due = update % interval == 0
-        assert moved(before, learner.target_policy) == due
+        assert moved(before, target) == due
         if due:
             for x, old, new in zip(
-                weights(learner.target_policy), before, weights(source), strict=True
+                weights(target), before, weights(source), strict=True
             ):
                 torch.testing.assert_close(x, old + 0.005 * (new - old))
-    assert not any(x.requires_grad for x in learner.target_policy.parameters())
+    assert not any(x.requires_grad for x in target.parameters())
 
 
 @pytest.mark.equation("soft-actor")
@@ -556,61 +546,46 @@ def test_the_actors_gradient_is_that_of_the_soft_value() -> None:
     loss = 0.3 * log_prob - policy.critics(obs, action).amin(0)
     wanted = torch.autograd.grad(loss.mean(), list(policy.network.parameters()))
     learner.generator.set_state(state)
-    learner.improve(obs)
+    learner.climb(obs)
     for parameter, grad in zip(policy.network.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad, grad, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.equation("soft-slope")
+@pytest.mark.equation("soft-actor")
 @given(
     seed=st.integers(0, 2**32 - 1),
     critics=st.integers(1, 3),
     alpha=st.floats(0.01, 2),
     stretch=st.floats(0.5, 20),
 )
-def test_values_on_the_plane_have_the_slopes_of_drawn_ones(
+def test_an_ascent_has_the_slopes_of_torchs_own_density(
     seed: int, critics: int, alpha: float, stretch: float
 ) -> None:
     torch.manual_seed(seed)
     policy: Any = make_sac_policy(SEEN, BOX, 8, critics).double()
+    changes = {"temperature": alpha, "tune": False, "num_critics": critics}
+    algorithm = algorithm_for(policy, **changes)
     obs = torch.randn(N, 4, dtype=torch.float64)
     with torch.no_grad():
-        policy.log_alpha.fill_(math.log(alpha))
         # Up to deviations that are clamped and draws close to the bounds.
         policy.network.net[-1].weight.mul_(stretch)
     parameters, found = list(policy.network.parameters()), []
-    value, log_prob = fused_soft_values(policy, obs, generator(seed))
-    weight = torch.rand(N, dtype=torch.float64)
-    found.append([value, log_prob, *torch.autograd.grad(value @ weight, parameters)])
-    # With the critics' own graph, and torch's density of the transformed Gaussian.
+    loss = algorithm.ascent(obs, generator(seed))
+    entropy = algorithm.temperature.entropies[-1]
+    found.append([loss, entropy, *torch.autograd.grad(loss, parameters)])
+    # The same from torch's density of the transformed Gaussian.
     mu, log_sigma = policy.network(obs).chunk(2, -1)
     u = mu + log_sigma.exp() * torch.randn(N, 2, generator=generator(seed))
     low, high = torch.tensor([LOW, HIGH], dtype=torch.float64)
     middle, half = (low + high) / 2, (high - low) / 2
     density = Normal(mu, log_sigma.exp()).log_prob(u)
     density = density - TanhTransform().log_abs_det_jacobian(u, u.tanh()) - half.log()
-    q = policy.critics(obs, middle + half * u.tanh()).amin(0)
-    value, log_prob = q - alpha * density.sum(-1), density.sum(-1)
-    found.append([value, log_prob, *torch.autograd.grad(value @ weight, parameters)])
+    q, log_prob = policy.critics(obs, middle + half * u.tanh()), density.sum(-1)
+    loss = (alpha * log_prob - q.amin(0)).mean()
+    entropy = -log_prob.mean().detach()
+    found.append([loss, entropy, *torch.autograd.grad(loss, parameters)])
     for x, y in zip(*found, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-8)
-
-
-def test_others_draw_their_values() -> None:
-    torch.manual_seed(0)
-    policy: Any = make_sac_policy(SEEN, BOX, 8, num_critics=1)
-    # A critic of the user's, then one of ours that computes something else.
-    inner, obs = policy.critics.critics[0].model, torch.randn(N, 4)
-    fused = fused_soft_values(policy, obs, generator())
-    policy.critics.critics[0].model = Wrapped(inner)
-    drawn = fused_soft_values(policy, obs, generator())
-    for x, y in zip(fused, drawn, strict=True):
-        torch.testing.assert_close(x, y)
-    policy.critics.critics[0].model = inner
-    inner.net.append(nn.Tanh())
-    value, _ = fused_soft_values(policy, obs, generator())
-    torch.testing.assert_close(value, drawn_values(policy, obs, generator())[0])
-    assert not torch.allclose(value, fused[0])
 
 
 def test_a_temperature_that_is_fixed_stays() -> None:
@@ -643,17 +618,16 @@ def test_deviations_are_kept_away_from_zero_and_from_absurdly_large_numbers() ->
 
 
 def test_metrics_speak_in_units_of_minus_one_to_one() -> None:
-    learner = learner_for(SMALL)
+    learner: Any = learner_for(SMALL)
     rows = [learner.iterate() for _ in range(2)]
     assert math.isnan(rows[0]["charts/entropy"]), "nothing was learned yet"
     row = rows[1]
     # An untrained policy is nearly uniform: log 2 in a box from -1 to 1.
     assert 0.4 < row["charts/entropy"] < math.log(2)
     assert set(row) > {"charts/alpha", "charts/episodic_return", "losses/loss"}
-    assert learner.target_entropy == pytest.approx(-1 + math.log(2))
-    # The entropy is that of the last iteration alone.
-    learner.iterate()
-    assert len(learner.entropies) == SMALL.log_interval < learner.updates
+    temperature = learner.algorithm.temperature
+    assert temperature.target == pytest.approx(-1 + math.log(2))
+    assert not temperature.entropies, "the next row has a mean of its own"
 
 
 RESUMED = [

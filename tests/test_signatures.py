@@ -1038,7 +1038,10 @@ def test_a_hole_in_a_signature_is_found():
 # Models, policies and learners are of the user's own making. Tables, and what two kinds
 # of action or another library's types share, are looked at by the function itself.
 UNASKED = {
-    "a2c.make_contract_policy": "actor, critic",
+    "workshop.own_models.make_contract_policy": "actor, critic",
+    "workshop.own_models.make_own_ddpg_policy": "actor, critic",
+    "workshop.own_models.make_own_sac_policy": "actor, critic",
+    "workshop.own_models.make_qnet_policy": "qnet",
     "a3c.A3C.__init__": "policy, config",
     "actors.Actor.__init__": "policy",
     "actors.ActorLearner.__init__": "policy, config",
@@ -1046,8 +1049,6 @@ UNASKED = {
     "agents.Collector.__init__": "dtype",
     "apex.Apex.__init__": "learner",
     "apex.experience_layout": "policy",
-    "ddpg.make_ddpg_policy": "actor, critic",
-    "discrete_sac.make_discrete_sac_policy": "actor, critic",
     "disjoint_network.DisjointPolicyValueNetwork.forward": "observation",
     "evaluation.evaluate": "policy",
     "exact_values.tabular_values": "transition, reward",
@@ -1061,8 +1062,6 @@ UNASKED = {
     "off_policy.vtrace_error_discrete_action": (
         "data.target_output, data.behaviour_output"
     ),
-    "rainbow.rainbow_error": "policy, target_policy",
-    "sac.make_sac_policy": "actor, critic",
     "workshop.alf.PPGAuxAlgorithm.__init__": "config, dual_actor_value_network",
     "workshop.alf.PPGAuxPhaseLoss.forward": (
         "info.action_distribution, info.action, info.log_prob, info.value, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+import soft
 import torch
 from fuzz import assert_held
 from hypothesis import given
@@ -29,10 +31,10 @@ from reach import (
     OwnCritic,
     Reach,
     acts_in_states_and_in_discrete_actions,
+    algorithm_for,
     batch_of,
     learner_for,
     learns_to_name_the_point,
-    older,
     policy_for,
     resumes_bit_for_bit,
     runs_from_the_command_line,
@@ -41,15 +43,8 @@ from reach import (
 from torch import Tensor, nn
 
 from literate_rl.contracts import ContractError
-from literate_rl.ddpg import (
-    DDPG,
-    DDPGConfig,
-    ddpg_error,
-    ddpg_settings,
-    fused_ddpg_error,
-    make_ddpg_policy,
-)
-from literate_rl.dqn import QError
+from literate_rl.ddpg import DDPGConfig, ddpg_settings, make_ddpg_policy
+from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import (
@@ -57,15 +52,12 @@ from literate_rl.td3 import (
     TD3Config,
     clipped_double_target,
     critic_error,
-    fused_hddpg_error,
-    fused_td3_error,
-    hddpg_error,
     hddpg_settings,
     smoothed_action,
-    td3_error,
     td3_settings,
 )
-from literate_rl.workshop.fast import FusedCriticError
+from literate_rl.workshop.fast_forms import FusedCriticError, fused_critic_error
+from literate_rl.workshop.own_models import make_own_ddpg_policy
 from literate_rl.workshop.training import train
 
 
@@ -197,18 +189,18 @@ def slow_error(
     noise = torch.randn(N, 2, generator=torch.Generator().manual_seed(seed))
     losses, errors, values = [], [], []
     for i in range(N):
-        action = target.network.actor(batch.next_obs[i : i + 1])[0][0].tolist()
+        action = target.network.actor(batch.next_obs[i : i + 1])[0].tolist()
         for j in range(2):
             half, clip = (HIGH[j] - LOW[j]) / 2, config.clip
             shift = min(max(config.smoothing * noise[i, j].item(), -clip), clip)
             action[j] = min(max(action[j] + half * shift, LOW[j]), HIGH[j])
         row = torch.tensor([action], dtype=torch.float64)
         obs = batch.next_obs[i : i + 1]
-        judged = [c(obs, action=row)[0].item() for c in target.network.critics]
+        judged = [c(obs, row).item() for c in target.network.critics]
         aim = batch.reward[i].item() + batch.discount[i].item() * min(judged)
         taken = batch.action[i : i + 1]
         obs = batch.obs[i : i + 1]
-        q = [c(obs, action=taken)[0].item() for c in policy.network.critics]
+        q = [c(obs, taken).item() for c in policy.network.critics]
         rates = [config.increase if aim > x else config.decrease for x in q]
         losses.append(
             sum(r * (aim - x) ** 2 / 2 for r, x in zip(rates, q, strict=True))
@@ -218,23 +210,20 @@ def slow_error(
     return losses, errors, values
 
 
-NOISE = {"smoothing": 0.2, "clip": 0.5}
-RATES = {"increase": 1.0, "decrease": 0.5}
-# The settings of each agent, its error with and without a graph, and what both take.
-AGENTS: dict[str, tuple[DDPGConfig, Any, Any, dict[str, float]]] = {
-    "DDPG": (DDPGConfig(), ddpg_error, fused_ddpg_error, {}),
-    "HDDPG": (HDDPGConfig(), hddpg_error, fused_hddpg_error, RATES),
-    "TD3": (TD3Config(), td3_error, fused_td3_error, NOISE),
+AGENTS = {
+    "DDPG": DDPGConfig(),
+    "HDDPG": HDDPGConfig(),
+    # So much noise that some of it is clipped.
+    "TD3": TD3Config(smoothing=0.4, smoothing_clip=0.3),
 }
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_the_error_against_a_slow_form(name: str) -> None:
-    config, function, _, arguments = AGENTS[name]
-    policy = policy_for(Terms(config).num_critics)
-    target = older(policy)
-    batch, generator = batch_of(), torch.Generator().manual_seed(5)
-    error = function(policy, target, batch, generator, **arguments)
+    config, batch = AGENTS[name], batch_of()
+    algorithm = algorithm_for(config)
+    policy, target = algorithm.policy, algorithm.target.network
+    error = algorithm.error(batch, torch.Generator().manual_seed(5))
     with torch.no_grad():
         wanted = slow_error(policy, target, batch, Terms(config), 5)
     for got, numbers in zip(error, wanted, strict=True):
@@ -251,41 +240,66 @@ def test_the_error_against_a_slow_form(name: str) -> None:
     assert all(p.grad is None for p in still)
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_the_error_without_a_graph_is_the_plain_one(name: str) -> None:
-    config, *functions, arguments = AGENTS[name]
-    policy = policy_for(Terms(config).num_critics)
-    target = older(policy)
-    batch, found = batch_of(), []
-    for function in functions:
-        policy.zero_grad()
-        source = torch.Generator().manual_seed(5)
-        error = function(policy, target, batch, source, **arguments)
-        error.backward(batch.weight)
-        network: Any = policy.network
-        grads = [p.grad for p in network.critics.parameters()]
-        found.append([error.loss.detach(), error.td_error, error.value, *grads])
-        assert all(p.grad is None for p in network.actor.parameters())
-    assert isinstance(error, FusedCriticError)
-    for x, y in zip(*found, strict=True):
-        torch.testing.assert_close(x, y)
+# --- The fused error ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["HDDPG", "TD3"])
-def test_critics_of_ones_own_have_the_plain_error(name: str) -> None:
-    config, *functions, arguments = AGENTS[name]
-    number = Terms(config).num_critics
+def two_critics(config: DDPGConfig) -> OffPolicy:
+    """Return a learner of DDPG with a second critic, which has no say."""
     both = Reach.observation_space, Reach.action_space
-    policy = make_ddpg_policy(*both, 8, number, OwnActor(), OwnCritic())
-    obs, next_obs, action = torch.randn(4, 1), torch.randn(4, 1), torch.randn(4, 2)
-    ones = torch.ones(4)
-    batch = Batch(obs, action, ones, next_obs, 0.9 * ones, ones, torch.arange(4))
-    pair = [
-        function(policy, policy, batch, torch.Generator().manual_seed(1), **arguments)
-        for function in functions
+    torch.manual_seed(config.seed)
+    return learner_for(config, policy=make_ddpg_policy(*both, config.hidden, 2))
+
+
+# What makes a learner, and what its fused error has to know. A batch of 24 and weights
+# that differ tell one order of multiplications from another.
+HARD = {**SMALL, "batch_size": 24, "num_steps": 3, "priority_exponent": 0.6}
+RATES = {"increase": 0.7, "decrease": 0.3}
+CART = partial(gym.make, DISCRETE)
+PAIRS: dict[str, tuple[Callable[[], OffPolicy], dict[str, Any]]] = {
+    "DDPG": (partial(learner_for, DDPGConfig(**SMALL)), {}),
+    "DDPG, first critic": (
+        partial(two_critics, DDPGConfig(**SMALL)),
+        {"num_critics": 1},
+    ),
+    "DDPG, discrete": (partial(learner_for, DDPGConfig(**HARD), CART), {}),
+    "HDDPG": (partial(learner_for, HDDPGConfig(**SMALL)), {"decrease": 0.5}),
+    "HDDPG, other rates": (partial(learner_for, HDDPGConfig(**HARD, **RATES)), RATES),
+    "TD3": (partial(learner_for, TD3Config(**SMALL)), {}),
+    "TD3, three critics": (
+        partial(learner_for, TD3Config(**HARD, num_critics=3, max_grad_norm=0.5)),
+        {},
+    ),
+    "SAC": (soft.learner_for, {}),
+    "SAC, priorities": (
+        partial(
+            soft.learner_for,
+            replace(soft.SMALL, batch_size=24, priority_exponent=0.6, num_steps=3),
+        ),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_learner_with_the_fused_error_is_the_plain_one_to_the_bit(name: str) -> None:
+    make, arguments = PAIRS[name]
+    plain, other = make(), make()
+    fused = fused_critic_error(other.policy, **arguments)
+    given = other.algorithm, other.collector.envs, other.config
+    fast = OffPolicy(*given, error=fused)
+    same = partial(torch.testing.assert_close, rtol=0, atol=0, equal_nan=True)
+    while plain.updates < 60:
+        same(fast.iterate(), plain.iterate())
+        same(fast.policy.state_dict(), plain.policy.state_dict())
+        same(fast.state_dict(), plain.state_dict())
+    # Each number that an error holds, too, and it was no plain one.
+    found = [
+        learner.error(learner.sample(), learner.generator) for learner in (fast, plain)
     ]
-    assert pair[1].loss.requires_grad
-    assert torch.equal(pair[0].loss, pair[1].loss)
+    assert isinstance(found[0], FusedCriticError)
+    assert isinstance(found[1], QError)
+    for field in QError._fields:
+        same(getattr(found[0], field), getattr(found[1], field).detach())
 
 
 # --- The loop -------------------------------------------------------------------------
@@ -303,7 +317,7 @@ def test_actor_and_targets_move_only_when_it_is_their_turn(delay: int) -> None:
     assert learner.updates == 0
     for update in range(1, 8):
         actor = copy.deepcopy(learner.policy.network.actor.state_dict())
-        target = copy.deepcopy(learner.target_policy.state_dict())
+        target = copy.deepcopy(learner.algorithm.target.network.state_dict())
         learner.learn()
         turn = update % delay == 0
         moved = learner.policy.network.actor.state_dict()
@@ -311,16 +325,16 @@ def test_actor_and_targets_move_only_when_it_is_their_turn(delay: int) -> None:
         same = all(torch.equal(moved[name], x) for name, x in actor.items())
         assert same != turn
         if not turn:
-            now = learner.target_policy.state_dict()
+            now = learner.algorithm.target.network.state_dict()
             torch.testing.assert_close(now, target, rtol=0, atol=0)
             continue
         # Half the way from where they were to where the new weights are.
-        for name, weight in learner.target_policy.state_dict().items():
+        for name, weight in learner.algorithm.target.network.state_dict().items():
             wanted = (target[name] + learner.policy.state_dict()[name]) / 2
             torch.testing.assert_close(weight, wanted)
 
 
-def same_run(one: DDPG, other: DDPG, iterations: int = 5) -> bool:
+def same_run(one: OffPolicy, other: OffPolicy, iterations: int = 5) -> bool:
     """Say whether two learners go the same way, update for update."""
     for _ in range(iterations):
         for learner in (one, other):
@@ -362,12 +376,12 @@ def test_probabilities_are_not_smoothed() -> None:
     for _ in range(2):
         learner.iterate()
     assert learner.updates > 0
-    given = learner.policy, learner.target_policy, learner.sample()
-    for function in (td3_error, fused_td3_error):
-        errors = [
-            function(*given, torch.Generator(), smoothing=share) for share in (0.2, 0.0)
-        ]
-        assert torch.equal(errors[0].td_error, errors[1].td_error)
+    algorithm: Any = learner.algorithm
+    batch, found = learner.sample(), []
+    for share in (0.2, 0.0):
+        algorithm.config = replace(algorithm.config, smoothing=share)
+        found.append(algorithm.aim(batch, torch.Generator()))
+    assert torch.equal(*found)
 
 
 def test_several_steps_and_priorities() -> None:
@@ -509,14 +523,14 @@ def test_a_copied_critic_stays_a_copy() -> None:
     first = OwnCritic()
     for fresh in (False, True):
         given = first if fresh else [first, copy.deepcopy(first)]
-        policy = make_ddpg_policy(
-            Reach.observation_space, BOX, 8, 2, actor=OwnActor(), critic=given
+        policy = make_own_ddpg_policy(
+            Reach.observation_space, BOX, OwnActor(), given, num_critics=2
         )
         learner = learner_for(TD3Config(**SMALL), policy=policy)
         for _ in range(3):
             learner.iterate()
         batch = learner.sample()
-        one, other = learner.policy.network.q(batch.obs, batch.action)
+        one, other = learner.policy.network.critics(batch.obs, batch.action)
         assert torch.equal(one, other) != fresh
         first = OwnCritic()
 

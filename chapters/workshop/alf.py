@@ -513,7 +513,7 @@ class PPGAuxAlgorithm:
             gamma=self.config.gamma,
             td_lambda=self.config.lambda_,
         )
-        nested = NestedPolicy(self.network)
+        nested: Any = NestedPolicy(self.network)  # which has what the phase uses
         self.phase = AuxiliaryPhase(Policy(nested, nested), self.config, optimizer)
         self.buffer: list[tuple[Any, PPGRolloutInfo]] = []
         self.form: Any = None  # shapes and types of an experience

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from literate_rl.actors import Census, MakeActor, Slot, Weights, Worker
 from literate_rl.processes import GLANCE, count_death
 from literate_rl.workshop.episodes import told
-from literate_rl.workshop.runs import check_interrupt
+from literate_rl.workshop.interrupts import check_interrupt
 
 __all__ = ["RayActors", "import_ray"]
 

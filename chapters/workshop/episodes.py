@@ -44,6 +44,7 @@ __all__ = [
     "check_copies",
     "check_experience",
     "env_maker",
+    "env_seed",
     "on_cpu",
     "plain_actions",
 ]
@@ -81,6 +82,35 @@ def check_copies(envs: SyncVectorEnv) -> None:
     if len({id(env.unwrapped) for env in envs.envs}) < envs.num_envs:
         raise ValueError("env must make a new environment at each call")
 
+
+# %% [markdown]
+# A vector environment gives its copy $k$ the seed `seed + k`. So runs with the seeds 0 and 1 would
+# share most of their environments ({doc}`/chapters/agents`). A learner draws the seed of its
+# environments instead, from the run's seed and the step at which it resets them.
+
+
+# %% tags=["export"]
+def env_seed(seed: int, step: int) -> int:
+    """Return a seed for environments, drawn from a run's seed and a step.
+
+    Neighbouring seeds and steps give unrelated numbers. So two runs do not share
+    environments, as they would with ``envs.reset(seed=0)`` and ``envs.reset(seed=1)``.
+
+    Args:
+        seed: Seed of the run, at least 0.
+        step: Step at which the environments are reset, at least 0.
+
+    Returns:
+        An integer in [0, 2**32).
+    """
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
+
+
+# %%
+print("seeds 0 and 1:", env_seed(0, step=0), env_seed(1, step=0))
+
+# %% tags=["claims"]
+assert abs(env_seed(0, step=0) - env_seed(1, step=0)) > 2**20, "no copy in common"
 
 # %% [markdown]
 # A learner takes a vector environment, with as many copies as its settings say. A single
@@ -133,6 +163,8 @@ def resets_later(envs: VectorEnv[Any, Any, Any]) -> bool:
 # %% tags=["export"]
 def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
     """Raise unless the last observations are there that an autoreset mode promises."""
+    if not isinstance(infos, dict):
+        raise TypeError(f"infos must be a dict, got {type(infos).__name__}")
     wanted = [] if later else done.nonzero()[0].tolist()
     given = np.nonzero(infos.get("_final_obs", ()))[0].tolist()
     if given != wanted:
@@ -296,6 +328,46 @@ except ValueError as error:
 assert careless == "env 'Careless' failed in step: reward must be a number, got '1'"
 
 # %% [markdown]
+# Gymnasium's own vector environments make no such copy. With `SAME_STEP` they reset an environment
+# while they hold its last observation, and if its array is always the same, what they report as the
+# end is the next beginning. So make yours with `make_envs`, or of what `env_maker` returns.
+
+
+# %% tags=["hide-input"]
+class Reusing(gym.Env):
+    """Counts its steps, up to three, in an array that it hands out again and again."""
+
+    observation_space = gym.spaces.Box(0, 3, (1,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self):
+        self.count = np.zeros(1, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.count[:] = 0
+        return self.count, {}
+
+    def step(self, action):
+        self.count += 1
+        return self.count, 1.0, False, bool(self.count[0] == 3), {}
+
+
+def last_observation(make):
+    """Play an episode in a vector environment of Gymnasium's; return its end."""
+    envs = SyncVectorEnv([make], autoreset_mode="SameStep")
+    envs.reset()
+    for _ in range(3):
+        *_, infos = envs.step([0])
+    return infos["final_obs"][0].item()
+
+
+as_it_is, held = last_observation(Reusing), last_observation(env_maker(Reusing))
+print(f"the last observation: {as_it_is} as it is, {held} with env_maker")
+
+# %% tags=["claims"]
+assert (as_it_is, held) == (0, 3)
+
+# %% [markdown]
 # ## Actions
 #
 # An agent is any function, so nobody knows what it returns before it does. A column of
@@ -415,18 +487,28 @@ assert lengths[1] == 3
 # ## Episodes without an end
 #
 # *CliffWalking* ends at its goal and has no time limit. An agent that walks to and fro never comes
-# to an end, and whoever waits for one waits for ever. So what plays whole episodes
-# ({doc}`/chapters/evaluation`, {doc}`runs`) cuts them off some day and says so.
+# to an end, and whoever waits for one waits for ever. So `evaluate` and `record_video`
+# ({doc}`/chapters/evaluation`, {doc}`runs`) cut an episode off after many steps, and say so.
 
 
 # %% tags=["export"]
-def warn_unended(env: gym.Env[Any, Any], playing: Sequence[bool], limit: int) -> None:
-    """Warn that the episodes which are still under way are cut off at a limit."""
+def warn_unended(
+    env: gym.Env[Any, Any], playing: Sequence[bool], limit: int, calls: int
+) -> None:
+    """Warn that the episodes which are still under way are cut off at a limit.
+
+    Args:
+        env: What is played.
+        playing: Whether each episode is under way.
+        limit: After how many steps they are cut off.
+        calls: How many calls lie between here and the line that the warning points to,
+            those of decorators included.
+    """
     warnings.warn(
         f"env {name_of(env)!r}: {sum(playing)} of {len(playing)} episodes had no end "
         f"within {limit} steps and were cut off; give it a time limit, gym.make(id, "
         "max_episode_steps=...), or allow more steps with max_episode_steps",
-        stacklevel=4,  # whoever called the function, through its decorator
+        stacklevel=calls + 1,
     )
 
 

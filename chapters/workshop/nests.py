@@ -262,12 +262,12 @@ def open_ended(bound: NDArray[Any]) -> NDArray[Any]:
     if bound.dtype.kind != "f":
         return bound  # the largest integer is a number like any other
     largest = min(np.finfo(bound.dtype).max, np.finfo(np.float32).max)
-    return np.where(abs(bound) < largest, bound, np.copysign(np.inf, bound))
+    return np.where(abs(bound) >= largest, np.copysign(np.inf, bound), bound)
 
 
 # %% [markdown]
 # `action_box` refuses all boxes whose actions no policy of this book can make: whole numbers,
-# several dimensions, none at all.
+# several dimensions, none at all, and bounds that are the wrong way round.
 
 
 # %% tags=["export"]
@@ -334,6 +334,10 @@ def read_hybrid_space(
         np.concatenate([open_ended(getattr(box, end)).ravel() for box in boxes])
         for end in ("low", "high")
     )
+    if not (low <= high).all():
+        raise ValueError(
+            f"space must have lower bounds that are at most the upper ones, got {space}"
+        )
     mask = as_mask(mask, (num_types, sum(sizes))).clone()
     return mask, low.astype(np.float64), high.astype(np.float64)
 

@@ -26,16 +26,11 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from hashlib import sha256
 from html import escape
 from itertools import count, product
 from math import isfinite, prod
-from textwrap import shorten
 from typing import Any, Literal, NamedTuple
-
-import numpy as np
-import torch
 
 __all__ = ["Axis", "Box", "Mark", "Picture", "Widget", "dial", "plot", "predict"]
 
@@ -777,19 +772,10 @@ def table_of_switches(
 # %% [markdown]
 # ## Questions
 #
-# An exercise comes in three kinds. Two are graded by what the reader's code computes, and
-# `grade` of {doc}`/chapters/agents` does that. *Find the bug*: a function is broken, the
-# reader mends it, and it is compared with the right one. *Experiment*: the reader changes
-# a setting, and the run says whether it was a good idea.
-#
-# ```python
-# grade(mended, reference, *cases)
-# grade(lambda: mean_return(settings) >= 475, lambda: True, ())
-# ```
-#
-# *Predict first* needs no code. One chooses an answer and only then may look. That works
-# without JavaScript and without a kernel: a browser has radio buttons and `<details>`, and
-# CSS can ask whether the right button is checked.
+# Two kinds of exercise are graded by what the reader's code computes ({doc}`exercises`). The
+# third, *predict first*, needs no code. One chooses an answer and only then may look. That
+# works without JavaScript and without a kernel: a browser has radio buttons and `<details>`,
+# and CSS can ask whether the right button is checked.
 
 # %% tags=["export"]
 STYLE += """
@@ -841,36 +827,6 @@ predict(
     right="the chapter calculated them when the page was built",
     because="The script only puts back strings that were kept for each setting.",
 )
-
-# %% [markdown]
-# The other two kinds are graded by `grade` of {doc}`/chapters/agents`, which asks these two.
-
-
-# %% tags=["export"]
-def agree(got: Any, wanted: Any) -> bool:
-    """Say whether two results have the same shape and nearly the same numbers."""
-    if isinstance(wanted, str):
-        return isinstance(got, str) and got == wanted
-    if isinstance(wanted, tuple | list):
-        if isinstance(got, torch.Tensor | np.ndarray) and got.ndim:
-            got = list(got)
-        same_length = isinstance(got, tuple | list) and len(got) == len(wanted)
-        return same_length and all(map(agree, got, wanted))
-    # The rest are numbers, arrays and tensors. An empty answer is none of these.
-    try:
-        left, right = (torch.as_tensor(x).cpu().double() for x in (got, wanted))
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    close = partial(torch.allclose, rtol=1e-4, atol=1e-6, equal_nan=True)
-    return left.shape == right.shape and close(left, right)
-
-
-def one_line(value: Any, width: int = 60) -> str:
-    """Return how a value prints, on one short line; all of a text."""
-    if isinstance(value, str):
-        return repr(value)
-    return shorten(repr(value), width, placeholder=" …")
-
 
 # %% [markdown]
 # ## Diagrams

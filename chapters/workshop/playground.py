@@ -35,7 +35,7 @@ from annotated_types import Ge
 from torch import nn
 
 from literate_rl.workshop.episodes import EvalMode
-from literate_rl.workshop.fast import computes
+from literate_rl.workshop.fast_forms import computes
 from literate_rl.workshop.pictures import Axis, Mark, Picture, Widget, plot
 from literate_rl.workshop.signatures import Count, check_that, checked
 

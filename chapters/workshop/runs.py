@@ -33,7 +33,6 @@ import pickle
 import pickletools
 import re
 import shutil
-import signal
 import socket
 import sys
 import threading
@@ -44,10 +43,8 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
-from multiprocessing import parent_process, resource_tracker
 from pathlib import Path
-from types import FrameType
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
 import gymnasium as gym
@@ -61,14 +58,14 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
-from literate_rl.workshop.episodes import EvalMode, Held, told, warn_unended
+from literate_rl.workshop.episodes import EvalMode, Held, env_seed, told, warn_unended
+from literate_rl.workshop.interfaces import Learner
+from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
-    "Learner",
     "Run",
     "StoredRuns",
-    "env_seed",
     "fit",
     "flat_env",
     "load",
@@ -99,44 +96,7 @@ __all__ = [
 # Neither needs to inherit from anything. A policy is an `nn.Module` with the methods
 # `act(obs, noise)` and `to_env(action)`, and with a `recipe`: the name of the public
 # function that builds it and its arguments, plain values, so that a checkpoint can build
-# it again. What a learner has is written down as a protocol: a list of methods with
-# nothing inside.
-
-
-# %% tags=["export"]
-class Learner(Protocol):
-    """What ``fit`` asks of a learner.
-
-    Attributes:
-        policy: The policy in training.
-        config: Its settings, a dataclass; ``total_steps`` says when it is done.
-    """
-
-    policy: Any
-    config: Any
-
-    @property
-    def step(self) -> int:
-        """Steps taken so far, all environments together."""
-        ...
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether a run that resumes here ends with the same bits."""
-        ...
-
-    def iterate(self) -> dict[str, float]:
-        """Collect some steps, learn from them, and return metrics by name."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned."""
-        ...
-
+# it again. What both have is written down in {doc}`interfaces`.
 
 # %% [markdown]
 # A learner's settings are a frozen dataclass: a default for each, a place to document them,
@@ -184,22 +144,6 @@ def flat_env(
     if not space.is_np_flattenable:
         raise ValueError(f"env must have observations that can be flattened: {space}")
     return FlattenObservation(made)
-
-
-def env_seed(seed: int, step: int) -> int:
-    """Return a seed for environments, drawn from a run's seed and a step.
-
-    Neighbouring seeds and steps give unrelated numbers. So two runs do not share
-    environments, as they would with ``envs.reset(seed=0)`` and ``envs.reset(seed=1)``.
-
-    Args:
-        seed: Seed of the run, at least 0.
-        step: Step at which the environments are reset, at least 0.
-
-    Returns:
-        An integer in [0, 2**32).
-    """
-    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
 # %% [markdown]
@@ -300,7 +244,7 @@ class HillClimber:
 # that is left. It hands the metrics to a run directory, which the next section builds.
 # It saves the learner whenever a checkpoint is due. And it listens to Ctrl-C: the first
 # one ends the run after the iteration that is under way and saves it, so that nothing is
-# half done. A second one ends it at once.
+# half done. A second one ends it at once ({doc}`interrupts`).
 #
 # The progress bar is that of `tqdm`, with two changes. `tqdm` guards its output with a lock
 # that forked processes share. If one of them is killed while it writes, the lock is never
@@ -393,71 +337,6 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
         for name, short in names.items()
         if name in metrics and math.isfinite(metrics[name])
     }
-
-
-@contextmanager
-def catch_interrupt() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into an event; the second one raises as usual."""
-    if threading.current_thread() is not threading.main_thread():
-        yield threading.Event()  # Python delivers signals to the main thread only
-        return
-    previous = signal.getsignal(signal.SIGINT)
-
-    def note(number: int, frame: FrameType | None) -> None:
-        CTRL_C.set()
-        signal.signal(signal.SIGINT, previous)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield CTRL_C
-    finally:
-        signal.signal(signal.SIGINT, previous)
-        CTRL_C.clear()
-
-
-# %% [markdown]
-# What if an iteration never ends, because the learner waits for actors that hang
-# ({doc}`/chapters/processes`)? While it waits nothing is half done. So a learner that waits calls
-# `check_interrupt` now and then, and after Ctrl-C it waits no longer. Two more functions are for
-# processes that a learner starts. They do not hear Ctrl-C, because it is the learner that ends
-# them. And they leave when it is gone, even if it was killed and even if they hang.
-
-
-# %% tags=["export"]
-CTRL_C = threading.Event()  # set between the first Ctrl-C and the end of `fit`
-
-
-class StopWaiting(KeyboardInterrupt):
-    """Ctrl-C was pressed while a learner was waiting."""
-
-
-def check_interrupt() -> None:
-    """Raise ``StopWaiting`` if ``fit`` is to end; for learners that wait."""
-    if CTRL_C.is_set():
-        raise StopWaiting
-
-
-@contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Start processes that do not hear Ctrl-C: they inherit what is blocked here."""
-    # This helper of Python's unblocks the signal when it starts, so it starts first.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def leave_with_parent() -> None:
-    """End this process when the one that started it is gone."""
-
-    def wait() -> None:
-        if parent := parent_process():
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 # %% [markdown]
@@ -1019,7 +898,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         path: The file.
 
     Returns:
-        What ``save_checkpoint`` was given. All tensors are on the CPU.
+        What ``save_checkpoint`` was given, by the names of today. All tensors are on
+        the CPU.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -1052,7 +932,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         try:
             check_records(file)
             file.seek(0)
-            state = torch.load(file, map_location="cpu", weights_only=True)
+            state = todays_form(torch.load(file, map_location="cpu", weights_only=True))
         except Exception as error:
             message = f"{path} is damaged or no checkpoint: {reason(error)}"
             raise ValueError(message) from error
@@ -1178,6 +1058,65 @@ def load(path: str | Path, **models: Any) -> Any:
 
 
 # %% [markdown]
+# Who has trained for a week may load that run with any later version. Networks and makers have
+# got other names since. One table knows the old ones, and one function puts today's in their place.
+
+
+# %% tags=["export"]
+# What a maker is called today, and what the names of its weights have become. The flag
+# says whether it was given models of one's own.
+CRITICS, OWN = r"^(critics\.)?critics\.(\d+)\.model\.", r"\1\2.by_name.model."
+MOVED: dict[tuple[str, bool], tuple[str, dict[str, str]]] = {
+    ("make_ddpg_policy", False): (
+        "make_ddpg_policy",
+        {
+            r"^network\.actor\.model\.net\.": "network.actor.0.",
+            r"^network\.actor\.model\.box\.": "network.actor.1.",
+            r"^network\.critics\.(\d+)\.model\.": r"network.critics.\1.",
+        },
+    ),
+    ("make_sac_policy", False): ("make_sac_policy", {CRITICS: r"\1\2."}),
+    ("make_discrete_sac_policy", False): (
+        "make_discrete_sac_policy",
+        {CRITICS + r"net\.": r"\1\2."},
+    ),
+    ("make_ddpg_policy", True): (
+        "make_own_ddpg_policy",
+        {r"^network\.(actor|critics\.\d+)\.model\.": r"network.\1.by_name.model."},
+    ),
+    ("make_sac_policy", True): ("make_own_sac_policy", {CRITICS: OWN}),
+    ("make_discrete_sac_policy", True): ("make_own_sac_policy", {CRITICS: OWN}),
+}
+
+
+def todays_form(state: Any) -> Any:
+    """Return a checkpoint as it is written today, whichever version wrote it."""
+    try:
+        maker, arguments = state["policy"]["recipe"]
+        own = "models" in arguments
+        today, names = MOVED[maker, own]
+    except (LookupError, TypeError, ValueError):
+        return state
+
+    def moved(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        return {name_of(key): moved(value) for key, value in part.items()}
+
+    def name_of(key: Any) -> Any:
+        for old, new in names.items() if isinstance(key, str) else ():
+            key = re.sub(old, new, key)
+        return key
+
+    # Models of one's own have sizes of their own.
+    gone = ("hidden", "hold") if own else ()
+    rest = {name: x for name, x in arguments.items() if name not in gone}
+    whole: dict[str, Any] = moved(state)
+    whole["policy"]["recipe"] = today, rest
+    return whole
+
+
+# %% [markdown]
 # ## What a directory may not decide
 #
 # Somebody sends you the directory of a run, and you want to go on with it. Its checkpoint
@@ -1229,7 +1168,7 @@ def check_named(
 # cannot be saved: the world of LunarLander lives in a physics library that has no way to
 # write it down. So we go the other way. **At each checkpoint the environments are reset,
 # in runs that nobody interrupts too**, with seeds drawn from the run's seed and the step
-# (`env_seed`). For the episodes under way this is a cut like a time limit: a truncation,
+# (`env_seed` in {doc}`episodes`). For the episodes under way this is a cut like a time limit: a truncation,
 # with its bootstrap. A learner says in `checkpoint_due` when it is about to do that.
 #
 # One case is left out on purpose. Ctrl-C saves where it stops, between two checkpoints, so
@@ -1386,7 +1325,7 @@ def play(
         total += float(reward[0])
         if terminated[0] or truncated[0]:
             return total
-    warn_unended(envs.envs[0], [True], max_episode_steps)
+    warn_unended(envs.envs[0], [True], max_episode_steps, calls=5)
     return total
 
 

@@ -25,7 +25,7 @@ import importlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -36,15 +36,13 @@ import gymnasium as gym
 import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from literate_rl.a2c import (
     A2C,
     A2CConfig,
-    ContractActor,
     a2c_settings,
-    make_contract_policy,
 )
 from literate_rl.a3c import A3C, A3CConfig, a3c_settings
 from literate_rl.actors import (
@@ -66,7 +64,6 @@ from literate_rl.apex import (
 from literate_rl.contracts import check_model
 from literate_rl.ddpg import (
     DDPG,
-    ActorCritics,
     DDPGConfig,
     ddpg_settings,
     make_ddpg_policy,
@@ -80,19 +77,17 @@ from literate_rl.discrete_sac import (
 from literate_rl.dqn import (
     DQN,
     DQNConfig,
-    EpsilonGreedy,
-    OffPolicyConfig,
     dqn_settings,
     make_q_policy,
 )
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
-from literate_rl.policies import Policy, make_policy
+from literate_rl.loop import OffPolicy, OffPolicyConfig
+from literate_rl.policies import make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.processes import transport_named
 from literate_rl.rainbow import (
-    LogitsOf,
     Rainbow,
     RainbowConfig,
     RainbowPolicy,
@@ -110,13 +105,20 @@ from literate_rl.td3 import (
 )
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.cluster import RayActors
-from literate_rl.workshop.fast import numpy_act
-from literate_rl.workshop.probes import device_of, randomness_kept, results_of
-from literate_rl.workshop.nests import as_discrete, as_space, plain_space
-from literate_rl.workshop.states import ByName, StateSpec, state_spec
-from literate_rl.workshop.runs import Learner, Run, about, fit, flat_env, sync
+from literate_rl.workshop.fast_forms import fused_critic_error, numpy_act, fused_q_error
+from literate_rl.workshop.probes import device_of, randomness_kept
+from literate_rl.workshop.own_models import (
+    asked,
+    make_contract_policy,
+    make_own_ddpg_policy,
+    make_own_sac_policy,
+    make_qnet_policy,
+    own_model,
+)
+from literate_rl.workshop.interfaces import Act, Learner
+from literate_rl.workshop.runs import Run, about, fit, flat_env, sync
 
-__all__ = ["Agent", "make_qnet_policy", "train"]
+__all__ = ["Agent", "train"]
 
 # %% [markdown]
 # ## Three lines
@@ -173,6 +175,8 @@ def train(
         run = Run(folder, settings)
         try:
             with run, ended(learner):
+                if progress:
+                    print(handed_in(learner))
                 history = fit(learner, run, progress)
         except BaseException as error:
             # What was learned in hours is not lost with what came after.
@@ -181,7 +185,9 @@ def train(
             else:
                 shutil.rmtree(folder)
             raise
-    return Agent(learner, folder, history)
+    agent = Agent(learner, folder, history)
+    weakref.finalize(agent, shutil.rmtree, folder, ignore_errors=True)
+    return agent
 
 
 # %% [markdown]
@@ -205,7 +211,6 @@ class Agent:
         history: list[dict[str, float]],
     ) -> None:
         self.learner, self.folder, self.history = learner, folder, history
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     @property
     def policy(self) -> Any:
@@ -228,12 +233,11 @@ class Agent:
     def results(self, states: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what ``act`` returns, always as a tuple."""
         policy = self.policy
-        if isinstance(policy, ContractActor):
-            return asked(policy.actor, states)
-        if isinstance(policy.network, ActorCritics) and "models" in policy.recipe[1]:
-            return asked(policy.network.actor, states)
-        if model := own_model(policy.network):
-            q, *rest = asked(model, states)
+        if model := own_model(policy):
+            results = asked(model, states)
+            if "qnet" not in policy.recipe[1]["models"]:
+                return results
+            q, *rest = results
             if isinstance(policy, RainbowPolicy):
                 q = q @ policy.atoms
             return (policy.actions.choose(q, 0.0).unsqueeze(-1), *rest)
@@ -265,9 +269,9 @@ class Agent:
 #
 # `device="cpu"` or `device="cuda"` says where the networks are while they train. Environments, the
 # replay buffer and the actors in other processes are on the CPU in any case. The default `"auto"`
-# decides by a measurement. A GPU needs about a millisecond for a step of the optimiser, because
-# it takes its time to start each of the hundred or more operations, and little more for a large
-# one. A CPU has no such delay, and so it wins while there is little to compute. Here is one step
+# decides by a measurement. A GPU needs one to three milliseconds for a step of the optimiser, a
+# large one or a small one, because most of that goes into starting a hundred or more operations.
+# A CPU has no such delay, and so it wins while there is little to compute. Here is one step
 # of Adam, forward and backward included, on an NVIDIA H200 and on the processor beside it
 # ({doc}`/docs/results` has the origin of the figures).
 
@@ -290,6 +294,7 @@ for case, each in steps.items():
         assert each["CPU, 1 thread"] < each["CUDA"], "little to compute"
     if work[case] >= 5e7:
         assert each["CUDA"] < each["CPU, 1 thread"], "much to compute"
+assert all(1000 < each["CUDA"] < 3500 for each in steps.values()), "1 to 3 ms"
 agents = [each for case, each in times.items() if case not in steps]
 longer = [each["CUDA"] / each["CPU, 1 thread"] for each in agents]
 assert len(longer) == 9
@@ -469,7 +474,8 @@ def make_impala(
         return IMPALA(policy, envs, config)
     envs.close()
     build = partial(make_envs, partial(flat_env, env), config.n_sample)
-    return ActorLearner(policy, build, config, transport_of(config))
+    transport = transport_of(config)
+    return ActorLearner(policy, build, config, transport, actors_act(policy))
 
 
 def make_a2c(env: str, config: A2CConfig, place: Place, **models: Any) -> A2C:
@@ -485,10 +491,10 @@ def make_a3c(env: str, config: A3CConfig, place: Place, **models: Any) -> A3C:
     policy = place(actor_critic(env, envs, models), envs, config)
     envs.close()
     build = partial(make_envs, partial(flat_env, env), config.num_envs)
-    return A3C(policy, build, config, transport_of(config))
+    return A3C(policy, build, config, transport_of(config), actors_act(policy))
 
 
-def make_dqn(env: str, config: DQNConfig, place: Place, **models: Any) -> DQN:
+def make_dqn(env: str, config: DQNConfig, place: Place, **models: Any) -> OffPolicy:
     """Build DQN."""
     envs = environments(env, config.seed, config.num_envs)
     with legible_refusal("Discrete"):
@@ -501,10 +507,14 @@ def make_dqn(env: str, config: DQNConfig, place: Place, **models: Any) -> DQN:
                 config.hidden,
                 config.dueling,
             )
-    return DQN(place(policy, envs, config), envs, config)
+    policy = place(policy, envs, config)
+    forms = {"act": fast_act(policy), "error": fitting(fused_q_error, policy)}
+    return DQN(policy, envs, config, **forms)
 
 
-def make_rainbow(env: str, config: RainbowConfig, place: Place, **models: Any) -> DQN:
+def make_rainbow(
+    env: str, config: RainbowConfig, place: Place, **models: Any
+) -> OffPolicy:
     """Build Rainbow."""
     envs = environments(env, config.seed, config.num_envs)
     with legible_refusal("Discrete"):
@@ -530,11 +540,13 @@ def rainbow_policy(
 
 
 def make_apex(
-    make: Callable[..., DQN], env: str, config: Any, place: Place, **models: Any
+    make: Callable[..., OffPolicy], env: str, config: Any, place: Place, **models: Any
 ) -> Apex:
     """Build a learner with many actors and one memory."""
     build = partial(make_envs, partial(flat_env, env), config.num_envs)
-    return Apex(make(env, config, place, **models), build, transport_of(config))
+    learner = make(env, config, place, **models)
+    transport, make_act = transport_of(config), actors_act(learner.policy)
+    return Apex(learner, build, transport, make_act)
 
 
 # %% [markdown]
@@ -543,32 +555,48 @@ def make_apex(
 
 
 # %% tags=["export"]
+# DDPG has one critic: if you give it more, only the first learns.
+first_critic_error = partial(fused_critic_error, num_critics=1)
+
+
 def make_ddpg(
     env: str,
     config: DDPGConfig,
     place: Place,
-    agent: Callable[..., DDPG] = DDPG,
+    agent: Callable[..., OffPolicy] = DDPG,
     num_critics: int = 1,
+    error: Callable[..., Any] = first_critic_error,
     **models: Any,
-) -> DDPG:
+) -> OffPolicy:
     """Build DDPG or one of its relatives."""
     envs = environments(env, config.seed, config.num_envs)
-    # The observations of our own networks are flattened vectors.
-    states = spaces_of(env)[0] if models else envs.single_observation_space
     with legible_refusal("Discrete or a Box with one dimension and bounds"):
-        policy = make_ddpg_policy(
-            states,
-            envs.single_action_space,
-            config.hidden,
-            num_critics,
-            **models,
-        )
-    return agent(place(policy, envs, config), envs, config)
+        if models:
+            both = spaces_of(env)
+            policy = make_own_ddpg_policy(*both, **models, num_critics=num_critics)
+        else:
+            policy = make_ddpg_policy(
+                envs.single_observation_space,
+                envs.single_action_space,
+                config.hidden,
+                num_critics,
+            )
+    policy = place(policy, envs, config)
+    return agent(policy, envs, config, error=fitting(error, policy))
 
 
-def make_td3(env: str, config: TD3Config, place: Place, **models: Any) -> DDPG:
+def make_td3(env: str, config: TD3Config, place: Place, **models: Any) -> OffPolicy:
     """Build TD3."""
-    return make_ddpg(env, config, place, TD3, config.num_critics, **models)
+    number, error = config.num_critics, fused_critic_error
+    return make_ddpg(env, config, place, TD3, number, error, **models)
+
+
+def make_hddpg(env: str, config: HDDPGConfig, place: Place, **models: Any) -> OffPolicy:
+    """Build hysteretic DDPG."""
+    error = partial(
+        fused_critic_error, increase=config.increase, decrease=config.decrease
+    )
+    return make_ddpg(env, config, place, HDDPG, error=error, **models)
 
 
 def settings_of_sac(env: str) -> SACConfig:
@@ -576,19 +604,24 @@ def settings_of_sac(env: str) -> SACConfig:
     return discrete_sac_settings(env) if env in LISTED else sac_settings(env)
 
 
-def make_sac(env: str, config: SACConfig, place: Place, **models: Any) -> SAC:
+def make_sac(env: str, config: SACConfig, place: Place, **models: Any) -> OffPolicy:
     """Build SAC, for numbers in a box or for actions from a list."""
     envs = environments(env, config.seed, config.num_envs)
-    # The observations of our own networks are flattened vectors.
-    states = spaces_of(env)[0] if models else envs.single_observation_space
-    space = envs.single_action_space
-    make: Callable[..., Any] = partial(make_sac_policy, hold=config.hold)
-    agent: Callable[..., SAC] = SAC
-    if isinstance(space, spaces.Discrete):
-        make, agent = make_discrete_sac_policy, DiscreteSAC
+    both = envs.single_observation_space, envs.single_action_space
+    sizes = config.hidden, config.num_critics
+    listed = isinstance(envs.single_action_space, spaces.Discrete)
     with legible_refusal("Discrete or a Box with one dimension and bounds"):
-        policy = make(states, space, config.hidden, config.num_critics, **models)
-    return agent(place(policy, envs, config), envs, config)
+        if models:
+            own = spaces_of(env)
+            policy: Any = make_own_sac_policy(*own, **models, num_critics=sizes[1])
+        elif listed:
+            policy = make_discrete_sac_policy(*both, *sizes)
+        else:
+            policy = make_sac_policy(*both, *sizes, config.hold)
+    policy = place(policy, envs, config)
+    if listed:
+        return DiscreteSAC(policy, envs, config, act=fast_act(policy))
+    return SAC(policy, envs, config, error=fitting(fused_critic_error, policy))
 
 
 class Algorithm(NamedTuple):
@@ -633,9 +666,7 @@ ALGORITHMS = {
     "ddpgper": Algorithm(
         DDPGConfig, partial(with_priorities, settings=ddpg_settings), make_ddpg, TWO
     ),
-    "hddpg": Algorithm(
-        HDDPGConfig, hddpg_settings, partial(make_ddpg, agent=HDDPG), TWO
-    ),
+    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, make_hddpg, TWO),
     "td3": Algorithm(TD3Config, td3_settings, make_td3, TWO),
     "sac": Algorithm(SACConfig, settings_of_sac, make_sac, TWO),
     "dqnapex": Algorithm(
@@ -655,74 +686,6 @@ ALGORITHMS = {
         TWO,
     ),
 }
-
-
-# %% [markdown]
-# A Q network of your own becomes the network of an ordinary ε-greedy policy. Results other than
-# the values are not needed for learning. If it returns distributions, it becomes the network of
-# Rainbow's policy, and the number of atoms is the size of its last dimension.
-
-
-# %% tags=["export"]
-class FirstResult(nn.Module):
-    """A model called by the names of its states, reduced to its first result."""
-
-    def __init__(self, model: Any, spec: StateSpec) -> None:
-        super().__init__()
-        self.by_name = ByName(model, spec)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return the first result for observations."""
-        result: Tensor = self.by_name(obs)[0]
-        return result
-
-
-def asked(model: ByName, states: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the results of a model of one's own for states by name."""
-    device = device_of(model)
-    moved = {k: x.to(device) if isinstance(x, Tensor) else x for k, x in states.items()}
-    return results_of(model.model(**moved, **model.fixed))
-
-
-def own_model(network: Any) -> Any:
-    """Return the user's model inside the network of a policy, or None."""
-    network = getattr(network, "model", network)  # a distribution is wrapped once more
-    return network.by_name if isinstance(network, FirstResult) else None
-
-
-def make_qnet_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
-    qnet: Any,
-    support: Sequence[float] | None = None,
-) -> Policy:
-    """Build a policy around a Q network of your own.
-
-    Args:
-        observation_space: A space, or what ``plain_space`` made of it.
-        action_space: A Discrete space, likewise.
-        qnet: The network.
-        support: First and last atom, if the network returns distributions.
-    """
-    states, discrete = as_space(observation_space), as_discrete(action_space)
-    recipe = {
-        "observation_space": plain_space(states),
-        "action_space": plain_space(discrete),
-        "support": support,
-        "models": {"qnet": type(qnet).__qualname__},
-    }
-    built = "make_qnet_policy", recipe
-    num_actions = int(discrete.n)
-    actions = EpsilonGreedy(num_actions, int(discrete.start))
-    network = FirstResult(qnet, state_spec(states))
-    if support is None:
-        return Policy(network, actions, built)
-    # One call of the network tells how many atoms there are.
-    with torch.no_grad(), EvalMode(network):
-        num_atoms = network(torch.zeros(2, spaces.flatdim(states))).shape[-1]
-    logits = LogitsOf(network, num_actions, num_atoms)
-    low, high = support
-    return RainbowPolicy(logits, actions, low, high, recipe=built)
 
 
 # %% [markdown]
@@ -757,10 +720,37 @@ def spaces_of(env: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
     return observations, actions
 
 
-def fast_act(policy: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
+def fitting(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Return a fast form, or None where it refuses the policy."""
+    try:
+        return make(*arguments, **named)
+    except ValueError:
+        return None
+
+
+def fast_act(policy: Any) -> Act | None:
     """Return the form of a policy's ``act`` in NumPy, where there is one."""
-    on_cpu = next(policy.parameters()).device.type == "cpu"
-    return numpy_act(policy) if on_cpu else None
+    act: Act | None = fitting(numpy_act, policy)
+    return act
+
+
+def actors_act(policy: Any) -> Callable[[Any], Act] | None:
+    """Return what makes the actors' form of ``act``; they are on the CPU."""
+    return numpy_act if fast_act(copy.deepcopy(policy).cpu()) else None
+
+
+def handed_in(learner: Any) -> str:
+    """Say which fast forms a learner was handed; the rest is as its chapter says."""
+    if isinstance(learner, RemoteLearner):
+        make_actor: Any = learner.make_actor
+        loop, acting = learner.learner, make_actor.keywords["make_act"] is not None
+    else:
+        plain = learner.policy.act
+        loop, acting = learner, getattr(learner, "act", plain) != plain
+    error = isinstance(loop, OffPolicy) and loop.error != loop.algorithm.error
+    known = {"acting": acting, "the error": error}
+    names = [name for name, handed in known.items() if handed]
+    return f"fast forms: {' and '.join(names) or 'none'}"
 
 
 def transport_of(config: TransportConfig) -> MakeTransport:

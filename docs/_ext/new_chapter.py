@@ -82,7 +82,7 @@ print(f"on {{device.type}}:", {name}_mean(torch.arange(4.0, device=device)).item
 # Return the mean of a list.
 
 # %%
-from literate_rl.agents import grade
+from literate_rl.workshop.exercises import grade
 
 
 def answer(numbers):

@@ -1,11 +1,10 @@
-# Generated from chapters/*.py (edit there); digest f7efee6946602b1d
+# Generated from chapters/*.py (edit there); digest 8dee98270a349c64
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
     Rollout as Rollout,
     best_device as best_device,
     discounted_returns as discounted_returns,
-    grade as grade,
     make_envs as make_envs,
     seed_everything as seed_everything,
     true_successors as true_successors,
@@ -87,7 +86,6 @@ from .disjoint_network import (
 from .ppg import (
     AuxiliaryPhase as AuxiliaryPhase,
     Chunks as Chunks,
-    ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
     PPGAlgorithm as PPGAlgorithm,
     PPGAuxPhaseLossInfo as PPGAuxPhaseLossInfo,
     PPGConfig as PPGConfig,
@@ -150,19 +148,15 @@ from .contract_models import (
     QNetwork as QNetwork,
     SquashedGaussianActor as SquashedGaussianActor,
     StateValue as StateValue,
-    squashed_log_prob as squashed_log_prob,
 )
 from .a2c import (
     A2C as A2C,
     A2CConfig as A2CConfig,
-    ContractActor as ContractActor,
-    ContractPolicy as ContractPolicy,
     GradientLearner as GradientLearner,
     a2c_error as a2c_error,
     a2c_gradient as a2c_gradient,
     a2c_loss as a2c_loss,
     a2c_settings as a2c_settings,
-    make_contract_policy as make_contract_policy,
 )
 from .a3c import (
     A3C as A3C,
@@ -184,18 +178,22 @@ from .dqn import (
     DQN as DQN,
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
+    Exploring as Exploring,
     ExploringConfig as ExploringConfig,
-    OffPolicyConfig as OffPolicyConfig,
-    QError as QError,
+    QLearning as QLearning,
+    TargetNetwork as TargetNetwork,
     double_q_target as double_q_target,
     dqn_settings as dqn_settings,
     dueling_q as dueling_q,
-    fused_q_error as fused_q_error,
-    linear_schedule as linear_schedule,
     make_q_policy as make_q_policy,
     polyak_update as polyak_update,
-    q_error as q_error,
     q_target as q_target,
+)
+from .loop import (
+    OffPolicy as OffPolicy,
+    OffPolicyConfig as OffPolicyConfig,
+    QError as QError,
+    linear_schedule as linear_schedule,
 )
 from .c51 import (
     categorical_error as categorical_error,
@@ -203,7 +201,7 @@ from .c51 import (
     project_distribution_loop as project_distribution_loop,
 )
 from .rainbow import (
-    LogitsOf as LogitsOf,
+    DistributionalQLearning as DistributionalQLearning,
     NoisyLinear as NoisyLinear,
     Rainbow as Rainbow,
     RainbowConfig as RainbowConfig,
@@ -211,7 +209,6 @@ from .rainbow import (
     RainbowPolicy as RainbowPolicy,
     factorised_noise as factorised_noise,
     make_rainbow_policy as make_rainbow_policy,
-    rainbow_error as rainbow_error,
     rainbow_settings as rainbow_settings,
 )
 from .ddpg import (
@@ -219,49 +216,42 @@ from .ddpg import (
     ActorCritics as ActorCritics,
     BoxActions as BoxActions,
     DDPGConfig as DDPGConfig,
+    DeterministicPolicyGradient as DeterministicPolicyGradient,
     OneHotActions as OneHotActions,
-    ddpg_error as ddpg_error,
     ddpg_settings as ddpg_settings,
-    ddpg_target as ddpg_target,
     make_ddpg_policy as make_ddpg_policy,
 )
 from .td3 import (
     HDDPG as HDDPG,
     TD3 as TD3,
     HDDPGConfig as HDDPGConfig,
+    Hysteretic as Hysteretic,
     TD3Config as TD3Config,
+    TwinDelayed as TwinDelayed,
     clipped_double_target as clipped_double_target,
     critic_error as critic_error,
-    hddpg_error as hddpg_error,
     hddpg_settings as hddpg_settings,
     smoothed_action as smoothed_action,
-    td3_error as td3_error,
     td3_settings as td3_settings,
-    td3_target as td3_target,
 )
 from .sac import (
     SAC as SAC,
     SACConfig as SACConfig,
-    SoftContractPolicy as SoftContractPolicy,
-    SoftCritics as SoftCritics,
+    SoftActorCritic as SoftActorCritic,
     SoftPolicy as SoftPolicy,
     SquashedGaussian as SquashedGaussian,
-    drawn_values as drawn_values,
+    Temperature as Temperature,
     make_sac_policy as make_sac_policy,
-    sac_error as sac_error,
     sac_settings as sac_settings,
-    sac_target as sac_target,
     soft_value as soft_value,
     temperature_error as temperature_error,
 )
 from .discrete_sac import (
     DiscreteCritics as DiscreteCritics,
     DiscreteSAC as DiscreteSAC,
-    DiscreteSoftContractPolicy as DiscreteSoftContractPolicy,
+    DiscreteSoftActorCritic as DiscreteSoftActorCritic,
     DiscreteSoftPolicy as DiscreteSoftPolicy,
-    discrete_sac_error as discrete_sac_error,
     discrete_sac_settings as discrete_sac_settings,
-    discrete_sac_target as discrete_sac_target,
     expected_soft_value as expected_soft_value,
     make_discrete_sac_policy as make_discrete_sac_policy,
 )
@@ -277,6 +267,15 @@ from .apex import (
     experience_layout as experience_layout,
     first_priorities as first_priorities,
 )
+from .workshop.interfaces import (
+    Act as Act,
+    ActionDistribution as ActionDistribution,
+    Algorithm as Algorithm,
+    Error as Error,
+    Learner as Learner,
+    PolicyLike as PolicyLike,
+    Target as Target,
+)
 from .workshop.nests import (
     as_discrete as as_discrete,
     as_space as as_space,
@@ -289,6 +288,12 @@ from .workshop.nests import (
     read_hybrid_space as read_hybrid_space,
     unpack as unpack,
 )
+from .workshop.networks import (
+    ActionCritic as ActionCritic,
+    ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
+    Critics as Critics,
+    squashed_log_prob as squashed_log_prob,
+)
 from .workshop.episodes import (
     EpisodeCounter as EpisodeCounter,
     EvalMode as EvalMode,
@@ -296,6 +301,7 @@ from .workshop.episodes import (
     check_copies as check_copies,
     check_experience as check_experience,
     env_maker as env_maker,
+    env_seed as env_seed,
     on_cpu as on_cpu,
     plain_actions as plain_actions,
 )
@@ -306,11 +312,13 @@ from .workshop.worlds import (
     MazeLevels as MazeLevels,
     Moving as Moving,
 )
+from .workshop.interrupts import (
+    StopWaiting as StopWaiting,
+    check_interrupt as check_interrupt,
+)
 from .workshop.runs import (
-    Learner as Learner,
     Run as Run,
     StoredRuns as StoredRuns,
-    env_seed as env_seed,
     fit as fit,
     flat_env as flat_env,
     load as load,
@@ -331,22 +339,14 @@ from .workshop.states import (
     state_spec as state_spec,
 )
 from .workshop.fast import (
-    FusedCriticError as FusedCriticError,
     FusedPolicyError as FusedPolicyError,
-    FusedQError as FusedQError,
     categorical_terms as categorical_terms,
-    chain_backward as chain_backward,
-    chain_critic_error as chain_critic_error,
-    chain_layers as chain_layers,
-    chain_outputs as chain_outputs,
-    chain_q_error as chain_q_error,
-    chain_slope as chain_slope,
     clip_gradient as clip_gradient,
-    numpy_act as numpy_act,
     project_atoms as project_atoms,
     reverse_scan as reverse_scan,
-    tangent_soft_values as tangent_soft_values,
-    tangent_values as tangent_values,
+)
+from .workshop.exercises import (
+    grade as grade,
 )
 from .workshop.alf import (
     AlgStep as AlgStep,
@@ -369,8 +369,27 @@ from .workshop.cluster import (
     RayActors as RayActors,
     import_ray as import_ray,
 )
+from .workshop.own_models import (
+    ContractPolicy as ContractPolicy,
+    LogitsOf as LogitsOf,
+    make_contract_policy as make_contract_policy,
+    make_own_ddpg_policy as make_own_ddpg_policy,
+    make_own_sac_policy as make_own_sac_policy,
+    make_qnet_policy as make_qnet_policy,
+)
+from .workshop.fast_forms import (
+    FusedCriticError as FusedCriticError,
+    FusedQError as FusedQError,
+    chain_backward as chain_backward,
+    chain_critic_error as chain_critic_error,
+    chain_layers as chain_layers,
+    chain_outputs as chain_outputs,
+    chain_q_error as chain_q_error,
+    fused_critic_error as fused_critic_error,
+    fused_q_error as fused_q_error,
+    numpy_act as numpy_act,
+)
 from .workshop.training import (
     Agent as Agent,
-    make_qnet_policy as make_qnet_policy,
     train as train,
 )

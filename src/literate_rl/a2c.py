@@ -1,32 +1,23 @@
-# Generated from chapters/a2c.py (edit there); digest 5c16aa4f836bfc41
+# Generated from chapters/a2c.py (edit there); digest 8841b729ab807ca0
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import torch
 from annotated_types import Ge
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from literate_rl.advantages import gae
 from literate_rl.agents import Collector, Rollout
-from literate_rl.workshop.states import ByName, state_spec
 from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
-from literate_rl.workshop.nests import as_space, plain_space
-from literate_rl.workshop.probes import seed_generators
-from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -42,14 +33,11 @@ from literate_rl.workshop.signatures import (
 __all__ = [
     "A2C",
     "A2CConfig",
-    "ContractActor",
-    "ContractPolicy",
     "GradientLearner",
     "a2c_error",
     "a2c_gradient",
     "a2c_loss",
     "a2c_settings",
-    "make_contract_policy",
 ]
 
 
@@ -318,151 +306,3 @@ def returned(episode_return: Tensor) -> dict[str, float]:
 def named(losses: dict[str, float]) -> dict[str, float]:
     """Return losses by the names under which they are reported."""
     return {f"losses/{name}": number for name, number in losses.items()}
-
-
-class ContractActor(nn.Module):
-    """A policy made of an actor that keeps its contract.
-
-    It has the methods of ``Policy`` that learners, actors and evaluation use, but no
-    rows: the actor draws and judges its actions itself. All random numbers of the
-    models come from a seed, so for given weights the results depend only on the
-    arguments.
-
-    Args:
-        actor: Called with its states by name, and with ``action`` to judge one. It
-            returns actions, log-probabilities, entropies and possibly more. An
-            optional method ``mode`` returns greedy actions.
-        observation_space: Where the names of the states come from; not flattened.
-        action_space: A ``Discrete`` space or a ``Box``.
-        recipe: As in ``Policy``.
-    """
-
-    def __init__(
-        self,
-        actor: Any,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
-    ) -> None:
-        super().__init__()
-        self.actor = ByName(actor, state_spec(observation_space))
-        self.action_space, self.recipe = action_space, recipe
-
-    def noise(
-        self, num_steps: int, num_envs: int, generator: torch.Generator
-    ) -> Tensor:
-        """Draw a seed for each step of a rollout."""
-        return torch.randint(2**62, (num_steps,), generator=generator)
-
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Return actions drawn from a seed; 0.0 is greedy where there is a ``mode``."""
-        if not isinstance(noise, Tensor):
-            # Without a `mode` this draws, so it needs a seed as well.
-            with drawn_from(checksum(obs), obs.device):
-                return greedy(self.actor, obs)
-        with drawn_from(int(noise), obs.device):
-            action: Tensor = self.actor(obs)[0]
-        return action
-
-    def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities of actions and the entropies."""
-        # An entropy may be estimated from a sample. Its seed is a checksum.
-        with drawn_from(checksum(obs, action), obs.device):
-            _, log_prob, entropy, *_ = self.actor(obs, action=action)
-        return log_prob.squeeze(-1), entropy.squeeze(-1)
-
-    def to_env(self, action: Tensor) -> NDArray[Any]:
-        """Return actions for the vector environment, clipped to the box if any."""
-        space: Any = self.action_space
-        if isinstance(space, spaces.Discrete):
-            names: NDArray[Any] = action.squeeze(-1).numpy() + space.start
-            return names
-        inside: NDArray[Any] = action.numpy().clip(space.low, space.high)
-        return inside.astype(space.dtype)
-
-
-class ContractPolicy(ContractActor):
-    """A policy made of an actor and a critic that keep their contract.
-
-    Args:
-        actor: As in ``ContractActor``.
-        critic: Called with its states by name; its first result is the values.
-        observation_space: As in ``ContractActor``.
-        action_space: Likewise.
-        recipe: As in ``Policy``.
-    """
-
-    def __init__(
-        self,
-        actor: Any,
-        critic: Any,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
-    ) -> None:
-        super().__init__(actor, observation_space, action_space, recipe)
-        self.critic = ByName(critic, state_spec(observation_space))
-
-    def value(self, obs: Tensor) -> Tensor:
-        """Return the values of observations."""
-        with drawn_from(checksum(obs), obs.device):
-            value: Tensor = self.critic(obs)[0]
-        return value.squeeze(-1)
-
-
-def greedy(actor: ByName, obs: Tensor) -> Tensor:
-    """Return the actions of an actor's method ``mode``; without one, draw."""
-    if not callable(getattr(actor.model, "mode", None)):
-        action: Tensor = actor(obs)[0]
-        return action
-    lead = actor.spec.rows(obs)
-    states = actor.spec.split(obs.reshape(math.prod(lead), *obs.shape[len(lead) :]))
-    action = actor.model.mode(**states, **actor.fixed)
-    return action.reshape(*lead, *action.shape[1:])
-
-
-@contextmanager
-def drawn_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's global generators inside a block; then restore them."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        seed_generators(seed, device)
-        yield
-
-
-def checksum(*tensors: Tensor) -> int:
-    """Return a number that is the same for the same tensors, rarely for others."""
-    number = 0
-    for tensor in tensors:
-        number = crc32(tensor.numpy(force=True).tobytes(), number)
-    return number
-
-
-@checked
-def make_contract_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
-    actor: Any,
-    critic: Any,
-) -> ContractPolicy:
-    """Build a policy from models that keep their contract.
-
-    Args:
-        observation_space: The environment's own, not flattened, or what
-            ``plain_space`` made of it.
-        action_space: A ``Discrete`` space or a ``Box``, likewise.
-        actor: The actor, as in ``ContractPolicy``.
-        critic: The critic.
-    """
-    observations, actions = as_space(observation_space), as_space(action_space)
-    # A checkpoint keeps the spaces and the weights, but only the names of the models.
-    recipe = {
-        "observation_space": plain_space(observations),
-        "action_space": plain_space(actions),
-        "models": {
-            "actor": type(actor).__qualname__,
-            "critic": type(critic).__qualname__,
-        },
-    }
-    return ContractPolicy(
-        *(actor, critic, observations, actions), ("make_contract_policy", recipe)
-    )

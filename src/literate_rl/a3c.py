@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest e870deeff8c64fd2
+# Generated from chapters/a3c.py (edit there); digest dd358a6b33b92f99
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from literate_rl.a2c import (
 )
 from literate_rl.actors import (
     Actor,
+    MakeAct,
     MakeTransport,
     RemoteLearner,
     TransportConfig,
@@ -86,6 +87,7 @@ class GradientWorker:
         policy: A policy on the CPU, which is copied.
         config: The settings.
         seed: Seed of the noise and of the environments.
+        make_act: As for ``Actor``.
     """
 
     def __init__(
@@ -94,8 +96,9 @@ class GradientWorker:
         policy: Any,
         config: A2CConfig,
         seed: int,
+        make_act: MakeAct | None = None,
     ) -> None:
-        self.actor, self.config = Actor(make_envs, policy, seed), config
+        self.actor, self.config = Actor(make_envs, policy, seed, make_act), config
 
     def work(self, weights: Weights, out: Any) -> None:
         """Act with these weights, and write the gradient to ``out``."""
@@ -127,6 +130,7 @@ class A3C(RemoteLearner):
             ``config.num_envs`` copies.
         config: The settings.
         transport: Makes the transport, or None for ``InProcess``.
+        make_act: As for ``Actor``.
     """
 
     @checked
@@ -136,6 +140,7 @@ class A3C(RemoteLearner):
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
         config: A3CConfig,
         transport: MakeTransport | None = None,
+        make_act: MakeAct | None = None,
     ) -> None:
         super().__init__(policy, config, transport)
         # Make the environments once here, to check how many there are.
@@ -144,8 +149,9 @@ class A3C(RemoteLearner):
         envs.close()
         self.layout = gradient_layout(policy, config)
         # How to make a worker; only its seed is missing.
+        acting = copy.deepcopy(policy).cpu()
         self.make_actor = partial(
-            GradientWorker, make_envs, copy.deepcopy(policy).cpu(), config
+            GradientWorker, make_envs, acting, config, make_act=make_act
         )
         self.learner = GradientLearner(policy, config)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest bed5622ee0f342b9
+# Generated from chapters/actors.py (edit there); digest aeb5e81aea79b071
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from literate_rl.impala import (
     impala_settings,
     to_unroll,
 )
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
-from literate_rl.workshop.fast import numpy_act
-from literate_rl.workshop.runs import StopWaiting, env_seed
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
+from literate_rl.workshop.interfaces import Act
+from literate_rl.workshop.interrupts import StopWaiting
 from literate_rl.workshop.signatures import Count, Positive, check_that, checked
 
 __all__ = [
@@ -134,6 +134,9 @@ def slot_layout(
     return np.dtype([("weights", weights), ("result", unroll)], align=True)
 
 
+MakeAct = Callable[[Any], Act]
+
+
 class Actor:
     """Acts for one unroll at a time, with weights that it is given.
 
@@ -141,6 +144,7 @@ class Actor:
         make_envs: Function that makes its vector environment.
         policy: A policy on the CPU, which is copied.
         seed: Decides the noise and the environments' random numbers.
+        make_act: Makes a faster form of the policy's ``act``, or None for its own.
     """
 
     @checked
@@ -149,10 +153,11 @@ class Actor:
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
         policy: Any,
         seed: int,
+        make_act: MakeAct | None = None,
     ) -> None:
         self.policy, envs = copy.deepcopy(policy).eval(), make_envs()
         self.weights = weights_of(self.policy)
-        self.act = numpy_act(self.policy)  # where there is no fast form, its own
+        self.act: Act = make_act(self.policy) if make_act else self.policy.act
         self.generator = torch.Generator().manual_seed(seed)
         self.collector = Collector(envs, self.policy.to_env, np.float32)
         self.collector.reset(env_seed(seed, 0))
@@ -437,6 +442,7 @@ class ActorLearner(RemoteLearner):
         make_envs: Makes the ``config.n_sample`` environments of one actor.
         config: The settings.
         transport: As for ``RemoteLearner``.
+        make_act: As for ``Actor``.
     """
 
     @checked
@@ -446,6 +452,7 @@ class ActorLearner(RemoteLearner):
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
         config: ActorsConfig,
         transport: MakeTransport | None = None,
+        make_act: MakeAct | None = None,
     ) -> None:
         super().__init__(policy, config, transport)
         # Environments are made once here, to see what they are like.
@@ -454,7 +461,8 @@ class ActorLearner(RemoteLearner):
         self.layout = slot_layout(policy, envs, config.unroll_len)
         envs.close()
         # The recipe of an actor: what is missing is the seed.
-        self.make_actor = partial(Actor, make_envs, copy.deepcopy(policy).cpu())
+        acting = copy.deepcopy(policy).cpu()
+        self.make_actor = partial(Actor, make_envs, acting, make_act=make_act)
         self.learner = VTraceLearner(policy, config)
 
     def learn(self, record: Any) -> dict[str, float]:

@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 70376bf388441894
+# Generated from chapters/agents.py (edit there); digest 352fb4d7f1c79037
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from literate_rl.workshop.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.workshop.pictures import agree, one_line
 from literate_rl.workshop.episodes import (
     EpisodeCounter,
     check_copies,
@@ -41,7 +40,6 @@ __all__ = [
     "Rollout",
     "best_device",
     "discounted_returns",
-    "grade",
     "make_envs",
     "seed_everything",
     "true_successors",
@@ -215,7 +213,7 @@ class Collector:
 
     def take_step(self, act: Callable[[Tensor], Tensor]) -> tuple[NDArray[Any], ...]:
         """Go round the loop once; return a row of each field up to ``real``."""
-        # What is written down are copies. Agents and environments have arrays of their
+        # What is written down is copied: agents and environments have arrays of their
         # own, which they may write to and use again.
         obs = np.array(self.obs, self.dtype)
         # The agent looks and acts.
@@ -256,38 +254,3 @@ def seed_everything(seed: Annotated[int, Ge(0), Lt(2**32)]) -> None:
 def best_device() -> torch.device:
     """Return the CUDA device if there is one, the CPU otherwise."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def grade(
-    answer: Callable[..., Any],
-    expected: Callable[..., Any],
-    first: tuple[Any, ...],
-    *others: tuple[Any, ...],
-) -> None:
-    """Compare an answer with a correct function, and print one line.
-
-    Each case is a tuple of positional arguments. An answer that is wrong, that raises
-    or that is still empty is reported, never raised.
-    """
-    for case in (first, *others):
-        wanted = expected(*case)
-        call = f"answer({', '.join(map(one_line, case))})"
-        # Whatever a learner's code does wrong is an answer that is not right yet.
-        try:
-            got = answer(*case)
-        except Exception as error:
-            print(f"Not yet: {call} raised {type(error).__name__}: {error}")
-            return
-        # The right answer is shown only after an attempt.
-        if got is ...:
-            print("Not yet: the answer is still empty.")
-            return
-        if not agree(got, wanted):
-            # As short as possible, and so long that one sees a difference.
-            for width in (60, 120, 240, 1000):
-                given, sought = one_line(got, width), one_line(wanted, width)
-                if given != sought:
-                    break
-            print(f"Not yet: {call} gave {given}, expected {sought}.")
-            return
-    print(f"Right: all {1 + len(others)} cases agree.")

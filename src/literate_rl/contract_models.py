@@ -1,16 +1,14 @@
-# Generated from chapters/contract_models.py (edit there); digest 613f2cda576ff488
+# Generated from chapters/contract_models.py (edit there); digest 6e0c4b6da643df6c
 """Models that keep a contract: one for each role that an algorithm may ask for."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
 
-from literate_rl.workshop.signatures import Float, checked
+from literate_rl.workshop.networks import Stretch, layers, squashed_log_prob
 
 __all__ = [
     "ActionValue",
@@ -22,30 +20,7 @@ __all__ = [
     "QNetwork",
     "SquashedGaussianActor",
     "StateValue",
-    "squashed_log_prob",
 ]
-
-
-@checked
-def squashed_log_prob(
-    u: Float[Tensor, "*B A"],
-    mu: Float[Tensor, "*B A"],
-    log_sigma: Float[Tensor, "*B A"],
-    half_width: Float[Tensor, "A"],
-) -> Float[Tensor, "*B"]:
-    """Return the log-density of an action, given its value u before the squash.
-
-    ``mu`` and ``log_sigma`` describe the Gaussian of ``u``, ``half_width`` the box.
-
-    Source: Haarnoja et al. 2018, appendix C, in a form that is exact for large u.
-    """
-    distance = (u - mu) * (-log_sigma).exp()
-    gaussian = -(0.5 * distance.square() + log_sigma + 0.5 * math.log(2 * math.pi))
-    # The logarithm of the squash's derivative: {eq}`stable-jacobian` plus $\log h$.
-    jacobian = 2 * (math.log(2) - u - softplus(-2 * u)) + half_width.log()
-    # The density of the whole action is a product, its logarithm a sum,
-    # {eq}`squashed-density`.
-    return (gaussian - jacobian).sum(-1)
 
 
 class SquashedGaussianActor(nn.Module):
@@ -86,37 +61,6 @@ class SquashedGaussianActor(nn.Module):
         """Return the actions without noise."""
         best: Tensor = self.box(self.net(state).chunk(2, -1)[0])
         return best
-
-
-class Stretch(nn.Module):
-    """The squash to a box with lower and upper bounds, and back."""
-
-    middle: Tensor
-    half_width: Tensor
-
-    def __init__(self, low: Any, high: Any) -> None:
-        super().__init__()
-        first, last = (torch.as_tensor(x, dtype=torch.float32) for x in (low, high))
-        self.register_buffer("middle", (first + last) / 2)
-        self.register_buffer("half_width", (last - first) / 2)
-
-    def forward(self, u: Tensor) -> Tensor:
-        """Return the actions, {eq}`def-squash`."""
-        return self.middle + self.half_width * u.tanh()
-
-    def undo(self, action: Tensor) -> Tensor:
-        """Return u, as precisely as the digits of the action allow."""
-        x = (action.double() - self.middle) / self.half_width
-        edge = 1 - torch.finfo(action.dtype).eps / 2
-        x = x.clamp(-edge, edge)
-        return (0.5 * (x.log1p() - (-x).log1p())).to(action)
-
-
-def layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Build two hidden layers with ReLU."""
-    first, second = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden)
-    last = nn.Linear(hidden, outputs)
-    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
 
 
 class QNetwork(nn.Module):

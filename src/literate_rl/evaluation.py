@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest ac4d4d009d71dbe8
+# Generated from chapters/evaluation.py (edit there); digest cf68a764d7ef3a0e
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
-from literate_rl.workshop.episodes import EvalMode, warn_unended
-from literate_rl.workshop.runs import env_seed, flat_env
+from literate_rl.workshop.episodes import EvalMode, env_seed, warn_unended
+from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
 
 __all__ = ["Difference", "evaluate", "paired_difference", "t_interval"]
@@ -73,7 +73,7 @@ def evaluate(
         if not playing.any():
             break
     else:
-        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps)
+        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=3)
     envs.close()
     return returns
 

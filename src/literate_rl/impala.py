@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest ddafdd32e880c318
+# Generated from chapters/impala.py (edit there); digest 05396b55018340aa
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.memory import UnrollBuffer
-from literate_rl.workshop.runs import env_seed
 from literate_rl.workshop.signatures import (
     Bool,
     Count,

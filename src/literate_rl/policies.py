@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 79df42e8d535f8e6
+# Generated from chapters/policies.py (edit there); digest d94c6e09bba77f15
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.workshop.fast import reverse_scan
+from literate_rl.workshop.interfaces import ActionDistribution, refuse_mask
 from literate_rl.workshop.nests import (
     action_box,
     as_space,
@@ -256,10 +257,13 @@ class Policy(nn.Module):
             arguments as plain values, for checkpoints.
     """
 
+    network: Any  # of a class of its own
+    actions: Any
+
     def __init__(
         self,
         network: nn.Module,
-        actions: Any,
+        actions: ActionDistribution,
         recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
         super().__init__()
@@ -272,7 +276,7 @@ class Policy(nn.Module):
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations."""
-        value: Tensor = self.network.value(obs)  # type: ignore[operator]
+        value: Tensor = self.network.value(obs)
         return value
 
     def noise(
@@ -283,13 +287,19 @@ class Policy(nn.Module):
         noise: Tensor = self.actions.noise(num_steps, num_envs, generator)
         return noise
 
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+    def act(
+        self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
+    ) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
+        refuse_mask(mask)
         action: Tensor = self.actions.choose(self(obs), noise)
         return action
 
-    def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(
+        self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies."""
+        refuse_mask(mask)
         terms: tuple[Tensor, Tensor] = self.actions.evaluate(self(obs), action)
         return terms
 

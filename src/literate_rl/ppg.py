@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 6d46b68bc88db902
+# Generated from chapters/ppg.py (edit there); digest 19fa33389acc12fc
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
@@ -22,7 +21,6 @@ from literate_rl.disjoint_network import (
     Detach,
     DisjointPolicyValueNetwork,
     EncodingNetwork,
-    linear,
 )
 from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
@@ -30,6 +28,7 @@ from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import as_space, map_nest, plain_space
+from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -43,7 +42,6 @@ from literate_rl.workshop.signatures import (
 __all__ = [
     "AuxiliaryPhase",
     "Chunks",
-    "ConvolutionalEncodingNetwork",
     "PPGAlgorithm",
     "PPGAuxPhaseLossInfo",
     "PPGConfig",
@@ -161,54 +159,6 @@ def one_row(rows: Sequence[Tensor]) -> Tensor:
     logit, *boxes = rows
     mu, log_sigma = zip(*(box.chunk(2, -1) for box in boxes), strict=True)
     return torch.cat([logit, *mu, *(x.exp() for x in log_sigma)], -1)
-
-
-class ConvolutionalEncodingNetwork(nn.Module):
-    """An encoder for pictures: two convolutions and a linear layer.
-
-    In a picture of more than 16 cells in each direction the first convolution looks at
-    every fourth place only.
-
-    Args:
-        observation_spec: A Box with channels, height and width. The channels may come
-            first or last: the shorter of the two axes. Bytes are scaled to [0, 1].
-        hidden: Number of features, kept as ``output_size``.
-    """
-
-    @checked
-    def __init__(self, observation_spec: spaces.Box, hidden: Count = 64) -> None:
-        super().__init__()
-        shape = observation_spec.shape or ()
-        words = f"observation_spec must have channels, height and width, got {shape}"
-        check_that(len(shape) == 3, words)
-        self.output_size = hidden
-        self.scale = 1 / 255 if observation_spec.dtype == np.uint8 else 1.0
-        self.channels = -1 if shape[-1] < shape[0] else -3
-        channels, *sides = np.roll(shape, -self.channels).tolist()
-        # Large pictures are looked at in strides of four, small ones cell by cell.
-        first = (
-            nn.Conv2d(channels, 16, 8, stride=4)
-            if min(sides) > 16
-            else nn.Conv2d(channels, 16, 3, padding=1)
-        )
-        second = nn.Conv2d(16, 32, 3, stride=2, padding=1)
-        for layer in (first, second):
-            nn.init.orthogonal_(layer.weight, math.sqrt(2))
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-        self.convolutions = nn.Sequential(
-            first, nn.ReLU(), second, nn.ReLU(), nn.Flatten()
-        )
-        # One empty picture says how many numbers come out of the convolutions.
-        with torch.no_grad():
-            count = self.convolutions(torch.zeros(1, channels, *sides)).shape[1]
-        self.features = linear(count, hidden, math.sqrt(2))
-
-    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
-        """Return features ``(*, F)`` of pictures, and the state as it came."""
-        pictures = observation.to(self.features.weight.dtype) * self.scale
-        planes = pictures.movedim(self.channels, -3).flatten(0, -4)
-        features = self.features(self.convolutions(planes)).tanh()
-        return features.view(*observation.shape[:-3], self.output_size), state
 
 
 @checked

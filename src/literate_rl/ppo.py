@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 3f71f115b24ba0e1
+# Generated from chapters/ppo.py (edit there); digest 3e2c937f5985b036
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from literate_rl.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.policies import RewardScaler
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
-from literate_rl.workshop.runs import env_seed
+from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.signatures import (
     Count,
     Fraction,

@@ -1,4 +1,4 @@
-# Generated from chapters/processes.py (edit there); digest bfe6e1841abed876
+# Generated from chapters/processes.py (edit there); digest c18cd37759249e21
 """Actors in processes of their own, with memory that they share with the learner."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from literate_rl.actors import (
     fill,
 )
 from literate_rl.workshop.episodes import told
-from literate_rl.workshop.runs import (
+from literate_rl.workshop.interrupts import (
     check_interrupt,
     interrupts_blocked,
     leave_with_parent,

@@ -1,11 +1,10 @@
-# Generated from chapters/rainbow.py (edit there); digest fdd74dae4337aa23
+# Generated from chapters/rainbow.py (edit there); digest f8c53892a1c2b608
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +14,20 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, relu, smooth_l1_loss
 
 from literate_rl.c51 import categorical_error, project_distribution
-from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, QError, q_target
+from literate_rl.dqn import (
+    DQNConfig,
+    EpsilonGreedy,
+    Exploring,
+    TargetNetwork,
+    q_target,
+)
+from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
-from literate_rl.ppg import ConvolutionalEncodingNetwork
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.interfaces import refuse_mask
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, plain_space
+from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
@@ -33,7 +40,7 @@ from literate_rl.workshop.signatures import (
 )
 
 __all__ = [
-    "LogitsOf",
+    "DistributionalQLearning",
     "NoisyLinear",
     "Rainbow",
     "RainbowConfig",
@@ -41,7 +48,6 @@ __all__ = [
     "RainbowPolicy",
     "factorised_noise",
     "make_rainbow_policy",
-    "rainbow_error",
     "rainbow_settings",
 ]
 
@@ -105,7 +111,7 @@ class NoisyLinear(nn.Module):
 
 
 class PictureLayer(nn.Module):
-    """A first layer for pictures, which may come flat: the encoder of {doc}`ppg`.
+    """A first layer for pictures, which may come flat.
 
     Args:
         space: The space of one picture.
@@ -187,27 +193,6 @@ class RainbowNetwork(nn.Module):
         return value + advantage - advantage.mean(-2, keepdim=True)
 
 
-class LogitsOf(nn.Module):
-    """Makes a network that returns probabilities ``(B, N, K)`` one that returns logits.
-
-    Args:
-        model: The network, a function of observations.
-        num_actions: Number of actions N.
-        num_atoms: Number of atoms K.
-    """
-
-    noise_sizes: tuple[int, ...] = ()
-
-    def __init__(self, model: nn.Module, num_actions: int, num_atoms: int) -> None:
-        super().__init__()
-        self.model, self.num_actions, self.num_atoms = model, num_actions, num_atoms
-
-    def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """Return logits for observations; there is no noise."""
-        prob: Tensor = self.model(obs)
-        return (prob + 1e-8).log()
-
-
 class RainbowPolicy(Policy):
     """Acts by the means of distributions, with layers that are noisy or not.
 
@@ -276,8 +261,11 @@ class RainbowPolicy(Policy):
         held = noise.repeat_interleave(self.hold, 0)[:num_steps]
         return torch.cat([held, random], -1)
 
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+    def act(
+        self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
+    ) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
+        refuse_mask(mask)
         if not isinstance(noise, Tensor) or not self.noise_size:
             return super().act(obs, noise)
         layers, random = noise.split([self.noise_size, self.num_actions], -1)
@@ -340,49 +328,50 @@ def make_rainbow_policy(
     return RainbowPolicy(network, actions, value_min, value_max, hold, built)
 
 
-@checked
-def rainbow_error(
-    policy: Any,
-    target_policy: Any,
-    batch: Batch,
-    generator: torch.Generator,
-    double: bool = True,
-) -> QError:
-    """Compare distributions with their targets, or values if there is only one atom.
+class DistributionalQLearning(Exploring):
+    """Distributions of returns, moved and projected; with one atom, values.
 
     Args:
-        policy: The policy in training.
-        target_policy: Its older copy.
-        batch: Windows of steps, as the buffer returned them.
-        generator: The source of the layers' noise.
-        double: Whether the policy in training chooses the next action.
+        policy: The policy to train.
+        config: The settings.
     """
-    # The network in training is asked twice, the older one once.
-    own, choosing, judging = draw_noise(policy, 3, generator)
-    with torch.no_grad(), EvalMode(policy):
-        # The older network gives the returns that follow each action. The network in
-        # training chooses the action, or the older one itself without ``double``.
-        following = target_policy.network(batch.next_obs, judging)
-        next_q = target_policy.mean(following)
-        chooser = policy(batch.next_obs, choosing) if double else next_q
-        best = chooser.argmax(-1)
-    taken = of_action(policy.network(batch.obs, own), batch.action)
 
-    # Without distributions this is the error of DQN.
-    if not policy.distributional:
-        best_q = next_q.gather(-1, best.unsqueeze(-1))
-        aim = q_target(batch.reward, batch.discount, best_q)
-        q = taken.squeeze(-1)
-        loss = smooth_l1_loss(q, aim, reduction="none")
-        return QError(loss, (aim - q).detach(), q.detach())
+    policy: RainbowPolicy
 
-    # The returns that follow are moved and projected, {eq}`rainbow-target`. The error
-    # is also the priority, because it says how much there is to learn.
-    prob = of_action(following, best).softmax(-1)
-    bounds = policy.value_min, policy.value_max
-    aim = project_distribution(prob, batch.reward, batch.discount, *bounds)
-    error = categorical_error(taken.log_softmax(-1), aim)
-    return QError(error, error.detach(), policy.mean(taken.detach()))
+    def __init__(self, policy: RainbowPolicy, config: RainbowConfig) -> None:
+        self.policy, self.config = policy, config
+        self.target = TargetNetwork(policy)
+
+    def error(self, batch: Batch, generator: torch.Generator) -> QError:
+        """Compare distributions with their targets."""
+        policy, older = self.policy, self.target.network
+        # The network in training is asked twice, the older one once.
+        own, choosing, judging = draw_noise(policy, 3, generator)
+        with torch.no_grad(), EvalMode(policy):
+            # The older network gives the returns that follow each action. The network
+            # in training chooses the action, or the older one itself without `double`.
+            following = older.network(batch.next_obs, judging)
+            next_q = older.mean(following)
+            double = self.config.double
+            chooser = policy(batch.next_obs, choosing) if double else next_q
+            best = chooser.argmax(-1)
+        taken = of_action(policy.network(batch.obs, own), batch.action)
+
+        # Without distributions this is the error of DQN.
+        if not policy.distributional:
+            best_q = next_q.gather(-1, best.unsqueeze(-1))
+            aim = q_target(batch.reward, batch.discount, best_q)
+            q = taken.squeeze(-1)
+            loss = smooth_l1_loss(q, aim, reduction="none")
+            return QError(loss, (aim - q).detach(), q.detach())
+
+        # The returns that follow are moved and projected, {eq}`rainbow-target`. The
+        # error is also the priority, because it says how much there is to learn.
+        prob = of_action(following, best).softmax(-1)
+        bounds = policy.value_min, policy.value_max
+        aim = project_distribution(prob, batch.reward, batch.discount, *bounds)
+        error = categorical_error(taken.log_softmax(-1), aim)
+        return QError(error, error.detach(), policy.mean(taken.detach()))
 
 
 def of_action(logit: Tensor, action: Tensor) -> Tensor:
@@ -399,20 +388,22 @@ def draw_noise(policy: Any, passes: int, generator: torch.Generator) -> list[Any
     return list(noise.to(policy.atoms.device))
 
 
-class Rainbow(DQN):
-    """DQN with the error of distributions.
+def Rainbow(  # noqa: N802 (the field's name)
+    policy: RainbowPolicy,
+    envs: VectorEnv[Any, Any, Any],
+    config: RainbowConfig,
+    **forms: Any,
+) -> OffPolicy:
+    """Return a learner of distributions.
 
     Args:
         policy: What ``make_rainbow_policy`` returns, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
+        forms: Faster forms, as ``OffPolicy`` takes them.
     """
-
-    def __init__(
-        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: RainbowConfig
-    ) -> None:
-        error = partial(rainbow_error, double=config.double)
-        super().__init__(policy, envs, config, error, policy.act)
+    algorithm = DistributionalQLearning(policy, config)
+    return OffPolicy(algorithm, envs, config, **forms)
 
 
 @checked

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest cb0edaa25dc5e4b8
+# Generated from chapters/workshop/alf.py (edit there); digest c3937925fbd8f41a
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -414,7 +414,7 @@ class PPGAuxAlgorithm:
             gamma=self.config.gamma,
             td_lambda=self.config.lambda_,
         )
-        nested = NestedPolicy(self.network)
+        nested: Any = NestedPolicy(self.network)  # which has what the phase uses
         self.phase = AuxiliaryPhase(Policy(nested, nested), self.config, optimizer)
         self.buffer: list[tuple[Any, PPGRolloutInfo]] = []
         self.form: Any = None  # shapes and types of an experience

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 682af4ffa889ff79
+# Generated from chapters/workshop/cli.py (edit there); digest c4cc1a7ed403f757
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import tyro
 
 from literate_rl.evaluation import evaluate
 from literate_rl.workshop.episodes import told
+from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.runs import (
     RENAMED,
-    Learner,
     Run,
     about,
     check_named,
@@ -38,6 +38,7 @@ from literate_rl.workshop.training import (
     Device,
     Place,
     ended,
+    handed_in,
     import_model,
     make_learner,
     placing,
@@ -237,7 +238,8 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
             run, learner = resume(command.resume, algorithm, command, place)
         try:
             with run, ended(learner):
-                print(f"run directory: {run.directory}", flush=True)
+                print(f"run directory: {run.directory}")
+                print(handed_in(learner), flush=True)
                 fit(learner, run)
         except Exception as error:
             # Before anything was learned there is nothing to go on with.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cluster.py (edit there); digest 0f0a86a429a2d733
+# Generated from chapters/workshop/cluster.py (edit there); digest c05e1899ab9ed3e3
 """Actors on a cluster: a transport that is made of Ray's calls and references."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from literate_rl.actors import Census, MakeActor, Slot, Weights, Worker
 from literate_rl.processes import GLANCE, count_death
 from literate_rl.workshop.episodes import told
-from literate_rl.workshop.runs import check_interrupt
+from literate_rl.workshop.interrupts import check_interrupt
 
 __all__ = ["RayActors", "import_ray"]
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest e797852275d10647
+# Generated from chapters/workshop/episodes.py (edit there); digest 440c960a83a935e2
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "check_copies",
     "check_experience",
     "env_maker",
+    "env_seed",
     "on_cpu",
     "plain_actions",
 ]
@@ -56,6 +57,22 @@ def check_copies(envs: SyncVectorEnv) -> None:
         raise ValueError("env must make a new environment at each call")
 
 
+def env_seed(seed: int, step: int) -> int:
+    """Return a seed for environments, drawn from a run's seed and a step.
+
+    Neighbouring seeds and steps give unrelated numbers. So two runs do not share
+    environments, as they would with ``envs.reset(seed=0)`` and ``envs.reset(seed=1)``.
+
+    Args:
+        seed: Seed of the run, at least 0.
+        step: Step at which the environments are reset, at least 0.
+
+    Returns:
+        An integer in [0, 2**32).
+    """
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
+
+
 def check_num_envs(envs: Any, wanted: int) -> None:
     """Raise unless there are as many environments as the settings say."""
     if not isinstance(envs, VectorEnv):
@@ -84,6 +101,8 @@ def resets_later(envs: VectorEnv[Any, Any, Any]) -> bool:
 
 def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
     """Raise unless the last observations are there that an autoreset mode promises."""
+    if not isinstance(infos, dict):
+        raise TypeError(f"infos must be a dict, got {type(infos).__name__}")
     wanted = [] if later else done.nonzero()[0].tolist()
     given = np.nonzero(infos.get("_final_obs", ()))[0].tolist()
     if given != wanted:
@@ -264,13 +283,23 @@ class EpisodeCounter:
         return ended
 
 
-def warn_unended(env: gym.Env[Any, Any], playing: Sequence[bool], limit: int) -> None:
-    """Warn that the episodes which are still under way are cut off at a limit."""
+def warn_unended(
+    env: gym.Env[Any, Any], playing: Sequence[bool], limit: int, calls: int
+) -> None:
+    """Warn that the episodes which are still under way are cut off at a limit.
+
+    Args:
+        env: What is played.
+        playing: Whether each episode is under way.
+        limit: After how many steps they are cut off.
+        calls: How many calls lie between here and the line that the warning points to,
+            those of decorators included.
+    """
     warnings.warn(
         f"env {name_of(env)!r}: {sum(playing)} of {len(playing)} episodes had no end "
         f"within {limit} steps and were cut off; give it a time limit, gym.make(id, "
         "max_episode_steps=...), or allow more steps with max_episode_steps",
-        stacklevel=4,  # whoever called the function, through its decorator
+        stacklevel=calls + 1,
     )
 
 

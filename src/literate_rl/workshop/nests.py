@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest e9e630d4fc173ae2
+# Generated from chapters/workshop/nests.py (edit there); digest e91dd46a4e8ed26b
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def open_ended(bound: NDArray[Any]) -> NDArray[Any]:
     if bound.dtype.kind != "f":
         return bound  # the largest integer is a number like any other
     largest = min(np.finfo(bound.dtype).max, np.finfo(np.float32).max)
-    return np.where(abs(bound) < largest, bound, np.copysign(np.inf, bound))
+    return np.where(abs(bound) >= largest, np.copysign(np.inf, bound), bound)
 
 
 def action_box(space: spaces.Space[Any]) -> spaces.Box:
@@ -254,6 +254,10 @@ def read_hybrid_space(
         np.concatenate([open_ended(getattr(box, end)).ravel() for box in boxes])
         for end in ("low", "high")
     )
+    if not (low <= high).all():
+        raise ValueError(
+            f"space must have lower bounds that are at most the upper ones, got {space}"
+        )
     mask = as_mask(mask, (num_types, sum(sizes))).clone()
     return mask, low.astype(np.float64), high.astype(np.float64)
 

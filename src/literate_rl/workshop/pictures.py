@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/pictures.py (edit there); digest b227734bb1853357
+# Generated from chapters/workshop/pictures.py (edit there); digest 734baae40c4d57a8
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -7,16 +7,11 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from hashlib import sha256
 from html import escape
 from itertools import count, product
 from math import isfinite, prod
-from textwrap import shorten
 from typing import Any, Literal, NamedTuple
-
-import numpy as np
-import torch
 
 __all__ = ["Axis", "Box", "Mark", "Picture", "Widget", "dial", "plot", "predict"]
 
@@ -669,28 +664,3 @@ def predict(question: str, choices: Sequence[str], right: str, because: str) -> 
         f"{escape(because)}</p></details></div>"
     )
     return Widget(html, "\n- ".join([question, *choices]))
-
-
-def agree(got: Any, wanted: Any) -> bool:
-    """Say whether two results have the same shape and nearly the same numbers."""
-    if isinstance(wanted, str):
-        return isinstance(got, str) and got == wanted
-    if isinstance(wanted, tuple | list):
-        if isinstance(got, torch.Tensor | np.ndarray) and got.ndim:
-            got = list(got)
-        same_length = isinstance(got, tuple | list) and len(got) == len(wanted)
-        return same_length and all(map(agree, got, wanted))
-    # The rest are numbers, arrays and tensors. An empty answer is none of these.
-    try:
-        left, right = (torch.as_tensor(x).cpu().double() for x in (got, wanted))
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    close = partial(torch.allclose, rtol=1e-4, atol=1e-6, equal_nan=True)
-    return left.shape == right.shape and close(left, right)
-
-
-def one_line(value: Any, width: int = 60) -> str:
-    """Return how a value prints, on one short line; all of a text."""
-    if isinstance(value, str):
-        return repr(value)
-    return shorten(repr(value), width, placeholder=" …")

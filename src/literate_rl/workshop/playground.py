@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/playground.py (edit there); digest 691451b616360c78
+# Generated from chapters/workshop/playground.py (edit there); digest 68949ce2ee4b9a7b
 """Playground: a trained agent that runs in the page and can be pushed."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from annotated_types import Ge
 from torch import nn
 
 from literate_rl.workshop.episodes import EvalMode
-from literate_rl.workshop.fast import computes
+from literate_rl.workshop.fast_forms import computes
 from literate_rl.workshop.pictures import Axis, Mark, Picture, Widget, plot
 from literate_rl.workshop.signatures import Count, check_that, checked
 

@@ -1,0 +1,260 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Interfaces
+#
+# **What do the parts of an agent ask of each other?** A policy acts, an algorithm says how wrong
+# it is, a learner puts both to work. Each of them is a small object with a few methods. This page
+# lists them, so that your own can take their places: whatever has these methods will do.
+#
+# Nobody has to read this page to follow the book.
+
+# %% tags=["export", "hide-input"]
+"""Interfaces: what policies, algorithms and learners ask of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from literate_rl.workshop.signatures import check_that
+
+__all__ = [
+    "Act",
+    "ActionDistribution",
+    "Algorithm",
+    "Error",
+    "Learner",
+    "PolicyLike",
+    "Target",
+]
+
+# %% [markdown]
+# ## Who acts
+#
+# A policy is a network and an **action distribution** ({doc}`/chapters/policies`). The network
+# turns observations into rows of numbers. The distribution knows what a row means. All random
+# numbers come from outside, as `noise`: a whole rollout's in one draw. So the same policy acts
+# alike wherever it runs, and without noise, with 0.0 in its place, it is greedy.
+#
+# A `mask` says which actions are legal: `(*B, N)`, true where one may be taken. The slot is here
+# already, and no policy of this book fills it so far; each refuses any mask but None.
+
+
+# %% tags=["export"]
+class ActionDistribution(Protocol):
+    """Knows what a row of numbers says about actions."""
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, ``(T, B, *)``, on the CPU."""
+        ...
+
+    def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions that follow from rows and noise; 0.0 is greedy."""
+        ...
+
+    def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies, ``(*B)`` each."""
+        ...
+
+    def to_env(self, action: Tensor) -> NDArray[Any]:
+        """Return the actions as vector environments take them."""
+        ...
+
+
+class Act(Protocol):
+    """A way to act: that of a policy, or a faster one that computes the same."""
+
+    def __call__(
+        self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the actions that follow from observations and noise."""
+        ...
+
+
+class PolicyLike(Protocol):
+    """A module of PyTorch with the methods of ``Policy``: what an agent does.
+
+    Attributes:
+        recipe: Name of a public function that builds the same policy, and its
+            arguments as plain values, for checkpoints.
+    """
+
+    recipe: tuple[str, dict[str, Any]]
+
+    @property
+    def act(self) -> Act:
+        """The way to act."""
+        ...
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        ...
+
+    def to_env(self, action: Tensor) -> Any:
+        """Return the actions as vector environments take them."""
+        ...
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Go through what an optimiser may move."""
+        ...
+
+    def evaluate_actions(
+        self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of actions and the entropies, ``(*B)`` each."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights by name."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take over weights by name."""
+        ...
+
+
+def refuse_mask(mask: Tensor | None) -> None:
+    """Raise if somebody says which actions are legal."""
+    check_that(mask is None, "mask must be None: this policy knows no legal actions")
+
+
+# %% [markdown]
+# ## What learns
+#
+# An **algorithm** that learns from remembered steps answers two questions. How wrong are the values
+# of a batch? That is its `error`. And where there is an actor: what does it lose? That is its
+# `ascent`, because going down that loss it climbs the values. The loop
+# ({doc}`/chapters/loop`) asks both, and knows no algorithm.
+
+
+# %% tags=["export"]
+class Error(Protocol):
+    """How wrong a batch of values is, sample by sample."""
+
+    @property
+    def loss(self) -> Tensor:
+        """What is minimised, ``(N,)``."""
+        ...
+
+    @property
+    def td_error(self) -> Tensor:
+        """Targets minus values, without gradient; its size is the priority."""
+        ...
+
+    @property
+    def value(self) -> Tensor:
+        """The values, without gradient."""
+        ...
+
+    def backward(self, weight: Tensor) -> None:
+        """Add the gradient of the weighted mean loss to that of the parameters."""
+        ...
+
+
+class Target(Protocol):
+    """An older copy of a network, which nobody trains.
+
+    Attributes:
+        network: The copy.
+    """
+
+    network: Any
+
+    def follow(self, tau: float) -> None:
+        """Move towards the newer network, by a share ``tau`` of the way."""
+        ...
+
+
+class Algorithm(Protocol):
+    """What is learned from remembered steps; when, and how fast, is the loop's matter.
+
+    Attributes:
+        policy: What acts; the optimiser moves its parameters.
+        target: The older copy that targets come from, or None.
+        actor: The parameters that an ascent moves.
+    """
+
+    policy: PolicyLike
+    target: Target | None
+    actor: Sequence[nn.Parameter] = ()
+
+    def error(self, batch: Any, generator: torch.Generator) -> Error:
+        """Say how wrong the values of a batch are."""
+        ...
+
+    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Return what the actor loses, or None where there is no actor."""
+        return None
+
+    def explore(self, step: int) -> None:
+        """Set what depends on the step, such as the probability of a random action."""
+        return
+
+    def metrics(self) -> dict[str, float]:
+        """Return what one wants to know of the iteration that ends."""
+        return {}
+
+
+# %% [markdown]
+# ## Who runs it
+#
+# A **learner** is what the loop around it asks for: `fit` calls `iterate` until all steps are
+# taken, and stores what a resumed run needs ({doc}`runs`).
+
+
+# %% tags=["export"]
+class Learner(Protocol):
+    """What ``fit`` asks of a learner."""
+
+    @property
+    def policy(self) -> PolicyLike:
+        """The policy in training."""
+        ...
+
+    @property
+    def config(self) -> Any:
+        """Its settings, a dataclass; ``total_steps`` says when it is done."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        ...
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a run that resumes here ends with the same bits."""
+        ...
+
+    def iterate(self) -> dict[str, float]:
+        """Collect some steps, learn from them, and return metrics by name."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        ...
+
+
+# %% [markdown]
+# ## References
+#
+# A `Protocol` asks for methods and not for an ancestor: [PEP 544](https://peps.python.org/pep-0544/).

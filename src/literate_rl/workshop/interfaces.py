@@ -1,0 +1,207 @@
+# Generated from chapters/workshop/interfaces.py (edit there); digest 969df50783e73922
+"""Interfaces: what policies, algorithms and learners ask of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from literate_rl.workshop.signatures import check_that
+
+__all__ = [
+    "Act",
+    "ActionDistribution",
+    "Algorithm",
+    "Error",
+    "Learner",
+    "PolicyLike",
+    "Target",
+]
+
+
+class ActionDistribution(Protocol):
+    """Knows what a row of numbers says about actions."""
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, ``(T, B, *)``, on the CPU."""
+        ...
+
+    def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
+        """Return the actions that follow from rows and noise; 0.0 is greedy."""
+        ...
+
+    def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies, ``(*B)`` each."""
+        ...
+
+    def to_env(self, action: Tensor) -> NDArray[Any]:
+        """Return the actions as vector environments take them."""
+        ...
+
+
+class Act(Protocol):
+    """A way to act: that of a policy, or a faster one that computes the same."""
+
+    def __call__(
+        self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the actions that follow from observations and noise."""
+        ...
+
+
+class PolicyLike(Protocol):
+    """A module of PyTorch with the methods of ``Policy``: what an agent does.
+
+    Attributes:
+        recipe: Name of a public function that builds the same policy, and its
+            arguments as plain values, for checkpoints.
+    """
+
+    recipe: tuple[str, dict[str, Any]]
+
+    @property
+    def act(self) -> Act:
+        """The way to act."""
+        ...
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        ...
+
+    def to_env(self, action: Tensor) -> Any:
+        """Return the actions as vector environments take them."""
+        ...
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Go through what an optimiser may move."""
+        ...
+
+    def evaluate_actions(
+        self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of actions and the entropies, ``(*B)`` each."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights by name."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take over weights by name."""
+        ...
+
+
+def refuse_mask(mask: Tensor | None) -> None:
+    """Raise if somebody says which actions are legal."""
+    check_that(mask is None, "mask must be None: this policy knows no legal actions")
+
+
+class Error(Protocol):
+    """How wrong a batch of values is, sample by sample."""
+
+    @property
+    def loss(self) -> Tensor:
+        """What is minimised, ``(N,)``."""
+        ...
+
+    @property
+    def td_error(self) -> Tensor:
+        """Targets minus values, without gradient; its size is the priority."""
+        ...
+
+    @property
+    def value(self) -> Tensor:
+        """The values, without gradient."""
+        ...
+
+    def backward(self, weight: Tensor) -> None:
+        """Add the gradient of the weighted mean loss to that of the parameters."""
+        ...
+
+
+class Target(Protocol):
+    """An older copy of a network, which nobody trains.
+
+    Attributes:
+        network: The copy.
+    """
+
+    network: Any
+
+    def follow(self, tau: float) -> None:
+        """Move towards the newer network, by a share ``tau`` of the way."""
+        ...
+
+
+class Algorithm(Protocol):
+    """What is learned from remembered steps; when, and how fast, is the loop's matter.
+
+    Attributes:
+        policy: What acts; the optimiser moves its parameters.
+        target: The older copy that targets come from, or None.
+        actor: The parameters that an ascent moves.
+    """
+
+    policy: PolicyLike
+    target: Target | None
+    actor: Sequence[nn.Parameter] = ()
+
+    def error(self, batch: Any, generator: torch.Generator) -> Error:
+        """Say how wrong the values of a batch are."""
+        ...
+
+    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Return what the actor loses, or None where there is no actor."""
+        return None
+
+    def explore(self, step: int) -> None:
+        """Set what depends on the step, such as the probability of a random action."""
+        return
+
+    def metrics(self) -> dict[str, float]:
+        """Return what one wants to know of the iteration that ends."""
+        return {}
+
+
+class Learner(Protocol):
+    """What ``fit`` asks of a learner."""
+
+    @property
+    def policy(self) -> PolicyLike:
+        """The policy in training."""
+        ...
+
+    @property
+    def config(self) -> Any:
+        """Its settings, a dataclass; ``total_steps`` says when it is done."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        ...
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a run that resumes here ends with the same bits."""
+        ...
+
+    def iterate(self) -> dict[str, float]:
+        """Collect some steps, learn from them, and return metrics by name."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        ...

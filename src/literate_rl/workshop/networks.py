@@ -1,0 +1,156 @@
+# Generated from chapters/workshop/networks.py (edit there); digest 6c1f565234e492dd
+"""Networks: what several chapters build, from numbers, pictures and actions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from literate_rl.workshop.signatures import Count, Float, check_that, checked
+
+__all__ = [
+    "ActionCritic",
+    "ConvolutionalEncodingNetwork",
+    "Critics",
+    "squashed_log_prob",
+]
+
+
+def layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Build two hidden layers with ReLU."""
+    first, second = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden)
+    last = nn.Linear(hidden, outputs)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
+
+
+class ConvolutionalEncodingNetwork(nn.Module):
+    """An encoder for pictures: two convolutions and a linear layer.
+
+    In a picture of more than 16 cells in each direction the first convolution looks at
+    every fourth place only.
+
+    Args:
+        observation_spec: A Box with channels, height and width. The channels may come
+            first or last: the shorter of the two axes. Bytes are scaled to [0, 1].
+        hidden: Number of features, kept as ``output_size``.
+    """
+
+    @checked
+    def __init__(self, observation_spec: spaces.Box, hidden: Count = 64) -> None:
+        super().__init__()
+        shape = observation_spec.shape or ()
+        words = f"observation_spec must have channels, height and width, got {shape}"
+        check_that(len(shape) == 3, words)
+        self.output_size = hidden
+        self.scale = 1 / 255 if observation_spec.dtype == np.uint8 else 1.0
+        self.channels = -1 if shape[-1] < shape[0] else -3
+        channels, *sides = np.roll(shape, -self.channels).tolist()
+        # Large pictures are looked at in strides of four, small ones cell by cell.
+        first = (
+            nn.Conv2d(channels, 16, 8, stride=4)
+            if min(sides) > 16
+            else nn.Conv2d(channels, 16, 3, padding=1)
+        )
+        second = nn.Conv2d(16, 32, 3, stride=2, padding=1)
+        for layer in (first, second):
+            orthogonal(layer)
+        self.convolutions = nn.Sequential(
+            first, nn.ReLU(), second, nn.ReLU(), nn.Flatten()
+        )
+        # One empty picture says how many numbers come out of the convolutions.
+        with torch.no_grad():
+            count = self.convolutions(torch.zeros(1, channels, *sides)).shape[1]
+        self.features = orthogonal(nn.Linear(count, hidden))
+
+    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
+        """Return features ``(*, F)`` of pictures, and the state as it came."""
+        pictures = observation.to(self.features.weight.dtype) * self.scale
+        planes = pictures.movedim(self.channels, -3).flatten(0, -4)
+        features = self.features(self.convolutions(planes)).tanh()
+        return features.view(*observation.shape[:-3], self.output_size), state
+
+
+def orthogonal(layer: Any) -> Any:
+    """Give a layer orthogonal weights, for what a ReLU leaves of them; no bias."""
+    nn.init.orthogonal_(layer.weight, math.sqrt(2))
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class ActionCritic(nn.Module):
+    """Two hidden layers from an observation and an action to the action's value.
+
+    Args:
+        inputs: Numbers in an observation.
+        size: Numbers in an action.
+        hidden: Width of the hidden layers.
+    """
+
+    def __init__(self, inputs: int, size: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.net = layers(inputs + size, hidden, 1)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the values of actions, ``(*B, 1)``."""
+        q: Tensor = self.net(torch.cat([obs, action], -1))
+        return q
+
+
+class Critics(nn.ModuleList):
+    """Several critics, which are asked about the same actions."""
+
+    def forward(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K *B"]:
+        """Return the value of actions by each of K critics."""
+        return torch.stack([critic(obs, action) for critic in self]).squeeze(-1)
+
+
+class Stretch(nn.Module):
+    """The squash to a box with lower and upper bounds, and back."""
+
+    middle: Tensor
+    half_width: Tensor
+
+    def __init__(self, low: Any, high: Any) -> None:
+        super().__init__()
+        first, last = (torch.as_tensor(x, dtype=torch.float32) for x in (low, high))
+        self.register_buffer("middle", (first + last) / 2)
+        self.register_buffer("half_width", (last - first) / 2)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return the actions."""
+        return self.middle + self.half_width * u.tanh()
+
+    def undo(self, action: Tensor) -> Tensor:
+        """Return u, as precisely as the digits of the action allow."""
+        x = (action.double() - self.middle) / self.half_width
+        edge = 1 - torch.finfo(action.dtype).eps / 2
+        x = x.clamp(-edge, edge)
+        return (0.5 * (x.log1p() - (-x).log1p())).to(action)
+
+
+@checked
+def squashed_log_prob(
+    u: Float[Tensor, "*B A"],
+    mu: Float[Tensor, "*B A"],
+    log_sigma: Float[Tensor, "*B A"],
+    half_width: Float[Tensor, "A"],
+) -> Float[Tensor, "*B"]:
+    """Return the log-density of an action, given its value u before the squash.
+
+    ``mu`` and ``log_sigma`` describe the Gaussian of ``u``, ``half_width`` the box.
+
+    Source: Haarnoja et al. 2018, appendix C, in a form that is exact for large u.
+    """
+    distance = (u - mu) * (-log_sigma).exp()
+    gaussian = -(0.5 * distance.square() + log_sigma + 0.5 * math.log(2 * math.pi))
+    # The logarithm of the squash's derivative: {eq}`stable-jacobian` plus $\log h$.
+    jacobian = 2 * (math.log(2) - u - softplus(-2 * u)) + half_width.log()
+    # The density of the whole action is a product, its logarithm a sum,
+    # {eq}`squashed-density`.
+    return (gaussian - jacobian).sum(-1)

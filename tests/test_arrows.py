@@ -1,0 +1,168 @@
+"""The arrows: whatever is not the idea stands above it and imports it, never below."""
+
+import ast
+import importlib
+import inspect
+import re
+from functools import cache
+
+import pytest
+import tangle
+from order import read_order
+from torch import nn
+
+ROOT = tangle.ROOT
+PAGES = [(ROOT / f"{page.docname}.py", page.kind) for page in read_order()]
+NAMES = {tangle.module_name(path): path for path, _ in PAGES}
+MODULES = [tangle.module_name(path) for path, kind in PAGES if kind != "evidence"]
+# A module imports what stands above it here: a lower floor, or earlier on its own.
+FLOORS = {
+    "1 signatures": ["workshop.signatures"],
+    "2 kernels and interfaces": ["workshop.fast", "workshop.interfaces"],
+    "3 data": [
+        "workshop.nests",
+        "workshop.episodes",
+        "workshop.worlds",
+        "workshop.memory",
+        "agents",
+        "windows",
+        "replay",
+    ],
+    "4 networks": [
+        "workshop.networks",
+        "policies",
+        "disjoint_network",
+        "hybrid_action",
+        "hybrid_policy",
+    ],
+    "5 mathematics": [
+        "policy_gradient",
+        "advantages",
+        "exact_values",
+        "ppo_error",
+        "hybrid_ppo",
+        "off_policy",
+        "c51",
+    ],
+    "6 loops": ["a2c", "ppo", "ppg", "impala", "loop"],
+    "7 algorithms": ["dqn", "rainbow", "ddpg", "td3", "sac", "discrete_sac"],
+    "8 many actors": [
+        "workshop.interrupts",
+        "actors",
+        "processes",
+        "workshop.cluster",
+        "a3c",
+        "apex",
+    ],
+    "9 runs": ["workshop.runs", "evaluation"],
+    "10 above": [
+        "workshop.pictures",
+        "workshop.exercises",
+        "workshop.probes",
+        "workshop.states",
+        "workshop.rules",
+        "contract_models",
+        "contracts",
+        "workshop.own_models",
+        "workshop.fast_forms",
+        "workshop.playground",
+        "workshop.alf",
+        "workshop.ding",
+        "workshop.training",
+        "workshop.cli",
+    ],
+}
+LISTED = [module for floor in FLOORS.values() for module in floor]
+ON_POLICY = {"a2c", "a3c", "ppo", "ppg", "ppo_error", "hybrid_ppo", "policy_gradient"}
+OFF_POLICY = {*FLOORS["7 algorithms"], "windows", "replay", "c51", "loop", "apex"}
+
+
+@cache
+def imported(module: str) -> dict[str, list[str]]:
+    """Return what a module imports from others, also inside functions."""
+    file = ROOT / f"src/literate_rl/{module.replace('.', '/')}.py"
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            package, _, other = (node.module or "").partition(".")
+            if package == "literate_rl":
+                found.setdefault(other, []).extend(item.name for item in node.names)
+    return found
+
+
+def is_network(module: str, name: str) -> bool:
+    """Say whether a module defines a network of that name."""
+    thing = getattr(importlib.import_module(f"literate_rl.{module}"), name)
+    return inspect.isclass(thing) and issubclass(thing, nn.Module)
+
+
+def goes_up(module: str, other: str) -> bool:
+    """Drawing, model checker, contracts and fast forms are above the whole path."""
+    return LISTED.index(other) >= LISTED.index(module)
+
+
+def mixes_kinds(module: str, other: str) -> bool:
+    return module in OFF_POLICY and other in ON_POLICY
+
+
+def borrows_a_network(module: str, other: str) -> bool:
+    algorithms = {*FLOORS["6 loops"], *FLOORS["7 algorithms"]}
+    names = imported(module)[other]
+    return {module, other} <= algorithms and any(is_network(other, n) for n in names)
+
+
+def test_each_module_stands_on_one_floor():
+    assert sorted(LISTED) == sorted(MODULES)
+    assert set(LISTED) >= ON_POLICY | OFF_POLICY
+
+
+def test_imports_go_down():
+    wrong = {
+        (module, other)
+        for module in MODULES
+        for other in imported(module)
+        for never in (goes_up, mixes_kinds, borrows_a_network)
+        if never(module, other)
+    }
+    assert not wrong
+
+
+def test_only_one_file_starts_what_stands_above():
+    """`python -m literate_rl` is the command line; `import literate_rl` is lazy."""
+    assert set(imported("__main__")) == {"workshop.cli"}
+    assert not imported("__init__")
+
+
+def test_no_module_imports_itself_through_others():
+    waiting = {module: set(imported(module)) for module in MODULES}
+    while waiting:
+        free = {module for module, needed in waiting.items() if not needed}
+        assert free, f"a circle among {sorted(waiting)}"
+        waiting = {m: needed - free for m, needed in waiting.items() if m not in free}
+
+
+@pytest.mark.parametrize(("chapter", "kind"), PAGES, ids=[p.stem for p, _ in PAGES])
+def test_imports_are_read_easily(chapter, kind):
+    """From a module, by its full name; and a page says which later page it uses."""
+    here = tangle.module_name(chapter)
+    notebook, text = tangle.read(chapter), chapter.read_text("utf-8")
+    order = list(NAMES)
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.Import):
+                assert "literate_rl" not in {x.name.split(".")[0] for x in node.names}
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, "relative import"
+                package, _, other = (node.module or "").partition(".")
+                if package == "literate_rl":
+                    assert other in MODULES, f"from {node.module}"
+                    later = order.index(other) > order.index(here)
+                    if kind == "path" and later and not other.startswith("workshop."):
+                        assert mentions(text, other), f"say in a sentence: {other}"
+
+
+def mentions(text: str, module: str) -> bool:
+    """Say whether a page leads to another."""
+    return bool(re.search(rf"{{doc}}`(?:[^`<]*<)?(?:/chapters/)?{module}>?`", text))

@@ -1,0 +1,80 @@
+"""Exercises: an answer is right if it gives the same, and the verdict is one line."""
+
+import numpy as np
+import pytest
+import torch
+
+from literate_rl.workshop.exercises import grade, one_line
+
+
+def double(x):
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (double, "Right: all 2 cases agree."),
+        (lambda x: 2.0 * x, "Right: all 2 cases agree."),
+        (lambda x: torch.tensor(2.0 * x), "Right: all 2 cases agree."),
+        (lambda x: x + 1, "Not yet: answer(3) gave 4, expected 6."),
+        (lambda x: ..., "Not yet: the answer is still empty."),
+        (lambda x: None, "Not yet: answer(1) gave None, expected 2."),
+        (lambda x: "two", "Not yet: answer(1) gave 'two', expected 2."),
+        (lambda x: [2], "Not yet: answer(1) gave [2], expected 2."),
+        (lambda x: x / 0, "answer(1) raised ZeroDivisionError: division by zero"),
+        (lambda: 2, "answer(1) raised TypeError"),
+    ],
+)
+def test_grade_prints_one_line(answer, line, capsys):
+    assert grade(answer, double, (1,), (3,)) is None
+    printed = capsys.readouterr().out
+    assert line in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted", "right"),
+    [
+        (torch.ones(3), torch.ones(3), True),
+        (torch.ones(3, requires_grad=True), np.ones(3), True),
+        (torch.ones(3) + 1e-7, torch.ones(3), True),
+        (torch.ones(3) + 1e-2, torch.ones(3), False),
+        (torch.ones(3, 1), torch.ones(3), False),
+        (torch.tensor(torch.nan), torch.tensor(torch.nan), True),
+        ((1.0, [2.0]), (1.0, [2.0]), True),
+        ((1.0,), (1.0, 2.0), False),
+        ((1.0, ...), (1.0, 2.0), False),
+        ("b", "b", True),
+        ("a", "b", False),
+        (1, "b", False),
+        (True, False, False),
+    ],
+)
+def test_grade_compares_values_and_shapes(got, wanted, right, capsys):
+    grade(lambda: got, lambda: wanted, ())
+    assert capsys.readouterr().out.startswith("Right" if right else "Not yet")
+
+
+def test_grade_needs_a_case():
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        grade(double, double)
+
+
+def test_a_verdict_is_as_long_as_it_must_be_to_show_a_difference(capsys):
+    wanted = torch.arange(24.0)
+    got = wanted.clone()
+    got[-1] = 0
+    grade(lambda: got, lambda: wanted, ())
+    given, sought = capsys.readouterr().out.split(" gave ")[1].split(", expected ")
+    assert given != sought
+    assert len(given) > 60
+
+
+def test_a_value_is_written_on_one_short_line():
+    assert one_line([1, "a"]) == "[1, 'a']"
+    long = one_line(torch.zeros(9, 9))
+    assert "\n" not in long
+    assert len(long) <= 60
+    assert long.endswith(" …")
+    assert one_line("word " * 50) == repr("word " * 50), "a text is told whole"

@@ -1,0 +1,597 @@
+"""Fast forms: equal to a policy's plain forms, and refused where they would not be."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_full_backward_hook,
+)
+
+from literate_rl.agents import make_envs
+from literate_rl.ddpg import (
+    DDPG,
+    DDPGConfig,
+    DeterministicPolicyGradient,
+    OneHotActions,
+    make_ddpg_policy,
+)
+from literate_rl.dqn import DQN, DQNConfig, QLearning, make_q_policy
+from literate_rl.loop import OffPolicy, QError
+from literate_rl.policies import CategoricalActions, Policy, make_policy
+from literate_rl.replay import Batch
+from literate_rl.sac import (
+    SAC,
+    SACConfig,
+    SoftActorCritic,
+    SquashedGaussian,
+    make_sac_policy,
+)
+from literate_rl.td3 import (
+    HDDPGConfig,
+    Hysteretic,
+    TD3Config,
+    TwinDelayed,
+)
+from literate_rl.workshop.fast_forms import (
+    FusedCriticError,
+    FusedQError,
+    chain_critic_error,
+    chain_layers,
+    fused_critic_error,
+    fused_q_error,
+    numpy_act,
+)
+from literate_rl.workshop.networks import Critics
+from literate_rl.workshop.runs import fit
+
+SEEN, LISTED, BOX = spaces.Box(-1, 1, (3,)), spaces.Discrete(2), spaces.Box(-2, 2, (2,))
+# How the policies are built that act in NumPy.
+BUILT: dict[str, Callable[..., Any]] = {
+    "categorical": partial(make_policy, SEEN, LISTED, 8),
+    "Gaussian": partial(make_policy, SEEN, BOX, 8),
+    "values": partial(make_q_policy, SEEN, LISTED, 8),
+}
+
+
+def seeded(make: Callable[..., Any], **arguments: Any) -> Any:
+    """Build a policy with the same weights each time."""
+    torch.manual_seed(0)
+    return make(**arguments)
+
+
+# --- Acting in NumPy ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        *((kind, {"normalize": x}) for kind in list(BUILT)[:2] for x in (False, True)),
+        *(("values", {"dueling": x}) for x in (False, True)),
+    ],
+)
+def test_numpy_acts_as_torch_does_and_follows_the_weights(
+    kind: str, arguments: dict[str, bool]
+) -> None:
+    policy = seeded(BUILT[kind], **arguments)
+    normalizes = arguments.get("normalize", False)
+    if kind == "Gaussian":
+        nn.init.normal_(policy.network.actor.log_sigma, std=0.5)
+    act = numpy_act(policy)
+    optimizer = torch.optim.Adam(policy.parameters(), 0.05, fused=True)
+    for _ in range(3):
+        obs = 3 * torch.randn(64, 3) + 1
+        noise = policy.noise(1, 64, torch.Generator().manual_seed(0))[0]
+        for given in (noise, 0.0):
+            with torch.no_grad():
+                torch.testing.assert_close(act(obs, given), policy.act(obs, given))
+        policy(obs).square().mean().backward()
+        optimizer.step()
+        if normalizes:
+            policy.network.normalizer.update(obs)
+
+
+def test_numpy_acts_on_the_cpu_only() -> None:
+    with pytest.raises(ValueError, match="policy must be on the CPU, got meta"):
+        numpy_act(seeded(BUILT["categorical"]).to("meta"))
+
+
+def test_numpy_knows_no_legal_actions() -> None:
+    act = numpy_act(seeded(BUILT["categorical"]))
+    with pytest.raises(ValueError, match="mask must be None"):
+        act(torch.zeros(1, 3), 0.0, mask=torch.ones(1, 2, dtype=torch.bool))
+
+
+def negative(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    """What a forward hook may do."""
+    return -output
+
+
+def rows_of(policy: Any) -> Any:
+    """The layers that describe the actions."""
+    rows = getattr(policy.network, "actor", policy.network)
+    return getattr(rows, "mean", rows)
+
+
+def same_name(x: Any, **methods: Any) -> Any:
+    """Give an object a class with the name of its own and with other methods."""
+    x.__class__ = type(type(x).__name__, (type(x),), methods)
+    return x
+
+
+def replaced(owner: Any, name: str, value: Any) -> None:
+    """Put something in place of a method, on the instance."""
+    setattr(owner, name, value)
+
+
+def opposite(self: Any, row: Tensor, noise: Tensor) -> Tensor:
+    return -(row[..., : noise.shape[-1]] - noise)
+
+
+def reseen(policy: Any) -> None:
+    """A network with the attribute of ours, and with a `forward` of its own."""
+    inner = rows_of(policy)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.actor = inner
+
+        def forward(self, obs: Tensor) -> Tensor:
+            return -self.actor(obs)
+
+    policy.network, policy.actions = Net(), CategoricalActions(2)
+
+
+def own_layer(policy: Any) -> None:
+    class Linear(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return -super().forward(x)
+
+    same = rows_of(policy)[0]
+    rows_of(policy)[0] = Linear(same.in_features, same.out_features)
+
+
+def own_sequence(policy: Any) -> None:
+    class Sequential(nn.Sequential):
+        def __call__(self, x: Tensor) -> Tensor:
+            return -super().__call__(x)
+
+    rows_of(policy).__class__ = Sequential
+
+
+def tensor_for_weight(policy: Any) -> None:
+    """A weight that is made of something else and is no parameter."""
+    layer = rows_of(policy)[0]
+    weight = layer.weight
+    del layer.weight
+    layer.scale = nn.Parameter(weight.detach())
+    layer.weight = 2 * layer.scale
+
+
+def made_anew(policy: Any) -> None:
+    """PyTorch's name for a weight that is computed whenever it is needed."""
+    nn.utils.parametrizations.weight_norm(rows_of(policy)[0])
+
+
+ACTS = "policy must act as a Policy does, without hooks, got"
+CHAIN = "policy.network must be a chain of known layers"
+RULE = "policy.actions must be known, got"
+# What is done to a policy, and the words of the refusal.
+DISTURBED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "class with act": (
+        lambda p: same_name(p, act=lambda self, obs, noise: obs[:, 0]),
+        ACTS,
+    ),
+    "class with forward": (
+        lambda p: same_name(p, forward=lambda self, obs: -self.network(obs)),
+        ACTS,
+    ),
+    "class with call": (
+        lambda p: same_name(p, __call__=lambda self, obs: -self.forward(obs)),
+        ACTS,
+    ),
+    "class with choose": (lambda p: same_name(p.actions, choose=opposite), RULE),
+    "act": (lambda p: replaced(p, "act", lambda obs, noise: obs[:, 0]), ACTS),
+    "someone else's act": (
+        lambda p: replaced(p, "act", make_policy(SEEN, LISTED).act),
+        ACTS,
+    ),
+    "choose": (lambda p: replaced(p.actions, "choose", partial(opposite, None)), RULE),
+    "forward": (lambda p: replaced(p, "forward", lambda obs: -p.network(obs)), ACTS),
+    "network's forward": (
+        lambda p: replaced(
+            p.network, "forward", partial(type(p.network).forward, p.network)
+        ),
+        CHAIN,
+    ),
+    "layer's forward": (
+        lambda p: replaced(rows_of(p)[0], "forward", lambda x: x.new_ones(len(x), 8)),
+        CHAIN,
+    ),
+    "ReLU's forward": (lambda p: replaced(rows_of(p)[1], "forward", len), CHAIN),
+    "network with an actor": (reseen, CHAIN),
+    "own layer": (own_layer, CHAIN),
+    "own sequence": (own_sequence, CHAIN),
+    "other weight": (tensor_for_weight, CHAIN),
+    "weight made anew": (made_anew, CHAIN),
+    "older norm": (lambda p: nn.utils.spectral_norm(rows_of(p)[0]), CHAIN),
+    "hook on the policy": (lambda p: p.register_forward_hook(negative), ACTS),
+    "hook on the network": (lambda p: p.network.register_forward_hook(negative), CHAIN),
+    "hook on the rows": (lambda p: rows_of(p).register_forward_hook(negative), CHAIN),
+    "hook on the layer": (
+        lambda p: rows_of(p)[0].register_forward_hook(negative),
+        CHAIN,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BUILT)
+@pytest.mark.parametrize("change", DISTURBED)
+def test_numpy_acts_for_nobody_else(kind: str, change: str) -> None:
+    policy = seeded(BUILT[kind])
+    numpy_act(policy)
+    disturb, words = DISTURBED[change]
+    disturb(policy)
+    with pytest.raises(ValueError, match=words):
+        numpy_act(policy)
+
+
+def test_numpy_acts_for_no_hook_of_all_modules() -> None:
+    policy = seeded(BUILT["categorical"])
+    with (
+        register_module_forward_hook(lambda module, inputs, output: -output),
+        pytest.raises(ValueError, match=ACTS),
+    ):
+        numpy_act(policy)
+
+
+@pytest.mark.parametrize(
+    ("network", "actions", "words"),
+    [
+        (None, SquashedGaussian(BOX.low, BOX.high), RULE),
+        (nn.Sequential(nn.Linear(3, 2)), OneHotActions(2), RULE),
+        (nn.Sequential(nn.Linear(3, 2).bfloat16()), CategoricalActions(2), CHAIN),
+    ],
+)
+def test_numpy_acts_for_no_other_rule(network: Any, actions: Any, words: str) -> None:
+    other = Policy(network or seeded(BUILT["Gaussian"]).network, actions)
+    with pytest.raises(ValueError, match=words):
+        numpy_act(other)
+
+
+def test_a_subclass_that_adds_something_is_no_other_rule() -> None:
+    policy = seeded(BUILT["categorical"])
+    obs = torch.randn(9, 3)
+    expected = policy.act(obs, 0.0)
+    same_name(policy, added=None)
+    same_name(policy.actions, added=None)
+    assert torch.equal(numpy_act(policy)(obs, 0.0), expected)
+
+
+# --- Errors with a gradient by hand ---------------------------------------------------
+
+
+# How a policy is built, its algorithm, and what makes the faster error.
+ERRORS: dict[str, tuple[Any, Any, Any]] = {
+    "DQN": (BUILT["values"], partial(QLearning, config=DQNConfig()), fused_q_error),
+    "DDPG": (
+        partial(make_ddpg_policy, SEEN, BOX, 8),
+        partial(DeterministicPolicyGradient, config=DDPGConfig()),
+        fused_critic_error,
+    ),
+    "TD3": (
+        partial(make_ddpg_policy, SEEN, BOX, 8, 2),
+        partial(TwinDelayed, config=TD3Config()),
+        fused_critic_error,
+    ),
+    "HDDPG": (
+        partial(make_ddpg_policy, SEEN, BOX, 8),
+        partial(Hysteretic, config=HDDPGConfig(increase=1.0, decrease=0.5)),
+        partial(fused_critic_error, increase=1.0, decrease=0.5),
+    ),
+    "SAC": (
+        partial(make_sac_policy, SEEN, BOX, 8),
+        partial(SoftActorCritic, config=SACConfig(), action_space=BOX),
+        fused_critic_error,
+    ),
+}
+
+
+def judges_of(policy: Any) -> Any:
+    """The module whose errors are computed: critics, or a network of values."""
+    network = policy if hasattr(policy, "critics") else policy.network
+    return getattr(network, "critics", network)
+
+
+def chains_of(policy: Any) -> list[Any]:
+    """The chains in it, each a list of layers."""
+    judges = judges_of(policy)
+    return [x.net for x in judges] if isinstance(judges, Critics) else [judges]
+
+
+def first_layer(policy: Any) -> Any:
+    return chains_of(policy)[0][0]
+
+
+def tied(policy: Any) -> None:
+    """The same layer twice: in one chain, or in two critics."""
+    chain, *others = chains_of(policy)
+    if others:
+        others[0][2] = chain[2]
+    else:
+        chain.append(nn.ReLU())
+        chain.append(nn.Linear(chain[-2].out_features, 8))
+        chain.append(chain[2])
+        chain.append(nn.Linear(8, chain[-4].out_features))
+
+
+def shared_weight(policy: Any) -> None:
+    """Two layers with one weight."""
+    chain = chains_of(policy)[0]
+    chain[2] = nn.Linear(8, 8)
+    chain.insert(3, nn.Linear(8, 8))
+    chain[3].weight = chain[2].weight
+
+
+COMPUTED: dict[str, Callable[[Any], Any]] = {
+    "as it is": lambda p: None,
+    "layer used twice": tied,
+    "weight used twice": shared_weight,
+    "frozen in the middle": lambda p: chains_of(p)[0][2].requires_grad_(False),
+    "begins with a ReLU": lambda p: chains_of(p)[0].insert(0, nn.ReLU()),
+    "float64": lambda p: p.double(),
+}
+
+
+def made(name: str, change: Callable[[Any], Any] = COMPUTED["as it is"]) -> Any:
+    """Build a policy and change it."""
+    policy = seeded(ERRORS[name][0])
+    change(policy)
+    return policy
+
+
+def algorithm_for(name: str, policy: Any) -> Any:
+    """Build an algorithm whose older copy is not the newer one."""
+    algorithm = ERRORS[name][1](policy)
+    with torch.no_grad():
+        for weight in algorithm.target.network.parameters():
+            weight *= 1.5
+    return algorithm
+
+
+def batch_for(name: str, dtype: torch.dtype = torch.float32) -> Batch:
+    """Return six random steps."""
+    g = torch.Generator().manual_seed(2)
+    obs, next_obs, force = (torch.randn(6, n, generator=g) for n in (3, 3, 2))
+    reward, discount, weight = torch.rand(3, 6, generator=g)
+    action = torch.arange(6) % 2 if name == "DQN" else force
+    reward = 6 * reward - 3
+    batch = Batch(obs, action, reward, next_obs, discount, weight, torch.arange(6))
+    return Batch(*(x.to(dtype) if x.is_floating_point() else x for x in batch))
+
+
+def found(name: str, change: Callable[[Any], Any], fast: bool) -> list[Any]:
+    """Return an error and its gradients; two backward passes add up."""
+    policy = made(name, change)
+    algorithm = algorithm_for(name, policy)
+    fused = partial(ERRORS[name][2](policy), algorithm) if fast else algorithm.error
+    batch = batch_for(name, next(policy.parameters()).dtype)
+    for _ in range(2):
+        error = fused(batch, torch.Generator().manual_seed(0))
+        error.backward(batch.weight)
+    assert isinstance(error, (FusedQError, FusedCriticError) if fast else QError)
+    grads = [x.grad for x in policy.parameters()]
+    assert error.td_error.sign().unique().tolist() == [-1, 1]
+    assert any(x is not None and x.any() for x in grads)
+    for kept in (error.td_error, error.value, *grads):
+        assert kept is None or not kept.requires_grad
+    return [error.loss.detach(), error.td_error, error.value, *grads]
+
+
+@pytest.mark.equation("chain-gradient")
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("change", COMPUTED)
+def test_errors_and_gradients_are_the_plain_ones(name: str, change: str) -> None:
+    plain, fast = (found(name, COMPUTED[change], fast) for fast in (False, True))
+    torch.testing.assert_close(fast, plain)
+
+
+def test_critics_rise_as_fast_as_they_fall_unless_rates_are_given() -> None:
+    chains, batch = list(map(list, chains_of(made("TD3")))), batch_for("TD3")
+    error = chain_critic_error(chains, batch, batch.reward)
+    value = made("TD3").network.critics(batch.obs, batch.action)
+    expected = 0.5 * (batch.reward - value).square().sum(0)
+    torch.testing.assert_close(error.loss, expected.detach())
+
+
+def frozen(policy: Any) -> None:
+    """The usual way to hold weights where they are."""
+    first_layer(policy).weight.register_hook(lambda grad: 0 * grad)
+
+
+def stepping(policy: Any) -> None:
+    """A step of the optimiser inside the backward pass."""
+
+    def step(weight: nn.Parameter) -> None:
+        weight.data += 1.0
+        weight.grad = torch.full_like(weight, 7.0)
+
+    first_layer(policy).weight.register_post_accumulate_grad_hook(step)
+
+
+def first_judge(policy: Any) -> Any:
+    """What is called with states and actions, or with states alone."""
+    judges = judges_of(policy)
+    return judges[0] if isinstance(judges, Critics) else policy
+
+
+def critics_forward(policy: Any) -> None:
+    """A hook on whatever is called with states and actions."""
+    first_judge(policy).register_forward_hook(negative)
+
+
+def models_forward(policy: Any) -> None:
+    model = first_judge(policy)
+    inner = model.forward
+    model.forward = lambda *x, **named: -inner(*x, **named)
+
+
+def judged_otherwise(policy: Any) -> None:
+    """A subclass that keeps its name and judges otherwise."""
+    judges = judges_of(policy)
+    inner = type(judges).forward
+    same_name(judges, forward=lambda self, *x: 2 * inner(self, *x))
+
+
+LISTENS = "policy must have chains of Linear and ReLU, without hooks or autocast"
+JUDGES = {
+    True: "policy must be a Policy, without hooks, got Policy",
+    False: r"policy must have critics of ours, got \w+, which is another one or has",
+}
+# What is done to a policy, and whether it is the chain that is refused.
+LISTENED: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "gradient hook": (frozen, True),
+    "hook after accumulation": (stepping, True),
+    "backward hook": (
+        lambda p: first_layer(p).register_full_backward_hook(
+            lambda m, into, out: (3 * into[0],)
+        ),
+        True,
+    ),
+    "backward pre-hook": (
+        lambda p: first_layer(p).register_full_backward_pre_hook(
+            lambda m, out: (3 * out[0],)
+        ),
+        True,
+    ),
+    "forward pre-hook": (
+        lambda p: first_layer(p).register_forward_pre_hook(lambda m, x: (-x[0],)),
+        True,
+    ),
+    "hook on a critic": (critics_forward, False),
+    "forward on a model": (models_forward, False),
+    "forward on a layer": (
+        lambda p: replaced(first_layer(p), "forward", lambda x: x.new_ones(len(x), 8)),
+        True,
+    ),
+    "unknown layer": (lambda p: chains_of(p)[0].append(nn.Identity()), True),
+    "weight made anew": (
+        lambda p: nn.utils.parametrizations.weight_norm(first_layer(p)),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("change", LISTENED)
+def test_whoever_listens_is_refused(name: str, change: str) -> None:
+    disturb, chain = LISTENED[change]
+    policy = made(name, disturb)
+    with pytest.raises(ValueError, match=LISTENS if chain else JUDGES[name == "DQN"]):
+        ERRORS[name][2](policy)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_whoever_judges_otherwise_is_refused(name: str) -> None:
+    policy = made(name, judged_otherwise)
+    with pytest.raises(ValueError, match=LISTENS if name == "DQN" else JUDGES[False]):
+        ERRORS[name][2](policy)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_listening_to_everything_is_refused_while_it_lasts(name: str) -> None:
+    make, policy = ERRORS[name][2], made(name)
+    with torch.autocast("cpu"), pytest.raises(ValueError, match="or autocast"):
+        make(policy)
+    with (
+        register_module_full_backward_hook(lambda module, into, out: None),
+        pytest.raises(ValueError, match=JUDGES[name == "DQN"]),
+    ):
+        make(policy)
+    make(policy)
+
+
+def test_layers_of_a_chain_come_in_order() -> None:
+    chain = made("DQN").network
+    assert chain_layers(chain) == list(chain)
+
+
+# --- In the loop ----------------------------------------------------------------------
+
+
+class Still(gym.Env[Any, Any]):
+    """A world of noise."""
+
+    observation_space = SEEN
+
+    def __init__(self, action_space: Any) -> None:
+        self.action_space = action_space
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.random(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        reward = float(self.np_random.random())
+        return self.np_random.random(3, np.float32), reward, False, False, {}
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize(("rows", "exponent"), [(64, 0.0), (24, 0.6)])
+def test_dqn_with_fast_forms_is_plain_dqn_to_the_bit(
+    double: bool, dueling: bool, rows: int, exponent: float
+) -> None:
+    config = DQNConfig(
+        total_steps=2000,
+        hidden=64,
+        batch_size=rows,
+        learning_starts=100,
+        double=double,
+        priority_exponent=exponent,
+    )
+
+    def trained(**make: Callable[[Any], Any]) -> OffPolicy:
+        policy = seeded(make_q_policy, **spaces_of, hidden=64, dueling=dueling)
+        forms = {name: form(policy) for name, form in make.items()}
+        learner = DQN(policy, make_envs(partial(Still, LISTED), 4), config, **forms)
+        fit(learner, progress=False)
+        return learner
+
+    spaces_of = {"observation_space": SEEN, "action_space": LISTED}
+    plain, fast = trained(), trained(act=numpy_act, error=fused_q_error)
+    assert plain.updates == fast.updates > 400
+    for mine, theirs in zip(
+        plain.policy.state_dict().values(),
+        fast.policy.state_dict().values(),
+        strict=True,
+    ):
+        assert torch.equal(mine, theirs)
+    assert torch.equal(plain.sample().action, fast.sample().action)
+
+
+@pytest.mark.parametrize(
+    ("make", "config"),
+    [(DDPG, DDPGConfig(batch_size=8)), (SAC, SACConfig(batch_size=8))],
+)
+def test_hooks_of_an_actors_weights_are_called(make: Any, config: Any) -> None:
+    """The critics' gradient is made by hand; the actor's is autograd's."""
+    policy = made(make.__name__)
+    fast = fused_critic_error(policy)
+    learner = make(policy, make_envs(partial(Still, BOX), 1), config, error=fast)
+    learner.collector.reset(0)
+    learner.buffer.push(learner.collector.collect(lambda obs: torch.zeros(1, 2), 9))
+    heard: list[str] = []
+    weight = learner.actor[0]
+    weight.register_hook(lambda grad: heard.append("gradient"))
+    weight.register_post_accumulate_grad_hook(lambda x: heard.append("after"))
+    learner.learn()
+    assert heard == ["gradient", "after"]

@@ -1,0 +1,90 @@
+"""Networks that several chapters build: boxes, densities, pictures and critics."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch.distributions import Normal, TanhTransform
+from torch.distributions.transformed_distribution import TransformedDistribution
+
+from literate_rl.workshop.networks import (
+    ActionCritic,
+    ConvolutionalEncodingNetwork,
+    Stretch,
+    squashed_log_prob,
+)
+
+
+@pytest.mark.equation("squashed-density")
+@pytest.mark.equation("stable-jacobian")
+def test_the_squashed_density_is_that_of_the_transformed_distribution() -> None:
+    generator = torch.Generator().manual_seed(0)
+    u, mu, log_sigma = torch.randn(3, 7, 2, generator=generator).double()
+    half_width = torch.tensor([0.5, 3.0]).double()
+    squash = TransformedDistribution(Normal(mu, log_sigma.exp()), [TanhTransform()])
+    expected = squash.log_prob(u.tanh()) - half_width.log()
+    log_prob = squashed_log_prob(u, mu, log_sigma, half_width)
+    torch.testing.assert_close(log_prob, expected.sum(-1), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.equation("stable-jacobian")
+def test_the_jacobian_is_exact_for_large_u() -> None:
+    # log(1 - tanh(u)^2) = log 4 - 2 u, less than e^-40 for u = 20.
+    u = torch.tensor([[10.0], [20.0], [-20.0], [80.0]], requires_grad=True)
+    zero, one = torch.zeros(4, 1), torch.ones(1)
+    log_prob = squashed_log_prob(u, u.detach(), zero, one)
+    jacobian = -log_prob - 0.5 * math.log(2 * math.pi)
+    expected = math.log(4) - 2 * u.detach().abs().squeeze(-1)
+    torch.testing.assert_close(jacobian, expected, rtol=1e-5, atol=1e-5)
+    (grad,) = torch.autograd.grad(jacobian.sum(), u)
+    torch.testing.assert_close(grad, -2 * u.detach().sign())
+
+
+def test_undo_is_the_inverse_as_far_as_the_digits_tell() -> None:
+    squash = Stretch([-2.0, 0.0], [2.0, 1.0])
+    u = torch.tensor([[0.0, 3.0], [-5.0, 1e-4], [7.0, -2.0]])
+    torch.testing.assert_close(squash.undo(squash(u)), u, rtol=0.05, atol=1e-6)
+    double = Stretch([-2.0, 0.0], [2.0, 1.0]).double()
+    torch.testing.assert_close(double.undo(double(u.double())), u.double())
+    edge = squash.undo(torch.tensor([[2.0, 0.0]]))
+    assert edge.flatten().tolist() == pytest.approx([8.66, -8.66], abs=0.01)
+    (grad,) = torch.autograd.grad(squash(u.requires_grad_()).sum(), u)
+    assert grad.isfinite().all()
+
+
+def test_channels_may_come_last_and_bytes_are_scaled() -> None:
+    torch.manual_seed(0)
+    first = ConvolutionalEncodingNetwork(spaces.Box(0, 1, (3, 20, 24)))
+    last = ConvolutionalEncodingNetwork(spaces.Box(0, 255, (20, 24, 3), np.uint8))
+    last.load_state_dict(first.state_dict())
+    picture = torch.randint(256, (5, 20, 24, 3), dtype=torch.uint8)
+    features, _ = last(picture)
+    expected, _ = first((picture.double() / 255).movedim(-1, -3))
+    torch.testing.assert_close(features, expected)
+
+
+@pytest.mark.parametrize("size", [5, 16, 17, 64])
+def test_a_convolution_takes_pictures_of_any_size(size: int) -> None:
+    encoder = ConvolutionalEncodingNetwork(spaces.Box(0, 1, (2, size, size)), hidden=8)
+    features, state = encoder(torch.rand(3, 4, 2, size, size), "a state")
+    assert features.shape == (3, 4, 8)
+    assert state == "a state"
+
+
+def test_a_convolution_needs_a_picture() -> None:
+    with pytest.raises(ValueError, match="must have channels, height and width"):
+        ConvolutionalEncodingNetwork(spaces.Box(0, 1, (4,)))
+    with pytest.raises(TypeError, match="observation_spec must be a Box"):
+        ConvolutionalEncodingNetwork(spaces.Discrete(3))
+
+
+def test_a_critic_asks_about_an_action_in_a_state() -> None:
+    critic = ActionCritic(3, 2, hidden=4)
+    obs, action = torch.randn(5, 6, 3), torch.randn(5, 6, 2)
+    expected = critic.net(torch.cat([obs, action], -1))
+    assert torch.equal(critic(obs, action), expected)
+    assert expected.shape == (5, 6, 1)

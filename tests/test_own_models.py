@@ -1,0 +1,109 @@
+"""Policies of one's own models: what reaches a critic, and what checkpoints say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from literate_rl.contract_models import (
+    ActionValue,
+    CategoricalActor,
+    DeterministicActor,
+    QNetwork,
+    SquashedGaussianActor,
+)
+from literate_rl.ddpg import make_ddpg_policy
+from literate_rl.discrete_sac import DiscreteCritics, make_discrete_sac_policy
+from literate_rl.sac import make_sac_policy
+from literate_rl.workshop.own_models import (
+    as_many,
+    make_own_ddpg_policy,
+    make_own_sac_policy,
+    of_all,
+)
+from literate_rl.workshop.runs import todays_form
+from literate_rl.workshop.states import state_spec
+
+STATES, FORCES = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (1,))
+
+
+class ActionIfGiven(nn.Module):
+    """A critic of all actions that could also be asked about one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, state: Tensor, action: Tensor | None = None) -> Tensor:
+        return self.layer(state)
+
+
+class Picture(nn.Module):
+    """A critic of one action that sees a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12 + 2, 1)
+
+    def forward(self, state: Tensor, action: Tensor) -> Tensor:
+        return self.layer(torch.cat([state.flatten(1), action], -1))
+
+
+def test_an_action_that_need_not_be_given_is_not() -> None:
+    critics = DiscreteCritics([of_all(ActionIfGiven(), state_spec(STATES), 2)])
+    assert critics(torch.randn(5, 3)).shape == (1, 5, 2)
+
+
+def test_pictures_are_judged_flat_or_not() -> None:
+    spec = state_spec(spaces.Box(0, 1, (1, 3, 4)))
+    critics = DiscreteCritics([of_all(Picture(), spec, 2)])
+    obs = torch.rand(5, 1, 3, 4)
+    torch.testing.assert_close(critics(obs), critics(obs.flatten(1)))
+
+
+def test_no_critic_is_none() -> None:
+    with pytest.raises(ValueError, match="critic must hold a model, got none"):
+        as_many([], 2)
+
+
+def own_ddpg() -> Any:
+    actor = DeterministicActor(3, [-1.0], [1.0], 4)
+    return make_own_ddpg_policy(STATES, FORCES, actor, ActionValue(3, 1, 4))
+
+
+def own_sac() -> Any:
+    actor = SquashedGaussianActor(3, [-1.0], [1.0], 4)
+    return make_own_sac_policy(STATES, FORCES, actor, ActionValue(3, 1, 4))
+
+
+def own_discrete_sac() -> Any:
+    actor, critic = CategoricalActor(3, 2, 4), QNetwork(3, 2, 4)
+    return make_own_sac_policy(STATES, spaces.Discrete(2), actor, critic)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        own_ddpg,
+        own_sac,
+        own_discrete_sac,
+        lambda: make_ddpg_policy(STATES, FORCES),
+        lambda: make_sac_policy(STATES, FORCES),
+        lambda: make_discrete_sac_policy(STATES, spaces.Discrete(2)),
+    ],
+)
+def test_todays_checkpoints_stay_what_they_are(make: Any) -> None:
+    policy = make()
+    target = getattr(policy, "critics", policy).state_dict()
+    state = {
+        "policy": {"recipe": policy.recipe, "weights": policy.state_dict()},
+        "learner": {"learner": {"target": target}},
+    }
+    today = todays_form(state)
+    assert today["policy"]["recipe"] == policy.recipe
+    assert [*today["policy"]["weights"]] == [*policy.state_dict()]
+    assert [*today["learner"]["learner"]["target"]] == [*target]
