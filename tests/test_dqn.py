@@ -423,6 +423,15 @@ def test_the_target_is_a_copy_that_nobody_trains() -> None:
 # --- The agent -----------------------------------------------------------------------
 
 
+def test_random_actions_become_rarer_and_the_metrics_say_so() -> None:
+    config = DQNConfig(epsilon_start=0.8, epsilon_end=0.2, epsilon_steps=100)
+    algorithm = QLearning(policy_for(), config)
+    for step, epsilon in ((0, 0.8), (50, 0.5), (100, 0.2), (1000, 0.2)):
+        algorithm.explore(step)
+        assert algorithm.policy.actions.epsilon == pytest.approx(epsilon)
+        assert algorithm.metrics() == {"charts/epsilon": pytest.approx(epsilon)}
+
+
 def test_it_learns_to_tell_left_from_right() -> None:
     class Signs(gym.Env[Any, Any]):
         """The sign that is seen is the action that pays; six steps in a row."""
