@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 8dee98270a349c64
+# Generated from chapters/*.py (edit there); digest 72c1784205a44b0f
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -239,6 +239,7 @@ from .sac import (
     SACConfig as SACConfig,
     SoftActorCritic as SoftActorCritic,
     SoftPolicy as SoftPolicy,
+    SoftPolicyLike as SoftPolicyLike,
     SquashedGaussian as SquashedGaussian,
     Temperature as Temperature,
     make_sac_policy as make_sac_policy,
@@ -251,6 +252,7 @@ from .discrete_sac import (
     DiscreteSAC as DiscreteSAC,
     DiscreteSoftActorCritic as DiscreteSoftActorCritic,
     DiscreteSoftPolicy as DiscreteSoftPolicy,
+    DiscreteSoftPolicyLike as DiscreteSoftPolicyLike,
     discrete_sac_settings as discrete_sac_settings,
     expected_soft_value as expected_soft_value,
     make_discrete_sac_policy as make_discrete_sac_policy,

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 58db327ab59c7424
+# Generated from chapters/discrete_sac.py (edit there); digest 005adcfe83a29596
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ __all__ = [
     "DiscreteSAC",
     "DiscreteSoftActorCritic",
     "DiscreteSoftPolicy",
+    "DiscreteSoftPolicyLike",
     "discrete_sac_settings",
     "expected_soft_value",
     "make_discrete_sac_policy",

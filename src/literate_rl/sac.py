@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 45c2fcbed55b13fa
+# Generated from chapters/sac.py (edit there); digest e891ab3e1ba7b8d7
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ __all__ = [
     "SACConfig",
     "SoftActorCritic",
     "SoftPolicy",
+    "SoftPolicyLike",
     "SquashedGaussian",
     "Temperature",
     "make_sac_policy",
