@@ -95,7 +95,7 @@ PLACES = (
     ),
     Place("workshop/fast", "log_softmax hybrid_terms", "hybrid_action hybrid_policy"),
     Place("workshop/fast", "scaled_atoms project_atoms", "c51"),
-    Place("workshop/fast", "clip_gradient", "dqn"),
+    Place("workshop/fast", "clip_gradient", "loop"),
     Place(
         "workshop/fast_forms",
         "numpy_layers numpy_act chain_outputs chain_backward add_gradient "
