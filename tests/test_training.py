@@ -530,6 +530,14 @@ def train_a_little(learner: Any) -> None:
     assert all(p.isfinite().all() and p.dtype == torch.float32 for p in after)
 
 
+def test_prioritised_replay_has_the_exponent_of_the_paper() -> None:
+    for name in ("dqn", "ddpg"):
+        plain, preferring = (
+            ALGORITHMS[x].settings(CARTPOLE) for x in (name, f"{name}per")
+        )
+        assert preferring == replace(plain, priority_exponent=0.6) != plain
+
+
 @pytest.mark.parametrize("seen", SEEN)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_agent_learns_from_every_kind_of_observation(
