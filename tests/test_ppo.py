@@ -496,7 +496,7 @@ def test_ppo_learns(env: str, total_steps: int, least: float) -> None:
     def check(seed: int) -> None:
         config = replace(ppo_settings(env), total_steps=total_steps, seed=seed)
         learner = make_learner(env, config)
-        learner.act = numpy_act(learner.policy)
+        learner.runner.act = numpy_act(learner.policy)
         fit(learner, progress=False)
         assert evaluate(learner.policy, env, 20, seed=5).mean() >= least
 

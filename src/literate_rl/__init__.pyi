@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 8dee98270a349c64
+# Generated from chapters/*.py (edit there); digest fe24ca6348eeee06
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -37,6 +37,7 @@ from .policies import (
     GaussianActions as GaussianActions,
     Policy as Policy,
     RewardScaler as RewardScaler,
+    Runner as Runner,
     RunningMoments as RunningMoments,
     make_actions as make_actions,
     make_policy as make_policy,
