@@ -34,7 +34,7 @@ from literate_rl.agents import Rollout
 from literate_rl.policies import Runner
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.workshop.episodes import EvalMode, check_num_envs
-from literate_rl.workshop.interfaces import Act
+from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -362,7 +362,7 @@ assert step_after(1000, 0.999) < 2 * step_after(0, 0.999), "not even twice"
 
 # %% tags=["export"]
 def a2c_gradient(
-    policy: Any, batch: Rollout, config: A2CConfig
+    policy: ActorCriticLike, batch: Rollout, config: A2CConfig
 ) -> tuple[tuple[Tensor, ...], dict[str, float]]:
     """Return the gradient of a policy's loss on a rollout, and the three terms."""
     # The critic's values of the states, and of the states that the steps led to.
@@ -408,7 +408,7 @@ class GradientLearner:
         config: The settings.
     """
 
-    def __init__(self, policy: Any, config: A2CConfig) -> None:
+    def __init__(self, policy: ActorCriticLike, config: A2CConfig) -> None:
         self.config = config
         self.parameters = list(policy.parameters())
         self.optimizer = torch.optim.RMSprop(
@@ -464,7 +464,7 @@ class A2C:
 
     def __init__(
         self,
-        policy: Any,
+        policy: ActorCriticLike,
         envs: VectorEnv[Any, Any, Any],
         config: A2CConfig,
         act: Act | None = None,

@@ -676,7 +676,7 @@ class AuxiliaryPhase:
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self.policy, self.config = policy, config
-        self.network: Any = policy.network
+        self.network = policy.network
         self.parameters = list(policy.parameters())
         self.optimizer = optimizer or torch.optim.Adam(
             self.parameters, config.aux_learning_rate, eps=1e-5, fused=True

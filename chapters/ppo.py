@@ -42,9 +42,9 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.policies import RewardScaler, Runner
+from literate_rl.policies import RewardScaler, Runner, RunningMoments
 from literate_rl.workshop.episodes import EvalMode, check_num_envs
-from literate_rl.workshop.interfaces import Act
+from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
     Count,
     Fraction,
@@ -382,14 +382,15 @@ class PPO:
 
     def __init__(
         self,
-        policy: Any,
+        policy: ActorCriticLike,
         envs: VectorEnv[Any, Any, Any],
         config: PPOConfig,
         act: Act | None = None,
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
     ) -> None:
         check_num_envs(envs, config.num_envs)
-        wanted, given = config.normalize_obs, normalizer_of(policy) is not None
+        self.normalizer = normalizer_of(policy)
+        wanted, given = config.normalize_obs, self.normalizer is not None
         words = f"policy must normalise as normalize_obs says: {wanted}"
         check_that(wanted == given, words)
         self.policy, self.config = policy, config
@@ -465,10 +466,10 @@ class PPO:
                 break
         moved = self.distance(samples)
         # Only now may the normaliser change. Earlier it would move the old policy.
-        if config.normalize_obs:
-            normalizer = self.policy.network.normalizer
+        if self.normalizer is not None:
             # Pictures may come flat.
-            normalizer.update(samples.obs.reshape(-1, *normalizer.mean.shape))
+            shape = self.normalizer.mean.shape
+            self.normalizer.update(samples.obs.reshape(-1, *shape))
 
         # How much of the targets the critic foresaw: 1 is all of their variance.
         unexplained = (samples.target - samples.value).var() / samples.target.var()
@@ -561,7 +562,7 @@ class PPO:
         self.scaler.load_state_dict(state["scaler"])
 
 
-def normalizer_of(policy: Any) -> Any:
+def normalizer_of(policy: ActorCriticLike) -> RunningMoments | None:
     """Return what normalises a policy's observations, or None."""
     normalizer = getattr(getattr(policy, "network", None), "normalizer", None)
     return normalizer if hasattr(normalizer, "update") else None

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest fe24ca6348eeee06
+# Generated from chapters/*.py (edit there); digest 9c970badb63f1223
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -271,10 +271,13 @@ from .apex import (
 from .workshop.interfaces import (
     Act as Act,
     ActionDistribution as ActionDistribution,
+    ActorCriticLike as ActorCriticLike,
     Algorithm as Algorithm,
     Error as Error,
     Learner as Learner,
     PolicyLike as PolicyLike,
+    Settings as Settings,
+    Stateful as Stateful,
     Target as Target,
 )
 from .workshop.nests import (

@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 4a247292c943d531
+# Generated from chapters/a2c.py (edit there); digest 0ceffef54b974515
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from literate_rl.agents import Rollout
 from literate_rl.policies import Runner
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.workshop.episodes import EvalMode, check_num_envs
-from literate_rl.workshop.interfaces import Act
+from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -138,7 +138,7 @@ def a2c_settings(env: str) -> A2CConfig:
 
 
 def a2c_gradient(
-    policy: Any, batch: Rollout, config: A2CConfig
+    policy: ActorCriticLike, batch: Rollout, config: A2CConfig
 ) -> tuple[tuple[Tensor, ...], dict[str, float]]:
     """Return the gradient of a policy's loss on a rollout, and the three terms."""
     # The critic's values of the states, and of the states that the steps led to.
@@ -176,7 +176,7 @@ class GradientLearner:
         config: The settings.
     """
 
-    def __init__(self, policy: Any, config: A2CConfig) -> None:
+    def __init__(self, policy: ActorCriticLike, config: A2CConfig) -> None:
         self.config = config
         self.parameters = list(policy.parameters())
         self.optimizer = torch.optim.RMSprop(
@@ -222,7 +222,7 @@ class A2C:
 
     def __init__(
         self,
-        policy: Any,
+        policy: ActorCriticLike,
         envs: VectorEnv[Any, Any, Any],
         config: A2CConfig,
         act: Act | None = None,

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest ca50cfb8e19ba461
+# Generated from chapters/ppg.py (edit there); digest 6ee08347a1634441
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class AuxiliaryPhase:
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self.policy, self.config = policy, config
-        self.network: Any = policy.network
+        self.network = policy.network
         self.parameters = list(policy.parameters())
         self.optimizer = optimizer or torch.optim.Adam(
             self.parameters, config.aux_learning_rate, eps=1e-5, fused=True

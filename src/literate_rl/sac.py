@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 45c2fcbed55b13fa
+# Generated from chapters/sac.py (edit there); digest 7dda3df9d7159561
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -170,10 +170,12 @@ class SoftPolicy(Policy):
         recipe: As in ``Policy``.
     """
 
+    actions: SquashedGaussian
+
     def __init__(
         self,
         network: nn.Module,
-        actions: Any,
+        actions: SquashedGaussian,
         critics: Critics,
         recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
@@ -190,10 +192,7 @@ class SoftPolicy(Policy):
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an action in each state; return its log-density too, with gradient."""
-        drawn: tuple[Tensor, Tensor] = self.actions.draw(
-            *self.row_and_noise(obs, generator)
-        )
-        return drawn
+        return self.actions.draw(*self.row_and_noise(obs, generator))
 
 
 class GaussianRows(nn.Module):
@@ -213,7 +212,7 @@ class GaussianRows(nn.Module):
 class SoftPolicyLike(PolicyLike, Protocol):
     """A policy with critics, a temperature and draws: what the agent asks for."""
 
-    critics: Any
+    critics: Critics
     log_alpha: nn.Parameter
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
