@@ -357,6 +357,7 @@ def slot_layout(
 
 # %% tags=["export"]
 MakeAct = Callable[[PolicyLike], Act]
+# An actor keeps the kind of policy that it is given.
 AnyPolicy = TypeVar("AnyPolicy", bound=PolicyLike)
 
 

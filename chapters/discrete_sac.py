@@ -48,6 +48,7 @@ __all__ = [
     "DiscreteSAC",
     "DiscreteSoftActorCritic",
     "DiscreteSoftPolicy",
+    "DiscreteSoftPolicyLike",
     "discrete_sac_settings",
     "expected_soft_value",
     "make_discrete_sac_policy",

@@ -63,6 +63,7 @@ __all__ = [
     "SACConfig",
     "SoftActorCritic",
     "SoftPolicy",
+    "SoftPolicyLike",
     "SquashedGaussian",
     "Temperature",
     "make_sac_policy",

@@ -422,7 +422,7 @@ def test_plain_and_fast_forms_make_the_same_run() -> None:
     config = replace(SMALL, total_steps=1024)
     plain = make_learner("CartPole-v1", config)
     fast = make_learner("CartPole-v1", config)
-    fast.act = numpy_act(fast.policy)
+    fast.runner.act = numpy_act(fast.policy)
     fit(plain, progress=False)
     fit(fast, progress=False)
     torch.testing.assert_close(weights(plain), weights(fast), atol=1e-4, rtol=1e-3)

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 9c970badb63f1223
+# Generated from chapters/*.py (edit there); digest f6160a5181fba049
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -240,6 +240,7 @@ from .sac import (
     SACConfig as SACConfig,
     SoftActorCritic as SoftActorCritic,
     SoftPolicy as SoftPolicy,
+    SoftPolicyLike as SoftPolicyLike,
     SquashedGaussian as SquashedGaussian,
     Temperature as Temperature,
     make_sac_policy as make_sac_policy,
@@ -252,6 +253,7 @@ from .discrete_sac import (
     DiscreteSAC as DiscreteSAC,
     DiscreteSoftActorCritic as DiscreteSoftActorCritic,
     DiscreteSoftPolicy as DiscreteSoftPolicy,
+    DiscreteSoftPolicyLike as DiscreteSoftPolicyLike,
     discrete_sac_settings as discrete_sac_settings,
     expected_soft_value as expected_soft_value,
     make_discrete_sac_policy as make_discrete_sac_policy,

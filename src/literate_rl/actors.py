@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 3eed759283f63301
+# Generated from chapters/actors.py (edit there); digest 5a6be5104a126c31
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -140,6 +140,7 @@ def slot_layout(
 
 
 MakeAct = Callable[[PolicyLike], Act]
+# An actor keeps the kind of policy that it is given.
 AnyPolicy = TypeVar("AnyPolicy", bound=PolicyLike)
 
 

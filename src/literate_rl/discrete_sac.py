@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 52eb6a650e16f804
+# Generated from chapters/discrete_sac.py (edit there); digest 774fde37484fa828
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ __all__ = [
     "DiscreteSAC",
     "DiscreteSoftActorCritic",
     "DiscreteSoftPolicy",
+    "DiscreteSoftPolicyLike",
     "discrete_sac_settings",
     "expected_soft_value",
     "make_discrete_sac_policy",

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 7dda3df9d7159561
+# Generated from chapters/sac.py (edit there); digest 68042fc798f7b48d
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ __all__ = [
     "SACConfig",
     "SoftActorCritic",
     "SoftPolicy",
+    "SoftPolicyLike",
     "SquashedGaussian",
     "Temperature",
     "make_sac_policy",
