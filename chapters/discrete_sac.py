@@ -301,7 +301,7 @@ class DiscreteSoftPolicy(Policy):
     def __init__(
         self,
         network: nn.Module,
-        actions: Any,
+        actions: CategoricalActions,
         critics: DiscreteCritics,
         recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
@@ -322,7 +322,7 @@ class DiscreteSoftPolicy(Policy):
 class DiscreteSoftPolicyLike(PolicyLike, Protocol):
     """A policy with critics of all actions, a temperature and log-probabilities."""
 
-    critics: Any
+    critics: DiscreteCritics
     log_alpha: nn.Parameter
 
     def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:

@@ -552,10 +552,12 @@ class SoftPolicy(Policy):
         recipe: As in ``Policy``.
     """
 
+    actions: SquashedGaussian
+
     def __init__(
         self,
         network: nn.Module,
-        actions: Any,
+        actions: SquashedGaussian,
         critics: Critics,
         recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
@@ -572,10 +574,7 @@ class SoftPolicy(Policy):
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an action in each state; return its log-density too, with gradient."""
-        drawn: tuple[Tensor, Tensor] = self.actions.draw(
-            *self.row_and_noise(obs, generator)
-        )
-        return drawn
+        return self.actions.draw(*self.row_and_noise(obs, generator))
 
 
 # %% [markdown]
@@ -601,7 +600,7 @@ class GaussianRows(nn.Module):
 class SoftPolicyLike(PolicyLike, Protocol):
     """A policy with critics, a temperature and draws: what the agent asks for."""
 
-    critics: Any
+    critics: Critics
     log_alpha: nn.Parameter
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -48,6 +48,7 @@ from literate_rl.workshop.training import (
     make_learner,
     placing,
     rows_of_update,
+    runner_of,
     settings_of_run,
     train,
     work_of_update,
@@ -462,8 +463,8 @@ def small_learner(
     if name in ON_POLICY[:2] + ON_POLICY[3:]:
         small["num_steps"] = 4
     learner = make_learner(name, env, replace(config, **small), models, check=False)
-    envs = getattr(getattr(learner, "ppo", learner), "collector", None)
-    with closing(learner if hasattr(learner, "close") else envs.envs):
+    remote = hasattr(learner, "close")
+    with closing(learner if remote else runner_of(learner).collector.envs):
         yield learner
 
 

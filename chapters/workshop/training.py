@@ -739,6 +739,12 @@ def actors_act(policy: Any) -> Callable[[Any], Act] | None:
     return numpy_act if fast_act(copy.deepcopy(policy).cpu()) else None
 
 
+def runner_of(learner: Any) -> Any:
+    """Return what steps a learner's environments: its runner, or the learner."""
+    learner = getattr(learner, "ppo", learner)
+    return getattr(learner, "runner", learner)
+
+
 def handed_in(learner: Any) -> str:
     """Say which fast forms a learner was handed; the rest is as its chapter says."""
     if isinstance(learner, RemoteLearner):
@@ -746,7 +752,7 @@ def handed_in(learner: Any) -> str:
         loop, acting = learner.learner, make_actor.keywords["make_act"] is not None
     else:
         plain = learner.policy.act
-        loop, acting = learner, getattr(learner, "act", plain) != plain
+        loop, acting = learner, getattr(runner_of(learner), "act", plain) != plain
     error = isinstance(loop, OffPolicy) and loop.error != loop.algorithm.error
     known = {"acting": acting, "the error": error}
     names = [name for name, handed in known.items() if handed]
@@ -791,8 +797,8 @@ def ended(learner: Learner) -> Iterator[None]:
     finally:
         if isinstance(learner, RemoteLearner):
             learner.close()
-        elif collector := getattr(learner, "collector", None):
-            collector.envs.close()
+        else:
+            runner_of(learner).collector.envs.close()
 
 
 def make_learner(

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 72c1784205a44b0f
+# Generated from chapters/*.py (edit there); digest f6160a5181fba049
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -37,6 +37,7 @@ from .policies import (
     GaussianActions as GaussianActions,
     Policy as Policy,
     RewardScaler as RewardScaler,
+    Runner as Runner,
     RunningMoments as RunningMoments,
     make_actions as make_actions,
     make_policy as make_policy,
@@ -272,10 +273,13 @@ from .apex import (
 from .workshop.interfaces import (
     Act as Act,
     ActionDistribution as ActionDistribution,
+    ActorCriticLike as ActorCriticLike,
     Algorithm as Algorithm,
     Error as Error,
     Learner as Learner,
     PolicyLike as PolicyLike,
+    Settings as Settings,
+    Stateful as Stateful,
     Target as Target,
 )
 from .workshop.nests import (

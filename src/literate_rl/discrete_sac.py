@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 005adcfe83a29596
+# Generated from chapters/discrete_sac.py (edit there); digest 774fde37484fa828
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class DiscreteSoftPolicy(Policy):
     def __init__(
         self,
         network: nn.Module,
-        actions: Any,
+        actions: CategoricalActions,
         critics: DiscreteCritics,
         recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
@@ -92,7 +92,7 @@ class DiscreteSoftPolicy(Policy):
 class DiscreteSoftPolicyLike(PolicyLike, Protocol):
     """A policy with critics of all actions, a temperature and log-probabilities."""
 
-    critics: Any
+    critics: DiscreteCritics
     log_alpha: nn.Parameter
 
     def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 3807ead3242f534b
+# Generated from chapters/dqn.py (edit there); digest 3342f75af3112f46
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class Exploring(Algorithm):
     """An algorithm whose policy takes random actions, fewer and fewer of them."""
 
     policy: Policy
-    config: Any
+    config: ExploringConfig
 
     def explore(self, step: int) -> None:
         """Set the probability of a random action."""
@@ -308,6 +308,8 @@ class QLearning(Exploring):
         policy: The policy to train; its rows are values.
         config: The settings.
     """
+
+    config: DQNConfig
 
     def __init__(self, policy: Policy, config: DQNConfig) -> None:
         self.policy, self.config = policy, config

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest e891ab3e1ba7b8d7
+# Generated from chapters/sac.py (edit there); digest 68042fc798f7b48d
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -171,10 +171,12 @@ class SoftPolicy(Policy):
         recipe: As in ``Policy``.
     """
 
+    actions: SquashedGaussian
+
     def __init__(
         self,
         network: nn.Module,
-        actions: Any,
+        actions: SquashedGaussian,
         critics: Critics,
         recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
@@ -191,10 +193,7 @@ class SoftPolicy(Policy):
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an action in each state; return its log-density too, with gradient."""
-        drawn: tuple[Tensor, Tensor] = self.actions.draw(
-            *self.row_and_noise(obs, generator)
-        )
-        return drawn
+        return self.actions.draw(*self.row_and_noise(obs, generator))
 
 
 class GaussianRows(nn.Module):
@@ -214,7 +213,7 @@ class GaussianRows(nn.Module):
 class SoftPolicyLike(PolicyLike, Protocol):
     """A policy with critics, a temperature and draws: what the agent asks for."""
 
-    critics: Any
+    critics: Critics
     log_alpha: nn.Parameter
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
