@@ -810,6 +810,7 @@ class PPGAlgorithm:
     ) -> None:
         self.policy, self.config = policy, config
         self.ppo = PPO(policy, envs, config, policy_error=policy_error)
+        self.collector = self.ppo.collector
         # A step that did not happen has no place among consecutive steps.
         same = not self.ppo.collector.resets_later
         check_that(same, "envs must have autoreset mode SAME_STEP, got NEXT_STEP")

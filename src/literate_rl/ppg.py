@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 19fa33389acc12fc
+# Generated from chapters/ppg.py (edit there); digest 54b60269ca2ca8b3
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -454,6 +454,7 @@ class PPGAlgorithm:
     ) -> None:
         self.policy, self.config = policy, config
         self.ppo = PPO(policy, envs, config, policy_error=policy_error)
+        self.collector = self.ppo.collector
         # A step that did not happen has no place among consecutive steps.
         same = not self.ppo.collector.resets_later
         check_that(same, "envs must have autoreset mode SAME_STEP, got NEXT_STEP")
