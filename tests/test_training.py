@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_type_hints
 
 import gymnasium as gym
 import numpy as np
@@ -39,11 +39,13 @@ from literate_rl.evaluation import evaluate
 from literate_rl.loop import OffPolicy
 from literate_rl.workshop import training
 from literate_rl.workshop.own_models import make_qnet_policy
-from literate_rl.workshop.runs import Run, fit, flat_env, load
+from literate_rl.workshop.runs import OwnModels, Run, fit, flat_env, load
 from literate_rl.workshop.training import (
     ALGORITHMS,
+    MODELS,
     Agent,
     Device,
+    Options,
     ended,
     handed_in,
     make_learner,
@@ -252,6 +254,15 @@ def test_the_check_may_be_skipped() -> None:
 def test_what_cannot_be_trained_is_said(call: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+def test_options_are_the_settings_of_all_algorithms_and_the_models() -> None:
+    wanted: dict[str, Any] = get_type_hints(OwnModels)
+    assert tuple(wanted) == MODELS
+    for known in ALGORITHMS.values():
+        for name, hint in get_type_hints(known.config).items():
+            wanted[name] = wanted.get(name, hint) | hint
+    assert get_type_hints(Options) == wanted
 
 
 def test_a_saved_agent_is_never_written_over(tmp_path: Path) -> None:

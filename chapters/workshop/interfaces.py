@@ -36,6 +36,7 @@ __all__ = [
     "Error",
     "Learner",
     "PolicyLike",
+    "Settings",
     "Target",
 ]
 
@@ -117,6 +118,14 @@ class PolicyLike(Protocol):
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies, ``(*B)`` each."""
+        ...
+
+    def train(self, mode: bool = True) -> Any:
+        """Go into the mode in which layers such as dropout learn."""
+        ...
+
+    def eval(self) -> Any:
+        """Go into evaluation mode."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -218,6 +227,20 @@ class Algorithm(Protocol):
 
 
 # %% tags=["export"]
+class Settings(Protocol):
+    """What settings say about any training."""
+
+    @property
+    def seed(self) -> int:
+        """What decides all that is random."""
+        ...
+
+    @property
+    def total_steps(self) -> int:
+        """Steps in the environments, all of them together."""
+        ...
+
+
 class Learner(Protocol):
     """What ``fit`` asks of a learner."""
 
@@ -227,7 +250,7 @@ class Learner(Protocol):
         ...
 
     @property
-    def config(self) -> Any:
+    def config(self) -> Settings:
         """Its settings, a dataclass; ``total_steps`` says when it is done."""
         ...
 

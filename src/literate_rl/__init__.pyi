@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 8dee98270a349c64
+# Generated from chapters/*.py (edit there); digest 4b3cd6212f38f083
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -274,6 +274,7 @@ from .workshop.interfaces import (
     Error as Error,
     Learner as Learner,
     PolicyLike as PolicyLike,
+    Settings as Settings,
     Target as Target,
 )
 from .workshop.nests import (
@@ -317,6 +318,7 @@ from .workshop.interrupts import (
     check_interrupt as check_interrupt,
 )
 from .workshop.runs import (
+    OwnModels as OwnModels,
     Run as Run,
     StoredRuns as StoredRuns,
     fit as fit,
@@ -391,5 +393,6 @@ from .workshop.fast_forms import (
 )
 from .workshop.training import (
     Agent as Agent,
+    Options as Options,
     train as train,
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 969df50783e73922
+# Generated from chapters/workshop/interfaces.py (edit there); digest 093e9a30016a35cd
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = [
     "Error",
     "Learner",
     "PolicyLike",
+    "Settings",
     "Target",
 ]
 
@@ -88,6 +89,14 @@ class PolicyLike(Protocol):
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies, ``(*B)`` each."""
+        ...
+
+    def train(self, mode: bool = True) -> Any:
+        """Go into the mode in which layers such as dropout learn."""
+        ...
+
+    def eval(self) -> Any:
+        """Go into evaluation mode."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -171,6 +180,20 @@ class Algorithm(Protocol):
         return {}
 
 
+class Settings(Protocol):
+    """What settings say about any training."""
+
+    @property
+    def seed(self) -> int:
+        """What decides all that is random."""
+        ...
+
+    @property
+    def total_steps(self) -> int:
+        """Steps in the environments, all of them together."""
+        ...
+
+
 class Learner(Protocol):
     """What ``fit`` asks of a learner."""
 
@@ -180,7 +203,7 @@ class Learner(Protocol):
         ...
 
     @property
-    def config(self) -> Any:
+    def config(self) -> Settings:
         """Its settings, a dataclass; ``total_steps`` says when it is done."""
         ...
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest aacbc9f18c1b375f
+# Generated from chapters/workshop/training.py (edit there); digest a6dec7d3f24e2be1
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 import gymnasium as gym
 import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from literate_rl.a2c import (
@@ -99,9 +99,9 @@ from literate_rl.workshop.own_models import (
     own_model,
 )
 from literate_rl.workshop.interfaces import Act, Learner, PolicyLike
-from literate_rl.workshop.runs import Run, about, fit, flat_env, sync
+from literate_rl.workshop.runs import OwnModels, Run, about, fit, flat_env, sync
 
-__all__ = ["Agent", "train"]
+__all__ = ["Agent", "Options", "train"]
 
 
 MODELS = ("qnet", "actor", "critic")
@@ -117,7 +117,7 @@ def train(
     device: Device = "auto",
     check: bool = True,
     progress: bool = True,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Agent:
     """Train an agent on an environment, until it is done or until Ctrl-C.
 
@@ -144,8 +144,9 @@ def train(
     if name not in ALGORITHMS:
         names = ", ".join(ALGORITHMS)
         raise ValueError(f"algorithm must be one of {names}, got {algorithm!r}")
-    models = {key: options.pop(key) for key in MODELS if key in options}
-    config = settings_with(ALGORITHMS[name].settings(env), options)
+    changes: dict[str, Any] = {**options}
+    models = {key: changes.pop(key) for key in MODELS if key in changes}
+    config = settings_with(ALGORITHMS[name].settings(env), changes)
     settings = settings_of_run(name, env, config, models)
     with placing(device, progress) as place:
         learner = make_learner(name, env, config, models, check, place)
@@ -168,6 +169,100 @@ def train(
     return agent
 
 
+class Options(OwnModels, total=False):
+    """Models of your own and the settings of all algorithms, for ``train``."""
+
+    seed: int
+    total_steps: int
+    num_envs: int
+    num_steps: int
+    num_epochs: int
+    num_minibatches: int
+    learning_rate: float
+    anneal: bool
+    gamma: float
+    lambda_: float
+    clip_ratio: float
+    dual_clip: float | None
+    value_clip: float | None
+    entropy_weight: float
+    value_weight: float
+    max_grad_norm: float
+    normalize_advantage: bool
+    normalize_obs: bool
+    scale_reward: bool
+    target_kl: float | None
+    checkpoint_interval: int
+    aux_enabled: bool
+    aux_interval: int
+    aux_batch_length: int | None
+    aux_batch_size: int
+    aux_epochs: int
+    aux_learning_rate: float
+    clone_weight: float
+    kl_reference: Literal["snapshot", "rollout"]
+    share_encoder: bool
+    detach: Literal["always", "policy_phase", "never"]
+    on_policy: bool
+    priority: bool
+    priority_IS_weight: bool  # noqa: N815 (the name of the original)
+    unroll_len: int
+    update_per_collect: int
+    batch_size: int
+    discount_factor: float
+    rho_clip_ratio: float | None
+    c_clip_ratio: float | None
+    rho_pg_clip_ratio: float | None
+    grad_clip_type: Literal["clip_norm", "clip_value", "clip_momentum_norm"] | None
+    clip_value: float
+    optim: Literal["adam", "rmsprop"]
+    n_sample: int
+    replay_buffer_size: int
+    max_use: int
+    reward_scale: float
+    lag: int
+    actors: int | None
+    transport: Literal["in_process", "shared", "ray"]
+    slots: int
+    deadline: float
+    address: str | None
+    rmsprop_decay: float
+    rmsprop_epsilon: float
+    hidden: int
+    train_interval: int
+    learning_starts: int
+    buffer_size: int
+    target_interval: int
+    tau: float
+    priority_exponent: float
+    beta: float
+    log_interval: int
+    epsilon_start: float
+    epsilon_end: float
+    epsilon_steps: int
+    double: bool
+    dueling: bool
+    num_atoms: int
+    value_min: float
+    value_max: float
+    noisy: bool
+    sigma: float
+    hold: int
+    noise: float
+    increase: float
+    decrease: float
+    num_critics: int
+    smoothing: float
+    smoothing_clip: float
+    temperature: float
+    tune: bool
+    target_entropy: float | None
+    rollout_len: int
+    epsilon: float
+    power: float
+    priorities: Literal["actor", "largest"]
+
+
 class Agent:
     """What ``train`` returns: a policy that has learned, and the run that taught it.
 
@@ -185,12 +280,12 @@ class Agent:
         self.learner, self.folder, self.history = learner, folder, history
 
     @property
-    def policy(self) -> Any:
+    def policy(self) -> PolicyLike:
         """The policy, for ``evaluate``, ``record_video`` and ``show``."""
         return self.learner.policy
 
     @torch.no_grad()
-    def act(self, states: Mapping[str, Any]) -> Any:
+    def act(self, states: Mapping[str, Any]) -> Tensor | tuple[Any, ...]:
         """Act in a batch of states, given by name.
 
         Returns:
@@ -200,11 +295,12 @@ class Agent:
         """
         with EvalMode(self.policy):
             results = self.results(states)
-        return results[0] if len(results) == 1 else results
+        alone: Tensor = results[0]
+        return results if len(results) > 1 else alone
 
     def results(self, states: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what ``act`` returns, always as a tuple."""
-        policy = self.policy
+        policy: Any = self.policy
         if model := own_model(policy):
             results = asked(model, states)
             if "qnet" not in policy.recipe[1]["models"]:
