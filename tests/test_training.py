@@ -38,11 +38,11 @@ from literate_rl.contracts import ContractError
 from literate_rl.evaluation import evaluate
 from literate_rl.loop import OffPolicy
 from literate_rl.workshop import training
+from literate_rl.workshop.nests import MODELS
 from literate_rl.workshop.own_models import make_qnet_policy
 from literate_rl.workshop.runs import OwnModels, Run, fit, flat_env, load
 from literate_rl.workshop.training import (
     ALGORITHMS,
-    MODELS,
     Agent,
     Device,
     Options,

@@ -116,6 +116,7 @@ from literate_rl.workshop.own_models import (
     own_model,
 )
 from literate_rl.workshop.interfaces import Act, Learner, PolicyLike
+from literate_rl.workshop.nests import MODELS
 from literate_rl.workshop.runs import OwnModels, Run, about, fit, flat_env, sync
 
 __all__ = ["Agent", "Options", "train"]
@@ -128,7 +129,6 @@ __all__ = ["Agent", "Options", "train"]
 
 
 # %% tags=["export"]
-MODELS = ("qnet", "actor", "critic")
 Device = Literal["auto", "cpu", "cuda"]
 Models = dict[str, Any]
 Env = gym.Env[Any, Any]

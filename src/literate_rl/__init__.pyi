@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 4b3cd6212f38f083
+# Generated from chapters/*.py (edit there); digest 28366a0a516dab69
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -287,6 +287,7 @@ from .workshop.nests import (
     pack as pack,
     plain_space as plain_space,
     read_hybrid_space as read_hybrid_space,
+    remembered as remembered,
     unpack as unpack,
 )
 from .workshop.networks import (

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest a6dec7d3f24e2be1
+# Generated from chapters/workshop/training.py (edit there); digest 22d3217cc9b0e3e5
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ from literate_rl.workshop.own_models import (
     own_model,
 )
 from literate_rl.workshop.interfaces import Act, Learner, PolicyLike
+from literate_rl.workshop.nests import MODELS
 from literate_rl.workshop.runs import OwnModels, Run, about, fit, flat_env, sync
 
 __all__ = ["Agent", "Options", "train"]
 
 
-MODELS = ("qnet", "actor", "critic")
 Device = Literal["auto", "cpu", "cuda"]
 Models = dict[str, Any]
 Env = gym.Env[Any, Any]
