@@ -45,7 +45,7 @@ from literate_rl.workshop.nests import (
     as_float_vectors,
     as_space,
     open_ended,
-    plain_space,
+    remembered,
 )
 from literate_rl.workshop.networks import ActionCritic, Critics, Stretch, layers
 from literate_rl.workshop.signatures import (
@@ -636,6 +636,7 @@ def DDPG(  # noqa: N802 (the field's name)
 
 # %% tags=["export", "hide-input"]
 @checked
+@remembered
 def make_ddpg_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -663,13 +664,7 @@ def make_ddpg_policy(
         size, last = len(actions.low), Stretch(*actions.bounds)
     actor = nn.Sequential(layers(inputs, hidden, size), last)
     critics = Critics(ActionCritic(inputs, size, hidden) for _ in range(num_critics))
-    recipe = {
-        "observation_space": plain_space(states),
-        "action_space": plain_space(space),
-        "hidden": hidden,
-        "num_critics": num_critics,
-    }
-    return Policy(ActorCritics(actor, critics), actions, ("make_ddpg_policy", recipe))
+    return Policy(ActorCritics(actor, critics), actions)
 
 
 def actions_of(space: spaces.Space[Any]) -> Any:

@@ -38,7 +38,7 @@ from literate_rl.workshop.nests import (
     as_discrete,
     as_float_vectors,
     as_space,
-    plain_space,
+    remembered,
 )
 from literate_rl.workshop.networks import layers
 from literate_rl.workshop.signatures import Count, Float, check_that, checked
@@ -295,7 +295,6 @@ class DiscreteSoftPolicy(Policy):
         network: Module from observations to logits.
         actions: A ``CategoricalActions``.
         critics: The critics.
-        recipe: As in ``Policy``.
     """
 
     def __init__(
@@ -303,9 +302,8 @@ class DiscreteSoftPolicy(Policy):
         network: nn.Module,
         actions: CategoricalActions,
         critics: DiscreteCritics,
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
-        super().__init__(network, actions, recipe)
+        super().__init__(network, actions)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
     def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:
@@ -530,6 +528,7 @@ class DiscreteCritics(nn.ModuleList):
 
 # %% tags=["export", "hide-input"]
 @checked
+@remembered
 def make_discrete_sac_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -549,20 +548,13 @@ def make_discrete_sac_policy(
     """
     space, states = as_discrete(action_space), as_space(observation_space)
     inputs, number = as_float_vectors(states).shape[0], int(space.n)
-    recipe = {
-        "observation_space": plain_space(states),
-        "action_space": plain_space(space),
-        "hidden": hidden,
-        "num_critics": num_critics,
-    }
     # The policy's row holds a logit for each action, a critic's row a value.
     network = layers(inputs, hidden, number)
     critics = DiscreteCritics(
         layers(inputs, hidden, number) for _ in range(num_critics)
     )
     actions = CategoricalActions(number, int(space.start))
-    built = "make_discrete_sac_policy", recipe
-    return DiscreteSoftPolicy(network, actions, critics, built)
+    return DiscreteSoftPolicy(network, actions, critics)
 
 
 # %% [markdown]

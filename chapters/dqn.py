@@ -36,7 +36,7 @@ from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import Algorithm
-from literate_rl.workshop.nests import as_discrete, as_vectors, plain_space
+from literate_rl.workshop.nests import as_discrete, as_vectors, remembered
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -547,6 +547,7 @@ def dueling_layer(num_actions: int) -> nn.Linear:
 
 # %% tags=["export"]
 @checked
+@remembered
 def make_q_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -569,14 +570,8 @@ def make_q_policy(
     layers += [nn.Linear(hidden, num_actions + dueling)]
     if dueling:
         layers += [dueling_layer(num_actions)]
-    recipe = {
-        "observation_space": plain_space(box),
-        "action_space": plain_space(discrete),
-        "hidden": hidden,
-        "dueling": dueling,
-    }
     actions = EpsilonGreedy(num_actions, int(discrete.start))
-    return Policy(QLayers(*layers), actions, ("make_q_policy", recipe))
+    return Policy(QLayers(*layers), actions)
 
 
 # %% [markdown]

@@ -356,7 +356,8 @@ def make_hybrid_policy(
     normalizer = RunningMoments(size) if normalize else None
     both = ActorCritic(HybridRows(network), critic, normalizer)
 
-    # The recipe is what a checkpoint needs to build this policy again.
+    policy = Policy(both, actions)
+    # What a checkpoint needs; the mask may have come from the space, or as an array.
     recipe = {
         "observation_space": plain_space(observation_space),
         "action_space": plain_space(actions.space),
@@ -364,7 +365,8 @@ def make_hybrid_policy(
         "hidden": hidden,
         "normalize": normalize,
     }
-    return Policy(both, actions, ("make_hybrid_policy", recipe))
+    policy.recipe = "make_hybrid_policy", recipe
+    return policy
 
 
 # %% [markdown]

@@ -46,7 +46,7 @@ from literate_rl.workshop.nests import (
     as_space,
     as_vectors,
     open_ended,
-    plain_space,
+    remembered,
 )
 from literate_rl.workshop.signatures import (
     Bool,
@@ -435,7 +435,8 @@ class WithDeviations(nn.Module):
 # %% [markdown]
 # ## A policy is a network and an action distribution
 #
-# `Policy` puts the two together. (`recipe` is for checkpoints; ignore it for now.)
+# `Policy` puts the two together. (`recipe` is for checkpoints, and `@remembered` further down writes
+# it; ignore both for now.)
 
 
 # %% tags=["export"]
@@ -445,21 +446,19 @@ class Policy(nn.Module):
     Args:
         network: Module from observations to rows, with a method ``value``.
         actions: The action distribution, which knows what a row means.
+
+    Attributes:
         recipe: Name of a public function that builds the same policy, and its
             arguments as plain values, for checkpoints.
     """
 
     network: Any  # of a class of its own
     actions: Any
+    recipe: tuple[str, dict[str, Any]] = ("", {})
 
-    def __init__(
-        self,
-        network: nn.Module,
-        actions: ActionDistribution,
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
-    ) -> None:
+    def __init__(self, network: nn.Module, actions: ActionDistribution) -> None:
         super().__init__()
-        self.network, self.actions, self.recipe = network, actions, recipe
+        self.network, self.actions = network, actions
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the rows that describe the policy at observations."""
@@ -517,6 +516,7 @@ def make_actions(
 
 
 @checked
+@remembered
 def make_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -540,14 +540,7 @@ def make_policy(
         actor = WithDeviations(mlp(size, hidden, means, gain=0.01), means)
     critic = mlp(size, hidden, 1, gain=1.0)
     network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
-    # What a checkpoint needs in order to build the policy again.
-    recipe = {
-        "observation_space": plain_space(box),
-        "action_space": plain_space(as_space(action_space)),
-        "hidden": hidden,
-        "normalize": normalize,
-    }
-    return Policy(network, actions, ("make_policy", recipe))
+    return Policy(network, actions)
 
 
 # %% [markdown]

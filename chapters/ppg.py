@@ -45,7 +45,7 @@ from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.episodes import EvalMode
-from literate_rl.workshop.nests import as_space, map_nest, plain_space
+from literate_rl.workshop.nests import as_space, map_nest, remembered
 from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
@@ -485,6 +485,7 @@ def one_row(rows: Sequence[Tensor]) -> Tensor:
 
 # %% tags=["export"]
 @checked
+@remembered
 def make_phasic_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -519,18 +520,7 @@ def make_phasic_policy(
         seen, action_space, encoder, share_encoder, detach=detach
     )
     normalizer = RunningMoments(*shape) if normalize else None
-
-    # The recipe is what a checkpoint needs to build this policy again.
-    recipe = {
-        "observation_space": plain_space(box),
-        "action_space": plain_space(action_space),
-        "share_encoder": share_encoder,
-        "detach": detach,
-        "hidden": hidden,
-        "normalize": normalize,
-    }
-    phasic = PhasicNetwork(network, normalizer)
-    return Policy(phasic, actions, ("make_phasic_policy", recipe))
+    return Policy(PhasicNetwork(network, normalizer), actions)
 
 
 # %% [markdown]

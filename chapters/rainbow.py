@@ -43,7 +43,7 @@ from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import ActionDistribution, refuse_mask
-from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, plain_space
+from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
 from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
@@ -387,7 +387,6 @@ class RainbowPolicy(Policy):
         value_min: First of the evenly spaced atoms.
         value_max: Last of them.
         hold: Steps that one noise of the layers lasts.
-        recipe: As in ``Policy``.
 
     Attributes:
         noise_size: How many random numbers the layers need for a row.
@@ -403,9 +402,8 @@ class RainbowPolicy(Policy):
         value_min: float,
         value_max: float,
         hold: int = 1,
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
-        super().__init__(network, actions, recipe)
+        super().__init__(network, actions)
         self.value_min, self.value_max, self.hold = value_min, value_max, hold
         atoms = torch.linspace(value_min, value_max, self.network.num_atoms)
         self.register_buffer("atoms", atoms)
@@ -459,6 +457,7 @@ class RainbowPolicy(Policy):
 
 # %% tags=["export", "hide-input"]
 @checked
+@remembered
 def make_rainbow_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -495,22 +494,8 @@ def make_rainbow_policy(
     network = RainbowNetwork(
         inputs, num_actions, num_atoms, hidden, dueling, noisy, sigma
     )
-    # What a checkpoint needs in order to build the policy again.
-    recipe = {
-        "observation_space": plain_space(box),
-        "action_space": plain_space(discrete),
-        "hidden": hidden,
-        "num_atoms": num_atoms,
-        "value_min": value_min,
-        "value_max": value_max,
-        "dueling": dueling,
-        "noisy": noisy,
-        "sigma": sigma,
-        "hold": hold,
-    }
     actions = EpsilonGreedy(num_actions, int(discrete.start))
-    built = "make_rainbow_policy", recipe
-    return RainbowPolicy(network, actions, value_min, value_max, hold, built)
+    return RainbowPolicy(network, actions, value_min, value_max, hold)
 
 
 # %% [markdown]

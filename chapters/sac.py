@@ -38,7 +38,7 @@ from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
-from literate_rl.workshop.nests import as_float_vectors, as_space, plain_space
+from literate_rl.workshop.nests import as_float_vectors, as_space, remembered
 from literate_rl.workshop.networks import (
     ActionCritic,
     Critics,
@@ -549,7 +549,6 @@ class SoftPolicy(Policy):
         network: Module from observations to rows.
         actions: A ``SquashedGaussian``.
         critics: The critics.
-        recipe: As in ``Policy``.
     """
 
     actions: SquashedGaussian
@@ -559,9 +558,8 @@ class SoftPolicy(Policy):
         network: nn.Module,
         actions: SquashedGaussian,
         critics: Critics,
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
     ) -> None:
-        super().__init__(network, actions, recipe)
+        super().__init__(network, actions)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
     def row_and_noise(
@@ -864,6 +862,7 @@ def SAC(  # noqa: N802 (the field's name)
 
 # %% tags=["export", "hide-input"]
 @checked
+@remembered
 def make_sac_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -885,17 +884,10 @@ def make_sac_policy(
     """
     states, space = as_space(observation_space), roomy_box(as_space(action_space))
     inputs, size = as_float_vectors(states).shape[0], space.shape[0]
-    recipe = {
-        "observation_space": plain_space(states),
-        "action_space": plain_space(space),
-        "hidden": hidden,
-        "num_critics": num_critics,
-        "hold": hold,
-    }
     network = GaussianRows(inputs, hidden, size)
     critics = Critics(ActionCritic(inputs, size, hidden) for _ in range(num_critics))
     actions = SquashedGaussian(space.low, space.high, hold, space.dtype)
-    return SoftPolicy(network, actions, critics, ("make_sac_policy", recipe))
+    return SoftPolicy(network, actions, critics)
 
 
 def roomy_box(space: spaces.Space[Any]) -> spaces.Box:

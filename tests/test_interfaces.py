@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import math
 import operator
 from functools import partial
@@ -61,6 +62,7 @@ from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
+from literate_rl.workshop.nests import MODELS, as_space
 from literate_rl.workshop.networks import layers
 from literate_rl.workshop.runs import Run, flat_env
 from literate_rl.workshop.worlds import Moving
@@ -155,6 +157,24 @@ IN_NUMPY = [*POLICIES["make_policy"], *POLICIES["make_q_policy"]]
 def test_no_maker_of_policies_is_forgotten() -> None:
     public = {name for name in dir(literate_rl) if name.startswith("make_")}
     assert {name for name in public if name.endswith("_policy")} == POLICIES.keys()
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_policy_remembers_how_it_was_built(make: Any) -> None:
+    recipe = name, arguments = make().recipe
+    given = inspect.signature(make.func).bind(*make.args, **make.keywords)
+    given.apply_defaults()
+    wanted = given.arguments
+    models = {key: wanted.pop(key) for key in MODELS if key in wanted}
+    named = {key: type(x).__name__ for key, x in models.items()}
+    assert arguments.get("models", {}) == named
+    plain = json.loads(json.dumps(arguments))
+    plain.pop("models", None)
+    built = {key: as_space(x) for key, x in plain.items() if key.endswith("_space")}
+    if name == "make_hybrid_policy":
+        wanted["mask"] = [[True, False], [False, True], [False, False]]  # of the space
+    assert (name, plain | built) == (make.func.__name__, wanted)
+    assert make.func(**plain, **models).recipe == recipe
 
 
 @pytest.mark.parametrize("make", MAKERS)

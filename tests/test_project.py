@@ -112,6 +112,36 @@ def test_the_lowest_versions_are_those_of_the_bounds():
     assert done.stdout.split() == [bound.replace(">=", "==") for bound in bounds]
 
 
+CALLS = """
+from literate_rl import fit, load, train
+agent = train("DQN", "CartPole-v1", total_steps=1, qnet=nn.Linear(4, 2))
+train("DQN", "CartPole-v1", total_stepz=1)  # no such option
+train("DQN", "CartPole-v1", gamma="0.9")  # a number
+train("DQN", "CartPole-v1", qnet=3)  # a network
+load("run", qnet=nn.Linear(4, 2)).eval().act(torch.zeros(1, 4), 0.0)
+load("run", qnett=nn.Linear(4, 2))  # no such model
+for policy in (load("run"), agent.policy):
+    policy.act(torch.zeros(1, 4), 0.0).argmax()
+    policy.noise(1, 1, torch.Generator()).mean()
+    policy.actt(torch.zeros(1, 4), 0.0)  # no such method
+fit(agent.learner)[0]["step"].is_integer()
+fit(agent.policy)  # no learner
+agent.learner.config.total_stepz  # no such setting
+agent.save("here").exits()  # a path
+"""
+
+
+def test_a_type_checker_sees_what_is_misspelt(tmp_path):
+    """Each line with a comment is wrong, and no other."""
+    file = tmp_path / "calls.py"
+    file.write_text("import torch\nfrom torch import nn\n" + CALLS)
+    command = [sys.executable, "-m", "mypy", "--no-pretty", file]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    said = {int(line.split(":")[1]) for line in done.stdout.splitlines()[:-1]}
+    lines = enumerate(file.read_text().splitlines(), 1)
+    assert said == {number for number, line in lines if "#" in line}, done.stdout
+
+
 def test_the_wheel_is_tried_with_every_algorithm():
     script = (ROOT / ".ci/wheel").read_text("utf-8")
     lists = re.findall(r"for algorithm in (.*); do", script)

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_type_hints
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from worlds import Sampled, left_alone, modes, moody
 
 from literate_rl.actors import actors_settings
+from literate_rl.agents import make_envs
 from literate_rl.contract_models import (
     ActionValue,
     CategoricalActor,
@@ -37,12 +38,14 @@ from literate_rl.contracts import ContractError
 from literate_rl.evaluation import evaluate
 from literate_rl.loop import OffPolicy
 from literate_rl.workshop import training
+from literate_rl.workshop.nests import MODELS
 from literate_rl.workshop.own_models import make_qnet_policy
-from literate_rl.workshop.runs import Run, fit, flat_env, load
+from literate_rl.workshop.runs import OwnModels, Run, fit, flat_env, load
 from literate_rl.workshop.training import (
     ALGORITHMS,
     Agent,
     Device,
+    Options,
     ended,
     handed_in,
     make_learner,
@@ -252,6 +255,15 @@ def test_the_check_may_be_skipped() -> None:
 def test_what_cannot_be_trained_is_said(call: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+def test_options_are_the_settings_of_all_algorithms_and_the_models() -> None:
+    wanted: dict[str, Any] = get_type_hints(OwnModels)
+    assert tuple(wanted) == MODELS
+    for known in ALGORITHMS.values():
+        for name, hint in get_type_hints(known.config).items():
+            wanted[name] = wanted.get(name, hint) | hint
+    assert get_type_hints(Options) == wanted
 
 
 def test_a_saved_agent_is_never_written_over(tmp_path: Path) -> None:
@@ -519,6 +531,25 @@ def test_a_training_says_what_was_handed_in(name: str, env: str, forms: str) -> 
 def test_train_says_so_first(capsys) -> None:
     train("PPO", CARTPOLE, total_steps=64, num_steps=8)
     assert capsys.readouterr().out.startswith("fast forms: acting\n")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_environments_are_closed_when_a_training_ends(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def noted(*arguments: Any) -> Any:
+        made.append(make_envs(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(training, "make_envs", noted)
+    env = PENDULUM if name in CONTINUOUS else CARTPOLE
+    learner = make_learner(name, env, small_config(name, env), {})
+    with ended(learner):
+        learner.iterate()
+    assert made
+    assert all(envs.closed for envs in made)
 
 
 def train_a_little(learner: Any) -> None:
@@ -877,7 +908,7 @@ def test_a_model_of_ones_own_comes_back_from_a_gpu() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
-@pytest.mark.parametrize("place", ["fit", "DQN"])
+@pytest.mark.parametrize("place", ["fit", "learner"])
 def test_a_model_comes_back_after_an_error(
     error: BaseException, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -887,7 +918,11 @@ def test_a_model_comes_back_after_an_error(
         moved.append(net.first.weight.device)
         raise error
 
-    monkeypatch.setattr(training, place, fails)
+    if place == "fit":
+        monkeypatch.setattr(training, "fit", fails)
+    else:
+        known = ALGORITHMS["dqn"]._replace(learner=fails)
+        monkeypatch.setitem(ALGORITHMS, "dqn", known)
     with elsewhere(), pytest.raises(type(error)):
         train("dqn", CARTPOLE, qnet=net, device="cuda", **FEW)
     assert moved == [ELSEWHERE]
@@ -911,9 +946,8 @@ def place_of(net: nn.Module, device: Device = "auto", tell: bool = True) -> str:
     """Return where a network is trained in batches of 1024."""
     space = spaces.Box(-1.0, 1.0, (4,))
     policy = make_qnet_policy(space, spaces.Discrete(2), net)
-    envs: Any = SimpleNamespace(single_observation_space=space)
     with placing(device, tell) as place:
-        place(policy, envs, ALGORITHMS["dqn"].config(batch_size=1024))
+        place(policy, space, ALGORITHMS["dqn"].config(batch_size=1024))
         return training.device_of(net).type
 
 
@@ -961,7 +995,7 @@ def test_rows_of_an_update(name: str, changes: dict[str, int], rows: int) -> Non
 def test_a_convolution_uses_its_weights_many_times() -> None:
     picture = spaces.Box(0.0, 1.0, (4, 10, 10))
     config = ALGORITHMS["dqn"].config(batch_size=100)
-    envs: Any = SimpleNamespace(single_observation_space=spaces.Box(0.0, 1.0, (400,)))
+    flat = spaces.Box(0.0, 1.0, (400,))
     layers = nn.Unflatten(-1, (4, 10, 10)), nn.Conv2d(4, 16, 3), nn.Flatten(1)
     net = nn.Sequential(*layers, nn.Linear(1024, 2))
     network = nn.Module()
@@ -969,17 +1003,17 @@ def test_a_convolution_uses_its_weights_many_times() -> None:
     network.forward = lambda state: net(state.flatten(1))  # type: ignore[method-assign]
     policy = make_qnet_policy(picture, spaces.Discrete(2), network)
     each = 64 * 16 * 4 * 9 + 1024 * 2
-    assert work_of_update(policy, envs, config) == 3 * 100 * each
+    assert work_of_update(policy, flat, config) == 3 * 100 * each
 
 
 def test_counting_leaves_no_trace() -> None:
     net = Odd()
-    envs: Any = SimpleNamespace(single_observation_space=spaces.Box(-1.0, 1.0, (4,)))
-    policy = make_qnet_policy(envs.single_observation_space, spaces.Discrete(2), net)
+    space = spaces.Box(-1.0, 1.0, (4,))
+    policy = make_qnet_policy(space, spaces.Discrete(2), net)
     config = ALGORITHMS["dqn"].config(batch_size=1)
     before = {key: x.clone() for key, x in policy.state_dict().items()}
     state = torch.get_rng_state()
-    assert work_of_update(policy, envs, config) > 0
+    assert work_of_update(policy, space, config) > 0
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(x, before[key]) for key, x in policy.state_dict().items())
     assert net.training
@@ -987,7 +1021,7 @@ def test_counting_leaves_no_trace() -> None:
     # What cannot be copied or called is judged by its parameters.
     net.forward = lambda: None  # type: ignore[method-assign]
     weights = sum(x.numel() for x in policy.parameters())
-    assert work_of_update(policy, envs, config) == 3 * weights
+    assert work_of_update(policy, space, config) == 3 * weights
 
 
 def test_two_devices_do_not_meet() -> None:

@@ -37,6 +37,7 @@ import tyro
 from literate_rl.evaluation import evaluate
 from literate_rl.workshop.episodes import told
 from literate_rl.workshop.interfaces import Learner
+from literate_rl.workshop.nests import MODELS
 from literate_rl.workshop.runs import (
     RENAMED,
     Run,
@@ -50,7 +51,6 @@ from literate_rl.workshop.runs import (
 )
 from literate_rl.workshop.training import (
     ALGORITHMS,
-    MODELS,
     Device,
     Place,
     ended,

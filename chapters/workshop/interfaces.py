@@ -138,6 +138,10 @@ class PolicyLike(Stateful, Protocol):
         """Return the log-probabilities of actions and the entropies, ``(*B)`` each."""
         ...
 
+    def train(self, mode: bool = True) -> Self:
+        """Go to the mode in which layers such as dropout learn."""
+        ...
+
     def cpu(self) -> Self:
         """Move to the CPU, where actors are."""
         ...

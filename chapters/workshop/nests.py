@@ -19,11 +19,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
+from functools import wraps
 from itertools import islice
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -43,6 +45,7 @@ __all__ = [
     "pack",
     "plain_space",
     "read_hybrid_space",
+    "remembered",
     "unpack",
 ]
 
@@ -227,6 +230,43 @@ def as_space(plain: spaces.Space[Any] | dict[str, Any]) -> spaces.Space[Any]:
     return spaces.Box(low, high, dtype=dtype)
 
 
+# %% [markdown]
+# A policy remembers its *recipe*: the name of the function that has built it, and the arguments as
+# plain values. That is what a checkpoint needs in order to build the policy again. Models of one's
+# own cannot be described so, and the recipe only names their classes.
+
+
+# %% tags=["export"]
+MODELS = ("qnet", "actor", "critic")
+Make = TypeVar("Make", bound=Callable[..., Any])
+
+
+def remembered(make: Make) -> Make:
+    """Let a function that builds a policy write down how it was called."""
+    signature = inspect.signature(make)
+
+    @wraps(make)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        policy, given = make(*args, **kwargs), signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        arguments: dict[str, Any] = {}
+        for name, x in given.arguments.items():
+            if name in MODELS:
+                arguments.setdefault("models", {})[name] = type(x).__qualname__
+            else:
+                space = name.endswith("_space")
+                arguments[name] = plain_space(as_space(x)) if space else x
+        policy.recipe = make.__name__, arguments
+        return policy
+
+    return cast(Make, call)
+
+
+# %% [markdown]
+# Our networks see vectors, and their policies act in one of a few kinds of space.
+
+
+# %% tags=["export"]
 def as_vectors(observation_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Box:
     """Return a box of vectors that is given as it is or by plain values."""
     box = as_space(observation_space)

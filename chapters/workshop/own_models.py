@@ -42,7 +42,7 @@ from literate_rl.rainbow import RainbowPolicy
 from literate_rl.sac import roomy_box
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import refuse_mask
-from literate_rl.workshop.nests import as_discrete, as_space, plain_space
+from literate_rl.workshop.nests import as_discrete, as_space, remembered
 from literate_rl.workshop.networks import Critics
 from literate_rl.workshop.probes import (
     device_of,
@@ -100,25 +100,25 @@ class ContractPolicy(nn.Module):
             optional method ``mode`` returns greedy actions.
         observation_space: Where the names of the states come from; not flattened.
         action_space: A ``Discrete`` space or a ``Box``.
-        recipe: As in ``Policy``.
         critic: A critic of states, for A2C and its relatives: called with its states by
             name; its first result is the values.
         critics: Critics of actions, for SAC; with them comes a temperature.
     """
+
+    recipe: tuple[str, dict[str, Any]] = ("", {})
 
     def __init__(
         self,
         actor: Any,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
-        recipe: tuple[str, dict[str, Any]] = ("", {}),
         critic: Any = None,
         critics: nn.Module | None = None,
     ) -> None:
         super().__init__()
         spec = state_spec(observation_space)
         self.actor = ByName(actor, spec)
-        self.action_space, self.recipe = action_space, recipe
+        self.action_space = action_space
         if critic is not None:
             self.critic = ByName(critic, spec)
         if critics is not None:
@@ -226,23 +226,8 @@ def checksum(*tensors: Tensor) -> int:
 
 
 # %% tags=["export"]
-def recipe_of(
-    maker: str,
-    observation_space: spaces.Space[Any],
-    action_space: spaces.Space[Any],
-    models: dict[str, Any],
-    **settings: Any,
-) -> tuple[str, dict[str, Any]]:
-    """Return a maker's name and its arguments as plain values, models by name."""
-    both = {
-        "observation_space": plain_space(observation_space),
-        "action_space": plain_space(action_space),
-    }
-    names = {name: type(model).__qualname__ for name, model in models.items()}
-    return maker, {**both, **settings, "models": names}
-
-
 @checked
+@remembered
 def make_contract_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -259,9 +244,7 @@ def make_contract_policy(
         critic: The critic.
     """
     both = as_space(observation_space), as_space(action_space)
-    models = {"actor": actor, "critic": critic}
-    built = recipe_of("make_contract_policy", *both, models)
-    return ContractPolicy(actor, *both, built, critic=critic)
+    return ContractPolicy(actor, *both, critic=critic)
 
 
 # %% [markdown]
@@ -411,6 +394,7 @@ class LogitsOf(nn.Module):
 
 
 @checked
+@remembered
 def make_qnet_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -426,20 +410,17 @@ def make_qnet_policy(
         support: First and last atom, if the network returns distributions.
     """
     states, discrete = as_space(observation_space), as_discrete(action_space)
-    built = recipe_of(
-        "make_qnet_policy", states, discrete, {"qnet": qnet}, support=support
-    )
     num_actions = int(discrete.n)
     actions = EpsilonGreedy(num_actions, int(discrete.start))
     network = FirstResult(qnet, state_spec(states))
     if support is None:
-        return Policy(network, actions, built)
+        return Policy(network, actions)
     # One call of the network tells how many atoms there are.
     with torch.no_grad(), EvalMode(network):
         num_atoms = network(torch.zeros(2, spaces.flatdim(states))).shape[-1]
     logits = LogitsOf(network, num_actions, num_atoms)
     low, high = support
-    return RainbowPolicy(logits, actions, low, high, recipe=built)
+    return RainbowPolicy(logits, actions, low, high)
 
 
 # %% [markdown]
@@ -452,6 +433,7 @@ def make_qnet_policy(
 
 # %% tags=["export"]
 @checked
+@remembered
 def make_own_ddpg_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -478,11 +460,7 @@ def make_own_ddpg_policy(
     actions, spec = actions_of(space), state_spec(states)
     critics = Critics(FirstResult(x, spec) for x in as_many(critic, num_critics))
     network = ActorCritics(FirstResult(actor, spec), critics)
-    models = {"actor": actor, "critic": critic}
-    built = recipe_of(
-        "make_own_ddpg_policy", states, space, models, num_critics=num_critics
-    )
-    return Policy(network, actions, built)
+    return Policy(network, actions)
 
 
 def as_many(critic: Any, number: int) -> list[Any]:
@@ -531,6 +509,7 @@ class EachAction(FirstResult):
 
 
 @checked
+@remembered
 def make_own_sac_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -559,11 +538,7 @@ def make_own_sac_policy(
     else:
         space = roomy_box(space)
         critics = Critics(FirstResult(x, spec) for x in given)
-    models = {"actor": actor, "critic": critic}
-    built = recipe_of(
-        "make_own_sac_policy", states, space, models, num_critics=num_critics
-    )
-    return ContractPolicy(actor, states, space, built, critics=critics)
+    return ContractPolicy(actor, states, space, critics=critics)
 
 
 def of_all(critic: Any, spec: StateSpec, num_actions: int) -> FirstResult:

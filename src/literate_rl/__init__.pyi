@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest f6160a5181fba049
+# Generated from chapters/*.py (edit there); digest 74cac23fce6f153a
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -292,6 +292,7 @@ from .workshop.nests import (
     pack as pack,
     plain_space as plain_space,
     read_hybrid_space as read_hybrid_space,
+    remembered as remembered,
     unpack as unpack,
 )
 from .workshop.networks import (
@@ -323,6 +324,7 @@ from .workshop.interrupts import (
     check_interrupt as check_interrupt,
 )
 from .workshop.runs import (
+    OwnModels as OwnModels,
     Run as Run,
     StoredRuns as StoredRuns,
     fit as fit,
@@ -397,5 +399,6 @@ from .workshop.fast_forms import (
 )
 from .workshop.training import (
     Agent as Agent,
+    Options as Options,
     train as train,
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 65a57eb4a8d25ed3
+# Generated from chapters/ddpg.py (edit there); digest 0a359107e4291f78
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from literate_rl.workshop.nests import (
     as_float_vectors,
     as_space,
     open_ended,
-    plain_space,
+    remembered,
 )
 from literate_rl.workshop.networks import ActionCritic, Critics, Stretch, layers
 from literate_rl.workshop.signatures import (
@@ -234,6 +234,7 @@ def DDPG(  # noqa: N802 (the field's name)
 
 
 @checked
+@remembered
 def make_ddpg_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -261,13 +262,7 @@ def make_ddpg_policy(
         size, last = len(actions.low), Stretch(*actions.bounds)
     actor = nn.Sequential(layers(inputs, hidden, size), last)
     critics = Critics(ActionCritic(inputs, size, hidden) for _ in range(num_critics))
-    recipe = {
-        "observation_space": plain_space(states),
-        "action_space": plain_space(space),
-        "hidden": hidden,
-        "num_critics": num_critics,
-    }
-    return Policy(ActorCritics(actor, critics), actions, ("make_ddpg_policy", recipe))
+    return Policy(ActorCritics(actor, critics), actions)
 
 
 def actions_of(space: spaces.Space[Any]) -> Any:

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 3342f75af3112f46
+# Generated from chapters/dqn.py (edit there); digest 15ac3c24e67643ca
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import Algorithm
-from literate_rl.workshop.nests import as_discrete, as_vectors, plain_space
+from literate_rl.workshop.nests import as_discrete, as_vectors, remembered
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -176,6 +176,7 @@ def dueling_layer(num_actions: int) -> nn.Linear:
 
 
 @checked
+@remembered
 def make_q_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -198,14 +199,8 @@ def make_q_policy(
     layers += [nn.Linear(hidden, num_actions + dueling)]
     if dueling:
         layers += [dueling_layer(num_actions)]
-    recipe = {
-        "observation_space": plain_space(box),
-        "action_space": plain_space(discrete),
-        "hidden": hidden,
-        "dueling": dueling,
-    }
     actions = EpsilonGreedy(num_actions, int(discrete.start))
-    return Policy(QLayers(*layers), actions, ("make_q_policy", recipe))
+    return Policy(QLayers(*layers), actions)
 
 
 @checked

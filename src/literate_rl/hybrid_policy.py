@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_policy.py (edit there); digest 8f30913e922dcf3e
+# Generated from chapters/hybrid_policy.py (edit there); digest 0e100ba6fabd08be
 """A hybrid policy: rows instead of trees, and the way into an environment and back."""
 
 from __future__ import annotations
@@ -231,7 +231,8 @@ def make_hybrid_policy(
     normalizer = RunningMoments(size) if normalize else None
     both = ActorCritic(HybridRows(network), critic, normalizer)
 
-    # The recipe is what a checkpoint needs to build this policy again.
+    policy = Policy(both, actions)
+    # What a checkpoint needs; the mask may have come from the space, or as an array.
     recipe = {
         "observation_space": plain_space(observation_space),
         "action_space": plain_space(actions.space),
@@ -239,4 +240,5 @@ def make_hybrid_policy(
         "hidden": hidden,
         "normalize": normalize,
     }
-    return Policy(both, actions, ("make_hybrid_policy", recipe))
+    policy.recipe = "make_hybrid_policy", recipe
+    return policy

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest c4cc1a7ed403f757
+# Generated from chapters/workshop/cli.py (edit there); digest d67505dbc3dc6e18
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import tyro
 from literate_rl.evaluation import evaluate
 from literate_rl.workshop.episodes import told
 from literate_rl.workshop.interfaces import Learner
+from literate_rl.workshop.nests import MODELS
 from literate_rl.workshop.runs import (
     RENAMED,
     Run,
@@ -34,7 +35,6 @@ from literate_rl.workshop.runs import (
 )
 from literate_rl.workshop.training import (
     ALGORITHMS,
-    MODELS,
     Device,
     Place,
     ended,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 75894b7f3d8d1829
+# Generated from chapters/workshop/interfaces.py (edit there); digest 35f0d10c9c3237b4
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -107,6 +107,10 @@ class PolicyLike(Stateful, Protocol):
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies, ``(*B)`` each."""
+        ...
+
+    def train(self, mode: bool = True) -> Self:
+        """Go to the mode in which layers such as dropout learn."""
         ...
 
     def cpu(self) -> Self:

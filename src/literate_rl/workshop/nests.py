@@ -1,13 +1,15 @@
-# Generated from chapters/workshop/nests.py (edit there); digest e91dd46a4e8ed26b
+# Generated from chapters/workshop/nests.py (edit there); digest 9910b6901f33e96e
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
+from functools import wraps
 from itertools import islice
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ __all__ = [
     "pack",
     "plain_space",
     "read_hybrid_space",
+    "remembered",
     "unpack",
 ]
 
@@ -171,6 +174,31 @@ def as_space(plain: spaces.Space[Any] | dict[str, Any]) -> spaces.Space[Any]:
         np.array(plain[key], dtype).reshape(plain["shape"]) for key in ("low", "high")
     )
     return spaces.Box(low, high, dtype=dtype)
+
+
+MODELS = ("qnet", "actor", "critic")
+Make = TypeVar("Make", bound=Callable[..., Any])
+
+
+def remembered(make: Make) -> Make:
+    """Let a function that builds a policy write down how it was called."""
+    signature = inspect.signature(make)
+
+    @wraps(make)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        policy, given = make(*args, **kwargs), signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        arguments: dict[str, Any] = {}
+        for name, x in given.arguments.items():
+            if name in MODELS:
+                arguments.setdefault("models", {})[name] = type(x).__qualname__
+            else:
+                space = name.endswith("_space")
+                arguments[name] = plain_space(as_space(x)) if space else x
+        policy.recipe = make.__name__, arguments
+        return policy
+
+    return cast(Make, call)
 
 
 def as_vectors(observation_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Box:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 7af726e2e038532d
+# Generated from chapters/workshop/runs.py (edit there); digest 0a60cf42d640affb
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack
 from uuid import uuid4
 
 import gymnasium as gym
@@ -36,15 +36,17 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
+from torch import nn
 from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from literate_rl.workshop.episodes import EvalMode, Held, env_seed, told, warn_unended
-from literate_rl.workshop.interfaces import Learner
+from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
+    "OwnModels",
     "Run",
     "StoredRuns",
     "fit",
@@ -725,7 +727,15 @@ def count_stored(weights: dict[str, torch.Tensor]) -> int:
     return sum(counts.values())
 
 
-def load(path: str | Path, **models: Any) -> Any:
+class OwnModels(TypedDict, total=False):
+    """Models of your own, by their names in the contract."""
+
+    qnet: nn.Module
+    actor: nn.Module
+    critic: nn.Module | Sequence[nn.Module]
+
+
+def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
     """Return the policy that a checkpoint holds, ready to act.
 
     Args:
@@ -771,7 +781,8 @@ def load(path: str | Path, **models: Any) -> Any:
     except Exception as error:
         message = f"{path} holds a policy that cannot be built: {reason(error)}"
         raise ValueError(message) from error
-    return policy.eval()
+    loaded: PolicyLike = policy.eval()
+    return loaded
 
 
 # What a maker is called today, and what the names of its weights have become. The flag

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest ce1b66963c9de75d
+# Generated from chapters/workshop/training.py (edit there); digest ddbad3dd29a1b9b6
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 import gymnasium as gym
 import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from literate_rl.a2c import (
@@ -98,14 +98,16 @@ from literate_rl.workshop.own_models import (
     make_qnet_policy,
     own_model,
 )
-from literate_rl.workshop.interfaces import Act, Learner
-from literate_rl.workshop.runs import Run, about, fit, flat_env, sync
+from literate_rl.workshop.interfaces import Act, Learner, PolicyLike
+from literate_rl.workshop.nests import MODELS
+from literate_rl.workshop.runs import OwnModels, Run, about, fit, flat_env, sync
 
-__all__ = ["Agent", "train"]
+__all__ = ["Agent", "Options", "train"]
 
 
-MODELS = ("qnet", "actor", "critic")
 Device = Literal["auto", "cpu", "cuda"]
+Models = dict[str, Any]
+Env = gym.Env[Any, Any]
 
 
 def train(
@@ -115,7 +117,7 @@ def train(
     device: Device = "auto",
     check: bool = True,
     progress: bool = True,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Agent:
     """Train an agent on an environment, until it is done or until Ctrl-C.
 
@@ -142,8 +144,9 @@ def train(
     if name not in ALGORITHMS:
         names = ", ".join(ALGORITHMS)
         raise ValueError(f"algorithm must be one of {names}, got {algorithm!r}")
-    models = {key: options.pop(key) for key in MODELS if key in options}
-    config = settings_with(ALGORITHMS[name].settings(env), options)
+    changes: dict[str, Any] = {**options}
+    models = {key: changes.pop(key) for key in MODELS if key in changes}
+    config = settings_with(ALGORITHMS[name].settings(env), changes)
     settings = settings_of_run(name, env, config, models)
     with placing(device, progress) as place:
         learner = make_learner(name, env, config, models, check, place)
@@ -166,6 +169,100 @@ def train(
     return agent
 
 
+class Options(OwnModels, total=False):
+    """Models of your own and the settings of all algorithms, for ``train``."""
+
+    seed: int
+    total_steps: int
+    num_envs: int
+    num_steps: int
+    num_epochs: int
+    num_minibatches: int
+    learning_rate: float
+    anneal: bool
+    gamma: float
+    lambda_: float
+    clip_ratio: float
+    dual_clip: float | None
+    value_clip: float | None
+    entropy_weight: float
+    value_weight: float
+    max_grad_norm: float
+    normalize_advantage: bool
+    normalize_obs: bool
+    scale_reward: bool
+    target_kl: float | None
+    checkpoint_interval: int
+    aux_enabled: bool
+    aux_interval: int
+    aux_batch_length: int | None
+    aux_batch_size: int
+    aux_epochs: int
+    aux_learning_rate: float
+    clone_weight: float
+    kl_reference: Literal["snapshot", "rollout"]
+    share_encoder: bool
+    detach: Literal["always", "policy_phase", "never"]
+    on_policy: bool
+    priority: bool
+    priority_IS_weight: bool  # noqa: N815 (the name of the original)
+    unroll_len: int
+    update_per_collect: int
+    batch_size: int
+    discount_factor: float
+    rho_clip_ratio: float | None
+    c_clip_ratio: float | None
+    rho_pg_clip_ratio: float | None
+    grad_clip_type: Literal["clip_norm", "clip_value", "clip_momentum_norm"] | None
+    clip_value: float
+    optim: Literal["adam", "rmsprop"]
+    n_sample: int
+    replay_buffer_size: int
+    max_use: int
+    reward_scale: float
+    lag: int
+    actors: int | None
+    transport: Literal["in_process", "shared", "ray"]
+    slots: int
+    deadline: float
+    address: str | None
+    rmsprop_decay: float
+    rmsprop_epsilon: float
+    hidden: int
+    train_interval: int
+    learning_starts: int
+    buffer_size: int
+    target_interval: int
+    tau: float
+    priority_exponent: float
+    beta: float
+    log_interval: int
+    epsilon_start: float
+    epsilon_end: float
+    epsilon_steps: int
+    double: bool
+    dueling: bool
+    num_atoms: int
+    value_min: float
+    value_max: float
+    noisy: bool
+    sigma: float
+    hold: int
+    noise: float
+    increase: float
+    decrease: float
+    num_critics: int
+    smoothing: float
+    smoothing_clip: float
+    temperature: float
+    tune: bool
+    target_entropy: float | None
+    rollout_len: int
+    epsilon: float
+    power: float
+    priorities: Literal["actor", "largest"]
+
+
 class Agent:
     """What ``train`` returns: a policy that has learned, and the run that taught it.
 
@@ -183,12 +280,12 @@ class Agent:
         self.learner, self.folder, self.history = learner, folder, history
 
     @property
-    def policy(self) -> Any:
+    def policy(self) -> PolicyLike:
         """The policy, for ``evaluate``, ``record_video`` and ``show``."""
         return self.learner.policy
 
     @torch.no_grad()
-    def act(self, states: Mapping[str, Any]) -> Any:
+    def act(self, states: Mapping[str, Any]) -> Tensor | tuple[Any, ...]:
         """Act in a batch of states, given by name.
 
         Returns:
@@ -198,11 +295,12 @@ class Agent:
         """
         with EvalMode(self.policy):
             results = self.results(states)
-        return results[0] if len(results) == 1 else results
+        alone: Tensor = results[0]
+        return results if len(results) > 1 else alone
 
     def results(self, states: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what ``act`` returns, always as a tuple."""
-        policy = self.policy
+        policy: Any = self.policy
         if model := own_model(policy):
             results = asked(model, states)
             if "qnet" not in policy.recipe[1]["models"]:
@@ -238,9 +336,9 @@ class Agent:
 CROSSOVER = 5e7
 
 
-def work_of_update(policy: Any, envs: SyncVectorEnv, config: Any) -> float:
+def work_of_update(policy: Any, space: spaces.Space[Any], config: Any) -> float:
     """Return about how many multiply-adds one update of a policy takes."""
-    obs = torch.zeros(1, *(envs.single_observation_space.shape or ()))
+    obs = torch.zeros(1, *(space.shape or ()))
     counter = FlopCounterMode(display=False)
     # A model of your own may draw random numbers, or change when it is called. One that
     # cannot be copied or called like this is judged by its parameters.
@@ -268,7 +366,7 @@ def rows_of_update(config: Any) -> int:
 
 
 def chosen_device(
-    device: Device, policy: Any, envs: SyncVectorEnv, config: Any
+    device: Device, policy: Any, space: spaces.Space[Any], config: Any
 ) -> tuple[torch.device, str]:
     """Return where a policy trains and, if that was a choice, the reason."""
     best = best_device()
@@ -277,7 +375,7 @@ def chosen_device(
     for weight in policy.parameters():
         if weight.device.type != "cpu":
             return weight.device, "where the model is"
-    work = work_of_update(policy, envs, config)
+    work = work_of_update(policy, space, config)
     reason = (
         f"an update is {work / 1e6:,.1f} million multiply-adds, "
         f"and CUDA pays above {CROSSOVER / 1e6:.0f} million"
@@ -285,10 +383,11 @@ def chosen_device(
     return best if work > CROSSOVER else torch.device("cpu"), reason
 
 
-Place = Callable[[Any, SyncVectorEnv, Any], Any]
+# It gets the policy, the space of its observations, and the settings.
+Place = Callable[[Any, spaces.Space[Any], Any], Any]
 
 
-def stay(policy: Any, envs: SyncVectorEnv, config: Any) -> Any:
+def stay(policy: Any, space: spaces.Space[Any], config: Any) -> Any:
     """Leave a policy where it is."""
     return policy
 
@@ -311,8 +410,8 @@ def placing(device: Device, tell: bool = True) -> Iterator[Place]:
         raise ValueError("device must be cpu or auto where PyTorch finds no CUDA")
     homes: list[tuple[nn.Module, torch.device]] = []
 
-    def place(policy: Any, envs: SyncVectorEnv, config: Any) -> Any:
-        goal, reason = chosen_device(device, policy, envs, config)
+    def place(policy: Any, space: spaces.Space[Any], config: Any) -> Any:
+        goal, reason = chosen_device(device, policy, space, config)
         if tell and reason:
             print(f"device: {goal.type} ({reason})")
         homes.extend((module, device_of(module)) for module in policy.modules())
@@ -325,102 +424,104 @@ def placing(device: Device, tell: bool = True) -> Iterator[Place]:
             module.to(home)
 
 
-def environments(env: str, seed: int, number: int) -> SyncVectorEnv:
-    """Seed all generators and make copies of an environment."""
-    seed_everything(seed)
-    return make_envs(partial(flat_env, env), number)
-
-
-def make_ppo(env: str, config: PPOConfig, place: Place, **models: Any) -> PPO:
-    """Build PPO."""
-    envs = environments(env, config.seed, config.num_envs)
-    policy = actor_critic(env, envs, models, config.normalize_obs)
-    policy = place(policy, envs, config)
-    return PPO(policy, envs, config, fast_act(policy))
-
-
-def pictures_or_vectors(env: str, envs: SyncVectorEnv) -> spaces.Space[Any]:
-    """Return the space of images as it is, and any other space as one of vectors."""
-    space = spaces_of(env)[0]
-    pictures = len(space.shape or ()) == 3
-    return space if pictures else envs.single_observation_space
-
-
-def make_ppg(env: str, config: PPGConfig, place: Place) -> PPGAlgorithm:
-    """Build PPG; its policy has two values."""
-    envs = environments(env, config.seed, config.num_envs)
-    with legible_refusal():
-        policy = make_phasic_policy(
-            pictures_or_vectors(env, envs),
-            envs.single_action_space,
-            config.share_encoder,
-            config.detach,
-            normalize=config.normalize_obs,
+def make_learner(
+    algorithm: str,
+    env: str,
+    config: Any,
+    models: Models,
+    check: bool = True,
+    place: Place = stay,
+) -> Learner:
+    """Build a learner, with models of your own if they keep the contract."""
+    known = ALGORITHMS[algorithm]
+    if models and set(models) != set(known.models):
+        wanted = " and ".join(known.models) or "none"
+        raise ValueError(
+            f"models of your own for {algorithm} must be {wanted}, "
+            f"got {' and '.join(models)}"
         )
-    return PPGAlgorithm(place(policy, envs, config), envs, config)
+    if models and check:
+        family = known.contract or algorithm
+        check_model(family, env=partial(gym.make, env), **models)
+    seed_everything(config.seed)
+    with flat_env(env) as one, legible_refusal(known.actions):
+        policy = known.policy(one, config, models)
+    policy = place(policy, one.observation_space, config)
+    copies = config.n_sample if isinstance(config, ActorsConfig) else config.num_envs
+    build = partial(make_envs, partial(flat_env, env), copies)
+    return known.learner(policy, build, config)
 
 
-def make_impala(
-    env: str, config: ActorsConfig, place: Place, **models: Any
-) -> IMPALA | ActorLearner:
-    """Build IMPALA, with actors if the settings ask for some."""
-    envs = environments(env, config.seed, config.n_sample)
-    policy = place(actor_critic(env, envs, models), envs, config)
-    if config.actors is None:
-        return IMPALA(policy, envs, config)
-    envs.close()
-    build = partial(make_envs, partial(flat_env, env), config.n_sample)
-    transport = transport_of(config)
-    return ActorLearner(policy, build, config, transport, actors_act(policy))
+@contextmanager
+def legible_refusal(actions: str) -> Iterator[None]:
+    """Say in the user's terms which actions a policy can take."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the environment's actions must be {actions}: {error}"
+        ) from error
 
 
-def make_a2c(env: str, config: A2CConfig, place: Place, **models: Any) -> A2C:
-    """Build A2C."""
-    envs = environments(env, config.seed, config.num_envs)
-    policy = place(actor_critic(env, envs, models), envs, config)
-    return A2C(policy, envs, config, fast_act(policy))
-
-
-def make_a3c(env: str, config: A3CConfig, place: Place, **models: Any) -> A3C:
-    """Build A3C and what its workers need."""
-    envs = environments(env, config.seed, config.num_envs)
-    policy = place(actor_critic(env, envs, models), envs, config)
-    envs.close()
-    build = partial(make_envs, partial(flat_env, env), config.num_envs)
-    return A3C(policy, build, config, transport_of(config), actors_act(policy))
-
-
-def make_dqn(env: str, config: DQNConfig, place: Place, **models: Any) -> OffPolicy:
-    """Build DQN."""
-    envs = environments(env, config.seed, config.num_envs)
-    with legible_refusal("Discrete"):
-        if models:
-            policy = make_qnet_policy(*spaces_of(env), **models)
+@contextmanager
+def ended(learner: Learner) -> Iterator[None]:
+    """Close the actors and environments of a learner when its training ends."""
+    try:
+        yield
+    finally:
+        if isinstance(learner, RemoteLearner):
+            learner.close()
         else:
-            policy = make_q_policy(
-                envs.single_observation_space,
-                envs.single_action_space,
-                config.hidden,
-                config.dueling,
-            )
-    policy = place(policy, envs, config)
-    forms = {"act": fast_act(policy), "error": fitting(fused_q_error, policy)}
-    return DQN(policy, envs, config, **forms)
+            runner_of(learner).collector.envs.close()
 
 
-def make_rainbow(
-    env: str, config: RainbowConfig, place: Place, **models: Any
-) -> OffPolicy:
-    """Build Rainbow."""
-    envs = environments(env, config.seed, config.num_envs)
-    with legible_refusal("Discrete"):
-        if models:
-            support = [config.value_min, config.value_max]
-            policy = make_qnet_policy(*spaces_of(env), **models, support=support)
-        else:
-            seen = pictures_or_vectors(env, envs)
-            policy = rainbow_policy(seen, envs.single_action_space, config)
-    return Rainbow(place(policy, envs, config), envs, config)
+Spaces = tuple[spaces.Space[Any], spaces.Space[Any]]
+
+
+def shown(env: Env) -> Spaces:
+    """Return an environment's spaces as they are before anything is flattened."""
+    return getattr(env, "env", env).observation_space, env.action_space
+
+
+def flat(env: Env) -> Spaces:
+    """Return an environment's spaces, observations as vectors."""
+    return env.observation_space, env.action_space
+
+
+def pictures_or_vectors(env: Env) -> Spaces:
+    """Return an environment's spaces: only pictures are not flattened."""
+    return shown(env) if len(shown(env)[0].shape or ()) == 3 else flat(env)
+
+
+def actor_critic(env: Env, config: Any, models: Models) -> PolicyLike:
+    """Build an actor and a critic of states."""
+    if models:
+        return make_contract_policy(*shown(env), **models)
+    hybrid = isinstance(env.action_space, spaces.Tuple | spaces.Dict)
+    make = make_hybrid_policy if hybrid else make_policy
+    return make(*flat(env), normalize=getattr(config, "normalize_obs", False))
+
+
+def phasic(env: Env, config: PPGConfig, models: Models) -> PolicyLike:
+    """Build a policy with two values."""
+    encoder = config.share_encoder, config.detach
+    seen = pictures_or_vectors(env)
+    return make_phasic_policy(*seen, *encoder, normalize=config.normalize_obs)
+
+
+def q_values(env: Env, config: DQNConfig, models: Models) -> PolicyLike:
+    """Build a network that values each action."""
+    if models:
+        return make_qnet_policy(*shown(env), **models)
+    return make_q_policy(*flat(env), config.hidden, config.dueling)
+
+
+def q_atoms(env: Env, config: RainbowConfig, models: Models) -> PolicyLike:
+    """Build a network with a distribution of the return for each action."""
+    if models:
+        support = [config.value_min, config.value_max]
+        return make_qnet_policy(*shown(env), **models, support=support)
+    return rainbow_policy(*pictures_or_vectors(env), config)
 
 
 def rainbow_policy(
@@ -435,192 +536,95 @@ def rainbow_policy(
     return make_rainbow_policy(observation_space, action_space, **chosen)
 
 
-def make_apex(
-    make: Callable[..., OffPolicy], env: str, config: Any, place: Place, **models: Any
-) -> Apex:
-    """Build a learner with many actors and one memory."""
-    build = partial(make_envs, partial(flat_env, env), config.num_envs)
-    learner = make(env, config, place, **models)
-    transport, make_act = transport_of(config), actors_act(learner.policy)
-    return Apex(learner, build, transport, make_act)
+def deterministic(env: Env, config: Any, models: Models) -> PolicyLike:
+    """Build an actor that draws nothing, and critics of actions."""
+    number = getattr(config, "num_critics", 1)
+    if models:
+        return make_own_ddpg_policy(*shown(env), **models, num_critics=number)
+    return make_ddpg_policy(*flat(env), config.hidden, number)
 
 
-# DDPG has one critic: if you give it more, only the first learns.
-first_critic_error = partial(fused_critic_error, num_critics=1)
-
-
-def make_ddpg(
-    env: str,
-    config: DDPGConfig,
-    place: Place,
-    agent: Callable[..., OffPolicy] = DDPG,
-    num_critics: int = 1,
-    error: Callable[..., Any] = first_critic_error,
-    **models: Any,
-) -> OffPolicy:
-    """Build DDPG or one of its relatives."""
-    envs = environments(env, config.seed, config.num_envs)
-    with legible_refusal("Discrete or a Box with one dimension and bounds"):
-        if models:
-            both = spaces_of(env)
-            policy = make_own_ddpg_policy(*both, **models, num_critics=num_critics)
-        else:
-            policy = make_ddpg_policy(
-                envs.single_observation_space,
-                envs.single_action_space,
-                config.hidden,
-                num_critics,
-            )
-    policy = place(policy, envs, config)
-    return agent(policy, envs, config, error=fitting(error, policy))
-
-
-def make_td3(env: str, config: TD3Config, place: Place, **models: Any) -> OffPolicy:
-    """Build TD3."""
-    number, error = config.num_critics, fused_critic_error
-    return make_ddpg(env, config, place, TD3, number, error, **models)
-
-
-def make_hddpg(env: str, config: HDDPGConfig, place: Place, **models: Any) -> OffPolicy:
-    """Build hysteretic DDPG."""
-    error = partial(
-        fused_critic_error, increase=config.increase, decrease=config.decrease
-    )
-    return make_ddpg(env, config, place, HDDPG, error=error, **models)
-
-
-def settings_of_sac(env: str) -> SACConfig:
-    """Return settings of SAC for an environment, whichever actions it has."""
-    return discrete_sac_settings(env) if env in LISTED else sac_settings(env)
-
-
-def make_sac(env: str, config: SACConfig, place: Place, **models: Any) -> OffPolicy:
-    """Build SAC, for numbers in a box or for actions from a list."""
-    envs = environments(env, config.seed, config.num_envs)
-    both = envs.single_observation_space, envs.single_action_space
+def soft(env: Env, config: SACConfig, models: Models) -> PolicyLike:
+    """Build an actor that draws, and critics, for a box or for actions from a list."""
     sizes = config.hidden, config.num_critics
-    listed = isinstance(envs.single_action_space, spaces.Discrete)
-    with legible_refusal("Discrete or a Box with one dimension and bounds"):
-        if models:
-            own = spaces_of(env)
-            policy: Any = make_own_sac_policy(*own, **models, num_critics=sizes[1])
-        elif listed:
-            policy = make_discrete_sac_policy(*both, *sizes)
-        else:
-            policy = make_sac_policy(*both, *sizes, config.hold)
-    policy = place(policy, envs, config)
-    if listed:
-        return DiscreteSAC(policy, envs, config, act=fast_act(policy))
-    return SAC(policy, envs, config, error=fitting(fused_critic_error, policy))
+    if models:
+        return make_own_sac_policy(*shown(env), **models, num_critics=sizes[1])
+    if isinstance(env.action_space, spaces.Discrete):
+        return make_discrete_sac_policy(*flat(env), *sizes)
+    return make_sac_policy(*flat(env), *sizes, config.hold)
 
 
-class Algorithm(NamedTuple):
-    """What ``train`` knows about an algorithm.
-
-    Attributes:
-        config: Class of its settings.
-        settings: Function from the id of an environment to settings.
-        make: Function from environment, settings, a ``Place`` and models to a learner.
-        models: Names of the models of your own that it takes, all of them or none.
-        contract: Their contract, if it has another name than the algorithm.
-    """
-
-    config: type[Any]
-    settings: Callable[[str], Any]
-    make: Callable[..., Learner]
-    models: tuple[str, ...] = ()
-    contract: str = ""
+Build = Callable[[], SyncVectorEnv]
 
 
-def with_priorities(env: str, settings: Callable[[str], Any]) -> Any:
-    """Return settings for an environment, with the exponent of prioritised replay.
-
-    Source: Schaul et al. 2016, section 4.
-    """
-    return replace(settings(env), priority_exponent=0.6)
-
-
-TWO = ("actor", "critic")
-ALGORITHMS = {
-    "ppo": Algorithm(PPOConfig, ppo_settings, make_ppo, TWO),
-    "ppg": Algorithm(PPGConfig, ppg_settings, make_ppg),
-    "impala": Algorithm(ActorsConfig, actors_settings, make_impala, TWO),
-    "a2c": Algorithm(A2CConfig, a2c_settings, make_a2c, TWO),
-    "a3c": Algorithm(A3CConfig, a3c_settings, make_a3c, TWO),
-    "dqn": Algorithm(DQNConfig, dqn_settings, make_dqn, ("qnet",)),
-    "dqnper": Algorithm(
-        DQNConfig, partial(with_priorities, settings=dqn_settings), make_dqn, ("qnet",)
-    ),
-    "rainbow": Algorithm(RainbowConfig, rainbow_settings, make_rainbow, ("qnet",)),
-    "ddpg": Algorithm(DDPGConfig, ddpg_settings, make_ddpg, TWO),
-    "ddpgper": Algorithm(
-        DDPGConfig, partial(with_priorities, settings=ddpg_settings), make_ddpg, TWO
-    ),
-    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, make_hddpg, TWO),
-    "td3": Algorithm(TD3Config, td3_settings, make_td3, TWO),
-    "sac": Algorithm(SACConfig, settings_of_sac, make_sac, TWO),
-    "dqnapex": Algorithm(
-        DQNApexConfig, apex_settings, partial(make_apex, make_dqn), ("qnet",)
-    ),
-    "rainbowapex": Algorithm(
-        RainbowApexConfig,
-        partial(apex_settings, algorithm="rainbow"),
-        partial(make_apex, make_rainbow),
-        ("qnet",),
-        "rainbow",
-    ),
-    "ddpgapex": Algorithm(
-        DDPGApexConfig,
-        partial(apex_settings, algorithm="ddpg"),
-        partial(make_apex, make_ddpg),
-        TWO,
-    ),
-}
-
-
-FITTING = "Discrete, a Box with one dimension or Tuple(Discrete(K), Tuple(K Boxes))"
-
-
-def actor_critic(
-    env: str, envs: SyncVectorEnv, models: dict[str, Any], normalize: bool = False
-) -> Any:
-    """Build a policy with a critic for one environment."""
-    observations, actions = envs.single_observation_space, envs.single_action_space
-    with legible_refusal():
-        if models:
-            policy: Any = make_contract_policy(*spaces_of(env), **models)
-        elif isinstance(actions, spaces.Tuple | spaces.Dict):
-            policy = make_hybrid_policy(observations, actions, normalize=normalize)
-        else:
-            policy = make_policy(observations, actions, normalize=normalize)
-    return policy
-
-
-def spaces_of(env: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """Return an environment's spaces, as they are before anything is flattened."""
-    with flat_env(env) as made:
-        observations = getattr(made, "env", made).observation_space
-        actions = made.action_space
-    return observations, actions
-
-
-def fitting(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def fitting(form: Callable[[Any], Any], policy: Any) -> Any:
     """Return a fast form, or None where it refuses the policy."""
     try:
-        return make(*arguments, **named)
+        return form(policy)
     except ValueError:
         return None
 
 
-def fast_act(policy: Any) -> Act | None:
-    """Return the form of a policy's ``act`` in NumPy, where there is one."""
-    act: Act | None = fitting(numpy_act, policy)
-    return act
+def alone(
+    learner: Callable[..., Learner],
+    policy: Any,
+    build: Build,
+    config: Any,
+    **forms: Callable[[Any], Any],
+) -> Learner:
+    """Build a learner without actors, given what makes fast forms for a policy."""
+    made = {name: fitting(form, policy) for name, form in forms.items()}
+    return learner(policy, build(), config, **made)
+
+
+def with_actors(
+    learner: Callable[..., Learner], policy: Any, build: Build, config: Any
+) -> Learner:
+    """Build a learner whose actors make environments of their own."""
+    return learner(policy, build, config, transport_of(config), actors_act(policy))
 
 
 def actors_act(policy: Any) -> Callable[[Any], Act] | None:
     """Return what makes the actors' form of ``act``; they are on the CPU."""
-    return numpy_act if fast_act(copy.deepcopy(policy).cpu()) else None
+    return numpy_act if fitting(numpy_act, copy.deepcopy(policy).cpu()) else None
+
+
+def transport_of(config: TransportConfig) -> MakeTransport:
+    """Return the transport that the settings name."""
+    if config.transport == "ray":
+        return partial(RayActors, address=config.address)
+    return transport_named(config.transport)
+
+
+def impala(policy: Any, build: Build, config: ActorsConfig) -> Learner:
+    """Build IMPALA, with actors if the settings ask for some."""
+    if config.actors is None:
+        return IMPALA(policy, build(), config)
+    return with_actors(ActorLearner, policy, build, config)
+
+
+def hysteretic(policy: Any, build: Build, config: HDDPGConfig) -> Learner:
+    """Build hysteretic DDPG, whose errors have two rates."""
+    error = partial(
+        fused_critic_error, increase=config.increase, decrease=config.decrease
+    )
+    return alone(HDDPG, policy, build, config, error=error)
+
+
+def soft_learner(policy: Any, build: Build, config: SACConfig) -> Learner:
+    """Build SAC, for numbers in a box or for actions from a list."""
+    envs = build()
+    if isinstance(envs.single_action_space, spaces.Discrete):
+        return DiscreteSAC(policy, envs, config, act=fitting(numpy_act, policy))
+    return SAC(policy, envs, config, error=fitting(fused_critic_error, policy))
+
+
+def apex(
+    learner: Callable[..., Any], policy: Any, build: Build, config: Any
+) -> Learner:
+    """Build a learner with many actors and one memory."""
+    one = learner(policy, build, config)
+    return Apex(one, build, transport_of(config), actors_act(policy))
 
 
 def runner_of(learner: Any) -> Any:
@@ -643,22 +647,98 @@ def handed_in(learner: Any) -> str:
     return f"fast forms: {' and '.join(names) or 'none'}"
 
 
-def transport_of(config: TransportConfig) -> MakeTransport:
-    """Return the transport that the settings name."""
-    if config.transport == "ray":
-        return partial(RayActors, address=config.address)
-    return transport_named(config.transport)
+class Algorithm(NamedTuple):
+    """What ``train`` knows about an algorithm.
+
+    Attributes:
+        config: Class of its settings.
+        settings: Function from the id of an environment to settings.
+        learner: Function from a policy, a function that makes environments, and
+            settings to a learner.
+        policy: Function from environment, settings and models of your own to a policy.
+        models: Names of the models of your own that it takes, all of them or none.
+        actions: The actions that it can take, in words.
+        contract: What its models keep, if that has another name than the algorithm.
+    """
+
+    config: type[Any]
+    settings: Callable[[str], Any]
+    learner: Callable[[Any, Build, Any], Learner]
+    policy: Callable[[Env, Any, Models], Any] = actor_critic
+    models: tuple[str, ...] = ("actor", "critic")
+    actions: str = (
+        "Discrete, a Box with one dimension or Tuple(Discrete(K), Tuple(K Boxes))"
+    )
+    contract: str = ""
 
 
-@contextmanager
-def legible_refusal(actions: str = FITTING) -> Iterator[None]:
-    """Say in the user's terms which actions a policy can take."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"the environment's actions must be {actions}: {error}"
-        ) from error
+def with_priorities(settings: Callable[[str], Any], env: str) -> Any:
+    """Return settings for an environment, with the exponent of prioritised replay.
+
+    Source: Schaul et al. 2016, section 4.
+    """
+    return replace(settings(env), priority_exponent=0.6)
+
+
+def settings_of_sac(env: str) -> SACConfig:
+    """Return settings of SAC for an environment, whichever actions it has."""
+    return discrete_sac_settings(env) if env in LISTED else sac_settings(env)
+
+
+# What algorithms of one family share.
+VALUES: dict[str, Any] = {
+    "policy": q_values,
+    "models": ("qnet",),
+    "actions": "Discrete",
+}
+ATOMS = VALUES | {"policy": q_atoms, "contract": "rainbow"}
+BOXES: dict[str, Any] = {
+    "policy": deterministic,
+    "actions": "Discrete or a Box with one dimension and bounds",
+}
+ppo, a2c = (partial(alone, learner, act=numpy_act) for learner in (PPO, A2C))
+dqn = partial(alone, DQN, act=numpy_act, error=fused_q_error)
+rainbow = partial(alone, Rainbow)
+# DDPG has one critic: if you give it more, only the first learns.
+ddpg = partial(alone, DDPG, error=partial(fused_critic_error, num_critics=1))
+td3 = partial(alone, TD3, error=fused_critic_error)
+
+ALGORITHMS = {
+    "ppo": Algorithm(PPOConfig, ppo_settings, ppo),
+    "ppg": Algorithm(
+        PPGConfig, ppg_settings, partial(alone, PPGAlgorithm), phasic, models=()
+    ),
+    "impala": Algorithm(ActorsConfig, actors_settings, impala),
+    "a2c": Algorithm(A2CConfig, a2c_settings, a2c),
+    "a3c": Algorithm(A3CConfig, a3c_settings, partial(with_actors, A3C)),
+    "dqn": Algorithm(DQNConfig, dqn_settings, dqn, **VALUES),
+    "dqnper": Algorithm(
+        DQNConfig, partial(with_priorities, dqn_settings), dqn, **VALUES
+    ),
+    "rainbow": Algorithm(RainbowConfig, rainbow_settings, rainbow, **ATOMS),
+    "ddpg": Algorithm(DDPGConfig, ddpg_settings, ddpg, **BOXES),
+    "ddpgper": Algorithm(
+        DDPGConfig, partial(with_priorities, ddpg_settings), ddpg, **BOXES
+    ),
+    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, hysteretic, **BOXES),
+    "td3": Algorithm(TD3Config, td3_settings, td3, **BOXES),
+    "sac": Algorithm(
+        SACConfig, settings_of_sac, soft_learner, **BOXES | {"policy": soft}
+    ),
+    "dqnapex": Algorithm(DQNApexConfig, apex_settings, partial(apex, dqn), **VALUES),
+    "rainbowapex": Algorithm(
+        RainbowApexConfig,
+        partial(apex_settings, algorithm="rainbow"),
+        partial(apex, rainbow),
+        **ATOMS,
+    ),
+    "ddpgapex": Algorithm(
+        DDPGApexConfig,
+        partial(apex_settings, algorithm="ddpg"),
+        partial(apex, ddpg),
+        **BOXES,
+    ),
+}
 
 
 def settings_with(config: Any, changes: dict[str, Any]) -> Any:
@@ -671,40 +751,6 @@ def settings_with(config: Any, changes: dict[str, Any]) -> Any:
                 f"but {', '.join(names)}"
             )
     return replace(config, **changes)
-
-
-@contextmanager
-def ended(learner: Learner) -> Iterator[None]:
-    """Close the actors and environments of a learner when its training ends."""
-    try:
-        yield
-    finally:
-        if isinstance(learner, RemoteLearner):
-            learner.close()
-        else:
-            runner_of(learner).collector.envs.close()
-
-
-def make_learner(
-    algorithm: str,
-    env: str,
-    config: Any,
-    models: dict[str, Any],
-    check: bool = True,
-    place: Place = stay,
-) -> Learner:
-    """Build a learner, with models of your own if they keep the contract."""
-    known = ALGORITHMS[algorithm]
-    if models and set(models) != set(known.models):
-        wanted = " and ".join(known.models) or "none"
-        raise ValueError(
-            f"models of your own for {algorithm} must be {wanted}, "
-            f"got {' and '.join(models)}"
-        )
-    if models and check:
-        family = known.contract or algorithm
-        check_model(family, env=partial(gym.make, env), **models)
-    return known.make(env, config, place, **models)
 
 
 def settings_of_run(
