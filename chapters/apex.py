@@ -573,20 +573,9 @@ def experience_layout(
 # ## The learner
 #
 # The learner is that of {doc}`dqn`, {doc}`rainbow` or {doc}`ddpg`, unchanged, and `Apex` feeds
-# it. In its memory each environment of each actor has a ring of its own. The buffer expects steps
-# of all environments, so those of the other actors are filled in as not `real`.
-
-
-# %% tags=["export"]
-def among_all(rollout: Rollout, mine: slice, num_envs: int) -> Rollout:
-    """Return the steps of one actor among those of all; the others are not real."""
-    whole = Rollout(*(x.new_zeros(len(x), num_envs, *x.shape[2:]) for x in rollout))
-    for wide, x in zip(whole, rollout, strict=True):
-        wide[:, mine] = x
-    return whole
-
-
-# %% [markdown]
+# it. In its memory each environment of each actor has a ring of its own, and a rollout goes to those
+# of its actor.
+#
 # Transports, slots and tokens are those of {doc}`actors` and {doc}`processes`. If an actor dies or
 # hangs, its successor gets the same tokens, and no rollout counts twice. But the successor starts
 # new episodes, and no window may run from the last step of the dead actor into the first of its
@@ -645,11 +634,14 @@ class Apex(RemoteLearner):
         """Store a rollout and take the updates that are due; return metrics."""
         learner, config, number = self.learner, self.config, int(record["actor"])
         rollout = Rollout(*(torch.from_numpy(record[name]) for name in Rollout._fields))
-        mine = slice(number * config.num_envs, (number + 1) * config.num_envs)
+        first, width = number * config.num_envs, config.num_envs
         # A new actor does not continue where the one before it ended.
         if record["fresh"]:
-            learner.buffer.cut(mine)
-        self.store(rollout, torch.from_numpy(record["priority"]), mine)
+            learner.buffer.cut(slice(first, first + width))
+        # Without the actor's priorities the buffer gives each step the largest so far.
+        judged = config.priorities == "actor"
+        priority = torch.from_numpy(record["priority"]) if judged else None
+        learner.buffer.push(rollout, priority, (first, config.actors * width))
 
         # The learning rate and the count of steps, as in the loop without actors.
         learner.anneal()
@@ -663,16 +655,6 @@ class Apex(RemoteLearner):
         return {
             "charts/episodic_return": rollout.episode_return.nanmean().item()
         } | losses
-
-    def store(self, rollout: Rollout, priority: Tensor, mine: slice) -> None:
-        """Write the steps of one actor to its rings of the memory."""
-        num_envs = self.config.actors * self.config.num_envs
-        # Without the actor's priorities the buffer gives each step the largest so far.
-        first = None
-        if self.config.priorities == "actor":
-            first = priority.new_zeros(len(priority), num_envs)
-            first[:, mine] = priority
-        self.learner.buffer.push(among_all(rollout, mine, num_envs), first)
 
 
 # %% [markdown]

@@ -556,7 +556,10 @@ class ReplayBuffer:
         return int(self.rings.count.sum())
 
     def push(
-        self, rollout: Rollout, priority: Float[Tensor, "T B"] | None = None
+        self,
+        rollout: Rollout,
+        priority: Float[Tensor, "T B"] | None = None,
+        among: tuple[int, int] | None = None,
     ) -> None:
         """Write steps over the oldest ones.
 
@@ -565,11 +568,12 @@ class ReplayBuffer:
         Args:
             rollout: The steps.
             priority: Their first priorities; None stands for the largest so far.
+            among: As in ``Rings.push``.
         """
         if priority is not None:
             came, wanted = tuple(priority.shape), tuple(rollout.reward.shape)
             check_that(came == wanted, f"priority must be {wanted}, got {came}")
-        place, steps = self.rings.push(rollout)
+        place, steps = self.rings.push(rollout, among)
         if not len(place):
             return  # no row is a step: each stands behind the end of an episode
         if self.priority_exponent > 0:

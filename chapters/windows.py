@@ -309,17 +309,26 @@ class Rings:
         self.head, self.count = np.zeros((2, self.num_envs), np.int64)
 
     @checked
-    def push(self, rollout: Rollout) -> tuple[NDArray[Any], tuple[Any, Any]]:
+    def push(
+        self, rollout: Rollout, among: tuple[int, int] | None = None
+    ) -> tuple[NDArray[Any], tuple[Any, Any]]:
         """Write steps over the oldest ones.
 
         A rollout goes on where the last one ended; call ``cut`` first if it does not.
+
+        Args:
+            rollout: The steps.
+            among: Which ring is that of its first environment, and how many there are,
+                if others fill the rest.
 
         Returns:
             The places of the steps, and their indices in the rollout: time and
             environment.
         """
         arrays = {name: getattr(rollout, name).cpu().numpy() for name in STORED}
-        form = {name: (x.shape[1:], x.dtype) for name, x in arrays.items()}
+        width = rollout.reward.shape[1]
+        first, rings = among or (0, width)
+        form = {name: ((rings, *x.shape[2:]), x.dtype) for name, x in arrays.items()}
         if not self.fields:
             self.reserve(form)
         elif form != self.form:
@@ -333,12 +342,13 @@ class Rings:
         step, env = np.nonzero(real & (number > total - self.length))
 
         # The first new step goes to the head's row, the others to the rows after it.
-        row = (self.head[env] + number[step, env] - 1) % self.length
-        place: NDArray[np.int64] = row * self.num_envs + env
+        head, count = (x[first : first + width] for x in (self.head, self.count))
+        row = (head[env] + number[step, env] - 1) % self.length
+        place: NDArray[np.int64] = row * self.num_envs + first + env
         for name, x in arrays.items():
             self.fields[name][place] = x[step, env]
-        self.head = (self.head + total) % self.length
-        self.count = np.minimum(self.count + total, self.length)
+        head[:] = (head + total) % self.length
+        count[:] = np.minimum(count + total, self.length)
         return place, (step, env)
 
     def newest(self) -> NDArray[np.int64]:

@@ -138,6 +138,27 @@ def test_all_stored_steps_are_drawn_alike() -> None:
     assert abs(hits[hits > 0] / 2000 - 1).max() < 0.1
 
 
+@given(st.integers(0, 9999), st.integers(1, 5), st.booleans())
+def test_a_rollout_of_some_environments_goes_to_their_rings(seed, cut, phantoms):
+    """In two parts, one after the other, the steps come to lie where they would."""
+    rng = np.random.default_rng(seed)
+    whole, parts = Rings(50), Rings(50)
+    for start in (0, 9):
+        rollout = make_rollout(rng, 9, 6, start, phantoms)
+        place, (step, env) = whole.push(rollout)
+        for first, last in ((0, cut), (cut, 6)):
+            part = Rollout(*(x[:, first:last] for x in rollout))
+            mine, (when, where) = parts.push(part, (first, 6))
+            inside = (env >= first) & (env < last)
+            assert mine.tolist() == place[inside].tolist()
+            assert when.tolist() == step[inside].tolist()
+            assert (where + first).tolist() == env[inside].tolist()
+    for name in STORED:
+        assert np.array_equal(whole.fields[name], parts.fields[name])
+    assert np.array_equal(whole.head, parts.head)
+    assert np.array_equal(whole.count, parts.count)
+
+
 def test_values_behind_an_end_never_reach_a_window() -> None:
     rings = rings_of([False, True, False], [False] * 3, 3)
     rings.fields["reward"][2] = np.nan

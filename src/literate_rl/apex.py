@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 15edfae80bf1b278
+# Generated from chapters/apex.py (edit there); digest 7712ddd500e2e1ba
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -214,14 +214,6 @@ def experience_layout(
     return np.dtype([("weights", pocket), ("result", result)], align=True)
 
 
-def among_all(rollout: Rollout, mine: slice, num_envs: int) -> Rollout:
-    """Return the steps of one actor among those of all; the others are not real."""
-    whole = Rollout(*(x.new_zeros(len(x), num_envs, *x.shape[2:]) for x in rollout))
-    for wide, x in zip(whole, rollout, strict=True):
-        wide[:, mine] = x
-    return whole
-
-
 class Apex(RemoteLearner):
     """Learns from a memory that many actors fill.
 
@@ -272,11 +264,14 @@ class Apex(RemoteLearner):
         """Store a rollout and take the updates that are due; return metrics."""
         learner, config, number = self.learner, self.config, int(record["actor"])
         rollout = Rollout(*(torch.from_numpy(record[name]) for name in Rollout._fields))
-        mine = slice(number * config.num_envs, (number + 1) * config.num_envs)
+        first, width = number * config.num_envs, config.num_envs
         # A new actor does not continue where the one before it ended.
         if record["fresh"]:
-            learner.buffer.cut(mine)
-        self.store(rollout, torch.from_numpy(record["priority"]), mine)
+            learner.buffer.cut(slice(first, first + width))
+        # Without the actor's priorities the buffer gives each step the largest so far.
+        judged = config.priorities == "actor"
+        priority = torch.from_numpy(record["priority"]) if judged else None
+        learner.buffer.push(rollout, priority, (first, config.actors * width))
 
         # The learning rate and the count of steps, as in the loop without actors.
         learner.anneal()
@@ -290,16 +285,6 @@ class Apex(RemoteLearner):
         return {
             "charts/episodic_return": rollout.episode_return.nanmean().item()
         } | losses
-
-    def store(self, rollout: Rollout, priority: Tensor, mine: slice) -> None:
-        """Write the steps of one actor to its rings of the memory."""
-        num_envs = self.config.actors * self.config.num_envs
-        # Without the actor's priorities the buffer gives each step the largest so far.
-        first = None
-        if self.config.priorities == "actor":
-            first = priority.new_zeros(len(priority), num_envs)
-            first[:, mine] = priority
-        self.learner.buffer.push(among_all(rollout, mine, num_envs), first)
 
 
 @checked
