@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 28366a0a516dab69
+# Generated from chapters/*.py (edit there); digest 3b14904b0c32a2b9
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -44,7 +44,6 @@ from .policies import (
 from .ppo_error import (
     approx_kl_k3 as approx_kl_k3,
     clipped_surrogate as clipped_surrogate,
-    fused_ppo_policy_error as fused_ppo_policy_error,
     policy_error_from_log_prob as policy_error_from_log_prob,
     ppo_info as ppo_info,
     ppo_policy_data as ppo_policy_data,
@@ -342,7 +341,6 @@ from .workshop.states import (
     state_spec as state_spec,
 )
 from .workshop.fast import (
-    FusedPolicyError as FusedPolicyError,
     categorical_terms as categorical_terms,
     clip_gradient as clip_gradient,
     project_atoms as project_atoms,
