@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 3b14904b0c32a2b9
+# Generated from chapters/*.py (edit there); digest 4ad989020277ddbc
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -285,9 +285,11 @@ from .workshop.nests import (
     map_nest as map_nest,
     pack as pack,
     plain_space as plain_space,
-    read_hybrid_space as read_hybrid_space,
     remembered as remembered,
     unpack as unpack,
+)
+from .workshop.hybrid_space import (
+    read_hybrid_space as read_hybrid_space,
 )
 from .workshop.networks import (
     ActionCritic as ActionCritic,
