@@ -82,14 +82,12 @@ PLACES = (
     Place(
         "ppo_error",
         "clipped_surrogate policy_error_from_log_prob ppo_policy_error "
-        "ppo_policy_error_continuous gaussian ppo_value_error approx_kl_k3 "
-        "fused_ppo_policy_error",
-        "ppo_error fast",
+        "ppo_policy_error_continuous gaussian ppo_value_error approx_kl_k3",
+        "ppo_error",
     ),
     Place(
         "workshop/fast",
-        "reverse_scan FusedPolicyError.forward "
-        "FusedPolicyError.backward CategoricalTerms.forward "
+        "reverse_scan CategoricalTerms.forward "
         "CategoricalTerms.backward categorical_terms",
         "fast",
     ),
@@ -273,10 +271,9 @@ EQUIVALENT: dict[str, str] = {
     "workshop/fast.project_atoms: 1 -> 2 (4)": (
         "one column more, and all columns behind the atoms are cut off"
     ),
-    "workshop/fast.FusedPolicyError.forward: 1e4 -> 15000.0": (
+    "policies.mean_surprise: 1e4 -> 15000.0": (
         "any number will do whose exponential is zero: it is multiplied by that"
     ),
-    "policies.mean_surprise: 1e4 -> 15000.0": "likewise",
     "c51.categorical_error: 0.0 -> 1.0": (
         "any finite number will do: it is multiplied by the target, which is 0"
     ),

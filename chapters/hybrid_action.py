@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from literate_rl.workshop.fast import LOG_OF_NOTHING, UNIT_ENTROPY, log_softmax
-from literate_rl.workshop.nests import (
+from literate_rl.workshop.hybrid_space import (
     as_mask,
     check_policy,
     one_each,

@@ -37,13 +37,8 @@ from literate_rl.hybrid_action import (
 )
 from literate_rl.policies import ActorCritic, Policy, RunningMoments, mlp
 from literate_rl.workshop.fast import hybrid_terms
-from literate_rl.workshop.nests import (
-    as_space,
-    fill,
-    first_row,
-    plain_space,
-    read_hybrid_space,
-)
+from literate_rl.workshop.hybrid_space import fill_space, read_hybrid_space
+from literate_rl.workshop.nests import as_space, first_row, plain_space
 from literate_rl.workshop.signatures import (
     Bool,
     Float,
@@ -255,7 +250,7 @@ class HybridActions:
         action_args = tree["action_args"].detach().cpu()
         check_finite(action_args, **{"action.action_args": action_args})
         args = rescale(self.low, self.high, action_args.numpy())
-        return fill(self.space, tree["action_type"].cpu().numpy(), iter(args.T))
+        return fill_space(self.space, tree["action_type"].cpu().numpy(), iter(args.T))
 
     def to_single_env(self, action: HybridAction | Tensor) -> Any:
         """Turn a batch of one action into what one environment's ``step`` takes."""

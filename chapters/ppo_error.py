@@ -28,7 +28,6 @@ from annotated_types import Gt
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
 
-from literate_rl.workshop.fast import FusedPolicyError
 from literate_rl.workshop.signatures import (
     Float,
     Int,
@@ -41,7 +40,6 @@ from literate_rl.workshop.signatures import (
 __all__ = [
     "approx_kl_k3",
     "clipped_surrogate",
-    "fused_ppo_policy_error",
     "policy_error_from_log_prob",
     "ppo_info",
     "ppo_policy_data",
@@ -726,35 +724,6 @@ assert min(k2.min(), k3.min()) >= 0, "the others never"
 assert k1.std() > 3 * max(k2.std(), k3.std()), "k1 spreads several times as far"
 
 # %% [markdown]
-# ## The same loss, faster
-#
-# Autograd records some twenty operations of the discrete error and walks back through all
-# of them. The gradient has a closed form that needs fewer, and the workshop derives it. It is
-# worth having with a handful of actions, and hardly with a hundred: {doc}`workshop/fast`
-# measures both.
-
-
-# %% tags=["export"]
-@checked
-def fused_ppo_policy_error(
-    data: ppo_policy_data,
-    clip_ratio: Positive = 0.2,
-    dual_clip: AboveOne | None = None,
-) -> tuple[ppo_policy_loss, ppo_info]:
-    """Compute what ``ppo_policy_error`` computes, with a gradient written by hand.
-
-    Values and gradients agree with the plain form. Gradients of gradients do not exist.
-    """
-    policy_loss, entropy_loss, *info = FusedPolicyError.apply(
-        *data, clip_ratio, dual_clip
-    )
-    # The plain form knows which input is to blame.
-    if not math.isfinite(policy_loss.item() + entropy_loss.item() + info[0]):
-        return ppo_policy_error(data, clip_ratio, dual_clip)
-    return ppo_policy_loss(policy_loss, entropy_loss), ppo_info(*info)
-
-
-# %% [markdown]
 # ## Traps
 #
 # ### Trap: the dual clip on all signs
@@ -861,20 +830,18 @@ from literate_rl.agents import best_device
 
 device = best_device()
 generator = torch.Generator().manual_seed(0)
-noise = torch.randn(2, 512, 6, generator=generator)
-logit_old = noise[0].to(device)
-logit_new = (noise[0] + 0.3 * noise[1]).to(device).requires_grad_()
-action = torch.randint(0, 6, (512,), generator=generator).to(device)
-adv = torch.randn(512, generator=generator).to(device)
-data = ppo_policy_data(logit_new, logit_old, action, adv, None)
+old, noise = torch.randn(2, 512, 6, generator=generator)
+action = torch.randint(0, 6, (512,), generator=generator)
+columns = old + 0.3 * noise, old, action, torch.randn(512, generator=generator)
 
 gradients = []
-for error in (ppo_policy_error, fused_ppo_policy_error):
-    loss, info = error(data, dual_clip=3.0)
+for place in (torch.device("cpu"), device):
+    data = ppo_policy_data(*(column.to(place) for column in columns), None)
+    logit = data.logit_new.requires_grad_()
+    loss, info = ppo_policy_error(data, dual_clip=3.0)
     total = loss.policy_loss - 0.01 * loss.entropy_loss
-    gradients.append(torch.autograd.grad(total, logit_new)[0])
-    loss_and_entropy = ", ".join(f"{x.item():.5f}" for x in loss)
-    print(f"{error.__name__:23s} loss and entropy {loss_and_entropy}")
+    gradients.append(torch.autograd.grad(total, logit)[0].cpu())
+print("loss and entropy " + ", ".join(f"{x.item():.5f}" for x in loss))
 difference = (gradients[0] - gradients[1]).abs().max().item()
 print(f"ran on {device.type}; the gradients agree: {difference < 1e-6}")
 

@@ -21,6 +21,7 @@ FLOORS = {
     "2 kernels and interfaces": ["workshop.fast", "workshop.interfaces"],
     "3 data": [
         "workshop.nests",
+        "workshop.hybrid_space",
         "workshop.episodes",
         "workshop.worlds",
         "workshop.memory",

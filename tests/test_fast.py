@@ -11,11 +11,6 @@ from torch.distributions import Categorical
 
 from literate_rl.advantages import gae_loop
 from literate_rl.policy_gradient import categorical_entropy, categorical_log_prob
-from literate_rl.ppo_error import (
-    fused_ppo_policy_error,
-    ppo_policy_data,
-    ppo_policy_error,
-)
 from literate_rl.workshop.fast import categorical_terms, reverse_scan
 
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 3))
@@ -107,107 +102,6 @@ def test_scan_writes_to_no_argument_and_shares_no_memory(length) -> None:
 def test_scan_names_bad_arguments(increment, factor, error, message) -> None:
     with pytest.raises(error, match=message):
         reverse_scan(increment, factor)
-
-
-# --- The policy error with a gradient written by hand --------------------------------
-
-FORMS = [ppo_policy_error, fused_ppo_policy_error]
-
-
-def make_batch(
-    batch: int, actions: int, seed: int, weighted: bool = False, spread: float = 0.5
-) -> ppo_policy_data:
-    """A random float64 batch; the new logits want a gradient."""
-    g = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=g, dtype=torch.float64)
-
-    logit_new = draw(batch, actions)
-    return ppo_policy_data(
-        logit_new.clone().requires_grad_(),
-        logit_new + spread * draw(batch, actions),
-        torch.randint(0, actions, (batch,), generator=g),
-        draw(batch),
-        torch.rand(batch, generator=g, dtype=torch.float64) if weighted else None,
-    )
-
-
-@pytest.mark.equation("fused-gradient")
-@given(
-    st.integers(1, 40),
-    st.integers(1, 8),
-    st.integers(0, 999),
-    st.booleans(),
-    st.none() | st.floats(1.01, 10.0),
-)
-def test_fused_equals_plain(
-    batch: int, actions: int, seed: int, weighted: bool, c: float | None
-) -> None:
-    data = make_batch(batch, actions, seed, weighted, spread=2.0)
-    results = []
-    for error in FORMS:
-        loss, info = error(data, 0.2, c)
-        total = 0.7 * loss.policy_loss - 0.3 * loss.entropy_loss
-        results.append((*loss, *info, *torch.autograd.grad(total, data.logit_new)))
-    for plain, fused in zip(*results, strict=True):
-        torch.testing.assert_close(fused, plain, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("scale", [1e2, 1e4])
-def test_fused_equals_plain_at_extreme_logits(scale: float) -> None:
-    data = make_batch(64, 6, seed=0)
-    logit = (data.logit_new.detach() * scale).float().requires_grad_()
-    data = data._replace(
-        logit_new=logit, logit_old=data.logit_old.float() * scale, adv=data.adv.float()
-    )
-    gradients = []
-    for error in FORMS:
-        loss, _ = error(data)
-        gradients.append(torch.autograd.grad(sum(loss), logit)[0])
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("adv", [-1.0, 1.0])
-@pytest.mark.parametrize("log_ratio", [-30.0, -19.0, 19.0, 30.0])
-@pytest.mark.parametrize("c", [None, 3.0])
-def test_fused_holds_a_ratio_where_the_plain_form_does(adv, log_ratio, c) -> None:
-    """Also where the loss is as small as the ratio: no absolute error is allowed."""
-    small, large = min(log_ratio, 0.0), -max(log_ratio, 0.0)
-    logits = (torch.tensor([[x, 0.0]], dtype=torch.float64) for x in (small, large))
-    new, old = logits
-    new.requires_grad_()
-    weight = torch.tensor([adv], dtype=torch.float64)
-    data = ppo_policy_data(new, old, torch.tensor([0]), weight, None)
-    results = []
-    for error in FORMS:
-        loss, _ = error(data, 0.2, c)
-        results.append((loss[0], *torch.autograd.grad(loss[0], new)))
-    torch.testing.assert_close(*results, rtol=1e-9, atol=0)
-
-
-@pytest.mark.parametrize("adv", [-1.0, 1.0])
-@pytest.mark.parametrize("log_ratio", [-30.0, -1.0, 1.0, 19.0, 25.0])
-@pytest.mark.parametrize("clip_ratio", [2.0, 1e8, math.inf])
-def test_fused_holds_a_ratio_with_a_clip_that_is_wide(
-    adv, log_ratio, clip_ratio
-) -> None:
-    new = torch.tensor([[min(log_ratio, 0.0), 0.0]], requires_grad=True)
-    old = torch.tensor([[-max(log_ratio, 0.0), 0.0]])
-    data = ppo_policy_data(new, old, torch.tensor([0]), torch.tensor([adv]), None)
-    results = []
-    for error in FORMS:
-        loss, info = error(data, clip_ratio)
-        results.append((loss[0], *info, *torch.autograd.grad(loss[0], new)))
-    torch.testing.assert_close(*results, rtol=1e-5, atol=0)
-
-
-def test_fused_refuses_second_derivatives() -> None:
-    """A wrong second derivative must not come back silently."""
-    data = make_batch(4, 3, seed=0)
-    loss, _ = fused_ppo_policy_error(data)
-    with pytest.raises(RuntimeError, match="can be differentiated only once"):
-        torch.autograd.grad(loss.policy_loss**2, data.logit_new, create_graph=True)
 
 
 @pytest.mark.equation("categorical-gradient")

@@ -19,7 +19,6 @@ from literate_rl import ppo_error
 from literate_rl.ppo_error import (
     approx_kl_k3,
     clipped_surrogate,
-    fused_ppo_policy_error,
     policy_error_from_log_prob,
     ppo_policy_data,
     ppo_policy_data_continuous,
@@ -29,7 +28,6 @@ from literate_rl.ppo_error import (
     ppo_value_error,
 )
 
-ERRORS = [ppo_policy_error, fused_ppo_policy_error]
 ratios = st.floats(0.05, 20.0)
 advantages = st.floats(-5.0, 5.0)
 clips = st.floats(0.01, 0.9)
@@ -211,26 +209,23 @@ def test_extreme_ratios_stay_finite(log_ratio: float, adv: float) -> None:
 @pytest.mark.equation("entropy-bonus")
 @pytest.mark.equation("kl-k1")
 @pytest.mark.equation("clip-fraction")
-@pytest.mark.parametrize("error", ERRORS)
 @given(
     st.integers(1, 6), st.integers(1, 5), st.integers(0, 999), st.booleans(), dual_clips
 )
 def test_policy_error_matches_loops(
-    error, batch: int, actions: int, seed: int, weighted: bool, c: float | None
+    batch: int, actions: int, seed: int, weighted: bool, c: float | None
 ) -> None:
     data = make_batch(batch, actions, seed, weighted)
-    loss, info = error(data, 0.2, c)
+    loss, info = ppo_policy_error(data, 0.2, c)
     found = [loss.policy_loss.item(), loss.entropy_loss.item(), *info]
     assert found == pytest.approx(policy_reference(data, 0.2, c), rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.equation("fused-gradient")
-@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize(("weighted", "c"), [(False, None), (True, 2.0)])
-def test_gradient_matches_central_differences(error, part, weighted, c) -> None:
+def test_gradient_matches_central_differences(part, weighted, c) -> None:
     data = make_batch(5, 4, seed=3, weighted=weighted, spread=1.0)
-    loss, _ = error(data, 0.2, c)
+    loss, _ = ppo_policy_error(data, 0.2, c)
     (gradient,) = torch.autograd.grad(loss[part], data.logit_new)
 
     def value(logit: Tensor) -> float:
@@ -241,8 +236,7 @@ def test_gradient_matches_central_differences(error, part, weighted, c) -> None:
     )
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_unavailable_actions_get_no_gradient(error) -> None:
+def test_unavailable_actions_get_no_gradient() -> None:
     data = make_batch(8, 4, seed=1)
     closed = torch.zeros(8, 4, dtype=torch.bool)
     closed[:, 3] = True
@@ -252,7 +246,7 @@ def test_unavailable_actions_get_no_gradient(error) -> None:
         logit_old=data.logit_old.masked_fill(closed, -torch.inf),
         action=data.action % 3,
     )
-    loss, _ = error(data)
+    loss, _ = ppo_policy_error(data)
     (gradient,) = torch.autograd.grad(sum(loss), logit)
     assert (gradient[:, 3] == 0).all()
     assert torch.isfinite(gradient).all()
@@ -260,18 +254,17 @@ def test_unavailable_actions_get_no_gradient(error) -> None:
         logit_new=logit.detach()[:, :3].requires_grad_(),
         logit_old=data.logit_old[:, :3],
     )
-    expected, _ = error(open_)
+    expected, _ = ppo_policy_error(open_)
     torch.testing.assert_close(loss.entropy_loss, expected.entropy_loss)
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_only_the_new_logits_get_gradient_and_nothing_is_written(error) -> None:
+def test_only_the_new_logits_get_gradient_and_nothing_is_written() -> None:
     data = make_batch(8, 4, seed=1, weighted=True)
     data = ppo_policy_data(
         *(x.requires_grad_() if x.is_floating_point() else x for x in data)
     )
     before = [x.detach().clone() for x in data]
-    loss, _ = error(data, dual_clip=2.0)
+    loss, _ = ppo_policy_error(data, dual_clip=2.0)
     sum(loss).backward()
     assert data.logit_new.grad is not None
     assert all(x.grad is None for x in (data.logit_old, data.adv, data.weight))
@@ -297,17 +290,15 @@ def test_a_list_is_no_tensor(call, name: str) -> None:
         call()
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_the_same_policy_has_the_divergence_zero(error) -> None:
+def test_the_same_policy_has_the_divergence_zero() -> None:
     data = make_batch(4, 3, seed=0)
-    _, info = error(data._replace(logit_old=data.logit_new.detach()))
+    _, info = ppo_policy_error(data._replace(logit_old=data.logit_new.detach()))
     assert str(info.approx_kl) == "0.0"
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_a_retained_graph_gives_the_same_gradient_again(error) -> None:
+def test_a_retained_graph_gives_the_same_gradient_again() -> None:
     data = make_batch(8, 4, seed=1, weighted=True)
-    loss, _ = error(data, dual_clip=2.0)
+    loss, _ = ppo_policy_error(data, dual_clip=2.0)
     first, second = (
         torch.autograd.grad(sum(loss), data.logit_new, retain_graph=True)[0]
         for _ in range(2)
@@ -315,13 +306,12 @@ def test_a_retained_graph_gives_the_same_gradient_again(error) -> None:
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_weights_normalised_by_their_mean_ignore_dropped_samples(error) -> None:
+def test_weights_normalised_by_their_mean_ignore_dropped_samples() -> None:
     data = make_batch(6, 4, seed=2)
     weight = torch.tensor([1.0, 1, 1, 0, 0, 0], dtype=torch.float64)
     kept = ppo_policy_data(*(x[:3] for x in data[:4]), None)
-    whole, _ = error(data._replace(weight=weight / weight.mean()))
-    part, _ = error(kept)
+    whole, _ = ppo_policy_error(data._replace(weight=weight / weight.mean()))
+    part, _ = ppo_policy_error(kept)
     torch.testing.assert_close(whole.policy_loss, part.policy_loss)
     torch.testing.assert_close(whole.entropy_loss, part.entropy_loss)
 
@@ -387,11 +377,10 @@ def test_a_finite_loss_has_a_finite_gradient_at_all_deviations() -> None:
     assert_gradients_are_finite(loss_of)
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_without_clips_a_policy_error_has_those_of_the_paper(error) -> None:
+def test_without_clips_a_policy_error_has_those_of_the_paper() -> None:
     data = make_batch(64, 4, seed=1, spread=1.0)
-    assert error(data) == error(data, 0.2, None)
-    assert error(data) != error(data, 0.3, None)
+    assert ppo_policy_error(data) == ppo_policy_error(data, 0.2, None)
+    assert ppo_policy_error(data) != ppo_policy_error(data, 0.3, None)
 
 
 # --- The value error ------------------------------------------------------------------
@@ -559,29 +548,26 @@ def bad_inputs():
     ]
 
 
-@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("number", range(len(bad_inputs()[1])))
-def test_bad_input_is_named(error, number: int) -> None:
+def test_bad_input_is_named(number: int) -> None:
     good, cases = bad_inputs()
     change, kind, message = cases[number]
     with pytest.raises(kind, match=message):
-        error(good._replace(**change))
+        ppo_policy_error(good._replace(**change))
 
 
-@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("c", [1.0, 0.5, -3.0, math.nan])
-def test_dual_clip_must_exceed_one(error, c: float) -> None:
+def test_dual_clip_must_exceed_one(c: float) -> None:
     with pytest.raises(
         ValueError, match="dual_clip must be greater than 1 or None, got"
     ):
-        error(make_batch(4, 3, seed=0), dual_clip=c)
+        ppo_policy_error(make_batch(4, 3, seed=0), dual_clip=c)
 
 
-@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("eps", [0.0, -0.2, math.nan])
-def test_clip_ratio_must_be_positive(error, eps: float) -> None:
+def test_clip_ratio_must_be_positive(eps: float) -> None:
     with pytest.raises(ValueError, match="clip_ratio must be greater than 0, got"):
-        error(make_batch(4, 3, seed=0), clip_ratio=eps)
+        ppo_policy_error(make_batch(4, 3, seed=0), clip_ratio=eps)
 
 
 def test_continuous_bad_input_is_named() -> None:
@@ -681,7 +667,6 @@ def test_what_is_not_finite_is_named(name: str, bad: float) -> None:
         clipped_surrogate,
         policy_error_from_log_prob,
         ppo_policy_error,
-        fused_ppo_policy_error,
         approx_kl_k3,
     ],
 )
@@ -711,9 +696,8 @@ def test_calls_of_the_value_error_are_held_to_its_signature() -> None:
 
 def test_double_precision_stays() -> None:
     data = make_batch(4, 3, seed=0, weighted=True)
-    for error in ERRORS:
-        loss, _ = error(data, dual_clip=2.0)
-        assert {part.dtype for part in loss} == {torch.float64}
+    loss, _ = ppo_policy_error(data, dual_clip=2.0)
+    assert {part.dtype for part in loss} == {torch.float64}
     log_prob, adv = data.adv, data.weight
     assert clipped_surrogate(log_prob, adv, adv, 0.2, 2.0).dtype == torch.float64
     assert approx_kl_k3(log_prob, adv).dtype == torch.float64
@@ -795,14 +779,13 @@ def test_attached_old_policy_cancels_the_gradient() -> None:
 
 
 @pytest.mark.erratum("entropy-sign")
-@pytest.mark.parametrize("error", ERRORS)
-def test_entropy_is_positive_and_must_be_subtracted(error) -> None:
+def test_entropy_is_positive_and_must_be_subtracted() -> None:
     logit = torch.tensor([[1.0, 0.0, -1.0]], requires_grad=True)
     data = ppo_policy_data(logit, logit, torch.zeros(1).long(), torch.zeros(1), None)
-    loss, _ = error(data)
+    loss, _ = ppo_policy_error(data)
     assert 0 < loss.entropy_loss.item() <= math.log(3)
     (gradient,) = torch.autograd.grad(-loss.entropy_loss, logit)
-    after, _ = error(data._replace(logit_new=(logit - 0.1 * gradient)))
+    after, _ = ppo_policy_error(data._replace(logit_new=(logit - 0.1 * gradient)))
     assert after.entropy_loss > loss.entropy_loss
 
 

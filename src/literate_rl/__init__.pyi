@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 74cac23fce6f153a
+# Generated from chapters/*.py (edit there); digest a72d55c257ee4094
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -45,7 +45,6 @@ from .policies import (
 from .ppo_error import (
     approx_kl_k3 as approx_kl_k3,
     clipped_surrogate as clipped_surrogate,
-    fused_ppo_policy_error as fused_ppo_policy_error,
     policy_error_from_log_prob as policy_error_from_log_prob,
     ppo_info as ppo_info,
     ppo_policy_data as ppo_policy_data,
@@ -291,9 +290,11 @@ from .workshop.nests import (
     map_nest as map_nest,
     pack as pack,
     plain_space as plain_space,
-    read_hybrid_space as read_hybrid_space,
     remembered as remembered,
     unpack as unpack,
+)
+from .workshop.hybrid_space import (
+    read_hybrid_space as read_hybrid_space,
 )
 from .workshop.networks import (
     ActionCritic as ActionCritic,
@@ -347,7 +348,6 @@ from .workshop.states import (
     state_spec as state_spec,
 )
 from .workshop.fast import (
-    FusedPolicyError as FusedPolicyError,
     categorical_terms as categorical_terms,
     clip_gradient as clip_gradient,
     project_atoms as project_atoms,

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest e7b73edb2df9c3e1
+# Generated from chapters/hybrid_action.py (edit there); digest c594efc7dc40f9e8
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from literate_rl.workshop.fast import LOG_OF_NOTHING, UNIT_ENTROPY, log_softmax
-from literate_rl.workshop.nests import (
+from literate_rl.workshop.hybrid_space import (
     as_mask,
     check_policy,
     one_each,

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_policy.py (edit there); digest 0e100ba6fabd08be
+# Generated from chapters/hybrid_policy.py (edit there); digest 5c78d778e85bb626
 """A hybrid policy: rows instead of trees, and the way into an environment and back."""
 
 from __future__ import annotations
@@ -21,13 +21,8 @@ from literate_rl.hybrid_action import (
 )
 from literate_rl.policies import ActorCritic, Policy, RunningMoments, mlp
 from literate_rl.workshop.fast import hybrid_terms
-from literate_rl.workshop.nests import (
-    as_space,
-    fill,
-    first_row,
-    plain_space,
-    read_hybrid_space,
-)
+from literate_rl.workshop.hybrid_space import fill_space, read_hybrid_space
+from literate_rl.workshop.nests import as_space, first_row, plain_space
 from literate_rl.workshop.signatures import (
     Bool,
     Float,
@@ -175,7 +170,7 @@ class HybridActions:
         action_args = tree["action_args"].detach().cpu()
         check_finite(action_args, **{"action.action_args": action_args})
         args = rescale(self.low, self.high, action_args.numpy())
-        return fill(self.space, tree["action_type"].cpu().numpy(), iter(args.T))
+        return fill_space(self.space, tree["action_type"].cpu().numpy(), iter(args.T))
 
     def to_single_env(self, action: HybridAction | Tensor) -> Any:
         """Turn a batch of one action into what one environment's ``step`` takes."""

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_error.py (edit there); digest 1af426ec71a21684
+# Generated from chapters/ppo_error.py (edit there); digest b1b73d065d4b82ea
 """The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from annotated_types import Gt
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
 
-from literate_rl.workshop.fast import FusedPolicyError
 from literate_rl.workshop.signatures import (
     Float,
     Int,
@@ -24,7 +23,6 @@ from literate_rl.workshop.signatures import (
 __all__ = [
     "approx_kl_k3",
     "clipped_surrogate",
-    "fused_ppo_policy_error",
     "policy_error_from_log_prob",
     "ppo_info",
     "ppo_policy_data",
@@ -339,22 +337,3 @@ def approx_kl_k3(
     kl = (log_ratio.expm1() - log_ratio).mean()
     check_finite(kl, log_prob_new=log_prob_new, log_prob_old=log_prob_old)
     return kl
-
-
-@checked
-def fused_ppo_policy_error(
-    data: ppo_policy_data,
-    clip_ratio: Positive = 0.2,
-    dual_clip: AboveOne | None = None,
-) -> tuple[ppo_policy_loss, ppo_info]:
-    """Compute what ``ppo_policy_error`` computes, with a gradient written by hand.
-
-    Values and gradients agree with the plain form. Gradients of gradients do not exist.
-    """
-    policy_loss, entropy_loss, *info = FusedPolicyError.apply(
-        *data, clip_ratio, dual_clip
-    )
-    # The plain form knows which input is to blame.
-    if not math.isfinite(policy_loss.item() + entropy_loss.item() + info[0]):
-        return ppo_policy_error(data, clip_ratio, dual_clip)
-    return ppo_policy_loss(policy_loss, entropy_loss), ppo_info(*info)

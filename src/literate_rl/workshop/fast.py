@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest f7be8543be6fd520
+# Generated from chapters/workshop/fast.py (edit there); digest 06f1189d8bc3f8a4
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch.nn.functional import pad
 from literate_rl.workshop.signatures import Float, below, check_finite, checked
 
 __all__ = [
-    "FusedPolicyError",
     "categorical_terms",
     "clip_gradient",
     "project_atoms",
@@ -70,95 +69,6 @@ def reverse_scan(
         for t in reversed(range(num_steps - 1)):
             result[t].addcmul_(factor[t].detach(), result[t + 1])
     return result
-
-
-# The plain form holds the ratio between these, the exponentials of minus and plus 20.
-LOWEST_RATIO, HIGHEST_RATIO = math.exp(-20.0), math.exp(20.0)
-
-
-class FusedPolicyError(torch.autograd.Function):
-    """The discrete policy error as one node of the graph, with its gradient derived.
-
-    ``apply(logit_new, logit_old, action, adv, weight, clip_ratio, dual_clip)`` returns
-    what ``policy_error_from_log_prob`` does, as two tensors and two floats. It checks
-    nothing: ``fused_ppo_policy_error`` does. Gradients of gradients do not exist.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logit_new: Tensor,
-        logit_old: Tensor,
-        action: Tensor,
-        adv: Tensor,
-        weight: Tensor | None,
-        clip_ratio: float,
-        dual_clip: float | None,
-    ) -> tuple[Tensor, Tensor, float, float]:
-        """Compute both losses and, as floats, the estimate k1 and the clip fraction."""
-        # Log-probabilities of the shape (N, B). Their difference at the action taken,
-        # of the shape (1, B), is the logarithm of {eq}`ratio`.
-        new = logit_new.t().log_softmax(0)
-        old = logit_old.t().log_softmax(0)
-        taken = action.long().unsqueeze(0)
-        log_ratio = (new - old).gather(0, taken)
-        ratio = log_ratio.exp()
-
-        # Hold the ratio as {eq}`clipped-surrogate` and {eq}`dual-clip` do. The bounds
-        # $e^{\pm 20}$ are those of the plain form. Before the dual clip, the two agree
-        # exactly where the ratio is in range.
-        good = ratio.clamp(LOWEST_RATIO, min(1.0 + clip_ratio, HIGHEST_RATIO))
-        bad = ratio.clamp(max(1.0 - clip_ratio, LOWEST_RATIO), HIGHEST_RATIO)
-        outside = good != bad
-        if dual_clip is not None:
-            bad = bad.clamp(max=dual_clip)
-        held = torch.where(adv.signbit(), bad, good)
-
-        # A sample's share of a mean is $w / B$; the minus sign makes it a loss. The sum
-        # is {eq}`policy-loss`.
-        batch = adv.numel()
-        if weight is None:
-            share = torch.full_like(adv, -1.0 / batch)
-        else:
-            share = weight / -batch
-        loss = held * (adv * share)
-        policy_loss = loss.sum()
-
-        # The entropy {eq}`entropy-bonus`. The logarithm of a probability zero becomes a
-        # finite number, because zero times infinity is not zero. At $-10^4$ the
-        # exponential is zero in every precision.
-        prob = new.exp()
-        plogp = new.clamp_min_(-1e4).mul_(prob)
-        minus_entropy = plogp.sum(0)
-        entropy = (minus_entropy * share).sum()
-
-        # A loss that is proportional to the ratio is its own derivative with respect to
-        # $\log p_a$. Where a clip holds the ratio, there is none.
-        slope = loss.masked_fill_(held != ratio, 0.0)
-        ctx.save_for_backward(prob, plogp, minus_entropy, slope, share, taken)
-
-        # The estimate {eq}`kl-k1` and the clip fraction {eq}`clip-fraction`.
-        kl = 0.0 - log_ratio.sum().item() / batch
-        clipfrac = outside.count_nonzero().item() / batch
-        return policy_loss, entropy, kl, clipfrac
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        """Return the gradient of the new logits; everything else is a constant."""
-        # Autograd records these lines only for a second derivative, and that would be a
-        # wrong one: what forward saved counts as constant.
-        if torch.is_grad_enabled():
-            raise RuntimeError("the fused policy error can be differentiated only once")
-        prob, plogp, minus_entropy, slope, share, taken = ctx.saved_tensors
-        slope, share = slope * grads[0], share * grads[1]
-
-        # Both gradients {eq}`fused-gradient`, sorted: what has the factor $p_j$ in
-        # common is subtracted at once, and $\mathbb 1[j = a]$ adds to one logit of each
-        # sample.
-        common = slope.addcmul(share, minus_entropy)
-        grad = (plogp * share).addcmul(prob, common, value=-1.0)
-        grad.scatter_add_(0, taken, slope)
-        return grad.t(), None, None, None, None, None, None
 
 
 class CategoricalTerms(torch.autograd.Function):
