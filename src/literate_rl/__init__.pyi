@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 72c1784205a44b0f
+# Generated from chapters/*.py (edit there); digest a72e0c0672dabdd2
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -60,6 +60,16 @@ from .ppo import (
     PPOConfig as PPOConfig,
     Samples as Samples,
     ppo_settings as ppo_settings,
+)
+from .encoders import (
+    MINATAR_LAYERS as MINATAR_LAYERS,
+    NATURE_LAYERS as NATURE_LAYERS,
+    ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
+    Layers as Layers,
+    PartsEncoder as PartsEncoder,
+    PictureEncoder as PictureEncoder,
+    RowEncoder as RowEncoder,
+    make_encoder as make_encoder,
 )
 from .hybrid_action import (
     HybridDistribution as HybridDistribution,
@@ -292,7 +302,6 @@ from .workshop.nests import (
 )
 from .workshop.networks import (
     ActionCritic as ActionCritic,
-    ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
     Critics as Critics,
     squashed_log_prob as squashed_log_prob,
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 19fa33389acc12fc
+# Generated from chapters/ppg.py (edit there); digest 5351e0a3fdddb462
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import as_space, map_nest, plain_space
-from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
+from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Float,

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest f8c53892a1c2b608
+# Generated from chapters/rainbow.py (edit there); digest 18662c2ead2da7d6
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import refuse_mask
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, plain_space
-from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
+from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
