@@ -47,10 +47,11 @@ __all__ = [
 # %% [markdown]
 # ## What the first convolution sees
 #
-# **Breakout** is a game of ten cells by ten, from the collection MinAtar {cite:p}`young2019`. A ball
-# breaks bricks, and a paddle keeps it in the game. What an agent sees has four **planes**, tables of
-# zeros and ones: where the paddle is, the ball, the *trail* (where the ball was one step before), and
-# the bricks. Planes are also called **channels**. The red, green and blue of a photograph are three.
+# **Breakout** is a game of ten cells by ten, from the collection MinAtar {cite:p}`young2019`. A
+# ball breaks bricks, and a paddle keeps it in the game. What an agent sees has four **planes**,
+# tables of zeros and ones: where the paddle is, the ball, the *trail* (where the ball was one step
+# before), and the bricks. Planes are also called **channels**. The red, green and blue of a
+# photograph are three.
 #
 # On the left all planes are laid over each other. A **filter** has a weight for each place in a
 # window of three by three cells, on each plane. It is laid over the picture, weights and cells are
@@ -80,11 +81,11 @@ minatar = spaces.Box(0.0, 1.0, (10, 10, 4), bool)
 
 # Three filters made by hand: weights by plane, row and column, and a bias.
 filters = {
-    "lower edge of the wall": ({("brick", 0, k): 1 for k in range(3)}, 0),
-    "ball falls to the right": ({("trail", 0, 0): 1, ("ball", 1, 1): 1}, -1),
-    "ball falls to the left": ({("trail", 0, 2): 1, ("ball", 1, 1): 1}, -1),
+    "lower edge": ({("brick", 0, k): 1 for k in range(3)}, 0),
+    "falls right": ({("trail", 0, 0): 1, ("ball", 1, 1): 1}, -1),
+    "falls left": ({("trail", 0, 2): 1, ("ball", 1, 1): 1}, -1),
 }
-filters["lower edge of the wall"][0].update({("brick", 2, k): -1 for k in range(3)})
+filters["lower edge"][0].update({("brick", 2, k): -1 for k in range(3)})
 by_hand = PictureEncoder(minatar, convolutions=((len(filters), 3, 1),))
 first = by_hand.convolutions[0]
 with torch.no_grad():
@@ -104,7 +105,8 @@ def squares(left, top, size, found):
     for i, j, share in found:
         side = size * share
         x, y = left + size * (j + 0.5) - side / 2, top + size * (i + 0.5) - side / 2
-        d += f"M{x:.1f},{y:.1f}h{side:.1f}v{side:.1f}h-{side:.1f}Z"
+        side = round(side, 1)
+        d += f"M{x:g},{y:g}h{side:g}v{side:g}h-{side:g}Z"
     return d
 
 
@@ -113,19 +115,14 @@ def draw_frame(picture, frame, left, top, size, trail=True, bricks=True):
     edge = 10 * size
     picture.path(f"M{left},{top}h{edge}v{edge}h-{edge}Z", "faint")
     picture.reach(top - 2, top + edge + 2)
-    for plane, tone in (
-        ("brick", "second"),
-        ("paddle", ""),
-        ("trail", ""),
-        ("ball", ""),
-    ):
+    for plane in ("brick", "paddle", "trail", "ball"):
         shown = {"trail": trail, "brick": bricks}.get(plane, True)
         for i, j in (
             frame[:, :, planes.index(plane)].nonzero().tolist() if shown else ()
         ):
             x, y = left + (j + 0.5) * size, top + (i + 0.5) * size
             if plane == "brick":
-                picture.path(squares(left, top, size, [(i, j, 0.86)]), tone, "band")
+                picture.path(squares(left, top, size, [(i, j, 0.86)]), "second", "band")
             elif plane == "paddle":
                 picture.path(f"M{x - 0.4 * size},{y}h{0.8 * size}", "", "bars")
             else:
@@ -137,48 +134,44 @@ def look(name, row, column):
     """Draw the frame with a window, the filter, and its map."""
     number, (i, j) = list(filters).index(name), (row - 1, column - 1)
     weight = first.weight[number]
-    frame = Picture(
-        "A frame of Breakout", "Bricks above, a ball with its trail, a paddle."
+    alt = (
+        "Bricks above, a ball with its trail, a paddle, and a window around nine cells."
     )
-    frame.width = 240
+    frame = Picture("A frame of Breakout", alt, width=300)
     frame.text(4, 0, "the frame", anchor="start", bold=True)
-    draw_frame(frame, frames["game"], 4, 18, 22)
-    x, y = 4 + 22 * j, 18 + 22 * i
-    frame.path(f"M{x},{y}h66v66h-66Z", "accent", "thick")
+    draw_frame(frame, frames["game"], 4, 18, 28)
+    frame.path(f"M{4 + 28 * j},{18 + 28 * i}h84v84h-84Z", "accent", "thick")
 
-    map_ = Picture(
-        "The filter and its map", "Weights on four planes, and a table of sums."
+    alt = (
+        "Weights of three by three on four planes, and a table of eight by eight sums."
     )
-    map_.width = 240
+    map_ = Picture("The filter and its map", alt, width=300)
     map_.text(4, 0, "the filter", anchor="start", bold=True)
     for place, plane in enumerate(planes):
-        left, top = 4 + 60 * place, 38
-        map_.text(left + 22, 26, plane, "quiet")
-        map_.path(f"M{left},{top}h45v45h-45Z", "faint")
+        left, top = 4 + 74 * place, 38
+        map_.text(left + 24, 26, plane, "quiet")
+        map_.path(f"M{left},{top}h48v48h-48Z", "faint")
+        # Weights of 1 have the accent, those of −1 the other colour.
         for tone, sign in (("accent", 1), ("second", -1)):
             where = (weight[place] * sign > 0).nonzero().tolist()
-            map_.path(
-                squares(left, top, 15, [(*p, 0.8) for p in where]), tone, "band thick"
-            )
-    map_.text(4, 104, "its map", anchor="start", bold=True)
-    map_.path("M4,118h120v120h-120Z", "faint")
+            d = "".join(f"M{left + 8 + 16 * y},{top + 8 + 16 * x}h0" for x, y in where)
+            map_.path(d, tone, "token")
+    map_.text(4, 106, "its map", anchor="start", bold=True)
+    map_.path("M4,122h176v176h-176Z", "faint")
     largest = maps[number].max().clamp(min=1)
-    where = [
-        (*place, (maps[number][tuple(place)] / largest).sqrt().item())
-        for place in maps[number].nonzero().tolist()
-    ]
-    map_.path(squares(4, 118, 15, where), "accent", "band thick")
-    map_.path(squares(4, 118, 15, [(i, j, 1.0)]), "", "thick")
-    map_.reach(0, 240)
+    shares = (maps[number] / largest).sqrt()
+    where = [(x, y, shares[x, y].item()) for x, y in maps[number].nonzero().tolist()]
+    for kind in ("band", ""):
+        map_.path(squares(4, 122, 22, where), "accent", kind)
+    map_.path(squares(4, 122, 22, [(i, j, 1.0)]), "", "thick")
+    map_.reach(0, 300)
     parts = (weight * seen[:, i : i + 3, j : j + 3]).sum((1, 2)).tolist()
-    terms = [
-        f"{plane} {part:+g}" for plane, part in zip(planes, parts, strict=True) if part
-    ]
+    terms = [f"{plane} {x:+g}" for plane, x in zip(planes, parts, strict=True) if x]
     if first.bias[number]:
         terms.append(f"bias {first.bias[number]:+g}")
     total = sums[number, i, j].item()
-    words = f"{', '.join(terms) or 'nothing'}: the sum is {total:g}"
-    words += f", and the map shows {max(total, 0):g}." if total < 0 else "."
+    words = f"{', '.join(terms) or 'Nothing here'}: the sum is {total:g}"
+    words += ", and the map shows 0." if total < 0 else "."
     return [frame, map_], words.replace("-", "−")
 
 
@@ -187,14 +180,15 @@ dial(
     "A filter on a frame of Breakout",
     look,
     {"filter": list(filters), "row": list(steps), "column": list(steps)},
-    start=("ball falls to the right", 5, 6),
+    start=("falls right", 5, 6),
 )
 
 # %% [markdown]
-# **Notice** that one filter says *where* something is, wherever it is. "Ball falls to the right" needs
-# the ball in the middle of its window and the trail up and to the left of it, and 1 + 1 − 1 is left at
-# that place only. The filter for a ball that falls to the left stays silent. The one for the edge
-# says 3 where three bricks have nothing below them, and less where bricks are missing.
+# **Notice** that one filter says *where* something is, wherever it is. The one for a ball that
+# falls to the right needs the ball in the middle of its window and the trail up and to the left of
+# it, and 1 + 1 − 1 is left at that place only. The filter for a ball that falls to the left stays
+# silent. The one for the edge says 3 where three bricks have nothing below them, and less where
+# bricks are missing.
 #
 # We made these filters by hand. A **convolutional layer** has many, and learns their weights.
 
@@ -209,12 +203,12 @@ assert 0 < edge[edge > 0].min() < 3, "and less where some are missing"
 # %% [markdown]
 # ## What it buys
 #
-# PPO ({doc}`ppo`) learned Breakout with two kinds of network. One takes the 400 cells as a **row**, into
-# two hidden layers of 128 units, the kind of network that this book has used so far. The other has
-# the encoder of this chapter: 16 filters of three by three and a layer of 128 units. All else is the
-# same, and nothing was tuned. Thin lines are seeds, thick ones their means.
+# PPO ({doc}`ppo`) learned Breakout with two kinds of network. One takes the 400 cells as a **row**,
+# into two hidden layers of 128 units, the kind of network that this book has used so far. The other
+# has the encoder of this chapter: 16 filters of three by three and a layer of 128 units. All else
+# is the same, and nothing was tuned. Thin lines are seeds, thick ones their means.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Mean returns of PPO on MinAtar's Breakout over 300,000 steps, a thin line for each seed. With an encoder they rise from about one to nine, with a row to six or seven, and the two sets of lines part after the first third"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Mean returns of PPO on MinAtar's Breakout over 300,000 steps, a thin line for each seed. All rise from below one. With an encoder the mean ends near seven, and single seeds near ten; with a row the mean ends near six"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -241,11 +235,11 @@ print(
 )
 
 # %% [markdown]
-# **Notice** that both learn, and that with the encoder PPO earns more in the end. It does so with eight of
-# the ten seeds, and the interval, which is the 95 % t interval of the paired differences
-# ({doc}`evaluation`), lies above zero. It also takes more than twice the processor's time. The gain is
-# modest because the picture is tiny: 400 numbers are no hopeless row. A screen of Atari, 84 by 84 with
-# four frames, has 28,224.
+# **Notice** that both learn, and that with the encoder PPO earns more in the end. It does so with
+# eight of the ten seeds, and the interval, which is the 95 % t interval of the paired differences
+# ({doc}`evaluation`), lies above zero. It also takes more than twice the processor's time. The gain
+# is modest because the picture is tiny: 400 numbers are no hopeless row. A screen of Atari, 84 by
+# 84 with four frames, has 28,224.
 
 # %% tags=["claims"]
 assert all(len(found.final) == 10 for found in runs.values()), "ten seeds"
@@ -258,27 +252,27 @@ assert 84 * 84 * 4 == 28_224
 # %% [markdown]
 # ## One filter at every place
 #
-# Let $X_{c,i,j}$ be the number in row $i$ and column $j$ of channel $c$, counted from 0. Filter $f$ has
-# the weights $W_{f,c,i',j'}$ and the bias $b_f$, and its map is
+# Let $X_{c,i,j}$ be the number in row $i$ and column $j$ of channel $c$, counted from 0. Filter $f$
+# has the weights $W_{f,c,i',j'}$ and the bias $b_f$, and its map is
 #
 # $$
 # Y_{f,i,j} = b_f + \sum_c \sum_{i'} \sum_{j'} W_{f,c,i',j'} \; X_{c, \, n_S i + i', \, n_S j + j'} .
 # $$ (convolution)
 #
-# The **stride** $n_S$ says how far the window moves from one place of the map to the next. On a side of
-# $n_X$ cells a window of $n_W$ cells has
+# The **stride** $n_S$ says how far the window moves from one place of the map to the next. On a
+# side of $n_X$ cells a window of $n_W$ cells has
 #
 # $$
 # n_Y = \left\lfloor \frac{n_X - n_W}{n_S} \right\rfloor + 1
 # $$ (convolution-size)
 #
-# places. A **padding** puts a rim of zeros around the picture, which makes $n_X$ larger by twice its
-# width.
+# places. (The side of the window, $n_W$, is called the kernel size.) A **padding** puts a rim of
+# zeros around the picture, which makes $n_X$ larger by twice its width.
 #
-# Why is this better than a layer that reads all cells? That layer could compute the same maps, because
-# they are sums of cells with weights. But it would have to learn for each place anew what a falling
-# ball looks like, from the episodes in which a ball fell there. A filter learns from all places at
-# once. And it has fewer weights:
+# Why is this better than a layer that reads all cells? That layer could compute the same maps,
+# because they are sums of cells with weights. But it would have to learn for each place anew what a
+# falling ball looks like, from the episodes in which a ball fell there. A filter learns from all
+# places at once. And it has fewer weights:
 
 # %%
 filters_alone = sum(x.numel() for x in torch.nn.Conv2d(4, 16, 3).parameters())
@@ -292,14 +286,15 @@ assert all_cells == (400 + 1) * 1024, "a weight for each cell and each number of
 
 # %% [markdown]
 # Convolutions can stand one after another. The second one then reads the maps of the first as its
-# channels, and sees a larger part of the picture. In the end a linear layer reads all maps and turns
-# them into **features**.
+# channels, and sees a larger part of the picture. In the end a linear layer reads all maps and
+# turns them into **features**.
 #
-# That last layer has weights for each place again. So how much of what was learned at some places is
-# known at others? Below, networks learn to say in which of four directions a ball flies. They see balls
-# at 16 of 64 places, and are asked about the other 48. Guessing is right in a quarter of the cases.
+# That last layer has weights for each place again. So how much of what was learned at some places
+# is known at others? Below, networks learn to say in which of four directions a ball flies. They
+# see balls at 16 of 64 places, and are asked about the other 48. Guessing is right in a quarter of
+# the cases.
 
-# %%
+# %% tags=["hide-input"]
 minatar_places = [(i, j) for i in range(1, 9) for j in range(1, 9)]
 ways = [(-1, -1), (-1, 1), (1, -1), (1, 1)]
 
@@ -357,10 +352,10 @@ for name, layers in kinds.items():
     print(f"{name}: right at {right_elsewhere[name]:.0%} of the new places")
 
 # %% [markdown]
-# All three know their 16 places by heart. **Notice** that only the third knows the others: what a filter
-# has learned holds everywhere, until a layer asks *where*. The encoder asks, and it has to. A paddle must
-# know not only that a ball falls, but where it will arrive. So its filters are shared between places, and
-# what is made of them is not. That fits the modest gain on ten cells by ten.
+# All three know their 16 places by heart. **Notice** that only the third knows the others: what a
+# filter has learned holds everywhere, until a layer asks *where*. The encoder asks, and it has to.
+# A paddle must know not only that a ball falls, but where it will arrive. So its filters are shared
+# between places, and what is made of them is not. That fits the modest gain on ten cells by ten.
 
 # %% tags=["claims"]
 assert set(by_heart.values()) == {1.0}, "their 16 places"
@@ -373,10 +368,10 @@ assert right_elsewhere["the largest of each map"] > 0.9, (
 # %% [markdown]
 # ## The usual layers
 #
-# Two sets of layers are well known, one for small pictures and one for large ones. The network of the
-# MinAtar paper has one convolution. That of the *Nature* paper on DQN {cite:p}`mnih2015` has three. Its
-# first one looks with 8 by 8 cells at every fourth place, because in a picture of 84 by 84 one cell alone
-# says little.
+# Two sets of layers are well known, one for small pictures and one for large ones. The network of
+# the MinAtar paper has one convolution. That of the *Nature* paper on DQN {cite:p}`mnih2015` has
+# three. Its first one looks with 8 by 8 cells at every fourth place, because in a picture of 84 by
+# 84 one cell alone says little.
 
 
 # %% tags=["export"]
@@ -392,7 +387,7 @@ class Layers(NamedTuple):
     features: int
 
 
-# Young and Tian 2019, section 3.
+# Young and Tian 2019.
 MINATAR_LAYERS = Layers(((16, 3, 1),), 128)
 # Mnih et al. 2015, "Model architecture" in the methods.
 NATURE_LAYERS = Layers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512)
@@ -410,10 +405,14 @@ Convolutions = Sequence[Annotated[Sequence[int], is_convolution]]
 
 
 def side_after(side: int, convolutions: Sequence[Sequence[int]]) -> int:
-    """Return how many places are left of a side, 0 or fewer if it is too short."""
+    """Return how many places are left of a side, 0 if it is too short."""
     for _, kernel, stride, *padding in convolutions:
-        # {eq}`convolution-size`, with a rim on both sides.
-        side = (side + 2 * sum(padding) - kernel) // stride + 1
+        # A padding adds a rim on both sides.
+        side += 2 * sum(padding)
+        if side < kernel:
+            return 0
+        # {eq}`convolution-size`.
+        side = (side - kernel) // stride + 1
     return side
 
 
@@ -421,11 +420,11 @@ def side_after(side: int, convolutions: Sequence[Sequence[int]]) -> int:
 # ## What comes in
 #
 # Whatever the environment shows, an agent gets it as one **flat row** for each step: `flat_env`
-# ({doc}`workshop/runs`) sees to that, with Gymnasium's own order of numbers. A memory, a queue and a
-# policy then know one kind of observation only. The price is that a row of 400 numbers does not say
-# that it is a picture. But its *space* does, so an encoder is made from the space and gives the row its
-# shape back. (It takes observations that have their shape, too.) Any number of dimensions may stand in
-# front: $T$ and $B$ while learning, $B$ alone while acting.
+# ({doc}`workshop/runs`) sees to that, with Gymnasium's own order of numbers. A memory, a queue and
+# a policy then know one kind of observation only. The price is that a row of 400 numbers does not
+# say that it is a picture. But its *space* does, so an encoder is made from the space and gives the
+# row its shape back. (It takes observations that have their shape, too.) Any number of dimensions
+# may stand in front: $T$ and $B$ while learning, $B$ alone while acting.
 
 
 # %% tags=["export"]
@@ -453,17 +452,18 @@ def as_floats(obs: Tensor, module: nn.Module) -> Tensor:
 # %% [markdown]
 # ## An encoder of pictures
 #
-# Pictures come in several forms, and all become planes with the channels first, as PyTorch wants them:
+# Pictures come in several forms, and all become planes with the channels first, as PyTorch wants
+# them:
 #
-# - The channels may be the first or the last axis. They are few, so they are the *shorter* one of the
-#   two. If both are equal, they are the first.
+# - The channels may be the first or the last axis. They are few, so they are the *shorter* one of
+#   the two. If both are equal, they are the first.
 # - A picture of two dimensions has one channel.
-# - A picture of four dimensions is a stack of frames ([below](#why-one-frame-is-not-enough)). The channels of
-#   all frames become one long list of channels.
+# - A picture of four dimensions is a stack of frames ([below](#why-one-frame-is-not-enough)). The
+#   channels of all frames become one long list of channels.
 #
-# Cameras and screens hand out **bytes**, whole numbers from 0 to 255. Networks learn best from numbers
-# around 1 ({doc}`policies`), so bytes are divided by 255. That happens here, once, and nowhere before: a
-# memory of bytes is a quarter as large as one of floats.
+# Cameras and screens hand out **bytes**, whole numbers from 0 to 255. Networks learn best from
+# numbers around 1 ({doc}`policies`), so bytes are divided by 255. That happens here, once, and
+# nowhere before: a memory of bytes is a quarter as large as one of floats.
 
 
 # %% tags=["export"]
@@ -499,7 +499,8 @@ class PictureEncoder(nn.Module):
         # The larger layers are taken wherever they fit.
         large = side_after(min(sides), NATURE_LAYERS.convolutions) > 0
         usual = NATURE_LAYERS if large else MINATAR_LAYERS
-        convolutions = convolutions or usual.convolutions
+        if convolutions is None:
+            convolutions = usual.convolutions
         left = [side_after(side, convolutions) for side in sides]
         # What is too small would fail in PyTorch, in words about tensors.
         check_that(
@@ -558,7 +559,6 @@ def read_planes(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
 # Both networks, and what is left of a picture on its way:
 
 # %%
-
 atari = spaces.Box(0, 255, (84, 84, 4), np.uint8)
 for name, space in {"MinAtar": minatar, "Atari": atari}.items():
     encoder = PictureEncoder(space)
@@ -574,14 +574,14 @@ for name, space in {"MinAtar": minatar, "Atari": atari}.items():
 # %% [markdown]
 # ## Numbers and categories
 #
-# What is a row already, such as CartPole's four numbers, needs no layers of its own. Its encoder only
-# makes floats of it, and leaves the rest to the hidden layers behind it, such as `mlp` of
+# What is a row already, such as CartPole's four numbers, needs no layers of its own. Its encoder
+# only makes floats of it, and leaves the rest to the hidden layers behind it, such as `mlp` of
 # {doc}`policies`.
 #
-# A category, one of several things without an order, comes as a row with a single 1. You may have met
-# **embeddings** in other books: a table with a row of learned numbers for each category. That is what
-# happens here as well, because the next layer multiplies the row with its weights. All products are
-# zero, except those with the one column that belongs to the category.
+# A category, one of several things without an order, comes as a row with a single 1. You may have
+# met **embeddings** in other books: a table with a row of learned numbers for each category. That
+# is what happens here as well, because the next layer multiplies the row with its weights. All
+# products are zero, except those with the one column that belongs to the category.
 
 # %%
 weights = torch.randn(8, 5)  # a layer from 5 categories to 8 numbers
@@ -609,8 +609,9 @@ class RowEncoder(nn.Module):
     def __init__(self, space: spaces.Space[Any]) -> None:
         super().__init__()
         self.output_size = spaces.flatdim(space)
-        box = isinstance(space, spaces.Box)
-        self.shape = space.shape or () if box else (self.output_size,)
+        self.shape: tuple[int, ...] = (self.output_size,)
+        if isinstance(space, spaces.Box):
+            self.shape = space.shape
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return rows ``(*B, D)`` of floats."""
@@ -622,9 +623,9 @@ class RowEncoder(nn.Module):
 # ## Several parts
 #
 # A robot may see a camera picture, the angles of its joints, and which of three tasks it has. In
-# Gymnasium that is a Dict or a Tuple, which may hold further ones. Its flat row has all parts one after
-# another. So it is cut, each part goes through an encoder of its own, and the features are put side by
-# side again:
+# Gymnasium that is a Dict or a Tuple, which may hold further ones. Its flat row has all parts one
+# after another. So it is cut, each part goes through an encoder of its own, and the features are
+# put side by side again:
 
 # %% tags=["hide-input"]
 picture = Picture(
@@ -647,7 +648,7 @@ heads = [
     picture.box(155 + 130 * k, 254, name, width=90)
     for k, name in enumerate(("actor", "critic"))
 ]
-joined = picture.frame(found, "")
+picture.frame(found, "")
 for head in heads:
     picture.arrow((head.x, 192), head)
 picture
@@ -705,13 +706,14 @@ def named_parts(
 # %% [markdown]
 # ## The space decides
 #
-# One function chooses. It looks at the space only, so that a saved agent builds the same network again.
-# Two cases are less clear than the rest. A Box of rows and columns that are no bytes, such as four
-# stacked vectors or a table of five cars, stays a row: its neighbours mean nothing. (If you know
-# better, call `PictureEncoder` yourself.) And what is smaller than three by three cells stays a row too.
+# One function chooses. It looks at the space only, so that a saved agent builds the same network
+# again. Two cases are less clear than the rest. A Box of rows and columns that are no bytes, such
+# as four stacked vectors or a table of five cars, stays a row: its neighbours mean nothing. (If you
+# know better, call `PictureEncoder` yourself.) And what is smaller than three by three cells stays
+# a row too.
 #
-# Texts, graphs and sequences of any length have no fixed number of numbers, or none that mean something.
-# They are refused, with the way to the part that cannot be read.
+# Texts, graphs and sequences of any length have no fixed number of numbers, or none that mean
+# something. They are refused, with the way to the part that cannot be read.
 
 
 # %% tags=["export"]
@@ -833,7 +835,7 @@ assert (policy(row).softmax(-1) - 1 / 3).abs().max() < 0.05, (
 #
 # ## Why one frame is not enough
 #
-# Where does the ball go? Here are two moments of one training, without their trails. Ball, paddle and
+# Where does the ball go? Here are two moments of Breakout, without their trails. Ball, paddle and
 # bricks are at the same places.
 
 # %% tags=["hide-input"]
@@ -851,14 +853,14 @@ for k, name in enumerate(("falling", "rising")):
 picture
 
 # %% [markdown]
-# **Notice** that the upper two pictures are equal. In one of them the paddle has to hurry, in the other
-# it has time, and no network can tell which is which. Only with the frame before, below, does one see
-# that the first ball falls and the second one rises.
+# **Notice** that the upper two pictures are equal. In one of them the paddle has to hurry, in the
+# other it has time, and no network can tell which is which. Only with the frame before, below, does
+# one see that the first ball falls and the second one rises.
 #
 # So agents that see a screen get the last few frames at once, a **stack**. In Gymnasium the wrapper
-# `FrameStackObservation` makes it, and four frames are usual {cite:p}`mnih2015`. A first convolution with
-# weights on both frames is then all that is needed to see movement, as the trail was in the dial. MinAtar's
-# trail plane *is* the ball's place in the frame before.
+# `FrameStackObservation` makes it, and four frames are usual {cite:p}`mnih2015`. A first
+# convolution with weights on both frames is then all that is needed to see movement, as the trail
+# was in the dial. MinAtar's trail plane *is* the ball's place in the frame before.
 
 # %%
 kept = [planes.index(name) for name in ("paddle", "ball", "brick")]
@@ -887,19 +889,17 @@ for name in single:
 # %% [markdown]
 # ## Numbers without bounds
 #
-# Bytes have bounds, and so have categories. Distances, speeds and prices have none. If one number of a
-# row is about 1,000 and another about 0.01, the first one drowns the second, and drives tanh to its
-# ends, where it has no slope. `RunningMoments` of {doc}`policies` shifts and scales each number by what has
-# been seen of it (`normalize=True` in `make_policy`):
+# Bytes have bounds, and so have categories. Distances, speeds and prices have none. If one number
+# of a row is about 1,000 and another about 0.01, the first one drowns the second, and drives tanh
+# to its ends, where it has no slope. `RunningMoments` of {doc}`policies` shifts and scales each
+# number by what has been seen of it (`normalize=True` in `make_policy`):
 
 # %%
 from literate_rl.policies import RunningMoments
 
 generator = torch.Generator().manual_seed(1)
 scale, middle = torch.tensor([200.0, 1.0, 0.01]), torch.tensor([1000.0, 0.0, 0.0])
-rows = middle + scale * torch.randn(
-    2000, 3, generator=generator
-)  # metres, radians, ...
+rows = middle + scale * torch.randn(2000, 3, generator=generator)
 moments = RunningMoments(3)
 moments.update(rows)
 layer = torch.nn.Linear(3, 64)
@@ -914,16 +914,20 @@ for name, share in stuck.items():
 # %% tags=["claims"]
 assert stuck["as they are"] > 0.9
 assert stuck["normalised"] < 0.01
+cell = torch.zeros(1000)
+cell[0] = 1
+assert 0.03 < cell.std() < 0.032
+assert (1 - cell.mean()) / cell.std() > 30, "more than 30"
 
 # %% [markdown]
 # Do *not* normalise planes or one-hot rows this way. A cell in which the ball is in one frame of a
-# thousand has a standard deviation of 0.03, and its 1 would become 30.
+# thousand has a standard deviation of 0.03, and its 1 would become more than 30.
 #
 # ## One encoder or two
 #
-# Actor and critic look at the same picture, and most of the work is done in the encoder. Should they
-# share it? That saves almost half of the time and memory, and each can use what the other finds. But
-# then somebody has to decide **who may move it**:
+# Actor and critic look at the same picture, and most of the work is done in the encoder. Should
+# they share it? That saves almost half of the weights and their time, and each can use what the
+# other finds. But then somebody has to decide **who may move it**:
 
 # %% tags=["hide-input"]
 picture = Picture(
@@ -950,69 +954,78 @@ for k, (title, tone, words) in enumerate(
 picture
 
 # %% [markdown]
-# - **On-policy** (PPO, A2C, IMPALA) there is one loss, the sum of the policy's and the value's. Both move a
-#   shared encoder, and a weight says how much the value's counts. {doc}`ppg` shows how the two pull in
-#   different directions, and what it does about it.
-# - **Off-policy** (DDPG, TD3, SAC) the actor climbs the critic. If the actor's gradient could move the
-#   encoder, it could make the critic promise more by changing *what the critic sees*, and nothing in the
-#   world would have got better. So the critics' loss alone moves the encoder {cite:p}`yarats2021`. The
-#   actor reads its features through `detach`, in one line.
+# - **On-policy** (PPO, A2C, IMPALA) there is one loss, the sum of the policy's and the value's.
+#   Both move a shared encoder, and a weight says how much the value's counts. {doc}`ppg` shows how
+#   the two pull in different directions, and what it does about it.
+# - **Off-policy** (DDPG, TD3, SAC) the actor climbs the critic. If the actor's gradient could move
+#   the encoder, it could make the critic promise more by changing *what the critic sees*, and
+#   nothing in the world would have got better. So the critics' loss alone moves the encoder
+#   {cite:p}`yarats2021`. The actor reads its features through `detach`, in one line.
 
 # %%
 torch.manual_seed(1)
 encoder = make_encoder(minatar)
-actor = torch.nn.Linear(encoder.output_size, 2)
-critic = torch.nn.Linear(encoder.output_size + 2, 1)
-
-
-def pull(loss):
-    """Return the length of a loss's gradient in the encoder and in the actor."""
-    lengths = []
-    for module in (encoder, actor):
-        found = torch.autograd.grad(
-            loss, list(module.parameters()), retain_graph=True, allow_unused=True
-        )
-        lengths.append(sum(x.norm().item() for x in found if x is not None))
-    return lengths
-
-
 features = encoder(frames["game"])
-through, kept_apart = (
-    -critic(torch.cat([y, actor(y).tanh()])).squeeze()
-    for y in (features, features.detach())
-)
-pulls = {"actor's loss": pull(through), "with detach": pull(kept_apart)}
-action = torch.zeros(2)
-pulls["critic's loss"] = pull(
-    (1 - critic(torch.cat([features, action]))).square().squeeze()
-)
-for name, (on_encoder, on_actor) in pulls.items():
+
+
+def pull(loss, module):
+    """Return how long the gradient of a loss is in a module."""
+    weights = list(module.parameters())
+    found = torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
+    return sum(x.norm().item() for x in found if x is not None)
+
+
+# On-policy: a log-probability and a value read the same features.
+logits, value = torch.nn.Linear(128, 3), torch.nn.Linear(128, 1)
+policy_loss = -logits(features).log_softmax(-1)[0]
+value_loss = (1 - value(features)).square().sum()
+
+# Off-policy: a critic of actions, and an actor that climbs it.
+critic, actor = torch.nn.Linear(128 + 1, 1), torch.nn.Linear(128, 1)
+
+
+def judged(features, action):
+    return critic(torch.cat([features, action])).sum()
+
+
+critic_loss = (1 - judged(features, torch.zeros(1))).square()
+climb = -judged(features, actor(features).tanh())
+apart = features.detach()
+detached_climb = -judged(apart, actor(apart).tanh())
+pulls = {
+    "policy": (pull(policy_loss, encoder), pull(policy_loss, logits)),
+    "value": (pull(value_loss, encoder), pull(value_loss, value)),
+    "critic": (pull(critic_loss, encoder), pull(critic_loss, critic)),
+    "actor": (pull(climb, encoder), pull(climb, actor)),
+    "actor, detached": (pull(detached_climb, encoder), pull(detached_climb, actor)),
+}
+for name, (on_encoder, on_head) in pulls.items():
     print(
-        f"{name:13s}  pulls at the encoder with {on_encoder:5.2f}, at the actor with {on_actor:5.2f}"
+        f"{name:15s}  pulls at the encoder {on_encoder:5.2f}, at its own layer {on_head:5.2f}"
     )
 
 # %% tags=["claims"]
-assert pulls["actor's loss"][0] > 0, (
-    "without detach the actor moves what the critic sees"
-)
-assert pulls["with detach"][0] == 0 < pulls["with detach"][1], "only the actor learns"
-assert pulls["critic's loss"][0] > 0 == pulls["critic's loss"][1], (
-    "the critic moves the encoder"
-)
-both = pull(
-    through + 0.5 * (1 - critic(torch.cat([features, action]))).square().squeeze()
-)
-assert both[0] > 0, "a sum of losses moves it"
+for name in ("policy", "value", "critic", "actor"):
+    assert min(pulls[name]) > 0, "each loss moves what it can reach"
+assert pulls["actor, detached"][0] == 0 < pulls["actor, detached"][1], "only the actor"
+assert pulls["actor"][0] > 20 * pulls["actor"][1], "many times as hard"
+num_weights = sum(x.numel() for x in encoder.parameters())
+num_heads = sum(x.numel() for x in (*logits.parameters(), *value.parameters()))
+assert (num_weights + num_heads) / (2 * num_weights + num_heads) < 0.51, "almost half"
 
 # %% [markdown]
-# Two encoders are the safe choice where they can be paid for: nobody disturbs anybody. The curves above
-# were made with two.
+# **Notice** how the actor's loss pulls. Without `detach` it pulls at the encoder many times as hard
+# as at the actor itself: to change what the critic sees is the easier way up. With `detach` the
+# actor has to find better actions.
+#
+# Two encoders are the safe choice where they can be paid for: nobody disturbs anybody. The curves
+# above were made with two.
 #
 # ## As ALF calls it
 #
-# {doc}`ppg` and {doc}`rainbow` use an encoder of this book that is older than `make_encoder`. It has two
-# convolutions and tanh, and the library ALF's way of being called: it takes a state and returns it. Its
-# weights have the same names as ever, so that old runs load.
+# {doc}`ppg` and {doc}`rainbow` use an encoder of this book that is older than `make_encoder`. It
+# has two convolutions and tanh, and the library ALF's way of being called: it takes a state and
+# returns it. Its weights have the same names as ever, so that old runs load.
 
 
 # %% tags=["export", "hide-input"]
@@ -1049,9 +1062,9 @@ class ConvolutionalEncodingNetwork(PictureEncoder):
 #
 # ### Trap: reshaped is not turned
 #
-# The quickest way from channels last to channels first seems to be `reshape`. It runs, and the shape is
-# right. But it only cuts the row anew, and cells that were neighbours end up far from each other. A
-# network learns from such pictures as well, only worse, and nobody tells you.
+# The quickest way from channels last to channels first seems to be `reshape`. It runs, and the
+# shape is right. But it only cuts the row anew, and cells that were neighbours end up far from each
+# other. A network learns from such pictures as well, only worse, and nobody tells you.
 
 # %%
 frame = frames["game"]
@@ -1068,8 +1081,14 @@ assert turned.shape == reshaped.shape, "nobody tells you"
 # ### Trap: bytes in a float's clothes
 #
 # What is scaled is decided by the *space*. If a wrapper has made floats of the bytes and left them
-# between 0 and 255, the space says `float32`, nothing is scaled, and the features are 255 times as large.
-# (The biases start at zero, so the factor is exact.) If a wrapper has scaled them already, all is well.
+# between 0 and 255, the space says `float32`, nothing is scaled, and the features are 255 times as
+# large. (The biases start at zero, so the factor is exact.) If a wrapper has scaled them already,
+# all is well.
+#
+# The opposite happens too: bytes that are no brightness. MiniGrid's cells hold [numbers of
+# kinds](https://github.com/Farama-Foundation/Minigrid/blob/9874e42a60f342f6524494d294f67e459933b1e7/minigrid/core/constants.py#L23-L35),
+# such as 2 for a wall. Divided by 255 all kinds look black. They are categories: make a plane for
+# each kind.
 
 # %%
 camera = spaces.Box(0, 255, (20, 20, 3), np.uint8)
@@ -1100,8 +1119,8 @@ assert abs(ratio - 255) < 0.1
 #
 # ## On the best device
 #
-# Convolutions are where a GPU pays: one step of learning with the network of the *Nature* paper on 32
-# pictures, here and there.
+# Convolutions are where a GPU pays: one step of learning with the network of the *Nature* paper on
+# 32 pictures, here and there.
 
 # %%
 import time
@@ -1123,21 +1142,23 @@ print(
 # %% [markdown]
 # ## One decision to take home
 #
-# **Start from what `make_encoder` chooses, with two encoders.** Numbers in a row need none, whatever the
-# algorithm. If you see pictures, look at three things first, in this order: are they bytes or numbers
-# near 1, does a stack show what moves, and are they as small as the task allows? (84 by 84 costs sixty
-# times as much as ten by ten.) Share an encoder when time or memory runs out. The experiment that decides
-# is the one above: the same agent with the row and with the picture, ten seeds, the same steps.
+# **Start from what `make_encoder` chooses, with two encoders.** Numbers in a row need none,
+# whatever the algorithm. If you see pictures, look at three things first, in this order: are they
+# bytes or numbers near 1, does a stack show what moves, and are they as small as the task allows?
+# (84 by 84 costs sixty times as much as ten by ten.) Share an encoder when time or memory runs out.
+# The experiment that decides is the one above: the same agent with the row and with the picture,
+# ten seeds, the same steps.
 #
 # ## Summary
 #
-# - A filter is a small table of weights that is laid over every place of a picture. It learns once what
-#   may appear anywhere.
+# - A filter is a small table of weights that is laid over every place of a picture. It learns once
+#   what may appear anywhere.
 # - Observations travel as flat rows. The encoder knows the space, and gives them their shape back.
-# - Bytes are divided by 255, once. Numbers without bounds are normalised. Categories are rows with a
-#   single 1, which is an embedding already.
+# - Bytes are divided by 255, once. Numbers without bounds are normalised. Categories are rows with
+#   a single 1, which is an embedding already.
 # - One frame does not show what moves. A stack of frames does.
-# - A shared encoder is moved by both losses on-policy, and by the critics' alone in DDPG, TD3 and SAC.
+# - A shared encoder is moved by both losses on-policy, and by the critics' alone in DDPG, TD3 and
+#   SAC.
 #
 # ## Exercises
 #
@@ -1158,8 +1179,8 @@ predict(
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function should turn a batch of flat rows, pictures with channels last, into planes with channels
-# first. For pictures with one channel it is right. Fix it.
+# This function should turn a batch of flat rows, pictures with channels last, into planes with
+# channels first. For pictures with one channel it is right. Fix it.
 
 
 # %%
@@ -1191,9 +1212,9 @@ grade(answer, planes_of, *cases)
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# Which weights make a filter of three by three on the ball's plane and the trail's that says 1 where the
-# ball *rises* to the right, and 0 everywhere else? Return two tables of three by three, for the ball and
-# for the trail. The bias is −1, as in the dial.
+# Which weights make a filter of three by three on the ball's plane and the trail's that says 1
+# where the ball *rises* to the right, and 0 everywhere else? Return two tables of three by three,
+# for the ball and for the trail. The bias is −1, as in the dial.
 
 
 # %%
@@ -1235,6 +1256,6 @@ grade(lambda: says(*answer()), in_the_middle, ())
 # %% [markdown]
 # ## References
 #
-# Convolutions that learn are from {cite:t}`lecun1989`. Agents met them in {cite:t}`mnih2015`, and the games
-# and the small network are from {cite:t}`young2019`. How an encoder is learned beside an actor and a critic
-# was studied by {cite:t}`yarats2021`.
+# Convolutions that learn are from {cite:t}`lecun1989`. Agents met them in {cite:t}`mnih2015`, and
+# the games and the small network are from {cite:t}`young2019`. How an encoder is learned beside an
+# actor and a critic was studied by {cite:t}`yarats2021`.

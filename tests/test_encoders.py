@@ -247,6 +247,31 @@ def test_the_larger_network_is_taken_where_it_fits(side: int, filters: int) -> N
         assert encoder(torch.zeros(2, *shape)).shape == (2, 4)
 
 
+@pytest.mark.equation("convolution-size")
+@given(
+    st.integers(1, 12),
+    st.lists(
+        st.tuples(st.just(1), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2)),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_the_size_of_maps_is_known_before_they_are_computed(side, convolutions) -> None:
+    maps = torch.zeros(1, 1, side, side)
+    try:
+        for _, kernel, stride, padding in convolutions:
+            layer = torch.nn.Conv2d(1, 1, kernel, stride, padding)
+            maps = layer(maps)
+        expected = maps.shape[-1]
+    except RuntimeError:  # the kernel is larger than what is left
+        expected = 0
+    assert side_after(side, convolutions) == expected
+
+
+def test_no_convolution_at_all_is_a_linear_layer() -> None:
+    assert sizes_of(make_encoder(CAMERA, 5, ())) == [(5, 7 * 6 * 3)]
+
+
 def test_weights_start_orthogonal_and_biases_at_zero() -> None:
     encoder = PictureEncoder(MINATAR)
     for layer in (encoder.convolutions[0], encoder.features):

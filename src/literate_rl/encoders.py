@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 6923d0653c63796d
+# Generated from chapters/encoders.py (edit there); digest 8223ff2748c88f88
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Layers(NamedTuple):
     features: int
 
 
-# Young and Tian 2019, section 3.
+# Young and Tian 2019.
 MINATAR_LAYERS = Layers(((16, 3, 1),), 128)
 # Mnih et al. 2015, "Model architecture" in the methods.
 NATURE_LAYERS = Layers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512)
@@ -57,10 +57,14 @@ Convolutions = Sequence[Annotated[Sequence[int], is_convolution]]
 
 
 def side_after(side: int, convolutions: Sequence[Sequence[int]]) -> int:
-    """Return how many places are left of a side, 0 or fewer if it is too short."""
+    """Return how many places are left of a side, 0 if it is too short."""
     for _, kernel, stride, *padding in convolutions:
-        # {eq}`convolution-size`, with a rim on both sides.
-        side = (side + 2 * sum(padding) - kernel) // stride + 1
+        # A padding adds a rim on both sides.
+        side += 2 * sum(padding)
+        if side < kernel:
+            return 0
+        # {eq}`convolution-size`.
+        side = (side - kernel) // stride + 1
     return side
 
 
@@ -117,7 +121,8 @@ class PictureEncoder(nn.Module):
         # The larger layers are taken wherever they fit.
         large = side_after(min(sides), NATURE_LAYERS.convolutions) > 0
         usual = NATURE_LAYERS if large else MINATAR_LAYERS
-        convolutions = convolutions or usual.convolutions
+        if convolutions is None:
+            convolutions = usual.convolutions
         left = [side_after(side, convolutions) for side in sides]
         # What is too small would fail in PyTorch, in words about tensors.
         check_that(
@@ -183,8 +188,9 @@ class RowEncoder(nn.Module):
     def __init__(self, space: spaces.Space[Any]) -> None:
         super().__init__()
         self.output_size = spaces.flatdim(space)
-        box = isinstance(space, spaces.Box)
-        self.shape = space.shape or () if box else (self.output_size,)
+        self.shape: tuple[int, ...] = (self.output_size,)
+        if isinstance(space, spaces.Box):
+            self.shape = space.shape
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return rows ``(*B, D)`` of floats."""
