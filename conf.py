@@ -128,7 +128,7 @@ nitpick_ignore_regex = [
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),
     ("py:class", r"torch\.autograd\.function\.Function|Detach"),
     ("py:class", r"(jaxtyping\..*|math\.inf|.*\.(AnyCallable|Plan|Config|Annotated))"),
-    ("py:class", r"(Spec|finite|below|at_least|one_each|OmitArgPrefixes)"),
+    ("py:class", r"(Spec|Convolutions|finite|below|at_least|one_each|OmitArgPrefixes)"),
     ("py:class", r"(literate_rl\.actors\.Worker|literate_rl\..*\.Fault)"),
     ("py:class", r"(torch\.dtype|tempfile\.TemporaryDirectory|Played)"),
     ("py:obj", r".*\.cli\.Config"),

@@ -53,10 +53,10 @@ __all__ = [
 # before), and the bricks. Planes are also called **channels**. The red, green and blue of a
 # photograph are three.
 #
-# On the left all planes are laid over each other. A **filter** has a weight for each place in a
-# window of three by three cells, on each plane. It is laid over the picture, weights and cells are
-# multiplied and added up, and a negative sum becomes 0. Then the window moves on. All sums together
-# are the filter's **map**. Choose a filter and move its window.
+# The first picture has all planes laid over each other. A **filter** has a weight for each place in
+# a window of three by three cells, on each plane. It is laid over the picture, weights and cells
+# are multiplied and added up, and a negative sum becomes 0. Then the window moves on. All sums
+# together are the filter's **map**. Choose a filter and move its window.
 
 # %% tags=["hide-input"]
 import torch
@@ -237,9 +237,9 @@ print(
 # %% [markdown]
 # **Notice** that both learn, and that with the encoder PPO earns more in the end. It does so with
 # eight of the ten seeds, and the interval, which is the 95 % t interval of the paired differences
-# ({doc}`evaluation`), lies above zero. It also takes more than twice the processor's time. The gain
-# is modest because the picture is tiny: 400 numbers are no hopeless row. A screen of Atari, 84 by
-# 84 with four frames, has 28,224.
+# ({doc}`evaluation`), lies above zero. It also takes more than twice the processor's time. The
+# picture is tiny: 400 numbers are no hopeless row. A screen of Atari, 84 by 84 with four frames,
+# has 28,224.
 
 # %% tags=["claims"]
 assert all(len(found.final) == 10 for found in runs.values()), "ten seeds"
@@ -489,11 +489,11 @@ class PictureEncoder(nn.Module):
         convolutions: Convolutions | None = None,
     ) -> None:
         super().__init__()
-        shape = space.shape
-        check_that(
-            2 <= len(shape) <= 4, f"space must have two to four dimensions, got {shape}"
-        )
-        self.shape, self.scale = shape, 1 / 255 if space.dtype == np.uint8 else 1.0
+        self.shape = shape = space.shape
+        words = f"space must have two to four dimensions, got {shape}"
+        check_that(2 <= len(shape) <= 4, words)
+        # The space says whether there are bytes, and where the channels are.
+        self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
         self.channels_last, self.planes = read_planes(shape)
         channels, *sides = self.planes
         # The larger layers are taken wherever they fit.
@@ -520,6 +520,8 @@ class PictureEncoder(nn.Module):
         # All weights start orthogonal, with the gain that suits a ReLU.
         for layer in layers:
             orthogonal(layer)
+        # Behind each stands a ReLU. All maps become one row, and a linear layer makes
+        # features of it.
         rectified = [part for layer in layers for part in (layer, nn.ReLU())]
         self.convolutions = nn.Sequential(*rectified, nn.Flatten())
         self.output_size = hidden or usual.features
@@ -560,16 +562,22 @@ def read_planes(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
 
 # %%
 atari = spaces.Box(0, 255, (84, 84, 4), np.uint8)
+products = {}
 for name, space in {"MinAtar": minatar, "Atari": atari}.items():
     encoder = PictureEncoder(space)
-    print(f"{name}: {encoder.planes} ", end="")
-    with torch.no_grad():
-        maps = torch.zeros(1, *encoder.planes)
-        for layer in encoder.convolutions:
-            maps = layer(maps)
-            if isinstance(layer, torch.nn.Conv2d):
-                print(f"-> {tuple(maps.shape[1:])} ", end="")
-    print(f"-> {encoder.output_size} features")
+    maps, way = torch.zeros(1, *encoder.planes), [encoder.planes]
+    products[name] = encoder.features.weight.numel()
+    for layer in encoder.convolutions:
+        maps = layer(maps)
+        if isinstance(layer, torch.nn.Conv2d):
+            way.append(tuple(maps.shape[1:]))
+            # Each weight is used once at each place of the map.
+            products[name] += layer.weight.numel() * maps[0, 0].numel()
+    print(name, *way, f"{encoder.output_size} features", sep=" -> ")
+    print(f"{products[name]:,} multiplications")
+
+# %% tags=["claims"]
+assert 50 < products["Atari"] / products["MinAtar"] < 60
 
 # %% [markdown]
 # ## Numbers and categories
@@ -777,6 +785,8 @@ def is_picture(space: spaces.Box, asked: bool) -> bool:
 # Here is what becomes of some spaces:
 
 # %%
+import textwrap
+
 from literate_rl.encoders import make_encoder
 
 robot = spaces.Dict(
@@ -800,7 +810,7 @@ for name, space in {
 try:
     make_encoder(spaces.Dict(view=minatar, mission=spaces.Text(20)))
 except ValueError as error:
-    print("\n" + str(error))
+    print("", *textwrap.wrap(str(error), 70), sep="\n")
 
 # %% [markdown]
 # The encoder's features go into whatever stood there before. A policy for Breakout by hand, with a
@@ -822,7 +832,7 @@ torch.manual_seed(1)
 actor, critic = behind_encoder(minatar, 3, 0.01), behind_encoder(minatar, 1, 1.0)
 policy = Policy(ActorCritic(actor, critic), CategoricalActions(3))
 row = frames["game"].flatten()  # what an agent gets from `flat_env`
-print("probabilities of stay, left, right:", policy(row).softmax(-1).tolist())
+print("probabilities of stay, left, right:", policy(row).softmax(-1).detach())
 
 # %% tags=["claims"]
 assert torch.equal(policy(row), policy(frames["game"])), "flat or shaped"
@@ -876,7 +886,7 @@ apart = {}
 for name, encoder, seen in (("one", one_frame, single), ("two", two_frames, stacks)):
     with torch.no_grad():
         apart[name] = (encoder(seen["falling"]) - encoder(seen["rising"])).norm().item()
-    print(f"{name} frame(s), features of the two moments are {apart[name]:.2f} apart")
+    print(f"frames: {name}, features of the two moments: {apart[name]:.2f} apart")
 
 # %% tags=["claims"]
 assert torch.equal(single["falling"], single["rising"]), "the upper two are equal"
@@ -1064,7 +1074,7 @@ class ConvolutionalEncodingNetwork(PictureEncoder):
 #
 # The quickest way from channels last to channels first seems to be `reshape`. It runs, and the
 # shape is right. But it only cuts the row anew, and cells that were neighbours end up far from each
-# other. A network learns from such pictures as well, only worse, and nobody tells you.
+# other. A network may even learn from such pictures, and nobody tells you.
 
 # %%
 frame = frames["game"]
@@ -1119,8 +1129,9 @@ assert abs(ratio - 255) < 0.1
 #
 # ## On the best device
 #
-# Convolutions are where a GPU pays: one step of learning with the network of the *Nature* paper on
-# 32 pictures, here and there.
+# Convolutions are where a GPU pays. Here is one step of learning with the network of the *Nature*
+# paper on 32 pictures. {doc}`/docs/results` has such times for several sizes, on a CPU and on a
+# GPU.
 
 # %%
 import time
@@ -1129,15 +1140,14 @@ from literate_rl.agents import best_device
 
 device = best_device()
 encoder = PictureEncoder(atari).to(device)
-batch = torch.randint(256, (32, 84 * 84 * 4), dtype=torch.uint8, device=device)
+batch = torch.randint(256, (32, 84 * 84 * 4), dtype=torch.uint8).to(device)
 for _ in range(3):  # the first rounds warm up
     start = time.perf_counter()
+    encoder.zero_grad()
     encoder(batch).mean().backward()
-    seconds = time.perf_counter() - start
     length = encoder.features.weight.grad.norm().item()  # waits for the device
-print(
-    f"on {device.type}: {1000 * (time.perf_counter() - start):.0f} ms for 32 pictures"
-)
+    milliseconds = 1000 * (time.perf_counter() - start)
+print(f"on {device.type}: {milliseconds:.0f} ms for 32 pictures")
 
 # %% [markdown]
 # ## One decision to take home
@@ -1145,9 +1155,9 @@ print(
 # **Start from what `make_encoder` chooses, with two encoders.** Numbers in a row need none,
 # whatever the algorithm. If you see pictures, look at three things first, in this order: are they
 # bytes or numbers near 1, does a stack show what moves, and are they as small as the task allows?
-# (84 by 84 costs sixty times as much as ten by ten.) Share an encoder when time or memory runs out.
-# The experiment that decides is the one above: the same agent with the row and with the picture,
-# ten seeds, the same steps.
+# (The layers for 84 by 84 multiply fifty times as often as those for ten by ten.) Share an encoder
+# when time or memory runs out. The experiment that decides is the one above: the same agent with
+# the row and with the picture, ten seeds, the same steps.
 #
 # ## Summary
 #

@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 8223ff2748c88f88
+# Generated from chapters/encoders.py (edit there); digest 63ab06471b14fd9c
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ class PictureEncoder(nn.Module):
         convolutions: Convolutions | None = None,
     ) -> None:
         super().__init__()
-        shape = space.shape
-        check_that(
-            2 <= len(shape) <= 4, f"space must have two to four dimensions, got {shape}"
-        )
-        self.shape, self.scale = shape, 1 / 255 if space.dtype == np.uint8 else 1.0
+        self.shape = shape = space.shape
+        words = f"space must have two to four dimensions, got {shape}"
+        check_that(2 <= len(shape) <= 4, words)
+        # The space says whether there are bytes, and where the channels are.
+        self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
         self.channels_last, self.planes = read_planes(shape)
         channels, *sides = self.planes
         # The larger layers are taken wherever they fit.
@@ -142,6 +142,8 @@ class PictureEncoder(nn.Module):
         # All weights start orthogonal, with the gain that suits a ReLU.
         for layer in layers:
             orthogonal(layer)
+        # Behind each stands a ReLU. All maps become one row, and a linear layer makes
+        # features of it.
         rectified = [part for layer in layers for part in (layer, nn.ReLU())]
         self.convolutions = nn.Sequential(*rectified, nn.Flatten())
         self.output_size = hidden or usual.features
