@@ -79,6 +79,7 @@ class Experiment:
         first_seed: The smallest of the seeds.
         by_clock: Whether to store seconds of wall-clock time and the mean lag as well.
         watched: Metrics whose curves are stored beside that of the return.
+        packages: Further packages that took part, whose versions are stored.
     """
 
     env: str
@@ -91,6 +92,7 @@ class Experiment:
     first_seed: int = 1
     by_clock: bool = False
     watched: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
     config = asdict(experiment.config)
     config.pop("seed")
     settings = " ".join(f"{key}={value}" for key, value in config.items())
-    origin = provenance(f"{command} {name}", "gymnasium")
+    origin = provenance(f"{command} {name}", "gymnasium", *experiment.packages)
     origin |= {
         "env": experiment.env,
         "episodes": str(experiment.episodes),

@@ -16,6 +16,7 @@ from torch.distributions import Categorical, kl_divergence
 
 from benchmarks.harness import SEED, Case, Goal
 from literate_rl.disjoint_network import DisjointPolicyValueNetwork, EncodingNetwork
+from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.policies import CategoricalActions, Policy
 from literate_rl.ppg import (
     AuxiliaryPhase,
@@ -24,7 +25,6 @@ from literate_rl.ppg import (
     PPGConfig,
     auxiliary_loss,
 )
-from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 
 ROUNDS = 9
 STEPS, COPIES, EPOCHS, ACTIONS = 32, 64, 2, 15

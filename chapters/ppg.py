@@ -46,7 +46,7 @@ from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import as_space, map_nest, remembered
-from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
+from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -477,7 +477,7 @@ def one_row(rows: Sequence[Tensor]) -> Tensor:
 
 # %% [markdown]
 # Pictures and maps need layers that look at neighbours. For observations with three dimensions
-# the encoder of {doc}`workshop/networks` replaces the plain one.
+# the encoder of {doc}`encoders` replaces the plain one.
 #
 # Network and action distribution together are the policy. The action distributions are those
 # of {doc}`policies` and {doc}`hybrid_policy`.

@@ -44,7 +44,7 @@ from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import ActionDistribution, refuse_mask
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
-from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
+from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
@@ -280,7 +280,7 @@ assert torch.corrcoef(off.abs().T)[0, 1] > 0.1, "far out together"
 # $$ (dueling-logits)
 #
 # And in double Q-learning, the next action is the one with the largest mean. Pictures go through
-# the encoder of {doc}`workshop/networks` first.
+# the encoder of {doc}`encoders` first.
 
 
 # %% tags=["export", "hide-input"]

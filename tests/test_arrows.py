@@ -31,6 +31,7 @@ FLOORS = {
     ],
     "4 networks": [
         "workshop.networks",
+        "encoders",
         "policies",
         "disjoint_network",
         "hybrid_action",

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from torch.distributions import Normal, TanhTransform
 from torch.distributions.transformed_distribution import TransformedDistribution
 
 from literate_rl.workshop.networks import (
     ActionCritic,
-    ConvolutionalEncodingNetwork,
     Stretch,
     squashed_log_prob,
 )
@@ -54,32 +51,6 @@ def test_undo_is_the_inverse_as_far_as_the_digits_tell() -> None:
     assert edge.flatten().tolist() == pytest.approx([8.66, -8.66], abs=0.01)
     (grad,) = torch.autograd.grad(squash(u.requires_grad_()).sum(), u)
     assert grad.isfinite().all()
-
-
-def test_channels_may_come_last_and_bytes_are_scaled() -> None:
-    torch.manual_seed(0)
-    first = ConvolutionalEncodingNetwork(spaces.Box(0, 1, (3, 20, 24)))
-    last = ConvolutionalEncodingNetwork(spaces.Box(0, 255, (20, 24, 3), np.uint8))
-    last.load_state_dict(first.state_dict())
-    picture = torch.randint(256, (5, 20, 24, 3), dtype=torch.uint8)
-    features, _ = last(picture)
-    expected, _ = first((picture.double() / 255).movedim(-1, -3))
-    torch.testing.assert_close(features, expected)
-
-
-@pytest.mark.parametrize("size", [5, 16, 17, 64])
-def test_a_convolution_takes_pictures_of_any_size(size: int) -> None:
-    encoder = ConvolutionalEncodingNetwork(spaces.Box(0, 1, (2, size, size)), hidden=8)
-    features, state = encoder(torch.rand(3, 4, 2, size, size), "a state")
-    assert features.shape == (3, 4, 8)
-    assert state == "a state"
-
-
-def test_a_convolution_needs_a_picture() -> None:
-    with pytest.raises(ValueError, match="must have channels, height and width"):
-        ConvolutionalEncodingNetwork(spaces.Box(0, 1, (4,)))
-    with pytest.raises(TypeError, match="observation_spec must be a Box"):
-        ConvolutionalEncodingNetwork(spaces.Discrete(3))
 
 
 def test_a_critic_asks_about_an_action_in_a_state() -> None:

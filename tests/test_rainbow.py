@@ -19,6 +19,7 @@ import literate_rl
 from literate_rl.agents import make_envs
 from literate_rl.apex import RainbowApexConfig
 from literate_rl.dqn import EpsilonGreedy
+from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.evaluation import evaluate
 from literate_rl.rainbow import (
     DistributionalQLearning,
@@ -32,7 +33,6 @@ from literate_rl.rainbow import (
     rainbow_settings,
 )
 from literate_rl.replay import Batch
-from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 from literate_rl.workshop.own_models import LogitsOf
 from literate_rl.workshop.runs import Run, fit, flat_env, load
 

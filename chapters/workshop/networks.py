@@ -9,31 +9,27 @@
 # %% [markdown]
 # # Networks
 #
-# **Which networks do several chapters build?** Layers, an encoder of pictures, a critic that
-# judges an action, and the way into a box and back. Each chapter says what its network is for;
-# here is what they share.
+# **Which networks do several chapters build?** Layers, a critic that judges an action, and the way
+# into a box and back. Each chapter says what its network is for; here is what they share.
 #
 # Nobody has to read this page to follow the book.
 
 # %% tags=["export", "hide-input"]
-"""Networks: what several chapters build, from numbers, pictures and actions."""
+"""Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from literate_rl.workshop.signatures import Count, Float, check_that, checked
+from literate_rl.workshop.signatures import Float, checked
 
 __all__ = [
     "ActionCritic",
-    "ConvolutionalEncodingNetwork",
     "Critics",
     "squashed_log_prob",
 ]
@@ -53,58 +49,11 @@ def layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 
 # %% [markdown]
-# Pictures and maps need layers that look at neighbours. Their first weights are orthogonal, as
-# in {doc}`/chapters/disjoint_network`.
+# Layers that see pictures ({doc}`/chapters/encoders`) start with orthogonal weights, as those of
+# {doc}`/chapters/policies` do.
 
 
 # %% tags=["export"]
-class ConvolutionalEncodingNetwork(nn.Module):
-    """An encoder for pictures: two convolutions and a linear layer.
-
-    In a picture of more than 16 cells in each direction the first convolution looks at
-    every fourth place only.
-
-    Args:
-        observation_spec: A Box with channels, height and width. The channels may come
-            first or last: the shorter of the two axes. Bytes are scaled to [0, 1].
-        hidden: Number of features, kept as ``output_size``.
-    """
-
-    @checked
-    def __init__(self, observation_spec: spaces.Box, hidden: Count = 64) -> None:
-        super().__init__()
-        shape = observation_spec.shape or ()
-        words = f"observation_spec must have channels, height and width, got {shape}"
-        check_that(len(shape) == 3, words)
-        self.output_size = hidden
-        self.scale = 1 / 255 if observation_spec.dtype == np.uint8 else 1.0
-        self.channels = -1 if shape[-1] < shape[0] else -3
-        channels, *sides = np.roll(shape, -self.channels).tolist()
-        # Large pictures are looked at in strides of four, small ones cell by cell.
-        first = (
-            nn.Conv2d(channels, 16, 8, stride=4)
-            if min(sides) > 16
-            else nn.Conv2d(channels, 16, 3, padding=1)
-        )
-        second = nn.Conv2d(16, 32, 3, stride=2, padding=1)
-        for layer in (first, second):
-            orthogonal(layer)
-        self.convolutions = nn.Sequential(
-            first, nn.ReLU(), second, nn.ReLU(), nn.Flatten()
-        )
-        # One empty picture says how many numbers come out of the convolutions.
-        with torch.no_grad():
-            count = self.convolutions(torch.zeros(1, channels, *sides)).shape[1]
-        self.features = orthogonal(nn.Linear(count, hidden))
-
-    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
-        """Return features ``(*, F)`` of pictures, and the state as it came."""
-        pictures = observation.to(self.features.weight.dtype) * self.scale
-        planes = pictures.movedim(self.channels, -3).flatten(0, -4)
-        features = self.features(self.convolutions(planes)).tanh()
-        return features.view(*observation.shape[:-3], self.output_size), state
-
-
 def orthogonal(layer: Any) -> Any:
     """Give a layer orthogonal weights, for what a ReLU leaves of them; no bias."""
     nn.init.orthogonal_(layer.weight, math.sqrt(2))

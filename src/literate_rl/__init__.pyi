@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest a72d55c257ee4094
+# Generated from chapters/*.py (edit there); digest 459ddfa004d02427
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -60,6 +60,16 @@ from .ppo import (
     PPOConfig as PPOConfig,
     Samples as Samples,
     ppo_settings as ppo_settings,
+)
+from .encoders import (
+    MINATAR_LAYERS as MINATAR_LAYERS,
+    NATURE_LAYERS as NATURE_LAYERS,
+    ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
+    Layers as Layers,
+    PartsEncoder as PartsEncoder,
+    PictureEncoder as PictureEncoder,
+    RowEncoder as RowEncoder,
+    make_encoder as make_encoder,
 )
 from .hybrid_action import (
     HybridDistribution as HybridDistribution,
@@ -298,7 +308,6 @@ from .workshop.hybrid_space import (
 )
 from .workshop.networks import (
     ActionCritic as ActionCritic,
-    ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
     Critics as Critics,
     squashed_log_prob as squashed_log_prob,
 )

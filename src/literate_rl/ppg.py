@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 9e65ca5ee3e04a94
+# Generated from chapters/ppg.py (edit there); digest 4c8d63fea0c1f245
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import as_space, map_nest, remembered
-from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
+from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Float,

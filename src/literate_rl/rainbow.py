@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest f8975794fc820ce6
+# Generated from chapters/rainbow.py (edit there); digest ea1a45092679e1f5
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import ActionDistribution, refuse_mask
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
-from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
+from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Finite,

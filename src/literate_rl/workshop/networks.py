@@ -1,22 +1,19 @@
-# Generated from chapters/workshop/networks.py (edit there); digest 6c1f565234e492dd
-"""Networks: what several chapters build, from numbers, pictures and actions."""
+# Generated from chapters/workshop/networks.py (edit there); digest 0a47aa152570a6de
+"""Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from literate_rl.workshop.signatures import Count, Float, check_that, checked
+from literate_rl.workshop.signatures import Float, checked
 
 __all__ = [
     "ActionCritic",
-    "ConvolutionalEncodingNetwork",
     "Critics",
     "squashed_log_prob",
 ]
@@ -27,53 +24,6 @@ def layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     first, second = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden)
     last = nn.Linear(hidden, outputs)
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
-
-
-class ConvolutionalEncodingNetwork(nn.Module):
-    """An encoder for pictures: two convolutions and a linear layer.
-
-    In a picture of more than 16 cells in each direction the first convolution looks at
-    every fourth place only.
-
-    Args:
-        observation_spec: A Box with channels, height and width. The channels may come
-            first or last: the shorter of the two axes. Bytes are scaled to [0, 1].
-        hidden: Number of features, kept as ``output_size``.
-    """
-
-    @checked
-    def __init__(self, observation_spec: spaces.Box, hidden: Count = 64) -> None:
-        super().__init__()
-        shape = observation_spec.shape or ()
-        words = f"observation_spec must have channels, height and width, got {shape}"
-        check_that(len(shape) == 3, words)
-        self.output_size = hidden
-        self.scale = 1 / 255 if observation_spec.dtype == np.uint8 else 1.0
-        self.channels = -1 if shape[-1] < shape[0] else -3
-        channels, *sides = np.roll(shape, -self.channels).tolist()
-        # Large pictures are looked at in strides of four, small ones cell by cell.
-        first = (
-            nn.Conv2d(channels, 16, 8, stride=4)
-            if min(sides) > 16
-            else nn.Conv2d(channels, 16, 3, padding=1)
-        )
-        second = nn.Conv2d(16, 32, 3, stride=2, padding=1)
-        for layer in (first, second):
-            orthogonal(layer)
-        self.convolutions = nn.Sequential(
-            first, nn.ReLU(), second, nn.ReLU(), nn.Flatten()
-        )
-        # One empty picture says how many numbers come out of the convolutions.
-        with torch.no_grad():
-            count = self.convolutions(torch.zeros(1, channels, *sides)).shape[1]
-        self.features = orthogonal(nn.Linear(count, hidden))
-
-    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
-        """Return features ``(*, F)`` of pictures, and the state as it came."""
-        pictures = observation.to(self.features.weight.dtype) * self.scale
-        planes = pictures.movedim(self.channels, -3).flatten(0, -4)
-        features = self.features(self.convolutions(planes)).tanh()
-        return features.view(*observation.shape[:-3], self.output_size), state
 
 
 def orthogonal(layer: Any) -> Any:

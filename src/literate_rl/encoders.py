@@ -1,0 +1,332 @@
+# Generated from chapters/encoders.py (edit there); digest 63ab06471b14fd9c
+"""Encoders: from what an agent sees to features, chosen by the space."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from literate_rl.workshop.networks import orthogonal
+from literate_rl.workshop.signatures import Count, Fault, check_that, checked
+
+__all__ = [
+    "MINATAR_LAYERS",
+    "NATURE_LAYERS",
+    "ConvolutionalEncodingNetwork",
+    "Layers",
+    "PartsEncoder",
+    "PictureEncoder",
+    "RowEncoder",
+    "make_encoder",
+]
+
+
+class Layers(NamedTuple):
+    """Layers for pictures.
+
+    Attributes:
+        convolutions: Channels, kernel and stride of each, and perhaps a padding.
+        features: Number of features that a linear layer makes of the last maps.
+    """
+
+    convolutions: tuple[tuple[int, ...], ...]
+    features: int
+
+
+# Young and Tian 2019.
+MINATAR_LAYERS = Layers(((16, 3, 1),), 128)
+# Mnih et al. 2015, "Model architecture" in the methods.
+NATURE_LAYERS = Layers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512)
+
+
+def is_convolution(name: str, numbers: Sequence[int], sizes: Any) -> Fault | None:
+    """Find a fault in the numbers of a convolution."""
+    if len(numbers) in (3, 4) and min(numbers[:3]) > 0 and min(numbers) >= 0:
+        return None
+    expected = "hold channels, kernel and stride, from 1 on, and perhaps a padding"
+    return Fault(ValueError, name, expected, numbers)
+
+
+Convolutions = Sequence[Annotated[Sequence[int], is_convolution]]
+
+
+def side_after(side: int, convolutions: Sequence[Sequence[int]]) -> int:
+    """Return how many places are left of a side, 0 if it is too short."""
+    for _, kernel, stride, *padding in convolutions:
+        # A padding adds a rim on both sides.
+        side += 2 * sum(padding)
+        if side < kernel:
+            return 0
+        # {eq}`convolution-size`.
+        side = (side - kernel) // stride + 1
+    return side
+
+
+def front(obs: Tensor, shape: tuple[int, ...]) -> torch.Size:
+    """Return the leading dimensions of observations that have a shape or are flat."""
+    for ending in (shape, (math.prod(shape),)):
+        place = obs.ndim - len(ending)
+        if place >= 0 and obs.shape[place:] == ending:
+            return obs.shape[:place]
+    wanted = ", ".join(map(str, ("*", *shape)))
+    given = tuple(obs.shape)
+    raise ValueError(
+        f"obs must have shape ({wanted}) or (*, {math.prod(shape)}), got {given}"
+    )
+
+
+def as_floats(obs: Tensor, module: nn.Module) -> Tensor:
+    """Return observations in the precision of a module's weights, if it has any."""
+    weight = next(module.parameters(), None)
+    if weight is not None:
+        return obs.to(weight.dtype)
+    return obs if obs.is_floating_point() else obs.to(torch.get_default_dtype())
+
+
+class PictureEncoder(nn.Module):
+    """Convolutions and a linear layer, each followed by a ReLU.
+
+    Args:
+        space: A picture with channels first or last, a picture without channels, or a
+            stack of pictures. Of a picture's first and last axis the shorter one holds
+            the channels, or the first if they are equal. Bytes are scaled to [0, 1].
+        hidden: Number of features, kept as ``output_size``.
+        convolutions: Channels, kernel and stride of each, and perhaps a padding.
+
+    What is None is taken from ``NATURE_LAYERS`` if they fit the picture, and else from
+    ``MINATAR_LAYERS``.
+    """
+
+    @checked
+    def __init__(
+        self,
+        space: spaces.Box,
+        hidden: Count | None = None,
+        convolutions: Convolutions | None = None,
+    ) -> None:
+        super().__init__()
+        self.shape = shape = space.shape
+        words = f"space must have two to four dimensions, got {shape}"
+        check_that(2 <= len(shape) <= 4, words)
+        # The space says whether there are bytes, and where the channels are.
+        self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
+        self.channels_last, self.planes = read_planes(shape)
+        channels, *sides = self.planes
+        # The larger layers are taken wherever they fit.
+        large = side_after(min(sides), NATURE_LAYERS.convolutions) > 0
+        usual = NATURE_LAYERS if large else MINATAR_LAYERS
+        if convolutions is None:
+            convolutions = usual.convolutions
+        left = [side_after(side, convolutions) for side in sides]
+        # What is too small would fail in PyTorch, in words about tensors.
+        check_that(
+            min(left) > 0,
+            f"space must have pictures larger than {sides[0]} x {sides[1]} for "
+            f"convolutions {convolutions}",
+        )
+
+        # Each layer reads all maps of the one before it.
+        depths = [channels, *(made for made, *_ in convolutions)]
+        layers = [
+            nn.Conv2d(before, after, kernel, stride, sum(padding))
+            for before, (after, kernel, stride, *padding) in zip(
+                depths, convolutions, strict=False
+            )
+        ]
+        # All weights start orthogonal, with the gain that suits a ReLU.
+        for layer in layers:
+            orthogonal(layer)
+        # Behind each stands a ReLU. All maps become one row, and a linear layer makes
+        # features of it.
+        rectified = [part for layer in layers for part in (layer, nn.ReLU())]
+        self.convolutions = nn.Sequential(*rectified, nn.Flatten())
+        self.output_size = hidden or usual.features
+        self.features = orthogonal(
+            nn.Linear(depths[-1] * math.prod(left), self.output_size)
+        )
+
+    def project(self, obs: Tensor) -> Tensor:
+        """Return the features before the last ReLU."""
+        lead = front(obs, self.shape)
+        # Bytes become floats once, and here.
+        pictures = as_floats(obs, self).reshape(-1, *self.shape) * self.scale
+        if self.channels_last:
+            pictures = pictures.movedim(-1, -3)
+        # The channels of all frames in a stack stand one after another.
+        planes = pictures.reshape(-1, *self.planes)
+        # The convolutions, {eq}`convolution`.
+        features: Tensor = self.features(self.convolutions(planes))
+        return features.view(*lead, self.output_size)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features ``(*B, F)`` of pictures, shaped or flat."""
+        return self.project(obs).relu()
+
+
+def read_planes(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
+    """Say whether channels come last; return their number, the height and the width."""
+    *stack, height, width = shape
+    last = len(shape) > 2 and shape[-1] < shape[-3]
+    if last:
+        *stack, height, width, channels = shape
+        stack = [*stack, channels]
+    return last, (math.prod(stack), height, width)
+
+
+class RowEncoder(nn.Module):
+    """Whatever is a row already, or is best read as one, as it is.
+
+    Args:
+        space: A Box, Discrete, MultiDiscrete or MultiBinary.
+    """
+
+    @checked
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        super().__init__()
+        self.output_size = spaces.flatdim(space)
+        self.shape: tuple[int, ...] = (self.output_size,)
+        if isinstance(space, spaces.Box):
+            self.shape = space.shape
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return rows ``(*B, D)`` of floats."""
+        lead = front(obs, self.shape)
+        return as_floats(obs, self).reshape(*lead, self.output_size)
+
+
+class PartsEncoder(nn.Module):
+    """An encoder for each part; their features stand one after another.
+
+    Args:
+        space: A Dict or Tuple, which may be nested.
+        hidden: Number of features of each picture; None as in ``PictureEncoder``.
+        convolutions: Those of each picture, likewise.
+    """
+
+    @checked
+    def __init__(
+        self,
+        space: spaces.Dict | spaces.Tuple[Any],
+        hidden: Count | None = None,
+        convolutions: Convolutions | None = None,
+    ) -> None:
+        super().__init__()
+        parts = dict(named_parts(space, "observation_space"))
+        check_that(bool(parts), f"observation_space must have a part, got {space}")
+        encoders = [
+            encoder_of(name, part, hidden, convolutions) for name, part in parts.items()
+        ]
+        self.sizes = [spaces.flatdim(part) for part in parts.values()]
+        self.encoders = nn.ModuleList(encoders)
+        self.output_size = sum(encoder.output_size for encoder in encoders)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features ``(*B, F)`` of flat observations."""
+        front(obs, (sum(self.sizes),))
+        # The parts stand in the row in the order of the space.
+        rows = as_floats(obs, self).split(self.sizes, -1)
+        features = [part(row) for part, row in zip(self.encoders, rows, strict=True)]
+        return torch.cat(features, -1)
+
+
+def named_parts(
+    space: spaces.Space[Any], name: str
+) -> Iterator[tuple[str, spaces.Space[Any]]]:
+    """Yield the innermost spaces of a nest, each with its way from the outside."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inside = space.spaces
+        keyed = inside.items() if isinstance(inside, dict) else enumerate(inside)
+        for key, part in keyed:
+            yield from named_parts(part, f"{name}[{key!r}]")
+    else:
+        yield name, space
+
+
+ROWS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+@checked
+def make_encoder(
+    space: spaces.Space[Any],
+    hidden: Count | None = None,
+    convolutions: Convolutions | None = None,
+) -> RowEncoder | PictureEncoder | PartsEncoder:
+    """Return the encoder that fits a space.
+
+    Args:
+        space: What one environment shows.
+        hidden: Number of features of each picture; None as in ``PictureEncoder``.
+        convolutions: Those of each picture, likewise.
+
+    Returns:
+        A module from flat observations to features, with their number as
+        ``output_size``.
+
+    Raises:
+        ValueError: If a part cannot be read. The message names it.
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return PartsEncoder(space, hidden, convolutions)
+    return encoder_of("observation_space", space, hidden, convolutions)
+
+
+def encoder_of(
+    name: str,
+    space: spaces.Space[Any],
+    hidden: int | None,
+    convolutions: Convolutions | None,
+) -> RowEncoder | PictureEncoder:
+    """Return the encoder of one part."""
+    if not isinstance(space, ROWS):
+        raise ValueError(
+            f"{name} must be a Box, Discrete, MultiDiscrete or MultiBinary, got a "
+            f"{type(space).__name__}: leave it out, or make numbers of it, with a "
+            "wrapper such as Gymnasium's FilterObservation or TransformObservation"
+        )
+    if isinstance(space, spaces.Box) and is_picture(space, convolutions is not None):
+        return PictureEncoder(space, hidden, convolutions)
+    return RowEncoder(space)
+
+
+def is_picture(space: spaces.Box, asked: bool) -> bool:
+    """Say whether to look for neighbours in a box."""
+    # A table of numbers has rows and columns too, but no neighbours.
+    if len(space.shape) not in ((2, 3, 4) if space.dtype == np.uint8 else (3, 4)):
+        return False
+    _, (_, *sides) = read_planes(space.shape)
+    # Without a wish, what is too small for three cells by three stays a row.
+    return asked or min(sides) >= 3
+
+
+class ConvolutionalEncodingNetwork(PictureEncoder):
+    """Two convolutions and a linear layer with tanh, called as ALF calls its encoders.
+
+    In a picture of more than 16 cells in each direction the first convolution looks at
+    every fourth place only.
+
+    Args:
+        observation_spec: A Box with channels, height and width, as in
+            ``PictureEncoder``.
+        hidden: Number of features, kept as ``output_size``.
+    """
+
+    @checked
+    def __init__(self, observation_spec: spaces.Box, hidden: Count = 64) -> None:
+        shape = observation_spec.shape
+        words = f"observation_spec must have channels, height and width, got {shape}"
+        check_that(len(shape) == 3, words)
+        _, (_, *sides) = read_planes(shape)
+        first = (16, 8, 4) if min(sides) > 16 else (16, 3, 1, 1)
+        super().__init__(observation_spec, hidden, (first, (32, 3, 2, 1)))
+
+    def forward(  # type: ignore[override]
+        self, observation: Tensor, state: Any = ()
+    ) -> tuple[Tensor, Any]:
+        """Return features ``(*B, F)`` of pictures, and the state as it came."""
+        return self.project(observation).tanh(), state
